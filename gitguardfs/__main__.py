@@ -1,0 +1,5 @@
+"""``python -m gitguardfs``."""
+
+from gitguardfs.cli import main
+
+main()

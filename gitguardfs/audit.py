@@ -1,0 +1,106 @@
+"""Refusals: counted always, written as JSON lines when asked for, never in anybody's way."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+LINES_PER_SECOND = 50
+"""What one mount writes at most; an agent that floods is told of by a count instead."""
+BURST = 200
+QUEUE_LENGTH = 1000
+"""Lines that may wait for a slow disk; further ones are counted as dropped."""
+
+log = logging.getLogger(__name__)
+
+
+class AuditLog:
+    """Counts refusals and hands lines to a thread that writes them."""
+
+    def __init__(self, path: str | None) -> None:
+        """Append to ``path``; OSError if it cannot be opened. None only counts."""
+        self.refused: Counter[str] = Counter()
+        self._allowance = float(BURST)
+        self._refilled = time.monotonic()
+        self._dropped = 0
+        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(QUEUE_LENGTH)
+        self._thread: threading.Thread | None = None
+        self._fd = -1
+        if path is not None:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._fd = os.open(path, flags, 0o600)
+
+    def start(self) -> None:
+        """Start the writer; after fork, since threads do not survive it."""
+        if self._fd >= 0:
+            self._thread = threading.Thread(target=self._write, name="audit", daemon=True)
+            self._thread.start()
+
+    def refuse(self, operation: str, path: bytes, rule: str, uid: int, pid: int) -> None:
+        """Note one refusal. ``path`` is relative to the mount; ``pid`` 0 means unknown."""
+        self.refused[rule] += 1
+        if self._thread is None:
+            return
+        if not self._may_write():
+            self._dropped += 1
+            return
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "operation": operation,
+            "path": path.decode(errors="backslashreplace"),
+            "uid": uid,
+            "pid": pid,
+            "command": _command(pid),
+            "rule": rule,
+        }
+        if self._dropped:
+            line["dropped"], self._dropped = self._dropped, 0
+        try:
+            self._queue.put_nowait(line)
+        except queue.Full:
+            self._dropped += 1
+
+    def _may_write(self) -> bool:
+        now = time.monotonic()
+        self._allowance += (now - self._refilled) * LINES_PER_SECOND
+        self._allowance = min(self._allowance, BURST)
+        self._refilled = now
+        if self._allowance < 1:
+            return False
+        self._allowance -= 1
+        return True
+
+    def _write(self) -> None:
+        while (line := self._queue.get()) is not None:
+            try:
+                os.write(self._fd, json.dumps(line).encode() + b"\n")
+            except OSError as error:
+                log.error("audit log: %s", error.strerror)
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+        if self._thread is not None:
+            with suppress(queue.Full):
+                self._queue.put(None, timeout=1)
+                self._thread.join(5)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if self.refused:
+            counts = ", ".join(f"{rule}: {times}" for rule, times in self.refused.most_common())
+            log.info("refused %d requests (%s)", self.refused.total(), counts)
+
+
+def _command(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return file.read(64).decode(errors="backslashreplace").rstrip("\n")
+    except OSError:
+        return ""

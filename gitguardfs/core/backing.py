@@ -1,0 +1,271 @@
+"""The source tree: the only system calls on it.
+
+Everything is relative to a directory's descriptor, one component at a time, and no final
+symlink is followed, so that nobody who swaps a directory for a symlink leads us elsewhere.
+An object that we hold a descriptor of is reached through ``/proc/self/fd/N``: that link leads
+to the object itself and not along a path.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from stat import S_IFREG, S_ISDIR
+
+from gitguardfs.core import syscalls
+from gitguardfs.core.descriptors import OPEN_NODE, DescriptorCache
+
+SYNC_FLAGS = os.O_SYNC | os.O_DSYNC
+"""What a handle keeps of its caller's flags beside the access mode. Left to the guest's
+kernel are O_APPEND (see Tree.write_offset), O_DIRECT (alignment is the caller's matter), and
+all that only matter while a name is resolved."""
+
+NO_BLOCKING = os.O_NONBLOCK | os.O_NOCTTY
+"""Opening by name can meet a FIFO or a terminal that the host put there: never wait for it."""
+
+CLOCK_REALTIME_COARSE = 5
+"""The clock that stamps files, from <linux/time.h>; the time module does not name it."""
+
+DOTGIT = b".git"
+_HERE = b"/proc/self/fd/%d"
+
+
+class Backing:
+    """System calls on the source, given descriptors and single names."""
+
+    def __init__(self, descriptors: DescriptorCache) -> None:
+        self._descriptors = descriptors
+
+    # Reading
+
+    def stat(self, fd: int) -> os.stat_result:
+        """Attributes of an open object."""
+        return os.fstat(fd)
+
+    def stat_at(self, dir_fd: int, name: bytes) -> os.stat_result:
+        """Attributes of an entry itself, never of what it points to."""
+        return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+
+    def is_at(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
+        """Whether ``name`` in the directory is the object that ``st`` is of."""
+        try:
+            other = self.stat_at(dir_fd, name)
+        except OSError:
+            return False
+        return other.st_ino == st.st_ino and other.st_dev == st.st_dev
+
+    def holds_repository(self, fd: int) -> bool:
+        """Whether a directory holds a HEAD that is no directory, and refs or commondir.
+
+        Asked by those very names: the source's own file system does the folding.
+        """
+        try:
+            if S_ISDIR(self.stat_at(fd, b"HEAD").st_mode):
+                return False
+        except OSError:
+            return False
+        return self._exists(fd, b"refs") or self._exists(fd, b"commondir")
+
+    def _exists(self, dir_fd: int, name: bytes) -> bool:
+        try:
+            self.stat_at(dir_fd, name)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def names(self, fd: int) -> list[bytes]:
+        """The names in a directory, without ``.`` and ``..``."""
+        return self._descriptors.with_room(lambda: os.listdir(_HERE % fd))
+
+    def readlink(self, fd: int) -> bytes:
+        """The text of a symlink."""
+        return os.readlink(b"", dir_fd=fd)
+
+    def statvfs(self, fd: int) -> os.statvfs_result:
+        """Size and free space of the file system."""
+        return os.statvfs(fd)
+
+    # Opening
+
+    def open_node(self, dir_fd: int, name: bytes) -> int:
+        """An O_PATH descriptor of an entry itself."""
+        return self._descriptors.open(OPEN_NODE, name, dir_fd)
+
+    def open_file(self, fd: int, flags: int) -> int:
+        """Open the regular file behind a descriptor anew."""
+        return self._descriptors.open(flags | os.O_CLOEXEC, _HERE % fd, None)
+
+    def open_file_at(self, dir_fd: int, name: bytes, flags: int) -> int:
+        """Open an entry that was a regular file; the caller compares what it got."""
+        flags |= os.O_NOFOLLOW | os.O_CLOEXEC | NO_BLOCKING
+        return self._descriptors.open(flags, name, dir_fd)
+
+    def open_directory(self, fd: int) -> int:
+        """Open a directory for fsync or flock."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        return self._descriptors.open(flags, _HERE % fd, None)
+
+    def lock_directory(self, fd: int) -> int:
+        """Keep other guards over the same source from adding names to a directory.
+
+        Returns a descriptor that holds the lock until it is closed; OSError(EBUSY) if another
+        process has it. flock(2) on the source is not reachable through a mount.
+        """
+        locked = self.open_directory(fd)
+        try:
+            fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(locked)
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY)) from None
+        return locked
+
+    # Adding and removing names
+
+    def create(self, dir_fd: int, name: bytes, flags: int, mode: int) -> int:
+        """Create a regular file; never opens one that is there."""
+        flags |= os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return self._descriptors.open(flags, name, dir_fd, mode)
+
+    def mkdir(self, dir_fd: int, name: bytes, mode: int) -> None:
+        """Create a directory."""
+        os.mkdir(name, mode, dir_fd=dir_fd)
+
+    def mknod(self, dir_fd: int, name: bytes, mode: int, rdev: int) -> None:
+        """Create a file, FIFO, socket or device."""
+        os.mknod(name, mode, rdev, dir_fd=dir_fd)
+
+    def symlink(self, dir_fd: int, name: bytes, target: bytes) -> None:
+        """Create a symlink."""
+        os.symlink(target, name, dir_fd=dir_fd)
+
+    def link(self, fd: int, dir_fd: int, name: bytes) -> None:
+        """Give the object behind ``fd`` another name."""
+        os.link(_HERE % fd, name, dst_dir_fd=dir_fd, follow_symlinks=True)
+
+    def remove(self, dir_fd: int, name: bytes, is_directory: bool) -> None:
+        """Remove an entry."""
+        if is_directory:
+            os.rmdir(name, dir_fd=dir_fd)
+        else:
+            os.unlink(name, dir_fd=dir_fd)
+
+    def rename(self, old_fd: int, old: bytes, new_fd: int, new: bytes, flags: int) -> None:
+        """Rename or exchange entries."""
+        if flags:
+            syscalls.renameat2(old_fd, old, new_fd, new, flags)
+        else:
+            os.rename(old, new, src_dir_fd=old_fd, dst_dir_fd=new_fd)
+
+    # Changing attributes
+
+    def chown_at(self, dir_fd: int, name: bytes, uid: int, gid: int) -> None:
+        """Change the owner of an entry itself; -1 leaves one as it is."""
+        os.chown(name, uid, gid, dir_fd=dir_fd, follow_symlinks=False)
+
+    def chown(self, fd: int, uid: int, gid: int) -> None:
+        """Change the owner of the object behind ``fd``; -1 leaves one as it is."""
+        os.chown(_HERE % fd, uid, gid)
+
+    def chmod(self, fd: int, mode: int) -> None:
+        """Change the permission bits of the object behind ``fd``."""
+        os.chmod(_HERE % fd, mode)
+
+    def truncate(self, fd: int, size: int, writable: bool) -> None:
+        """Set the size of the file behind ``fd``, which is open for writing or not."""
+        if writable:
+            os.ftruncate(fd, size)
+        else:
+            os.truncate(_HERE % fd, size)
+
+    def utimens(self, fd: int, atime_ns: int | None, mtime_ns: int | None) -> None:
+        """Set times in nanoseconds; None leaves one as it is.
+
+        The kernel has turned "now" into a time of the fine clock, ahead of the coarse one that
+        stamps files: set as it is, it would look newer than a file that is made next. A time
+        between the two clocks can only be such a "now", and is handed on as UTIME_NOW.
+        """
+        coarse = time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
+        fine = time.clock_gettime_ns(time.CLOCK_REALTIME)
+        atime_ns, mtime_ns = (
+            syscalls.UTIME_NOW if t is not None and coarse <= t <= fine else t
+            for t in (atime_ns, mtime_ns)
+        )
+        syscalls.utimens(_HERE % fd, atime_ns, mtime_ns)
+
+    # Extended attributes
+
+    def getxattr(self, fd: int, name: bytes) -> bytes:
+        """The value of an extended attribute."""
+        return os.getxattr(_HERE % fd, name)
+
+    def listxattr(self, fd: int) -> list[bytes]:
+        """The names of the extended attributes."""
+        return [os.fsencode(name) for name in os.listxattr(_HERE % fd)]
+
+    def setxattr(self, fd: int, name: bytes, value: bytes) -> None:
+        """Set an extended attribute."""
+        os.setxattr(_HERE % fd, name, value)
+
+    def removexattr(self, fd: int, name: bytes) -> None:
+        """Remove an extended attribute."""
+        os.removexattr(_HERE % fd, name)
+
+
+# Reading and writing open files: descriptors and bytes only, safe on any thread.
+
+
+def read(fd: int, offset: int, size: int) -> bytes:
+    """Up to ``size`` bytes; fewer only at the end of the file, as FUSE wants it."""
+    data = os.pread(fd, size, offset)
+    if not data or len(data) == size:
+        return data
+    parts = [data]
+    got = len(data)
+    while got < size and (data := os.pread(fd, size - got, offset + got)):
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)
+
+
+def read_cached(fd: int, offset: int, size: int) -> bytearray | memoryview | None:
+    """Like ``read``, if no waiting for a disk or a server is needed; otherwise None.
+
+    OSError(EOPNOTSUPP) where the file system cannot tell (9p, virtiofs, other FUSE mounts).
+    """
+    buffer = bytearray(size)
+    try:
+        got = os.preadv(fd, [buffer], offset, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return None
+    if got == size:
+        return buffer
+    # Short: either the end of the file, or the rest is not in memory.
+    if offset + got >= os.fstat(fd).st_size:
+        return memoryview(buffer)[:got]
+    return None
+
+
+def write(fd: int, offset: int | None, data: bytes) -> int:
+    """Write at ``offset``, or at the end for None; a number below the length if space ran out."""
+    done = 0
+    while done < len(data):
+        rest = data[done:] if done else data
+        try:
+            if offset is None:
+                done += os.pwritev(fd, [rest], 0, os.RWF_APPEND)
+            else:
+                done += os.pwrite(fd, rest, offset + done)
+        except OSError:
+            if done:
+                return done
+            raise
+    return done
+
+
+def is_regular(st: os.stat_result) -> bool:
+    """Whether it is a regular file."""
+    return st.st_mode & 0o170000 == S_IFREG

@@ -1,0 +1,205 @@
+"""The choke points: every node and every name from the kernel passes here before it is used.
+
+``node`` admits an operation on an object, ``place`` one on a name in a directory, ``judge``
+says what an entry of the source is, and ``admit`` watches names that make a repository. An
+operation that goes round them has no descriptor to work with.
+
+Runs on the event loop's thread only. No operation of the tree awaits, so nothing can come
+between a check here and the system call that it is for; other guards over the same source are
+kept out by a lock where that matters (``admit``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from stat import S_ISDIR
+
+from gitguardfs.core import names
+from gitguardfs.core.backing import DOTGIT, Backing
+from gitguardfs.core.descriptors import DescriptorCache
+from gitguardfs.core.guard import Guard, Refused, Verdict
+from gitguardfs.core.inodes import InodeTable, Node, stale
+
+NO_NAMES = (b"", b".", b"..")
+
+Identity = tuple[int, int] | None
+"""(device, inode) of a directory's ``.git``; None if it has none."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What an entry of the source is, and to whom it is open."""
+
+    st: os.stat_result
+    verdict: Verdict
+    rule: str
+    fd: int
+    """An O_PATH descriptor if judging needed one, which now is the caller's; otherwise -1."""
+
+
+class Gate:
+    """Admission of requests."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        inodes: InodeTable,
+        descriptors: DescriptorCache,
+        backing: Backing,
+        read_only: bool,
+    ) -> None:
+        self._guard = guard
+        self._inodes = inodes
+        self._descriptors = descriptors
+        self._backing = backing
+        self._read_only = read_only
+
+    def node(self, node_id: int, change: bool = False) -> Node:
+        """The node, if it may be used (with ``change``: changed); Refused, EROFS or ESTALE."""
+        node = self._inodes.get(node_id)
+        if node.verdict is not Verdict.ALLOW and (change or node.verdict >= Verdict.DENY):
+            raise Refused(node.rule, path=self.path(node))
+        if change and self._read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return node
+
+    def place(self, parent_id: int, name: bytes, change: bool = False) -> tuple[Node, int]:
+        """The directory and its descriptor, if ``name`` in it may be looked up or changed.
+
+        Looking up a guarded name is allowed, to see it; nothing else on it is.
+        """
+        if name in NO_NAMES or b"/" in name or b"\0" in name:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        parent = self.node(parent_id, change)
+        if change:
+            verdict, rule = self._guard.name(name)
+            if verdict is not Verdict.ALLOW:
+                raise Refused(rule, path=self.path(parent, name))
+        return parent, self._descriptors.of(parent)
+
+    def hidden(self, name: bytes) -> bool:
+        """Whether a name is not to be shown."""
+        return self._guard.name(name)[0] is Verdict.HIDE
+
+    def dotgit(self, dir_fd: int) -> Identity:
+        """What a directory's ``.git`` is, by identity."""
+        if not self._guard.on:
+            return None
+        try:
+            st = self._backing.stat_at(dir_fd, DOTGIT)
+        except OSError:
+            return None
+        return st.st_dev, st.st_ino
+
+    def judge(
+        self,
+        parent: Node,
+        dir_fd: int,
+        name: bytes,
+        st: os.stat_result,
+        dotgit: Identity | bool = True,
+    ) -> Judged:
+        """Judge an entry by its name, its parent, its identity and its content.
+
+        ``dotgit`` is what ``self.dotgit(dir_fd)`` gives, where the caller has it.
+        """
+        guard = self._guard
+        verdict, rule = guard.name(name)
+        if parent.verdict > verdict:
+            verdict, rule = parent.verdict, parent.rule
+        if not guard.on or verdict >= guard.git_verdict:
+            return Judged(st, verdict, rule, -1)
+        is_directory = S_ISDIR(st.st_mode)
+        # A second name of .git: a hard link, or a folding that names.py does not know.
+        if is_directory or st.st_nlink > 1 or not names.is_portable(name):
+            if dotgit is True:
+                dotgit = self.dotgit(dir_fd)
+            if (st.st_dev, st.st_ino) == dotgit:
+                return Judged(st, guard.git_verdict, "git alias", -1)
+        if not (is_directory and guard.forges):
+            return Judged(st, verdict, rule, -1)
+        return self._judge_directory(dir_fd, name, st, verdict, rule)
+
+    def _judge_directory(
+        self, dir_fd: int, name: bytes, st: os.stat_result, verdict: Verdict, rule: str
+    ) -> Judged:
+        known = self._inodes.find(st, verdict is not Verdict.ALLOW)
+        if known is not None and known.fd >= 0:
+            fd, own = known.fd, -1
+        else:
+            fd = own = self._backing.open_node(dir_fd, name)
+            opened = self._backing.stat(fd)
+            if (opened.st_dev, opened.st_ino) != (st.st_dev, st.st_ino):
+                os.close(fd)
+                raise stale()
+        if self._backing.holds_repository(fd):
+            verdict, rule = self._guard.git_verdict, "repository"
+        return Judged(st, verdict, rule, own)
+
+    def allowed(self, parent: Node, dir_fd: int, name: bytes, st: os.stat_result) -> None:
+        """Refuse to remove or move an entry that is guarded in any way."""
+        judged = self.judge(parent, dir_fd, name, st)
+        if judged.fd >= 0:
+            os.close(judged.fd)
+        if judged.verdict is not Verdict.ALLOW:
+            raise Refused(judged.rule, path=self.path(parent, name))
+
+    def movable(self, parent: Node, name: bytes, fd: int, st: os.stat_result) -> None:
+        """Refuse to move a repository's root: its relative ``gitdir:`` would point elsewhere."""
+        if self._guard.on and S_ISDIR(st.st_mode):
+            if any(self._guard.is_dotgit(entry) for entry in self._backing.names(fd)):
+                raise Refused("repository root", path=self.path(parent, name))
+
+    def admit(
+        self,
+        parent: Node,
+        dir_fd: int,
+        name: bytes,
+        is_directory: bool,
+        locks: dict[int, int],
+        leaving: bytes = b"",
+    ) -> None:
+        """Refuse a name that would make its directory a repository (rule R2).
+
+        While names that matter are looked at and until the caller has closed ``locks`` (by
+        directory), no other guard over the source can add one. ``leaving`` is a name that the
+        same operation takes away.
+        """
+        if not self._guard.concerns_repository(name):
+            return
+        if parent.id not in locks:
+            locks[parent.id] = self._backing.lock_directory(dir_fd)
+        present = [
+            entry
+            for entry in self._backing.names(dir_fd)
+            if entry not in (name, leaving) and not self._is_head_directory(dir_fd, entry)
+        ]
+        if self._guard.completes_repository(name, is_directory, present):
+            raise Refused("fake repository", path=self.path(parent, name))
+
+    def _is_head_directory(self, dir_fd: int, name: bytes) -> bool:
+        if not names.is_head(name):
+            return False
+        try:
+            return S_ISDIR(self._backing.stat_at(dir_fd, name).st_mode)
+        except OSError:
+            return False
+
+    def not_dotgit(self, parent: Node, dir_fd: int, name: bytes, st: os.stat_result) -> None:
+        """Refuse what turned out to be ``.git`` once the source had folded its new name."""
+        if self._guard.on and not names.is_portable(name):
+            if self._backing.is_at(dir_fd, DOTGIT, st):
+                raise Refused("git alias", path=self.path(parent, name))
+
+    def path(self, node: Node, name: bytes | None = None) -> bytes:
+        """Where a node was last seen, for people; relative to the mount's root."""
+        parts = [] if name is None else [name]
+        seen = set()
+        step: Node | None = node
+        while step is not None and step is not self._inodes.root and step.id not in seen:
+            seen.add(step.id)
+            parts.append(step.name)
+            step = step.parent
+        return b"/".join(reversed(parts)) or b"."

@@ -1,0 +1,124 @@
+"""Rules to verdicts. Pure: names and facts in, a verdict out, no I/O.
+
+The errno of a refusal is EACCES, for root as well. EPERM would invite "try as root", EROFS
+would be untrue for the rest of the mount, and ENOENT would hide from the user why a command
+failed; EACCES is what a program sees for an object with mode 000, which is what is shown.
+"""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from functools import lru_cache
+
+from gitguardfs.core import names
+
+
+class Verdict(IntEnum):
+    """What may be done with an object; a larger value is stricter."""
+
+    ALLOW = 0
+    READONLY = 1
+    DENY = 2
+    HIDE = 3
+
+
+class GitPolicy(Enum):
+    """The value of ``--git``."""
+
+    DENY = "deny"
+    READONLY = "readonly"
+    HIDE = "hide"
+    OFF = "off"
+
+
+_GIT_VERDICT = {
+    GitPolicy.DENY: Verdict.DENY,
+    GitPolicy.READONLY: Verdict.READONLY,
+    GitPolicy.HIDE: Verdict.HIDE,
+    GitPolicy.OFF: Verdict.ALLOW,
+}
+
+
+class Refused(PermissionError):
+    """The guard said no. Carries what the audit log writes."""
+
+    def __init__(self, rule: str, operation: str = "", path: bytes = b"") -> None:
+        super().__init__(errno.EACCES, os.strerror(errno.EACCES))
+        self.rule = rule
+        self.operation = operation
+        self.path = path
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the options say is guarded; built once, asked for every name."""
+
+    git: GitPolicy = GitPolicy.DENY
+    allow_bare: bool = False
+    deny: tuple[str, ...] = ()
+    protect: tuple[str, ...] = ()
+    hide: tuple[str, ...] = ()
+
+
+class Guard:
+    """The rules, compiled."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.git_verdict = _GIT_VERDICT[rules.git]
+        """What a repository's metadata gets; ALLOW turns every git rule off."""
+        self.on = self.git_verdict is not Verdict.ALLOW
+        self.forges = self.on and not rules.allow_bare
+        """Whether directories that look like repositories are guarded (rules R2 and R3)."""
+        self._globs = tuple(
+            (verdict, f"{option} {glob}", _compile(glob))
+            for verdict, option, globs in (
+                (Verdict.HIDE, "--hide", rules.hide),
+                (Verdict.DENY, "--deny", rules.deny),
+                (Verdict.READONLY, "--protect", rules.protect),
+            )
+            for glob in globs
+        )
+        self.name = lru_cache(names.CACHED_NAMES)(self._name)
+        """The verdict on a name and the rule behind it, remembered."""
+
+    def _name(self, name: bytes) -> tuple[Verdict, str]:
+        verdict, rule = Verdict.ALLOW, ""
+        if self.on and names.is_dotgit(name):
+            verdict, rule = self.git_verdict, "git"
+        for other, text, pattern in self._globs:
+            if other > verdict and pattern.match(names.folded(name)):
+                verdict, rule = other, text
+        return verdict, rule
+
+    def is_dotgit(self, name: bytes) -> bool:
+        """Whether ``name`` is guarded because git could take it for ``.git``."""
+        return self.on and names.is_dotgit(name)
+
+    def completes_repository(
+        self, name: bytes, is_directory: bool, present: Iterable[bytes]
+    ) -> bool:
+        """Whether adding ``name`` beside ``present`` makes what git takes for a repository.
+
+        That is a HEAD that is no directory, beside an entry called refs or commondir
+        (rule R2). ``present`` holds, folded to their own spelling, the other entries of the
+        directory; entries called HEAD that are directories must be left out of it.
+        """
+        if not self.forges:
+            return False
+        if names.is_head(name) and not is_directory:
+            return any(names.is_refs(other) for other in present)
+        return names.is_refs(name) and any(names.is_head(other) for other in present)
+
+    def concerns_repository(self, name: bytes) -> bool:
+        """Whether a new ``name`` has to be looked at by ``completes_repository`` at all."""
+        return self.forges and names.makes_repository(name)
+
+
+def _compile(glob: str) -> re.Pattern[bytes]:
+    return re.compile(os.fsencode(fnmatch.translate(glob)), re.IGNORECASE)

@@ -1,0 +1,98 @@
+"""Open files and directories, as the kernel numbers them.
+
+Changed only on the event loop's thread. A handle's descriptor stays open until its release,
+which the kernel sends after the last request on it; so a worker thread may use it freely.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from itertools import count
+
+from gitguardfs.core.inodes import Node
+
+
+class FileHandle:
+    """An open file."""
+
+    __slots__ = ("append", "fd", "node", "synchronous", "tells_waiting", "writable")
+
+    def __init__(self, node: Node, fd: int, flags: int) -> None:
+        self.node = node
+        self.fd = fd
+        self.append = bool(flags & os.O_APPEND)
+        self.synchronous = bool(flags & (os.O_SYNC | os.O_DSYNC))
+        self.writable = flags & os.O_ACCMODE != os.O_RDONLY
+        self.tells_waiting = True
+        """Whether the source's file system can say that a read would have to wait."""
+
+
+class DirectoryHandle:
+    """An open directory; the names are a snapshot taken when reading starts."""
+
+    __slots__ = ("names", "node")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.names: list[bytes] | None = None
+
+
+class HandleTable:
+    """All open handles."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, FileHandle] = {}
+        self._directories: dict[int, DirectoryHandle] = {}
+        self._numbers = count(1)
+
+    def __len__(self) -> int:
+        return len(self._files) + len(self._directories)
+
+    def add_file(self, handle: FileHandle) -> int:
+        """Number a handle; its descriptor also serves its node."""
+        number = next(self._numbers)
+        self._files[number] = handle
+        handle.node.open_fds += (handle.fd,)
+        return number
+
+    def add_directory(self, handle: DirectoryHandle) -> int:
+        """Number a handle."""
+        number = next(self._numbers)
+        self._directories[number] = handle
+        return number
+
+    def file(self, number: int) -> FileHandle:
+        """The open file of that number; OSError(EBADF) if there is none."""
+        try:
+            return self._files[number]
+        except KeyError:
+            raise _bad() from None
+
+    def directory(self, number: int) -> DirectoryHandle:
+        """The open directory of that number; OSError(EBADF) if there is none."""
+        try:
+            return self._directories[number]
+        except KeyError:
+            raise _bad() from None
+
+    def release_file(self, number: int) -> None:
+        """Close a file."""
+        handle = self.file(number)
+        del self._files[number]
+        handle.node.open_fds = tuple(fd for fd in handle.node.open_fds if fd != handle.fd)
+        os.close(handle.fd)
+
+    def release_directory(self, number: int) -> None:
+        """Close a directory."""
+        self._directories.pop(number, None)
+
+    def close_all(self) -> None:
+        """Close everything, at the end of a mount."""
+        for number in list(self._files):
+            self.release_file(number)
+        self._directories.clear()
+
+
+def _bad() -> OSError:
+    return OSError(errno.EBADF, os.strerror(errno.EBADF))

@@ -1,0 +1,87 @@
+"""Share ids to guest ids and back.
+
+Ids without a rule pass unchanged. An id that the guest uses but that no share id is shown as
+cannot be stored: mapping it in raises EOVERFLOW, as the kernel's idmapped mounts do.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NewType
+
+ShareUid = NewType("ShareUid", int)
+GuestUid = NewType("GuestUid", int)
+ShareGid = NewType("ShareGid", int)
+GuestGid = NewType("GuestGid", int)
+
+MAX_ID = 2**32 - 2
+"""The largest user or group id; 2**32 - 1 is (uid_t)-1, "leave as it is"."""
+
+
+class MapError(ValueError):
+    """Two rules of a map contradict each other, or an id is out of range."""
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """One direction of ids of one kind."""
+
+    out: dict[int, int] = field(default_factory=dict)
+    back: dict[int, int] = field(default_factory=dict)
+
+    @staticmethod
+    def build(pairs: Iterable[tuple[int, int]], kind: str) -> _Rules:
+        out: dict[int, int] = {}
+        back: dict[int, int] = {}
+        for share, guest in pairs:
+            for number in (share, guest):
+                if not 0 <= number <= MAX_ID:
+                    raise MapError(f"{kind} id {number} is out of range (0 to {MAX_ID})")
+            if share in out:
+                raise MapError(f"{kind} id {share} of the share is mapped twice")
+            if guest in back:
+                raise MapError(f"two {kind} ids of the share are mapped to {guest}")
+            out[share] = guest
+            back[guest] = share
+        return _Rules(out, back)
+
+    def to_share(self, guest: int) -> int:
+        share = self.back.get(guest)
+        if share is not None:
+            return share
+        if guest in self.out:
+            # On the share this number is somebody else's: it would be shown as out[guest].
+            raise OSError(errno.EOVERFLOW, os.strerror(errno.EOVERFLOW))
+        return guest
+
+
+class IdMap:
+    """An immutable pair of maps, users and groups."""
+
+    __slots__ = ("_gids", "_uids")
+
+    def __init__(
+        self, uids: Iterable[tuple[int, int]] = (), gids: Iterable[tuple[int, int]] = ()
+    ) -> None:
+        """Build from (share, guest) pairs; raises MapError for an id twice on one side."""
+        self._uids = _Rules.build(uids, "user")
+        self._gids = _Rules.build(gids, "group")
+
+    def guest_uid(self, uid: ShareUid) -> GuestUid:
+        """The user that the guest sees for a share's user."""
+        return GuestUid(self._uids.out.get(uid, uid))
+
+    def guest_gid(self, gid: ShareGid) -> GuestGid:
+        """The group that the guest sees for a share's group."""
+        return GuestGid(self._gids.out.get(gid, gid))
+
+    def share_uid(self, uid: GuestUid) -> ShareUid:
+        """The share's user that is shown as ``uid``; OSError(EOVERFLOW) if there is none."""
+        return ShareUid(self._uids.to_share(uid))
+
+    def share_gid(self, gid: GuestGid) -> ShareGid:
+        """The share's group that is shown as ``gid``; OSError(EOVERFLOW) if there is none."""
+        return ShareGid(self._gids.to_share(gid))

@@ -1,0 +1,192 @@
+"""Nodes: what the kernel knows by number, where each lies, and how often it was looked up.
+
+The table changes only on the event loop's thread, never across an await.
+
+A node is an object of the source seen with or without guard: (device, inode, type, guarded).
+Its number is the source's inode number where that is unique, so that ``ls -i`` and hard-link
+detection behave, and otherwise a number above 2**62. Lookup counts mirror the kernel's: a
+node lives until the kernel has forgotten it as often as it was told about it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from itertools import count
+from stat import S_IFDIR, S_IFMT, S_ISDIR
+
+from gitguardfs.core.guard import Verdict
+
+ROOT_ID = 1
+FIRST_OWN_ID = 1 << 62
+"""Node numbers from here on are ours; file systems do not hand out such inode numbers."""
+
+
+def stale() -> OSError:
+    """The object is gone or is not what it was; the kernel looks the path up again."""
+    return OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+
+class Node:
+    """One object of the source, as one of its two views."""
+
+    __slots__ = (
+        "detached", "dev", "fd", "id", "ino", "kind", "lookups", "name", "open_fds", "parent",
+        "rule", "size", "told", "verdict",
+    )  # fmt: skip
+
+    def __init__(self, node_id: int, st: os.stat_result, verdict: Verdict, rule: str) -> None:
+        self.id = node_id
+        self.dev = st.st_dev
+        self.ino = st.st_ino
+        self.kind = S_IFMT(st.st_mode)
+        self.verdict = verdict
+        self.rule = rule
+        self.lookups = 0
+        self.parent: Node | None = None
+        """With ``name`` the place where it was last seen; None when it has none any more."""
+        self.name = b""
+        self.fd = -1
+        """A cached O_PATH descriptor, owned by DescriptorCache; -1 for none."""
+        self.open_fds: tuple[int, ...] = ()
+        """Descriptors of open handles on it, owned by the handles."""
+        self.told = 0
+        """A digest of (size, mtime, ctime) as the kernel was last told them."""
+        self.size = 0
+        """The size that the kernel believes; what tells an append from a page written back."""
+        self.detached = False
+        """No longer what its (device, inode) means: unlinked, replaced or now guarded."""
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is a directory."""
+        return self.kind == S_IFDIR
+
+    def matches(self, st: os.stat_result) -> bool:
+        """Whether ``st`` is of the object that this node stands for."""
+        return (
+            self.ino == st.st_ino
+            and self.dev == st.st_dev
+            and self.kind == S_IFMT(st.st_mode)
+        )
+
+
+class InodeTable:
+    """All nodes that the kernel knows."""
+
+    def __init__(self, root: os.stat_result) -> None:
+        self.root = Node(ROOT_ID, root, Verdict.ALLOW, "")
+        self.root.lookups = 1
+        self._home = root.st_dev
+        self._by_id: dict[int, Node] = {ROOT_ID: self.root}
+        # Nodes whose number is not their inode number: another device, guarded, or reused.
+        self._by_key: dict[tuple[int, int, bool], Node] = {}
+        self._own_ids = count(FIRST_OWN_ID)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._by_id.values())
+
+    def get(self, node_id: int) -> Node:
+        """The node with this number; OSError(ESTALE) for one that was never handed out."""
+        node = self._by_id.get(node_id)
+        if node is None:
+            raise stale()
+        return node
+
+    def find(self, st: os.stat_result, guarded: bool) -> Node | None:
+        """The node that stands for the object of ``st`` in this view, if there is one."""
+        if not guarded and st.st_dev == self._home:
+            node = self._by_id.get(st.st_ino)
+            if node is not None and not node.detached and node.id == node.ino and node.matches(st):
+                return node
+        node = self._by_key.get((st.st_dev, st.st_ino, guarded))
+        return node if node is not None and node.matches(st) else None
+
+    def see(
+        self, parent: Node, name: bytes, st: os.stat_result, verdict: Verdict, rule: str
+    ) -> Node:
+        """The node for what was just seen at ``name`` in ``parent``, made if it is new.
+
+        Its lookup count is left alone: whoever hands it to the kernel counts.
+        """
+        guarded = verdict is not Verdict.ALLOW
+        node = self.find(st, guarded)
+        if node is None:
+            node = self._add(st, guarded, verdict, rule)
+        node.parent = parent
+        node.name = name
+        if node.verdict != verdict:
+            node.verdict, node.rule = verdict, rule
+        return node
+
+    def _add(self, st: os.stat_result, guarded: bool, verdict: Verdict, rule: str) -> Node:
+        # An inode number in use for another type was reused: the old node keeps its number.
+        for reused in (self._by_key.get((st.st_dev, st.st_ino, guarded)),
+                       None if guarded or st.st_dev != self._home
+                       else self._by_id.get(st.st_ino)):  # fmt: skip
+            if reused is not None and reused is not self.root:
+                self.detach(reused)
+        if guarded:
+            self._guard_twin(st, verdict, rule)
+        natural = not guarded and st.st_dev == self._home and ROOT_ID < st.st_ino < FIRST_OWN_ID
+        if natural and st.st_ino not in self._by_id:
+            node = Node(st.st_ino, st, verdict, rule)
+        else:
+            node = Node(next(self._own_ids), st, verdict, rule)
+            self._by_key[st.st_dev, st.st_ino, guarded] = node
+        if st.st_dev == self._home:
+            node.dev = self._home  # one int object for all of them
+        self._by_id[node.id] = node
+        return node
+
+    def _guard_twin(self, st: os.stat_result, verdict: Verdict, rule: str) -> None:
+        """Close the unguarded view of what has become guarded (the host renamed it there).
+
+        A file with further links may be ordinary under another name and is left alone.
+        """
+        twin = self.find(st, False)
+        if twin is None or twin is self.root or not (S_ISDIR(st.st_mode) or st.st_nlink == 1):
+            return
+        self.detach(twin)
+        for node in self._by_id.values():
+            if node is not self.root and _is_below(node, twin):
+                node.verdict, node.rule = max(node.verdict, verdict), rule
+
+    def detach(self, node: Node) -> None:
+        """Let (device, inode) mean another node from now on; the kernel may still use this one."""
+        node.detached = True
+        for guarded in (False, True):
+            if self._by_key.get((node.dev, node.ino, guarded)) is node:
+                del self._by_key[node.dev, node.ino, guarded]
+
+    def forget(self, node_id: int, times: int) -> Node | None:
+        """Undo ``times`` lookups; the node if that was the last the kernel knew of it."""
+        node = self._by_id.get(node_id)
+        if node is None or node is self.root:
+            return None
+        node.lookups -= times
+        if node.lookups > 0:
+            return None
+        self.drop(node)
+        return node
+
+    def drop(self, node: Node) -> None:
+        """Remove a node that the kernel does not know."""
+        self._by_id.pop(node.id, None)
+        self.detach(node)
+
+
+def _is_below(node: Node, ancestor: Node) -> bool:
+    # Places can be out of date after host renames, and then even form a ring.
+    seen = set()
+    step: Node | None = node
+    while step is not None and step.id not in seen:
+        if step is ancestor:
+            return True
+        seen.add(step.id)
+        step = step.parent
+    return False

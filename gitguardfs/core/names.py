@@ -1,0 +1,84 @@
+"""Which names git could take for its own, on any file system a host may use.
+
+Pure functions, bytes in, bool out. The authority is git: ``is_ntfs_dotgit`` (path.c),
+``is_hfs_dotgit`` (utf8.c) and ``verify_dotfile`` (read-cache.c). A host may be Linux, macOS
+or Windows, so a name counts when any of their file systems would resolve it to ``.git``:
+folding is applied in the widest form, and the NTFS rules after the Unicode ones.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+CACHED_NAMES = 1 << 14
+"""Names whose answer is kept. A tree repeats its names; the limit bounds memory (about 2 MB)."""
+
+# Default_Ignorable_Code_Point of Unicode: what HFS+ and Linux casefold directories drop.
+_IGNORABLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+
+
+def _component(alternatives: bytes) -> re.Pattern[bytes]:
+    # NTFS drops trailing dots and spaces, ends a name at ':' (a stream) and takes '\' for '/'.
+    return re.compile(rb"(?i)(?:^|\\)(?:" + alternatives + rb")[. ]*(?:$|[:\\/])", re.DOTALL)
+
+
+_DOTGIT = _component(rb"\.git|git~1")
+_HEAD = _component(rb"head")
+_REFS = _component(rb"refs|commondir")
+
+# Names of these characters fold only as the patterns above say, on every file system.
+_PORTABLE = re.compile(rb"[A-Za-z0-9._-]+\Z")
+
+
+def folded(name: bytes) -> bytes:
+    """``name`` as HFS+ and casefold directories compare it, but for case.
+
+    Malformed UTF-8 ends the string, as in git's ``next_hfs_char``.
+    """
+    if name.isascii():
+        return name
+    try:
+        text = name.decode()
+    except UnicodeDecodeError as error:
+        text = name[: error.start].decode()
+    return _IGNORABLE.sub("", text).encode()
+
+
+@lru_cache(CACHED_NAMES)
+def is_dotgit(name: bytes) -> bool:
+    """Whether git could take the path component ``name`` for ``.git``."""
+    return _DOTGIT.search(folded(name)) is not None
+
+
+@lru_cache(CACHED_NAMES)
+def makes_repository(name: bytes) -> bool:
+    """Whether ``name`` is one of those that make a directory a repository to git.
+
+    See ``is_git_directory`` (setup.c): HEAD beside refs, or beside commondir.
+    """
+    return is_head(name) or is_refs(name)
+
+
+def is_head(name: bytes) -> bool:
+    """Whether ``name`` could resolve to ``HEAD``."""
+    return _HEAD.search(folded(name)) is not None
+
+
+def is_refs(name: bytes) -> bool:
+    """Whether ``name`` could resolve to ``refs`` or ``commondir``."""
+    return _REFS.search(folded(name)) is not None
+
+
+@lru_cache(CACHED_NAMES)
+def is_portable(name: bytes) -> bool:
+    """Whether ``name`` can be an alias of no other name beyond the rules of this module.
+
+    Everything else (``~``, backslash, non-ASCII) might resolve to ``.git`` by a folding that
+    we do not know, and is compared with ``.git`` by identity.
+    """
+    return _PORTABLE.match(name) is not None

@@ -1,0 +1,62 @@
+"""The few system calls that Python's os module does not carry."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+RENAME_NOREPLACE = 1
+RENAME_EXCHANGE = 2
+RENAME_WHITEOUT = 4
+
+AT_FDCWD = -100
+UTIME_NOW = (1 << 30) - 1
+UTIME_OMIT = (1 << 30) - 2
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def renameat2(old_dir: int, old: bytes, new_dir: int, new: bytes, flags: int) -> None:
+    """rename(2) with RENAME_* flags, relative to directory descriptors."""
+    _check(_libc.renameat2(old_dir, old, new_dir, new, ctypes.c_uint(flags)))
+
+
+def utimens(path: bytes, atime: int | None, mtime: int | None) -> None:
+    """Set times in nanoseconds, following ``path``; None leaves one as it is, UTIME_NOW is now."""
+    times = (_Timespec * 2)(_timespec(atime), _timespec(mtime))
+    _check(_libc.utimensat(AT_FDCWD, path, times, 0))
+
+
+def _timespec(nanoseconds: int | None) -> _Timespec:
+    if nanoseconds is None:
+        return _Timespec(0, UTIME_OMIT)
+    if nanoseconds == UTIME_NOW:
+        return _Timespec(0, UTIME_NOW)
+    return _Timespec(*divmod(nanoseconds, 10**9))
+
+
+def mount(source: str, target: bytes, kind: str, flags: int, data: str = "") -> None:
+    """mount(2)."""
+    _check(
+        _libc.mount(
+            source.encode(), target, kind.encode(), ctypes.c_ulong(flags), data.encode() or None
+        )
+    )
+
+
+def umount(target: bytes, flags: int = 0) -> None:
+    """umount2(2), never following a symlink."""
+    _check(_libc.umount2(target, flags | UMOUNT_NOFOLLOW))

@@ -1,0 +1,88 @@
+"""What the guest sees of an object. Every attribute leaves through ``View.present``."""
+
+from __future__ import annotations
+
+import os
+from stat import S_IFDIR, S_IFMT, S_IFREG
+from typing import NamedTuple
+
+from gitguardfs.core.guard import Verdict
+from gitguardfs.core.idmap import IdMap, ShareGid, ShareUid
+from gitguardfs.core.inodes import ROOT_ID, Node
+
+SET_ID_BITS = 0o6000
+WRITE_BITS = 0o222
+PERMISSION_BITS = 0o7777
+
+
+class Attributes(NamedTuple):
+    """The attributes of a node for the guest: ids are the guest's, times are nanoseconds."""
+
+    ino: int
+    mode: int
+    nlink: int
+    uid: int
+    gid: int
+    rdev: int
+    size: int
+    blocks: int
+    blksize: int
+    atime_ns: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+def digest(st: os.stat_result) -> int:
+    """What tells whether a file's content may have changed."""
+    return hash((st.st_size, st.st_mtime_ns, st.st_ctime_ns))
+
+
+class View:
+    """The id map and the guard applied to attributes."""
+
+    def __init__(self, idmap: IdMap, allow_suid: bool) -> None:
+        self.idmap = idmap
+        self.allow_suid = allow_suid
+
+    def strips(self, mode: int) -> bool:
+        """Whether ``mode`` has set-id bits that neither guest nor share may have (a file's)."""
+        return not self.allow_suid and bool(mode & SET_ID_BITS) and S_IFMT(mode) != S_IFDIR
+
+    def incoming_mode(self, kind: int, mode: int) -> int:
+        """Permission bits as the share gets them for an object of type ``kind``."""
+        mode &= PERMISSION_BITS
+        return mode & ~SET_ID_BITS if self.strips(kind | mode) else mode
+
+    def present(self, node: Node, st: os.stat_result) -> Attributes:
+        """The attributes of ``node`` as the guest sees them, and a note of what it was told.
+
+        A denied object shows its type, owner 0:0 and no permissions; owner 0 because the
+        root of a user namespace passes permission bits of owners that are mapped there.
+        """
+        mode = st.st_mode
+        if self.strips(mode):
+            mode &= ~SET_ID_BITS
+        uid: int = self.idmap.guest_uid(ShareUid(st.st_uid))
+        gid: int = self.idmap.guest_gid(ShareGid(st.st_gid))
+        if node.verdict is not Verdict.ALLOW:
+            if node.verdict is Verdict.READONLY:
+                mode &= ~WRITE_BITS
+            else:
+                mode, uid, gid = S_IFMT(mode), 0, 0
+        elif node.kind == S_IFREG:
+            node.told = digest(st)
+            node.size = st.st_size
+        return Attributes(
+            st.st_ino if node.id == ROOT_ID else node.id,
+            mode,
+            st.st_nlink,
+            uid,
+            gid,
+            st.st_rdev,
+            st.st_size,
+            st.st_blocks,
+            st.st_blksize,
+            st.st_atime_ns,
+            st.st_mtime_ns,
+            st.st_ctime_ns,
+        )

@@ -1,0 +1,28 @@
+"""What a user may do wrong, as one line and an exit code."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes, as mount(8) documents them."""
+
+    OK = 0
+    USAGE = 1
+    SYSTEM = 2
+    MOUNT = 32
+
+
+class UserError(Exception):
+    """A mistake or an obstacle that the user can mend; never shown with a traceback."""
+
+    def __init__(self, message: str, hint: str = "", code: Exit = Exit.USAGE) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.code = code
+
+    def __str__(self) -> str:
+        """One line: what is wrong, then what to do about it."""
+        return f"{self.message} ({self.hint})" if self.hint else self.message

@@ -1,0 +1,85 @@
+"""Into the background once the mount answers, and telling who waits for that."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+import socket
+import sys
+from collections.abc import Callable
+
+from gitguardfs.errors import Exit
+
+LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
+SYSLOG = "/dev/log"
+
+
+def log_to_stderr(debug: bool) -> None:
+    """Log where the user sees it."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.DEBUG if debug else logging.INFO, format=LOG_FORMAT
+    )
+
+
+def _log_to_syslog() -> None:
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        root.removeHandler(handler)
+    if os.path.exists(SYSLOG):
+        handler = logging.handlers.SysLogHandler(
+            SYSLOG, facility=logging.handlers.SysLogHandler.LOG_DAEMON
+        )
+        handler.setFormatter(logging.Formatter(f"gitguardfs[%(process)d]: {LOG_FORMAT}"))
+        root.addHandler(handler)
+    else:
+        root.addHandler(logging.NullHandler())
+
+
+def in_background(run: Callable[[Callable[[], None]], int]) -> int:
+    """Run ``run(ready)`` in a child; return 0 when it calls ``ready``, else its exit code.
+
+    The child writes its errors to our standard error until it is ready, then lets go of the
+    terminal and of our pipes: mount(8) and shells wait for those.
+    """
+    readable, writable = os.pipe()
+    if os.fork() == 0:
+        os.close(readable)
+        os.setsid()
+
+        def ready() -> None:
+            _log_to_syslog()
+            null = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):
+                os.dup2(null, stream)
+            os.close(null)
+            os.write(writable, bytes([Exit.OK]))
+            os.close(writable)
+
+        code = int(Exit.SYSTEM)
+        try:
+            code = run(ready)
+        finally:
+            logging.shutdown()
+            try:
+                os.write(writable, bytes([code]))
+            except OSError:
+                pass  # ready was called: nobody waits any more
+            os._exit(code)
+    os.close(writable)
+    with os.fdopen(readable, "rb") as pipe:
+        answer = pipe.read(1)
+    if not answer:
+        print("gitguardfs: the daemon died before the mount was up", file=sys.stderr)
+        return Exit.SYSTEM
+    return answer[0]
+
+
+def notify(address: str | None, message: str) -> None:
+    """Tell the service manager (sd_notify(3)); nothing if there is none."""
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        sock.sendto(message.encode(), address)

@@ -1,0 +1,240 @@
+"""One mount from its options to its end: descriptors, seal, session, signals.
+
+The order matters. The root descriptor is taken before the seal covers the source, the seal is
+on before the view appears, and it comes off only after the view is gone. On any end that is
+not clean the mount point stays behind, dead, and so does the seal.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+import pyfuse3
+import trio
+
+from gitguardfs import mounts
+from gitguardfs.audit import AuditLog
+from gitguardfs.core.guard import Guard
+from gitguardfs.core.idmap import MapError
+from gitguardfs.core.tree import Tree
+from gitguardfs.core.view import View
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.fuse import daemon, preflight, seal
+from gitguardfs.fuse.operations import Operations
+from gitguardfs.options import MountOptions
+
+log = logging.getLogger(__name__)
+
+RESERVED_DESCRIPTORS = 64
+"""For Python, the session, worker threads and the log."""
+CACHED_DESCRIPTORS = 8192
+"""O_PATH descriptors kept at most; each pins an inode of the source in the kernel."""
+ANSWER_LIMIT = 30.0
+"""Seconds within which a new mount has to answer."""
+
+
+def run(options: MountOptions, notify_socket: str | None) -> int:
+    """Mount, and serve until unmounted; returns the exit code. Raises UserError."""
+    is_root = os.geteuid() == 0
+    places = preflight.check(options.source, options.mountpoint, options.rules, is_root)
+    seal_it = _wants_seal(options, places.source, is_root)
+    _advise(options, places, is_root, seal_it)
+    audit = _open_audit(options.audit_log)
+    os.chdir("/")
+
+    def serve(ready: Callable[[], None]) -> int:
+        daemon.log_to_stderr(options.debug)
+        try:
+            _serve(options, places, audit, seal_it, ready)
+        except UserError as error:
+            print(f"gitguardfs: {error}", file=sys.stderr)
+            return error.code
+        except Exception:
+            log.exception("ended by a bug; the mount point is left dead")
+            return Exit.SYSTEM
+        return Exit.OK
+
+    if options.foreground or options.debug:
+        return serve(lambda: daemon.notify(notify_socket, "READY=1"))
+    return daemon.in_background(serve)
+
+
+def _wants_seal(options: MountOptions, source: str, is_root: bool) -> bool:
+    if options.seal and not is_root:
+        raise UserError("--seal needs root", "it mounts over the source")
+    if options.seal is not None:
+        return options.seal
+    top = mounts.top_at(source)
+    # A seal is there only if a daemon left it; what it covers was worth sealing.
+    was_sealed = top is not None and top.source == seal.NAME
+    return is_root and (was_sealed or seal.is_share_root(source))
+
+
+def _advise(
+    options: MountOptions, places: preflight.Places, is_root: bool, seal_it: bool
+) -> None:
+    if not is_root:
+        _warn("not root: only you can use the mount, and owners cannot be changed")
+    if not seal_it and seal.is_reachable_by_others(places.source, os.geteuid()):
+        _warn(
+            f"{options.source} stays open to other users beside the guarded view"
+            " (--seal, or keep it below a directory of mode 0700)"
+        )
+
+
+def _warn(text: str) -> None:
+    print(f"gitguardfs: warning: {text}", file=sys.stderr)
+
+
+def _open_audit(path: str | None) -> AuditLog:
+    try:
+        return AuditLog(None if path is None else os.path.abspath(path))
+    except OSError as error:
+        raise UserError(
+            f"cannot write the audit log {path}: {error.strerror}", code=Exit.SYSTEM
+        ) from None
+
+
+def _serve(
+    options: MountOptions,
+    places: preflight.Places,
+    audit: AuditLog,
+    seal_it: bool,
+    ready: Callable[[], None],
+) -> None:
+    seal.lift_stale(places.source)
+    root_fd = os.open(places.source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    os.umask(0)
+    tree = _tree(options, places, root_fd)
+    where = mounts.containing(places.source)
+    operations = Operations(
+        tree,
+        audit,
+        cache_timeout=options.cache_timeout,
+        is_local=where is None or where.is_local,
+        invalidate=lambda node: pyfuse3.invalidate_inode(node, attr_only=True),
+    )
+    sealed = _put_seal(places.source) if seal_it else None
+    try:
+        _init(operations, options, places)
+    except BaseException:
+        if sealed is not None:
+            sealed.lift()
+        raise
+    audit.start()
+    try:
+        trio.run(_session, places.mountpoint, ready)
+    except BaseException:
+        # Closes the session without unmounting: a dead mount point, and the seal stays.
+        pyfuse3.close(unmount=False)
+        raise
+    pyfuse3.close(unmount=True)
+    if sealed is not None:
+        sealed.lift()
+    tree.close()
+    os.close(root_fd)
+    audit.close()
+
+
+def _tree(options: MountOptions, places: preflight.Places, root_fd: int) -> Tree:
+    source, mountpoint = os.fstat(root_fd), os.stat(places.mountpoint)
+    try:
+        idmap = options.map.resolve(
+            (source.st_uid, source.st_gid), (mountpoint.st_uid, mountpoint.st_gid)
+        )
+    except MapError as error:
+        raise UserError(f"contradictory --map: {error}") from None
+    return Tree(
+        root_fd,
+        Guard(options.rules),
+        View(idmap, options.allow_suid),
+        descriptor_limit=_descriptor_budget(),
+        changes_owners=os.geteuid() == 0,
+        read_only=options.read_only,
+        xattr=options.xattr,
+    )
+
+
+def _descriptor_budget() -> int:
+    """Raise the soft limit to the hard one; half of what there is may be cached."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return min((hard - RESERVED_DESCRIPTORS) // 2, CACHED_DESCRIPTORS)
+
+
+def _put_seal(source: str) -> seal.Seal:
+    try:
+        return seal.Seal(source)
+    except OSError as error:
+        raise UserError(
+            f"cannot seal {source}: {error.strerror}", "--no-seal leaves it open", Exit.MOUNT
+        ) from None
+
+
+def _init(operations: Operations, options: MountOptions, places: preflight.Places) -> None:
+    try:
+        pyfuse3.init(operations, places.mountpoint, _fuse_options(options, places))
+    except RuntimeError as error:
+        raise UserError(
+            f"cannot mount at {options.mountpoint}: {error}",
+            "the reason is in the line above, if the kernel gave one",
+            Exit.MOUNT,
+        ) from None
+
+
+def _fuse_options(options: MountOptions, places: preflight.Places) -> set[str]:
+    found = {
+        "default_permissions",
+        "nosuid",
+        "nodev",
+        f"subtype={mounts.SUBTYPE}",
+        f"fsname={_fsname(options.fsname or places.source)}",
+        *options.kernel,
+    }
+    if os.geteuid() == 0:
+        found.add("allow_other")
+    if options.read_only:
+        found.add("ro")
+    if options.debug:
+        found.add("debug")
+    return found
+
+
+def _fsname(name: str) -> str:
+    # libfuse splits at commas, and pyfuse3 passes ASCII only.
+    if not name.isascii() or not name.isprintable():
+        return mounts.SUBTYPE
+    return name.replace("\\", "\\\\").replace(",", "\\,")
+
+
+async def _session(mountpoint: str, ready: Callable[[], None]) -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_end_on_signal)
+        nursery.start_soon(_announce, mountpoint, ready)
+        gc.collect()
+        gc.freeze()
+        await pyfuse3.main()
+        nursery.cancel_scope.cancel()
+
+
+async def _end_on_signal(task_status: trio.TaskStatus[None]) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for number in signals:
+            log.info("%s: unmounting", signal.Signals(number).name)
+            pyfuse3.terminate()
+
+
+async def _announce(mountpoint: str, ready: Callable[[], None]) -> None:
+    """Call ``ready`` once a request has gone through the kernel and come back."""
+    with trio.fail_after(ANSWER_LIMIT):
+        await trio.to_thread.run_sync(os.stat, mountpoint, abandon_on_cancel=True)
+    with suppress(OSError):
+        ready()

@@ -1,0 +1,366 @@
+"""pyfuse3's requests translated to the tree's operations, and its answers back.
+
+All handlers run on the event loop's thread. The tree's methods run there without an await in
+between; what may wait for a disk or a server (reads that are not in memory, large or
+synchronous writes, fsync) goes to worker threads, which get a descriptor and bytes only.
+
+pyfuse3 ends the mount on any exception that is not FUSEError: ``handler`` turns every other
+one into an errno.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from enum import Enum
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import pyfuse3
+import trio
+from pyfuse3 import EntryAttributes, FileInfo, FUSEError, ReaddirToken, RequestContext
+
+from gitguardfs.audit import AuditLog
+from gitguardfs.core import backing
+from gitguardfs.core.guard import Refused
+from gitguardfs.core.handles import FileHandle
+from gitguardfs.core.tree import Caller, Changes, Opened, Tree
+from gitguardfs.core.view import Attributes
+
+log = logging.getLogger(__name__)
+
+WORKERS = 32
+"""Threads for calls that wait. More would not make a disk faster."""
+
+INLINE_WRITE = 128 * 1024
+"""Bytes up to which a write to a local file is done at once: it goes to memory, and handing
+it to a thread costs more than the copying. Measured: see docs/design.md."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Handler = Callable[Concatenate["Operations", P], Coroutine[Any, Any, R]]
+
+
+class Guarded(Enum):
+    """How the guard comes into a request. A test demands one of these for every handler."""
+
+    NAME = "by a name in a directory"
+    NODE = "by a node"
+    HANDLE = "when its handle was opened"
+    NOTHING = "not at all: it names no object"
+    UNSUPPORTED = "never served"
+
+
+GUARDED: dict[str, Guarded] = {"poll": Guarded.UNSUPPORTED}
+"""The classification of every handler of ``pyfuse3.Operations``."""
+
+
+def handler(guarded: Guarded) -> Callable[[Handler[P, R]], Handler[P, R]]:
+    """Classify a handler and give it the error boundary."""
+
+    def decorate(method: Handler[P, R]) -> Handler[P, R]:
+        name = method.__name__
+        GUARDED[name] = guarded
+
+        @wraps(method)
+        async def bounded(self: Operations, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return await method(self, *args, **kwargs)
+            except FUSEError:
+                raise
+            except Refused as refused:
+                self.note_refusal(name, refused, args)
+                raise FUSEError(errno.EACCES) from None
+            except OSError as error:
+                raise FUSEError(error.errno or errno.EIO) from None
+            except Exception:
+                log.exception("%s failed; answered EIO", name)
+                raise FUSEError(errno.EIO) from None
+
+        return bounded
+
+    return decorate
+
+
+class Operations(pyfuse3.Operations):
+    """One mount."""
+
+    supports_dot_lookup = False
+    enable_writeback_cache = False
+    enable_acl = False
+
+    def __init__(
+        self,
+        tree: Tree,
+        audit: AuditLog,
+        *,
+        cache_timeout: float,
+        is_local: bool,
+        invalidate: Callable[[int], None],
+    ) -> None:
+        """Serve ``tree``.
+
+        ``cache_timeout`` is in seconds. ``is_local`` says that writes to the source go to
+        memory. ``invalidate`` makes the kernel ask for the attributes of a node anew.
+        """
+        super().__init__()
+        self._tree = tree
+        self._audit = audit
+        self._timeout = cache_timeout
+        self._is_local = is_local
+        self._invalidate = invalidate
+        self._limiter = trio.CapacityLimiter(WORKERS)
+        self._absent = EntryAttributes()
+        self._absent.st_ino = 0
+        self._absent.entry_timeout = cache_timeout
+
+    def note_refusal(self, operation: str, refused: Refused, args: Sequence[Any]) -> None:
+        """Hand a refusal to the audit log; the request's context is its last argument."""
+        context = args[-1] if args and isinstance(args[-1], RequestContext) else None
+        uid, pid = (context.uid, context.pid) if context is not None else (-1, 0)
+        self._audit.refuse(operation, refused.path, refused.rule, uid, pid)
+
+    def _entry(self, attributes: Attributes) -> EntryAttributes:
+        entry = EntryAttributes()
+        (
+            entry.st_ino,
+            entry.st_mode,
+            entry.st_nlink,
+            entry.st_uid,
+            entry.st_gid,
+            entry.st_rdev,
+            entry.st_size,
+            entry.st_blocks,
+            entry.st_blksize,
+            entry.st_atime_ns,
+            entry.st_mtime_ns,
+            entry.st_ctime_ns,
+        ) = attributes
+        entry.entry_timeout = entry.attr_timeout = self._timeout
+        return entry
+
+    async def _wait(self, call: Callable[..., R], *args: Any) -> R:
+        return await trio.to_thread.run_sync(call, *args, limiter=self._limiter)
+
+    # Names and attributes
+
+    @handler(Guarded.NAME)
+    async def lookup(
+        self, parent_inode: int, name: bytes, ctx: RequestContext
+    ) -> EntryAttributes:
+        found = self._tree.lookup(parent_inode, name)
+        if found is None:
+            if not self._timeout:
+                raise FUSEError(errno.ENOENT)
+            return self._absent
+        return self._entry(found)
+
+    @handler(Guarded.NOTHING)
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        for inode, times in inode_list:
+            self._tree.forget(inode, times)
+
+    @handler(Guarded.NODE)
+    async def getattr(self, inode: int, ctx: RequestContext) -> EntryAttributes:
+        return self._entry(self._tree.getattr(inode))
+
+    @handler(Guarded.NODE)
+    async def setattr(
+        self,
+        inode: int,
+        attr: EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        fh: int | None,
+        ctx: RequestContext,
+    ) -> EntryAttributes:
+        changes = Changes(
+            size=attr.st_size if fields.update_size else None,
+            mode=attr.st_mode if fields.update_mode else None,
+            uid=attr.st_uid if fields.update_uid else None,
+            gid=attr.st_gid if fields.update_gid else None,
+            atime_ns=attr.st_atime_ns if fields.update_atime else None,
+            mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
+        )
+        return self._entry(self._tree.setattr(inode, changes, fh))
+
+    @handler(Guarded.NODE)
+    async def readlink(self, inode: int, ctx: RequestContext) -> bytes:
+        return self._tree.readlink(inode)
+
+    @handler(Guarded.NODE)
+    async def access(self, inode: int, mode: int, ctx: RequestContext) -> bool:
+        self._tree.access(inode, mode)
+        return True
+
+    @handler(Guarded.NOTHING)
+    async def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
+        have = self._tree.statfs()
+        data = pyfuse3.StatvfsData()
+        for field in (
+            "f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail",
+            "f_files", "f_ffree", "f_favail", "f_namemax",
+        ):  # fmt: skip
+            setattr(data, field, getattr(have, field))
+        return data
+
+    # Names that come, go or move
+
+    @handler(Guarded.NAME)
+    async def mknod(
+        self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: RequestContext
+    ) -> EntryAttributes:
+        return self._entry(self._tree.mknod(_caller(ctx), parent_inode, name, mode, rdev))
+
+    @handler(Guarded.NAME)
+    async def mkdir(
+        self, parent_inode: int, name: bytes, mode: int, ctx: RequestContext
+    ) -> EntryAttributes:
+        return self._entry(self._tree.mkdir(_caller(ctx), parent_inode, name, mode))
+
+    @handler(Guarded.NAME)
+    async def symlink(
+        self, parent_inode: int, name: bytes, target: bytes, ctx: RequestContext
+    ) -> EntryAttributes:
+        return self._entry(self._tree.symlink(_caller(ctx), parent_inode, name, target))
+
+    @handler(Guarded.NAME)
+    async def link(
+        self, inode: int, new_parent_inode: int, new_name: bytes, ctx: RequestContext
+    ) -> EntryAttributes:
+        return self._entry(self._tree.link(inode, new_parent_inode, new_name))
+
+    @handler(Guarded.NAME)
+    async def create(
+        self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: RequestContext
+    ) -> tuple[FileInfo, EntryAttributes]:
+        opened, attributes = self._tree.create(_caller(ctx), parent_inode, name, mode, flags)
+        return FileInfo(fh=opened.handle, keep_cache=False), self._entry(attributes)
+
+    @handler(Guarded.NAME)
+    async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
+        self._tree.unlink(parent_inode, name)
+
+    @handler(Guarded.NAME)
+    async def rmdir(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
+        self._tree.rmdir(parent_inode, name)
+
+    @handler(Guarded.NAME)
+    async def rename(
+        self,
+        parent_inode_old: int,
+        name_old: bytes,
+        parent_inode_new: int,
+        name_new: bytes,
+        flags: int,
+        ctx: RequestContext,
+    ) -> None:
+        self._tree.rename(parent_inode_old, name_old, parent_inode_new, name_new, flags)
+
+    # Open files
+
+    @handler(Guarded.NODE)
+    async def open(self, inode: int, flags: int, ctx: RequestContext) -> FileInfo:
+        opened: Opened = self._tree.open(inode, flags)
+        if opened.attributes_changed:
+            # Only the attributes: that takes no lock which this request could be holding.
+            with suppress(OSError):
+                self._invalidate(inode)
+        return FileInfo(fh=opened.handle, keep_cache=opened.keep_pages)
+
+    @handler(Guarded.HANDLE)
+    async def read(self, fh: int, off: int, size: int) -> bytes:
+        handle = self._tree.handles.file(fh)
+        if handle.tells_waiting:
+            try:
+                data = backing.read_cached(handle.fd, off, size)
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+                handle.tells_waiting = False
+            else:
+                if data is not None:
+                    return data  # type: ignore[return-value]  # any buffer will do
+        return await self._wait(backing.read, handle.fd, off, size)
+
+    @handler(Guarded.HANDLE)
+    async def write(self, fh: int, off: int, buf: bytes) -> int:
+        handle = self._tree.handles.file(fh)
+        offset = self._tree.write_offset(handle, off)
+        if self._writes_at_once(handle, buf):
+            done = backing.write(handle.fd, offset, buf)
+        else:
+            done = await self._wait(backing.write, handle.fd, offset, buf)
+        self._tree.wrote(handle, off, done)
+        return done
+
+    def _writes_at_once(self, handle: FileHandle, buf: bytes) -> bool:
+        return len(buf) <= INLINE_WRITE and not handle.synchronous and self._is_local
+
+    @handler(Guarded.HANDLE)
+    async def flush(self, fh: int) -> None:
+        # Nothing is buffered here; the kernel stops asking after the first ENOSYS.
+        raise FUSEError(errno.ENOSYS)
+
+    @handler(Guarded.HANDLE)
+    async def fsync(self, fh: int, datasync: bool) -> None:
+        sync = os.fdatasync if datasync else os.fsync
+        await self._wait(sync, self._tree.handles.file(fh).fd)
+
+    @handler(Guarded.HANDLE)
+    async def release(self, fh: int) -> None:
+        self._tree.release(fh)
+
+    # Directories
+
+    @handler(Guarded.NODE)
+    async def opendir(self, inode: int, ctx: RequestContext) -> int:
+        return self._tree.opendir(inode)
+
+    @handler(Guarded.NODE)
+    async def readdir(self, fh: int, start_id: int, token: ReaddirToken) -> None:
+        for name, attributes, position, node in self._tree.read_directory(fh, start_id):
+            told = pyfuse3.readdir_reply(token, name, self._entry(attributes), position)
+            if node is not None:
+                if told:
+                    node.lookups += 1
+                else:
+                    self._tree.unused(node)
+            if not told:
+                break
+
+    @handler(Guarded.NODE)
+    async def fsyncdir(self, fh: int, datasync: bool) -> None:
+        fd = self._tree.directory_descriptor(fh)
+        try:
+            await self._wait(os.fdatasync if datasync else os.fsync, fd)
+        finally:
+            os.close(fd)
+
+    @handler(Guarded.HANDLE)
+    async def releasedir(self, fh: int) -> None:
+        self._tree.releasedir(fh)
+
+    # Extended attributes
+
+    @handler(Guarded.NODE)
+    async def getxattr(self, inode: int, name: bytes, ctx: RequestContext) -> bytes:
+        return self._tree.getxattr(inode, name)
+
+    @handler(Guarded.NODE)
+    async def listxattr(self, inode: int, ctx: RequestContext) -> Sequence[bytes]:
+        return self._tree.listxattr(inode)
+
+    @handler(Guarded.NODE)
+    async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: RequestContext) -> None:
+        self._tree.setxattr(inode, name, value)
+
+    @handler(Guarded.NODE)
+    async def removexattr(self, inode: int, name: bytes, ctx: RequestContext) -> None:
+        self._tree.removexattr(inode, name)
+
+
+def _caller(ctx: RequestContext) -> Caller:
+    return Caller(ctx.uid, ctx.gid)

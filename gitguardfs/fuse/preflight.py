@@ -1,0 +1,138 @@
+"""What can be known to be wrong before mounting, said in one line each."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from stat import S_ISDIR
+
+from gitguardfs import mounts
+from gitguardfs.core import names, syscalls
+from gitguardfs.core.guard import GitPolicy, Rules
+from gitguardfs.errors import Exit, UserError
+
+FUSE_DEVICE = "/dev/fuse"
+FUSERMOUNT = "fusermount3"
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where to look for programs: mount(8) gives its helpers no PATH."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """The two directories, resolved."""
+
+    source: str
+    mountpoint: str
+
+
+def check(source: str, mountpoint: str, rules: Rules, is_root: bool) -> Places:
+    """Resolve and check both directories and the system; raises UserError."""
+    _check_system(is_root)
+    real_mountpoint = _clear_dead(mountpoint, is_root)
+    real_source = _directory(source, "source")
+    _directory(mountpoint, "mount point")
+    top = mounts.top_at(real_mountpoint)
+    if top is not None and top.fstype == mounts.FSTYPE:
+        raise UserError(
+            f"{mountpoint} is a gitguardfs mount already", f"umount {mountpoint}", Exit.MOUNT
+        )
+    if _inside(real_source, real_mountpoint) or _inside(real_mountpoint, real_source):
+        raise UserError(
+            f"{source} and {mountpoint} lie inside one another",
+            "choose a mount point outside of the source",
+        )
+    _check_not_repository(source, real_source, rules)
+    return Places(real_source, real_mountpoint)
+
+
+def _check_system(is_root: bool) -> None:
+    if not os.path.exists(FUSE_DEVICE):
+        raise UserError(f"there is no {FUSE_DEVICE}", "modprobe fuse", Exit.SYSTEM)
+    if not is_root and shutil.which(FUSERMOUNT, path=_search_path()) is None:
+        raise UserError(
+            f"{FUSERMOUNT} is not installed", "install the package fuse3", Exit.SYSTEM
+        )
+
+
+def _search_path() -> str:
+    return f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
+
+
+def _directory(path: str, what: str) -> str:
+    try:
+        st = os.stat(path)
+        real = os.path.realpath(path, strict=True)
+    except FileNotFoundError:
+        hint = f"mkdir -p {path}" if what == "mount point" else ""
+        raise UserError(f"no such {what}: {path}", hint, Exit.MOUNT) from None
+    except OSError as error:
+        hint = ""
+        if error.errno == errno.ENOTCONN:
+            hint = f"it is a FUSE mount whose program is gone: umount -l {path}"
+        raise UserError(f"{what} {path}: {error.strerror}", hint, Exit.MOUNT) from None
+    if not S_ISDIR(st.st_mode):
+        raise UserError(f"{what} {path} is not a directory", code=Exit.MOUNT)
+    return real
+
+
+def _clear_dead(mountpoint: str, is_root: bool) -> str:
+    """Unmount what a gitguardfs that died left on the mount point."""
+    path = os.path.realpath(mountpoint)
+    while True:
+        try:
+            os.stat(path)
+        except OSError as error:
+            top = mounts.top_at(path)
+            ours = top is not None and top.fstype == mounts.FSTYPE
+            if error.errno != errno.ENOTCONN or not ours:
+                return path
+            _unmount(path, is_root)
+        else:
+            return path
+
+
+def _unmount(path: str, is_root: bool) -> None:
+    if is_root:
+        syscalls.umount(os.fsencode(path), syscalls.MNT_DETACH)
+        return
+    program = shutil.which(FUSERMOUNT, path=_search_path()) or FUSERMOUNT
+    done = subprocess.run([program, "-u", "-z", path], capture_output=True, check=False)
+    if done.returncode != 0:
+        raise UserError(
+            f"{path} is a dead FUSE mount of another user", f"umount -l {path}", Exit.MOUNT
+        )
+
+
+def _inside(path: str, directory: str) -> bool:
+    return os.path.commonpath([path, directory]) == directory
+
+
+def _check_not_repository(source: str, real: str, rules: Rules) -> None:
+    if rules.git is GitPolicy.OFF:
+        return
+    if any(names.is_dotgit(os.fsencode(part)) for part in real.split("/") if part):
+        raise UserError(
+            f"{source} is a .git or lies below one", "give the directory that holds it"
+        )
+    path = real
+    while not rules.allow_bare:
+        if _looks_like_repository(path):
+            raise UserError(
+                f"{path} looks like a git repository itself (it holds HEAD and refs)",
+                "give a directory above it, or --allow-bare",
+            )
+        if path == "/":
+            break
+        path = os.path.dirname(path)
+
+
+def _looks_like_repository(path: str) -> bool:
+    def has(name: str) -> bool:
+        return os.path.lexists(os.path.join(path, name))
+
+    head = os.path.join(path, "HEAD")
+    is_file = has("HEAD") and (os.path.islink(head) or not os.path.isdir(head))
+    return is_file and (has("refs") or has("commondir"))

@@ -1,0 +1,72 @@
+"""The kernel's list of mounts (proc(5), /proc/pid/mountinfo)."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+SUBTYPE = "gitguardfs"
+FSTYPE = f"fuse.{SUBTYPE}"
+SHARE_TYPES = ("9p", "virtiofs")
+"""File systems that bring a host's directory into a guest."""
+
+_WAITING_TYPES = re.compile(r"9p|virtiofs|nfs|cifs|smb|ceph|afs|fuse|lustre|gfs|ocfs")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One line of mountinfo."""
+
+    device: str
+    path: bytes
+    fstype: str
+    source: str
+
+    @property
+    def is_local(self) -> bool:
+        """Whether writes go to memory rather than to a server."""
+        return not _WAITING_TYPES.match(self.fstype)
+
+
+def parse(text: bytes) -> list[Mount]:
+    """The mounts in the order in which they were made, as mountinfo lists them."""
+    found = []
+    for line in text.splitlines():
+        left, _, right = line.partition(b" - ")
+        fields, kind = left.split(b" "), right.split(b" ")
+        found.append(
+            Mount(
+                device=fields[2].decode(),
+                path=_unescape(fields[4]),
+                fstype=kind[0].decode(),
+                source=os.fsdecode(_unescape(kind[1])),
+            )
+        )
+    return found
+
+
+def _unescape(field: bytes) -> bytes:
+    return re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), field)
+
+
+def listed() -> list[Mount]:
+    """The mounts of this process's namespace."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        return parse(file.read())
+
+
+def top_at(path: str) -> Mount | None:
+    """The mount that is on top of exactly ``path`` (resolved), if any is."""
+    target = os.fsencode(path)
+    return next((m for m in reversed(listed()) if m.path == target), None)
+
+
+def containing(path: str) -> Mount | None:
+    """The mount that the resolved ``path`` lies in."""
+    target = os.fsencode(path).rstrip(b"/") + b"/"
+    inside = [m for m in listed() if target.startswith(m.path.rstrip(b"/") + b"/")]
+    if not inside:
+        return None
+    longest = max(len(m.path) for m in inside)
+    return [m for m in inside if len(m.path) == longest][-1]

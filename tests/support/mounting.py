@@ -1,0 +1,150 @@
+"""Start and stop real mounts for the tests: gitguardfs as a subprocess, and bindfs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+START_LIMIT = 60.0
+STOP_LIMIT = 30.0
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Mounted:
+    """A live mount: ``path`` is the view, ``source`` lies below it."""
+
+    source: Path
+    path: Path
+    process: subprocess.Popen[bytes]
+    log: Path
+    expected: list[str] = field(default_factory=list)
+    """Regular expressions of warnings that this test provokes on purpose."""
+
+    def descriptors(self) -> int:
+        """How many descriptors the daemon has open."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def warnings(self) -> list[str]:
+        """Lines of the daemon's log at WARNING or above that were not expected."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        alarming = [
+            line for line in lines if re.search(r"WARNING|ERROR|CRITICAL|Traceback|\berror:", line)
+        ]
+        return [l for l in alarming if not any(re.search(e, l) for e in self.expected)]
+
+
+def command(*arguments: str | Path) -> list[str]:
+    """The command line that runs this checkout's gitguardfs."""
+    return [sys.executable, "-m", "gitguardfs", *map(str, arguments)]
+
+
+@contextmanager
+def area() -> Iterator[Path]:
+    """A directory that every user can reach (pytest's tmp_path is private to root)."""
+    path = Path(tempfile.mkdtemp(prefix="ggfs-", dir="/var/tmp"))
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        subprocess.run(["chattr", "-R", "-i", "-a", path], capture_output=True)
+        shutil.rmtree(path, ignore_errors=True)
+        if path.exists():
+            subprocess.run(["rm", "-rf", "--one-file-system", path], check=False)
+
+
+@contextmanager
+def gitguardfs(
+    source: Path,
+    path: Path,
+    *options: str,
+    uid: int = 0,
+    limit_nofile: int | None = None,
+    cwd: Path = REPOSITORY,
+    expected: tuple[str, ...] = (),
+) -> Iterator[Mounted]:
+    """Mount ``source`` at ``path`` with ``gitguardfs -f`` and wait for READY=1.
+
+    On the way out: unmounts, waits for the daemon, checks that it exited 0 and that its log
+    holds no warning that the test did not expect.
+    """
+    path.mkdir(exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="ggfs-run-", dir="/var/tmp"))
+    work.chmod(0o777)
+    ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    ready.bind(str(work / "ready"))
+    (work / "ready").chmod(0o777)
+    ready.settimeout(START_LIMIT)
+    environment = {**os.environ, "NOTIFY_SOCKET": str(work / "ready"), "PYTHONPATH": str(REPOSITORY)}
+    arguments = command(source, path, "-f", *options)
+    if limit_nofile is not None:
+        arguments = ["prlimit", f"--nofile={limit_nofile}:{limit_nofile}", *arguments]
+    with open(work / "log", "wb") as log:
+        process = subprocess.Popen(
+            arguments, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, cwd=cwd,
+            user=uid or None, group=uid or None, extra_groups=[] if uid else None,
+        )
+    mounted = Mounted(source, path, process, work / "log", list(expected))
+    try:
+        _await_ready(ready, mounted)
+        yield mounted
+    finally:
+        ready.close()
+        if mounted.alive():
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_LIMIT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        unmount(path)
+        text = mounted.log.read_text(errors="replace")
+        failed = process.returncode
+        alarming = mounted.warnings()
+        shutil.rmtree(work, ignore_errors=True)
+    assert failed == 0, f"gitguardfs ended with {failed}:\n{text}"
+    assert not alarming, f"unexpected warnings:\n{text}"
+
+
+def _await_ready(ready: socket.socket, mounted: Mounted) -> None:
+    deadline = time.monotonic() + START_LIMIT
+    ready.settimeout(0.1)
+    while time.monotonic() < deadline:
+        try:
+            if b"READY=1" in ready.recv(4096):
+                return
+        except TimeoutError:
+            if not mounted.alive():
+                break
+    raise AssertionError(f"no READY=1 from gitguardfs:\n{mounted.log.read_text(errors='replace')}")
+
+
+@contextmanager
+def bindfs(source: Path, path: Path, *options: str) -> Iterator[Path]:
+    """Mount ``source`` at ``path`` with the distribution's bindfs."""
+    path.mkdir(exist_ok=True)
+    subprocess.run(["bindfs", *options, source, path], check=True, capture_output=True)
+    try:
+        yield path
+    finally:
+        unmount(path)
+
+
+def unmount(path: Path) -> None:
+    """Take every mount off ``path``, also a dead one."""
+    while any(line.split()[4] == str(path) for line in open("/proc/self/mountinfo")):
+        subprocess.run(["umount", "-l", path], check=True, capture_output=True)
