@@ -10,7 +10,7 @@ import click
 
 from gitguardfs import __version__
 from gitguardfs.core.guard import GitPolicy, Rules
-from gitguardfs.core.tree import XattrPolicy
+from gitguardfs.core.state import XattrPolicy
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.options import MountOptions, parse_maps, parse_o
 
@@ -54,39 +54,81 @@ _XATTR = click.Choice([policy.value for policy in XattrPolicy])
 
 
 @click.command(
-    epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.argument("source")
 @click.argument("mountpoint")
-@click.option("--map", "map_", metavar="MAP", multiple=True,
-              help="HOST:GUEST (user and group), @HOST:@GUEST (group), u1/u2:@g1/@g2 (as in "
-                   "bindfs) or auto. Numbers or names; repeat it or put commas between several.")
-@click.option("--git", type=_GIT, default="deny", show_default=True,
-              help="What .git is: seen but not usable, readable, invisible, or ordinary.")
-@click.option("--deny", metavar="GLOB", multiple=True,
-              help="Also deny names like this: one path component, any case. Repeatable.")
-@click.option("--protect", metavar="GLOB", multiple=True,
-              help="Names that may be read and not changed. Repeatable.")
-@click.option("--hide", metavar="GLOB", multiple=True,
-              help="Names that are not shown. Repeatable.")
-@click.option("--allow-bare", is_flag=True,
-              help="Let directories become, and be used as, bare repositories.")
+@click.option(
+    "--map",
+    "map_",
+    metavar="MAP",
+    multiple=True,
+    help="HOST:GUEST (user and group), @HOST:@GUEST (group), u1/u2:@g1/@g2 (as in "
+    "bindfs) or auto. Numbers or names; repeat it or put commas between several.",
+)
+@click.option(
+    "--git",
+    type=_GIT,
+    default="deny",
+    show_default=True,
+    help="What .git is: seen but not usable, readable, invisible, or ordinary.",
+)
+@click.option(
+    "--deny",
+    metavar="GLOB",
+    multiple=True,
+    help="Also deny names like this: one path component, any case. Repeatable.",
+)
+@click.option(
+    "--protect",
+    metavar="GLOB",
+    multiple=True,
+    help="Names that may be read and not changed. Repeatable.",
+)
+@click.option("--hide", metavar="GLOB", multiple=True, help="Names that are not shown. Repeatable.")
+@click.option(
+    "--allow-bare", is_flag=True, help="Let directories become, and be used as, bare repositories."
+)
 @click.option("--allow-suid", is_flag=True, help="Keep set-user-id and set-group-id bits of files.")
-@click.option("--cache-timeout", type=_Timeout(), default=1.0, show_default=True,
-              help="How long the kernel may remember names and attributes; 0 is not at all.")
-@click.option("--xattr", type=_XATTR, default="none", show_default=True,
-              help="Extended attributes (user.* only); each write costs a second request then.")
+@click.option(
+    "--cache-timeout",
+    type=_Timeout(),
+    default=1.0,
+    show_default=True,
+    help="How long the kernel may remember names and attributes; 0 is not at all.",
+)
+@click.option(
+    "--xattr",
+    type=_XATTR,
+    default="none",
+    show_default=True,
+    help="Extended attributes (user.* only); each write costs a second request then.",
+)
 @click.option("--audit-log", metavar="FILE", help="Append each refusal to FILE as a line of JSON.")
-@click.option("--seal/--no-seal", "seal", default=None,
-              help="Cover SOURCE while it is guarded, so that only the view can be used. "
-                   "Default: when root mounts the root of a 9p or virtiofs share.")
+@click.option(
+    "--seal/--no-seal",
+    "seal",
+    default=None,
+    help="Cover SOURCE while it is guarded, so that only the view can be used. "
+    "Default: when root mounts the root of a 9p or virtiofs share.",
+)
 @click.option("-r", "--read-only", is_flag=True, help="Allow no changes at all.")
-@click.option("-f", "--foreground", is_flag=True,
-              help="Stay in the foreground; for systemd, tells NOTIFY_SOCKET when it is up.")
+@click.option(
+    "-f",
+    "--foreground",
+    is_flag=True,
+    help="Stay in the foreground; for systemd, tells NOTIFY_SOCKET when it is up.",
+)
 @click.option("-d", "--debug", is_flag=True, help="Stay in the foreground and log every request.")
-@click.option("-o", "o", metavar="OPTS", multiple=True,
-              help="Options as in fstab, with commas between: every option above by its name "
-                   "(map=1000:1000,git=hide,ro), and what mount(8) passes.")
+@click.option(
+    "-o",
+    "o",
+    metavar="OPTS",
+    multiple=True,
+    help="Options as in fstab, with commas between: every option above by its name "
+    "(map=1000:1000,git=hide,ro), and what mount(8) passes.",
+)
 @click.version_option(__version__, prog_name="gitguardfs", message="%(prog)s %(version)s")
 def command(source: str, mountpoint: str, o: tuple[str, ...], **given: Any) -> int:
     """Show the directory SOURCE at MOUNTPOINT with mapped owners and .git out of reach.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from gitguardfs.core.guard import Rules
 from gitguardfs.core.idmap import IdMap, MapError
-from gitguardfs.core.tree import XattrPolicy
+from gitguardfs.core.state import XattrPolicy
 from gitguardfs.errors import UserError
 
 AUTO = "auto"

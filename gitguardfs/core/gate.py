@@ -15,6 +15,7 @@ import errno
 import os
 from dataclasses import dataclass
 from stat import S_ISDIR
+from typing import NamedTuple
 
 from gitguardfs.core import names
 from gitguardfs.core.backing import DOTGIT, Backing
@@ -26,6 +27,15 @@ NO_NAMES = (b"", b".", b"..")
 
 Identity = tuple[int, int] | None
 """(device, inode) of a directory's ``.git``; None if it has none."""
+
+
+class Place(NamedTuple):
+    """A name in a directory that the gate has let through."""
+
+    parent: Node
+    fd: int
+    """A descriptor of the directory, valid for the operation."""
+    name: bytes
 
 
 @dataclass(frozen=True)
@@ -65,8 +75,8 @@ class Gate:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         return node
 
-    def place(self, parent_id: int, name: bytes, change: bool = False) -> tuple[Node, int]:
-        """The directory and its descriptor, if ``name`` in it may be looked up or changed.
+    def place(self, parent_id: int, name: bytes, change: bool = False) -> Place:
+        """The name and its directory, if it may be looked up or (with ``change``) changed.
 
         Looking up a guarded name is allowed, to see it; nothing else on it is.
         """
@@ -77,7 +87,7 @@ class Gate:
             verdict, rule = self._guard.name(name)
             if verdict is not Verdict.ALLOW:
                 raise Refused(rule, path=self.path(parent, name))
-        return parent, self._descriptors.of(parent)
+        return Place(parent, self._descriptors.of(parent), name)
 
     def hidden(self, name: bytes) -> bool:
         """Whether a name is not to be shown."""
@@ -93,73 +103,60 @@ class Gate:
             return None
         return st.st_dev, st.st_ino
 
-    def judge(
-        self,
-        parent: Node,
-        dir_fd: int,
-        name: bytes,
-        st: os.stat_result,
-        dotgit: Identity | bool = True,
-    ) -> Judged:
+    def judge(self, place: Place, st: os.stat_result, dotgit: Identity | bool = True) -> Judged:
         """Judge an entry by its name, its parent, its identity and its content.
 
-        ``dotgit`` is what ``self.dotgit(dir_fd)`` gives, where the caller has it.
+        ``dotgit`` is what ``self.dotgit(place.fd)`` gives, where the caller has it.
         """
         guard = self._guard
-        verdict, rule = guard.name(name)
-        if parent.verdict > verdict:
-            verdict, rule = parent.verdict, parent.rule
+        verdict, rule = guard.name(place.name)
+        if place.parent.verdict > verdict:
+            verdict, rule = place.parent.verdict, place.parent.rule
         if not guard.on or verdict >= guard.git_verdict:
             return Judged(st, verdict, rule, -1)
         is_directory = S_ISDIR(st.st_mode)
         # A second name of .git: a hard link, or a folding that names.py does not know.
-        if is_directory or st.st_nlink > 1 or not names.is_portable(name):
+        if is_directory or st.st_nlink > 1 or not names.is_portable(place.name):
             if dotgit is True:
-                dotgit = self.dotgit(dir_fd)
+                dotgit = self.dotgit(place.fd)
             if (st.st_dev, st.st_ino) == dotgit:
                 return Judged(st, guard.git_verdict, "git alias", -1)
         if not (is_directory and guard.forges):
             return Judged(st, verdict, rule, -1)
-        return self._judge_directory(dir_fd, name, st, verdict, rule)
+        return self._judge_directory(place, Judged(st, verdict, rule, -1))
 
-    def _judge_directory(
-        self, dir_fd: int, name: bytes, st: os.stat_result, verdict: Verdict, rule: str
-    ) -> Judged:
-        known = self._inodes.find(st, verdict is not Verdict.ALLOW)
+    def _judge_directory(self, place: Place, so_far: Judged) -> Judged:
+        st = so_far.st
+        known = self._inodes.find(st, so_far.verdict is not Verdict.ALLOW)
         if known is not None and known.fd >= 0:
             fd, own = known.fd, -1
         else:
-            fd = own = self._backing.open_node(dir_fd, name)
+            fd = own = self._backing.open_node(place.fd, place.name)
             opened = self._backing.stat(fd)
             if (opened.st_dev, opened.st_ino) != (st.st_dev, st.st_ino):
                 os.close(fd)
                 raise stale()
         if self._backing.holds_repository(fd):
-            verdict, rule = self._guard.git_verdict, "repository"
-        return Judged(st, verdict, rule, own)
+            return Judged(st, self._guard.git_verdict, "repository", own)
+        return Judged(st, so_far.verdict, so_far.rule, own)
 
-    def allowed(self, parent: Node, dir_fd: int, name: bytes, st: os.stat_result) -> None:
+    def allowed(self, place: Place, st: os.stat_result) -> None:
         """Refuse to remove or move an entry that is guarded in any way."""
-        judged = self.judge(parent, dir_fd, name, st)
+        judged = self.judge(place, st)
         if judged.fd >= 0:
             os.close(judged.fd)
         if judged.verdict is not Verdict.ALLOW:
-            raise Refused(judged.rule, path=self.path(parent, name))
+            raise self._refused(judged.rule, place)
 
-    def movable(self, parent: Node, name: bytes, fd: int, st: os.stat_result) -> None:
+    def movable(self, place: Place, fd: int, st: os.stat_result) -> None:
         """Refuse to move a repository's root: its relative ``gitdir:`` would point elsewhere."""
-        if self._guard.on and S_ISDIR(st.st_mode):
-            if any(self._guard.is_dotgit(entry) for entry in self._backing.names(fd)):
-                raise Refused("repository root", path=self.path(parent, name))
+        if not self._guard.on or not S_ISDIR(st.st_mode):
+            return
+        if any(self._guard.is_dotgit(entry) for entry in self._backing.names(fd)):
+            raise self._refused("repository root", place)
 
     def admit(
-        self,
-        parent: Node,
-        dir_fd: int,
-        name: bytes,
-        is_directory: bool,
-        locks: dict[int, int],
-        leaving: bytes = b"",
+        self, place: Place, is_directory: bool, locks: dict[int, int], leaving: bytes = b""
     ) -> None:
         """Refuse a name that would make its directory a repository (rule R2).
 
@@ -167,17 +164,17 @@ class Gate:
         directory), no other guard over the source can add one. ``leaving`` is a name that the
         same operation takes away.
         """
-        if not self._guard.concerns_repository(name):
+        if not self._guard.concerns_repository(place.name):
             return
-        if parent.id not in locks:
-            locks[parent.id] = self._backing.lock_directory(dir_fd)
+        if place.parent.id not in locks:
+            locks[place.parent.id] = self._backing.lock_directory(place.fd)
         present = [
             entry
-            for entry in self._backing.names(dir_fd)
-            if entry not in (name, leaving) and not self._is_head_directory(dir_fd, entry)
+            for entry in self._backing.names(place.fd)
+            if entry not in (place.name, leaving) and not self._is_head_directory(place.fd, entry)
         ]
-        if self._guard.completes_repository(name, is_directory, present):
-            raise Refused("fake repository", path=self.path(parent, name))
+        if self._guard.completes_repository(place.name, is_directory, present):
+            raise self._refused("fake repository", place)
 
     def _is_head_directory(self, dir_fd: int, name: bytes) -> bool:
         if not names.is_head(name):
@@ -187,11 +184,16 @@ class Gate:
         except OSError:
             return False
 
-    def not_dotgit(self, parent: Node, dir_fd: int, name: bytes, st: os.stat_result) -> None:
+    def not_dotgit(self, place: Place) -> None:
         """Refuse what turned out to be ``.git`` once the source had folded its new name."""
-        if self._guard.on and not names.is_portable(name):
-            if self._backing.is_at(dir_fd, DOTGIT, st):
-                raise Refused("git alias", path=self.path(parent, name))
+        if not self._guard.on or names.is_portable(place.name):
+            return
+        st = self._backing.stat_at(place.fd, place.name)
+        if self._backing.is_at(place.fd, DOTGIT, st):
+            raise self._refused("git alias", place)
+
+    def _refused(self, rule: str, place: Place) -> Refused:
+        return Refused(rule, path=self.path(place.parent, place.name))
 
     def path(self, node: Node, name: bytes | None = None) -> bytes:
         """Where a node was last seen, for people; relative to the mount's root."""

@@ -45,7 +45,7 @@ _GIT_VERDICT = {
 }
 
 
-class Refused(PermissionError):
+class Refused(PermissionError):  # noqa: N818  # what happened, not that something broke
     """The guard said no. Carries what the audit log writes."""
 
     def __init__(self, rule: str, operation: str = "", path: bytes = b"") -> None:

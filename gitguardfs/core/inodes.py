@@ -65,11 +65,7 @@ class Node:
 
     def matches(self, st: os.stat_result) -> bool:
         """Whether ``st`` is of the object that this node stands for."""
-        return (
-            self.ino == st.st_ino
-            and self.dev == st.st_dev
-            and self.kind == S_IFMT(st.st_mode)
-        )
+        return self.ino == st.st_ino and self.dev == st.st_dev and self.kind == S_IFMT(st.st_mode)
 
 
 class InodeTable:

@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from gitguardfs.errors import Exit
 
@@ -61,10 +62,8 @@ def in_background(run: Callable[[Callable[[], None]], int]) -> int:
             code = run(ready)
         finally:
             logging.shutdown()
-            try:
+            with suppress(OSError):  # ready was called: nobody waits any more
                 os.write(writable, bytes([code]))
-            except OSError:
-                pass  # ready was called: nobody waits any more
             os._exit(code)
     os.close(writable)
     with os.fdopen(readable, "rb") as pipe:

@@ -77,9 +77,7 @@ def _wants_seal(options: MountOptions, source: str, is_root: bool) -> bool:
     return is_root and (was_sealed or seal.is_share_root(source))
 
 
-def _advise(
-    options: MountOptions, places: preflight.Places, is_root: bool, seal_it: bool
-) -> None:
+def _advise(options: MountOptions, places: preflight.Places, is_root: bool, seal_it: bool) -> None:
     if not is_root:
         _warn("not root: only you can use the mount, and owners cannot be changed")
     if not seal_it and seal.is_reachable_by_others(places.source, os.geteuid()):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import wraps
@@ -25,9 +25,11 @@ from pyfuse3 import EntryAttributes, FileInfo, FUSEError, ReaddirToken, RequestC
 
 from gitguardfs.audit import AuditLog
 from gitguardfs.core import backing
+from gitguardfs.core.files import Opened
 from gitguardfs.core.guard import Refused
 from gitguardfs.core.handles import FileHandle
-from gitguardfs.core.tree import Caller, Changes, Opened, Tree
+from gitguardfs.core.state import Caller
+from gitguardfs.core.tree import Changes, Tree
 from gitguardfs.core.view import Attributes
 
 log = logging.getLogger(__name__)
@@ -148,9 +150,7 @@ class Operations(pyfuse3.Operations):
     # Names and attributes
 
     @handler(Guarded.NAME)
-    async def lookup(
-        self, parent_inode: int, name: bytes, ctx: RequestContext
-    ) -> EntryAttributes:
+    async def lookup(self, parent_inode: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
         found = self._tree.lookup(parent_inode, name)
         if found is None:
             if not self._timeout:

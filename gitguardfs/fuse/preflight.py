@@ -52,9 +52,7 @@ def _check_system(is_root: bool) -> None:
     if not os.path.exists(FUSE_DEVICE):
         raise UserError(f"there is no {FUSE_DEVICE}", "modprobe fuse", Exit.SYSTEM)
     if not is_root and shutil.which(FUSERMOUNT, path=_search_path()) is None:
-        raise UserError(
-            f"{FUSERMOUNT} is not installed", "install the package fuse3", Exit.SYSTEM
-        )
+        raise UserError(f"{FUSERMOUNT} is not installed", "install the package fuse3", Exit.SYSTEM)
 
 
 def _search_path() -> str:
@@ -114,9 +112,7 @@ def _check_not_repository(source: str, real: str, rules: Rules) -> None:
     if rules.git is GitPolicy.OFF:
         return
     if any(names.is_dotgit(os.fsencode(part)) for part in real.split("/") if part):
-        raise UserError(
-            f"{source} is a .git or lies below one", "give the directory that holds it"
-        )
+        raise UserError(f"{source} is a .git or lies below one", "give the directory that holds it")
     path = real
     while not rules.allow_bare:
         if _looks_like_repository(path):

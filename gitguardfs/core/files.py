@@ -1,0 +1,115 @@
+"""Open files: what is opened, and what the kernel may go on believing of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from stat import S_IFREG
+from typing import NamedTuple
+
+from gitguardfs.core.backing import SYNC_FLAGS
+from gitguardfs.core.handles import FileHandle
+from gitguardfs.core.inodes import Node, stale
+from gitguardfs.core.namespace import Names
+from gitguardfs.core.state import Caller
+from gitguardfs.core.view import Attributes, digest
+
+RACY_NS = 50_000_000
+"""A file changed this recently may change again with the same time stamp (a clock tick is at
+most 10 ms): its pages are not kept."""
+
+
+class Opened(NamedTuple):
+    """An open file: its handle, and what has become of what the kernel remembers."""
+
+    handle: int
+    keep_pages: bool
+    attributes_changed: bool
+
+
+class Files(Names):
+    """The operations on open files."""
+
+    def open(self, node_id: int, flags: int) -> Opened:
+        """Open a file, and say what the kernel may still believe of it (close-to-open)."""
+        writes = flags & os.O_ACCMODE != os.O_RDONLY
+        node = self._gate.node(node_id, change=writes or bool(flags & os.O_TRUNC))
+        if node.kind != S_IFREG:
+            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+        fd = self._open(node, _backing_flags(flags))
+        try:
+            st = self._backing.stat(fd)
+            if writes or flags & os.O_TRUNC:
+                self._strip_set_id(fd, st)
+            if flags & os.O_TRUNC:
+                self._backing.truncate(fd, 0, writable=writes)
+                st = self._backing.stat(fd)
+            told = digest(st)
+            same = told == node.told
+            node.told, node.size = told, st.st_size
+            handle = self.handles.add_file(FileHandle(node, fd, flags))
+        except BaseException:
+            os.close(fd)
+            raise
+        return Opened(handle, same and time.time_ns() - st.st_ctime_ns > RACY_NS, not same)
+
+    def _open(self, node: Node, flags: int) -> int:
+        if node.fd >= 0 or node.open_fds:
+            return self._backing.open_file(self._descriptors.of(node), flags)
+        try:
+            fd = self._backing.open_file_at(self._descriptors.parent_of(node), node.name, flags)
+        except FileNotFoundError:
+            raise stale() from None
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                raise stale() from None
+            raise
+        if not node.matches(self._backing.stat(fd)):
+            os.close(fd)
+            raise stale()
+        return fd
+
+    def write_offset(self, handle: FileHandle, offset: int) -> int | None:
+        """Where a write has to go; None for the end of the file.
+
+        The kernel writes for O_APPEND where it believes the end to be, but the host may have
+        made the file longer. A page of a shared mapping that happens to be written back
+        through an append handle begins before that end.
+        """
+        return None if handle.append and offset >= handle.node.size else offset
+
+    def wrote(self, handle: FileHandle, offset: int, length: int) -> None:
+        """Note a write that the kernel counts as ``length`` bytes at ``offset``."""
+        node = handle.node
+        node.size = max(node.size, offset + length)
+
+    def release(self, handle: int) -> None:
+        """Close a file."""
+        self.handles.release_file(handle)
+
+    def create(
+        self, caller: Caller, parent_id: int, name: bytes, mode: int, flags: int
+    ) -> tuple[Opened, Attributes]:
+        """Make a file and open it.
+
+        One that is there by now is not opened, for the kernel has not checked its permissions:
+        ESTALE makes it look the name up again and open what it finds (do_filp_open).
+        """
+        mode = self._view.incoming_mode(S_IFREG, mode)
+
+        def make(dir_fd: int) -> int:
+            try:
+                return self._backing.create(dir_fd, name, _backing_flags(flags), mode)
+            except FileExistsError:
+                if flags & os.O_EXCL:
+                    raise
+                raise stale() from None
+
+        node, attributes, fd = self._add_node(caller, parent_id, name, S_IFREG | mode, make)
+        handle = self.handles.add_file(FileHandle(node, fd, flags))
+        return Opened(handle, keep_pages=False, attributes_changed=False), attributes
+
+
+def _backing_flags(flags: int) -> int:
+    return flags & (os.O_ACCMODE | SYNC_FLAGS)

@@ -1,0 +1,261 @@
+"""Names that come, go and move. All or nothing, and the tables follow."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from stat import S_IFDIR, S_IFMT, S_ISDIR, S_ISGID
+
+from gitguardfs.core import syscalls
+from gitguardfs.core.gate import Place
+from gitguardfs.core.idmap import GuestGid, GuestUid
+from gitguardfs.core.inodes import Node, stale
+from gitguardfs.core.state import Caller, State
+from gitguardfs.core.view import Attributes
+
+RENAME_FLAGS = syscalls.RENAME_NOREPLACE | syscalls.RENAME_EXCHANGE
+"""RENAME_WHITEOUT would leave a device behind, which only overlay mounts have a use for."""
+
+
+class Names(State):
+    """The operations that change which names there are."""
+
+    # New names
+
+    def mkdir(self, caller: Caller, parent_id: int, name: bytes, mode: int) -> Attributes:
+        """Make a directory, which belongs to the caller."""
+
+        def make(dir_fd: int) -> int:
+            self._backing.mkdir(dir_fd, name, mode)
+            return -1
+
+        return self._add(caller, parent_id, name, S_IFDIR | mode, make)
+
+    def mknod(
+        self, caller: Caller, parent_id: int, name: bytes, mode: int, rdev: int
+    ) -> Attributes:
+        """Make a file, FIFO, socket or device, which belongs to the caller."""
+        mode = S_IFMT(mode) | self._view.incoming_mode(S_IFMT(mode), mode)
+
+        def make(dir_fd: int) -> int:
+            self._backing.mknod(dir_fd, name, mode, rdev)
+            return -1
+
+        return self._add(caller, parent_id, name, mode, make)
+
+    def symlink(self, caller: Caller, parent_id: int, name: bytes, target: bytes) -> Attributes:
+        """Make a symlink, which belongs to the caller."""
+
+        def make(dir_fd: int) -> int:
+            self._backing.symlink(dir_fd, name, target)
+            return -1
+
+        return self._add(caller, parent_id, name, 0, make)
+
+    def link(self, node_id: int, parent_id: int, name: bytes) -> Attributes:
+        """Give a file another name."""
+        node = self._gate.node(node_id, change=True)
+        fd = self._descriptors.of(node)
+
+        def make(dir_fd: int) -> int:
+            self._backing.link(fd, dir_fd, name)
+            return -1
+
+        return self._add(None, parent_id, name, node.kind, make)
+
+    def _add(
+        self,
+        caller: Caller | None,
+        parent_id: int,
+        name: bytes,
+        mode: int,
+        make: Callable[[int], int],
+    ) -> Attributes:
+        return self._add_node(caller, parent_id, name, mode, make)[1]
+
+    def _add_node(
+        self,
+        caller: Caller | None,
+        parent_id: int,
+        name: bytes,
+        mode: int,
+        make: Callable[[int], int],
+    ) -> tuple[Node, Attributes, int]:
+        """Add a name: check it, make it, give it to the caller; all of that or nothing.
+
+        ``make`` gets the directory's descriptor and returns that of the new object, or -1.
+        ``mode`` has the type and, for an open file, the permission bits it is to end with.
+        """
+        place = self._gate.place(parent_id, name, change=True)
+        owner = self._new_owner(caller)
+        is_directory = S_ISDIR(mode)
+        locks: dict[int, int] = {}
+        try:
+            self._gate.admit(place, is_directory, locks)
+            fd = make(place.fd)
+            try:
+                self._gate.not_dotgit(place)
+                st = self._stat_new(place, fd)
+                if owner is not None:
+                    st = self._give(owner, place, fd, st, mode)
+                node = self._see(place, st)
+                if node is None:
+                    raise stale()
+            except BaseException:
+                if fd >= 0:
+                    os.close(fd)
+                with suppress(OSError):
+                    self._backing.remove(place.fd, name, is_directory)
+                raise
+        finally:
+            for lock in locks.values():
+                os.close(lock)
+        node.lookups += 1
+        return node, self._view.present(node, st), fd
+
+    def _stat_new(self, place: Place, fd: int) -> os.stat_result:
+        return self._backing.stat(fd) if fd >= 0 else self._backing.stat_at(place.fd, place.name)
+
+    def _new_owner(self, caller: Caller | None) -> tuple[int, int] | None:
+        if caller is None or not self._changes_owners:
+            return None
+        idmap = self._view.idmap
+        return idmap.share_uid(GuestUid(caller.uid)), idmap.share_gid(GuestGid(caller.gid))
+
+    def _give(
+        self, owner: tuple[int, int], place: Place, fd: int, st: os.stat_result, mode: int
+    ) -> os.stat_result:
+        """Give a new object to ``owner``; OSError if it would stay somebody else's."""
+        uid = -1 if st.st_uid == owner[0] else owner[0]
+        gid = -1 if st.st_gid == owner[1] else owner[1]
+        if gid != -1 and self._backing.stat(place.fd).st_mode & S_ISGID:
+            gid = -1  # it has the group of its set-gid directory
+        if (uid, gid) == (-1, -1):
+            return st
+        try:
+            if fd >= 0:
+                self._backing.chown(fd, uid, gid)
+            else:
+                self._backing.chown_at(place.fd, place.name, uid, gid)
+        except OSError:
+            # A share with one owner for all (QEMU's security_model=none) keeps it so.
+            if st.st_uid in (owner[0], self._share_owner):
+                return st
+            raise
+        if fd >= 0 and mode & 0o6000:
+            self._backing.chmod(fd, mode & 0o7777)  # chown took the set-id bits
+        return self._stat_new(place, fd)
+
+    # Names that go or move
+
+    def unlink(self, parent_id: int, name: bytes) -> None:
+        """Remove an entry that is no directory."""
+        self._remove(parent_id, name, is_directory=False)
+
+    def rmdir(self, parent_id: int, name: bytes) -> None:
+        """Remove an empty directory."""
+        self._remove(parent_id, name, is_directory=True)
+
+    def _remove(self, parent_id: int, name: bytes, is_directory: bool) -> None:
+        place = self._gate.place(parent_id, name, change=True)
+        fd = self._backing.open_node(place.fd, name)
+        try:
+            st = self._backing.stat(fd)
+            self._gate.allowed(place, st)
+            self._backing.remove(place.fd, name, is_directory)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._lose_name(place, st, fd)
+
+    def _lose_name(self, place: Place, st: os.stat_result, fd: int) -> None:
+        """Note that a name is gone; ``fd``, of the object, is now ours to keep or close.
+
+        What the kernel still uses can only be reached by descriptor from now on.
+        """
+        node = self.inodes.find(st, guarded=False)
+        if node is None:
+            os.close(fd)
+            return
+        self._descriptors.keep(node, fd)
+        last = node.is_directory or st.st_nlink <= 1
+        if last:
+            self.inodes.detach(node)
+            self._descriptors.pin(node)
+        if last or (node.parent is place.parent and node.name == place.name):
+            node.parent = None
+
+    def rename(
+        self, old_parent_id: int, old_name: bytes, new_parent_id: int, new_name: bytes, flags: int
+    ) -> None:
+        """Move an entry, replace another by it, or (RENAME_EXCHANGE) swap two."""
+        old = self._gate.place(old_parent_id, old_name, change=True)
+        new = self._gate.place(new_parent_id, new_name, change=True)
+        if flags & ~RENAME_FLAGS:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        exchange = bool(flags & syscalls.RENAME_EXCHANGE)
+        locks: dict[int, int] = {}
+        fds: list[int] = []
+        try:
+            moved = self._take(old, fds, moves=True)
+            target = None
+            with suppress(FileNotFoundError):
+                target = self._take(new, fds, moves=exchange)
+            self._admit_end(new, moved, locks, leaving=old)
+            if exchange and target is not None:
+                self._admit_end(old, target, locks, leaving=new)
+            self._backing.rename(old.fd, old_name, new.fd, new_name, flags)
+            self._undo_if_dotgit(old, new, flags)
+            self._note_rename(old, new, moved, target, exchange, fds)
+        finally:
+            for fd in (*locks.values(), *fds):
+                os.close(fd)
+
+    def _take(self, place: Place, fds: list[int], moves: bool) -> os.stat_result:
+        """Look at an end of a rename; its descriptor is added to ``fds``."""
+        fd = self._backing.open_node(place.fd, place.name)
+        fds.append(fd)
+        st = self._backing.stat(fd)
+        self._gate.allowed(place, st)
+        if moves:
+            self._gate.movable(place, fd, st)
+        return st
+
+    def _admit_end(
+        self, place: Place, arriving: os.stat_result, locks: dict[int, int], leaving: Place
+    ) -> None:
+        gone = leaving.name if leaving.parent is place.parent else b""
+        self._gate.admit(place, S_ISDIR(arriving.st_mode), locks, gone)
+
+    def _undo_if_dotgit(self, old: Place, new: Place, flags: int) -> None:
+        exchange = flags & syscalls.RENAME_EXCHANGE
+        try:
+            for place in (new, old) if exchange else (new,):
+                self._gate.not_dotgit(place)
+        except OSError:
+            self._backing.rename(new.fd, new.name, old.fd, old.name, flags)
+            raise
+
+    def _note_rename(
+        self,
+        old: Place,
+        new: Place,
+        moved: os.stat_result,
+        target: os.stat_result | None,
+        exchange: bool,
+        fds: list[int],
+    ) -> None:
+        if target is not None and (moved.st_dev, moved.st_ino) == (target.st_dev, target.st_ino):
+            return  # two links of one file: rename(2) does nothing
+        if target is not None and exchange:
+            self._note_place(target, old)
+        elif target is not None:
+            self._lose_name(new, target, fds.pop())
+        self._note_place(moved, new)
+
+    def _note_place(self, st: os.stat_result, place: Place) -> None:
+        node = self.inodes.find(st, guarded=False)
+        if node is not None:
+            node.parent, node.name = place.parent, place.name
