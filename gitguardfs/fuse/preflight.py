@@ -81,7 +81,7 @@ def _clear_dead(mountpoint: str, is_root: bool) -> str:
     path = os.path.realpath(mountpoint)
     while True:
         try:
-            os.stat(path)
+            os.statvfs(path)  # stat would be answered from the kernel's cache for a while
         except OSError as error:
             top = mounts.top_at(path)
             ours = top is not None and top.fstype == mounts.FSTYPE

@@ -1,0 +1,116 @@
+# shellcheck shell=bash
+# What the scripts of this directory share. Sourced, never run.
+
+# The callers read these.
+# shellcheck disable=SC2034
+{
+    PREFIX=/usr/local/lib/gitguardfs
+    BIN=/usr/local/bin
+    SETUP_DIR=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+    CHECKOUT=$(dirname -- "$SETUP_DIR")
+    dry_run=no
+    missing=()
+}
+
+# `su` without a dash leaves the directories of modprobe and friends out.
+export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
+
+if [[ -t 1 && -z "${NO_COLOR:-}" ]]; then
+    bold=$'\e[1m' green=$'\e[32m' red=$'\e[31m' plain=$'\e[0m'
+else
+    bold='' green='' red='' plain=''
+fi
+
+heading() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
+good() { printf '%s%s%s\n' "$green" "$*" "$plain"; }
+bad() { printf '%s%s%s\n' "$red" "$*" "$plain"; }
+warn() { printf '%s: warning: %s\n' "${0##*/}" "$*" >&2; }
+die() {
+    printf '%s: %s\n' "${0##*/}" "$*" >&2
+    exit 1
+}
+
+# A command as one would type it: quotes only where the shell needs them.
+quoted() {
+    local word line=''
+    for word in "$@"; do
+        [[ "$word" =~ ^[A-Za-z0-9_@%+=:,./-]+$ ]] || word=${word@Q}
+        line+="${line:+ }$word"
+    done
+    printf '%s' "$line"
+}
+
+run() {
+    if [[ "$dry_run" == yes ]]; then
+        printf 'would run: %s\n' "$(quoted "$@")"
+    else
+        "$@"
+    fi
+}
+
+need_root() {
+    [[ "$dry_run" == yes || "$EUID" -eq 0 ]] || die "this needs root; run it with sudo: sudo $0"
+}
+
+os_field() {
+    sed -n "s/^$1=//p" "${OS_RELEASE:-/etc/os-release}" 2>/dev/null | tr -d "\"'"
+}
+
+# Prints debian or fedora. ID_LIKE lets derivatives (Mint, Raspberry Pi OS) through.
+os_family() {
+    local word id
+    id=$(os_field ID || true)
+    for word in $id $(os_field ID_LIKE); do
+        case "$word" in
+            debian | ubuntu) echo debian && return ;;
+            fedora) echo fedora && return ;;
+        esac
+    done
+    die "${id:-an unnamed system} is not one this knows: Debian 12/13, Ubuntu 24.04+ or Fedora 41+"
+}
+
+is_installed() {
+    case "$1" in
+        debian) [[ "$(dpkg-query -W -f='${db:Status-Status}' "$2" 2>/dev/null)" == installed ]] ;;
+        fedora) rpm -q --quiet --whatprovides "$2" >/dev/null 2>&1 ;;
+    esac
+}
+
+# find_missing FAMILY PACKAGE...: leaves in `missing` what is not installed.
+find_missing() {
+    local family=$1 package
+    shift
+    missing=()
+    for package in "$@"; do
+        is_installed "$family" "$package" || missing+=("$package")
+    done
+}
+
+lists_are_fresh=no
+refresh_lists() {
+    [[ "$1" == debian && "$lists_are_fresh" == no ]] || return 0
+    # One unreachable third-party source must not stop what the others can provide.
+    run apt-get update -q || warn "apt-get update failed; going on with the lists that are here"
+    lists_are_fresh=yes
+}
+
+# add_packages FAMILY PACKAGE...: installs those that are missing.
+add_packages() {
+    local family=$1
+    find_missing "$@"
+    [[ ${#missing[@]} -gt 0 ]] || return 0
+    refresh_lists "$family"
+    case "$family" in
+        # A machine that has just booted may be upgrading itself: wait for its lock.
+        debian)
+            run env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \
+                -o DPkg::Lock::Timeout=300 "${missing[@]}"
+            ;;
+        fedora) run dnf install -y "${missing[@]}" ;;
+    esac
+}
+
+same_as_checkout() {
+    diff -rq --exclude=__pycache__ --exclude=tests \
+        "$CHECKOUT/gitguardfs" "$PREFIX/lib/gitguardfs" >/dev/null 2>&1
+}

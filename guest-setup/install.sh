@@ -1,0 +1,251 @@
+#!/usr/bin/env bash
+# Installs gitguardfs for the whole system. Run it again after an update of the checkout.
+set -euo pipefail
+umask 022
+
+# shellcheck source=common.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+
+# Command, module and function of each program.
+LAUNCHERS=(
+    gitguardfs:gitguardfs.cli:main
+)
+
+RUNTIME_DEBIAN=(fuse3 python3 python3-pyfuse3 python3-trio python3-click)
+BUILD_DEBIAN=(fuse3 libfuse3-dev gcc python3-dev python3-venv pkg-config)
+BUILD_FEDORA=(fuse3 fuse3-devel gcc python3-devel pkgconf-pkg-config)
+FROM_PYPI=('pyfuse3>=3.2' trio click)
+
+SYSTEM_PYTHON=/usr/bin/python3
+VENV=$PREFIX/venv
+PACKAGE=$PREFIX/lib/gitguardfs
+
+usage() {
+    cat <<END
+Usage: ${0##*/} [--dry-run] [--venv] [--uninstall] [--help]
+
+Installs gitguardfs on Debian 12/13, Ubuntu 24.04+ or Fedora 41+:
+the program as $BIN/gitguardfs, its code below $PREFIX.
+
+  --venv       build pyfuse3 in a virtual environment ($VENV)
+               instead of using the distribution's packages (always so on Fedora)
+  --uninstall  remove what this installed; the distribution's packages stay
+  --dry-run    print the commands and change nothing; needs no root
+  --help       print this
+END
+}
+
+# apt-cache writes to a string, not to grep -q: it would die of SIGPIPE, and pipefail would count it.
+apt_policy_has() {
+    local pattern=$1
+    shift
+    grep -qE "$pattern" <<<"$(LC_ALL=C apt-cache policy "$@" 2>/dev/null || true)"
+}
+
+# Without package lists apt knows nothing, and that says nothing about the distribution.
+lists_present() {
+    [[ "$dry_run" == no ]] || apt_policy_has '^ *-?[0-9]+ +[a-z+]+:'
+}
+
+all_obtainable() {
+    local package
+    lists_present || return 0
+    for package in "$@"; do
+        if ! apt_policy_has '^ +Candidate: [^(]' "$package"; then
+            echo "The distribution has no $package here: using a virtual environment instead."
+            return 1
+        fi
+    done
+}
+
+distribution_has_packages() {
+    find_missing debian "${RUNTIME_DEBIAN[@]}"
+    [[ ${#missing[@]} -gt 0 ]] || return 0
+    refresh_lists debian
+    all_obtainable "${missing[@]}"
+}
+
+require_python() {
+    [[ "$dry_run" == no ]] || return 0
+    "$SYSTEM_PYTHON" -I -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        die "gitguardfs needs Python 3.11 or newer as $SYSTEM_PYTHON, which is" \
+            "$("$SYSTEM_PYTHON" -I -V 2>&1 || true)"
+}
+
+# Imports rather than files: a newer system Python leaves the old environment empty.
+venv_works() {
+    "$VENV/bin/python3" -I -c 'import pyfuse3, trio, click' 2>/dev/null
+}
+
+build_venv() {
+    local family=$1
+    case "$family" in
+        debian) add_packages debian "${BUILD_DEBIAN[@]}" ;;
+        fedora) add_packages fedora "${BUILD_FEDORA[@]}" ;;
+    esac
+    require_python
+    venv_works && return
+    echo "Building pyfuse3 in $VENV; this takes a minute."
+    run mkdir -p "$PREFIX"
+    run "$SYSTEM_PYTHON" -I -m venv --clear "$VENV"
+    run "$VENV/bin/python3" -I -m pip install --no-cache-dir --disable-pip-version-check -q \
+        "${FROM_PYPI[@]}"
+    run chown -R root:root "$VENV"
+    run chmod -R go-w "$VENV"
+}
+
+prepare_python() {
+    local family=$1 want_venv=$2
+    if [[ "$want_venv" == no && "$family" == debian ]] && distribution_has_packages; then
+        add_packages debian "${RUNTIME_DEBIAN[@]}"
+        require_python
+        interpreter=$SYSTEM_PYTHON
+    else
+        build_venv "$family"
+        interpreter=$VENV/bin/python3
+    fi
+}
+
+# -L: a link in the checkout would leave root's code in somebody else's hands.
+stage_package() {
+    run mkdir -p "$PREFIX/lib"
+    run rm -rf "$PACKAGE.new" "$PACKAGE.old"
+    run cp -RL "$CHECKOUT/gitguardfs" "$PACKAGE.new"
+    run find "$PACKAGE.new" -depth -type d '(' -name __pycache__ -o -name tests ')' \
+        -exec rm -rf '{}' ';'
+    run chown -R root:root "$PACKAGE.new"
+    # Symbolic: an octal mode leaves the set-gid bit that a /usr/local of group staff hands down.
+    run chmod -R u=rwX,go=rX,ug-s "$PACKAGE.new"
+    run chown root:root "$PREFIX" "$PREFIX/lib"
+    run chmod u=rwx,go=rx,ug-s "$PREFIX" "$PREFIX/lib"
+    run "$interpreter" -I -m compileall -q -s "$PACKAGE.new" -p "$PACKAGE" "$PACKAGE.new"
+}
+
+swap_package() {
+    if [[ -e "$PACKAGE" ]]; then
+        run mv -T "$PACKAGE" "$PACKAGE.old"
+    fi
+    run mv -T "$PACKAGE.new" "$PACKAGE"
+    run rm -rf "$PACKAGE.old"
+}
+
+launcher_text() {
+    local module=$1 function=$2
+    cat <<END
+#!$interpreter -I
+# -I keeps the caller's environment and working directory out of a program that root runs.
+import sys
+
+sys.path.insert(0, "$PREFIX/lib")
+
+from $module import $function
+
+sys.exit($function())
+END
+}
+
+is_ours() {
+    grep -qsF "\"$PREFIX/lib\"" "$1"
+}
+
+write_launchers() {
+    local entry name module function
+    run mkdir -p "$BIN"
+    for entry in "${LAUNCHERS[@]}"; do
+        IFS=: read -r name module function <<<"$entry"
+        run install -o root -g root -m 0755 /dev/stdin "$BIN/.$name.new" \
+            <<<"$(launcher_text "$module" "$function")"
+        run mv -fT "$BIN/.$name.new" "$BIN/$name"
+    done
+}
+
+refuse_foreign_launchers() {
+    local entry path
+    for entry in "${LAUNCHERS[@]}"; do
+        path=$BIN/${entry%%:*}
+        if [[ -e "$path" || -L "$path" ]] && ! is_ours "$path"; then
+            die "$path was not written by this script: move it away first"
+        fi
+    done
+}
+
+drop_unused_venv() {
+    if [[ "$interpreter" == "$SYSTEM_PYTHON" && -d "$VENV" ]]; then
+        run rm -rf "$VENV"
+    fi
+}
+
+check_fuse_device() {
+    [[ ! -c /dev/fuse ]] || return 0
+    run modprobe fuse 2>/dev/null || true
+    [[ "$dry_run" == yes || -c /dev/fuse ]] ||
+        warn "there is no /dev/fuse, so nothing can be mounted yet: load the kernel module" \
+            "fuse, or give this container the device (--device /dev/fuse)"
+}
+
+report() {
+    local version
+    if [[ "$dry_run" == yes ]]; then
+        run "$BIN/gitguardfs" --version
+        return
+    fi
+    version=$("$BIN/gitguardfs" --version) || die "the installed $BIN/gitguardfs does not start"
+    good "$version is installed: $BIN/gitguardfs, code in $PACKAGE, run by $interpreter"
+}
+
+install_all() {
+    local want_venv=$1 family
+    [[ -f "$CHECKOUT/gitguardfs/__init__.py" ]] || die "there is no gitguardfs package in $CHECKOUT"
+    family=$(os_family)
+    refuse_foreign_launchers
+    prepare_python "$family" "$want_venv"
+    stage_package
+    swap_package
+    write_launchers
+    drop_unused_venv
+    check_fuse_device
+    report
+}
+
+uninstall_all() {
+    local entry path found=no
+    for entry in "${LAUNCHERS[@]}"; do
+        path=$BIN/${entry%%:*}
+        if is_ours "$path"; then
+            found=yes
+            run rm -f "$path"
+        fi
+    done
+    if [[ -d "$PREFIX" ]]; then
+        found=yes
+        run rm -rf "$PACKAGE" "$PACKAGE.new" "$PACKAGE.old" "$VENV"
+        run find "$PREFIX" -depth -type d -empty -delete
+    fi
+    if [[ "$found" == no ]]; then
+        echo "gitguardfs is not installed here: nothing to remove."
+    elif [[ "$dry_run" == no ]]; then
+        echo "gitguardfs is removed. Mounts that are up stay up until they are unmounted."
+    fi
+}
+
+main() {
+    local uninstall=no want_venv=no
+    while [[ $# -gt 0 ]]; do
+        case "$1" in
+            --dry-run) dry_run=yes ;;
+            --uninstall) uninstall=yes ;;
+            --venv) want_venv=yes ;;
+            -h | --help) usage && exit ;;
+            *) die "unknown argument $1 (see --help)" ;;
+        esac
+        shift
+    done
+    need_root
+    if [[ "$uninstall" == yes ]]; then
+        uninstall_all
+    else
+        install_all "$want_venv"
+    fi
+}
+
+main "$@"
