@@ -89,10 +89,6 @@ class Gate:
                 raise Refused(rule, path=self.path(parent, name))
         return Place(parent, self._descriptors.of(parent), name)
 
-    def hidden(self, name: bytes) -> bool:
-        """Whether a name is not to be shown."""
-        return self._guard.name(name)[0] is Verdict.HIDE
-
     def dotgit(self, dir_fd: int) -> Identity:
         """What a directory's ``.git`` is, by identity."""
         if not self._guard.on:

@@ -127,7 +127,7 @@ class InodeTable:
             if reused is not None and reused is not self.root:
                 self.detach(reused)
         if guarded:
-            self._guard_twin(st, verdict, rule)
+            self.close_unguarded(st, verdict, rule)
         natural = not guarded and st.st_dev == self._home and ROOT_ID < st.st_ino < FIRST_OWN_ID
         if natural and st.st_ino not in self._by_id:
             node = Node(st.st_ino, st, verdict, rule)
@@ -139,8 +139,10 @@ class InodeTable:
         self._by_id[node.id] = node
         return node
 
-    def _guard_twin(self, st: os.stat_result, verdict: Verdict, rule: str) -> None:
+    def close_unguarded(self, st: os.stat_result, verdict: Verdict, rule: str) -> None:
         """Close the unguarded view of what has become guarded (the host renamed it there).
+
+        A directory takes everything below it along.
 
         A file with further links may be ordinary under another name and is left alone.
         """

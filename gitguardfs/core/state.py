@@ -68,6 +68,7 @@ class State:
         if judged.verdict is Verdict.HIDE:
             if judged.fd >= 0:
                 os.close(judged.fd)
+            self.inodes.close_unguarded(st, judged.verdict, judged.rule)
             return None
         node = self.inodes.see(place.parent, place.name, st, judged.verdict, judged.rule)
         if judged.fd >= 0:

@@ -152,8 +152,7 @@ class Tree(Files):
             self._gate.node(handle.node.id)
         dir_fd = self._descriptors.of(handle.node)
         if handle.names is None or position == 0:
-            entries = self._backing.names(dir_fd)
-            handle.names = [b".", b"..", *(n for n in entries if not self._gate.hidden(n))]
+            handle.names = [b".", b"..", *self._backing.names(dir_fd)]
         dotgit = self._gate.dotgit(dir_fd)
         for index in range(position, len(handle.names)):
             name = handle.names[index]

@@ -31,6 +31,8 @@ class Places:
 def check(source: str, mountpoint: str, rules: Rules, is_root: bool) -> Places:
     """Resolve and check both directories and the system; raises UserError."""
     _check_system(is_root)
+    if is_root:
+        _check_symlinks(mountpoint)
     real_mountpoint = _clear_dead(mountpoint, is_root)
     real_source = _directory(source, "source")
     _directory(mountpoint, "mount point")
@@ -74,6 +76,18 @@ def _directory(path: str, what: str) -> str:
     if not S_ISDIR(st.st_mode):
         raise UserError(f"{what} {path} is not a directory", code=Exit.MOUNT)
     return real
+
+
+def _check_symlinks(mountpoint: str) -> None:
+    """Refuse a way to the mount point that another user can bend: root would mount anywhere."""
+    path = os.path.abspath(mountpoint)
+    while path != "/":
+        if os.path.islink(path) and os.lstat(path).st_uid != 0:
+            raise UserError(
+                f"mount point {mountpoint}: {path} is a symlink that is not root's",
+                f"give the directory itself: {os.path.realpath(mountpoint)}",
+            )
+        path = os.path.dirname(path)
 
 
 def _clear_dead(mountpoint: str, is_root: bool) -> str:

@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# Installs what the tests need and runs them.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+tiers=(lint unit adapter mount quickstart)
+
+usage() {
+    cat <<TEXT
+Usage: sudo ./tests/run.sh [--no-install] [TIER...] [-- PYTEST-OPTIONS]
+
+Runs the tests of gitguardfs, by default all tiers:
+  lint        ruff, mypy, shellcheck
+  unit        pure parts, no mount
+  adapter     request handlers, no mount
+  mount       real mounts: conformance, attacks, faults, programs
+  quickstart  guest-setup/quickstart.sh, on the distribution's own packages
+
+Needs root, for mounts and several users. The first run installs Debian, Ubuntu or Fedora
+packages and a virtual environment in .venv; --no-install leaves that out.
+TEXT
+}
+
+say() { printf '\n== %s\n' "$*"; }
+
+install_packages() {
+    local -a wanted
+    if command -v apt-get >/dev/null; then
+        wanted=(fuse3 libfuse3-dev pkg-config gcc make git bindfs rsync sqlite3 ripgrep
+            inotify-tools attr e2fsprogs shellcheck python3-dev python3-venv tar util-linux)
+        command -v npm >/dev/null || wanted+=(npm)
+        local package missing=()
+        for package in "${wanted[@]}"; do
+            [[ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] ||
+                missing+=("$package")
+        done
+        ((${#missing[@]})) || return 0
+        say "installing ${missing[*]}"
+        apt-get update -q >/dev/null
+        DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
+            "${missing[@]}" >/dev/null
+    elif command -v dnf >/dev/null; then
+        dnf install -q -y fuse3 fuse3-devel pkgconf-pkg-config gcc make git bindfs rsync sqlite \
+            ripgrep inotify-tools attr e2fsprogs ShellCheck python3-devel npm tar util-linux
+    else
+        echo "tests/run.sh: neither apt-get nor dnf: install the needed programs yourself" >&2
+    fi
+}
+
+install_python() {
+    if [[ ! -x .venv/bin/python ]] || ! .venv/bin/python -c '' 2>/dev/null; then
+        say "making .venv"
+        python3 -m venv --clear .venv
+    fi
+    local stamp=.venv/requirements.sha256 now
+    now=$(sha256sum pyproject.toml)
+    [[ -f "$stamp" && "$(<"$stamp")" == "$now" ]] && return
+    say "installing Python packages"
+    .venv/bin/pip install -q --disable-pip-version-check -e '.[test]'
+    printf '%s' "$now" >"$stamp"
+}
+
+lint() {
+    say lint
+    # One chain: errexit is off in a function that is tested for failure.
+    .venv/bin/ruff check . &&
+        .venv/bin/ruff format --check . &&
+        .venv/bin/mypy &&
+        find . -name .venv -prune -o -name '*.sh' -print0 | xargs -0 shellcheck -x .ci/run
+}
+
+pytest_tier() {
+    say "$1"
+    .venv/bin/python -m pytest "tests/$1" "${options[@]}"
+}
+
+quickstart() {
+    say quickstart
+    ./guest-setup/quickstart.sh >"$log" 2>&1 || {
+        cat "$log"
+        return 1
+    }
+    grep -c '^ok$' "$log" | sed 's/$/ steps of the demonstration are ok/'
+}
+
+chosen=() options=() install=yes
+while (($#)); do
+    case "$1" in
+        -h | --help) usage && exit ;;
+        --no-install) install=no ;;
+        --) shift && options=("$@") && break ;;
+        *) [[ " ${tiers[*]} " == *" $1 "* ]] || { usage >&2 && exit 1; } && chosen+=("$1") ;;
+    esac
+    shift
+done
+((${#chosen[@]})) || chosen=("${tiers[@]}")
+((EUID == 0)) || { echo "tests/run.sh: needs root: sudo $0" >&2 && exit 1; }
+
+if [[ "$install" == yes ]]; then
+    install_packages
+    install_python
+fi
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+failed=()
+for tier in "${chosen[@]}"; do
+    case "$tier" in
+        lint | quickstart) "$tier" || failed+=("$tier") ;;
+        *) pytest_tier "$tier" || failed+=("$tier") ;;
+    esac
+done
+if ((${#failed[@]})); then
+    say "FAILED: ${failed[*]}"
+    exit 1
+fi
+say "all is well: ${chosen[*]}"
