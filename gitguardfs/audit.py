@@ -35,7 +35,9 @@ class AuditLog:
         self._fd = -1
         if path is not None:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._fd = os.open(path, flags, 0o600)
+            # A FIFO that nobody reads is an error, not something to wait for.
+            self._fd = os.open(path, flags | os.O_NONBLOCK, 0o600)
+            os.set_blocking(self._fd, True)
 
     def start(self) -> None:
         """Start the writer; after fork, since threads do not survive it."""
@@ -61,11 +63,13 @@ class AuditLog:
             "rule": rule,
         }
         if self._dropped:
-            line["dropped"], self._dropped = self._dropped, 0
+            line["dropped"] = self._dropped
         try:
             self._queue.put_nowait(line)
         except queue.Full:
             self._dropped += 1
+        else:
+            self._dropped = 0
 
     def _may_write(self) -> bool:
         now = time.monotonic()
@@ -87,6 +91,8 @@ class AuditLog:
     def close(self) -> None:
         """Write what waits, and end."""
         if self._thread is not None:
+            if self._dropped:
+                log.warning("the audit log is short of %d refusals", self._dropped)
             with suppress(queue.Full):
                 self._queue.put(None, timeout=1)
                 self._thread.join(5)

@@ -32,14 +32,16 @@ class Mount:
 def parse(text: bytes) -> list[Mount]:
     """The mounts in the order in which they were made, as mountinfo lists them."""
     found = []
-    for line in text.splitlines():
+    for line in text.split(b"\n"):
+        if not line:
+            continue
         left, _, right = line.partition(b" - ")
         fields, kind = left.split(b" "), right.split(b" ")
         found.append(
             Mount(
                 device=fields[2].decode(),
                 path=_unescape(fields[4]),
-                fstype=kind[0].decode(),
+                fstype=os.fsdecode(_unescape(kind[0])),
                 source=os.fsdecode(_unescape(kind[1])),
             )
         )

@@ -166,9 +166,9 @@ _TOLERATED = {
     "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "group", "owner",
     "suid", "nosuid", "dev", "nodev", "exec", "async", "atime", "diratime", "relatime",
     "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime", "silent", "loud",
-    "default_permissions", "nonempty",
+    "default_permissions", "nonempty", "nomand", "noiversion", "symfollow",
 }  # fmt: skip
-_TOLERATED_PREFIXES = ("x-", "comment=", "subtype=", "setuid=")
+_TOLERATED_PREFIXES = ("x-", "X-", "comment=", "subtype=", "setuid=")
 
 
 def parse_o(values: Iterable[str]) -> dict[str, object]:
@@ -209,5 +209,5 @@ def parse_o(values: Iterable[str]) -> dict[str, object]:
 
 def split_o(text: str) -> list[str]:
     r"""Split at commas; ``\,`` is a comma and ``\\`` a backslash within a value."""
-    parts = re.findall(r"((?:[^,\\]|\\.|\\$)*)(?:,|$)", text)
+    parts = re.findall(r"(?s)((?:[^,\\]|\\.|\\\Z)*)(?:,|\Z)", text)
     return [re.sub(r"\\([,\\])", r"\1", part) for part in parts if part]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.mounting import AREAS
+
 IN_CI = os.environ.get("CI") == "true"
 _skipped: list[str] = []
 
@@ -35,12 +37,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def nothing_stays_mounted() -> Iterator[None]:
     """A test that leaves a mount behind is a failure of the run."""
-    before = _mounted()
     yield
-    left = _mounted() - before
-    assert not left, f"still mounted: {left}"
-
-
-def _mounted() -> set[str]:
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return {line.split()[4] for line in lines if "fuse." in line or "gitguardfs" in line}
+    left = [line.split()[4] for line in lines if any(area in line for area in AREAS)]
+    assert not left, f"still mounted: {left}"

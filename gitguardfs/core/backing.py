@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import time
 from stat import S_IFREG, S_ISDIR
 
 from gitguardfs.core import syscalls
@@ -24,9 +23,6 @@ all that only matter while a name is resolved."""
 
 NO_BLOCKING = os.O_NONBLOCK | os.O_NOCTTY
 """Opening by name can meet a FIFO or a terminal that the host put there: never wait for it."""
-
-CLOCK_REALTIME_COARSE = 5
-"""The clock that stamps files, from <linux/time.h>; the time module does not name it."""
 
 DOTGIT = b".git"
 _HERE = b"/proc/self/fd/%d"
@@ -170,6 +166,14 @@ class Backing:
         """Change the owner of the object behind ``fd``; -1 leaves one as it is."""
         os.chown(_HERE % fd, uid, gid)
 
+    def chmod_at(self, dir_fd: int, name: bytes, mode: int) -> None:
+        """Change the permission bits of an entry that is no symlink."""
+        fd = self.open_node(dir_fd, name)
+        try:
+            self.chmod(fd, mode)
+        finally:
+            os.close(fd)
+
     def chmod(self, fd: int, mode: int) -> None:
         """Change the permission bits of the object behind ``fd``."""
         os.chmod(_HERE % fd, mode)
@@ -182,18 +186,7 @@ class Backing:
             os.truncate(_HERE % fd, size)
 
     def utimens(self, fd: int, atime_ns: int | None, mtime_ns: int | None) -> None:
-        """Set times in nanoseconds; None leaves one as it is.
-
-        The kernel has turned "now" into a time of the fine clock, ahead of the coarse one that
-        stamps files: set as it is, it would look newer than a file that is made next. A time
-        between the two clocks can only be such a "now", and is handed on as UTIME_NOW.
-        """
-        coarse = time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
-        fine = time.clock_gettime_ns(time.CLOCK_REALTIME)
-        atime_ns, mtime_ns = (
-            syscalls.UTIME_NOW if t is not None and coarse <= t <= fine else t
-            for t in (atime_ns, mtime_ns)
-        )
+        """Set times in nanoseconds; None leaves one as it is."""
         syscalls.utimens(_HERE % fd, atime_ns, mtime_ns)
 
     # Extended attributes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from stat import S_IFREG
+from stat import S_IFREG, S_IMODE, S_ISGID, S_ISUID, S_IXGRP
 from typing import NamedTuple
 
 from gitguardfs.core.backing import SYNC_FLAGS
@@ -31,7 +31,7 @@ class Opened(NamedTuple):
 class Files(Names):
     """The operations on open files."""
 
-    def open(self, node_id: int, flags: int) -> Opened:
+    def open(self, caller: Caller, node_id: int, flags: int) -> Opened:
         """Open a file, and say what the kernel may still believe of it (close-to-open)."""
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         node = self._gate.node(node_id, change=writes or bool(flags & os.O_TRUNC))
@@ -43,6 +43,8 @@ class Files(Names):
             if writes or flags & os.O_TRUNC:
                 self._strip_set_id(fd, st)
             if flags & os.O_TRUNC:
+                if caller.uid != 0:
+                    self._drop_set_id(fd, st)
                 self._backing.truncate(fd, 0, writable=writes)
                 st = self._backing.stat(fd)
             told = digest(st)
@@ -53,6 +55,12 @@ class Files(Names):
             os.close(fd)
             raise
         return Opened(handle, same and time.time_ns() - st.st_ctime_ns > RACY_NS, not same)
+
+    def _drop_set_id(self, fd: int, st: os.stat_result) -> None:
+        # What the kernel does for a truncate by a user, unless it comes with the open.
+        bits = S_ISUID | (S_ISGID if st.st_mode & S_IXGRP else 0)
+        if st.st_mode & bits:
+            self._backing.chmod(fd, S_IMODE(st.st_mode) & ~bits)
 
     def _open(self, node: Node, flags: int) -> int:
         if node.fd >= 0 or node.open_fds:

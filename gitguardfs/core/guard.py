@@ -92,7 +92,7 @@ class Guard:
         if self.on and names.is_dotgit(name):
             verdict, rule = self.git_verdict, "git"
         for other, text, pattern in self._globs:
-            if other > verdict and pattern.match(names.folded(name)):
+            if other > verdict and pattern.match(_text(name)):
                 verdict, rule = other, text
         return verdict, rule
 
@@ -120,5 +120,10 @@ class Guard:
         return self.forges and names.makes_repository(name)
 
 
-def _compile(glob: str) -> re.Pattern[bytes]:
-    return re.compile(os.fsencode(fnmatch.translate(glob)), re.IGNORECASE)
+def _text(name: bytes) -> str:
+    """A name as patterns see it: what is no UTF-8 stays, as one character a byte."""
+    return names.without_ignorable(name.decode(errors="surrogateescape"))
+
+
+def _compile(glob: str) -> re.Pattern[str]:
+    return re.compile(fnmatch.translate(names.without_ignorable(glob)), re.IGNORECASE)

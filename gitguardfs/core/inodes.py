@@ -97,7 +97,8 @@ class InodeTable:
         """The node that stands for the object of ``st`` in this view, if there is one."""
         if not guarded and st.st_dev == self._home:
             node = self._by_id.get(st.st_ino)
-            if node is not None and not node.detached and node.id == node.ino and node.matches(st):
+            natural = node is not None and node.id < FIRST_OWN_ID and not node.detached
+            if node is not None and natural and node.matches(st):
                 return node
         node = self._by_key.get((st.st_dev, st.st_ino, guarded))
         return node if node is not None and node.matches(st) else None
@@ -110,25 +111,26 @@ class InodeTable:
         Its lookup count is left alone: whoever hands it to the kernel counts.
         """
         guarded = verdict is not Verdict.ALLOW
+        if guarded:
+            self.close_unguarded(st, verdict, rule)
         node = self.find(st, guarded)
         if node is None:
             node = self._add(st, guarded, verdict, rule)
         node.parent = parent
         node.name = name
-        if node.verdict != verdict:
-            node.verdict, node.rule = verdict, rule
+        if node.verdict < verdict and node.is_directory:
+            self._tighten(node, verdict, rule)
+        node.verdict, node.rule = verdict, rule
         return node
 
     def _add(self, st: os.stat_result, guarded: bool, verdict: Verdict, rule: str) -> Node:
-        # An inode number in use for another type was reused: the old node keeps its number.
-        for reused in (self._by_key.get((st.st_dev, st.st_ino, guarded)),
-                       None if guarded or st.st_dev != self._home
-                       else self._by_id.get(st.st_ino)):  # fmt: skip
-            if reused is not None and reused is not self.root:
-                self.detach(reused)
-        if guarded:
-            self.close_unguarded(st, verdict, rule)
         natural = not guarded and st.st_dev == self._home and ROOT_ID < st.st_ino < FIRST_OWN_ID
+        # An inode number in use for another type was reused: the old node keeps its number.
+        reused = self._by_key.get((st.st_dev, st.st_ino, guarded))
+        if reused is not None:
+            self.detach(reused)
+        if natural and (reused := self._by_id.get(st.st_ino)) is not None:
+            self.detach(reused)
         if natural and st.st_ino not in self._by_id:
             node = Node(st.st_ino, st, verdict, rule)
         else:
@@ -150,8 +152,12 @@ class InodeTable:
         if twin is None or twin is self.root or not (S_ISDIR(st.st_mode) or st.st_nlink == 1):
             return
         self.detach(twin)
+        self._tighten(twin, verdict, rule)
+
+    def _tighten(self, top: Node, verdict: Verdict, rule: str) -> None:
+        """Hold all that lies below ``top`` to ``verdict`` at least."""
         for node in self._by_id.values():
-            if node is not self.root and _is_below(node, twin):
+            if node is not self.root and _is_below(node, top):
                 node.verdict, node.rule = max(node.verdict, verdict), rule
 
     def detach(self, node: Node) -> None:

@@ -24,8 +24,11 @@ _IGNORABLE = re.compile(
 
 def _component(alternatives: bytes) -> re.Pattern[bytes]:
     # NTFS drops trailing dots and spaces, ends a name at ':' (a stream) and takes '\' for '/'.
-    return re.compile(rb"(?i)(?:^|\\)(?:" + alternatives + rb")[. ]*(?:$|[:\\/])", re.DOTALL)
+    return re.compile(rb"(?i)(?:^|\\)(?:" + alternatives + rb")[. ]*(?:\Z|[:\\/])", re.DOTALL)
 
+
+# Noncharacters that git's pick_one_utf8_char (utf8.c) takes for malformed.
+_ENDS_NAME = re.compile("[\ufffe\uffff]")
 
 _DOTGIT = _component(rb"\.git|git~1")
 _HEAD = _component(rb"head")
@@ -46,13 +49,25 @@ def folded(name: bytes) -> bytes:
         text = name.decode()
     except UnicodeDecodeError as error:
         text = name[: error.start].decode()
-    return _IGNORABLE.sub("", text).encode()
+    text = _ENDS_NAME.split(text, maxsplit=1)[0]
+    # The long s is the one letter outside ASCII that folds to a letter of these names.
+    return without_ignorable(text).replace("\u017f", "s").encode()
+
+
+def without_ignorable(text: str) -> str:
+    """``text`` without the code points that case-insensitive file systems drop."""
+    return _IGNORABLE.sub("", text)
+
+
+def _matches(pattern: re.Pattern[bytes], name: bytes) -> bool:
+    # Malformed UTF-8 ends a name for HFS+ only: NTFS goes on to the next backslash.
+    return pattern.search(folded(name)) is not None or pattern.search(name) is not None
 
 
 @lru_cache(CACHED_NAMES)
 def is_dotgit(name: bytes) -> bool:
     """Whether git could take the path component ``name`` for ``.git``."""
-    return _DOTGIT.search(folded(name)) is not None
+    return _matches(_DOTGIT, name)
 
 
 @lru_cache(CACHED_NAMES)
@@ -66,12 +81,12 @@ def makes_repository(name: bytes) -> bool:
 
 def is_head(name: bytes) -> bool:
     """Whether ``name`` could resolve to ``HEAD``."""
-    return _HEAD.search(folded(name)) is not None
+    return _matches(_HEAD, name)
 
 
 def is_refs(name: bytes) -> bool:
     """Whether ``name`` could resolve to ``refs`` or ``commondir``."""
-    return _REFS.search(folded(name)) is not None
+    return _matches(_REFS, name)
 
 
 @lru_cache(CACHED_NAMES)

@@ -144,8 +144,11 @@ class Names(State):
             if st.st_uid in (owner[0], self._share_owner):
                 return st
             raise
-        if fd >= 0 and mode & 0o6000:
-            self._backing.chmod(fd, mode & 0o7777)  # chown took the set-id bits
+        if mode & 0o6000 and not S_ISDIR(mode):  # chown took the set-id bits
+            if fd >= 0:
+                self._backing.chmod(fd, mode & 0o7777)
+            else:
+                self._backing.chmod_at(place.fd, place.name, mode & 0o7777)
         return self._stat_new(place, fd)
 
     # Names that go or move

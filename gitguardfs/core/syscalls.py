@@ -10,7 +10,6 @@ RENAME_EXCHANGE = 2
 RENAME_WHITEOUT = 4
 
 AT_FDCWD = -100
-UTIME_NOW = (1 << 30) - 1
 UTIME_OMIT = (1 << 30) - 2
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
@@ -35,7 +34,7 @@ def renameat2(old_dir: int, old: bytes, new_dir: int, new: bytes, flags: int) ->
 
 
 def utimens(path: bytes, atime: int | None, mtime: int | None) -> None:
-    """Set times in nanoseconds, following ``path``; None leaves one as it is, UTIME_NOW is now."""
+    """Set times in nanoseconds, following ``path``; None leaves one as it is."""
     times = (_Timespec * 2)(_timespec(atime), _timespec(mtime))
     _check(_libc.utimensat(AT_FDCWD, path, times, 0))
 
@@ -43,8 +42,6 @@ def utimens(path: bytes, atime: int | None, mtime: int | None) -> None:
 def _timespec(nanoseconds: int | None) -> _Timespec:
     if nanoseconds is None:
         return _Timespec(0, UTIME_OMIT)
-    if nanoseconds == UTIME_NOW:
-        return _Timespec(0, UTIME_NOW)
     return _Timespec(*divmod(nanoseconds, 10**9))
 
 

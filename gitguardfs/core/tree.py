@@ -91,7 +91,7 @@ class Tree(Files):
         uid, gid = self._share_ids(changes)
         if changes.size is not None:
             self._truncate(node, fd, changes.size, handle)
-        if (uid, gid) != (-1, -1):
+        if (uid, gid) != (-1, -1) or changes == Changes():  # chown(-1, -1) moves ctime
             self._backing.chown(fd, uid, gid)
         if changes.mode is not None:
             self._backing.chmod(fd, self._view.incoming_mode(node.kind, changes.mode))
@@ -160,6 +160,7 @@ class Tree(Files):
                 yield name, self._dots(handle.node, name), index + 1, None
                 continue
             try:
+                dir_fd = self._descriptors.of(handle.node)
                 st = self._backing.stat_at(dir_fd, name)
                 node = self._see(Place(handle.node, dir_fd, name), st, dotgit)
             except OSError:

@@ -77,6 +77,8 @@ def handler(guarded: Guarded) -> Callable[[Handler[P, R]], Handler[P, R]]:
                 self.note_refusal(name, refused, args)
                 raise FUSEError(errno.EACCES) from None
             except OSError as error:
+                if not error.errno:
+                    log.exception("%s failed without an errno; answered EIO", name)
                 raise FUSEError(error.errno or errno.EIO) from None
             except Exception:
                 log.exception("%s failed; answered EIO", name)
@@ -263,7 +265,7 @@ class Operations(pyfuse3.Operations):
 
     @handler(Guarded.NODE)
     async def open(self, inode: int, flags: int, ctx: RequestContext) -> FileInfo:
-        opened: Opened = self._tree.open(inode, flags)
+        opened: Opened = self._tree.open(_caller(ctx), inode, flags)
         if opened.attributes_changed:
             # Only the attributes: that takes no lock which this request could be holding.
             with suppress(OSError):

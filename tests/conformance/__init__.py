@@ -8,7 +8,6 @@ plain directory, where they prove themselves, and on whatever is to be compared 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from importlib import import_module
 
@@ -34,7 +33,7 @@ def all_checks() -> dict[str, Callable[[str], None]]:
     found: dict[str, Callable[[str], None]] = {}
     for module_name in MODULES:
         module = import_module(f"{__name__}.{module_name}")
-        for name, function in inspect.getmembers(module, inspect.isfunction):
-            if name.startswith("check_") and function.__module__ == module.__name__:
+        for name, function in vars(module).items():
+            if name.startswith("check_"):
                 found[f"{module_name}-{name.removeprefix('check_')}"] = function
     return found

@@ -16,8 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+AREAS: list[str] = []
+"""The areas that were made in this run; nothing may stay mounted in them."""
+
 START_LIMIT = 60.0
 STOP_LIMIT = 30.0
+MOUNTINFO = Path("/proc/self/mountinfo")
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -45,7 +49,7 @@ class Mounted:
         alarming = [
             line for line in lines if re.search(r"WARNING|ERROR|CRITICAL|Traceback|\berror:", line)
         ]
-        return [l for l in alarming if not any(re.search(e, l) for e in self.expected)]
+        return [line for line in alarming if not any(re.search(e, line) for e in self.expected)]
 
 
 def command(*arguments: str | Path) -> list[str]:
@@ -58,6 +62,7 @@ def area() -> Iterator[Path]:
     """A directory that every user can reach (pytest's tmp_path is private to root)."""
     path = Path(tempfile.mkdtemp(prefix="ggfs-", dir="/var/tmp"))
     path.chmod(0o755)
+    AREAS.append(str(path))
     try:
         yield path
     finally:
@@ -89,7 +94,9 @@ def gitguardfs(
     ready.bind(str(work / "ready"))
     (work / "ready").chmod(0o777)
     ready.settimeout(START_LIMIT)
-    environment = {**os.environ, "NOTIFY_SOCKET": str(work / "ready"), "PYTHONPATH": str(REPOSITORY)}
+    environment = {
+        **os.environ, "NOTIFY_SOCKET": str(work / "ready"), "PYTHONPATH": str(REPOSITORY),
+    }
     arguments = command(source, path, "-f", *options)
     if limit_nofile is not None:
         arguments = ["prlimit", f"--nofile={limit_nofile}:{limit_nofile}", *arguments]
@@ -146,5 +153,5 @@ def bindfs(source: Path, path: Path, *options: str) -> Iterator[Path]:
 
 def unmount(path: Path) -> None:
     """Take every mount off ``path``, also a dead one."""
-    while any(line.split()[4] == str(path) for line in open("/proc/self/mountinfo")):
+    while any(line.split()[4] == str(path) for line in MOUNTINFO.read_text().splitlines()):
         subprocess.run(["umount", "-l", path], check=True, capture_output=True)

@@ -15,6 +15,7 @@ AGENT = 1000
 
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWNS = 0x00020000
+PR_SET_DUMPABLE = 4
 CHILD_LIMIT = 120
 """Seconds after which a child is taken to hang; SIGALRM ends it."""
 
@@ -76,6 +77,7 @@ def as_user(
 
 def _become_fake_root(uid: int, gid: int, mount_namespace: bool) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # after a change of user /proc/self is root's
     if libc.unshare(CLONE_NEWUSER | (CLONE_NEWNS if mount_namespace else 0)) != 0:
         error = ctypes.get_errno()
         raise AssertionError(f"unshare: {os.strerror(error)}")

@@ -1,0 +1,166 @@
+"""Every reply that carries attributes leaves through View.present, ids mapped both ways."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Awaitable, Callable
+from stat import S_IFREG, S_IMODE
+
+import pytest
+from pyfuse3 import EntryAttributes
+
+from gitguardfs.core.idmap import IdMap
+from gitguardfs.core.inodes import ROOT_ID
+from tests.adapter.conftest import MakeWorld
+from tests.adapter.world import Context, Token, World, refused, values
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+
+REPLIES: dict[str, Callable[[World, int], Awaitable[EntryAttributes]]] = {
+    "lookup": lambda w, n: w.ops.lookup(ROOT_ID, b"file", w.ctx),
+    "getattr": lambda w, n: w.ops.getattr(n, w.ctx),
+    "setattr": lambda w, n: w.setattr(n, mode=0o600),
+    "mkdir": lambda w, n: w.ops.mkdir(ROOT_ID, b"new", 0o755, w.ctx),
+    "mknod": lambda w, n: w.ops.mknod(ROOT_ID, b"new", S_IFREG | 0o644, 0, w.ctx),
+    "symlink": lambda w, n: w.ops.symlink(ROOT_ID, b"new", b"file", w.ctx),
+    "link": lambda w, n: w.ops.link(n, ROOT_ID, b"new", w.ctx),
+}
+
+
+@pytest.mark.parametrize("operation", REPLIES)
+async def test_a_reply_is_what_was_presented_last(world: World, operation: str) -> None:
+    (world.source / "file").write_text("content")
+    node = await world.id("file")
+    world.view.presented.clear()
+    entry = await REPLIES[operation](world, node)
+    assert [values(entry)] == world.view.presented
+    assert entry.entry_timeout == entry.attr_timeout == 1.0
+
+
+async def test_create_and_every_entry_of_a_listing_are_presented(world: World) -> None:
+    world.view.presented.clear()
+    info, entry = await world.ops.create(ROOT_ID, b"file", 0o644, os.O_RDWR, world.ctx)
+    assert [values(entry)] == world.view.presented
+    await world.ops.release(info.fh)
+    (world.source / "dir").mkdir()
+    (world.source / ".git").mkdir()
+    handle = await world.ops.opendir(ROOT_ID, world.ctx)
+    world.view.presented.clear()
+    token = Token()
+    await world.ops.readdir(handle, 0, token)
+    assert [name for name, _, _ in token.entries][:2] == [b".", b".."]
+    assert [values(entry) for _, entry, _ in token.entries] == world.view.presented
+    assert [position for _, _, position in token.entries] == [1, 2, 3, 4, 5]
+
+
+async def test_nothing_is_remembered_without_a_timeout(make_world: MakeWorld) -> None:
+    world = make_world(cache_timeout=0.0)
+    (world.source / "file").touch()
+    entry = await world.entry("file")
+    assert entry.entry_timeout == entry.attr_timeout == 0
+    await refused(world.ops.lookup(ROOT_ID, b"none", world.ctx), errno.ENOENT)
+
+
+async def test_what_is_not_there_is_remembered_for_the_timeout(world: World) -> None:
+    entry = await world.ops.lookup(ROOT_ID, b"none", world.ctx)
+    assert (entry.st_ino, entry.entry_timeout) == (0, 1.0)
+
+
+@needs_root
+async def test_ids_are_mapped_out_and_in(make_world: MakeWorld) -> None:
+    world = make_world(idmap=IdMap([(501, 1000)], [(20, 1001)]))
+    os.chown(world.source, 501, 20)
+    (world.source / "file").touch()
+    os.chown(world.source / "file", 501, 20)
+    entry = await world.entry("file")
+    assert (entry.st_uid, entry.st_gid) == (1000, 1001)
+    guest = Context(uid=1000, gid=1001)
+    await world.ops.mkdir(ROOT_ID, b"dir", 0o755, guest)
+    await world.ops.symlink(ROOT_ID, b"link", b"file", guest)
+    info, made = await world.ops.create(ROOT_ID, b"new", 0o644, os.O_RDWR, guest)
+    await world.ops.release(info.fh)
+    assert (made.st_uid, made.st_gid) == (1000, 1001)
+    for name in ("dir", "link", "new"):
+        st = os.lstat(world.source / name)
+        assert (st.st_uid, st.st_gid) == (501, 20), name
+    await world.setattr(entry.st_ino, uid=77)
+    assert (world.source / "file").stat().st_uid == 77
+    back = await world.setattr(entry.st_ino, uid=1000, gid=1001)
+    assert (back.st_uid, back.st_gid) == (1000, 1001)
+    assert (world.source / "file").stat().st_uid == 501
+
+
+@needs_root
+async def test_an_owner_that_cannot_be_shown_is_eoverflow_and_nothing_changes(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(idmap=IdMap([(501, 1000)], [(501, 1000)]))
+    (world.source / "file").touch()
+    node = await world.id("file")
+    await refused(world.setattr(node, uid=501, mode=0o777), errno.EOVERFLOW)
+    stranger = Context(uid=501, gid=501)
+    await refused(world.ops.mkdir(ROOT_ID, b"dir", 0o755, stranger), errno.EOVERFLOW)
+    await refused(world.ops.create(ROOT_ID, b"new", 0o644, os.O_RDWR, stranger), errno.EOVERFLOW)
+    assert sorted(os.listdir(world.source)) == ["file"]
+    assert S_IMODE((world.source / "file").stat().st_mode) & 0o111 == 0
+
+
+@needs_root
+async def test_a_set_gid_directory_keeps_its_group(world: World) -> None:
+    (world.source / "dir").mkdir()
+    os.chown(world.source / "dir", 0, 2222)
+    os.chmod(world.source / "dir", 0o2775)
+    parent = await world.id("dir")
+    guest = Context(uid=1000, gid=1000)
+    entry = await world.ops.mkdir(parent, b"sub", 0o755, guest)
+    assert (entry.st_uid, entry.st_gid, entry.st_mode & 0o2000) == (1000, 2222, 0o2000)
+    info, made = await world.ops.create(parent, b"f", 0o644, os.O_RDWR, guest)
+    assert (made.st_uid, made.st_gid) == (1000, 2222)
+    await world.ops.release(info.fh)
+
+
+async def test_set_id_bits_of_files_neither_come_in_nor_go_out(world: World) -> None:
+    (world.source / "old").touch()
+    (world.source / "old").chmod(0o6755)
+    old = await world.entry("old")
+    assert S_IMODE(old.st_mode) == 0o755
+    assert S_IMODE((await world.setattr(old.st_ino, mode=0o4755)).st_mode) == 0o755
+    assert S_IMODE((world.source / "old").stat().st_mode) == 0o755
+    info, _ = await world.ops.create(ROOT_ID, b"new", 0o6755, os.O_RDWR, world.ctx)
+    await world.ops.release(info.fh)
+    await world.ops.mknod(ROOT_ID, b"node", S_IFREG | 0o4755, 0, world.ctx)
+    for name in ("new", "node"):
+        assert (world.source / name).stat().st_mode & 0o6000 == 0
+
+
+@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC])
+async def test_opening_to_change_takes_the_share_s_set_id_bits(world: World, flags: int) -> None:
+    path = world.source / "f"
+    path.touch()
+    path.chmod(0o6755)
+    handle = await world.open("f", flags)
+    await world.ops.release(handle)
+    assert S_IMODE(path.stat().st_mode) == 0o755
+    path.chmod(0o6755)
+    await world.setattr(await world.id("f"), size=0)
+    assert S_IMODE(path.stat().st_mode) == 0o755
+
+
+async def test_allowed_set_id_bits_stay(make_world: MakeWorld) -> None:
+    world = make_world(allow_suid=True)
+    info, entry = await world.ops.create(ROOT_ID, b"c", 0o4755, os.O_RDWR, world.ctx)
+    await world.ops.release(info.fh)
+    assert S_IMODE(entry.st_mode) == 0o4755
+    made = await world.ops.mknod(ROOT_ID, b"m", S_IFREG | 0o4755, 0, world.ctx)
+    assert S_IMODE(made.st_mode) == 0o4755
+
+
+@needs_root
+async def test_allowed_set_id_bits_stay_when_the_owner_is_another(make_world: MakeWorld) -> None:
+    world = make_world(allow_suid=True)
+    guest = Context(uid=1000, gid=1000)
+    info, entry = await world.ops.create(ROOT_ID, b"c", 0o4755, os.O_RDWR, guest)
+    await world.ops.release(info.fh)
+    made = await world.ops.mknod(ROOT_ID, b"m", S_IFREG | 0o4755, 0, guest)
+    assert (S_IMODE(entry.st_mode), S_IMODE(made.st_mode)) == (0o4755, 0o4755)

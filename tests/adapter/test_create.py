@@ -1,0 +1,177 @@
+"""Making things: all of it or nothing, and never with the wrong owner."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Awaitable, Callable
+from stat import S_IFIFO, S_IFREG
+from typing import Any
+
+import pytest
+
+from gitguardfs.core.backing import Backing
+from gitguardfs.core.inodes import ROOT_ID
+from tests.adapter.conftest import MakeWorld
+from tests.adapter.world import Context, World, open_descriptors, refused
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")
+
+MAKERS: dict[str, Callable[[World, Context], Awaitable[Any]]] = {
+    "create": lambda w, c: w.ops.create(ROOT_ID, b"new", 0o644, os.O_RDWR, c),
+    "mkdir": lambda w, c: w.ops.mkdir(ROOT_ID, b"new", 0o755, c),
+    "mknod": lambda w, c: w.ops.mknod(ROOT_ID, b"new", S_IFREG | 0o644, 0, c),
+    "mkfifo": lambda w, c: w.ops.mknod(ROOT_ID, b"new", S_IFIFO | 0o644, 0, c),
+    "symlink": lambda w, c: w.ops.symlink(ROOT_ID, b"new", b"target", c),
+}
+
+
+@pytest.mark.parametrize("flags", [os.O_RDWR, os.O_WRONLY, os.O_RDWR | os.O_TRUNC])
+async def test_a_file_that_is_there_is_stale_or_with_excl_an_error(
+    world: World, flags: int
+) -> None:
+    """The kernel has not checked its permissions; on ESTALE it looks up, checks and opens."""
+    (world.source / "f").write_text("content")
+    before = open_descriptors()
+    call = world.ops.create
+    await refused(call(ROOT_ID, b"f", 0o644, flags, world.ctx), errno.ESTALE)
+    await refused(call(ROOT_ID, b"f", 0o644, flags | os.O_EXCL, world.ctx), errno.EEXIST)
+    assert (world.source / "f").read_text() == "content"
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("target", ["f", "none", ".git"])
+async def test_a_symlink_that_is_there_is_never_followed(world: World, target: str) -> None:
+    (world.source / "f").write_text("content")
+    (world.source / "link").symlink_to(target)
+    await refused(world.ops.create(ROOT_ID, b"link", 0o644, os.O_RDWR, world.ctx), errno.ESTALE)
+    assert sorted(os.listdir(world.source)) == ["f", "link"]
+    assert (world.source / "f").read_text() == "content"
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o400, 0o444, 0o755])
+async def test_the_mode_does_not_bind_the_descriptor_that_made_the_file(
+    world: World, mode: int
+) -> None:
+    info, entry = await world.ops.create(ROOT_ID, b"f", mode, os.O_RDWR, world.ctx)
+    assert await world.ops.write(info.fh, 0, b"x") == 1
+    await world.ops.release(info.fh)
+    assert entry.st_mode & 0o777 == mode & ~world_umask()
+    assert (world.source / "f").stat().st_size == 1
+
+
+def world_umask() -> int:
+    """The daemon's is 0, the tests' is not."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@needs_root
+@pytest.mark.parametrize("maker", MAKERS)
+async def test_an_owner_that_cannot_be_set_undoes_it(
+    world: World, make_world: MakeWorld, maker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.chown(world.source, 4321, 4321)
+    world = make_world()  # one that knows the new owner of the share
+
+    def no(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    for name in ("chown", "chown_at"):
+        monkeypatch.setattr(Backing, name, no)
+    before = open_descriptors()
+    await refused(MAKERS[maker](world, Context(uid=5555, gid=5555)), errno.EPERM)
+    assert os.listdir(world.source) == []
+    assert len(world.tree.inodes) == 1
+    assert open_descriptors() == before
+
+
+@needs_root
+@pytest.mark.parametrize("maker", MAKERS)
+async def test_a_share_with_one_owner_for_all_shows_that_owner(
+    make_world: MakeWorld, maker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+
+    def no(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    for name in ("chown", "chown_at"):
+        monkeypatch.setattr(Backing, name, no)
+    reply = await MAKERS[maker](world, Context(uid=5555, gid=5555))
+    info, entry = reply if maker == "create" else (None, reply)
+    assert (entry.st_uid, entry.st_gid) == (0, 0), "what is so, not what was asked for"
+    if info is not None:
+        await world.ops.release(info.fh)
+
+
+@needs_root
+async def test_a_creator_s_own_files_need_no_right_to_give_away(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    calls: list[object] = []
+    monkeypatch.setattr(Backing, "chown", lambda *args: calls.append(args))
+    info, _ = await MAKERS["create"](world, Context(uid=0, gid=0))
+    await world.ops.release(info.fh)
+    assert not calls
+
+
+@needs_root
+@pytest.mark.parametrize("maker", MAKERS)
+async def test_a_new_object_belongs_to_its_creator(world: World, maker: str) -> None:
+    reply = await MAKERS[maker](world, Context(uid=5555, gid=6666))
+    if maker == "create":
+        await world.ops.release(reply[0].fh)
+    st = os.lstat(world.source / "new")
+    assert (st.st_uid, st.st_gid) == (5555, 6666)
+
+
+@pytest.mark.parametrize("maker", [*MAKERS, "link"])
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"a b\n", "\u00e9".encode(), b"x" * 255, b"~"])
+async def test_names_are_bytes(world: World, maker: str, name: bytes) -> None:
+    (world.source / "f").touch()
+    ctx = world.ctx
+    match maker:
+        case "create":
+            info, _ = await world.ops.create(ROOT_ID, name, 0o644, os.O_RDWR, ctx)
+            await world.ops.release(info.fh)
+        case "mkdir":
+            await world.ops.mkdir(ROOT_ID, name, 0o755, ctx)
+        case "symlink":
+            entry = await world.ops.symlink(ROOT_ID, name, b"\xfd/..", ctx)
+            assert await world.ops.readlink(entry.st_ino, ctx) == b"\xfd/.."
+        case "link":
+            await world.ops.link(await world.id("f"), ROOT_ID, name, ctx)
+        case _:
+            await world.ops.mknod(ROOT_ID, name, S_IFIFO | 0o644, 0, ctx)
+    assert name in os.listdir(os.fsencode(world.source))
+    assert await world.id(name) and name in await world.list("")
+    await (world.ops.rmdir if maker == "mkdir" else world.ops.unlink)(ROOT_ID, name, ctx)
+    assert os.listdir(world.source) == ["f"]
+
+
+async def test_what_only_a_directory_can_hold(world: World) -> None:
+    (world.source / "f").touch()
+    file = await world.id("f")
+    await refused(world.ops.mkdir(file, b"x", 0o755, world.ctx), errno.ENOTDIR)
+    await refused(world.ops.lookup(file, b"x", world.ctx), errno.ENOTDIR)
+
+
+async def test_only_regular_files_are_opened_here(world: World) -> None:
+    """The guest's kernel serves FIFOs and sockets itself; the daemon must never wait for one."""
+    os.mkfifo(world.source / "fifo")
+    (world.source / "link").symlink_to("fifo")
+    for name in ("fifo", "link", ""):
+        node = await world.id(name)
+        await refused(world.ops.open(node, os.O_RDONLY, world.ctx), errno.ENXIO)
+
+
+async def test_a_file_that_the_host_swapped_for_a_fifo_does_not_hang(world: World) -> None:
+    (world.source / "f").write_text("x")
+    node = await world.id("f")
+    os.unlink(world.source / "f")
+    os.mkfifo(world.source / "f")
+    await refused(world.ops.open(node, os.O_RDONLY, world.ctx), errno.ESTALE)
+    await refused(world.ops.open(node, os.O_WRONLY, world.ctx), errno.ESTALE)

@@ -1,0 +1,189 @@
+"""Where things are after they moved, and what becomes of what was replaced."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from gitguardfs.core.descriptors import MINIMUM
+from gitguardfs.core.inodes import ROOT_ID
+from gitguardfs.core.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
+from tests.adapter.conftest import MakeWorld
+from tests.adapter.world import World, refused
+
+
+async def forget_descriptors(world: World) -> None:
+    """Push everything out of the descriptor cache, so that nodes are found by their places."""
+    (world.source / "push").mkdir(exist_ok=True)
+    for number in range(2 * MINIMUM):
+        path = world.source / f"push/{number}"
+        path.mkdir(exist_ok=True)
+        await world.id(f"push/{number}")
+
+
+@pytest.fixture
+def small(make_world: MakeWorld) -> World:
+    return make_world(descriptor_limit=MINIMUM)
+
+
+async def test_below_a_moved_directory_all_nodes_still_work(small: World) -> None:
+    (small.source / "a/b").mkdir(parents=True)
+    (small.source / "a/b/f").write_text("content")
+    (small.source / "to").mkdir()
+    inner, file = await small.id("a/b"), await small.id("a/b/f")
+    await small.rename("a", "to/c")
+    await forget_descriptors(small)
+    assert await small.id("to/c/b") == inner
+    assert (await small.ops.getattr(file, small.ctx)).st_size == 7
+    await forget_descriptors(small)
+    handle = (await small.ops.open(file, os.O_RDONLY, small.ctx)).fh
+    assert await small.ops.read(handle, 0, 100) == b"content"
+    await small.ops.release(handle)
+    await forget_descriptors(small)
+    await small.ops.mkdir(inner, b"new", 0o755, small.ctx)
+    assert (small.source / "to/c/b/new").is_dir()
+
+
+async def test_an_exchange_swaps_both_places(small: World) -> None:
+    (small.source / "x/d").mkdir(parents=True)
+    (small.source / "x/d/in").touch()
+    (small.source / "y").mkdir()
+    (small.source / "y/f").write_text("file")
+    directory, file = await small.id("x/d"), await small.id("y/f")
+    below = await small.id("x/d/in")
+    await small.rename("x/d", "y/f", RENAME_EXCHANGE)
+    await forget_descriptors(small)
+    assert (await small.ops.getattr(file, small.ctx)).st_size == 4
+    assert (await small.ops.getattr(below, small.ctx)).st_ino == below
+    assert (await small.id("y/f"), await small.id("x/d")) == (directory, file)
+
+
+async def test_what_was_replaced_is_used_up_by_descriptor(small: World) -> None:
+    (small.source / "old").write_text("old content")
+    (small.source / "new").write_text("new")
+    old, new = await small.id("old"), await small.id("new")
+    handle = await small.open("old")
+    await small.rename("new", "old")
+    await forget_descriptors(small)
+    gone = await small.ops.getattr(old, small.ctx)
+    assert (gone.st_nlink, gone.st_size) == (0, 11)
+    assert await small.ops.read(handle, 0, 100) == b"old content"
+    assert await small.id("old") == new
+    await small.ops.release(handle)
+    assert (await small.ops.getattr(old, small.ctx)).st_nlink == 0
+
+
+@pytest.mark.parametrize("is_directory", [False, True])
+async def test_what_was_removed_is_seen_without_a_name(small: World, is_directory: bool) -> None:
+    path = small.source / "x"
+    path.mkdir() if is_directory else path.write_text("12345")
+    node = await small.id("x")
+    await (small.ops.rmdir if is_directory else small.ops.unlink)(ROOT_ID, b"x", small.ctx)
+    await forget_descriptors(small)
+    assert (await small.ops.getattr(node, small.ctx)).st_nlink == 0
+    assert (await small.ops.lookup(ROOT_ID, b"x", small.ctx)).st_ino == 0
+
+
+async def test_a_name_that_is_used_again_is_another_node(small: World) -> None:
+    for _ in range(5):
+        handle, node = await small.create(ROOT_ID, b"f")
+        await small.ops.write(handle, 0, b"x")
+        await small.ops.unlink(ROOT_ID, b"f", small.ctx)
+        again, other = await small.create(ROOT_ID, b"f")
+        assert other != node
+        assert (await small.ops.getattr(node, small.ctx)).st_size == 1
+        assert (await small.ops.getattr(other, small.ctx)).st_size == 0
+        await small.ops.release(handle)
+        await small.ops.release(again)
+        await small.ops.unlink(ROOT_ID, b"f", small.ctx)
+
+
+async def test_one_of_two_names_goes_and_the_node_stays(small: World) -> None:
+    (small.source / "a").write_text("1")
+    node = await small.id("a")
+    assert (await small.ops.link(node, ROOT_ID, b"b", small.ctx)).st_nlink == 2
+    await small.ops.unlink(ROOT_ID, b"a", small.ctx)
+    assert await small.id("b") == node
+    await forget_descriptors(small)
+    assert (await small.ops.getattr(node, small.ctx)).st_nlink == 1
+
+
+async def test_a_rename_onto_itself_or_its_other_name_changes_nothing(world: World) -> None:
+    (world.source / "a").write_text("1")
+    os.link(world.source / "a", world.source / "b")
+    node = await world.id("a")
+    await world.rename("a", "a")
+    await world.rename("a", "b")
+    assert sorted(os.listdir(world.source)) == ["a", "b"]
+    assert await world.id("a") == await world.id("b") == node
+
+
+FAILURES = [
+    ("none", "x", 0, errno.ENOENT),
+    ("file", "none", RENAME_EXCHANGE, errno.ENOENT),
+    ("file", "other", RENAME_NOREPLACE, errno.EEXIST),
+    ("file", "full", 0, errno.EISDIR),
+    ("full", "file", 0, errno.ENOTDIR),
+    ("empty", "full", 0, errno.ENOTEMPTY),
+    ("full", "full/in", 0, errno.EINVAL),
+    ("file", "other", RENAME_WHITEOUT, errno.EINVAL),
+    ("file", "other", RENAME_EXCHANGE | RENAME_NOREPLACE, errno.EINVAL),
+    ("file", "other", 1 << 30, errno.EINVAL),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "flags", "number"), FAILURES)
+async def test_failures_are_the_kernel_s_and_leave_all_in_place(
+    world: World, old: str, new: str, flags: int, number: int
+) -> None:
+    (world.source / "file").write_text("f")
+    (world.source / "other").write_text("o")
+    (world.source / "full/in").mkdir(parents=True)
+    (world.source / "empty").mkdir()
+    ids = {name: await world.id(name) for name in ("file", "other", "full", "empty")}
+    await refused(world.rename(old, new, flags), number, errno.EEXIST)
+    for name, node in ids.items():
+        assert (await world.ops.getattr(node, world.ctx)).st_ino == node
+        assert await world.id(name) == node
+
+
+async def test_the_host_s_moves_are_found_out(small: World) -> None:
+    """A place that is out of date is looked up again, never followed to another object."""
+    (small.source / "a").mkdir()
+    (small.source / "a/f").write_text("mine")
+    file = await small.id("a/f")
+    os.rename(small.source / "a", small.source / "moved")
+    (small.source / "a").mkdir()
+    (small.source / "a/f").write_text("another")
+    await forget_descriptors(small)
+    await refused(small.ops.getattr(file, small.ctx), errno.ESTALE)
+    await refused(small.ops.open(file, os.O_RDONLY, small.ctx), errno.ESTALE)
+    assert await small.id("moved/f") == file
+    assert (await small.ops.getattr(file, small.ctx)).st_size == 4
+
+
+async def test_a_directory_swapped_for_a_symlink_is_not_followed(small: World) -> None:
+    """S2: the way to a node leads through no symlink."""
+    (small.source / "d").mkdir()
+    (small.source / "d/config").write_text("ordinary")
+    (small.source / ".git").mkdir()
+    (small.source / ".git/config").write_text("secret")
+    directory, file = await small.id("d"), await small.id("d/config")
+    os.rename(small.source / "d", small.source / "away")
+    os.symlink(".git", small.source / "d")
+    await forget_descriptors(small)
+    for call in (
+        small.ops.lookup(directory, b"config", small.ctx),
+        small.ops.open(file, os.O_RDONLY, small.ctx),
+        small.ops.getattr(file, small.ctx),
+        small.ops.opendir(directory, small.ctx),
+    ):
+        try:
+            result = await call
+        except Exception as error:
+            assert getattr(error, "errno", None) in (errno.ESTALE, errno.EACCES)
+        else:
+            # opendir needs no descriptor yet; reading does.
+            await refused(small.ops.readdir(result, 0, None), errno.ESTALE)

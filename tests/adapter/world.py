@@ -1,0 +1,203 @@
+"""A source directory with Tree and Operations over it, and the parts of a kernel."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyfuse3
+import pytest
+from pyfuse3 import EntryAttributes, FUSEError
+
+from gitguardfs.audit import AuditLog
+from gitguardfs.core.guard import Guard, Rules
+from gitguardfs.core.idmap import IdMap
+from gitguardfs.core.inodes import ROOT_ID, Node
+from gitguardfs.core.state import XattrPolicy
+from gitguardfs.core.tree import Tree
+from gitguardfs.core.view import Attributes, View
+from gitguardfs.fuse import operations
+from gitguardfs.fuse.operations import Operations
+
+
+@dataclass
+class Context:
+    """What stands in for pyfuse3.RequestContext, whose fields cannot be set."""
+
+    uid: int = field(default_factory=os.geteuid)
+    gid: int = field(default_factory=os.getegid)
+    pid: int = field(default_factory=os.getpid)
+    umask: int = 0
+
+
+@dataclass
+class Fields:
+    """What stands in for pyfuse3.SetattrFields."""
+
+    update_size: bool = False
+    update_mode: bool = False
+    update_uid: bool = False
+    update_gid: bool = False
+    update_atime: bool = False
+    update_mtime: bool = False
+    update_ctime: bool = False
+
+
+class CountingView(View):
+    """A view that notes what left through it."""
+
+    def __init__(self, idmap: IdMap, allow_suid: bool) -> None:
+        super().__init__(idmap, allow_suid)
+        self.presented: list[Attributes] = []
+
+    def present(self, node: Node, st: os.stat_result) -> Attributes:
+        attributes = super().present(node, st)
+        self.presented.append(attributes)
+        return attributes
+
+
+class Token:
+    """A reply to readdir that has room for ``room`` entries."""
+
+    def __init__(self, room: int = 10**6) -> None:
+        self.room = room
+        self.entries: list[tuple[bytes, EntryAttributes, int]] = []
+
+
+def readdir_reply(token: Token, name: bytes, attr: EntryAttributes, next_id: int) -> bool:
+    """What stands in for pyfuse3.readdir_reply."""
+    if len(token.entries) >= token.room:
+        return False
+    token.entries.append((name, attr, next_id))
+    return True
+
+
+def values(entry: EntryAttributes) -> Attributes:
+    """The fields of a reply, to be compared."""
+    return Attributes(
+        entry.st_ino, entry.st_mode, entry.st_nlink, entry.st_uid, entry.st_gid, entry.st_rdev,
+        entry.st_size, entry.st_blocks, entry.st_blksize, entry.st_atime_ns, entry.st_mtime_ns,
+        entry.st_ctime_ns,
+    )  # fmt: skip
+
+
+class World:
+    """One mount without a kernel."""
+
+    def __init__(
+        self,
+        source: Path,
+        rules: Rules | None = None,
+        *,
+        idmap: IdMap | None = None,
+        descriptor_limit: int = 1000,
+        read_only: bool = False,
+        xattr: XattrPolicy = XattrPolicy.RW,
+        allow_suid: bool = False,
+        changes_owners: bool | None = None,
+        cache_timeout: float = 1.0,
+    ) -> None:
+        self.source = source
+        self.root_fd = os.open(source, os.O_PATH | os.O_DIRECTORY)
+        self.view = CountingView(idmap or IdMap(), allow_suid)
+        self.tree = Tree(
+            self.root_fd, Guard(rules or Rules()), self.view, descriptor_limit=descriptor_limit,
+            changes_owners=os.geteuid() == 0 if changes_owners is None else changes_owners,
+            read_only=read_only, xattr=xattr,
+        )  # fmt: skip
+        self.audit = AuditLog(None)
+        self.invalidated: list[int] = []
+        self.ops: Any = Operations(
+            self.tree, self.audit, cache_timeout=cache_timeout, is_local=True,
+            invalidate=self.invalidated.append,
+        )  # fmt: skip
+        self.ctx = Context()
+
+    def close(self) -> None:
+        self.tree.close()
+        os.close(self.root_fd)
+
+    # Requests as the kernel sends them
+
+    async def entry(self, path: str | bytes) -> EntryAttributes:
+        """Look a path up, component by component; FUSEError(ENOENT) if there is nothing."""
+        reply: EntryAttributes = await self.ops.getattr(ROOT_ID, self.ctx)
+        number = ROOT_ID
+        for part in os.fsencode(path).split(b"/"):
+            if part:
+                reply = await self.ops.lookup(number, part, self.ctx)
+                number = reply.st_ino
+                if not number:
+                    raise FUSEError(errno.ENOENT)
+        return reply
+
+    async def id(self, path: str | bytes) -> int:
+        if not path:
+            return ROOT_ID
+        return int((await self.entry(path)).st_ino)
+
+    async def open(self, path: str, flags: int = os.O_RDONLY) -> int:
+        return int((await self.ops.open(await self.id(path), flags, self.ctx)).fh)
+
+    async def create(self, parent: int, name: bytes, flags: int = os.O_RDWR) -> tuple[int, int]:
+        info, entry = await self.ops.create(parent, name, 0o644, flags, self.ctx)
+        return int(info.fh), int(entry.st_ino)
+
+    async def rename(self, old: str, new: str, flags: int = 0) -> None:
+        (old_parent, _, old_name), (new_parent, _, new_name) = (
+            path.rpartition("/") for path in (old, new)
+        )
+        await self.ops.rename(
+            await self.id(old_parent), os.fsencode(old_name),
+            await self.id(new_parent), os.fsencode(new_name), flags, self.ctx,
+        )  # fmt: skip
+
+    async def list(self, path: str, room: int = 10**6) -> dict[bytes, EntryAttributes]:
+        """All entries but the dots, in as many requests as ``room`` makes necessary."""
+        handle = await self.ops.opendir(await self.id(path), self.ctx)
+        found: dict[bytes, EntryAttributes] = {}
+        position = 0
+        while True:
+            token = Token(room)
+            await self.ops.readdir(handle, position, token)
+            if not token.entries:
+                break
+            found |= {name: entry for name, entry, _ in token.entries}
+            position = token.entries[-1][2]
+        await self.ops.releasedir(handle)
+        return {name: entry for name, entry in found.items() if name not in (b".", b"..")}
+
+    async def setattr(self, node: int, fh: int | None = None, **changes: int) -> EntryAttributes:
+        attributes, fields = EntryAttributes(), Fields()
+        for name, value in changes.items():
+            stem = name.removesuffix("_ns")
+            setattr(attributes, f"st_{name}", value)
+            setattr(fields, f"update_{stem}", True)
+        reply: EntryAttributes = await self.ops.setattr(node, attributes, fields, fh, self.ctx)
+        return reply
+
+
+@contextmanager
+def stand_ins() -> Iterator[None]:
+    """pyfuse3 without a session: contexts that can be made and replies that collect."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operations, "RequestContext", Context)
+        patch.setattr(pyfuse3, "readdir_reply", readdir_reply)
+        yield
+
+
+async def refused(call: Awaitable[object], *numbers: int) -> int:
+    """Await a call that has to fail with one of ``numbers``; returns which."""
+    with pytest.raises(FUSEError) as error:
+        await call
+    assert error.value.errno in (numbers or (errno.EACCES,)), os.strerror(error.value.errno)
+    return int(error.value.errno)
+
+
+def open_descriptors() -> list[str]:
+    return sorted(os.listdir("/proc/self/fd"))

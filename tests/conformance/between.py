@@ -1,0 +1,336 @@
+"""Between processes: locks, FIFOs, sockets; working directories; ids and umask of each caller."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tests.conformance.tools import (
+    ALICE,
+    BOB,
+    NOBODY,
+    User,
+    become_fake_root,
+    call,
+    calls,
+    content,
+    descriptor,
+    equal,
+    file,
+    folder,
+    outcome,
+    owner_of,
+    run,
+)
+
+LIMIT = 60
+"""Seconds until a child that hangs is ended by SIGALRM."""
+
+
+@contextmanager
+def child(work: Callable[[], None]) -> Iterator[None]:
+    """Run ``work`` in a process of its own beside the body; it has to succeed."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(LIMIT)
+        try:
+            work()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    try:
+        yield
+    finally:
+        _, status = os.waitpid(pid, 0)
+    equal("the child's exit", status, 0)
+
+
+@contextmanager
+def holder(path: str, take: Callable[[int], object]) -> Iterator[None]:
+    """Another process that holds a lock on ``path`` while the body runs."""
+    ready_read, ready_write = os.pipe()
+    done_read, done_write = os.pipe()
+
+    def work() -> None:
+        os.close(done_write)
+        with descriptor(path, os.O_RDWR) as fd:
+            take(fd)
+            os.write(ready_write, b"x")
+            os.read(done_read, 1)
+
+    with child(work):
+        os.close(ready_write)
+        equal("the lock is held", os.read(ready_read, 1), b"x")
+        try:
+            yield
+        finally:
+            os.close(done_write)
+    os.close(ready_read)
+    os.close(done_read)
+
+
+def check_flock(d: str) -> None:
+    path = file(f"{d}/file")
+    exclusive, shared = fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_SH | fcntl.LOCK_NB
+    with descriptor(path, os.O_RDWR) as fd:
+        with holder(path, lambda other: fcntl.flock(other, exclusive)):
+            calls_in_place(fd, (("EAGAIN", exclusive), ("EAGAIN", shared)))
+        calls_in_place(fd, (("ok", exclusive), ("ok", fcntl.LOCK_UN)))
+        with holder(path, lambda other: fcntl.flock(other, shared)):
+            calls_in_place(fd, (("EAGAIN", exclusive), ("ok", shared), ("ok", fcntl.LOCK_UN)))
+        with descriptor(path) as second:
+            fcntl.flock(fd, exclusive)
+            equal("another description", outcome(fcntl.flock, second, exclusive), "EAGAIN")
+            copy = os.dup(fd)
+            equal("the same description", outcome(fcntl.flock, copy, exclusive), "ok")
+            os.close(copy)
+
+
+def calls_in_place(fd: int, rows: tuple[tuple[str, int], ...]) -> None:
+    for want, operation in rows:
+        equal(f"flock {operation}", outcome(fcntl.flock, fd, operation), want)
+
+
+def check_flock_wakes(d: str) -> None:
+    """A blocked locker gets the lock when the holder lets go."""
+    path = file(f"{d}/file")
+    with descriptor(path, os.O_RDWR) as fd:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+
+        def work() -> None:
+            with descriptor(path, os.O_RDWR | os.O_APPEND) as other:
+                fcntl.flock(other, fcntl.LOCK_EX)
+                os.write(other, b" second")
+
+        with child(work):
+            os.write(fd, b"first")
+            fcntl.flock(fd, fcntl.LOCK_UN)
+    equal("order", content(path), b"first second")
+
+
+def check_record_locks(d: str) -> None:
+    path = file(f"{d}/file", data=bytes(100))
+    non_blocking = fcntl.LOCK_EX | fcntl.LOCK_NB
+    with descriptor(path, os.O_RDWR) as fd:
+        with holder(path, lambda other: fcntl.lockf(other, non_blocking, 10, 20)):
+            for want, length, start in (
+                ("EAGAIN", 10, 20),
+                ("EAGAIN", 1, 29),
+                ("ok", 1, 30),
+                ("ok", 20, 0),
+                ("EAGAIN", 21, 0),
+                ("EAGAIN", 0, 0),
+                ("ok", 0, 30),
+            ):
+                equal(
+                    f"{length} bytes at {start}",
+                    outcome(fcntl.lockf, fd, non_blocking, length, start),
+                    want,
+                )
+            asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, start, length, _ = struct.unpack(
+                "hhqqi4x", fcntl.fcntl(fd, fcntl.F_GETLK, asked)
+            )
+            equal("who holds", (kind, start, length), (fcntl.F_WRLCK, 20, 10))
+        equal("set free at exit", outcome(fcntl.lockf, fd, non_blocking), "ok")
+        own = os.open(path, os.O_RDWR)
+        equal("of the same process", outcome(fcntl.lockf, own, non_blocking), "ok")
+        os.close(own)
+
+        def seize() -> str:
+            with descriptor(path, os.O_RDWR) as other:
+                return outcome(fcntl.lockf, other, non_blocking)
+
+        equal("closing any descriptor frees", run(User(0, 0), seize), "ok")
+    with descriptor(path) as fd:
+        equal("needs write access", outcome(fcntl.lockf, fd, non_blocking), "EBADF")
+
+
+def check_open_description_locks(d: str) -> None:
+    path = file(f"{d}/file")
+    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    set_lock = 37  # F_OFD_SETLK
+    with descriptor(path, os.O_RDWR) as one, descriptor(path, os.O_RDWR) as two:
+        equal("one", outcome(fcntl.fcntl, one, set_lock, lock), "ok")
+        equal("two", outcome(fcntl.fcntl, two, set_lock, lock), "EAGAIN")
+
+
+def write_all(path: str, data: bytes) -> None:
+    with open(path, "wb") as stream:
+        stream.write(data)
+
+
+def check_fifo(d: str) -> None:
+    path = f"{d}/fifo"
+    os.mkfifo(path, 0o666)
+
+    def work() -> None:
+        with open(path, "wb") as stream:
+            for number in range(100):
+                stream.write(b"%03d" % number)
+
+    with child(work), open(path, "rb") as stream:
+        equal("all of it", stream.read(), b"".join(b"%03d" % n for n in range(100)))
+    equal("nothing on disk", os.stat(path).st_size, 0)
+    os.rename(path, f"{d}/renamed")
+    os.chmod(f"{d}/renamed", 0o666)
+
+    def send() -> None:
+        run(NOBODY, write_all, f"{d}/renamed", b"from another user")
+
+    with child(send), open(f"{d}/renamed", "rb") as stream:
+        equal("another user", stream.read(), b"from another user")
+    os.chmod(f"{d}/renamed", 0o600)
+    calls(call("EACCES", os.open, f"{d}/renamed", os.O_RDWR | os.O_NONBLOCK), by=ALICE)
+
+
+def check_fifo_poll(d: str) -> None:
+    path = f"{d}/fifo"
+    os.mkfifo(path)
+    with descriptor(path, os.O_RDONLY | os.O_NONBLOCK) as reader:
+        with descriptor(path, os.O_WRONLY | os.O_NONBLOCK) as writer:
+            equal("nothing yet", outcome(os.read, reader, 1), "EAGAIN")
+            os.write(writer, b"x")
+            equal("readable", select.select([reader], [writer], [], 0)[:2], ([reader], [writer]))
+            equal("read", os.read(reader, 10), b"x")
+        equal("closed", os.read(reader, 10), b"")
+
+
+def check_sockets(d: str) -> None:
+    os.chdir(d) if len(d) > 90 else None
+    path = f"{d}/socket"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        os.chmod(path, 0o666)
+
+        def talk() -> bytes:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(path)
+                client.sendall(b"ping")
+                return client.recv(10)
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                equal("asked", connection.recv(10), b"ping")
+                connection.sendall(b"pong")
+
+        with child(serve):
+            equal("another user", run(NOBODY, talk), b"pong")
+        os.chmod(path, 0o600)
+        equal("no permission", run(NOBODY, outcome, talk), "EACCES")
+        os.rename(path, f"{d}/moved")
+        os.link(f"{d}/moved", path)
+        with child(serve):
+            equal("by another name", talk(), b"pong")
+    equal("nobody listens", outcome(talk), "ECONNREFUSED")
+    with socket.socket(socket.AF_UNIX) as again:
+        equal("taken", outcome(again.bind, path), "EADDRINUSE")
+    calls(call("ok", os.unlink, path), call("ENOENT", talk))
+
+
+def check_socket_owner(d: str) -> None:
+    def work() -> None:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(f"{d}/socket")
+
+    run(User(1000, 1001), work, umask=0o027)
+    found = os.lstat(f"{d}/socket")
+    equal("owner", owner_of(f"{d}/socket"), (1000, 1001))
+    equal("mode", oct(found.st_mode), oct(0o140750))
+
+
+def check_callers_are_told_apart(d: str) -> None:
+    """Requests of several users that interleave keep their own ids, groups and umask."""
+    users = (ALICE, BOB, NOBODY, User(65533, 65534), User(1000, 1001, (1000,)))
+    go_read, go_write = os.pipe()
+
+    def work(user: User, number: int) -> None:
+        def make_files() -> None:
+            for each in range(30):
+                os.close(
+                    os.open(f"{d}/{number}-{each}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+                )
+                os.mkdir(f"{d}/{number}-dir-{each}", 0o777)
+
+        os.close(go_write)
+        os.read(go_read, 1)
+        run(user, make_files, umask=number)
+
+    def all_of(index: int) -> None:
+        if index == len(users):
+            os.close(go_write)
+            return
+        with child(lambda: work(users[index], index)):
+            all_of(index + 1)
+
+    all_of(0)
+    os.close(go_read)
+    for number, user in enumerate(users):
+        for each in range(30):
+            for name, mode in ((f"{number}-{each}", 0o666), (f"{number}-dir-{each}", 0o777)):
+                found = os.lstat(f"{d}/{name}")
+                got = (found.st_uid, found.st_gid, found.st_mode & 0o7777)
+                equal(name, got, (user.uid, user.gid, mode & ~number))
+
+
+def check_supplementary_groups(d: str) -> None:
+    groups = tuple(range(2000, 2060))
+    member = User(1000, 1000, groups)
+    path = file(f"{d}/file", 0o660, User(0, 2059))
+    parent = folder(f"{d}/parent", 0o2770, User(0, 2030))
+    calls(
+        call("ok", os.open, path, os.O_RDWR),
+        call("EPERM", os.chmod, path, 0o666),
+        call("ok", os.open, f"{parent}/new", os.O_CREAT | os.O_WRONLY),
+        call("ok", os.chown, f"{parent}/new", -1, 2001),
+        call("EPERM", os.chown, f"{parent}/new", -1, 2060),
+        by=member,
+    )
+    equal("owner", owner_of(f"{parent}/new"), (1000, 2001))
+    calls(call("EACCES", os.open, path, os.O_RDWR), call("EACCES", os.listdir, parent), by=ALICE)
+
+
+def check_user_namespaces(d: str) -> None:
+    """A user who is root in a namespace of its own gains nothing."""
+    path = file(f"{d}/file", 0o600, data=b"secret")
+    mine = file(f"{d}/mine", 0o600, ALICE)
+
+    def work() -> list[str]:
+        become_fake_root(1000, 1000)
+        return [
+            outcome(os.open, path, os.O_RDONLY),
+            outcome(os.chmod, path, 0o666),
+            outcome(os.chown, path, 0, 0),
+            outcome(os.open, mine, os.O_RDWR),
+            outcome(os.chown, mine, 0, 0),
+            outcome(os.chmod, mine, 0o640),
+        ]
+
+    got = run(ALICE, work)
+    equal("fake root", got, ["EACCES", "EPERM", "EPERM", "ok", "ok", "ok"])
+
+
+def check_working_directory(d: str) -> None:
+    parent = folder(f"{d}/parent", 0o711)
+    folder(f"{parent}/inner", 0o700, ALICE)
+
+    def work() -> list[str]:
+        os.chdir(f"{parent}/inner")
+        file("file", owner=ALICE)
+        return [
+            os.getcwd(),
+            outcome(os.listdir, "."),
+            outcome(os.listdir, ".."),
+            outcome(os.stat, "../inner/file"),
+        ]
+
+    got = run(ALICE, work)
+    equal("relative", got, [f"{parent}/inner", "ok", "EACCES", "ok"])

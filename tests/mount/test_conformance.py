@@ -1,0 +1,167 @@
+"""The same checks on a plain directory and on mounts: the answers must not differ.
+
+Where they do differ, a FUSE file system of this kind cannot or must not answer alike.
+``test_known_differences`` holds what can be asserted of these:
+
+- Devices can be made but not opened (EACCES): the mount is nodev. It is nosuid too, so set-id
+  bits, where they are allowed at all, are shown and have no effect.
+- O_TMPFILE is refused: what it makes has no name for the guard to judge.
+- RENAME_WHITEOUT is refused: it would put a device in place of a guarded name.
+- fallocate(2) is EOPNOTSUPP (pyfuse3 has no such handler), so posix_fallocate falls back on
+  writing, and holes cannot be punched.
+- SEEK_DATA and SEEK_HOLE see one extent of data: no handler either; sparse files stay sparse.
+- ioctl (chattr, FIEMAP) is ENOTTY: no handler.
+- Extended attributes are EOPNOTSUPP unless they are asked for; with them, access lists.
+- st_dev, f_fsid and f_type are the mount's own.
+- The time of the last access moves when the daemon reads, not when the kernel's cache answers.
+- O_DIRECT accepts offsets and buffers that are not aligned.
+- Locks are kept by the guest's kernel and say nothing to the host.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import all_checks
+from tests.conformance.tools import (
+    ALICE,
+    call,
+    calls,
+    descriptor,
+    equal,
+    fallocate,
+    file,
+    make_char,
+    owner_of,
+    renameat2,
+    run,
+)
+from tests.support.mounting import Mounted, area, gitguardfs
+
+HANG_LIMIT = 120
+CHECKS = all_checks()
+MOUNTS: dict[str, tuple[str, ...]] = {
+    "guarded": ("--allow-suid",),
+    "uncached": ("--allow-suid", "--cache-timeout", "0"),
+    "mapped": ("--allow-suid", "--map", "501/1000:@20/@1000"),
+}
+RENAME_WHITEOUT = 4
+O_TMPFILE = os.O_TMPFILE | os.O_RDWR
+
+
+@pytest.fixture(scope="module", params=["plain", *MOUNTS])
+def tree(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The directory that one backend shows."""
+    with ExitStack() as stack:
+        here = stack.enter_context(area())
+        (here / "source").mkdir()
+        if request.param == "plain":
+            yield here / "source"
+            return
+        options = MOUNTS[request.param]
+        mounted = stack.enter_context(gitguardfs(here / "source", here / "view", *options))
+        yield mounted.path
+
+
+@pytest.fixture
+def directory(tree: Path, request: pytest.FixtureRequest) -> str:
+    path = tree / f"check{len(os.listdir(tree))}"
+    path.mkdir()
+    path.chmod(0o777)
+    return str(path)
+
+
+@pytest.fixture
+def hang_limit() -> Iterator[None]:
+    """End a check that waits for a process that will never answer."""
+
+    def give_up(*_: object) -> None:
+        raise AssertionError(f"the check hung for {HANG_LIMIT} seconds")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(HANG_LIMIT)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("hang_limit")
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS.keys())
+def test_conformance(check: Callable[[str], None], directory: str) -> None:
+    check(directory)
+
+
+@pytest.fixture(scope="module")
+def mapped() -> Iterator[Mounted]:
+    """A mount whose share belongs to 501:20, shown as 1000:1000."""
+    with area() as here:
+        (here / "source").mkdir()
+        os.chown(here / "source", 501, 20)
+        options = MOUNTS["mapped"]
+        with gitguardfs(here / "source", here / "view", *options) as mounted:
+            yield mounted
+
+
+def test_known_differences(mapped: Mounted) -> None:
+    d = str(mapped.path / "differences")
+    os.mkdir(d)
+    os.chmod(d, 0o777)
+    path = file(f"{d}/file", 0o666, data=b"text" + bytes(100_000))
+    make_char(f"{d}/null")
+    calls(
+        call("EACCES", os.open, f"{d}/null", os.O_RDONLY),
+        call("ENOTSUP", os.open, d, O_TMPFILE),
+        call("EINVAL", renameat2, path, f"{d}/new", RENAME_WHITEOUT),
+        call("ENOTSUP", os.listxattr, path),
+        call("ENOTSUP", os.getxattr, path, "user.test"),
+        call("ENOTSUP", os.setxattr, path, "user.test", b"x"),
+        call("ENOTSUP", os.removexattr, path, "user.test"),
+    )
+    with descriptor(path, os.O_RDWR) as fd:
+        calls(call("ENOTSUP", fallocate, fd, 0, 0, 200_000))
+        equal("one extent", os.lseek(fd, 0, os.SEEK_DATA), 0)
+        equal("one extent", os.lseek(fd, 0, os.SEEK_HOLE), 100_004)
+
+
+def test_mapped_owners(mapped: Mounted) -> None:
+    """What 1000 makes in the view is 501's on the share, and the other way round."""
+    view, source = str(mapped.path), str(mapped.source)
+    equal("root of the view", owner_of(view), (1000, 1000))
+
+    def make_both() -> None:
+        os.mkdir(f"{view}/dir")
+        os.symlink("x", f"{view}/link")
+        with descriptor(f"{view}/file", os.O_CREAT | os.O_WRONLY) as fd:
+            os.fchmod(fd, 0o640)
+
+    run(ALICE, make_both)
+    for name in ("dir", "link", "file"):
+        equal(f"{name} in the view", owner_of(f"{view}/{name}"), (1000, 1000))
+        equal(f"{name} on the share", owner_of(f"{source}/{name}"), (501, 20))
+    os.chown(f"{view}/file", 0, 0)
+    equal("chown to root", owner_of(f"{source}/file"), (0, 0))
+    os.chown(f"{view}/file", 1000, -1)
+    equal("chown of the user alone", owner_of(f"{source}/file"), (501, 0))
+    os.chown(f"{view}/file", -1, 1000)
+    equal("chown of the group alone", owner_of(f"{source}/file"), (501, 20))
+    os.chown(f"{source}/dir", 20, 501)
+    equal("users and groups apart", owner_of(f"{source}/dir"), (20, 501))
+
+
+def test_mapped_set_gid_directory(mapped: Mounted) -> None:
+    os.mkdir(mapped.source / "shared")
+    os.chown(mapped.source / "shared", 0, 20)
+    os.chmod(mapped.source / "shared", 0o2770)
+    member = ALICE._replace(uid=1001, gid=1001, groups=(1000,))
+    run(member, os.mkdir, str(mapped.path / "shared" / "made"))
+    made = mapped.source / "shared" / "made"
+    equal("owner on the share", owner_of(str(made)), (1001, 20))
+    equal("set-gid", bool(os.stat(made).st_mode & stat.S_ISGID), True)
+    equal("group in the view", owner_of(str(mapped.path / "shared" / "made")), (1001, 1000))

@@ -1,0 +1,232 @@
+"""The descriptor cache on a real directory: bounded, and never the wrong object."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.core.descriptors import MINIMUM, OPEN_NODE, DescriptorCache
+from gitguardfs.core.guard import Verdict
+from gitguardfs.core.inodes import InodeTable, Node
+
+
+def open_fds() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+@dataclass
+class Place:
+    """A source directory with its nodes."""
+
+    path: Path
+    cache: DescriptorCache
+    inodes: InodeTable
+    nodes: dict[str, Node] = field(default_factory=dict)
+
+    def node(self, relative: str) -> Node:
+        """The node of a path, made on the way as lookups would."""
+        parent = self.inodes.root
+        for part in Path(relative).parts:
+            known = os.stat(self.path / relative[: relative.index(part) + len(part)],
+                            follow_symlinks=False)  # fmt: skip
+            parent = self.inodes.see(parent, os.fsencode(part), known, Verdict.ALLOW, "")
+            parent.lookups += 1
+        return parent
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    before = open_fds()
+    inodes = InodeTable(os.stat(tmp_path))
+    inodes.root.fd = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
+    cache = DescriptorCache(MINIMUM)
+    yield Place(tmp_path, cache, inodes)
+    cache.close_all()
+    os.close(inodes.root.fd)
+    assert open_fds() == before
+
+
+def same(fd: int, path: Path) -> bool:
+    return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+
+
+def test_the_cache_is_bounded_and_evicted_nodes_come_back(place: Place) -> None:
+    for number in range(5 * MINIMUM):
+        (place.path / f"f{number}").touch()
+    nodes = [place.node(f"f{number}") for number in range(5 * MINIMUM)]
+    before = len(open_fds())
+    for _ in range(2):
+        for number, node in enumerate(nodes):
+            assert same(place.cache.of(node), place.path / f"f{number}")
+            assert len(place.cache) <= MINIMUM
+            assert len(open_fds()) - before == len(place.cache)
+    assert sum(node.fd >= 0 for node in nodes) == MINIMUM
+
+
+def test_what_is_used_stays(place: Place) -> None:
+    (place.path / "kept").touch()
+    kept = place.node("kept")
+    fd = place.cache.of(kept)
+    for number in range(3 * MINIMUM):
+        (place.path / f"f{number}").touch()
+        place.cache.of(place.node(f"f{number}"))
+        assert place.cache.of(kept) == fd
+
+
+def test_deep_nodes_are_reopened_one_component_at_a_time(place: Place) -> None:
+    (place.path / "a/b/c").mkdir(parents=True)
+    (place.path / "a/b/c/f").touch()
+    node = place.node("a/b/c/f")
+    before = len(open_fds())
+    assert same(place.cache.of(node), place.path / "a/b/c/f")
+    assert len(open_fds()) == before + 1
+
+
+def _replaced_by_file(path: Path) -> None:
+    (path / "a/f").rename(path / "kept")
+    (path / "a/f").write_text("another")
+
+
+def _replaced_by_symlink(path: Path) -> None:
+    (path / "a/f").rename(path / "kept")
+    (path / "a/f").symlink_to(path / "kept")
+
+
+def _directory_swapped_for_symlink(path: Path) -> None:
+    (path / "a").rename(path / "other")
+    (path / "a").symlink_to("other")
+
+
+def _directory_swapped_for_another(path: Path) -> None:
+    (path / "a").rename(path / "other")
+    (path / "a").mkdir()
+    os.link(path / "other/f", path / "a/f")
+
+
+def _directory_swapped_for_file(path: Path) -> None:
+    (path / "a").rename(path / "other")
+    (path / "a").touch()
+
+
+def _gone(path: Path) -> None:
+    (path / "a/f").unlink()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _replaced_by_file, _replaced_by_symlink, _directory_swapped_for_symlink,
+        _directory_swapped_for_another, _directory_swapped_for_file, _gone,
+    ],
+)  # fmt: skip
+def test_what_is_not_the_same_object_is_stale(place: Place, change: object) -> None:
+    (place.path / "a").mkdir()
+    (place.path / "a/f").touch()
+    node = place.node("a/f")
+    assert callable(change)
+    change(place.path)
+    before = open_fds()
+    with pytest.raises(OSError) as error:
+        place.cache.of(node)
+    assert error.value.errno in (errno.ESTALE, errno.ENOTDIR)
+    assert open_fds() == before
+
+
+def test_a_node_without_a_place_is_stale(place: Place) -> None:
+    (place.path / "f").touch()
+    node = place.node("f")
+    node.parent = None
+    for ask in (place.cache.of, place.cache.parent_of):
+        with pytest.raises(OSError) as error:
+            ask(node)
+        assert error.value.errno == errno.ESTALE
+
+
+def test_a_ring_of_places_is_stale(place: Place) -> None:
+    (place.path / "a/b").mkdir(parents=True)
+    inner = place.node("a/b")
+    assert inner.parent is not None
+    inner.parent.parent = inner
+    with pytest.raises(OSError) as error:
+        place.cache.of(inner)
+    assert error.value.errno == errno.ESTALE
+
+
+def test_a_descriptor_of_an_open_handle_serves_its_node(place: Place) -> None:
+    (place.path / "f").touch()
+    node = place.node("f")
+    with open(place.path / "f") as file:
+        node.open_fds = (file.fileno(),)
+        assert place.cache.of(node) == file.fileno()
+        node.open_fds = ()
+
+
+def test_a_pinned_descriptor_is_never_evicted(place: Place) -> None:
+    (place.path / "gone").touch()
+    node = place.node("gone")
+    fd = place.cache.of(node)
+    (place.path / "gone").unlink()
+    place.cache.pin(node)
+    for number in range(3 * MINIMUM):
+        (place.path / f"f{number}").touch()
+        place.cache.of(place.node(f"f{number}"))
+    assert place.cache.of(node) == fd and os.fstat(fd).st_nlink == 0
+    place.cache.close(node)
+    assert node.fd == -1
+    with pytest.raises(OSError):
+        os.fstat(fd)
+
+
+def test_a_second_descriptor_is_closed(place: Place) -> None:
+    (place.path / "f").touch()
+    node = place.node("f")
+    fd = place.cache.of(node)
+    before = open_fds()
+    place.cache.keep(node, os.open(place.path / "f", OPEN_NODE))
+    assert node.fd == fd and open_fds() == before
+
+
+LOW_LIMIT = """
+import errno, os, resource, sys
+from gitguardfs.core.descriptors import IN_USE, OPEN_NODE, DescriptorCache
+from gitguardfs.core.guard import Verdict
+from gitguardfs.core.inodes import InodeTable
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+root = os.open(sys.argv[1], os.O_PATH | os.O_DIRECTORY)
+inodes = InodeTable(os.fstat(root))
+inodes.root.fd = root
+cache = DescriptorCache(10_000)
+for number in range(300):
+    name = b"f%d" % number
+    os.close(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=root)) \\
+        if number < 10 else cache.with_room(lambda: os.mknod(name, 0o600, dir_fd=root))
+    st = os.stat(name, dir_fd=root)
+    node = inodes.see(inodes.root, name, st, Verdict.ALLOW, "")
+    assert os.path.samestat(os.fstat(cache.of(node)), st)
+assert len(cache) < 64
+
+held = []
+try:
+    while True:
+        held.append(cache.open(os.O_RDONLY | os.O_CLOEXEC, b"f0", root))
+except OSError as error:
+    assert error.errno == errno.ENFILE, error
+assert len(held) > 64 - IN_USE - 10, "cached descriptors make room for open files"
+assert len(cache) <= IN_USE
+"""
+
+
+def test_out_of_descriptors_the_cache_makes_room(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOW_LIMIT, str(tmp_path)], capture_output=True, text=True,
+        check=False, timeout=30,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,149 @@
+"""Rules to verdicts, and names that complete a repository."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gitguardfs.core import names
+from gitguardfs.core.guard import GitPolicy, Guard, Refused, Rules, Verdict
+
+ALLOW, READONLY, DENY, HIDE = Verdict.ALLOW, Verdict.READONLY, Verdict.DENY, Verdict.HIDE
+
+
+def test_stricter_verdicts_are_larger() -> None:
+    assert ALLOW < READONLY < DENY < HIDE
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict"),
+    [
+        (GitPolicy.DENY, DENY),
+        (GitPolicy.READONLY, READONLY),
+        (GitPolicy.HIDE, HIDE),
+        (GitPolicy.OFF, ALLOW),
+    ],
+)
+@pytest.mark.parametrize("name", [b".git", b".GIT", b"git~1", b".git.", ".g\u200cit".encode()])
+def test_each_policy_for_git(policy: GitPolicy, verdict: Verdict, name: bytes) -> None:
+    guard = Guard(Rules(git=policy))
+    assert guard.name(name)[0] is verdict
+    assert guard.is_dotgit(name) == (policy is not GitPolicy.OFF)
+    assert guard.on == (policy is not GitPolicy.OFF)
+
+
+GLOBS = Rules(
+    deny=("*.pem", ".env", "?.key", "id_[re]*", "gru\u00df-*"),
+    protect=(".husky", "*.lock"),
+    hide=("secret*", "b.lock"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        (b".env", DENY), (b".ENV", DENY), (b".Env", DENY), (b".env2", ALLOW), (b"x.env", ALLOW),
+        (b"a.pem", DENY), (b".pem", DENY), (b"A.PEM", DENY), (b"a.pem.txt", ALLOW),
+        (b"a\n.pem", DENY), (b"a.pem\n", ALLOW),
+        (b"id_rsa", DENY), (b"ID_ED25519", DENY), (b"id_xyz", ALLOW),
+        (b".husky", READONLY), (b"yarn.lock", READONLY), (b"b.lock", HIDE),
+        (b"secrets", HIDE), (b"SECRET", HIDE), (b"main.c", ALLOW), (b"", ALLOW),
+        # not UTF-8, before, within and after
+        (b"\xff.pem", DENY), (b"a\xff.pem", DENY), (b"\xff\xfe", ALLOW), (b"secret\xff", HIDE),
+        # one character is one character
+        (b"a.key", DENY), ("\u00e9.key".encode(), DENY), (b"\xff.key", DENY), (b"ab.key", ALLOW),
+        # any case, in any script
+        ("gru\u00df-a".encode(), DENY), ("GRU\u00df-A".encode(), DENY),
+        # as N folds them
+        (".e\u200cnv".encode(), DENY),
+    ],
+)  # fmt: skip
+def test_globs(name: bytes, verdict: Verdict) -> None:
+    assert Guard(GLOBS).name(name)[0] is verdict
+
+
+@pytest.mark.parametrize(
+    ("glob", "name"),
+    [
+        ("\u00c4rger*", "\u00e4rger.txt"),
+        ("caf[\u00e9e]", "caf\u00e9"),
+        ("\U0001f469\u200d\U0001f4bb", "\U0001f469\u200d\U0001f4bb"),
+        ("\udcff*", "\udcffx"),
+    ],
+)
+def test_globs_of_any_characters(glob: str, name: str) -> None:
+    guard = Guard(Rules(deny=(glob,)))
+    assert guard.name(name.encode("utf-8", "surrogateescape"))[0] is DENY
+
+
+def test_the_strictest_rule_wins_and_is_named() -> None:
+    guard = Guard(Rules(git=GitPolicy.READONLY, deny=(".g*",), hide=(".git",), protect=("*",)))
+    assert guard.name(b".git") == (HIDE, "--hide .git")
+    assert guard.name(b".gx") == (DENY, "--deny .g*")
+    assert guard.name(b"x") == (READONLY, "--protect *")
+    assert Guard(Rules()).name(b".git") == (DENY, "git")
+
+
+def test_globs_hold_when_git_is_off() -> None:
+    guard = Guard(Rules(git=GitPolicy.OFF, deny=(".git*",)))
+    assert guard.name(b".git")[0] is DENY
+
+
+REPOSITORY_CASES = [
+    # name, is a directory, beside, completes
+    (b"HEAD", False, [b"refs"], True),
+    (b"HEAD", False, [b"commondir"], True),
+    (b"HEAD", False, [b"objects", b"config"], False),
+    (b"HEAD", True, [b"refs"], False),
+    (b"head", False, [b"REFS"], True),
+    ("H\u200dEAD".encode(), False, [b"refs. "], True),
+    (b"refs", True, [b"HEAD"], True),
+    (b"refs", False, [b"HEAD"], True),
+    (b"commondir", False, [b"HEAD"], True),
+    (b"Refs", True, [b"Head"], True),
+    (b"refs", True, [b"commondir", b"objects"], False),
+    (b"refs", True, [], False),
+    (b"HEAD", False, [], False),
+    (b"objects", True, [b"HEAD"], False),
+    (b"main.c", False, [b"HEAD", b"refs"], False),
+    (b"HEAD", False, [b"refs2", b"\xffrefs"], False),
+]
+
+
+@pytest.mark.parametrize(("name", "is_directory", "beside", "completes"), REPOSITORY_CASES)
+def test_names_that_complete_a_repository(
+    name: bytes, is_directory: bool, beside: list[bytes], completes: bool
+) -> None:
+    assert Guard(Rules()).completes_repository(name, is_directory, beside) == completes
+    for rules in (Rules(allow_bare=True), Rules(git=GitPolicy.OFF)):
+        assert not Guard(rules).completes_repository(name, is_directory, beside)
+        assert not Guard(rules).concerns_repository(name)
+
+
+@given(
+    st.sampled_from([b"HEAD", b"refs", b"commondir", b"head.", b"REFS:x", b"x", b"objects"]),
+    st.booleans(),
+    st.lists(st.sampled_from([b"HEAD", b"refs", b"commondir", b"y"]), max_size=3),
+)
+def test_what_completes_is_always_looked_at(
+    name: bytes, is_directory: bool, beside: list[bytes]
+) -> None:
+    guard = Guard(Rules())
+    if guard.completes_repository(name, is_directory, beside):
+        assert guard.concerns_repository(name)
+        together = [name, *beside]
+        assert any(map(names.is_head, together)) and any(map(names.is_refs, together))
+
+
+@given(st.binary(max_size=30))
+def test_no_name_raises(name: bytes) -> None:
+    assert Guard(GLOBS).name(name)[0] in Verdict
+
+
+def test_a_refusal_is_eacces_and_says_why() -> None:
+    refused = Refused("git", "unlink", b"a/.git")
+    assert isinstance(refused, OSError) and refused.errno == errno.EACCES
+    assert (refused.rule, refused.operation, refused.path) == ("git", "unlink", b"a/.git")

@@ -1,0 +1,110 @@
+"""Ids there and back."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gitguardfs.core.idmap import (
+    MAX_ID,
+    GuestGid,
+    GuestUid,
+    IdMap,
+    MapError,
+    ShareGid,
+    ShareUid,
+)
+
+SMALL = st.integers(0, 9)
+"""A small range makes rules collide with the ids that are asked for."""
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> list[tuple[int, int]]:
+    shares = draw(st.lists(SMALL, unique=True, max_size=6))
+    guests = draw(st.permutations(range(10)))
+    return list(zip(shares, guests, strict=False))
+
+
+@given(pairs(), pairs())
+def test_a_mapped_id_comes_back_as_itself(
+    uids: list[tuple[int, int]], gids: list[tuple[int, int]]
+) -> None:
+    idmap = IdMap(uids, gids)
+    for share, guest in uids:
+        assert idmap.guest_uid(ShareUid(share)) == guest
+        assert idmap.share_uid(GuestUid(guest)) == share
+    for share, guest in gids:
+        assert idmap.guest_gid(ShareGid(share)) == guest
+        assert idmap.share_gid(GuestGid(guest)) == share
+
+
+@given(pairs(), SMALL)
+def test_what_the_guest_stores_is_shown_as_what_it_stored(
+    uids: list[tuple[int, int]], guest: int
+) -> None:
+    idmap = IdMap(uids, uids)
+    try:
+        share = idmap.share_uid(GuestUid(guest))
+    except OSError as error:
+        assert error.errno == errno.EOVERFLOW
+        assert guest in dict(uids) and guest not in dict(uids).values()
+        with pytest.raises(OSError):
+            idmap.share_gid(GuestGid(guest))
+    else:
+        assert idmap.guest_uid(share) == guest
+        assert idmap.guest_gid(idmap.share_gid(GuestGid(guest))) == guest
+
+
+@given(st.integers(0, MAX_ID))
+def test_without_rules_ids_pass(number: int) -> None:
+    idmap = IdMap()
+    assert idmap.guest_uid(ShareUid(number)) == number == idmap.share_uid(GuestUid(number))
+    assert idmap.guest_gid(ShareGid(number)) == number == idmap.share_gid(GuestGid(number))
+
+
+def test_an_id_that_nobody_is_shown_as_cannot_be_stored() -> None:
+    idmap = IdMap([(1000, 2000)], [(1000, 3000)])
+    with pytest.raises(OSError) as user:
+        idmap.share_uid(GuestUid(1000))
+    with pytest.raises(OSError) as group:
+        idmap.share_gid(GuestGid(1000))
+    assert user.value.errno == group.value.errno == errno.EOVERFLOW
+
+
+def test_users_and_groups_are_apart() -> None:
+    idmap = IdMap([(501, 1000)], [(20, 1001)])
+    assert idmap.guest_gid(ShareGid(501)) == 501
+    assert idmap.guest_uid(ShareUid(20)) == 20
+
+
+def test_a_swap_is_a_map() -> None:
+    idmap = IdMap([(1, 2), (2, 1)])
+    assert [idmap.share_uid(GuestUid(n)) for n in (1, 2)] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [(1, 2), (1, 3)],
+        [(1, 2), (3, 2)],
+        [(1, 2), (1, 2)],
+        [(-1, 0)],
+        [(0, -1)],
+        [(MAX_ID + 1, 0)],
+        [(0, MAX_ID + 1)],
+        [(2**64, 0)],
+    ],
+)
+def test_contradictions_and_numbers_out_of_range_are_refused(rules: list[tuple[int, int]]) -> None:
+    with pytest.raises(MapError):
+        IdMap(rules)
+    with pytest.raises(MapError):
+        IdMap((), rules)
+
+
+def test_the_largest_id_is_one() -> None:
+    assert IdMap([(MAX_ID, 0)]).share_uid(GuestUid(0)) == MAX_ID

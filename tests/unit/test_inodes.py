@@ -1,0 +1,256 @@
+"""The node table against a simple model, and the cases worth a name of their own."""
+
+from __future__ import annotations
+
+import errno
+import os
+from stat import S_IFDIR, S_IFLNK, S_IFREG
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from gitguardfs.core.guard import Verdict
+from gitguardfs.core.inodes import FIRST_OWN_ID, ROOT_ID, InodeTable, Node
+
+HOME, OTHER = 7, 8
+ROOT_INO = 2
+
+
+def fake_stat(ino: int, kind: int = S_IFREG, dev: int = HOME, nlink: int = 1) -> os.stat_result:
+    return os.stat_result((kind | 0o644, ino, dev, nlink, 0, 0, 0, 0, 0, 0))
+
+
+def table() -> InodeTable:
+    return InodeTable(fake_stat(ROOT_INO, S_IFDIR))
+
+
+def see(
+    inodes: InodeTable,
+    parent: Node,
+    name: bytes,
+    st_: os.stat_result,
+    verdict: Verdict = Verdict.ALLOW,
+) -> Node:
+    node = inodes.see(parent, name, st_, verdict, "" if verdict is Verdict.ALLOW else "git")
+    node.lookups += 1
+    return node
+
+
+class Model(RuleBasedStateMachine):
+    """What the kernel knows, as dictionaries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = table()
+        self.root = self.table.root
+        self.counts: dict[Node, int] = {}
+        self.parents: dict[Node, Node] = {}
+        """Also of nodes that are forgotten: others may still lie below them."""
+        self.meaning: dict[tuple[int, int, bool], Node] = {}
+        """What (device, inode, guarded) stands for now."""
+
+    def _known(self) -> list[Node]:
+        return [self.root, *self.counts]
+
+    def _below(self, ancestor: Node) -> set[Node]:
+        found = {ancestor}
+        while more := {n for n, parent in self.parents.items() if parent in found} - found:
+            found |= more
+        return found & set(self.counts)
+
+    def _mean(self, st_: os.stat_result, verdict: Verdict) -> Node | None:
+        node = self.meaning.get((st_.st_dev, st_.st_ino, verdict is not Verdict.ALLOW))
+        return node if node is not None and node.matches(st_) else None
+
+    @rule(
+        data=st.data(),
+        ino=st.sampled_from([1, 3, 4, 5, FIRST_OWN_ID, FIRST_OWN_ID + 1, 2**64 - 1]),
+        dev=st.sampled_from([HOME, HOME, OTHER]),
+        kind=st.sampled_from([S_IFREG, S_IFDIR, S_IFLNK]),
+        nlink=st.sampled_from([1, 1, 2]),
+        verdict=st.sampled_from([Verdict.ALLOW, Verdict.ALLOW, Verdict.READONLY, Verdict.DENY]),
+        told=st.booleans(),
+    )
+    def see(
+        self, data: st.DataObject, ino: int, dev: int, kind: int, nlink: int, verdict: Verdict,
+        told: bool,
+    ) -> None:  # fmt: skip
+        parent = data.draw(st.sampled_from(self._known()))
+        st_ = fake_stat(ino, kind, dev, nlink)
+        expected = self._mean(st_, verdict)
+        taken = {node.id for node in self._known()}
+        twin = self._mean(st_, Verdict.ALLOW) if verdict is not Verdict.ALLOW else None
+        node = self.table.see(parent, b"name", st_, verdict, "rule")
+        if expected is None:
+            natural = verdict is Verdict.ALLOW and dev == HOME and ROOT_ID < ino < FIRST_OWN_ID
+            assert node.id not in taken
+            assert node.id == ino if natural and ino not in taken else node.id >= FIRST_OWN_ID
+            self.counts[node] = 0
+        else:
+            assert node is expected
+        self.meaning[dev, ino, verdict is not Verdict.ALLOW] = node
+        self.parents[node] = parent
+        assert (node.parent, node.name, node.verdict) == (parent, b"name", verdict)
+        if twin is not None and (kind == S_IFDIR or nlink == 1):
+            del self.meaning[dev, ino, False]
+            for inside in self._below(twin) - {node}:
+                assert inside.verdict >= verdict, "open below what is guarded now"
+        if told or self.counts[node]:
+            node.lookups += 1
+            self.counts[node] += 1
+        else:
+            self.table.drop(node)
+            self._gone(node)
+
+    @precondition(lambda self: self.counts)
+    @rule(data=st.data())
+    def forget(self, data: st.DataObject) -> None:
+        node = data.draw(st.sampled_from(list(self.counts)))
+        times = data.draw(st.integers(1, self.counts[node]))
+        self.counts[node] -= times
+        dropped = self.table.forget(node.id, times)
+        assert dropped is (None if self.counts[node] else node)
+        if dropped is not None:
+            self._gone(node)
+
+    @precondition(lambda self: self.counts)
+    @rule(data=st.data())
+    def detach(self, data: st.DataObject) -> None:
+        node = data.draw(st.sampled_from(list(self.counts)))
+        self.table.detach(node)
+        self._lose_meaning(node)
+
+    def _gone(self, node: Node) -> None:
+        del self.counts[node]
+        self._lose_meaning(node)
+
+    def _lose_meaning(self, node: Node) -> None:
+        self.meaning = {key: other for key, other in self.meaning.items() if other is not node}
+
+    @invariant()
+    def the_table_is_the_model(self) -> None:
+        assert {n.id: n for n in self.table} == {n.id: n for n in self._known()}
+        assert len(self.table) == len(self.counts) + 1
+        for node, count in self.counts.items():
+            assert self.table.get(node.id) is node
+            assert node.lookups == count
+
+    @invariant()
+    def every_object_has_the_meaning_of_the_model(self) -> None:
+        for (dev, ino, guarded), node in self.meaning.items():
+            assert self.table.find(fake_stat(ino, node.kind, dev), guarded) is node
+
+    def teardown(self) -> None:
+        for node, count in list(self.counts.items()):
+            self.table.forget(node.id, count)
+        assert len(self.table) == 1
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+
+
+def test_a_node_has_its_inode_number() -> None:
+    inodes = table()
+    assert see(inodes, inodes.root, b"a", fake_stat(10)).id == 10
+
+
+@pytest.mark.parametrize(
+    ("st_", "verdict"),
+    [
+        (fake_stat(10, dev=OTHER), Verdict.ALLOW),
+        (fake_stat(10), Verdict.DENY),
+        (fake_stat(1), Verdict.ALLOW),
+        (fake_stat(FIRST_OWN_ID + 5), Verdict.ALLOW),
+    ],
+)
+def test_other_devices_guarded_and_odd_numbers_get_one_of_ours(
+    st_: os.stat_result, verdict: Verdict
+) -> None:
+    inodes = table()
+    assert see(inodes, inodes.root, b"a", st_, verdict).id >= FIRST_OWN_ID
+
+
+def test_a_reused_number_is_a_new_node_and_the_old_one_stays() -> None:
+    inodes = table()
+    old = see(inodes, inodes.root, b"a", fake_stat(10, S_IFREG))
+    new = see(inodes, inodes.root, b"a", fake_stat(10, S_IFDIR))
+    assert new is not old and new.id != old.id
+    assert inodes.get(old.id) is old
+    assert inodes.find(fake_stat(10, S_IFDIR), guarded=False) is new
+    assert inodes.find(fake_stat(10, S_IFREG), guarded=False) is None
+
+
+def test_large_inode_numbers_disturb_no_node_of_ours() -> None:
+    inodes = table()
+    ours = see(inodes, inodes.root, b"a", fake_stat(10, dev=OTHER))
+    see(inodes, inodes.root, b"b", fake_stat(ours.id))
+    assert inodes.find(fake_stat(10, dev=OTHER), guarded=False) is ours
+
+
+def _chain(inodes: InodeTable) -> list[Node]:
+    chain = [inodes.root]
+    for number in (10, 11, 12):
+        chain.append(see(inodes, chain[-1], b"d", fake_stat(number, S_IFDIR)))
+    return chain
+
+
+def test_what_is_guarded_by_now_closes_its_open_view_and_all_below() -> None:
+    inodes = table()
+    _, outer, inner, leaf = _chain(inodes)
+    guarded = see(inodes, inodes.root, b".git", fake_stat(inner.ino, S_IFDIR), Verdict.DENY)
+    assert guarded is not inner
+    assert [n.verdict for n in (outer, inner, leaf)] == [Verdict.ALLOW, Verdict.DENY, Verdict.DENY]
+
+
+def test_guarded_again_it_closes_the_view_that_was_open_in_between() -> None:
+    inodes = table()
+    directory = fake_stat(10, S_IFDIR)
+    see(inodes, inodes.root, b".git", directory, Verdict.DENY)
+    away = see(inodes, inodes.root, b"x", directory)
+    below = see(inodes, away, b"config", fake_stat(11))
+    see(inodes, inodes.root, b".git", directory, Verdict.DENY)
+    assert (away.verdict, below.verdict) == (Verdict.DENY, Verdict.DENY)
+
+
+def test_a_stricter_verdict_reaches_what_is_known_below() -> None:
+    inodes = table()
+    kept = see(inodes, inodes.root, b"d", fake_stat(10, S_IFDIR), Verdict.READONLY)
+    below = see(inodes, kept, b"config", fake_stat(11), Verdict.READONLY)
+    see(inodes, inodes.root, b"d", fake_stat(10, S_IFDIR), Verdict.DENY)
+    assert below.verdict is Verdict.DENY
+
+
+def test_a_file_with_another_name_stays_open_under_that() -> None:
+    inodes = table()
+    open_view = see(inodes, inodes.root, b"a", fake_stat(10, nlink=2))
+    see(inodes, inodes.root, b".env", fake_stat(10, nlink=2), Verdict.DENY)
+    assert open_view.verdict is Verdict.ALLOW
+
+
+def test_a_ring_of_places_hangs_nothing() -> None:
+    inodes = table()
+    a = see(inodes, inodes.root, b"a", fake_stat(10, S_IFDIR))
+    b = see(inodes, a, b"b", fake_stat(11, S_IFDIR))
+    see(inodes, b, b"a", fake_stat(10, S_IFDIR))
+    see(inodes, inodes.root, b".git", fake_stat(12, S_IFDIR), Verdict.DENY)
+    see(inodes, inodes.root, b".git", fake_stat(11, S_IFDIR), Verdict.DENY)
+    assert (a.verdict, b.verdict) == (Verdict.DENY, Verdict.DENY)
+
+
+def test_the_root_is_never_forgotten_nor_guarded() -> None:
+    inodes = table()
+    assert inodes.forget(ROOT_ID, 1000) is None
+    see(inodes, inodes.root, b".git", fake_stat(ROOT_INO, S_IFDIR), Verdict.DENY)
+    assert inodes.get(ROOT_ID).verdict is Verdict.ALLOW
+
+
+@pytest.mark.parametrize("number", [0, 2, 99, FIRST_OWN_ID, 2**64 - 1])
+def test_a_number_that_was_never_handed_out_is_stale(number: int) -> None:
+    inodes = table()
+    with pytest.raises(OSError) as error:
+        inodes.get(number)
+    assert error.value.errno == errno.ESTALE
+    assert inodes.forget(number, 1) is None

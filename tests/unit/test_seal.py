@@ -1,0 +1,143 @@
+"""The seal's decisions; the mounts themselves are made in tests/mount."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from gitguardfs import mounts
+from gitguardfs.core import syscalls
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.fuse import seal
+from gitguardfs.mounts import Mount
+
+
+class Kernel:
+    """Mounts on one path, and what was done to them."""
+
+    def __init__(self, path: Path, *stack: tuple[str, str]) -> None:
+        self.path = str(path)
+        self.stack = [Mount("0:9", os.fsencode(path), kind, name) for kind, name in stack]
+
+    def top_at(self, path: str) -> Mount | None:
+        return self.stack[-1] if path == self.path and self.stack else None
+
+    def umount(self, path: bytes, flags: int = 0) -> None:
+        assert path == os.fsencode(self.path)
+        self.stack.pop()
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(mounts, "top_at", self.top_at)
+        monkeypatch.setattr(syscalls, "umount", self.umount)
+
+
+SEAL = ("tmpfs", seal.NAME)
+SHARE = ("9p", "projects")
+
+
+@pytest.mark.parametrize(
+    ("stack", "left"),
+    [
+        ([], 0),
+        ([SHARE], 1),
+        ([SHARE, SEAL], 1),
+        ([SHARE, SEAL, SEAL], 1),
+        ([SEAL], 0),
+        ([SHARE, ("ext4", seal.NAME)], 2),
+        ([SHARE, SEAL, ("tmpfs", "another")], 3),
+    ],
+)
+def test_only_stale_seals_are_lifted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: list[tuple[str, str]], left: int
+) -> None:
+    kernel = Kernel(tmp_path, *stack)
+    kernel.install(monkeypatch)
+    assert seal.lift_stale(str(tmp_path)) == (left < len(stack))
+    assert len(kernel.stack) == left
+
+
+def test_a_seal_in_use_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = Kernel(tmp_path, SHARE, SEAL)
+    kernel.install(monkeypatch)
+    holder = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(UserError) as error:
+        seal.lift_stale(str(tmp_path))
+    assert error.value.code is Exit.MOUNT
+    assert len(kernel.stack) == 2
+    assert os.listdir("/proc/self/fd") == before
+    os.close(holder)
+
+
+@pytest.mark.parametrize(
+    ("stack", "root"),
+    [
+        ([], False), ([SHARE], True), ([("virtiofs", "p")], True), ([("ext4", "/dev/vda")], False),
+        ([SHARE, SEAL], False), ([("fuse.gitguardfs", "p")], False),
+    ],
+)  # fmt: skip
+def test_share_roots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: list[tuple[str, str]], root: bool
+) -> None:
+    Kernel(tmp_path, *stack).install(monkeypatch)
+    assert seal.is_share_root(str(tmp_path)) == root
+
+
+@pytest.fixture
+def area() -> Iterator[Path]:
+    """A directory that every user can reach."""
+    with TemporaryDirectory(dir="/var/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.parametrize(
+    ("parent", "source", "reachable"),
+    [
+        (0o755, 0o755, True),
+        (0o711, 0o701, True),
+        (0o755, 0o700, False),
+        (0o700, 0o777, False),
+        (0o750, 0o777, False),
+        (0o744, 0o777, False),
+    ],
+)
+def test_reachable_by_others(area: Path, parent: int, source: int, reachable: bool) -> None:
+    path = area / "parent/source"
+    path.mkdir(parents=True)
+    path.chmod(source)
+    path.parent.chmod(parent)
+    assert seal.is_reachable_by_others(str(path), os.geteuid()) == reachable
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")
+@pytest.mark.parametrize(
+    ("parent_owner", "parent_mode", "source_owner", "reachable"),
+    [
+        ((0, 0), 0o755, (1000, 1000), True),
+        ((1000, 1000), 0o700, (1000, 1000), True),
+        ((0, 1000), 0o710, (1000, 1000), True),
+        ((0, 0), 0o710, (1000, 1000), False),
+        ((0, 0), 0o700, (1000, 1000), False),
+    ],
+)
+def test_root_s_source_may_be_another_user_s(
+    area: Path,
+    parent_owner: tuple[int, int],
+    parent_mode: int,
+    source_owner: tuple[int, int],
+    reachable: bool,
+) -> None:
+    path = area / "parent/source"
+    path.mkdir(parents=True)
+    path.chmod(0o700)
+    os.chown(path, *source_owner)
+    path.parent.chmod(parent_mode)
+    os.chown(path.parent, *parent_owner)
+    assert seal.is_reachable_by_others(str(path), 0) == reachable
