@@ -64,6 +64,23 @@ class Backing:
             return False
         return self._exists(fd, b"refs") or self._exists(fd, b"commondir")
 
+    def has_repository_inside(self, fd: int) -> bool:
+        """Whether a directory directly within this one ``holds_repository``."""
+        with self._descriptors.with_room(lambda: os.scandir(_HERE % fd)) as entries:
+            directories = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        for name in directories:
+            inner = self.open_node(fd, name)
+            try:
+                if self.holds_repository(inner):
+                    return True
+            finally:
+                os.close(inner)
+        return False
+
+    def birth(self, fd: int) -> int:
+        """When an object was made, in nanoseconds; 0 where the file system does not tell."""
+        return syscalls.birth_ns(fd)
+
     def _exists(self, dir_fd: int, name: bytes) -> bool:
         try:
             self.stat_at(dir_fd, name)

@@ -45,8 +45,10 @@ class Judged:
     st: os.stat_result
     verdict: Verdict
     rule: str
-    fd: int
+    fd: int = -1
     """An O_PATH descriptor if judging needed one, which now is the caller's; otherwise -1."""
+    birth: int = 0
+    """When the object was made, in nanoseconds, if the descriptor is new; otherwise 0."""
 
 
 class Gate:
@@ -109,17 +111,17 @@ class Gate:
         if place.parent.verdict > verdict:
             verdict, rule = place.parent.verdict, place.parent.rule
         if not guard.on or verdict >= guard.git_verdict:
-            return Judged(st, verdict, rule, -1)
+            return Judged(st, verdict, rule)
         is_directory = S_ISDIR(st.st_mode)
         # A second name of .git: a hard link, or a folding that names.py does not know.
         if is_directory or st.st_nlink > 1 or not names.is_portable(place.name):
             if dotgit is True:
                 dotgit = self.dotgit(place.fd)
             if (st.st_dev, st.st_ino) == dotgit:
-                return Judged(st, guard.git_verdict, "git alias", -1)
+                return Judged(st, guard.git_verdict, "git alias")
         if not (is_directory and guard.forges):
-            return Judged(st, verdict, rule, -1)
-        return self._judge_directory(place, Judged(st, verdict, rule, -1))
+            return Judged(st, verdict, rule)
+        return self._judge_directory(place, Judged(st, verdict, rule))
 
     def _judge_directory(self, place: Place, so_far: Judged) -> Judged:
         st = so_far.st
@@ -132,9 +134,10 @@ class Gate:
             if (opened.st_dev, opened.st_ino) != (st.st_dev, st.st_ino):
                 os.close(fd)
                 raise stale()
+        verdict, rule = so_far.verdict, so_far.rule
         if self._backing.holds_repository(fd):
-            return Judged(st, self._guard.git_verdict, "repository", own)
-        return Judged(st, so_far.verdict, so_far.rule, own)
+            verdict, rule = self._guard.git_verdict, "repository"
+        return Judged(st, verdict, rule, own, self._backing.birth(own) if own >= 0 else 0)
 
     def allowed(self, place: Place, st: os.stat_result) -> None:
         """Refuse to remove or move an entry that is guarded in any way."""
@@ -145,11 +148,16 @@ class Gate:
             raise self._refused(judged.rule, place)
 
     def movable(self, place: Place, fd: int, st: os.stat_result) -> None:
-        """Refuse to move a repository's root: its relative ``gitdir:`` would point elsewhere."""
+        """Refuse to move a directory with a repository in it.
+
+        A relative ``gitdir:``, in it or pointing to it, would lead elsewhere.
+        """
         if not self._guard.on or not S_ISDIR(st.st_mode):
             return
         if any(self._guard.is_dotgit(entry) for entry in self._backing.names(fd)):
             raise self._refused("repository root", place)
+        if self._guard.forges and self._backing.has_repository_inside(fd):
+            raise self._refused("holds a repository", place)
 
     def admit(
         self, place: Place, is_directory: bool, locks: dict[int, int], leaving: bytes = b""

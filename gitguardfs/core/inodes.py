@@ -32,8 +32,8 @@ class Node:
     """One object of the source, as one of its two views."""
 
     __slots__ = (
-        "detached", "dev", "fd", "id", "ino", "kind", "lookups", "name", "open_fds", "parent",
-        "rule", "size", "told", "verdict",
+        "birth", "detached", "dev", "fd", "id", "ino", "kind", "lookups", "name", "open_fds",
+        "parent", "rule", "size", "told", "verdict",
     )  # fmt: skip
 
     def __init__(self, node_id: int, st: os.stat_result, verdict: Verdict, rule: str) -> None:
@@ -43,6 +43,8 @@ class Node:
         self.kind = S_IFMT(st.st_mode)
         self.verdict = verdict
         self.rule = rule
+        self.birth = 0
+        """When the object was made (nanoseconds), if it was cheap to find out; otherwise 0."""
         self.lookups = 0
         self.parent: Node | None = None
         """With ``name`` the place where it was last seen; None when it has none any more."""
@@ -104,7 +106,13 @@ class InodeTable:
         return node if node is not None and node.matches(st) else None
 
     def see(
-        self, parent: Node, name: bytes, st: os.stat_result, verdict: Verdict, rule: str
+        self,
+        parent: Node,
+        name: bytes,
+        st: os.stat_result,
+        verdict: Verdict,
+        rule: str,
+        birth: int = 0,
     ) -> Node:
         """The node for what was just seen at ``name`` in ``parent``, made if it is new.
 
@@ -114,8 +122,12 @@ class InodeTable:
         if guarded:
             self.close_unguarded(st, verdict, rule)
         node = self.find(st, guarded)
+        if node is not None and birth and node.birth and birth != node.birth:
+            self.detach(node)  # the inode number was reused
+            node = None
         if node is None:
             node = self._add(st, guarded, verdict, rule)
+            node.birth = birth
         node.parent = parent
         node.name = name
         if node.verdict < verdict and node.is_directory:

@@ -206,9 +206,11 @@ class Names(State):
             target = None
             with suppress(FileNotFoundError):
                 target = self._take(new, fds, moves=exchange)
-            self._admit_end(new, moved, locks, leaving=old)
+            # A plain rename takes its old name away; an exchange leaves both.
+            leaves = old.parent is new.parent and not exchange
+            self._gate.admit(new, S_ISDIR(moved.st_mode), locks, old_name if leaves else b"")
             if exchange and target is not None:
-                self._admit_end(old, target, locks, leaving=new)
+                self._gate.admit(old, S_ISDIR(target.st_mode), locks)
             self._backing.rename(old.fd, old_name, new.fd, new_name, flags)
             self._undo_if_dotgit(old, new, flags)
             self._note_rename(old, new, moved, target, exchange, fds)
@@ -225,12 +227,6 @@ class Names(State):
         if moves:
             self._gate.movable(place, fd, st)
         return st
-
-    def _admit_end(
-        self, place: Place, arriving: os.stat_result, locks: dict[int, int], leaving: Place
-    ) -> None:
-        gone = leaving.name if leaving.parent is place.parent else b""
-        self._gate.admit(place, S_ISDIR(arriving.st_mode), locks, gone)
 
     def _undo_if_dotgit(self, old: Place, new: Place, flags: int) -> None:
         exchange = flags & syscalls.RENAME_EXCHANGE

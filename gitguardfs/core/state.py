@@ -70,7 +70,9 @@ class State:
                 os.close(judged.fd)
             self.inodes.close_unguarded(st, judged.verdict, judged.rule)
             return None
-        node = self.inodes.see(place.parent, place.name, st, judged.verdict, judged.rule)
+        node = self.inodes.see(
+            place.parent, place.name, st, judged.verdict, judged.rule, judged.birth
+        )
         if judged.fd >= 0:
             self._descriptors.keep(node, judged.fd)
         return node

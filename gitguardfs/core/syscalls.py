@@ -10,6 +10,8 @@ RENAME_EXCHANGE = 2
 RENAME_WHITEOUT = 4
 
 AT_FDCWD = -100
+AT_EMPTY_PATH = 0x1000
+STATX_BTIME = 0x800
 UTIME_OMIT = (1 << 30) - 2
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
@@ -43,6 +45,27 @@ def _timespec(nanoseconds: int | None) -> _Timespec:
     if nanoseconds is None:
         return _Timespec(0, UTIME_OMIT)
     return _Timespec(*divmod(nanoseconds, 10**9))
+
+
+class _Statx(ctypes.Structure):
+    # struct statx of <linux/stat.h>, up to stx_btime.
+    _fields_ = (
+        ("stx_mask", ctypes.c_uint32),
+        ("_before", ctypes.c_uint8 * 76),
+        ("btime_sec", ctypes.c_int64),
+        ("btime_nsec", ctypes.c_uint32),
+        ("_rest", ctypes.c_uint8 * 164),
+    )
+
+
+def birth_ns(fd: int) -> int:
+    """When the object behind ``fd`` was made (statx(2), stx_btime); 0 if that is not known."""
+    result = _Statx()
+    if _libc.statx(fd, b"", AT_EMPTY_PATH, STATX_BTIME, ctypes.byref(result)) != 0:
+        return 0
+    if not result.stx_mask & STATX_BTIME:
+        return 0
+    return int(result.btime_sec) * 10**9 + int(result.btime_nsec)
 
 
 def mount(source: str, target: bytes, kind: str, flags: int, data: str = "") -> None:

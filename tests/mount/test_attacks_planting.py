@@ -1,0 +1,402 @@
+"""Attacks that assemble a repository or point git at one (rows P1 to P4, F1), and names (N).
+
+Each attack is first shown to work where nothing but the guard would stand against it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.attacks import Attack
+from tests.support.attacks_planting import FOLDED, PLANTING, race
+from tests.support.people import as_user
+from tests.support.repos import check_git_works, differences, git, metadata
+from tests.support.siege import Siege, act, siege
+
+RACE_ROUNDS = 250
+
+
+@pytest.fixture(scope="module")
+def field() -> Iterator[Siege]:
+    with siege() as ready:
+        yield ready
+
+
+@pytest.mark.parametrize("attack", PLANTING, ids=lambda attack: attack.id)
+def test_is_real(field: Siege, attack: Attack) -> None:
+    field.succeeds(attack)
+
+
+@pytest.mark.parametrize(
+    "attack", [attack for attack in PLANTING if attack.unguarded], ids=lambda attack: attack.id
+)
+def test_works_with_the_guard_off(field: Siege, attack: Attack) -> None:
+    field.succeeds_unguarded(attack)
+
+
+@pytest.mark.parametrize(
+    ("attack", "actor"),
+    [
+        pytest.param(attack, actor, id=f"{attack.id}-{actor}")
+        for attack in PLANTING
+        for actor in attack.actors
+    ],
+)
+def test_is_refused(field: Siege, attack: Attack, actor: str) -> None:
+    field.is_refused(attack, actor)
+
+
+# ------------------------------------------------------------------------ P: what stays free
+
+
+def _add_both(directory: Path, head: str, other: str) -> None:
+    directory.mkdir()
+    (directory / head).write_text("text\n")
+    (directory / other).mkdir()
+
+
+@pytest.mark.parametrize(("head", "other"), FOLDED)
+def test_p1_folded_names_count_as_head_and_refs(field: Siege, head: str, other: str) -> None:
+    project = field.project()
+    as_user(_add_both, field.through_bindfs(project) / "plain", head, other)
+    for actor in ("agent", "root"):
+        trap = field.through_guard(project) / f"trap-{actor}"
+        with pytest.raises(PermissionError) as refused:
+            act(actor, _add_both, trap, head, other)
+        assert refused.value.errno == errno.EACCES
+        assert os.listdir(project / trap.name) == [head]
+
+
+def _make_ordinary_trees(view: Path) -> None:
+    (view / "a").mkdir()
+    (view / "a/HEAD").write_text("")
+    (view / "a/objects").mkdir()
+    (view / "a/config").write_text("")
+    (view / "b").mkdir()
+    (view / "b/refs").mkdir()
+    (view / "b/commondir").write_text("")
+    (view / "b/objects").mkdir()
+    (view / "c").mkdir()
+    (view / "c/HEAD").mkdir()
+    (view / "c/refs").mkdir()
+    (view / "c/HEADS").write_text("")
+    (view / "c/refs.txt").write_text("")
+    (view / "c/HEAD.md").write_text("")
+    # Once one is gone, the other may come.
+    (view / "a/HEAD").unlink()
+    (view / "a/refs").mkdir()
+    (view / "b/refs").rmdir()
+    (view / "b/commondir").unlink()
+    (view / "b/HEAD").write_text("")
+    (view / "b/HEAD").rename(view / "b/head")
+
+
+def test_p1_ordinary_trees_are_not_hurt(field: Siege) -> None:
+    project = field.project()
+    as_user(_make_ordinary_trees, field.through_guard(project))
+
+
+@pytest.mark.parametrize("actor", ["agent", "root"])
+def test_p1_allow_bare_lifts_the_rule(field: Siege, actor: str) -> None:
+    project = field.project()
+    view = field.through_guard(project, "--allow-bare")
+    act(actor, _add_both, view / "trap", "HEAD", "refs")
+    assert act(actor, (view / "attic/bare.git/config").read_bytes)
+    with pytest.raises(PermissionError):
+        act(actor, (view / ".git/config").read_bytes)
+
+
+def _look(path: Path) -> tuple[int, int, int]:
+    state = os.lstat(path)
+    return state.st_mode, state.st_uid, state.st_gid
+
+
+@pytest.mark.parametrize("name", ["attic/bare.git", "store", ".git", "split/.git", "hollow/.git"])
+def test_p4_repositories_are_shown_guarded(field: Siege, name: str) -> None:
+    project = field.project()
+    kind = os.lstat(project / name).st_mode & 0o170000
+    for actor in ("agent", "fake root", "root"):
+        # In a user namespace root itself is not mapped and shows as the overflow id.
+        owner = 65534 if actor == "fake root" else 0
+        view = field.through_guard(project)
+        assert act(actor, _look, view / name) == (kind, owner, owner)
+        assert Path(name).name in act(actor, os.listdir, (view / name).parent)
+
+
+def test_p4_a_bare_repository_made_by_the_host_is_guarded_at_once(field: Siege) -> None:
+    """The guest has the directory open and cached as an ordinary one; no new open succeeds."""
+    project = field.project()
+    view = field.through_guard(project, "--cache-timeout=0")
+    as_user((view / "src/main.py").read_bytes)
+    git(project / "src", "init", "--quiet", "--bare", ".")
+    for name in ("config", "main.py"):
+        with pytest.raises(PermissionError) as refused:
+            as_user((view / "src" / name).read_bytes)
+        assert refused.value.errno == errno.EACCES
+
+
+@pytest.mark.parametrize("actor", ["agent", "root"])
+@pytest.mark.parametrize("two_guards", [False, True], ids=["one guard", "two guards"])
+def test_p3_two_processes_never_get_both(field: Siege, actor: str, two_guards: bool) -> None:
+    project = field.project()
+    bare = field.project()
+    _, _, both = act("host", race, bare, bare, 60)
+    assert both, "without a guard the race has to end with both"
+    view = field.through_guard(project)
+    second = field.through_guard(project, "--cache-timeout=0") if two_guards else view
+    heads, others, both = act(actor, race, view, second, RACE_ROUNDS)
+    assert both == []
+    assert heads + others == RACE_ROUNDS, "in some round neither came through"
+
+
+# ---------------------------------------------------------------------------------- N: names
+
+GIT_NAMES: tuple[bytes, ...] = tuple(
+    name if isinstance(name, bytes) else name.encode()
+    for name in (
+        # any case
+        ".git",
+        ".GIT",
+        ".Git",
+        ".giT",
+        # NTFS: trailing dots and spaces, streams, short names, backslashes
+        ".git.",
+        ".git ",
+        ".git . .",
+        ".git...",
+        ".GIT. ",
+        ".git:",
+        ".git::$INDEX_ALLOCATION",
+        ".git:stream",
+        ".git .:x",
+        ".git\\",
+        ".git\\config",
+        ".git. \\config",
+        "git~1",
+        "GIT~1",
+        "Git~1",
+        "git~1.",
+        "git~1 ",
+        "git~1::$INDEX_ALLOCATION",
+        "git~1\\config",
+        "foo\\.git",
+        "foo\\GIT~1",
+        "foo\\bar\\.git. .",
+        "\\.git",
+        "foo\\.git\\config",
+        # HFS+: ignorable code points and malformed UTF-8
+        ".g\u200cit",
+        "\u200d.git",
+        ".git\u200e",
+        ".g\u200fi\u202at",
+        ".\u202bgit",
+        ".gi\u202et",
+        "\u206a.GIT",
+        ".git\u206f",
+        "\ufeff.git",
+        ".git\ufeff",
+        b".git\xff",
+        b".GIT\x80abc",
+        b".g\xe2\x80\x8cit\xff",
+        # ext4 and f2fs with case folding: all default-ignorable code points
+        ".g\u00adit",
+        ".gi\u034ft",
+        ".git\u061c",
+        "\u180b.git",
+        ".g\u180eit",
+        ".g\u200bit",
+        ".git\u2060",
+        ".g\u2064it",
+        ".git\ufe0f",
+        ".\ufe00git",
+        ".gi\U000e0001t",
+        ".git\U000e0fff",
+    )
+)
+
+ORDINARY_NAMES: tuple[bytes, ...] = tuple(
+    name.encode()
+    for name in (
+        ".gitignore",
+        ".gitattributes",
+        ".gitmodules",
+        ".gitkeep",
+        ".gitconfig",
+        ".github",
+        ".gitlab-ci.yml",
+        ".git2",
+        ".git_",
+        ".git-x",
+        ".git~",
+        ".git~1",
+        ".git.x",
+        ".git.bak",
+        ".git x",
+        ".gitt",
+        ".gi",
+        "git",
+        "git.",
+        "git~0",
+        "git~2",
+        "git~10",
+        "git~1x",
+        "repo.git",
+        "..git",
+        "...git",
+        ".gi t",
+        " .git",
+        ".git\t",
+        "foo\\.gitx",
+        ".g\u0131t",
+        "\uff0e\uff47\uff49\uff54",
+        ".\uff27\uff29\uff34",
+    )
+)
+
+
+def _mkdir(spot: bytes, name: bytes) -> None:
+    os.mkdir(spot + b"/" + name)
+
+
+def _create(spot: bytes, name: bytes) -> None:
+    os.close(os.open(spot + b"/" + name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+
+
+def _rename_directory(spot: bytes, name: bytes) -> None:
+    os.rename(spot + b"/directory", spot + b"/" + name)
+
+
+def _rename_file(spot: bytes, name: bytes) -> None:
+    os.rename(spot + b"/file", spot + b"/" + name)
+
+
+def _link(spot: bytes, name: bytes) -> None:
+    os.link(spot + b"/file", spot + b"/" + name)
+
+
+def _symlink(spot: bytes, name: bytes) -> None:
+    os.symlink(b"file", spot + b"/" + name)
+
+
+def _mkfifo(spot: bytes, name: bytes) -> None:
+    os.mkfifo(spot + b"/" + name)
+
+
+MAKING = (_mkdir, _create, _rename_directory, _rename_file, _link, _symlink, _mkfifo)
+
+
+def _try_each(
+    spot: Path, names: tuple[bytes, ...], ways: tuple[Callable[[bytes, bytes], None], ...]
+) -> list[tuple[bytes, str, int | None]]:
+    """Make each name in each way; returns the errno of each, None where it was made."""
+    outcomes: list[tuple[bytes, str, int | None]] = []
+    for way in ways:
+        place = bytes(spot) + b"/" + way.__name__.encode()
+        for number, name in enumerate(names):
+            own = place + b"%d" % number
+            os.mkdir(own)
+            os.mkdir(own + b"/directory")
+            os.close(os.open(own + b"/file", os.O_CREAT | os.O_WRONLY))
+            try:
+                way(own, name)
+            except OSError as error:
+                outcomes.append((name, way.__name__, error.errno))
+            else:
+                assert name in os.listdir(own), (name, way.__name__)
+                outcomes.append((name, way.__name__, None))
+    return outcomes
+
+
+def test_n_every_spelling_can_be_made_without_the_guard(field: Siege) -> None:
+    spot = field.through_bindfs(field.project()) / "src"
+    outcomes = as_user(_try_each, spot, GIT_NAMES, MAKING)
+    assert [made for made in outcomes if made[2] is not None] == []
+
+
+@pytest.mark.parametrize("actor", ["agent", "fake root", "root"])
+def test_n_no_spelling_can_be_made(field: Siege, actor: str) -> None:
+    project = field.project()
+    spot = field.through_guard(project) / "src"
+    outcomes = act(actor, _try_each, spot, GIT_NAMES, MAKING)
+    assert [made for made in outcomes if made[2] != errno.EACCES] == []
+    left = {tuple(sorted(os.listdir(place))) for place in (project / "src").glob("_*")}
+    assert left == {("directory", "file")}
+
+
+@pytest.mark.parametrize("actor", ["agent", "root"])
+def test_n_ordinary_names_stay_usable(field: Siege, actor: str) -> None:
+    spot = field.through_guard(field.project()) / "src"
+    outcomes = act(actor, _try_each, spot, ORDINARY_NAMES, MAKING)
+    assert [made for made in outcomes if made[2] is not None] == []
+
+
+def _reach(directory: bytes, name: bytes) -> list[int | None]:
+    """Try to get at a directory ``name`` that holds a file ``inner``."""
+    path = directory + b"/" + name
+
+    def read() -> None:
+        with open(path + b"/inner") as file:
+            file.read()
+
+    def write() -> None:
+        with open(path + b"/new", "w") as file:
+            file.write("new")
+
+    def rename() -> None:
+        os.rename(path, directory + b"/away")
+
+    outcomes: list[int | None] = []
+    for step in (lambda: os.listdir(path), read, write, rename):
+        try:
+            step()
+        except OSError as error:
+            outcomes.append(error.errno)
+        else:
+            outcomes.append(None)
+    return outcomes
+
+
+@pytest.mark.parametrize("actor", ["agent", "fake root", "root"])
+def test_n_spellings_made_by_the_host_are_guarded(field: Siege, actor: str) -> None:
+    project = field.project()
+    for number, name in enumerate(GIT_NAMES):
+        place = bytes(project) + b"/%d/" % number + name
+        os.makedirs(place)
+        with open(place + b"/inner", "w") as file:
+            file.write("inside")
+        for path in (os.path.dirname(place), place, place + b"/inner"):
+            os.chown(path, 501, 20)
+    view = bytes(field.through_guard(project))
+    wrong = {}
+    for number, name in enumerate(GIT_NAMES):
+        outcomes = act(actor, _reach, view + b"/%d" % number, name)
+        if outcomes != [errno.EACCES] * 4:
+            wrong[name] = outcomes
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("actor", ["agent", "fake root", "root"])
+def test_n_another_name_of_the_same_object_is_guarded(field: Siege, actor: str) -> None:
+    """The host's ``.git`` file has a second link; git would not look at it, but it is the same."""
+    project = field.project()
+    (project / "split/alias").hardlink_to(project / "split/.git")
+    before = metadata(project)
+    plain = field.through_bindfs(project)
+    assert b"gitdir" in as_user((plain / "split/alias").read_bytes)
+    view = field.through_guard(project)
+    for step in (
+        (view / "split/alias").read_bytes,
+        (view / "split/alias").unlink,
+        lambda: (view / "split/alias").rename(view / "alias"),
+        lambda: os.truncate(view / "split/alias", 0),
+    ):
+        with pytest.raises(PermissionError) as refused:
+            act(actor, step)
+        assert refused.value.errno == errno.EACCES
+    assert differences(before, metadata(project)) == []
+    check_git_works(project)

@@ -1,0 +1,256 @@
+"""A small file system in memory on which reading and syncing the file ``slow`` has to wait.
+
+``python -m tests.support.slowfs MOUNTPOINT GATE``: such a request makes the file ``GATE.waiting``
+and is answered when ``GATE`` exists. It stands in for a server that has stopped answering, so
+that a test decides how long a call on the source takes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pyfuse3
+import pytest
+import trio
+from pyfuse3 import EntryAttributes, FileInfo, FUSEError, ReaddirToken, RequestContext
+
+T = TypeVar("T")
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SLOW = b"slow"
+CONTENT = b"worth waiting for\n" * 100
+LIMIT = 30.0
+"""Seconds after which something that does not happen is taken to hang."""
+
+
+def until(condition: Callable[[], T], what: str, limit: float = LIMIT) -> T:
+    """Wait until ``condition()`` is true and return it; AssertionError after ``limit``."""
+    deadline = time.monotonic() + limit
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"did not happen within {limit} s: {what}"
+        time.sleep(0.01)
+    return value
+
+
+@contextmanager
+def reachable_python() -> Iterator[str]:
+    """A Python that ordinary users can run and that has this one's packages.
+
+    The interpreter of the tests may lie in root's home. One of the same version elsewhere can
+    then use its packages.
+    """
+    if _runs(sys.executable):
+        yield sys.executable
+        return
+    other = f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    with tempfile.TemporaryDirectory(prefix="ggfs-python-", dir="/var/tmp") as directory:
+        Path(directory).chmod(0o755)
+        wrapper = Path(directory) / "python"
+        wrapper.write_text(
+            "#!/bin/sh\n"
+            f'PYTHONPATH="$PYTHONPATH:{":".join(packages)}" exec {other} "$@"\n'
+        )
+        wrapper.chmod(0o755)
+        if not os.path.exists(other) or not _runs(wrapper):
+            reason = f"{sys.executable} is out of reach of ordinary users"
+            if os.environ.get("CI") == "true":
+                pytest.fail(reason)
+            pytest.skip(reason)
+        yield str(wrapper)
+
+
+def _runs(python: str | Path) -> bool:
+    try:
+        done = subprocess.run(
+            [python, "-c", "import pyfuse3, trio, click"], user=1000, group=1000, extra_groups=[],
+            cwd="/", check=False, capture_output=True,
+        )
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+@contextmanager
+def open_fuse_device() -> Iterator[None]:
+    """Let ordinary users open /dev/fuse, as the rules of udev do and bare containers do not."""
+    before = stat.S_IMODE(os.stat("/dev/fuse").st_mode)
+    os.chmod("/dev/fuse", 0o666)
+    try:
+        yield
+    finally:
+        os.chmod("/dev/fuse", before)
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A slow file system in use."""
+
+    path: Path
+    gate: Path
+
+    def somebody_waits(self) -> bool:
+        """Whether a request has come to the gate."""
+        return self.gate.with_suffix(".waiting").exists()
+
+    def release(self) -> None:
+        """Let the requests that wait, and all later ones, through."""
+        self.gate.touch()
+
+
+@contextmanager
+def slowfs(path: Path, gate: Path) -> Iterator[Slow]:
+    """Mount it at ``path`` with the files ``slow`` and ``quick``, for all users."""
+    path.mkdir(exist_ok=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.slowfs", path, gate], cwd=REPOSITORY
+    )
+    slow = Slow(path, gate)
+    try:
+        until(lambda: process.poll() is not None or os.path.ismount(path), "slowfs is mounted")
+        yield slow
+    finally:
+        slow.release()
+        subprocess.run(["umount", "-l", path], check=False, capture_output=True)
+        try:
+            process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class SlowFiles(pyfuse3.Operations):
+    """One directory of files in memory."""
+
+    enable_writeback_cache = False
+
+    def __init__(self, gate: Path) -> None:
+        super().__init__()
+        self._gate = gate
+        self._names: dict[bytes, int] = {SLOW: 2, b"quick": 3}
+        self._content: dict[int, bytearray] = {2: bytearray(CONTENT), 3: bytearray(b"quick\n")}
+        self._owners: dict[int, tuple[int, int]] = {}
+        self._modes: dict[int, int] = {}
+
+    async def _pass_gate(self, inode: int) -> None:
+        if inode != self._names.get(SLOW):
+            return
+        self._gate.with_suffix(".waiting").touch()
+        while not self._gate.exists():
+            await trio.sleep(0.01)
+
+    def _attributes(self, inode: int) -> EntryAttributes:
+        entry = EntryAttributes()
+        is_root = inode == pyfuse3.ROOT_INODE
+        if not is_root and inode not in self._content:
+            raise FUSEError(errno.ENOENT)
+        entry.st_ino = inode
+        kind, mode = (stat.S_IFDIR, 0o777) if is_root else (stat.S_IFREG, 0o666)
+        entry.st_mode = kind | self._modes.get(inode, mode)
+        entry.st_uid, entry.st_gid = self._owners.get(inode, (0, 0))
+        entry.st_nlink = 1
+        entry.st_size = 0 if is_root else len(self._content[inode])
+        entry.entry_timeout = entry.attr_timeout = 0
+        return entry
+
+    async def getattr(self, inode: int, ctx: RequestContext | None = None) -> EntryAttributes:
+        return self._attributes(inode)
+
+    async def setattr(
+        self,
+        inode: int,
+        attr: EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        fh: int | None,
+        ctx: RequestContext,
+    ) -> EntryAttributes:
+        uid, gid = self._owners.get(inode, (0, 0))
+        if fields.update_uid:
+            uid = attr.st_uid
+        if fields.update_gid:
+            gid = attr.st_gid
+        self._owners[inode] = uid, gid
+        if fields.update_mode:
+            self._modes[inode] = stat.S_IMODE(attr.st_mode)
+        if fields.update_size:
+            content = self._content[inode]
+            content[:] = content[: attr.st_size].ljust(attr.st_size, b"\0")
+        return self._attributes(inode)
+
+    async def lookup(
+        self, parent_inode: int, name: bytes, ctx: RequestContext | None = None
+    ) -> EntryAttributes:
+        if name in (b".", b".."):
+            return self._attributes(pyfuse3.ROOT_INODE)
+        if name not in self._names:
+            raise FUSEError(errno.ENOENT)
+        return self._attributes(self._names[name])
+
+    async def opendir(self, inode: int, ctx: RequestContext) -> int:
+        return inode
+
+    async def readdir(self, fh: int, start_id: int, token: ReaddirToken) -> None:
+        for name, inode in sorted(self._names.items(), key=lambda item: item[1]):
+            if inode > start_id and not pyfuse3.readdir_reply(
+                token, name, self._attributes(inode), inode
+            ):
+                break
+
+    async def open(self, inode: int, flags: int, ctx: RequestContext) -> FileInfo:
+        return FileInfo(fh=inode)
+
+    async def create(
+        self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: RequestContext
+    ) -> tuple[FileInfo, EntryAttributes]:
+        inode = max(self._content) + 1
+        self._names[name] = inode
+        self._content[inode] = bytearray()
+        self._modes[inode] = stat.S_IMODE(mode)
+        return FileInfo(fh=inode), self._attributes(inode)
+
+    async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
+        if self._names.pop(name, None) is None:
+            raise FUSEError(errno.ENOENT)
+
+    async def read(self, fh: int, off: int, size: int) -> bytes:
+        await self._pass_gate(fh)
+        return bytes(self._content[fh][off : off + size])
+
+    async def write(self, fh: int, off: int, buf: bytes) -> int:
+        content = self._content[fh]
+        content.extend(bytes(max(0, off + len(buf) - len(content))))
+        content[off : off + len(buf)] = buf
+        return len(buf)
+
+    async def fsync(self, fh: int, datasync: bool) -> None:
+        await self._pass_gate(fh)
+
+    async def getxattr(self, inode: int, name: bytes, ctx: RequestContext) -> bytes:
+        raise FUSEError(errno.ENOSYS)
+
+    async def listxattr(self, inode: int, ctx: RequestContext) -> Sequence[bytes]:
+        raise FUSEError(errno.ENOSYS)
+
+
+def _main(path: str, gate: str) -> None:
+    options = {"fsname=slowfs", "allow_other", "default_permissions"}
+    pyfuse3.init(SlowFiles(Path(gate)), path, options)
+    try:
+        trio.run(pyfuse3.main)
+    finally:
+        pyfuse3.close(unmount=True)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
