@@ -64,11 +64,7 @@ def top_at(path: str) -> Mount | None:
     return next((m for m in reversed(listed()) if m.path == target), None)
 
 
-def containing(path: str) -> Mount | None:
-    """The mount that the resolved ``path`` lies in."""
-    target = os.fsencode(path).rstrip(b"/") + b"/"
-    inside = [m for m in listed() if target.startswith(m.path.rstrip(b"/") + b"/")]
-    if not inside:
-        return None
-    longest = max(len(m.path) for m in inside)
-    return [m for m in inside if len(m.path) == longest][-1]
+def of_device(device: int) -> Mount | None:
+    """A mount of the file system with this st_dev; None where st_dev is a volume's (btrfs)."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    return next((m for m in listed() if m.device == number), None)

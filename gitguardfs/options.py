@@ -159,14 +159,14 @@ _FLAGS = {
 _VALUES = {"git", "cache-timeout", "xattr", "audit-log", "fsname"}
 _LISTS = {"map", "deny", "protect", "hide"}
 
-_KERNEL = {"noatime", "nodiratime", "sync", "dirsync", "noexec", "allow_other"}
+_KERNEL = {"noatime", "sync", "dirsync", "noexec", "allow_other"}
 
 # Always on, meant for others who see the line, or already the case.
 _TOLERATED = {
     "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "group", "owner",
-    "suid", "nosuid", "dev", "nodev", "exec", "async", "atime", "diratime", "relatime",
-    "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime", "silent", "loud",
-    "default_permissions", "nonempty", "nomand", "noiversion", "symfollow",
+    "suid", "nosuid", "dev", "nodev", "exec", "async", "atime", "diratime", "nodiratime",
+    "relatime", "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime",
+    "silent", "loud", "default_permissions", "nonempty", "nomand", "noiversion", "symfollow",
 }  # fmt: skip
 _TOLERATED_PREFIXES = ("x-", "X-", "comment=", "subtype=", "setuid=")
 

@@ -47,9 +47,11 @@ class Files(Names):
                     self._drop_set_id(fd, st)
                 self._backing.truncate(fd, 0, writable=writes)
                 st = self._backing.stat(fd)
+                node.size = 0
+            # The size stays what the kernel believes until it asks again.
             told = digest(st)
             same = told == node.told
-            node.told, node.size = told, st.st_size
+            node.told = told
             handle = self.handles.add_file(FileHandle(node, fd, flags))
         except BaseException:
             os.close(fd)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from itertools import count
 
 from gitguardfs.core.inodes import Node
@@ -81,7 +82,8 @@ class HandleTable:
         handle = self.file(number)
         del self._files[number]
         handle.node.open_fds = tuple(fd for fd in handle.node.open_fds if fd != handle.fd)
-        os.close(handle.fd)
+        with suppress(OSError):  # the descriptor is gone whatever close(2) says
+            os.close(handle.fd)
 
     def release_directory(self, number: int) -> None:
         """Close a directory."""

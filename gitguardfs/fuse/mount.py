@@ -71,10 +71,8 @@ def _wants_seal(options: MountOptions, source: str, is_root: bool) -> bool:
         raise UserError("--seal needs root", "it mounts over the source")
     if options.seal is not None:
         return options.seal
-    top = mounts.top_at(source)
     # A seal is there only if a daemon left it; what it covers was worth sealing.
-    was_sealed = top is not None and top.source == seal.NAME
-    return is_root and (was_sealed or seal.is_share_root(source))
+    return is_root and (seal.is_sealed(source) or seal.is_share_root(source))
 
 
 def _advise(options: MountOptions, places: preflight.Places, is_root: bool, seal_it: bool) -> None:
@@ -107,11 +105,11 @@ def _serve(
     seal_it: bool,
     ready: Callable[[], None],
 ) -> None:
-    seal.lift_stale(places.source)
-    root_fd = os.open(places.source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    seal.check_free(places.source)
+    root_fd = seal.open_below(places.source)
     os.umask(0)
     tree = _tree(options, places, root_fd)
-    where = mounts.containing(places.source)
+    where = mounts.of_device(os.fstat(root_fd).st_dev)
     operations = Operations(
         tree,
         audit,
@@ -119,12 +117,12 @@ def _serve(
         is_local=where is None or where.is_local,
         invalidate=lambda node: pyfuse3.invalidate_inode(node, attr_only=True),
     )
-    sealed = _put_seal(places.source) if seal_it else None
+    sealed = _put_seal(places.source) if seal_it else seal.lift_stale(places.source)
     try:
         _init(operations, options, places)
     except BaseException:
         if sealed is not None:
-            sealed.lift()
+            sealed.give_up()
         raise
     audit.start()
     try:

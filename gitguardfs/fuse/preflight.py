@@ -53,7 +53,13 @@ def check(source: str, mountpoint: str, rules: Rules, is_root: bool) -> Places:
 def _check_system(is_root: bool) -> None:
     if not os.path.exists(FUSE_DEVICE):
         raise UserError(f"there is no {FUSE_DEVICE}", "modprobe fuse", Exit.SYSTEM)
-    if not is_root and shutil.which(FUSERMOUNT, path=_search_path()) is None:
+    if is_root:
+        return
+    if not os.access(FUSE_DEVICE, os.R_OK | os.W_OK):
+        raise UserError(
+            f"you may not use {FUSE_DEVICE}", f"ask root for: chmod 666 {FUSE_DEVICE}", Exit.SYSTEM
+        )
+    if shutil.which(FUSERMOUNT, path=_search_path()) is None:
         raise UserError(f"{FUSERMOUNT} is not installed", "install the package fuse3", Exit.SYSTEM)
 
 

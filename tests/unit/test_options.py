@@ -103,7 +103,7 @@ GENERIC: list[tuple[str, dict[str, Any]]] = [
     ("nomand,noiversion,symfollow", {}),
     ("default_permissions", {}), ("nonempty", {}),
     ("noatime", {"kernel": ["noatime"]}),
-    ("nodiratime,sync,dirsync,noexec", {"kernel": ["nodiratime", "sync", "dirsync", "noexec"]}),
+    ("nodiratime,sync,dirsync,noexec", {"kernel": ["sync", "dirsync", "noexec"]}),
     ("allow_other", {"kernel": ["allow_other"]}),
     ("x-systemd.automount,x-systemd.requires-mounts-for=/mnt/share", {}),
     ("x-systemd.device-timeout=5s,x-gvfs-hide,x-initrd.mount", {}),

@@ -1,0 +1,437 @@
+"""The host edits the same files at the same time, and the mount shows it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.mounting import Mounted, area, gitguardfs
+from tests.support.people import AGENT, as_user
+from tests.support.slowfs import until
+
+MARGIN = 5.0
+"""Seconds granted on top of the cache timeout; the machine may be busy."""
+
+LONG = 5.0
+"""A cache timeout that no test would outwait by accident."""
+
+ROUNDS = 300
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One directory as the host has it and as the guest sees it."""
+
+    host: Path
+    guest: Path
+    timeout: float
+    mounted: Mounted
+
+    def soon(self, condition: Callable[[], object], what: str) -> None:
+        """Within the cache timeout; at once if there is no cache."""
+        if self.timeout:
+            until(condition, what, self.timeout + MARGIN)
+        else:
+            assert condition(), f"not at once: {what}"
+
+
+def _pair(timeout: float) -> Iterator[Pair]:
+    with area() as here:
+        (here / "source").mkdir()
+        options = ("--cache-timeout", str(timeout))
+        with gitguardfs(here / "source", here / "view", *options) as mounted:
+            yield Pair(here / "source", mounted.path, timeout, mounted)
+
+
+@pytest.fixture(params=[0, 0.3], ids=["uncached", "cached"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    yield from _pair(request.param)
+
+
+@pytest.fixture
+def long_cached() -> Iterator[Pair]:
+    yield from _pair(LONG)
+
+
+def _names(path: Path) -> list[str]:
+    return sorted(os.listdir(path))
+
+
+# ------------------------------------------------------------------- Names and attributes
+
+
+def test_a_name_that_the_host_adds_appears(pair: Pair) -> None:
+    # Asked for before: the guest remembers that there is none.
+    assert not (pair.guest / "new").exists()
+    assert _names(pair.guest) == []
+    (pair.host / "new").write_text("text")
+    (pair.host / "directory").mkdir()
+    pair.soon((pair.guest / "new").exists, "the new name is found")
+    pair.soon(lambda: _names(pair.guest) == ["directory", "new"], "the new names are listed")
+    assert (pair.guest / "new").read_text() == "text"
+
+
+def test_a_name_that_the_host_removes_disappears(pair: Pair) -> None:
+    (pair.host / "file").write_text("text")
+    (pair.host / "directory/sub").mkdir(parents=True)
+    assert (pair.guest / "file").read_text() == "text"
+    assert _names(pair.guest / "directory") == ["sub"]
+    (pair.host / "file").unlink()
+    (pair.host / "directory/sub").rmdir()
+    (pair.host / "directory").rmdir()
+    pair.soon(lambda: not (pair.guest / "file").exists(), "the removed file is gone")
+    pair.soon(lambda: not (pair.guest / "directory/sub").exists(), "and the directory below")
+    pair.soon(lambda: _names(pair.guest) == [], "nothing is listed")
+    with pytest.raises(FileNotFoundError):
+        (pair.guest / "file").read_text()
+
+
+def test_a_name_that_the_host_changes_moves(pair: Pair) -> None:
+    (pair.host / "a/deep").mkdir(parents=True)
+    (pair.host / "a/deep/file").write_text("text")
+    assert (pair.guest / "a/deep/file").read_text() == "text"
+    assert not (pair.guest / "b").exists()
+    (pair.host / "a").rename(pair.host / "b")
+    pair.soon((pair.guest / "b").is_dir, "the new name of the directory")
+    pair.soon(lambda: not (pair.guest / "a").exists(), "the old name is gone")
+    assert (pair.guest / "b/deep/file").read_text() == "text"
+    (pair.guest / "b/deep/file").write_text("from the guest")
+    assert (pair.host / "b/deep/file").read_text() == "from the guest"
+
+
+def test_names_that_the_host_swaps_are_not_confused(pair: Pair) -> None:
+    for name in ("one", "two"):
+        (pair.host / name).write_text(name)
+        assert (pair.guest / name).read_text() == name
+    (pair.host / "one").rename(pair.host / "x")
+    (pair.host / "two").rename(pair.host / "one")
+    (pair.host / "x").rename(pair.host / "two")
+    pair.soon(lambda: (pair.guest / "one").read_text() == "two", "one has become two")
+    pair.soon(lambda: (pair.guest / "two").read_text() == "one", "two has become one")
+
+
+def test_a_name_that_becomes_another_type_is_seen_as_that(pair: Pair) -> None:
+    thing, seen = pair.host / "thing", pair.guest / "thing"
+    thing.write_text("file")
+    assert seen.read_text() == "file"
+    thing.unlink()
+    thing.mkdir()
+    (thing / "inside").write_text("text")
+    pair.soon(seen.is_dir, "it is a directory now")
+    assert _names(seen) == ["inside"]
+    (thing / "inside").unlink()
+    thing.rmdir()
+    thing.symlink_to("elsewhere")
+    pair.soon(seen.is_symlink, "it is a symlink now")
+    assert os.readlink(seen) == "elsewhere"
+    thing.unlink()
+    thing.write_text("file again")
+    pair.soon(lambda: seen.is_file() and not seen.is_symlink(), "it is a file again")
+    assert seen.read_text() == "file again"
+
+
+def test_attributes_that_the_host_changes_are_seen(pair: Pair) -> None:
+    file, seen = pair.host / "file", pair.guest / "file"
+    file.write_text("text")
+    os.stat(seen)
+    file.chmod(0o640)
+    pair.soon(lambda: seen.stat().st_mode & 0o777 == 0o640, "the mode")
+    os.utime(file, (1_000_000_000, 1_111_111_111))
+    pair.soon(lambda: seen.stat().st_mtime == 1_111_111_111, "the time")
+    os.chown(file, 4321, 8765)
+    pair.soon(lambda: seen.stat()[4:6] == (4321, 8765), "the owners")
+    file.write_text("a longer text")
+    pair.soon(lambda: seen.stat().st_size == 13, "the size")
+    os.truncate(file, 1)
+    pair.soon(lambda: seen.stat().st_size == 1, "the smaller size")
+    os.link(file, pair.host / "second")
+    pair.soon(lambda: seen.stat().st_nlink == 2, "the number of links")
+
+
+def test_a_symlink_that_the_host_points_elsewhere_leads_there(pair: Pair) -> None:
+    link, seen = pair.host / "link", pair.guest / "link"
+    for target in ("first", "the second, longer one", "3"):
+        (pair.host / "temporary").symlink_to(target)
+        (pair.host / "temporary").rename(link)
+        pair.soon(partial(_leads_to, seen, target), target)
+
+
+def _leads_to(link: Path, target: str) -> bool:
+    return os.path.lexists(link) and os.readlink(link) == target
+
+
+def test_permissions_that_the_host_takes_away_hold(pair: Pair) -> None:
+    (pair.host / "file").write_text("text")
+    (pair.host / "file").chmod(0o640)
+    os.chown(pair.host / "file", 0, AGENT)
+    agent = str(pair.guest / "file")
+    assert as_user(_readable, agent)
+    (pair.host / "file").chmod(0o000)
+    pair.soon(lambda: not as_user(_readable, agent), "no longer readable")
+
+
+def _readable(path: str) -> bool:
+    try:
+        with open(path):
+            return True
+    except PermissionError:
+        return False
+
+
+# ----------------------------------------------------------------------------- Content
+
+
+def test_a_file_opened_after_a_host_edit_shows_the_edit(long_cached: Pair) -> None:
+    """Sizes go up and down; the kernel's attributes are far from timing out."""
+    file, seen = long_cached.host / "file", long_cached.guest / "file"
+    stale = []
+    for turn in range(ROUNDS):
+        text = f"{turn} " * (1 + turn * 7919 % 3000)
+        file.write_text(text)
+        with open(seen) as opened:
+            size = os.fstat(opened.fileno()).st_size
+            if opened.read() != text or size != len(text):
+                stale.append(turn)
+    assert not stale
+
+
+def test_an_edit_that_keeps_the_size_is_shown_as_well(long_cached: Pair) -> None:
+    file, seen = long_cached.host / "file", long_cached.guest / "file"
+    file.write_text("----")
+    stale = []
+    for turn in range(ROUNDS):
+        text = f"{turn:04}"
+        with open(file, "r+") as edited:
+            edited.write(text)
+        if seen.read_text() != text:
+            stale.append(turn)
+    assert not stale
+
+
+def test_a_replaced_file_is_shown_within_the_timeout_and_never_mixed(pair: Pair) -> None:
+    """Editors write a new file and rename it over the old one."""
+    file, seen = pair.host / "file", pair.guest / "file"
+    file.write_text("version 0\n" * 1000)
+    assert seen.read_text() == "version 0\n" * 1000
+    for version in range(1, 6):
+        text = f"version {version}\n" * (1000 - 100 * version)
+        (pair.host / "temporary").write_text(text)
+        (pair.host / "temporary").rename(file)
+
+        def is_new(text: str = text) -> bool:
+            read = seen.read_text()
+            assert len(set(read.splitlines())) == 1, "old and new content mixed"
+            return read == text
+
+        pair.soon(is_new, f"version {version}")
+
+
+def test_a_file_replaced_by_the_host_stays_readable_for_who_has_it_open(pair: Pair) -> None:
+    file, seen = pair.host / "file", pair.guest / "file"
+    file.write_text("old")
+    with open(seen) as opened:
+        (pair.host / "temporary").write_text("new")
+        (pair.host / "temporary").rename(file)
+        pair.soon(lambda: seen.read_text() == "new", "the new file")
+        assert opened.read() == "old"
+
+
+def test_an_open_file_reads_on_as_the_host_appends(pair: Pair) -> None:
+    """As ``tail -f`` does."""
+    (pair.host / "log").write_text("line 0\n")
+    with open(pair.guest / "log") as follower:
+        assert follower.read() == "line 0\n"
+        for turn in range(1, 6):
+            with open(pair.host / "log", "a") as writer:
+                writer.write(f"line {turn}\n")
+            read = ""
+
+            def caught_up(turn: int = turn) -> bool:
+                nonlocal read
+                os.stat(pair.guest / "log")
+                read += follower.read()
+                return read == f"line {turn}\n"
+
+            pair.soon(caught_up, f"line {turn}")
+
+
+def test_what_the_guest_writes_is_on_the_host_when_write_returns(pair: Pair) -> None:
+    with open(pair.guest / "file", "wb", buffering=0) as file:
+        for turn in range(100):
+            file.write(b"%03d\n" % turn)
+            with open(pair.host / "file", "rb") as host:
+                content = host.read()
+            assert content.endswith(b"%03d\n" % turn)
+            assert len(content) == 4 * (turn + 1)
+        file.truncate(10)
+        assert (pair.host / "file").stat().st_size == 10
+
+
+APPEND = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
+for turn in range(500):
+    os.write(fd, f"{sys.argv[2]} {turn}\\n".encode())
+"""
+
+
+def test_lines_that_host_and_guest_append_at_once_are_all_there(pair: Pair) -> None:
+    (pair.host / "log").touch()
+    (pair.host / "log").chmod(0o666)
+    writers = [
+        subprocess.Popen([sys.executable, "-c", APPEND, path / "log", name])
+        for path, name in (
+            (pair.host, "host"), (pair.guest, "guest"), (pair.guest, "second"),
+        )
+    ]
+    while any(writer.poll() is None for writer in writers):
+        os.stat(pair.guest / "log")  # sizes on their way to the kernel while it writes
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    lines = (pair.host / "log").read_text().splitlines()
+    assert len(lines) == 1500
+    for name in ("host", "guest", "second"):
+        assert [line for line in lines if line.startswith(name)] == [
+            f"{name} {turn}" for turn in range(500)
+        ]
+
+
+def test_an_append_goes_behind_what_the_host_added_in_the_meantime(long_cached: Pair) -> None:
+    """With the two calls that a shell makes for ``>>``: no fstat, no lseek."""
+    (long_cached.host / "log").write_text("old\n")
+    assert (long_cached.guest / "log").stat().st_size == 4
+    with open(long_cached.host / "log", "a") as log:
+        log.write("from the host\n")
+    appended = os.open(long_cached.guest / "log", os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(appended, b"guest\n")
+        with open(long_cached.host / "log", "a") as log:
+            log.write("host again\n")
+        os.write(appended, b"guest again\n")
+    finally:
+        os.close(appended)
+    lines = (long_cached.host / "log").read_text().splitlines()
+    assert lines == ["old", "from the host", "guest", "host again", "guest again"]
+
+
+def test_who_appends_also_reads_what_the_host_added(pair: Pair) -> None:
+    """Nobody may see the own line where the host's is."""
+    (pair.host / "log").write_text("old\n")
+    appended = os.open(pair.guest / "log", os.O_RDWR | os.O_APPEND)
+    try:
+        for turn in range(10):
+            assert os.pread(appended, 1000, 0).startswith(b"old\n")
+            with open(pair.host / "log", "a") as log:
+                log.write(f"from the host {turn}\n")
+            os.write(appended, f"guest {turn}\n".encode())
+        written = (pair.host / "log").read_bytes()
+        assert len(written.splitlines()) == 21
+        pair.soon(lambda: os.pread(appended, 1000, 0) == written, "through the open file")
+        with open(pair.guest / "log", "rb") as again:
+            assert again.read() == written
+    finally:
+        os.close(appended)
+
+
+def test_appending_and_storing_through_a_mapping_do_not_mix(pair: Pair) -> None:
+    """Pages are written back through any open file, also through one that appends."""
+    path = pair.guest / "file"
+    path.write_bytes(b"0" * 10_000)
+    appended = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+            for turn in range(50):
+                letter = bytes([65 + turn % 26])
+                os.write(appended, b"a")
+                mapped[4096:4100] = letter * 4
+                mapped[9999:10_000] = letter
+                mapped.flush()
+                content = (pair.host / "file").read_bytes()
+                assert len(content) == 10_000 + turn + 1
+                assert content[4096:4100] == letter * 4
+                assert content[9999:] == letter + b"a" * (turn + 1)
+    finally:
+        os.close(appended)
+
+
+def test_a_mapping_shows_the_host_change_after_reopening(long_cached: Pair) -> None:
+    file, seen = long_cached.host / "file", long_cached.guest / "file"
+    for turn in range(20):
+        page = bytes([65 + turn]) * 8192
+        with open(file, "r+b" if turn else "wb") as edited:
+            edited.write(page)
+        with open(seen, "rb") as opened, _mapped(opened.fileno()) as mapped:
+            assert mapped[:] == page
+
+
+def _mapped(fd: int) -> mmap.mmap:
+    return mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
+
+
+def test_what_is_stored_through_a_mapping_reaches_the_host(pair: Pair) -> None:
+    (pair.guest / "file").write_bytes(bytes(8192))
+    with open(pair.guest / "file", "r+b") as file:
+        with mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED) as mapped:
+            mapped[4000:4010] = b"0123456789"
+            mapped.flush()
+            assert (pair.host / "file").read_bytes()[4000:4010] == b"0123456789"
+
+
+# ------------------------------------------------------------------------- Times (for make)
+
+
+def test_a_file_made_later_never_looks_older(pair: Pair) -> None:
+    """make compares times of files that were touched, created and written in turn."""
+    touched, made = pair.guest / "touched", pair.guest / "made"
+    for turn in range(100):
+        subprocess.run(["touch", touched], check=True) if turn % 10 == 0 else os.utime(touched)
+        made.unlink(missing_ok=True)
+        made.touch()
+        assert made.stat().st_mtime_ns >= touched.stat().st_mtime_ns, f"round {turn}"
+        os.utime(touched)
+        made.write_text(str(turn))
+        assert made.stat().st_mtime_ns >= touched.stat().st_mtime_ns, f"round {turn}"
+
+
+def test_a_file_that_the_host_touches_looks_newer_than_what_the_guest_made_before(
+    pair: Pair,
+) -> None:
+    for turn in range(20):
+        (pair.guest / "product").write_text(str(turn))
+        product = (pair.guest / "product").stat().st_mtime_ns
+        os.utime(pair.host / "product")
+        (pair.host / "origin").write_text(str(turn))
+        pair.soon(partial(_is_as_new, pair.guest / "origin", product), f"round {turn}")
+
+
+def _is_as_new(path: Path, time: int) -> bool:
+    return path.stat().st_mtime_ns >= time
+
+
+# -------------------------------------------------------------------------------- Listings
+
+
+def test_a_listing_under_way_survives_what_the_host_does(pair: Pair) -> None:
+    """What was there all the time is listed exactly once."""
+    for number in range(2000):
+        (pair.host / f"stays{number}").touch()
+        if number % 2:
+            (pair.host / f"goes{number}").touch()
+    seen = []
+    with os.scandir(pair.guest) as entries:
+        for count, entry in enumerate(entries):
+            seen.append(entry.name)
+            if count == 10:
+                for number in range(1, 2000, 2):
+                    (pair.host / f"goes{number}").unlink()
+                    (pair.host / f"comes{number}").touch()
+    stays = [name for name in seen if name.startswith("stays")]
+    assert sorted(stays) == sorted(f"stays{number}" for number in range(2000))
+    assert len(seen) == len(set(seen))

@@ -1,0 +1,574 @@
+"""From the command to the end of the daemon: background, readiness, signals, fstab, seal."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.mounting import REPOSITORY, Mounted, area, command, gitguardfs, unmount
+from tests.support.people import AGENT, as_user
+from tests.support.slowfs import CONTENT, open_fuse_device, reachable_python, slowfs, until
+
+LIMIT = 60
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+CLONE_NEWNS = 0x00020000
+SEAL = "gitguardfs-seal"
+
+
+@pytest.fixture
+def here() -> Iterator[Path]:
+    """``private`` is for root only, so that a source in it is in nobody's reach."""
+    with area() as path:
+        (path / "private").mkdir(mode=0o700)
+        (path / "private/source").mkdir()
+        (path / "private/source/file").write_text("text")
+        (path / "source").mkdir()
+        (path / "source/file").write_text("text")
+        (path / "view").mkdir()
+        try:
+            yield path
+        finally:
+            for name in ("view", "second", "source", "private/source"):
+                unmount(path / name)
+            for pid in _daemons(path):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _run(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT,
+        check=False, **more,
+    )  # fmt: skip
+
+
+def _daemons(here: Path) -> list[int]:
+    """The processes that have ``here`` on their gitguardfs command line."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            line = Path(f"/proc/{name}/cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if b"gitguardfs" in line and os.fsencode(here) + b"/" in line:
+            found.append(int(name))
+    return found
+
+
+def _mounts_at(path: Path) -> list[list[str]]:
+    """What is mounted at ``path``, lowest first: type and source."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line.split(" - ")[1].split()[:2] for line in lines if line.split()[4] == str(path)]
+
+
+def _ended(here: Path) -> None:
+    until(lambda: not _daemons(here), "the daemon ends")
+
+
+def _is_gone(pid: int) -> bool:
+    """Whether all it held is closed: it has ended, or only its parent's wait is missing.
+
+    The first thread is a zombie while others still hold the descriptors.
+    """
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state == "Z" and len(os.listdir(f"/proc/{pid}/task")) == 1
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def _kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: _is_gone(pid), "the daemon is gone")
+
+
+# ------------------------------------------------------------------------ Into the background
+
+
+def test_the_command_returns_when_the_mount_answers(here: Path) -> None:
+    """Captured pipes must be let go of: otherwise the caller waits for the daemon's end."""
+    done = _run(here / "private/source", here / "view")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (here / "view/file").read_text() == "text"
+    assert _mounts_at(here / "view") == [["fuse.gitguardfs", str(here / "private/source")]]
+    (pid,) = _daemons(here)
+    assert os.getsid(pid) == pid, "not in the session of the terminal"
+    assert os.readlink(f"/proc/{pid}/cwd") == "/", "holds no directory of the caller's"
+    assert [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in (0, 1, 2)] == ["/dev/null"] * 3
+
+
+def test_relative_paths_are_those_of_the_caller(here: Path) -> None:
+    done = _run("private/source", "view", "--audit-log", "private/audit", cwd=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (here / "view/file").read_text() == "text"
+    assert (here / "private/audit").exists()
+
+
+def test_umount_ends_the_daemon_and_leaves_nothing(here: Path) -> None:
+    assert _run(here / "private/source", here / "view", "--seal").returncode == 0
+    assert _mounts_at(here / "private/source") == [["tmpfs", SEAL]]
+    subprocess.run(["umount", here / "view"], check=True)
+    _ended(here)
+    assert _mounts_at(here / "view") == _mounts_at(here / "private/source") == []
+    assert os.listdir(here / "view") == []
+    assert (here / "private/source/file").read_text() == "text"
+
+
+def test_umount_ends_a_daemon_in_the_foreground_with_success(here: Path) -> None:
+    with gitguardfs(here / "private/source", here / "view") as mounted:
+        subprocess.run(["umount", mounted.path], check=True)
+        assert mounted.process.wait(LIMIT) == 0
+
+
+def test_a_lazy_umount_ends_the_daemon_when_the_last_user_is_gone(here: Path) -> None:
+    with gitguardfs(here / "private/source", here / "view") as mounted:
+        with open(mounted.path / "file") as file:
+            subprocess.run(["umount", "-l", mounted.path], check=True)
+            assert file.read() == "text"
+            assert mounted.alive()
+        assert mounted.process.wait(LIMIT) == 0
+
+
+def test_mounting_again_and_again_leaves_nothing_behind(here: Path) -> None:
+    for turn in range(5):
+        assert _run(here / "private/source", here / "view", "--seal").returncode == 0
+        (here / "view/file").write_text(str(turn))
+        subprocess.run(["umount", here / "view"], check=True)
+        _ended(here)
+        assert (here / "private/source/file").read_text() == str(turn)
+        assert _mounts_at(here / "private/source") == []
+
+
+# ------------------------------------------------------------------------------- Readiness
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_the_service_manager_is_told_when_the_mount_answers(here: Path, abstract: bool) -> None:
+    name = str(here / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind("\0" + name if abstract else name)
+        manager.settimeout(LIMIT)
+        process = subprocess.Popen(
+            command(here / "private/source", here / "view", "-f"),
+            env={**ENVIRONMENT, "NOTIFY_SOCKET": f"@{name}" if abstract else name},
+        )
+        try:
+            assert manager.recv(100).split(b"\n")[0] == b"READY=1"
+            assert (here / "view/file").read_text() == "text"
+        finally:
+            process.terminate()
+            assert process.wait(LIMIT) == 0
+
+
+@pytest.mark.parametrize("address", ["/nonexistent/socket", "@nobody-listens", ""])
+def test_a_service_manager_that_is_gone_does_no_harm(here: Path, address: str) -> None:
+    process = subprocess.Popen(
+        command(here / "private/source", here / "view", "-f"),
+        env={**ENVIRONMENT, "NOTIFY_SOCKET": address},
+    )
+    try:
+        until(lambda: os.path.ismount(here / "view"), "the mount answers")
+        assert (here / "view/file").read_text() == "text"
+    finally:
+        process.terminate()
+        assert process.wait(LIMIT) == 0
+
+
+def test_debug_prints_each_request(here: Path) -> None:
+    with gitguardfs(here / "private/source", here / "view", "-d") as mounted:
+        os.stat(mounted.path / "file")
+        assert "INIT" in _printed(mounted, "LOOKUP")
+
+
+def _printed(mounted: Mounted, word: str) -> str:
+    until(lambda: word in mounted.log.read_text(errors="replace"), f"{word} is printed")
+    return mounted.log.read_text(errors="replace")
+
+
+# --------------------------------------------------------------------------------- Signals
+
+READ = "import sys; sys.stdout.buffer.write(open(sys.argv[1], 'rb').read())"
+SYNC = "import os, sys; fd = os.open(sys.argv[1], os.O_RDWR); os.fsync(fd); print('synced')"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
+@pytest.mark.parametrize("program", [READ, SYNC], ids=["read", "fsync"])
+def test_a_signal_unmounts_after_the_requests_in_flight(
+    here: Path, number: signal.Signals, program: str
+) -> None:
+    """Who waits for a read or an fsync gets the answer, not an error."""
+    with slowfs(here / "slow", here / "gate") as slow:
+        with gitguardfs(slow.path, here / "view") as mounted:
+            waiting = subprocess.Popen(
+                [sys.executable, "-c", program, mounted.path / "slow"], stdout=subprocess.PIPE
+            )
+            try:
+                until(slow.somebody_waits, "a request is in flight")
+                mounted.process.send_signal(number)
+                _printed(mounted, number.name)
+                assert waiting.poll() is None
+                assert mounted.alive()
+            finally:
+                slow.release()
+                output, _ = waiting.communicate(timeout=LIMIT)
+            assert output == (CONTENT if program == READ else b"synced\n")
+            assert waiting.returncode == 0
+            assert mounted.process.wait(LIMIT) == 0
+            assert _mounts_at(mounted.path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
+def test_a_signal_ends_it_although_somebody_is_in_the_mount(
+    here: Path, number: signal.Signals
+) -> None:
+    with gitguardfs(here / "private/source", here / "view", "--seal") as mounted:
+        user = subprocess.Popen(["sleep", "100"], cwd=mounted.path)
+        try:
+            mounted.process.send_signal(number)
+            assert mounted.process.wait(LIMIT) == 0
+            assert _mounts_at(mounted.path) == _mounts_at(here / "private/source") == []
+        finally:
+            user.kill()
+            user.wait()
+
+
+def test_a_daemon_in_the_background_ends_on_sigterm(here: Path) -> None:
+    assert _run(here / "private/source", here / "view", "--seal").returncode == 0
+    (pid,) = _daemons(here)
+    os.kill(pid, signal.SIGTERM)
+    _ended(here)
+    assert _mounts_at(here / "view") == _mounts_at(here / "private/source") == []
+
+
+def test_a_hangup_of_the_terminal_does_not_end_it(here: Path) -> None:
+    """The shell that mounted is closed; the mount stays."""
+    shell = subprocess.run(
+        ["setsid", "-w", *command(here / "private/source", here / "view")], env=ENVIRONMENT,
+        timeout=LIMIT, check=True,
+    )
+    assert shell.returncode == 0
+    assert (here / "view/file").read_text() == "text"
+
+
+# -------------------------------------------------------------------------- mount(8), fstab
+
+
+def _in_own_mounts(function: Callable[..., None], here: Path) -> None:
+    """Call it where ``gitguardfs`` is installed in /usr/local/bin, for nobody else to see."""
+    launchers = here / "bin"
+    launchers.mkdir()
+    launcher = launchers / "gitguardfs"
+    launcher.write_text(
+        f'#!/bin/sh\nPYTHONPATH={REPOSITORY} exec {sys.executable} -m gitguardfs "$@"\n'
+    )
+    launcher.chmod(0o755)
+    as_user(_installed, function, here, launchers, uid=0)
+
+
+def _installed(function: Callable[..., None], here: Path, launchers: Path) -> None:
+    if ctypes.CDLL(None).unshare(CLONE_NEWNS) != 0:
+        raise AssertionError("unshare failed")
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    subprocess.run(["mount", "--bind", launchers, "/usr/local/bin"], check=True)
+    try:
+        function(here)
+    finally:
+        subprocess.run(["umount", "-l", here / "view"], check=False, capture_output=True)
+        _ended(here)
+
+
+def _mount(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["env", "-i", "/bin/mount", *arguments], capture_output=True, text=True, timeout=LIMIT,
+        check=False,
+    )  # fmt: skip
+
+
+def _owner(path: Path) -> tuple[int, int]:
+    st = path.stat()
+    return st.st_uid, st.st_gid
+
+
+def _mounts_by_type(here: Path) -> None:
+    os.chown(here / "source/file", 501, 20)
+    done = _mount(
+        "-t", "fuse.gitguardfs", here / "source", here / "view", "-o", "map=501/1000:@20/@1000,ro"
+    )
+    assert done.returncode == 0, done.stderr
+    assert _owner(here / "view/file") == (1000, 1000)
+    assert _mounts_at(here / "view") == [["fuse.gitguardfs", str(here / "source")]]
+    try:
+        (here / "view/new").touch()
+    except OSError as error:
+        assert error.errno == errno.EROFS
+    else:
+        raise AssertionError("ro was lost")
+    subprocess.run(["umount", here / "view"], check=True)
+
+
+def test_mount_8_mounts_it_by_its_type_with_an_empty_environment(here: Path) -> None:
+    _in_own_mounts(_mounts_by_type, here)
+
+
+FSTAB_OPTIONS = {
+    "of bindfs": "map=1000/1000:@1000/@1000,x-systemd.requires=/mnt/projects,_netdev,nofail,auto",
+    "short": "map=1000:1000",
+    "ours": "map=auto,git=readonly,cache-timeout=0,deny=.env,hide=secret*,xattr=ro,noatime,nofail",
+    "comma": r"map=501:1000\,@20:@50,defaults",
+    "generic": "defaults,rw,suid,dev,exec,nouser,async,noauto,x-gvfs-hide,comment=projects",
+}
+
+
+@pytest.mark.parametrize("options", FSTAB_OPTIONS.values(), ids=FSTAB_OPTIONS.keys())
+def test_a_line_of_fstab_mounts_it(here: Path, options: str) -> None:
+    (here / "fstab").write_text(f"{here}/source {here}/view fuse.gitguardfs {options} 0 0\n")
+    _in_own_mounts(_mounts_by_fstab, here)
+
+
+def _mounts_by_fstab(here: Path) -> None:
+    done = _mount("-T", here / "fstab", here / "view")
+    assert done.returncode == 0, done.stderr
+    assert (here / "view/file").read_text() == "text"
+    (daemon,) = _daemons(here)
+    subprocess.run(["umount", here / "view"], check=True)
+    until(lambda: _is_gone(daemon), "the daemon ends")
+
+
+def test_a_mistake_in_fstab_fails_the_mount_by_name(here: Path) -> None:
+    (here / "fstab").write_text(f"{here}/source {here}/view fuse.gitguardfs gti=hide 0 0\n")
+    _in_own_mounts(_fails_by_fstab, here)
+
+
+def _fails_by_fstab(here: Path) -> None:
+    done = _mount("-T", here / "fstab", here / "view")
+    assert done.returncode == 1
+    assert "unknown option 'gti=hide'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert _mounts_at(here / "view") == []
+
+
+def test_a_remount_through_mount_8_is_refused_by_name(here: Path) -> None:
+    _in_own_mounts(_remounts, here)
+
+
+def _remounts(here: Path) -> None:
+    mount = ("-t", "fuse.gitguardfs", here / "source", here / "view")
+    assert _mount(*mount).returncode == 0
+    done = _mount(*mount, "-o", "remount,ro")
+    assert done.returncode != 0
+    assert "remount is not supported" in done.stderr
+    assert (here / "view/file").read_text() == "text"
+
+
+# ------------------------------------------------------------------------- An ordinary user
+
+
+def _write(path: str) -> None:
+    with open(path, "w") as file:
+        file.write("by the user")
+
+
+def test_an_ordinary_user_can_guard_a_directory_for_himself(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("source", "source/file", "view"):
+        os.chown(here / name, AGENT, AGENT)
+    (here / "source/.git").mkdir()
+    with reachable_python() as python, open_fuse_device():
+        monkeypatch.setattr(sys, "executable", python)
+        done = _run(
+            here / "source", here / "view", user=AGENT, group=AGENT, extra_groups=[], cwd="/"
+        )
+        assert done.returncode == 0, done.stderr
+        first = done.stderr.splitlines()[0]
+        assert first.startswith("gitguardfs: warning: not root"), done.stderr
+        view = str(here / "view")
+        as_user(_write, f"{view}/file")
+        assert (here / "source/file").read_text() == "by the user"
+        with pytest.raises(PermissionError):
+            as_user(os.listdir, f"{view}/.git")
+        with pytest.raises(PermissionError):
+            as_user(os.mkdir, f"{view}/.GIT")
+        with pytest.raises(PermissionError):
+            as_user(os.chown, f"{view}/file", 0, -1)
+        with pytest.raises(PermissionError):
+            as_user(os.listdir, view, uid=2000)
+        with pytest.raises(PermissionError):
+            os.listdir(view)  # not even root
+        subprocess.run(
+            ["fusermount3", "-u", view], user=AGENT, group=AGENT, extra_groups=[], check=True
+        )
+        _ended(here)
+
+
+def test_an_ordinary_user_cannot_seal(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.chown(here / "view", AGENT, AGENT)
+    with reachable_python() as python, open_fuse_device():
+        monkeypatch.setattr(sys, "executable", python)
+        done = _run(
+            here / "source", here / "view", "--seal",
+            user=AGENT, group=AGENT, extra_groups=[], cwd="/",
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("gitguardfs: --seal needs root")
+
+
+# ---------------------------------------------------------------------------------- The seal
+
+
+def test_an_ordinary_directory_stays_open_and_the_user_is_told(here: Path) -> None:
+    done = _run(here / "source", here / "view")
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"gitguardfs: warning: {here}/source stays open to other users")
+    assert "--seal" in line
+    assert (here / "source/file").read_text() == "text"
+
+
+def test_nobody_is_warned_of_a_source_that_only_root_can_reach(here: Path) -> None:
+    done = _run(here / "private/source", here / "view")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (here / "private/source/file").read_text() == "text", "and it is not sealed"
+
+
+@pytest.mark.parametrize("option", [("--seal",), ("-o", "seal")])
+def test_the_seal_covers_the_source_while_it_is_guarded(
+    here: Path, option: tuple[str, ...]
+) -> None:
+    (here / "source").chmod(0o777)
+    with gitguardfs(here / "source", here / "view", *option):
+        assert (here / "view/file").read_text() == "text"
+        assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
+        with pytest.raises(PermissionError):
+            as_user(os.listdir, str(here / "source"))
+        assert os.listdir(here / "source") == [], "empty for root as well"
+        with pytest.raises(OSError):
+            (here / "source/new").touch()
+        (here / "view/new").touch()
+    assert sorted(os.listdir(here / "source")) == ["file", "new"]
+
+
+def test_a_second_guard_over_a_sealed_source_is_refused(here: Path) -> None:
+    with gitguardfs(here / "source", here / "view", "--seal"):
+        for options in ((), ("--seal",), ("--no-seal",)):
+            done = _run(here / "source", here / "second", *options)
+            assert done.returncode == 32, done.stderr
+        (here / "second").mkdir()
+        for options in ((), ("--seal",), ("--no-seal",)):
+            done = _run(here / "source", here / "second", *options)
+            assert done.returncode == 32, done.stderr
+            line = done.stderr.splitlines()[-1]
+            assert line.startswith("gitguardfs: "), done.stderr
+            assert "sealed" in line
+            assert "Traceback" not in done.stderr
+            assert _mounts_at(here / "second") == []
+        assert (here / "view/file").read_text() == "text"
+        assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
+
+
+def test_a_sealed_source_stays_closed_after_a_crash_and_opens_with_the_next_guard(
+    here: Path,
+) -> None:
+    """The restart needs no --seal: what a seal was left on was worth sealing."""
+    _crash_sealed(here)
+    assert os.listdir(here / "source") == []
+    with pytest.raises(OSError) as caught:
+        os.listdir(here / "view")
+    assert caught.value.errno == errno.ENOTCONN
+    done = _run(here / "source", here / "view")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (here / "view/file").read_text() == "text"
+    assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
+    assert len(_mounts_at(here / "view")) == 1
+    subprocess.run(["umount", here / "view"], check=True)
+    _ended(here)
+    assert (here / "source/file").read_text() == "text"
+
+
+def _crash_sealed(here: Path) -> None:
+    assert _run(here / "source", here / "view", "--seal").returncode == 0
+    (pid,) = _daemons(here)
+    _kill(pid)
+    assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
+
+
+def test_a_restart_that_fails_leaves_the_seal_of_the_crashed_daemon(here: Path) -> None:
+    """Otherwise the raw share would be open, and no view there to use instead."""
+    _crash_sealed(here)
+    done = _run(here / "source", here / "view", "-o", "fsname=" + "x" * 5000)
+    assert done.returncode == 32, done.stderr
+    assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
+
+
+SPY = """
+import os, sys
+reached = 0
+print("watching", flush=True)
+while not os.path.exists(sys.argv[2]):
+    try:
+        os.close(os.open(sys.argv[1], os.O_RDONLY))
+        reached += 1
+    except OSError:
+        pass
+print(reached)
+"""
+
+
+def test_a_restart_never_opens_the_raw_share_for_a_moment(here: Path) -> None:
+    """A descriptor of the share that an agent gets hold of then would last for good."""
+    _crash_sealed(here)
+    spy = subprocess.Popen(
+        [sys.executable, "-c", SPY, here / "source/file", here / "stop"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert spy.stdout is not None
+    try:
+        assert spy.stdout.readline() == "watching\n"
+        for _ in range(5):
+            assert _run(here / "source", here / "view").returncode == 0
+            (pid,) = _daemons(here)
+            _kill(pid)
+    finally:
+        (here / "stop").touch()
+        output, _ = spy.communicate(timeout=LIMIT)
+    assert int(output) == 0, f"the raw share was reached {output.strip()} times"
+
+
+def test_a_mount_that_fails_takes_its_seal_off_again(here: Path) -> None:
+    done = _run(here / "source", here / "view", "--seal", "-o", "fsname=" + "x" * 5000)
+    assert done.returncode == 32, done.stderr
+    assert _mounts_at(here / "source") == []
+    assert (here / "source/file").read_text() == "text"
+
+
+def test_one_source_can_be_shown_twice(here: Path) -> None:
+    with gitguardfs(here / "source", here / "view", "--cache-timeout", "0"):
+        with gitguardfs(
+            here / "source", here / "second", "--cache-timeout", "0", "--map", "501:1000"
+        ):
+            (here / "view/new").write_text("first")
+            assert (here / "second/new").read_text() == "first"
+            (here / "second/new").write_text("second")
+            assert (here / "view/new").read_text() == "second"
+        assert (here / "view/new").read_text() == "second"
+
+
+def test_a_view_can_be_the_source_of_another(here: Path) -> None:
+    """As when the host guards what it exports and the guest guards once more."""
+    (here / "source/.git").mkdir()
+    with gitguardfs(here / "source", here / "view"):
+        with gitguardfs(here / "view", here / "second", "--cache-timeout", "0") as second:
+            (second.path / "new").write_text("x" * 100_000)
+            assert (here / "source/new").stat().st_size == 100_000
+            assert sorted(os.listdir(second.path)) == [".git", "file", "new"]
+            with pytest.raises(PermissionError):
+                os.listdir(second.path / ".git")

@@ -1,0 +1,655 @@
+"""Each option has its effect on a real mount, on the command line and through -o."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.mounting import Mounted, area, bindfs, gitguardfs
+from tests.support.people import AGENT, as_user
+from tests.support.slowfs import open_fuse_device, reachable_python, until
+
+HOST_UID, HOST_GID = 501, 20
+MAP = "501/1000:@20/@1000"
+
+OTHER = 2000
+"""A second ordinary user of the guest, whose id no map mentions."""
+
+BOTH_WAYS = ["command line", "-o"]
+
+
+@pytest.fixture
+def here() -> Iterator[Path]:
+    with area() as path:
+        source = path / "source"
+        source.mkdir()
+        os.chown(source, HOST_UID, HOST_GID)
+        yield path
+
+
+@contextmanager
+def _mounted(here: Path, *options: str, **more: Any) -> Iterator[Mounted]:
+    with gitguardfs(here / "source", here / "view", *options, **more) as mounted:
+        yield mounted
+
+
+def _given(way: str, name: str, value: str | None = None) -> tuple[str, ...]:
+    """An option on the command line, or the same one in -o."""
+    if way == "-o":
+        return ("-o", name if value is None else f"{name}={value}")
+    return (f"--{name}",) if value is None else (f"--{name}", value)
+
+
+def _host_file(here: Path, name: str, text: str = "text", mode: int = 0o644) -> Path:
+    path = here / "source" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+    os.chown(path, HOST_UID, HOST_GID)
+    return path
+
+
+def _fails(number: int, function: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+    with pytest.raises(OSError) as caught:
+        function(*arguments, **named)
+    assert errno.errorcode[caught.value.errno or 0] == errno.errorcode[number]
+
+
+def _ids(path: Path) -> tuple[int, int]:
+    st = path.lstat()
+    return st.st_uid, st.st_gid
+
+
+# ------------------------------------------------------------------------------ Read-only
+
+
+@pytest.mark.parametrize("options", [("-r",), ("--read-only",), ("-o", "ro")])
+def test_read_only_lets_nobody_change_anything(here: Path, options: tuple[str, ...]) -> None:
+    _host_file(here, "file")
+    with _mounted(here, *options) as mounted:
+        file = mounted.path / "file"
+        assert file.read_text() == "text"
+        _fails(errno.EROFS, file.write_text, "x")
+        _fails(errno.EROFS, (mounted.path / "new").touch)
+        _fails(errno.EROFS, (mounted.path / "new").mkdir)
+        _fails(errno.EROFS, (mounted.path / "new").symlink_to, "file")
+        _fails(errno.EROFS, file.unlink)
+        _fails(errno.EROFS, file.rename, mounted.path / "other")
+        _fails(errno.EROFS, file.chmod, 0o600)
+        _fails(errno.EROFS, os.chown, file, 0, 0)
+        _fails(errno.EROFS, os.utime, file)
+        _fails(errno.EROFS, os.truncate, file, 0)
+        _fails(errno.EROFS, os.link, file, mounted.path / "link")
+        assert os.access(file, os.R_OK)
+        assert not os.access(file, os.W_OK)
+
+
+def test_read_only_holds_against_a_remount_by_root(here: Path) -> None:
+    """The daemon refuses as well: it is not the kernel's flag alone."""
+    _host_file(here, "file")
+    with _mounted(here, "-r") as mounted:
+        subprocess.run(["mount", "-i", "-o", "remount,rw", mounted.path], check=False)
+        _fails(errno.EROFS, (mounted.path / "new").touch)
+        _fails(errno.EROFS, (mounted.path / "file").write_text, "x")
+
+
+# -------------------------------------------------------------------- Extended attributes
+
+XATTRS_OFF = errno.EOPNOTSUPP
+
+
+def test_extended_attributes_are_off_by_default(here: Path) -> None:
+    file = _host_file(here, "file")
+    os.setxattr(file, "user.known", b"value")
+    with _mounted(here) as mounted:
+        seen = mounted.path / "file"
+        _fails(XATTRS_OFF, os.getxattr, seen, "user.known")
+        _fails(XATTRS_OFF, os.setxattr, seen, "user.new", b"x")
+        _fails(XATTRS_OFF, os.removexattr, seen, "user.known")
+        assert _listed_xattrs(seen) == []
+    assert os.listxattr(file) == ["user.known"]
+
+
+@pytest.mark.parametrize("way", BOTH_WAYS)
+def test_xattr_ro_shows_user_attributes_and_changes_none(here: Path, way: str) -> None:
+    file = _host_file(here, "file")
+    os.setxattr(file, "user.known", b"value")
+    os.setxattr(file, "trusted.known", b"value")
+    with _mounted(here, *_given(way, "xattr", "ro")) as mounted:
+        seen = mounted.path / "file"
+        assert os.listxattr(seen) == ["user.known"]
+        assert os.getxattr(seen, "user.known") == b"value"
+        _fails(errno.ENODATA, os.getxattr, seen, "user.absent")
+        _fails(errno.EROFS, os.setxattr, seen, "user.new", b"x")
+        _fails(errno.EROFS, os.removexattr, seen, "user.known")
+    assert os.getxattr(file, "user.known") == b"value"
+
+
+@pytest.mark.parametrize("way", BOTH_WAYS)
+def test_xattr_rw_serves_user_attributes_to_their_owner(here: Path, way: str) -> None:
+    file = _host_file(here, "file")
+    with _mounted(here, *_given(way, "xattr", "rw"), "--map", MAP) as mounted:
+        seen = str(mounted.path / "file")
+        as_user(os.setxattr, seen, "user.big", b"v" * 3000)
+        assert os.getxattr(file, "user.big") == b"v" * 3000
+        assert as_user(os.getxattr, seen, "user.big") == b"v" * 3000
+        assert as_user(os.listxattr, seen) == ["user.big"]
+        _fails(errno.EACCES, as_user, os.setxattr, seen, "user.other", b"x", uid=OTHER)
+        _fails(errno.EEXIST, as_user, os.setxattr, seen, "user.big", b"x", os.XATTR_CREATE)
+        _fails(errno.ENODATA, as_user, os.setxattr, seen, "user.none", b"x", os.XATTR_REPLACE)
+        as_user(os.removexattr, seen, "user.big")
+        assert os.listxattr(file) == []
+
+
+def _listed_xattrs(path: Path) -> list[str]:
+    """None can be said in two ways."""
+    try:
+        return os.listxattr(path)
+    except OSError as error:
+        assert error.errno == XATTRS_OFF
+        return []
+
+
+CAPABILITY = bytes.fromhex("0100000200040000000000000000000000000000")
+ACL = bytes.fromhex("02000000 01000600ffffffff 04000400ffffffff 20000400ffffffff")
+
+
+@pytest.mark.parametrize("policy", ["none", "ro", "rw"])
+def test_other_attributes_never_get_in_or_out(here: Path, policy: str) -> None:
+    """Not even for root: they carry ids, capabilities and labels of the share."""
+    file = _host_file(here, "file")
+    os.setxattr(file, "trusted.known", b"value")
+    os.setxattr(file, "security.capability", CAPABILITY)
+    before = sorted(os.listxattr(file))
+    with _mounted(here, "--xattr", policy) as mounted:
+        seen = mounted.path / "file"
+        for name, value in (
+            ("security.capability", CAPABILITY),
+            ("security.evil", b"x"),
+            ("trusted.known", b"x"),
+            ("trusted.new", b"x"),
+            ("system.posix_acl_access", ACL),
+            ("system.posix_acl_default", ACL),
+        ):
+            with pytest.raises(OSError):
+                os.setxattr(seen, name, value)
+            with pytest.raises(OSError):
+                os.getxattr(seen, name)
+            # The kernel says yes to removing an ACL that it knows to be absent.
+            with suppress(OSError):
+                os.removexattr(seen, name)
+        assert _listed_xattrs(seen) == []
+    assert sorted(os.listxattr(file)) == before
+    assert os.getxattr(file, "trusted.known") == b"value"
+    assert os.getxattr(file, "security.capability") == CAPABILITY
+
+
+# ------------------------------------------------------------------------------ Audit log
+
+
+def _refused(path: str) -> None:
+    with open(path, "w") as file:
+        file.write("x")
+
+
+def _lines(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("way", BOTH_WAYS)
+def test_each_refusal_is_a_line_of_the_audit_log(here: Path, way: str) -> None:
+    (here / "source").chmod(0o777)
+    (here / "source/sub").mkdir()
+    (here / "source/sub").chmod(0o777)
+    log = here / "audit.log"
+    options = ("--deny", "*.pem", *_given(way, "audit-log", str(log)))
+    with _mounted(here, *options) as mounted:
+        _fails(errno.EACCES, as_user, os.mkdir, str(mounted.path / "sub/.git"))
+        _fails(errno.EACCES, as_user, _refused, str(mounted.path / "key.PEM"))
+        _fails(errno.EACCES, os.mkdir, mounted.path / ".GIT ")
+        until(lambda: len(_lines(log)) == 3, "three lines")
+        assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    planted, key, spaced = _lines(log)
+    assert planted["operation"] == "mkdir"
+    assert planted["path"] == "sub/.git"
+    assert planted["rule"] == "git"
+    assert planted["uid"] == AGENT
+    assert planted["pid"] > 0
+    assert planted["time"].startswith("20")
+    assert planted["time"].endswith("Z")
+    assert (key["operation"], key["path"], key["rule"]) == ("create", "key.PEM", "--deny *.pem")
+    assert (spaced["uid"], spaced["pid"]) == (0, os.getpid())
+    assert spaced["command"] == Path("/proc/self/comm").read_text().rstrip("\n")
+
+
+def test_an_audit_log_that_is_there_is_kept_and_appended_to(here: Path) -> None:
+    log = here / "audit.log"
+    log.write_text("before\n")
+    with _mounted(here, "--audit-log", str(log)) as mounted:
+        _fails(errno.EACCES, os.mkdir, mounted.path / ".git")
+    before, line = log.read_text().splitlines()
+    assert before == "before"
+    assert json.loads(line)["path"] == ".git"
+
+
+def test_a_flood_of_refusals_neither_fills_the_log_nor_stops_the_mount(here: Path) -> None:
+    log = here / "audit.log"
+    expected = ("the audit log is short of",)
+    with _mounted(here, "--audit-log", str(log), expected=expected) as mounted:
+        for _ in range(20_000):
+            with suppress(PermissionError):
+                os.mkdir(mounted.path / ".git")
+        _host_file(here, "file")
+        assert (mounted.path / "file").read_text() == "text"
+        written = log.read_text().splitlines()
+        assert 100 <= len(written) < 5000, "limited, and yet not silent"
+
+        def told() -> bool:
+            with suppress(PermissionError):
+                os.mkdir(mounted.path / ".git")
+            return any("dropped" in line for line in _lines(log))
+
+        until(told, "what was left out is told of by a number")
+    lines = _lines(log)
+    dropped = sum(line.get("dropped", 0) for line in lines)
+    assert dropped + len(lines) <= 30_000
+    assert dropped >= 15_000
+
+
+def test_names_that_are_not_text_are_logged_as_one_line(here: Path) -> None:
+    log = here / "audit.log"
+    with _mounted(here, "--audit-log", str(log), "--deny", "*secret*") as mounted:
+        for name in (b"a\nsecret", b"\xff\xfesecret", b'"secret\\'):
+            _fails(errno.EACCES, os.mkdir, os.fsencode(mounted.path) + b"/" + name)
+    assert [line["path"] for line in _lines(log)] == ["a\nsecret", "\\xff\\xfesecret", '"secret\\']
+
+
+def test_a_full_disk_under_the_audit_log_hurts_nobody(here: Path) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    expected = ("audit log: No space left",)
+    with _mounted(here, "--audit-log", "/dev/full", expected=expected) as mounted:
+        for _ in range(10):
+            _fails(errno.EACCES, os.mkdir, mounted.path / ".git")
+        _host_file(here, "file")
+        assert (mounted.path / "file").read_text() == "text"
+
+
+# -------------------------------------------------------------------------- Cache timeout
+
+
+@pytest.mark.parametrize("way", BOTH_WAYS)
+def test_cache_timeout_says_how_long_names_are_remembered(here: Path, way: str) -> None:
+    with _mounted(here, *_given(way, "cache-timeout", "3600")) as mounted:
+        assert not (mounted.path / "file").exists()
+        _host_file(here, "file")
+        assert not (mounted.path / "file").exists(), "remembered"
+    with _mounted(here, *_given(way, "cache-timeout", "0")) as mounted:
+        assert (mounted.path / "file").exists()
+        (here / "source/file").unlink()
+        assert not (mounted.path / "file").exists()
+
+
+# -------------------------------------------------------------------- More guarded names
+
+
+@pytest.mark.parametrize("way", BOTH_WAYS)
+def test_deny_shows_a_name_and_refuses_its_use(here: Path, way: str) -> None:
+    _host_file(here, "sub/.env", "secret")
+    _host_file(here, "sub/file")
+    options = (*_given(way, "deny", ".env"), *_given(way, "deny", "*.pem"))
+    with _mounted(here, *options) as mounted:
+        env = mounted.path / "sub/.env"
+        assert sorted(os.listdir(mounted.path / "sub")) == [".env", "file"]
+        assert stat.S_IMODE(env.lstat().st_mode) == 0
+        assert _ids(env) == (0, 0)
+        _fails(errno.EACCES, env.read_text)
+        _fails(errno.EACCES, env.write_text, "x")
+        _fails(errno.EACCES, env.unlink)
+        _fails(errno.EACCES, env.rename, mounted.path / "sub/x")
+        _fails(errno.EACCES, (mounted.path / "sub/file").rename, mounted.path / "sub/A.PEM")
+        _fails(errno.EACCES, (mounted.path / "new.pem").touch)
+        (mounted.path / "new.pem.txt").touch()
+    assert (here / "source/sub/.env").read_text() == "secret"
+
+
+@pytest.mark.parametrize("way", BOTH_WAYS)
+def test_protect_lets_a_name_be_read_and_not_changed(here: Path, way: str) -> None:
+    _host_file(here, ".husky/pre-commit", "hook")
+    (here / "source/sub").mkdir()
+    with _mounted(here, *_given(way, "protect", ".husky")) as mounted:
+        husky = mounted.path / ".husky"
+        hook = husky / "pre-commit"
+        assert os.listdir(husky) == ["pre-commit"]
+        assert hook.read_text() == "hook"
+        for change in (
+            lambda: hook.write_text("x"),
+            lambda: hook.unlink(),
+            lambda: hook.chmod(0o777),
+            lambda: os.truncate(hook, 0),
+            lambda: os.utime(hook),
+            lambda: (husky / "new").touch(),
+            lambda: husky.rename(mounted.path / "husky"),
+            lambda: (mounted.path / "sub/.husky").mkdir(),
+        ):
+            _fails(errno.EACCES, change)
+    assert (here / "source/.husky/pre-commit").read_text() == "hook"
+
+
+@pytest.mark.parametrize("way", BOTH_WAYS)
+def test_hide_makes_a_name_invisible_and_unusable(here: Path, way: str) -> None:
+    _host_file(here, "secrets/key", "secret")
+    _host_file(here, "file")
+    with _mounted(here, *_given(way, "hide", "secret*")) as mounted:
+        assert os.listdir(mounted.path) == ["file"]
+        _fails(errno.ENOENT, (mounted.path / "secrets").lstat)
+        _fails(errno.ENOENT, (mounted.path / "secrets/key").read_text)
+        with pytest.raises(OSError):
+            (mounted.path / "Secrets2").mkdir()
+        with pytest.raises(OSError):
+            (mounted.path / "file").rename(mounted.path / "secrets")
+    assert sorted(os.listdir(here / "source")) == ["file", "secrets"]
+
+
+@pytest.mark.parametrize("way", BOTH_WAYS)
+def test_git_policies(here: Path, way: str) -> None:
+    _host_file(here, ".git/config", "config")
+    with _mounted(here, *_given(way, "git", "readonly")) as mounted:
+        assert (mounted.path / ".git/config").read_text() == "config"
+        _fails(errno.EACCES, (mounted.path / ".git/config").write_text, "x")
+    with _mounted(here, *_given(way, "git", "hide")) as mounted:
+        assert os.listdir(mounted.path) == []
+        _fails(errno.ENOENT, (mounted.path / ".git/config").read_text)
+    with _mounted(here, *_given(way, "git", "off")) as mounted:
+        (mounted.path / ".git/config").write_text("changed")
+    assert (here / "source/.git/config").read_text() == "changed"
+
+
+@pytest.mark.parametrize("way", BOTH_WAYS)
+def test_allow_suid_keeps_what_is_stripped_otherwise(here: Path, way: str) -> None:
+    file = _host_file(here, "file", mode=0o6755)
+    with _mounted(here) as mounted:
+        assert stat.S_IMODE((mounted.path / "file").stat().st_mode) == 0o755
+        (mounted.path / "file").chmod(0o4755)
+        assert stat.S_IMODE(file.stat().st_mode) == 0o755
+    file.chmod(0o6755)
+    with _mounted(here, *_given(way, "allow-suid")) as mounted:
+        assert stat.S_IMODE((mounted.path / "file").stat().st_mode) == 0o6755
+        (mounted.path / "file").chmod(0o2755)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o2755
+
+
+def test_fsname_is_what_the_mount_table_shows(here: Path) -> None:
+    with _mounted(here, "-o", r"fsname=my\,projects") as mounted:
+        table = Path("/proc/self/mountinfo").read_text()
+        line = next(line for line in table.splitlines() if f" {mounted.path} " in line)
+        assert line.split(" - ")[1].split()[:2] == ["fuse.gitguardfs", "my,projects"]
+
+
+@pytest.mark.parametrize("option", ["noatime", "noexec", "sync", "dirsync"])
+def test_kernel_options_reach_the_kernel(here: Path, option: str) -> None:
+    with _mounted(here, "-o", option) as mounted:
+        table = Path("/proc/self/mountinfo").read_text()
+        line = next(line for line in table.splitlines() if f" {mounted.path} " in line)
+        assert option in line.replace(" - ", ",").replace(" ", ",").split(",")
+
+
+TIMES = ("nodiratime", "diratime", "atime", "relatime", "norelatime", "strictatime",
+         "nostrictatime", "lazytime", "nolazytime")  # fmt: skip
+
+
+@pytest.mark.parametrize("option", [*TIMES, "silent", "loud", "async", "rw", "_netdev", "nofail"])
+def test_what_mount_8_passes_on_is_accepted(here: Path, option: str) -> None:
+    """Access times are the source's own affair, the rest is meant for others."""
+    _host_file(here, "file")
+    with _mounted(here, "-o", option) as mounted:
+        assert (mounted.path / "file").read_text() == "text"
+
+
+@pytest.mark.parametrize("generic", ["suid,dev", "defaults", "suid,dev,exec,rw,relatime"])
+def test_the_view_is_always_nosuid_nodev_and_checks_permissions(here: Path, generic: str) -> None:
+    """mount.fuse3 adds suid and dev on its own."""
+    with _mounted(here, "-o", generic) as mounted:
+        table = Path("/proc/self/mountinfo").read_text()
+        line = next(line for line in table.splitlines() if f" {mounted.path} " in line)
+        for option in ("nosuid", "nodev", "default_permissions", "allow_other"):
+            assert option in line.replace(" ", ",").split(",")
+
+
+# ------------------------------------------------------------------------------- Id maps
+
+
+def _show(here: Path, *options: str) -> dict[str, tuple[int, int]]:
+    with _mounted(here, *options) as mounted:
+        return {name: _ids(mounted.path / name) for name in os.listdir(mounted.path)}
+
+
+MAPS = {
+    "bindfs": ("--map", "501/1000:@20/@1000"),
+    "bindfs through -o": ("-o", "map=501/1000:@20/@1000"),
+    "repeated": ("--map", "501/1000", "--map", "@20:@1000"),
+    "commas": ("--map", "501/1000,@20:@1000"),
+    "commas in -o": ("-o", r"map=501/1000\,@20:@1000"),
+    "both": ("--map", "501/1000", "-o", "map=@20:@1000"),
+}
+
+
+@pytest.mark.parametrize("options", MAPS.values(), ids=MAPS.keys())
+def test_each_spelling_of_a_map_shows_the_same_owners(
+    here: Path, options: tuple[str, ...]
+) -> None:
+    _host_file(here, "mapped")
+    os.chown(_host_file(here, "unmapped"), 77, 88)
+    assert _show(here, *options) == {"mapped": (1000, 1000), "unmapped": (77, 88)}
+
+
+def test_a_pair_of_numbers_maps_user_and_group(here: Path) -> None:
+    os.chown(_host_file(here, "file"), 501, 501)
+    assert _show(here, "--map", "501:1000")["file"] == (1000, 1000)
+
+
+def test_names_stand_for_users_and_their_groups(here: Path) -> None:
+    """`nobody` and `games` are on every Debian."""
+    os.chown(_host_file(here, "file"), 5, 60)
+    os.chown(_host_file(here, "other"), 65534, 65534)
+    shown = _show(here, "--map", "games:www-data")
+    assert shown == {"file": (33, 33), "other": (65534, 65534)}
+    assert _show(here, "--map", "@games:@www-data")["file"] == (5, 33)
+    assert _show(here, "--map", "games/www-data:@games/@www-data")["file"] == (33, 33)
+
+
+@pytest.mark.parametrize("way", BOTH_WAYS)
+def test_map_auto_shows_the_owner_of_the_source_as_that_of_the_mount_point(
+    here: Path, way: str
+) -> None:
+    _host_file(here, "file")
+    os.chown(_host_file(here, "other"), 77, 88)
+    (here / "view").mkdir()
+    os.chown(here / "view", AGENT, 1001)
+    assert _show(here, *_given(way, "map", "auto")) == {"file": (AGENT, 1001), "other": (77, 88)}
+
+
+def test_chown_by_root_is_mapped_back(here: Path) -> None:
+    file = _host_file(here, "file")
+    with _mounted(here, "--map", MAP) as mounted:
+        seen = mounted.path / "file"
+        os.chown(seen, 0, 0)
+        assert _ids(file) == _ids(seen) == (0, 0)
+        os.chown(seen, 1000, 1000)
+        assert _ids(file) == (501, 20)
+        assert _ids(seen) == (1000, 1000)
+        os.chown(seen, OTHER, -1)
+        assert _ids(file) == (OTHER, 20)
+        assert _ids(seen) == (OTHER, 1000)
+        (mounted.path / "link").symlink_to("nowhere")
+        os.chown(mounted.path / "link", 1000, 1000, follow_symlinks=False)
+        assert _ids(here / "source/link") == (501, 20)
+
+
+def test_chown_by_others_is_refused(here: Path) -> None:
+    _host_file(here, "file")
+    with _mounted(here, "--map", MAP) as mounted:
+        file = str(mounted.path / "file")
+        _fails(errno.EPERM, as_user, os.chown, file, OTHER, -1)
+        _fails(errno.EPERM, as_user, os.chown, file, -1, OTHER)
+        _fails(errno.EPERM, as_user, os.chown, file, AGENT, -1, uid=OTHER)
+        as_user(os.chown, file, AGENT, -1)
+
+
+def test_an_id_that_has_no_place_on_the_share_is_refused(here: Path) -> None:
+    """On the share 501 is somebody else's, and would be shown as 1000."""
+    file = _host_file(here, "file")
+    (here / "source").chmod(0o777)
+    with _mounted(here, "--map", MAP) as mounted:
+        _fails(errno.EOVERFLOW, os.chown, mounted.path / "file", 501, -1)
+        _fails(errno.EOVERFLOW, os.chown, mounted.path / "file", -1, 20)
+        _fails(errno.EOVERFLOW, as_user, os.mkdir, str(mounted.path / "new"), uid=501)
+        _fails(errno.EOVERFLOW, as_user, _touch, str(mounted.path / "file2"), uid=501)
+        _fails(errno.EOVERFLOW, as_user, os.symlink, "x", str(mounted.path / "l"), uid=501)
+        assert os.listdir(mounted.path) == ["file"]
+    assert os.listdir(here / "source") == ["file"], "nothing half made is left"
+    assert _ids(file) == (501, 20)
+
+
+# -------------------------------------------------------------------------------- Creation
+
+
+def _touch(path: str, mode: int = 0o666) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+
+
+def _make_all(directory: str) -> None:
+    _touch(f"{directory}/file")
+    os.mkdir(f"{directory}/directory")
+    os.mkfifo(f"{directory}/fifo")
+    os.symlink("file", f"{directory}/link")
+    os.mknod(f"{directory}/node", stat.S_IFREG | 0o644)
+
+
+@pytest.mark.parametrize(
+    ("uid", "gid", "on_the_share"),
+    [(1000, 1000, (501, 20)), (1000, OTHER, (501, OTHER)), (OTHER, OTHER, (OTHER, OTHER)),
+     (0, 0, (0, 0)), (OTHER, 1000, (OTHER, 20))],
+)  # fmt: skip
+def test_what_is_made_belongs_to_who_made_it(
+    here: Path, uid: int, gid: int, on_the_share: tuple[int, int]
+) -> None:
+    (here / "source").chmod(0o777)
+    with _mounted(here, "--map", MAP) as mounted:
+        as_user(_make_all, str(mounted.path), uid=uid, gid=gid)
+        for name in ("file", "directory", "fifo", "link", "node"):
+            assert _ids(mounted.path / name) == (uid, gid), name
+            assert _ids(here / "source" / name) == on_the_share, name
+
+
+def test_a_set_gid_directory_hands_down_its_group(here: Path) -> None:
+    shared = here / "source/shared"
+    shared.mkdir()
+    os.chown(shared, HOST_UID, 4444)
+    shared.chmod(0o2777)
+    with _mounted(here, "--map", MAP) as mounted:
+        as_user(_make_all, str(mounted.path / "shared"))
+        for name in ("file", "directory", "fifo", "link", "node"):
+            assert _ids(mounted.path / "shared" / name) == (1000, 4444), name
+        assert (mounted.path / "shared/directory").stat().st_mode & stat.S_ISGID
+        assert not (mounted.path / "shared/file").stat().st_mode & stat.S_ISGID
+
+
+def test_the_umask_of_the_creator_holds(here: Path) -> None:
+    (here / "source").chmod(0o777)
+    with _mounted(here) as mounted:
+        as_user(_touch, str(mounted.path / "file"), umask=0o027)
+        as_user(os.mkdir, str(mounted.path / "directory"), umask=0o077)
+        assert stat.S_IMODE((here / "source/file").stat().st_mode) == 0o640
+        assert stat.S_IMODE((here / "source/directory").stat().st_mode) == 0o700
+
+
+def test_others_are_kept_out_by_the_mapped_owners(here: Path) -> None:
+    _host_file(here, "private", mode=0o600)
+    _host_file(here, "group", mode=0o640)
+    with _mounted(here, "--map", MAP) as mounted:
+        private, group = str(mounted.path / "private"), str(mounted.path / "group")
+        assert as_user(_read, private) == "text"
+        _fails(errno.EACCES, as_user, _read, private, uid=OTHER)
+        _fails(errno.EACCES, as_user, _read, private, uid=501)
+        assert as_user(_read, group, uid=OTHER, groups=[1000]) == "text"
+        _fails(errno.EACCES, as_user, _read, group, uid=OTHER, groups=[20])
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+@pytest.fixture
+def ordinary_users_can_mount(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with reachable_python() as python, open_fuse_device():
+        monkeypatch.setattr(sys, "executable", python)
+        yield
+
+
+# -------------------------------------------------- A daemon that cannot change the owners
+
+
+@pytest.mark.usefixtures("ordinary_users_can_mount")
+def test_run_by_a_user_what_is_made_is_his_and_giving_away_is_refused(here: Path) -> None:
+    os.chown(here / "source", AGENT, AGENT)
+    (here / "view").mkdir()
+    os.chown(here / "view", AGENT, AGENT)
+    with _mounted(here, uid=AGENT) as mounted:
+        as_user(_make_all, str(mounted.path))
+        for name in ("file", "directory", "fifo", "link", "node"):
+            assert _ids(here / "source" / name) == (AGENT, AGENT), name
+        file = str(mounted.path / "file")
+        _fails(errno.EPERM, as_user, os.chown, file, OTHER, -1)
+        _fails(errno.EPERM, as_user, os.chown, file, -1, OTHER)
+
+
+# As QEMU's security_model=none: everything belongs to the user that QEMU runs as.
+ONE_OWNER = (
+    f"--force-user={HOST_UID}", f"--force-group={HOST_GID}", f"--create-for-user={HOST_UID}",
+    f"--create-for-group={HOST_GID}", "--chown-deny", "--chgrp-deny",
+)  # fmt: skip
+
+
+@contextmanager
+def _over_bindfs(here: Path, *options: str) -> Iterator[Mounted]:
+    (here / "raw").mkdir()
+    os.chown(here / "raw", HOST_UID, HOST_GID)
+    (here / "raw").chmod(0o777)
+    with bindfs(here / "raw", here / "source", *options):
+        with _mounted(here, "--map", MAP) as mounted:
+            yield mounted
+
+
+def test_a_share_with_one_owner_for_all_can_be_written_to(here: Path) -> None:
+    with _over_bindfs(here, *ONE_OWNER) as mounted:
+        as_user(_make_all, str(mounted.path))
+        for name in ("file", "directory", "fifo", "link", "node"):
+            assert _ids(mounted.path / name) == (1000, 1000), name
+        with open(mounted.path / "file", "w") as file:
+            file.write("text")
+        assert (here / "raw/file").read_text() == "text"
+
+
+def test_what_would_get_the_wrong_owner_is_not_made(here: Path) -> None:
+    """Refused by the share, and neither reported as done nor left half done."""
+    with _over_bindfs(here, "--chown-deny", "--chgrp-deny") as mounted:
+        path = str(mounted.path)
+        _fails(errno.EPERM, as_user, _touch, f"{path}/file")
+        _fails(errno.EPERM, as_user, os.mkdir, f"{path}/directory")
+        _fails(errno.EPERM, as_user, os.mkfifo, f"{path}/fifo")
+        _fails(errno.EPERM, as_user, os.symlink, "x", f"{path}/link")
+        assert os.listdir(path) == []
+        _fails(errno.EPERM, os.chown, mounted.path, OTHER, OTHER)
+    assert os.listdir(here / "raw") == []
