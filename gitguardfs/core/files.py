@@ -15,6 +15,8 @@ from gitguardfs.core.namespace import Names
 from gitguardfs.core.state import Caller
 from gitguardfs.core.view import Attributes, digest
 
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
 RACY_NS = 50_000_000
 """A file changed this recently may change again with the same time stamp (a clock tick is at
 most 10 ms): its pages are not kept."""
@@ -75,19 +77,34 @@ class Files(Names):
             if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
                 raise stale() from None
             raise
-        if not node.matches(self._backing.stat(fd)):
+        try:
+            if not node.matches(self._backing.stat(fd)):
+                raise stale()
+        except OSError:
             os.close(fd)
-            raise stale()
+            raise
         return fd
 
-    def write_offset(self, handle: FileHandle, offset: int) -> int | None:
+    def write_offset(self, handle: FileHandle, offset: int, length: int) -> int | None:
         """Where a write has to go; None for the end of the file.
 
         The kernel writes for O_APPEND where it believes the end to be, but the host may have
-        made the file longer. A page of a shared mapping that happens to be written back
-        through an append handle begins before that end.
+        made the file longer. So an append handle appends, unless it is used to write back a
+        page of somebody's shared mapping, which the kernel does not tell us apart.
         """
-        return None if handle.append and offset >= handle.node.size else offset
+        if not handle.append or self._is_mapped_page(handle.node, offset, length):
+            return offset
+        return None
+
+    def _is_mapped_page(self, node: Node, offset: int, length: int) -> bool:
+        # A shared writable mapping needs a file that is open for both, and keeps it open.
+        whole = length % PAGE == 0 or offset + length == node.size
+        return (
+            offset < node.size
+            and offset % PAGE == 0
+            and whole
+            and any(handle.node is node and handle.mappable for handle in self.handles.files())
+        )
 
     def wrote(self, handle: FileHandle, offset: int, length: int) -> None:
         """Note a write that the kernel counts as ``length`` bytes at ``offset``."""

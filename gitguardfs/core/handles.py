@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import count
 
@@ -17,7 +18,7 @@ from gitguardfs.core.inodes import Node
 class FileHandle:
     """An open file."""
 
-    __slots__ = ("append", "fd", "node", "synchronous", "tells_waiting", "writable")
+    __slots__ = ("append", "fd", "mappable", "node", "synchronous", "tells_waiting", "writable")
 
     def __init__(self, node: Node, fd: int, flags: int) -> None:
         self.node = node
@@ -25,6 +26,8 @@ class FileHandle:
         self.append = bool(flags & os.O_APPEND)
         self.synchronous = bool(flags & (os.O_SYNC | os.O_DSYNC))
         self.writable = flags & os.O_ACCMODE != os.O_RDONLY
+        self.mappable = flags & os.O_ACCMODE == os.O_RDWR
+        """Whether a shared writable mapping can be made of it."""
         self.tells_waiting = True
         """Whether the source's file system can say that a read would have to wait."""
 
@@ -69,6 +72,10 @@ class HandleTable:
             return self._files[number]
         except KeyError:
             raise _bad() from None
+
+    def files(self) -> Iterable[FileHandle]:
+        """All open files."""
+        return self._files.values()
 
     def directory(self, number: int) -> DirectoryHandle:
         """The open directory of that number; OSError(EBADF) if there is none."""

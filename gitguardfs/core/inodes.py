@@ -56,7 +56,7 @@ class Node:
         self.told = 0
         """A digest of (size, mtime, ctime) as the kernel was last told them."""
         self.size = 0
-        """The size that the kernel believes; what tells an append from a page written back."""
+        """The size that the kernel was last told or wrote up to."""
         self.detached = False
         """No longer what its (device, inode) means: unlinked, replaced or now guarded."""
 

@@ -107,6 +107,7 @@ def _serve(
 ) -> None:
     seal.check_free(places.source)
     root_fd = seal.open_below(places.source)
+    preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
     tree = _tree(options, places, root_fd)
     where = mounts.of_device(os.fstat(root_fd).st_dev)
@@ -117,7 +118,9 @@ def _serve(
         is_local=where is None or where.is_local,
         invalidate=lambda node: pyfuse3.invalidate_inode(node, attr_only=True),
     )
-    sealed = _put_seal(places.source) if seal_it else seal.lift_stale(places.source)
+    sealed = _put_seal(places.source) if seal_it else None
+    if sealed is None:
+        seal.lift_stale(places.source)
     try:
         _init(operations, options, places)
     except BaseException:
@@ -221,7 +224,7 @@ async def _session(mountpoint: str, ready: Callable[[], None]) -> None:
 
 
 async def _end_on_signal(task_status: trio.TaskStatus[None]) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         task_status.started()
         async for number in signals:
             log.info("%s: unmounting", signal.Signals(number).name)

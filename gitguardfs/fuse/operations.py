@@ -290,7 +290,7 @@ class Operations(pyfuse3.Operations):
     @handler(Guarded.HANDLE)
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         handle = self._tree.handles.file(fh)
-        offset = self._tree.write_offset(handle, off)
+        offset = self._tree.write_offset(handle, off, len(buf))
         if self._writes_at_once(handle, buf):
             done = backing.write(handle.fd, offset, buf)
         else:

@@ -20,6 +20,10 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where to look for programs: mount(8) gives its helpers no PATH."""
 
 
+DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
+"""What a FUSE mount without its daemon answers; the second while the daemon is still dying."""
+
+
 @dataclass(frozen=True)
 class Places:
     """The two directories, resolved."""
@@ -46,7 +50,7 @@ def check(source: str, mountpoint: str, rules: Rules, is_root: bool) -> Places:
             f"{source} and {mountpoint} lie inside one another",
             "choose a mount point outside of the source",
         )
-    _check_not_repository(source, real_source, rules)
+    _check_not_below_git(source, real_source, rules)
     return Places(real_source, real_mountpoint)
 
 
@@ -76,7 +80,7 @@ def _directory(path: str, what: str) -> str:
         raise UserError(f"no such {what}: {path}", hint, Exit.MOUNT) from None
     except OSError as error:
         hint = ""
-        if error.errno == errno.ENOTCONN:
+        if error.errno in DEAD:
             hint = f"it is a FUSE mount whose program is gone: umount -l {path}"
         raise UserError(f"{what} {path}: {error.strerror}", hint, Exit.MOUNT) from None
     if not S_ISDIR(st.st_mode):
@@ -105,7 +109,7 @@ def _clear_dead(mountpoint: str, is_root: bool) -> str:
         except OSError as error:
             top = mounts.top_at(path)
             ours = top is not None and top.fstype == mounts.FSTYPE
-            if error.errno != errno.ENOTCONN or not ours:
+            if error.errno not in DEAD or not ours:
                 return path
             _unmount(path, is_root)
         else:
@@ -128,27 +132,29 @@ def _inside(path: str, directory: str) -> bool:
     return os.path.commonpath([path, directory]) == directory
 
 
-def _check_not_repository(source: str, real: str, rules: Rules) -> None:
+def _check_not_below_git(source: str, real: str, rules: Rules) -> None:
     if rules.git is GitPolicy.OFF:
         return
     if any(names.is_dotgit(os.fsencode(part)) for part in real.split("/") if part):
         raise UserError(f"{source} is a .git or lies below one", "give the directory that holds it")
     path = real
-    while not rules.allow_bare:
-        if _looks_like_repository(path):
-            raise UserError(
-                f"{path} looks like a git repository itself (it holds HEAD and refs)",
-                "give a directory above it, or --allow-bare",
-            )
-        if path == "/":
-            break
+    while path != "/":
         path = os.path.dirname(path)
+        check_no_repository(path, path, rules)
 
 
-def _looks_like_repository(path: str) -> bool:
-    def has(name: str) -> bool:
-        return os.path.lexists(os.path.join(path, name))
+def check_no_repository(name: str, path: str, rules: Rules) -> None:
+    """Refuse a directory that git takes for a repository; ``name`` is how to call it."""
+    if rules.git is GitPolicy.OFF or rules.allow_bare:
+        return
+
+    def has(entry: str) -> bool:
+        return os.path.lexists(os.path.join(path, entry))
 
     head = os.path.join(path, "HEAD")
     is_file = has("HEAD") and (os.path.islink(head) or not os.path.isdir(head))
-    return is_file and (has("refs") or has("commondir"))
+    if is_file and (has("refs") or has("commondir")):
+        raise UserError(
+            f"{name} looks like a git repository itself (it holds HEAD and refs)",
+            "give a directory above it, or --allow-bare",
+        )

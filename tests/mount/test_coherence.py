@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mounting import Mounted, area, gitguardfs
+from tests.support.mounting import Mounted, area, gitguardfs, until
 from tests.support.people import AGENT, as_user
-from tests.support.slowfs import until
 
 MARGIN = 5.0
 """Seconds granted on top of the cache timeout; the machine may be busy."""
@@ -289,7 +288,9 @@ def test_lines_that_host_and_guest_append_at_once_are_all_there(pair: Pair) -> N
     writers = [
         subprocess.Popen([sys.executable, "-c", APPEND, path / "log", name])
         for path, name in (
-            (pair.host, "host"), (pair.guest, "guest"), (pair.guest, "second"),
+            (pair.host, "host"),
+            (pair.guest, "guest"),
+            (pair.guest, "second"),
         )
     ]
     while any(writer.poll() is None for writer in writers):

@@ -17,9 +17,17 @@ from typing import Any
 
 import pytest
 
-from tests.support.mounting import REPOSITORY, Mounted, area, bindfs, command, gitguardfs, unmount
-from tests.support.people import AGENT, as_user
-from tests.support.slowfs import open_fuse_device, reachable_python, until
+from tests.support.mounting import (
+    REPOSITORY,
+    Mounted,
+    area,
+    bindfs,
+    command,
+    gitguardfs,
+    unmount,
+    until,
+)
+from tests.support.people import AGENT, as_user, open_fuse_device, reachable_python
 
 USAGE, SYSTEM, MOUNT = 1, 2, 32
 LIMIT = 60
@@ -319,9 +327,7 @@ def test_a_user_who_may_not_open_the_device(here: Path) -> None:
 def test_a_mount_point_that_is_not_the_users(here: Path) -> None:
     os.chown(here / "view", 0, 0)
     (here / "view").chmod(0o755)
-    done = _run(
-        here / "source", here / "view", user=AGENT, group=AGENT, extra_groups=[], cwd="/"
-    )
+    done = _run(here / "source", here / "view", user=AGENT, group=AGENT, extra_groups=[], cwd="/")
     assert done.returncode == MOUNT
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith(f"gitguardfs: cannot mount at {here}/view")
@@ -382,9 +388,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize(("options", "pattern"), OPTIONS.values(), ids=OPTIONS.keys())
-def test_an_option_that_makes_no_sense(
-    here: Path, options: tuple[str, ...], pattern: str
-) -> None:
+def test_an_option_that_makes_no_sense(here: Path, options: tuple[str, ...], pattern: str) -> None:
     _refused(here, USAGE, pattern, here / "source", here / "view", *options)
 
 

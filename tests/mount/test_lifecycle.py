@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.mounting import REPOSITORY, Mounted, area, command, gitguardfs, unmount
-from tests.support.people import AGENT, as_user
-from tests.support.slowfs import CONTENT, open_fuse_device, reachable_python, slowfs, until
+from tests.support.mounting import REPOSITORY, Mounted, area, command, gitguardfs, unmount, until
+from tests.support.people import AGENT, as_user, open_fuse_device, reachable_python
+from tests.support.slowfs import CONTENT, slowfs
 
 LIMIT = 60
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -252,8 +252,10 @@ def test_a_daemon_in_the_background_ends_on_sigterm(here: Path) -> None:
 def test_a_hangup_of_the_terminal_does_not_end_it(here: Path) -> None:
     """The shell that mounted is closed; the mount stays."""
     shell = subprocess.run(
-        ["setsid", "-w", *command(here / "private/source", here / "view")], env=ENVIRONMENT,
-        timeout=LIMIT, check=True,
+        ["setsid", "-w", *command(here / "private/source", here / "view")],
+        env=ENVIRONMENT,
+        timeout=LIMIT,
+        check=True,
     )
     assert shell.returncode == 0
     assert (here / "view/file").read_text() == "text"

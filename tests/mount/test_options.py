@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.mounting import Mounted, area, bindfs, gitguardfs
-from tests.support.people import AGENT, as_user
-from tests.support.slowfs import open_fuse_device, reachable_python, until
+from tests.support.mounting import Mounted, area, bindfs, gitguardfs, until
+from tests.support.people import AGENT, as_user, open_fuse_device, reachable_python
 
 HOST_UID, HOST_GID = 501, 20
 MAP = "501/1000:@20/@1000"
@@ -445,9 +444,7 @@ MAPS = {
 
 
 @pytest.mark.parametrize("options", MAPS.values(), ids=MAPS.keys())
-def test_each_spelling_of_a_map_shows_the_same_owners(
-    here: Path, options: tuple[str, ...]
-) -> None:
+def test_each_spelling_of_a_map_shows_the_same_owners(here: Path, options: tuple[str, ...]) -> None:
     _host_file(here, "mapped")
     os.chown(_host_file(here, "unmapped"), 77, 88)
     assert _show(here, *options) == {"mapped": (1000, 1000), "unmapped": (77, 88)}

@@ -18,10 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mounting import Mounted, area, gitguardfs
-from tests.support.people import AGENT, as_user
+from tests.support.mounting import Mounted, area, gitguardfs, until
+from tests.support.people import AGENT, as_user, reachable_python
 from tests.support.repos import HOST_GID, HOST_UID, MAP, as_host, git
-from tests.support.slowfs import reachable_python, until
 
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 LIMIT = 120
@@ -52,9 +51,18 @@ class Desk:
     ) -> subprocess.CompletedProcess[str]:
         """Run a program as the guest's user."""
         done = subprocess.run(
-            arguments, cwd=cwd or self.guest, env=self.environment(**more), capture_output=True,
-            text=True, errors="replace", timeout=LIMIT, check=False, stdin=subprocess.DEVNULL,
-            user=AGENT, group=AGENT, extra_groups=[],
+            arguments,
+            cwd=cwd or self.guest,
+            env=self.environment(**more),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LIMIT,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            user=AGENT,
+            group=AGENT,
+            extra_groups=[],
         )
         if ok:
             assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
@@ -318,8 +326,11 @@ def test_sqlite_keeps_transactions_of_two_processes_apart(desk: Desk, journal: s
     python = needs("python3")
     writers = [
         subprocess.Popen(
-            [python, "-c", SQLITE_WRITER, desk.guest / "data.db", name], env=desk.environment(),
-            user=AGENT, group=AGENT, extra_groups=[],
+            [python, "-c", SQLITE_WRITER, desk.guest / "data.db", name],
+            env=desk.environment(),
+            user=AGENT,
+            group=AGENT,
+            extra_groups=[],
         )
         for name in ("one", "two")
     ]

@@ -11,16 +11,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 AREAS: list[str] = []
 """The areas that were made in this run; nothing may stay mounted in them."""
 
 START_LIMIT = 60.0
 STOP_LIMIT = 30.0
+LIMIT = 30.0
+"""Seconds after which something that does not happen is taken to hang."""
+
+T = TypeVar("T")
+
 MOUNTINFO = Path("/proc/self/mountinfo")
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -95,15 +101,24 @@ def gitguardfs(
     (work / "ready").chmod(0o777)
     ready.settimeout(START_LIMIT)
     environment = {
-        **os.environ, "NOTIFY_SOCKET": str(work / "ready"), "PYTHONPATH": str(REPOSITORY),
+        **os.environ,
+        "NOTIFY_SOCKET": str(work / "ready"),
+        "PYTHONPATH": str(REPOSITORY),
     }
     arguments = command(source, path, "-f", *options)
     if limit_nofile is not None:
         arguments = ["prlimit", f"--nofile={limit_nofile}:{limit_nofile}", *arguments]
     with open(work / "log", "wb") as log:
         process = subprocess.Popen(
-            arguments, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, cwd=cwd,
-            user=uid or None, group=uid or None, extra_groups=[] if uid else None,
+            arguments,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            cwd=cwd,
+            user=uid or None,
+            group=uid or None,
+            extra_groups=[] if uid else None,
         )
     mounted = Mounted(source, path, process, work / "log", list(expected))
     try:
@@ -155,3 +170,12 @@ def unmount(path: Path) -> None:
     """Take every mount off ``path``, also a dead one."""
     while any(line.split()[4] == str(path) for line in MOUNTINFO.read_text().splitlines()):
         subprocess.run(["umount", "-l", path], check=True, capture_output=True)
+
+
+def until(condition: Callable[[], T], what: str, limit: float = LIMIT) -> T:
+    """Wait until ``condition()`` is true and return it; AssertionError after ``limit``."""
+    deadline = time.monotonic() + limit
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"did not happen within {limit} s: {what}"
+        time.sleep(0.01)
+    return value

@@ -6,9 +6,17 @@ import ctypes
 import os
 import pickle
 import signal
+import stat
+import subprocess
+import sys
+import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 AGENT = 1000
 """The unprivileged user of the tests: uid and gid; it needs no entry in passwd."""
@@ -84,3 +92,57 @@ def _become_fake_root(uid: int, gid: int, mount_namespace: bool) -> None:
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
+
+
+@contextmanager
+def reachable_python() -> Iterator[str]:
+    """A Python that ordinary users can run and that has this one's packages.
+
+    The interpreter of the tests may lie in root's home. One of the same version elsewhere can
+    then use its packages.
+    """
+    if _runs(sys.executable):
+        yield sys.executable
+        return
+    other = f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    with tempfile.TemporaryDirectory(prefix="ggfs-python-", dir="/var/tmp") as directory:
+        Path(directory).chmod(0o755)
+        wrapper = Path(directory) / "python"
+        wrapper.write_text(
+            f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{":".join(packages)}" exec {other} "$@"\n'
+        )
+        wrapper.chmod(0o755)
+        if not os.path.exists(other) or not _runs(wrapper):
+            reason = f"{sys.executable} is out of reach of ordinary users"
+            if os.environ.get("CI") == "true":
+                pytest.fail(reason)
+            pytest.skip(reason)
+        yield str(wrapper)
+
+
+def _runs(python: str | Path) -> bool:
+    try:
+        done = subprocess.run(
+            [python, "-c", "import pyfuse3, trio, click"],
+            user=1000,
+            group=1000,
+            extra_groups=[],
+            cwd="/",
+            check=False,
+            capture_output=True,
+        )
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+@contextmanager
+def open_fuse_device() -> Iterator[None]:
+    """Let ordinary users open /dev/fuse, as the rules of udev do and bare containers do not."""
+    before = stat.S_IMODE(os.stat("/dev/fuse").st_mode)
+    os.chmod("/dev/fuse", 0o666)
+    try:
+        yield
+    finally:
+        os.chmod("/dev/fuse", before)

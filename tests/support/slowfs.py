@@ -12,85 +12,20 @@ import os
 import stat
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import pyfuse3
-import pytest
 import trio
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, ReaddirToken, RequestContext
 
-T = TypeVar("T")
+from tests.support.mounting import LIMIT, until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SLOW = b"slow"
 CONTENT = b"worth waiting for\n" * 100
-LIMIT = 30.0
-"""Seconds after which something that does not happen is taken to hang."""
-
-
-def until(condition: Callable[[], T], what: str, limit: float = LIMIT) -> T:
-    """Wait until ``condition()`` is true and return it; AssertionError after ``limit``."""
-    deadline = time.monotonic() + limit
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"did not happen within {limit} s: {what}"
-        time.sleep(0.01)
-    return value
-
-
-@contextmanager
-def reachable_python() -> Iterator[str]:
-    """A Python that ordinary users can run and that has this one's packages.
-
-    The interpreter of the tests may lie in root's home. One of the same version elsewhere can
-    then use its packages.
-    """
-    if _runs(sys.executable):
-        yield sys.executable
-        return
-    other = f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
-    packages = [path for path in sys.path if path.endswith("site-packages")]
-    with tempfile.TemporaryDirectory(prefix="ggfs-python-", dir="/var/tmp") as directory:
-        Path(directory).chmod(0o755)
-        wrapper = Path(directory) / "python"
-        wrapper.write_text(
-            "#!/bin/sh\n"
-            f'PYTHONPATH="$PYTHONPATH:{":".join(packages)}" exec {other} "$@"\n'
-        )
-        wrapper.chmod(0o755)
-        if not os.path.exists(other) or not _runs(wrapper):
-            reason = f"{sys.executable} is out of reach of ordinary users"
-            if os.environ.get("CI") == "true":
-                pytest.fail(reason)
-            pytest.skip(reason)
-        yield str(wrapper)
-
-
-def _runs(python: str | Path) -> bool:
-    try:
-        done = subprocess.run(
-            [python, "-c", "import pyfuse3, trio, click"], user=1000, group=1000, extra_groups=[],
-            cwd="/", check=False, capture_output=True,
-        )
-    except OSError:
-        return False
-    return done.returncode == 0
-
-
-@contextmanager
-def open_fuse_device() -> Iterator[None]:
-    """Let ordinary users open /dev/fuse, as the rules of udev do and bare containers do not."""
-    before = stat.S_IMODE(os.stat("/dev/fuse").st_mode)
-    os.chmod("/dev/fuse", 0o666)
-    try:
-        yield
-    finally:
-        os.chmod("/dev/fuse", before)
 
 
 @dataclass(frozen=True)
