@@ -12,6 +12,8 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
+from gitguardfs.core.guard import Refused
+
 LINES_PER_SECOND = 50
 """What one mount writes at most; an agent that floods is told of by a count instead."""
 BURST = 200
@@ -24,8 +26,8 @@ log = logging.getLogger(__name__)
 class AuditLog:
     """Counts refusals and hands lines to a thread that writes them."""
 
-    def __init__(self, path: str | None) -> None:
-        """Append to ``path``; OSError if it cannot be opened. None only counts."""
+    def __init__(self, name: str | None, dir_fd: int | None = None) -> None:
+        """Append to ``name`` in the directory; OSError if it cannot be. None only counts."""
         self.refused: Counter[str] = Counter()
         self._allowance = float(BURST)
         self._refilled = time.monotonic()
@@ -33,10 +35,10 @@ class AuditLog:
         self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(QUEUE_LENGTH)
         self._thread: threading.Thread | None = None
         self._fd = -1
-        if path is not None:
+        if name is not None:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             # A FIFO that nobody reads is an error, not something to wait for.
-            self._fd = os.open(path, flags | os.O_NONBLOCK, 0o600)
+            self._fd = os.open(name, flags | os.O_NONBLOCK, 0o600, dir_fd=dir_fd)
             os.set_blocking(self._fd, True)
 
     def start(self) -> None:
@@ -45,9 +47,9 @@ class AuditLog:
             self._thread = threading.Thread(target=self._write, name="audit", daemon=True)
             self._thread.start()
 
-    def refuse(self, operation: str, path: bytes, rule: str, uid: int, pid: int) -> None:
-        """Note one refusal. ``path`` is relative to the mount; ``pid`` 0 means unknown."""
-        self.refused[rule] += 1
+    def refuse(self, operation: str, refused: Refused, uid: int, pid: int) -> None:
+        """Note one refusal; ``pid`` 0 means unknown."""
+        self.refused[refused.rule] += 1
         if self._thread is None:
             return
         if not self._may_write():
@@ -56,11 +58,11 @@ class AuditLog:
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "operation": operation,
-            "path": path.decode(errors="backslashreplace"),
+            "path": refused.where().decode(errors="backslashreplace"),
             "uid": uid,
             "pid": pid,
             "command": _command(pid),
-            "rule": rule,
+            "rule": refused.rule,
         }
         if self._dropped:
             line["dropped"] = self._dropped

@@ -212,6 +212,9 @@ def _run(options: MountOptions) -> int:
 
 def main() -> None:
     """Run the command; every mistake of the user's is one line and an exit code."""
+    while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass  # the standard streams are there, if only as /dev/null
+    os.close(spare)
     try:
         code = command.main(standalone_mode=False)
     except UserError as error:

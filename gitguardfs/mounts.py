@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from dataclasses import dataclass
+
+from gitguardfs.core import syscalls
 
 SUBTYPE = "gitguardfs"
 FSTYPE = f"fuse.{SUBTYPE}"
@@ -22,6 +25,8 @@ class Mount:
     path: bytes
     fstype: str
     source: str
+    number: int = 0
+    """What tells this mount from all others (mnt_id)."""
 
     @property
     def is_local(self) -> bool:
@@ -43,6 +48,7 @@ def parse(text: bytes) -> list[Mount]:
                 path=_unescape(fields[4]),
                 fstype=os.fsdecode(_unescape(kind[0])),
                 source=os.fsdecode(_unescape(kind[1])),
+                number=int(fields[0]),
             )
         )
     return found
@@ -68,3 +74,30 @@ def of_device(device: int) -> Mount | None:
     """A mount of the file system with this st_dev; None where st_dev is a volume's (btrfs)."""
     number = f"{os.major(device)}:{os.minor(device)}"
     return next((m for m in listed() if m.device == number), None)
+
+
+def number_of(fd: int) -> int:
+    """The number of the mount that a descriptor is of (proc(5), fdinfo)."""
+    with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
+        for line in file:
+            if line.startswith(b"mnt_id:"):
+                return int(line.split()[1])
+    raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def detach(mount: Mount) -> bool:
+    """Unmount this very mount and no other, whatever its path leads to by now.
+
+    False if its path leads elsewhere; OSError if the kernel refuses.
+    """
+    try:
+        fd = os.open(mount.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if number_of(fd) != mount.number:
+            return False
+        syscalls.umount(b"/proc/self/fd/%d" % fd, syscalls.MNT_DETACH)
+    finally:
+        os.close(fd)
+    return True

@@ -19,6 +19,7 @@ from gitguardfs.core.state import XattrPolicy
 from gitguardfs.errors import UserError
 
 AUTO = "auto"
+_NUMBER = r"[0-9]{1,20}"
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -119,7 +120,7 @@ def _is_group(share: str, guest: str, item: str) -> bool:
 
 def user_id(name: str) -> int:
     """A user's id by number or name; UserError if there is no such user."""
-    if re.fullmatch(r"[0-9]+", name):
+    if re.fullmatch(_NUMBER, name):
         return int(name)
     try:
         return pwd.getpwnam(name).pw_uid
@@ -129,7 +130,7 @@ def user_id(name: str) -> int:
 
 def group_id(name: str) -> int:
     """A group's id by number or name; UserError if there is no such group."""
-    if re.fullmatch(r"[0-9]+", name):
+    if re.fullmatch(_NUMBER, name):
         return int(name)
     try:
         return grp.getgrnam(name).gr_gid
@@ -139,7 +140,7 @@ def group_id(name: str) -> int:
 
 def _own_group(user: str) -> int:
     # A number stands for the group of the same number, a name for the user's own group.
-    return int(user) if re.fullmatch(r"[0-9]+", user) else pwd.getpwnam(user).pw_gid
+    return int(user) if re.fullmatch(_NUMBER, user) else pwd.getpwnam(user).pw_gid
 
 
 # -o
@@ -190,6 +191,8 @@ def parse_o(values: Iterable[str]) -> dict[str, object]:
             raise UserError("remount is not supported", "unmount and mount again")
         elif ours in _FLAGS and not has_value:
             key, flag = _FLAGS[ours]
+            if key == "seal" and found.get(key, flag) != flag:
+                raise UserError("seal and no-seal in -o contradict one another")
             found[key] = flag
         elif ours in _VALUES and has_value:
             found[ours.replace("-", "_")] = value

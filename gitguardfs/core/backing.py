@@ -175,21 +175,9 @@ class Backing:
 
     # Changing attributes
 
-    def chown_at(self, dir_fd: int, name: bytes, uid: int, gid: int) -> None:
-        """Change the owner of an entry itself; -1 leaves one as it is."""
-        os.chown(name, uid, gid, dir_fd=dir_fd, follow_symlinks=False)
-
     def chown(self, fd: int, uid: int, gid: int) -> None:
         """Change the owner of the object behind ``fd``; -1 leaves one as it is."""
         os.chown(_HERE % fd, uid, gid)
-
-    def chmod_at(self, dir_fd: int, name: bytes, mode: int) -> None:
-        """Change the permission bits of an entry that is no symlink."""
-        fd = self.open_node(dir_fd, name)
-        try:
-            self.chmod(fd, mode)
-        finally:
-            os.close(fd)
 
     def chmod(self, fd: int, mode: int) -> None:
         """Change the permission bits of the object behind ``fd``."""

@@ -110,6 +110,7 @@ class Files(Names):
         """Note a write that the kernel counts as ``length`` bytes at ``offset``."""
         node = handle.node
         node.size = max(node.size, offset + length)
+        node.told = 0  # the kernel may drop what it is told of the file in the meantime
 
     def release(self, handle: int) -> None:
         """Close a file."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import dataclass
+from functools import partial
 from stat import S_ISDIR
 from typing import NamedTuple
 
@@ -22,6 +23,9 @@ from gitguardfs.core.backing import DOTGIT, Backing
 from gitguardfs.core.descriptors import DescriptorCache
 from gitguardfs.core.guard import Guard, Refused, Verdict
 from gitguardfs.core.inodes import InodeTable, Node, stale
+
+MAX_SHOWN = 40
+"""Components of a path that are shown to people."""
 
 NO_NAMES = (b"", b".", b"..")
 
@@ -72,7 +76,7 @@ class Gate:
         """The node, if it may be used (with ``change``: changed); Refused, EROFS or ESTALE."""
         node = self._inodes.get(node_id)
         if node.verdict is not Verdict.ALLOW and (change or node.verdict >= Verdict.DENY):
-            raise Refused(node.rule, path=self.path(node))
+            raise Refused(node.rule, partial(self.path, node))
         if change and self._read_only:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         return node
@@ -88,7 +92,7 @@ class Gate:
         if change:
             verdict, rule = self._guard.name(name)
             if verdict is not Verdict.ALLOW:
-                raise Refused(rule, path=self.path(parent, name))
+                raise Refused(rule, partial(self.path, parent, name))
         return Place(parent, self._descriptors.of(parent), name)
 
     def dotgit(self, dir_fd: int) -> Identity:
@@ -197,15 +201,19 @@ class Gate:
             raise self._refused("git alias", place)
 
     def _refused(self, rule: str, place: Place) -> Refused:
-        return Refused(rule, path=self.path(place.parent, place.name))
+        return Refused(rule, partial(self.path, place.parent, place.name))
 
     def path(self, node: Node, name: bytes | None = None) -> bytes:
-        """Where a node was last seen, for people; relative to the mount's root."""
+        """Where a node was last seen, for people; relative to the mount's root.
+
+        Of a path that is too long, the end; trees can be deeper than PATH_MAX.
+        """
         parts = [] if name is None else [name]
-        seen = set()
         step: Node | None = node
-        while step is not None and step is not self._inodes.root and step.id not in seen:
-            seen.add(step.id)
+        while step is not None and step is not self._inodes.root:
+            if len(parts) == MAX_SHOWN:
+                parts.append(b"...")
+                break
             parts.append(step.name)
             step = step.parent
         return b"/".join(reversed(parts)) or b"."

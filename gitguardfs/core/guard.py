@@ -11,7 +11,7 @@ import errno
 import fnmatch
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import lru_cache
@@ -48,11 +48,11 @@ _GIT_VERDICT = {
 class Refused(PermissionError):  # noqa: N818  # what happened, not that something broke
     """The guard said no. Carries what the audit log writes."""
 
-    def __init__(self, rule: str, operation: str = "", path: bytes = b"") -> None:
+    def __init__(self, rule: str, where: Callable[[], bytes] = bytes) -> None:
+        """``where`` gives the path, relative to the mount, if anybody wants to know."""
         super().__init__(errno.EACCES, os.strerror(errno.EACCES))
         self.rule = rule
-        self.operation = operation
-        self.path = path
+        self.where = where
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import count
 
 from gitguardfs.core.inodes import Node
+
+MAX_NAMES = 1 << 20
+"""Names in all snapshots of directories together, about 80 bytes each."""
 
 
 class FileHandle:
@@ -48,6 +52,8 @@ class HandleTable:
     def __init__(self) -> None:
         self._files: dict[int, FileHandle] = {}
         self._directories: dict[int, DirectoryHandle] = {}
+        self._read: OrderedDict[DirectoryHandle, int] = OrderedDict()
+        self._names = 0
         self._numbers = count(1)
 
     def __len__(self) -> int:
@@ -92,9 +98,27 @@ class HandleTable:
         with suppress(OSError):  # the descriptor is gone whatever close(2) says
             os.close(handle.fd)
 
+    def keep_names(self, handle: DirectoryHandle, names: list[bytes]) -> None:
+        """Keep a snapshot; where there are too many, those taken first are let go.
+
+        Such a handle takes a new one when it is read on.
+        """
+        self._drop_names(handle)
+        handle.names = names
+        self._read[handle] = len(names)
+        self._names += len(names)
+        while self._names > MAX_NAMES and len(self._read) > 1:
+            self._drop_names(next(iter(self._read)))
+
+    def _drop_names(self, handle: DirectoryHandle) -> None:
+        handle.names = None
+        self._names -= self._read.pop(handle, 0)
+
     def release_directory(self, number: int) -> None:
         """Close a directory."""
-        self._directories.pop(number, None)
+        handle = self._directories.pop(number, None)
+        if handle is not None:
+            self._drop_names(handle)
 
     def close_all(self) -> None:
         """Close everything, at the end of a mount."""

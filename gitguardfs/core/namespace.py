@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from stat import S_IFDIR, S_IFMT, S_ISDIR, S_ISGID
+from stat import S_IFDIR, S_IFLNK, S_IFMT, S_ISDIR, S_ISGID
 
 from gitguardfs.core import syscalls
 from gitguardfs.core.gate import Place
@@ -14,6 +14,9 @@ from gitguardfs.core.idmap import GuestGid, GuestUid
 from gitguardfs.core.inodes import Node, stale
 from gitguardfs.core.state import Caller, State
 from gitguardfs.core.view import Attributes
+
+CLOCK_TICK_NS = 20_000_000
+"""File systems stamp with a clock that may be a tick behind; twice the longest tick."""
 
 RENAME_FLAGS = syscalls.RENAME_NOREPLACE | syscalls.RENAME_EXCHANGE
 """RENAME_WHITEOUT would leave a device behind, which only overlay mounts have a use for."""
@@ -94,29 +97,50 @@ class Names(State):
         locks: dict[int, int] = {}
         try:
             self._gate.admit(place, is_directory, locks)
+            before = self._backing.stat(place.fd).st_ctime_ns
             fd = make(place.fd)
+            made = fd if fd >= 0 else self._open_new(place, caller, mode, before)
             try:
                 self._gate.not_dotgit(place)
-                st = self._stat_new(place, fd)
+                st = self._backing.stat(made)
                 if owner is not None:
-                    st = self._give(owner, place, fd, st, mode)
+                    st = self._give(owner, place, made, st, mode)
                 node = self._see(place, st)
                 if node is None:
                     raise stale()
             except BaseException:
-                if fd >= 0:
-                    os.close(fd)
-                with suppress(OSError):
-                    self._backing.remove(place.fd, name, is_directory)
+                self._undo(place, made, is_directory)
+                os.close(made)
                 raise
+            if fd < 0:
+                os.close(made)
         finally:
             for lock in locks.values():
                 os.close(lock)
         node.lookups += 1
         return node, self._view.present(node, st), fd
 
-    def _stat_new(self, place: Place, fd: int) -> os.stat_result:
-        return self._backing.stat(fd) if fd >= 0 else self._backing.stat_at(place.fd, place.name)
+    def _open_new(self, place: Place, caller: Caller | None, mode: int, before: int) -> int:
+        """Open what was just made by its name, and make sure that it is that.
+
+        Through another guard over the same source, something older may have been moved there
+        meanwhile, which is not the caller's to get, nor ours to remove. ``before`` is the
+        directory's ctime. A new link (no caller) may be as old as it likes.
+        """
+        made = self._backing.open_node(place.fd, place.name)
+        kind = S_IFMT(mode) or S_IFLNK
+        birth = self._backing.birth(made)
+        is_new = S_IFMT(self._backing.stat(made).st_mode) == kind
+        is_new &= caller is None or not 0 < birth < before - CLOCK_TICK_NS
+        if not is_new:
+            os.close(made)
+            raise stale()
+        return made
+
+    def _undo(self, place: Place, made: int, is_directory: bool) -> None:
+        with suppress(OSError):
+            if self._backing.is_at(place.fd, place.name, self._backing.stat(made)):
+                self._backing.remove(place.fd, place.name, is_directory)
 
     def _new_owner(self, caller: Caller | None) -> tuple[int, int] | None:
         if caller is None or not self._changes_owners:
@@ -135,21 +159,15 @@ class Names(State):
         if (uid, gid) == (-1, -1):
             return st
         try:
-            if fd >= 0:
-                self._backing.chown(fd, uid, gid)
-            else:
-                self._backing.chown_at(place.fd, place.name, uid, gid)
+            self._backing.chown(fd, uid, gid)
         except OSError:
             # A share with one owner for all (QEMU's security_model=none) keeps it so.
             if st.st_uid in (owner[0], self._share_owner):
                 return st
             raise
-        if mode & 0o6000 and not S_ISDIR(mode):  # chown took the set-id bits
-            if fd >= 0:
-                self._backing.chmod(fd, mode & 0o7777)
-            else:
-                self._backing.chmod_at(place.fd, place.name, mode & 0o7777)
-        return self._stat_new(place, fd)
+        if mode & 0o6000 and not S_ISDIR(mode):
+            self._backing.chmod(fd, mode & 0o7777)  # chown took the set-id bits
+        return self._backing.stat(fd)
 
     # Names that go or move
 

@@ -19,7 +19,7 @@ MS_REC, MS_PRIVATE = 1 << 14, 1 << 18
 CLONE_NEWNS = 0x20000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC, AT_RECURSIVE = 1, os.O_CLOEXEC, 0x8000
 _SYS_OPEN_TREE = 428  # the same on every architecture; the C library has no function for it
-MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
+MNT_DETACH = 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -82,8 +82,8 @@ def mount(source: str, target: bytes, kind: str, flags: int, data: str = "") -> 
 
 
 def umount(target: bytes, flags: int = 0) -> None:
-    """umount2(2), never following a symlink."""
-    _check(_libc.umount2(target, flags | UMOUNT_NOFOLLOW))
+    """umount2(2)."""
+    _check(_libc.umount2(target, flags))
 
 
 def unshare_mounts() -> None:

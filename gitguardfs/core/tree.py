@@ -22,7 +22,7 @@ from gitguardfs.core.gate import Place
 from gitguardfs.core.guard import Verdict
 from gitguardfs.core.handles import DirectoryHandle
 from gitguardfs.core.idmap import GuestGid, GuestUid
-from gitguardfs.core.inodes import Node, stale
+from gitguardfs.core.inodes import ROOT_ID, Node, stale
 from gitguardfs.core.state import XattrPolicy
 from gitguardfs.core.view import Attributes
 
@@ -145,17 +145,20 @@ class Tree(Files):
         """Entries from ``position`` on: name, attributes, next position, and the node.
 
         The node is None for ``.`` and ``..``. For others the caller counts a lookup when it
-        has told the kernel, and calls ``unused`` when it has not.
+        has told the kernel, and calls ``untold`` when it has not.
         """
         handle = self.handles.directory(number)
         if handle.node.verdict is not Verdict.ALLOW:
             self._gate.node(handle.node.id)
         dir_fd = self._descriptors.of(handle.node)
         if handle.names is None or position == 0:
-            handle.names = [b".", b"..", *self._backing.names(dir_fd)]
+            names = [b".", b"..", *self._backing.names(dir_fd)]
+            self.handles.keep_names(handle, names)
+        else:
+            names = handle.names
         dotgit = self._gate.dotgit(dir_fd)
-        for index in range(position, len(handle.names)):
-            name = handle.names[index]
+        for index in range(position, len(names)):
+            name = names[index]
             if index < 2:
                 yield name, self._dots(handle.node, name), index + 1, None
                 continue
@@ -171,11 +174,13 @@ class Tree(Files):
     def _dots(self, node: Node, name: bytes) -> Attributes:
         attributes = self._view.present(node, self._backing.stat(self._descriptors.of(node)))
         if name == b".." and node.parent is not None:
-            return attributes._replace(ino=node.parent.id)
+            above = node.parent
+            return attributes._replace(ino=above.ino if above.id == ROOT_ID else above.id)
         return attributes
 
-    def unused(self, node: Node) -> None:
-        """A node was made for the kernel, which then was not told of it."""
+    def untold(self, node: Node) -> None:
+        """The kernel was not told what ``read_directory`` gave of this node."""
+        node.told = 0
         if node.lookups == 0:
             self.inodes.drop(node)
             self._descriptors.close(node)

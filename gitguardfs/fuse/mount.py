@@ -26,7 +26,7 @@ from gitguardfs.core.idmap import MapError
 from gitguardfs.core.tree import Tree
 from gitguardfs.core.view import View
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.fuse import daemon, preflight, seal
+from gitguardfs.fuse import daemon, directories, preflight, seal
 from gitguardfs.fuse.operations import Operations
 from gitguardfs.options import MountOptions
 
@@ -77,7 +77,8 @@ def _wants_seal(options: MountOptions, source: str, is_root: bool) -> bool:
 
 def _advise(options: MountOptions, places: preflight.Places, is_root: bool, seal_it: bool) -> None:
     if not is_root:
-        _warn("not root: only you can use the mount, and owners cannot be changed")
+        alone = "" if "allow_other" in options.kernel else "only you can use the mount, and "
+        _warn(f"not root: {alone}owners cannot be changed")
     if not seal_it and seal.is_reachable_by_others(places.source, os.geteuid()):
         _warn(
             f"{options.source} stays open to other users beside the guarded view"
@@ -91,7 +92,13 @@ def _warn(text: str) -> None:
 
 def _open_audit(path: str | None) -> AuditLog:
     try:
-        return AuditLog(None if path is None else os.path.abspath(path))
+        if path is None:
+            return AuditLog(None)
+        parent = directories.open_directory(os.path.dirname(path) or ".", os.geteuid() == 0)
+        try:
+            return AuditLog(os.path.basename(path), parent)
+        finally:
+            os.close(parent)
     except OSError as error:
         raise UserError(
             f"cannot write the audit log {path}: {error.strerror}", code=Exit.SYSTEM
@@ -106,7 +113,10 @@ def _serve(
     ready: Callable[[], None],
 ) -> None:
     seal.check_free(places.source)
-    root_fd = seal.open_below(places.source)
+    root_fd = places.source_fd
+    if seal.is_sealed(places.source):
+        os.close(root_fd)
+        root_fd = seal.open_below(places.source)
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
     tree = _tree(options, places, root_fd)
@@ -118,11 +128,11 @@ def _serve(
         is_local=where is None or where.is_local,
         invalidate=lambda node: pyfuse3.invalidate_inode(node, attr_only=True),
     )
-    sealed = _put_seal(places.source) if seal_it else None
+    sealed = _put_seal(places.source, root_fd) if seal_it else None
     if sealed is None:
         seal.lift_stale(places.source)
     try:
-        _init(operations, options, places)
+        mounted = _init(operations, options, places)
     except BaseException:
         if sealed is not None:
             sealed.give_up()
@@ -134,7 +144,7 @@ def _serve(
         # Closes the session without unmounting: a dead mount point, and the seal stays.
         pyfuse3.close(unmount=False)
         raise
-    pyfuse3.close(unmount=True)
+    _unmount(mounted)
     if sealed is not None:
         sealed.lift()
     tree.close()
@@ -168,24 +178,46 @@ def _descriptor_budget() -> int:
     return min((hard - RESERVED_DESCRIPTORS) // 2, CACHED_DESCRIPTORS)
 
 
-def _put_seal(source: str) -> seal.Seal:
+def _put_seal(source: str, source_fd: int) -> seal.Seal:
     try:
-        return seal.Seal(source)
+        return seal.Seal(source, source_fd)
     except OSError as error:
         raise UserError(
             f"cannot seal {source}: {error.strerror}", "--no-seal leaves it open", Exit.MOUNT
         ) from None
 
 
-def _init(operations: Operations, options: MountOptions, places: preflight.Places) -> None:
+def _init(
+    operations: Operations, options: MountOptions, places: preflight.Places
+) -> mounts.Mount | None:
+    """Mount; by root on the very directory that was checked, and returning that mount.
+
+    For a user fusermount3 does it, by the path and with the user's rights.
+    """
+    is_root = os.geteuid() == 0
+    target = f"/proc/self/fd/{places.mountpoint_fd}" if is_root else places.mountpoint
     try:
-        pyfuse3.init(operations, places.mountpoint, _fuse_options(options, places))
+        pyfuse3.init(operations, target, _fuse_options(options, places))
     except RuntimeError as error:
         raise UserError(
             f"cannot mount at {options.mountpoint}: {error}",
             "the reason is in the line above, if the kernel gave one",
             Exit.MOUNT,
         ) from None
+    mounted = mounts.top_at(directories.path_of(places.mountpoint_fd)) if is_root else None
+    os.close(places.mountpoint_fd)
+    return mounted
+
+
+def _unmount(mounted: mounts.Mount | None) -> None:
+    """Unmount, wherever the mount point has been moved to; nothing if that was done already."""
+    if mounted is None:
+        pyfuse3.close(unmount=os.geteuid() != 0)
+        return
+    now = next((m for m in mounts.listed() if m.number == mounted.number), None)
+    if now is not None and not mounts.detach(now):
+        log.error("%s leads elsewhere now; a dead mount is left", os.fsdecode(now.path))
+    pyfuse3.close(unmount=False)
 
 
 def _fuse_options(options: MountOptions, places: preflight.Places) -> set[str]:

@@ -125,7 +125,7 @@ class Operations(pyfuse3.Operations):
         """Hand a refusal to the audit log; the request's context is its last argument."""
         context = args[-1] if args and isinstance(args[-1], RequestContext) else None
         uid, pid = (context.uid, context.pid) if context is not None else (-1, 0)
-        self._audit.refuse(operation, refused.path, refused.rule, uid, pid)
+        self._audit.refuse(operation, refused, uid, pid)
 
     def _entry(self, attributes: Attributes) -> EntryAttributes:
         entry = EntryAttributes()
@@ -325,11 +325,10 @@ class Operations(pyfuse3.Operations):
     async def readdir(self, fh: int, start_id: int, token: ReaddirToken) -> None:
         for name, attributes, position, node in self._tree.read_directory(fh, start_id):
             told = pyfuse3.readdir_reply(token, name, self._entry(attributes), position)
-            if node is not None:
-                if told:
-                    node.lookups += 1
-                else:
-                    self._tree.unused(node)
+            if node is not None and told:
+                node.lookups += 1
+            elif node is not None:
+                self._tree.untold(node)
             if not told:
                 break
 

@@ -7,12 +7,12 @@ import os
 import shutil
 import subprocess
 from dataclasses import dataclass
-from stat import S_ISDIR
 
 from gitguardfs import mounts
-from gitguardfs.core import names, syscalls
+from gitguardfs.core import names
 from gitguardfs.core.guard import GitPolicy, Rules
 from gitguardfs.errors import Exit, UserError
+from gitguardfs.fuse import directories
 
 FUSE_DEVICE = "/dev/fuse"
 FUSERMOUNT = "fusermount3"
@@ -26,32 +26,35 @@ DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
 
 @dataclass(frozen=True)
 class Places:
-    """The two directories, resolved."""
+    """The two directories: where they are, and descriptors of exactly what was checked."""
 
     source: str
+    source_fd: int
     mountpoint: str
+    mountpoint_fd: int
 
 
 def check(source: str, mountpoint: str, rules: Rules, is_root: bool) -> Places:
     """Resolve and check both directories and the system; raises UserError."""
     _check_system(is_root)
-    if is_root:
-        _check_symlinks(mountpoint)
-    real_mountpoint = _clear_dead(mountpoint, is_root)
-    real_source = _directory(source, "source")
-    _directory(mountpoint, "mount point")
-    top = mounts.top_at(real_mountpoint)
+    _clear_dead(mountpoint, is_root)
+    source_fd = _open(source, "source", is_root)
+    mountpoint_fd = _open(mountpoint, "mount point", is_root)
+    places = Places(
+        directories.path_of(source_fd), source_fd, directories.path_of(mountpoint_fd), mountpoint_fd
+    )
+    top = mounts.top_at(places.mountpoint)
     if top is not None and top.fstype == mounts.FSTYPE:
         raise UserError(
             f"{mountpoint} is a gitguardfs mount already", f"umount {mountpoint}", Exit.MOUNT
         )
-    if _inside(real_source, real_mountpoint) or _inside(real_mountpoint, real_source):
+    if _inside(places.source, places.mountpoint) or _inside(places.mountpoint, places.source):
         raise UserError(
             f"{source} and {mountpoint} lie inside one another",
             "choose a mount point outside of the source",
         )
-    _check_not_below_git(source, real_source, rules)
-    return Places(real_source, real_mountpoint)
+    _check_not_below_git(source, places.source, rules)
+    return places
 
 
 def _check_system(is_root: bool) -> None:
@@ -71,54 +74,50 @@ def _search_path() -> str:
     return f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
 
 
-def _directory(path: str, what: str) -> str:
+def _open(path: str, what: str, is_root: bool) -> int:
     try:
-        st = os.stat(path)
-        real = os.path.realpath(path, strict=True)
+        return directories.open_directory(path, is_root)
     except FileNotFoundError:
-        hint = f"mkdir -p {path}" if what == "mount point" else ""
-        raise UserError(f"no such {what}: {path}", hint, Exit.MOUNT) from None
+        hint = f"mkdir -p {path}" if what == "mount point" and path else ""
+        raise UserError(f"no such {what}: {path!r}", hint, Exit.MOUNT) from None
+    except NotADirectoryError:
+        raise UserError(f"{what} {path} is not a directory", code=Exit.MOUNT) from None
     except OSError as error:
         hint = ""
         if error.errno in DEAD:
             hint = f"it is a FUSE mount whose program is gone: umount -l {path}"
         raise UserError(f"{what} {path}: {error.strerror}", hint, Exit.MOUNT) from None
-    if not S_ISDIR(st.st_mode):
-        raise UserError(f"{what} {path} is not a directory", code=Exit.MOUNT)
-    return real
 
 
-def _check_symlinks(mountpoint: str) -> None:
-    """Refuse a way to the mount point that another user can bend: root would mount anywhere."""
-    path = os.path.abspath(mountpoint)
-    while path != "/":
-        if os.path.islink(path) and os.lstat(path).st_uid != 0:
-            raise UserError(
-                f"mount point {mountpoint}: {path} is a symlink that is not root's",
-                f"give the directory itself: {os.path.realpath(mountpoint)}",
-            )
-        path = os.path.dirname(path)
-
-
-def _clear_dead(mountpoint: str, is_root: bool) -> str:
+def _clear_dead(mountpoint: str, is_root: bool) -> None:
     """Unmount what a gitguardfs that died left on the mount point."""
-    path = os.path.realpath(mountpoint)
     while True:
+        fd = _open(mountpoint, "mount point", is_root)
         try:
-            os.statvfs(path)  # stat would be answered from the kernel's cache for a while
+            os.statvfs(fd)  # stat would be answered from the kernel's cache for a while
+            return
         except OSError as error:
-            top = mounts.top_at(path)
-            ours = top is not None and top.fstype == mounts.FSTYPE
-            if error.errno not in DEAD or not ours:
-                return path
-            _unmount(path, is_root)
-        else:
-            return path
+            top = mounts.top_at(directories.path_of(fd))
+            if top is None or not top.fstype.startswith("fuse"):
+                return
+            if error.errno not in DEAD and not isinstance(error, PermissionError):
+                return
+            if error.errno not in DEAD or top.fstype != mounts.FSTYPE:
+                raise UserError(
+                    f"mount point {mountpoint}: {error.strerror}",
+                    f"it is another FUSE mount, dead or another user's: umount -l {mountpoint}",
+                    Exit.MOUNT,
+                ) from None
+        finally:
+            os.close(fd)
+        _unmount(top, is_root)
 
 
-def _unmount(path: str, is_root: bool) -> None:
+def _unmount(mount: mounts.Mount, is_root: bool) -> None:
+    path = os.fsdecode(mount.path)
     if is_root:
-        syscalls.umount(os.fsencode(path), syscalls.MNT_DETACH)
+        if not mounts.detach(mount):
+            raise UserError(f"{path} is not what it was a moment ago", "try again", Exit.MOUNT)
         return
     program = shutil.which(FUSERMOUNT, path=_search_path()) or FUSERMOUNT
     done = subprocess.run([program, "-u", "-z", path], capture_output=True, check=False)

@@ -24,29 +24,27 @@ _FLAGS = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.
 class Seal:
     """A seal that is on; the lock goes with the process."""
 
-    def __init__(self, source: str) -> None:
-        """Cover ``source`` (resolved), or take over the seal of a daemon that died.
+    def __init__(self, source: str, source_fd: int) -> None:
+        """Cover ``source``, or take over the seal of a daemon that died.
 
-        OSError if the kernel refuses.
+        ``source_fd`` is of the directory to cover. OSError if the kernel refuses, or if the
+        path has come to lead elsewhere.
         """
-        self._path = os.fsencode(source)
-        taken_over = is_sealed(source)
-        if not taken_over:
-            syscalls.mount(NAME, self._path, "tmpfs", _FLAGS, "mode=000,size=4k,nr_inodes=1")
-        try:
-            self._lock = _open(source)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if not taken_over:
-                syscalls.umount(self._path, syscalls.MNT_DETACH)
-            raise
-        self._taken_over = taken_over
+        self._taken_over = is_sealed(source)
+        if not self._taken_over:
+            target = b"/proc/self/fd/%d" % source_fd
+            syscalls.mount(NAME, target, "tmpfs", _FLAGS, "mode=000,size=4k,nr_inodes=1")
+        self._lock = _open(source)
+        top = mounts.top_at(source)
+        if top is None or top.source != NAME or top.number != mounts.number_of(self._lock):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def lift(self) -> None:
-        """Take the seal off, at a clean end."""
-        os.close(self._lock)
+        """Take the seal off, at a clean end: this very mount, by its own descriptor."""
         with suppress(OSError):
-            syscalls.umount(self._path, syscalls.MNT_DETACH)
+            syscalls.umount(b"/proc/self/fd/%d" % self._lock, syscalls.MNT_DETACH)
+        os.close(self._lock)
 
     def give_up(self) -> None:
         """Leave things as they were found, when the mount did not come about."""
@@ -80,27 +78,38 @@ def check_free(source: str) -> None:
         if error.errno != errno.EWOULDBLOCK:
             raise
         raise UserError(
-            f"{source} is guarded already and sealed", "unmount that view first", Exit.MOUNT
+            f"{source} is guarded already and sealed",
+            f"unmount that view, or stop process {_holder(lock)}",
+            Exit.MOUNT,
         ) from None
     finally:
         os.close(lock)
 
 
+def _holder(lock: int) -> str:
+    """The process that has locked what ``lock`` is open on (proc(5), /proc/locks)."""
+    st = os.fstat(lock)
+    where = f"{os.major(st.st_dev):02x}:{os.minor(st.st_dev):02x}:{st.st_ino}"
+    with open("/proc/locks") as file:
+        held = [line.split() for line in file]
+    return next((f[4] for f in held if len(f) > 5 and f[1] == "FLOCK" and f[5] == where), "?")
+
+
 def lift_stale(source: str) -> None:
     """Take off what ``check_free`` has found to be nobody's, where no seal is wanted any more."""
     while is_sealed(source):
-        syscalls.umount(os.fsencode(source), syscalls.MNT_DETACH)
+        top = mounts.top_at(source)
+        if top is None or not mounts.detach(top):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
 
 def open_below(source: str) -> int:
-    """An O_PATH descriptor of ``source``, below a seal if one is there.
+    """An O_PATH descriptor of what lies below the seal of ``source``.
 
     A seal is not taken off for that, not for a moment: whoever opened the raw share in that
     moment would have it for good. It is taken off in a mount namespace that nobody else sees,
     and what lies below is copied from there. Must be called before any thread is started.
     """
-    if not is_sealed(source):
-        return os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     here = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     syscalls.unshare_mounts()
     try:

@@ -112,7 +112,7 @@ async def test_an_errno_is_passed_on_and_is_no_bug(
 
 @pytest.mark.parametrize("name", SERVED)
 async def test_a_refusal_is_eacces_and_counted(world: World, name: str) -> None:
-    world.ops._tree = BrokenTree(Refused("some rule", path=b"p"))
+    world.ops._tree = BrokenTree(Refused("some rule", lambda: b"p"))
     await refused(getattr(world.ops, name)(*arguments(name)))
     assert world.audit.refused == {"some rule": 1}
 

@@ -287,7 +287,13 @@ async def test_a_refusal_tells_the_audit_who_asked_for_what(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted: list[tuple[object, ...]] = []
-    monkeypatch.setattr(world.audit, "refuse", lambda *args: noted.append(args))
+    monkeypatch.setattr(
+        world.audit,
+        "refuse",
+        lambda name, refused, uid, pid: noted.append(
+            (name, refused.where(), refused.rule, uid, pid)
+        ),
+    )
     (world.source / "sub/.git").mkdir(parents=True)
     parent, git = await world.id("sub"), await world.id("sub/.git")
     context = Context(uid=1234, gid=5, pid=77)

@@ -19,9 +19,14 @@ from hypothesis import strategies as st
 
 from gitguardfs import audit
 from gitguardfs.audit import AuditLog
+from gitguardfs.core.guard import Refused
 
 PROMPT = 0.5
 """Seconds in which a thousand refusals have to be noted, whoever hangs."""
+
+
+def refused(rule: str, path: bytes) -> Refused:
+    return Refused(rule, lambda: path)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -41,14 +46,14 @@ def test_without_a_file_it_counts() -> None:
     log = AuditLog(None)
     log.start()
     for rule in ("git", "git", "fake repository"):
-        log.refuse("open", b".git", rule, 1000, 1)
+        log.refuse("open", refused(rule, b".git"), 1000, 1)
     log.close()
     assert log.refused == {"git": 2, "fake repository": 1}
 
 
 def test_one_line_says_who_what_and_why(written: tuple[AuditLog, Path]) -> None:
     log, path = written
-    log.refuse("unlink", b"a/.git", "git", 1000, os.getpid())
+    log.refuse("unlink", refused("git", b"a/.git"), 1000, os.getpid())
     log.close()
     (line,) = lines(path)
     assert time.strptime(line.pop("time"), "%Y-%m-%dT%H:%M:%SZ")
@@ -62,7 +67,7 @@ def test_one_line_says_who_what_and_why(written: tuple[AuditLog, Path]) -> None:
 
 def test_a_process_that_is_gone_has_no_name(written: tuple[AuditLog, Path]) -> None:
     log, path = written
-    log.refuse("open", b".git", "git", 1000, 2**22 + 1)
+    log.refuse("open", refused("git", b".git"), 1000, 2**22 + 1)
     log.close()
     assert lines(path)[0]["command"] == ""
 
@@ -71,7 +76,7 @@ def test_lines_are_appended(tmp_path: Path) -> None:
     for _ in range(2):
         log = AuditLog(str(tmp_path / "log"))
         log.start()
-        log.refuse("open", b".git", "git", 0, 0)
+        log.refuse("open", refused("git", b".git"), 0, 0)
         log.close()
     assert len(lines(tmp_path / "log")) == 2
 
@@ -83,7 +88,7 @@ def test_any_path_is_valid_json_on_one_line(paths: list[bytes]) -> None:
     log._fd = writable
     log.start()
     for path in paths:
-        log.refuse("open", path, "git", 0, 0)
+        log.refuse("open", refused("git", path), 0, 0)
     log.close()
     with os.fdopen(readable, "rb") as pipe:
         found = [json.loads(line.decode("ascii")) for line in pipe.read().splitlines()]
@@ -98,12 +103,12 @@ def test_a_flood_is_cut_and_the_rest_is_told_as_a_number(
     log = AuditLog(str(tmp_path / "log"))
     log.start()
     for _ in range(audit.BURST + 500):
-        log.refuse("open", b".git", "git", 0, 0)
+        log.refuse("open", refused("git", b".git"), 0, 0)
     clock[0] += 2.0
     for _ in range(500):
-        log.refuse("open", b".git", "git", 0, 0)
+        log.refuse("open", refused("git", b".git"), 0, 0)
     clock[0] += 1000.0
-    log.refuse("open", b".git", "git", 0, 0)
+    log.refuse("open", refused("git", b".git"), 0, 0)
     log.close()
     found = lines(tmp_path / "log")
     assert len(found) == audit.BURST + 2 * audit.LINES_PER_SECOND + 1
@@ -130,7 +135,7 @@ def test_a_disk_that_hangs_holds_up_nobody_and_all_is_told_in_the_end(
     log.start()
     started = time.monotonic()
     for _ in range(1000):
-        log.refuse("open", b"x" * 4000, "git", 0, 0)
+        log.refuse("open", refused("git", b"x" * 4000), 0, 0)
     assert time.monotonic() - started < PROMPT
     assert log.refused["git"] == 1000
     parts: list[bytes] = []
@@ -138,7 +143,7 @@ def test_a_disk_that_hangs_holds_up_nobody_and_all_is_told_in_the_end(
     drain.start()
     while b"".join(parts).count(b"\n") < 50:
         time.sleep(0.01)
-    log.refuse("open", b".git", "git", 0, 0)
+    log.refuse("open", refused("git", b".git"), 0, 0)
     log.close()
     drain.join()
     found = [json.loads(line) for line in b"".join(parts).splitlines()]
@@ -160,7 +165,7 @@ def test_a_reader_that_goes_away_is_no_end(
     log.start()
     os.close(reader)
     with caplog.at_level(logging.ERROR):
-        log.refuse("open", b".git", "git", 0, 0)
+        log.refuse("open", refused("git", b".git"), 0, 0)
         log.close()
     assert "audit log" in caplog.text
     assert log.refused["git"] == 1
@@ -189,7 +194,7 @@ def test_what_cannot_be_appended_to_is_an_error_at_once(tmp_path: Path, make: st
 
 def test_the_counts_are_logged_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     log = AuditLog(None)
-    log.refuse("open", b".git", "git", 0, 0)
+    log.refuse("open", refused("git", b".git"), 0, 0)
     with caplog.at_level(logging.INFO):
         log.close()
     assert "refused 1 requests (git: 1)" in caplog.text

@@ -144,6 +144,6 @@ def test_no_name_raises(name: bytes) -> None:
 
 
 def test_a_refusal_is_eacces_and_says_why() -> None:
-    refused = Refused("git", "unlink", b"a/.git")
+    refused = Refused("git", lambda: b"a/.git")
     assert isinstance(refused, OSError) and refused.errno == errno.EACCES
-    assert (refused.rule, refused.operation, refused.path) == ("git", "unlink", b"a/.git")
+    assert (refused.rule, refused.where()) == ("git", b"a/.git")

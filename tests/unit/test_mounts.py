@@ -51,7 +51,7 @@ def test_a_file_system_type_that_is_no_utf8_is_read() -> None:
 @pytest.mark.parametrize("optional", [b"", b"shared:1 ", b"master:2 propagate_from:1 unbindable "])
 def test_optional_fields_are_passed_over(optional: bytes) -> None:
     (found,) = mounts.parse(line(b"/x", b"fuse.gitguardfs", b"/src dir", optional))
-    assert found == Mount("98:0", b"/x", "fuse.gitguardfs", "/src dir")
+    assert found == Mount("98:0", b"/x", "fuse.gitguardfs", "/src dir", number=36)
 
 
 def test_an_empty_source_is_read() -> None:

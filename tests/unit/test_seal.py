@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from gitguardfs import mounts
-from gitguardfs.core import syscalls
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.fuse import seal
 from gitguardfs.mounts import Mount
@@ -27,13 +26,14 @@ class Kernel:
     def top_at(self, path: str) -> Mount | None:
         return self.stack[-1] if path == self.path and self.stack else None
 
-    def umount(self, path: bytes, flags: int = 0) -> None:
-        assert path == os.fsencode(self.path)
+    def detach(self, mount: Mount) -> bool:
+        assert mount is self.stack[-1]
         self.stack.pop()
+        return True
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(mounts, "top_at", self.top_at)
-        monkeypatch.setattr(syscalls, "umount", self.umount)
+        monkeypatch.setattr(mounts, "detach", self.detach)
 
 
 SEAL = ("tmpfs", seal.NAME)

@@ -1,0 +1,113 @@
+"""Other users who own a part of the way to a directory cannot bend it under root's hands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import raw_calls
+from tests.support.mounting import LIMIT, area, command, unmount, until
+from tests.support.people import AGENT
+
+
+@pytest.fixture
+def here() -> Iterator[Path]:
+    with area() as path:
+        for name in ("source", "home/dev/projects", "victim"):
+            (path / name).mkdir(parents=True)
+        (path / "source/file").write_text("of the share")
+        (path / "victim/passwd").write_text("of the system")
+        for name in ("home", "home/dev", "home/dev/projects"):
+            os.chown(path / name, AGENT, AGENT)
+        yield path
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            if str(path) in line:
+                unmount(Path(line.split()[4]))
+
+
+def _run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=LIMIT)
+
+
+@pytest.mark.parametrize("bent", ["home/dev/projects", "home/dev"])
+def test_root_follows_no_symlink_of_another_user_to_a_mount_point(here: Path, bent: str) -> None:
+    (here / bent).rename(here / "aside")
+    (here / bent).symlink_to(here / "victim")
+    os.chown(here / bent, AGENT, AGENT, follow_symlinks=False)
+    (here / "victim/projects").mkdir()
+    done = _run(here / "source", here / "home/dev/projects")
+    assert done.returncode == 1
+    assert "is a symlink that is not root's" in done.stderr
+    assert (here / "victim/passwd").read_text() == "of the system"
+
+
+def test_root_s_own_symlinks_are_followed(here: Path) -> None:
+    (here / "link").symlink_to("home/dev")
+    assert _run(here / "source", here / "link/projects").returncode == 0
+    assert (here / "home/dev/projects/file").read_text() == "of the share"
+    subprocess.run(["umount", here / "home/dev/projects"], check=True)
+
+
+def test_a_parent_that_is_swapped_all_the_time_never_leads_root_elsewhere(here: Path) -> None:
+    """The agent exchanges a directory and a symlink while root mounts."""
+    (here / "home/other").symlink_to(here / "victim")
+    os.chown(here / "home/other", AGENT, AGENT, follow_symlinks=False)
+    (here / "victim/projects").mkdir()
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            raw_calls.renameat2(here / "home/dev", here / "home/other", raw_calls.RENAME_EXCHANGE)
+
+    swapper = threading.Thread(target=swap)
+    swapper.start()
+    try:
+        for _ in range(10):
+            _run(here / "source", here / "home/dev/projects")
+            mounted = Path("/proc/self/mountinfo").read_text()
+            assert f"{here}/victim" not in mounted
+            for line in mounted.splitlines():
+                if str(here) in line:
+                    subprocess.run(["umount", "-l", line.split()[4]], check=False)
+    finally:
+        stop.set()
+        swapper.join()
+
+
+def test_the_end_unmounts_this_view_and_nothing_else(here: Path) -> None:
+    """The agent moves the mount point and puts a symlink to another sealed share there."""
+    (here / "other").mkdir()
+    (here / "other/secret").write_text("secret")
+    (here / "view").mkdir()
+    first = _run(here / "other", here / "view", "--seal")
+    assert first.returncode == 0, first.stderr
+    try:
+        process = subprocess.Popen(
+            command(here / "source", here / "home/dev/projects", "-f"), stderr=subprocess.PIPE
+        )
+        until(lambda: (here / "home/dev/projects/file").exists(), "it is mounted")
+        (here / "home/dev").rename(here / "home/dev2")
+        (here / "home/dev").mkdir()
+        (here / "home/dev/projects").symlink_to(here / "other")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=LIMIT)
+        assert process.returncode == 0
+        assert os.listdir(here / "other") == []
+        assert os.listdir(here / "home/dev2/projects") == []
+    finally:
+        subprocess.run(["umount", here / "view"], check=True)
+        until((here / "other/secret").exists, "the seal is off")
+
+
+def test_an_audit_log_is_not_written_through_a_symlink_of_another_user(here: Path) -> None:
+    (here / "home/logs").symlink_to(here / "victim")
+    os.chown(here / "home/logs", AGENT, AGENT, follow_symlinks=False)
+    done = _run(here / "source", here / "home/dev/projects", "--audit-log", here / "home/logs/cron")
+    assert done.returncode == 1
+    assert not (here / "victim/cron").exists()

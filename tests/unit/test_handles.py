@@ -1,0 +1,49 @@
+"""Snapshots of directories: bounded together, and none needed to read on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.core import handles
+from gitguardfs.core.guard import Verdict
+from gitguardfs.core.handles import DirectoryHandle, HandleTable
+from gitguardfs.core.inodes import Node
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(1, os.stat(tmp_path), Verdict.ALLOW, "")
+
+
+def test_the_snapshots_taken_first_are_let_go(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handles, "MAX_NAMES", 100)
+    table = HandleTable()
+    opened = [DirectoryHandle(node) for _ in range(10)]
+    for handle in opened:
+        table.add_directory(handle)
+        table.keep_names(handle, [b"name"] * 30)
+    assert [handle.names is not None for handle in opened] == [False] * 7 + [True] * 3
+
+
+def test_one_large_directory_is_kept_whole(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handles, "MAX_NAMES", 100)
+    table = HandleTable()
+    small, large = DirectoryHandle(node), DirectoryHandle(node)
+    table.keep_names(small, [b"a"] * 10)
+    table.keep_names(large, [b"a"] * 1000)
+    assert small.names is None
+    assert large.names is not None and len(large.names) == 1000
+
+
+def test_closing_makes_room(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handles, "MAX_NAMES", 100)
+    table = HandleTable()
+    first, second = DirectoryHandle(node), DirectoryHandle(node)
+    number = table.add_directory(first)
+    table.keep_names(first, [b"a"] * 90)
+    table.release_directory(number)
+    table.keep_names(second, [b"a"] * 90)
+    assert second.names is not None
