@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from stat import S_ISLNK
+from stat import S_IFDIR, S_ISDIR, S_ISLNK
 
 from gitguardfs.errors import Exit, UserError
 
@@ -43,17 +43,19 @@ def open_directory(path: str, is_root: bool) -> int:
                 step = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             os.close(fd)
             fd = step
-        # A last step that checks the type, also where that was the first.
-        return os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
-    finally:
+        if not S_ISDIR(_mode(fd)):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except BaseException:
         os.close(fd)
+        raise
+    return fd
 
 
 def _mode(fd: int) -> int:
     try:
         return os.fstat(fd).st_mode
     except OSError:
-        return 0  # the root of a dead FUSE mount: certainly no symlink
+        return S_IFDIR  # what cannot even be asked is the root of a dead FUSE mount
 
 
 def _follow(fd: int, part: str, path: str, links: int) -> str:

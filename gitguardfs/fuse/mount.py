@@ -28,6 +28,7 @@ from gitguardfs.core.view import View
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.fuse import daemon, directories, preflight, seal
 from gitguardfs.fuse.operations import Operations
+from gitguardfs.fuse.requests import Requests
 from gitguardfs.options import MountOptions
 
 log = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ def _serve(
         raise
     audit.start()
     try:
-        trio.run(_session, places.mountpoint, ready)
+        trio.run(_session, operations.requests, places.mountpoint, ready)
     except BaseException:
         # Closes the session without unmounting: a dead mount point, and the seal stays.
         pyfuse3.close(unmount=False)
@@ -245,13 +246,13 @@ def _fsname(name: str) -> str:
     return name.replace("\\", "\\\\").replace(",", "\\,")
 
 
-async def _session(mountpoint: str, ready: Callable[[], None]) -> None:
+async def _session(requests: Requests, mountpoint: str, ready: Callable[[], None]) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(_end_on_signal)
         nursery.start_soon(_announce, mountpoint, ready)
         gc.collect()
         gc.freeze()
-        await pyfuse3.main()
+        await requests.serve()
         nursery.cancel_scope.cancel()
 
 

@@ -20,7 +20,6 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyfuse3
-import trio
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, ReaddirToken, RequestContext
 
 from gitguardfs.audit import AuditLog
@@ -31,11 +30,9 @@ from gitguardfs.core.handles import FileHandle
 from gitguardfs.core.state import Caller
 from gitguardfs.core.tree import Changes, Tree
 from gitguardfs.core.view import Attributes
+from gitguardfs.fuse.requests import Requests
 
 log = logging.getLogger(__name__)
-
-WORKERS = 32
-"""Threads for calls that wait. More would not make a disk faster."""
 
 INLINE_WRITE = 128 * 1024
 """Bytes up to which a write to a local file is done at once: it goes to memory, and handing
@@ -116,7 +113,7 @@ class Operations(pyfuse3.Operations):
         self._timeout = cache_timeout
         self._is_local = is_local
         self._invalidate = invalidate
-        self._limiter = trio.CapacityLimiter(WORKERS)
+        self.requests = Requests()
         self._absent = EntryAttributes()
         self._absent.st_ino = 0
         self._absent.entry_timeout = cache_timeout
@@ -145,9 +142,6 @@ class Operations(pyfuse3.Operations):
         ) = attributes
         entry.entry_timeout = entry.attr_timeout = self._timeout
         return entry
-
-    async def _wait(self, call: Callable[..., R], *args: Any) -> R:
-        return await trio.to_thread.run_sync(call, *args, limiter=self._limiter)
 
     # Names and attributes
 
@@ -285,7 +279,7 @@ class Operations(pyfuse3.Operations):
             else:
                 if data is not None:
                     return data  # type: ignore[return-value]  # any buffer will do
-        return await self._wait(backing.read, handle.fd, off, size)
+        return await self.requests.wait(backing.read, handle.fd, off, size)
 
     @handler(Guarded.HANDLE)
     async def write(self, fh: int, off: int, buf: bytes) -> int:
@@ -294,7 +288,7 @@ class Operations(pyfuse3.Operations):
         if self._writes_at_once(handle, buf):
             done = backing.write(handle.fd, offset, buf)
         else:
-            done = await self._wait(backing.write, handle.fd, offset, buf)
+            done = await self.requests.wait(backing.write, handle.fd, offset, buf)
         self._tree.wrote(handle, off, done)
         return done
 
@@ -309,7 +303,7 @@ class Operations(pyfuse3.Operations):
     @handler(Guarded.HANDLE)
     async def fsync(self, fh: int, datasync: bool) -> None:
         sync = os.fdatasync if datasync else os.fsync
-        await self._wait(sync, self._tree.handles.file(fh).fd)
+        await self.requests.wait(sync, self._tree.handles.file(fh).fd)
 
     @handler(Guarded.HANDLE)
     async def release(self, fh: int) -> None:
@@ -336,7 +330,7 @@ class Operations(pyfuse3.Operations):
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
         fd = self._tree.directory_descriptor(fh)
         try:
-            await self._wait(os.fdatasync if datasync else os.fsync, fd)
+            await self.requests.wait(os.fdatasync if datasync else os.fsync, fd)
         finally:
             os.close(fd)
 

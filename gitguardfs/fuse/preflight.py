@@ -38,7 +38,7 @@ def check(source: str, mountpoint: str, rules: Rules, is_root: bool) -> Places:
     """Resolve and check both directories and the system; raises UserError."""
     _check_system(is_root)
     _clear_dead(mountpoint, is_root)
-    source_fd = _open(source, "source", is_root)
+    source_fd = _open(source, "source", is_root, answers=True)
     mountpoint_fd = _open(mountpoint, "mount point", is_root)
     places = Places(
         directories.path_of(source_fd), source_fd, directories.path_of(mountpoint_fd), mountpoint_fd
@@ -74,9 +74,12 @@ def _search_path() -> str:
     return f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
 
 
-def _open(path: str, what: str, is_root: bool) -> int:
+def _open(path: str, what: str, is_root: bool, answers: bool = False) -> int:
     try:
-        return directories.open_directory(path, is_root)
+        fd = directories.open_directory(path, is_root)
+        if answers:
+            os.statvfs(fd)
+        return fd
     except FileNotFoundError:
         hint = f"mkdir -p {path}" if what == "mount point" and path else ""
         raise UserError(f"no such {what}: {path!r}", hint, Exit.MOUNT) from None

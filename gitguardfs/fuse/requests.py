@@ -1,0 +1,60 @@
+"""The tasks that take requests from the kernel: one, and one more for each that is waiting.
+
+pyfuse3.main always keeps two, which hand a lock to one another for every request; that costs
+two turns of the event loop where one would do. Here a second one is started only when the
+first has given its call to a thread, and ends itself as soon as there are two again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pyfuse3
+import trio
+
+WORKERS = 32
+"""Threads for calls that wait. More would not make a disk faster."""
+
+NO_IDLE_TASK, NO_FURTHER_TASK = 0, -(2**31)
+"""Arguments of pyfuse3's loop: end when another task waits for requests; start none."""
+
+R = TypeVar("R")
+
+
+class Requests:
+    """The request loops of one mount; used on the event loop's thread only."""
+
+    def __init__(self) -> None:
+        self._limiter = trio.CapacityLimiter(WORKERS)
+        self._nursery: trio.Nursery | None = None
+        self._loops = 0
+        self._waiting = 0
+
+    async def serve(self) -> None:
+        """Serve until the file system is unmounted or pyfuse3.terminate() is called."""
+        if not hasattr(pyfuse3, "_session_loop"):  # private; in every release so far
+            await pyfuse3.main()
+            return
+        async with trio.open_nursery() as self._nursery:
+            self._start_loop(self._nursery)
+
+    def _start_loop(self, nursery: trio.Nursery) -> None:
+        self._loops += 1
+        nursery.start_soon(self._loop, nursery)
+
+    async def _loop(self, nursery: trio.Nursery) -> None:
+        try:
+            await pyfuse3._session_loop(nursery, NO_IDLE_TASK, NO_FURTHER_TASK)  # type: ignore[attr-defined]
+        finally:
+            self._loops -= 1
+
+    async def wait(self, call: Callable[..., R], *args: Any) -> R:
+        """Run a call that may take its time on a thread, while others are served."""
+        self._waiting += 1
+        if self._nursery is not None and self._waiting == self._loops:
+            self._start_loop(self._nursery)
+        try:
+            return await trio.to_thread.run_sync(call, *args, limiter=self._limiter)
+        finally:
+            self._waiting -= 1
