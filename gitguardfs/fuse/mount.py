@@ -117,7 +117,7 @@ def _serve(
     root_fd = places.source_fd
     if seal.is_sealed(places.source):
         os.close(root_fd)
-        root_fd = seal.open_below(places.source)
+        root_fd = _open_below_seal(places.source)
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
     tree = _tree(options, places, root_fd)
@@ -146,10 +146,10 @@ def _serve(
         pyfuse3.close(unmount=False)
         raise
     _unmount(mounted)
-    if sealed is not None:
-        sealed.lift()
     tree.close()
     os.close(root_fd)
+    if sealed is not None:
+        sealed.lift()
     audit.close()
 
 
@@ -177,6 +177,17 @@ def _descriptor_budget() -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return min((hard - RESERVED_DESCRIPTORS) // 2, CACHED_DESCRIPTORS)
+
+
+def _open_below_seal(source: str) -> int:
+    try:
+        return seal.open_below(source)
+    except OSError as error:
+        raise UserError(
+            f"cannot reach {source} below its seal: {error.strerror}",
+            "this needs mount namespaces: CAP_SYS_ADMIN and CAP_SYS_CHROOT",
+            Exit.SYSTEM,
+        ) from None
 
 
 def _put_seal(source: str, source_fd: int) -> seal.Seal:

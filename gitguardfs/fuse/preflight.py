@@ -78,7 +78,7 @@ def _open(path: str, what: str, is_root: bool, answers: bool = False) -> int:
     try:
         fd = directories.open_directory(path, is_root)
         if answers:
-            os.statvfs(fd)
+            _check_answers(fd)
         return fd
     except FileNotFoundError:
         hint = f"mkdir -p {path}" if what == "mount point" and path else ""
@@ -90,6 +90,15 @@ def _open(path: str, what: str, is_root: bool, answers: bool = False) -> int:
         if error.errno in DEAD:
             hint = f"it is a FUSE mount whose program is gone: umount -l {path}"
         raise UserError(f"{what} {path}: {error.strerror}", hint, Exit.MOUNT) from None
+
+
+def _check_answers(fd: int) -> None:
+    """Raise what a FUSE mount without its daemon answers; stat may still answer from a cache."""
+    try:
+        os.statvfs(fd)
+    except OSError as error:
+        if error.errno in DEAD:
+            raise
 
 
 def _clear_dead(mountpoint: str, is_root: bool) -> None:
