@@ -9,6 +9,8 @@ umask 022
 # Command, module and function of each program.
 LAUNCHERS=(
     gitguardfs:gitguardfs.cli:main
+    gitguard:gitguardfs.gitguard:main
+    vm-mount:gitguardfs.guest.vm_mount:main
 )
 
 RUNTIME_DEBIAN=(fuse3 python3 python3-pyfuse3 python3-trio python3-click)
@@ -25,7 +27,7 @@ usage() {
 Usage: ${0##*/} [--dry-run] [--venv] [--uninstall] [--help]
 
 Installs gitguardfs on Debian 12/13, Ubuntu 24.04+ or Fedora 41+:
-the program as $BIN/gitguardfs, its code below $PREFIX.
+the programs gitguardfs, gitguard and vm-mount in $BIN, their code below $PREFIX.
 
   --venv       build pyfuse3 in a virtual environment ($VENV)
                instead of using the distribution's packages (always so on Fedora)

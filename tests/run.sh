@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tiers=(lint unit adapter mount quickstart)
+tiers=(lint unit adapter mount guest quickstart)
 
 usage() {
     cat <<TEXT
@@ -14,6 +14,7 @@ Runs the tests of gitguardfs, by default all tiers:
   unit        pure parts, no mount
   adapter     request handlers, no mount
   mount       real mounts: conformance, attacks, faults, programs
+  guest       a virtual machine with real 9p and virtiofs shares (Debian and Ubuntu hosts)
   quickstart  guest-setup/quickstart.sh, on the distribution's own packages
 
 Needs root, for mounts and several users. The first run installs Debian, Ubuntu or Fedora
@@ -27,9 +28,17 @@ install_packages() {
     local -a wanted
     if command -v apt-get >/dev/null; then
         wanted=(fuse3 libfuse3-dev pkg-config gcc make git bindfs rsync sqlite3 ripgrep
-            inotify-tools attr e2fsprogs shellcheck python3-dev python3-venv tar util-linux)
+            inotify-tools attr e2fsprogs shellcheck python3-dev python3-venv tar util-linux
+            qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debian-archive-keyring
+            systemd libxml2-utils libvirt0)
         command -v npm >/dev/null || wanted+=(npm)
-        local package missing=()
+        # Newer releases have virtiofsd and the schemas of libvirt in packages of their own.
+        local package
+        for package in virtiofsd libvirt-common; do
+            [[ "$(apt-cache policy "$package" 2>/dev/null)" != *'Candidate: '[0-9]* ]] ||
+                wanted+=("$package")
+        done
+        local missing=()
         for package in "${wanted[@]}"; do
             [[ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] ||
                 missing+=("$package")

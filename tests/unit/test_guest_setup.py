@@ -280,7 +280,9 @@ def test_installing_twice_leaves_one_clean_package(root_guest: Guest) -> None:
     files = [name for name in root_guest.installed() if "__pycache__/" not in name]
     assert files == [
         "bin",
+        "bin/gitguard",
         "bin/gitguardfs",
+        "bin/vm-mount",
         "lib",
         "lib/gitguardfs",
         "lib/gitguardfs/lib",

@@ -1,0 +1,319 @@
+"""Carry the attacks out, as the user, on the guard that is there.
+
+They are made in a scratch directory inside the mount, which the user makes and removes: root
+never touches what the user could bend. Those that need a repository get one that is there, by
+operations that do no harm if they succeed (``probes_reach``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from gitguardfs.guest import probes, probes_attacks, probes_reach, probes_read, probes_tree
+from gitguardfs.guest.checks import Case, Result, Status, finding, note, ok
+from gitguardfs.guest.probes import LeftBehind, Lost, Unprepared, User
+from gitguardfs.guest.probes_tree import Found
+
+TITLES = {
+    "R1": "rename .git and what is in it",
+    "R2a": "exchange .git with something prepared",
+    "R3a": "rename .git with flags",
+    "R4": "move a .git file to another directory",
+    "R5": "rename something prepared to .git",
+    "R6": "rename something over .git",
+    "R7": "move a repository's root directory",
+    "C1": "create .git, as any type",
+    "C2": "remove .git, or fill it",
+    "C3": "link an unnamed file as .git",
+    "L1": "hard-link what is in .git",
+    "M1": "change attributes of .git",
+    "M2": "read .git, by kept references too",
+    "U1": "read .git as root of a user namespace",
+    "U2": "bind mounts and overlays over .git",
+    "S1": "reach .git through a symlink",
+    "P1": "assemble a bare repository",
+    "P2": "assemble a repository with commondir",
+    "P4": "change a bare repository",
+    "F1": "plant or alter a .git file",
+    "N": "other spellings of .git",
+}
+"""The rows of the threats, in their order."""
+
+OUTSIDE = "/tmp"
+"""Where symlinks and mounts are made when nothing may be made in the mount."""
+NOTHING = "there is nothing in the tree to try them on"
+RETRY = "see that there is room and that the mount answers, and run this again"
+MEND = "do not let the agent in; gitguardfs --version, remount, and report it if it stays"
+SWITCHED = {
+    "P1": "mount it without --allow-bare, unless the project needs bare repositories",
+    "P2": "mount it without --allow-bare, unless the project needs bare repositories",
+    "P4": "mount it without --allow-bare, unless the project needs bare repositories",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one attack."""
+
+    row: str
+    name: str
+    kind: str
+    """refused, passed, left (passed, and not undone), other (an errno that is not right),
+    untried."""
+    text: str = ""
+
+
+@dataclass
+class Ground:
+    """Where the attacks are made."""
+
+    user: User
+    scratch: str
+    found: Found
+    spots: int = 0
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def next_spot(self) -> str:
+        """Where the next attack gets its own directory; the child makes it."""
+        self.spots += 1
+        return os.path.join(self.scratch, str(self.spots))
+
+
+def check(case: Case) -> list[Result]:
+    """All attacks, one result for each row of the threats."""
+    user = case.user
+    if user is None:
+        return []
+    id, title = "attack.scratch", f"attacks are tried in {case.mountpoint}"
+    try:
+        found = Found(**probes.apart(probes_tree.search, case.mountpoint, user=user, limit=30.0))
+    except OSError as error:
+        return [note(id, title, f"{user.name} cannot look into it: {error.strerror}")]
+    except (Lost, TypeError) as error:
+        return [finding(id, title, f"not tried: the search failed: {error}", RETRY)]
+    everything = found.writable is not None
+    results: list[Result] = []
+    try:
+        with _scratch(user, found.writable or OUTSIDE, results) as scratch:
+            ground = Ground(user, scratch, found)
+            results[:0] = _all(case, ground) if everything else _reading(case, ground)
+    except OSError as error:
+        why = f"not tried: no directory can be made there: {error.strerror}"
+        return [finding(id, title, why, RETRY)]
+    return results
+
+
+@contextmanager
+def _scratch(user: User, directory: str, results: list[Result]) -> Iterator[str]:
+    scratch = str(probes.apart(probes_tree.make_scratch, directory, user=user))
+    gone = False
+    try:
+        yield scratch
+    finally:
+        try:
+            gone = probes.apart(probes_tree.remove_scratch, scratch, user=user, limit=60.0)
+        except (Lost, OSError):
+            gone = False
+        if not gone:
+            hint = "remove it on the host, where nothing is guarded"
+            results.append(
+                finding("attack.scratch", "the scratch directory is removed", scratch, hint)
+            )
+
+
+def _all(case: Case, ground: Ground) -> list[Result]:
+    controls = [_plant(ground, plant) for plant in probes_attacks.CONTROLS]
+    first = controls[0]
+    if first.kind != "passed":
+        why = f"not tried: ordinary work fails there ({first.text}), so refusals prove nothing"
+        return [finding("attack.scratch", f"attacks are tried in {case.mountpoint}", why, RETRY)]
+    policy = find_policy(ground)
+    results = [report_policy(case.mountpoint, policy), _ordinary(controls[1:])]
+    if policy == "off":
+        return results
+    for plant in probes_attacks.TABLE:
+        ground.outcomes.append(_plant(ground, plant))
+    for reach in probes_reach.TABLE:
+        if not (reach.reads and policy == "readonly"):
+            ground.outcomes.append(_reach(ground, reach))
+    return results + judge(ground.outcomes, ground.found, policy)
+
+
+def _reading(case: Case, ground: Ground) -> list[Result]:
+    """Where the user may write nowhere, the least that he could do is read."""
+    why = f"{ground.user.name} may write nowhere in it: only reading was tried"
+    said = note("attack.scratch", f"attacks are tried in {case.mountpoint}", why)
+    policy = _policy_by_reading(ground)
+    if policy == "deny":
+        ground.outcomes += [_reach(ground, reach) for reach in probes_reach.TABLE if reach.reads]
+    return [said, report_policy(case.mountpoint, policy), *judge(ground.outcomes, None, policy)]
+
+
+# What is done with .git, by what happens
+
+
+def find_policy(ground: Ground) -> str:
+    """``off``, ``readonly``, or ``deny``, which is also what ``hide`` looks like from here."""
+    planted = _plant(
+        ground,
+        probes_attacks.Plant("", "", probes_attacks.make_directory, frozenset({errno.EACCES})),
+    )
+    if planted.kind == "passed":
+        return "off"
+    return "readonly" if _policy_by_reading(ground) == "readonly" else "deny"
+
+
+def _policy_by_reading(ground: Ground) -> str:
+    """``readonly`` (or ``off``), ``deny``, or ``unknown`` where there is nothing to read."""
+    git = ground.found.directory
+    if git is None:
+        return "unknown"
+    listing = partial(_list_open, git)
+    listed = _strike("", "", frozenset({errno.EACCES}), listing, ground)
+    return "readonly" if listed.kind == "passed" else "deny"
+
+
+def _list_open(git: str, spot: str) -> None:
+    """List a ``.git`` that is shown as open; one shown as closed that can be listed is a hole."""
+    if stat.S_IMODE(os.lstat(git).st_mode) == 0:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    probes_read.list_entries(git, spot)
+
+
+def report_policy(mountpoint: str, policy: str) -> Result:
+    """The row about it."""
+    id, title = "guard.policy", f".git is guarded at {mountpoint}"
+    if policy == "off":
+        hint = "mount it with --git=deny (the default), readonly or hide"
+        return finding(id, title, "a .git could be made: the guard is off (--git=off)", hint)
+    if policy == "readonly":
+        return note(id, title, "it can be read (--git=readonly): history, remotes and their tokens")
+    if policy == "unknown":
+        return note(id, title, "not found out: there was none to read, and nothing could be made")
+    return ok(id, title, "it is denied or hidden")
+
+
+def _ordinary(outcomes: list[Outcome]) -> Result:
+    id, title = "guard.ordinary", "names like .gitignore stay usable"
+    refused = [outcome.name for outcome in outcomes if outcome.kind != "passed"]
+    if refused:
+        return note(id, title, f"refused: {', '.join(refused)}", "see --deny, --protect and --hide")
+    return ok(id, title)
+
+
+# One attack
+
+
+def _plant(ground: Ground, plant: probes_attacks.Plant) -> Outcome:
+    return _strike(plant.row, plant.name, plant.refused, plant.strike, ground)
+
+
+def _reach(ground: Ground, reach: probes_reach.Reach) -> Outcome:
+    path = getattr(ground.found, reach.on)
+    if path is None or (reach.on == "root" and _inside(ground.scratch, path)):
+        return Outcome(reach.row, reach.name, "untried", "")
+    strike = partial(reach.strike, path)
+    return _strike(reach.row, reach.name, reach.refused, strike, ground, reach.fake_root)
+
+
+def _inside(path: str, directory: str) -> bool:
+    return os.path.commonpath([path, directory]) == directory
+
+
+def _strike(
+    row: str,
+    name: str,
+    refused: frozenset[int],
+    strike: Callable[[str], object],
+    ground: Ground,
+    fake_root: bool = False,
+) -> Outcome:
+    spot = ground.next_spot()
+    try:
+        probes.apart(_in_spot, strike, spot, user=ground.user, fake_root=fake_root)
+    except Unprepared as error:
+        return Outcome(row, name, "untried", str(error))
+    except LeftBehind as error:
+        return Outcome(row, name, "left", str(error))
+    except Lost as error:
+        return Outcome(row, name, "other", str(error))
+    except OSError as error:
+        return outcome_of_errno(row, name, refused, error.errno or 0)
+    return Outcome(row, name, "passed")
+
+
+def _in_spot(strike: Callable[[str], object], spot: str) -> None:
+    with probes.preparing():
+        os.mkdir(spot, 0o755)
+    strike(spot)  # what it returns stays in the child
+
+
+def outcome_of_errno(row: str, name: str, refused: frozenset[int], number: int) -> Outcome:
+    """What an errno says about an attack."""
+    said = errno.errorcode.get(number, str(number))
+    if number in refused:
+        return Outcome(row, name, "refused", said)
+    if number in (errno.ENOENT, errno.ENOSPC, errno.EDQUOT):
+        return Outcome(row, name, "untried", said)  # gone meanwhile, or there is no room
+    return Outcome(row, name, "other", said)
+
+
+# What came of all
+
+
+def judge(outcomes: list[Outcome], found: Found | None, policy: str) -> list[Result]:
+    """One result for each row; and, given what was found, a note of what was not tried."""
+    results = []
+    missing: dict[str, list[str]] = {}
+    nothing = NOTHING
+    if found is not None and not found.complete:
+        nothing = f"nothing to try them on was found in the first {found.searched} names"
+    for row, title in TITLES.items():
+        own = [outcome for outcome in outcomes if outcome.row == row]
+        result = judge_row(row, title, own)
+        if result is not None:
+            results.append(result)
+        elif policy == "readonly" and row in ("U1", "U2", "S1"):
+            results.append(ok(f"attack.{row}", title, "reading is allowed (--git=readonly)"))
+        else:
+            why = next((outcome.text for outcome in own if outcome.text), nothing)
+            missing.setdefault(why, []).append(row)
+    if missing and found is not None:
+        said = "; ".join(f"{', '.join(rows)}: {why}" for why, rows in missing.items())
+        results.append(note("attack.untried", "attacks that were not tried", said))
+    return results
+
+
+def judge_row(row: str, title: str, outcomes: list[Outcome]) -> Result | None:
+    """What the attacks of a row come to; None if none was tried."""
+    id = f"attack.{row}"
+    left = [o for o in outcomes if o.kind == "left"]
+    if left:
+        said = "; ".join(f"{o.name}: {o.text}" for o in left)
+        return finding(id, title, f"not refused, and not undone: {said}", MEND)
+    passed = [o.name for o in outcomes if o.kind == "passed"]
+    other = [f"{o.name}: {o.text}" for o in outcomes if o.kind == "other"]
+    if passed or other:
+        said = "; ".join(
+            part
+            for part in (
+                f"not refused: {', '.join(passed)}" if passed else "",
+                f"not refused by the guard: {', '.join(other)}" if other else "",
+            )
+            if part
+        )
+        return finding(id, title, said, SWITCHED.get(row, MEND))
+    refused = sum(o.kind == "refused" for o in outcomes)
+    if not refused:
+        return None
+    untried = [f"{o.name} ({o.text})" for o in outcomes if o.kind == "untried" and o.text]
+    detail = f"{refused} refused"
+    if untried:
+        detail += f"; not tried: {', '.join(untried)}"
+    return Result(id, Status.OK, title, detail)

@@ -1,0 +1,205 @@
+"""Is the guard there, does it answer, and is it mounted as it should be?"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from gitguardfs import mounts
+from gitguardfs.guest import probes
+from gitguardfs.guest.checks import (
+    Case,
+    Daemon,
+    Result,
+    Seen,
+    Status,
+    finding,
+    note,
+    ok,
+    read_table,
+    top_at,
+)
+from gitguardfs.guest.probes import User
+
+WANTED = frozenset({"nosuid", "nodev", "default_permissions", "allow_other"})
+DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
+FUSE_DEVICE = "/dev/fuse"
+
+
+def check(case: Case) -> list[Result]:
+    """The mount itself; without an ok for ``guard.answers`` there is nothing to attack."""
+    mounted = is_mounted(case)
+    if mounted.status is not Status.OK or case.guard is None:
+        return [mounted]
+    answers = is_answering(case.mountpoint, case.user)
+    if answers.status is not Status.OK:
+        return [mounted, answers]
+    return [mounted, answers, options(case.mountpoint, case.guard.options), run_by(case)]
+
+
+def is_mounted(case: Case) -> Result:
+    """Whether the mount on top is a guard."""
+    id, title = "guard.mounted", f"a guard is mounted at {case.mountpoint}"
+    top = top_at(case.table, case.mountpoint)
+    hint = f"gitguardfs SOURCE {case.mountpoint} --map auto, or mount its line of fstab"
+    if top is None:
+        return finding(id, title, "nothing is mounted there", hint)
+    if case.guard is None:
+        below = any(
+            seen.path == case.mountpoint and seen.mount.fstype == mounts.FSTYPE
+            for seen in case.table
+        )
+        what = f"{top.mount.fstype} of {top.mount.source} is on top"
+        if below:
+            hint = f"umount {case.mountpoint}: it covers the guard"
+        return finding(id, title, what, hint)
+    return ok(id, title, f"of {top.mount.source}")
+
+
+def is_answering(mountpoint: str, user: User | None) -> Result:
+    """Whether the daemon serves a request of the user's; root may have no access itself."""
+    id, title = "guard.answers", f"the guard at {mountpoint} answers"
+    hint = f"umount -l {mountpoint} and mount it again; systemd does that with Restart="
+    try:
+        probes.apart(_ask, mountpoint, user=user)
+    except probes.Lost:
+        return finding(id, title, "no answer: the daemon hangs", hint)
+    except OSError as error:
+        if error.errno in DEAD:
+            return finding(id, title, "the mount is dead: its daemon is gone", hint)
+        return finding(id, title, error.strerror or str(error), hint)
+    return ok(id, title)
+
+
+def _ask(mountpoint: str) -> None:
+    os.statvfs(mountpoint)  # stat would be answered from the kernel's cache for a while
+    os.stat(mountpoint)
+
+
+def options(mountpoint: str, found: frozenset[str]) -> Result:
+    """Whether the kernel enforces what it is to enforce."""
+    id, title = "guard.options", f"{mountpoint} is nosuid, nodev, default_permissions, allow_other"
+    missing = WANTED - found
+    if missing:
+        hint = "mount it as root with gitguardfs, which sets them all; remount takes them away"
+        return finding(id, title, f"missing: {', '.join(sorted(missing))}", hint)
+    return ok(id, title)
+
+
+def run_by(case: Case) -> Result:
+    """Whether root runs the daemon: whoever runs it can do with it as he likes."""
+    id, title = "guard.daemon", f"root runs the daemon of {case.mountpoint}"
+    hint = "let root mount it: from fstab, a system unit, or with sudo"
+    guard = case.guard
+    assert guard is not None
+    if "user_id=0" not in guard.options:
+        owner = next((o for o in guard.options if o.startswith("user_id=")), "user_id=?")
+        return finding(id, title, f"another user has mounted it ({owner})", hint)
+    others = [daemon for daemon in case.daemons if daemon.uid != 0]
+    if others:
+        said = ", ".join(f"process {daemon.pid} is uid {daemon.uid}" for daemon in others)
+        return finding(id, title, said, hint)
+    if case.daemons:
+        return ok(id, title, f"process {', '.join(str(d.pid) for d in case.daemons)}")
+    if case.is_root:
+        return note(id, title, "it answers, and the process that serves it was not found")
+    return ok(id, title, "mounted by uid 0")
+
+
+# Whose daemon is it?
+
+
+def find_daemons(guard: Seen) -> tuple[Daemon, ...]:
+    """The processes that serve a mount, as far as /proc tells (all of it tells root only)."""
+    seen = [daemon for pid in _pids() if (daemon := _look(pid)) is not None]
+    return serving(guard, seen)
+
+
+def serving(guard: Seen, candidates: list[Daemon]) -> tuple[Daemon, ...]:
+    """Those of the processes with a FUSE device that serve ``guard``.
+
+    By the connection's number where the kernel tells it (6.17), otherwise by their arguments.
+    """
+    minor = os.minor(guard.device)
+    by_number = [daemon for daemon in candidates if daemon.connection == minor]
+    if by_number:
+        return tuple(by_number)
+    ours = [
+        daemon
+        for daemon in candidates
+        if daemon.connection is None and mounts.SUBTYPE in " ".join(daemon.arguments)
+    ]
+    by_path = tuple(daemon for daemon in ours if guard.path in daemon.arguments)
+    return by_path or tuple(ours if len(ours) == 1 else ())
+
+
+def _pids() -> list[str]:
+    return [name for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _look(pid: str) -> Daemon | None:
+    try:
+        device = next(
+            (
+                number
+                for number in os.listdir(f"/proc/{pid}/fd")
+                if _link(f"/proc/{pid}/fd/{number}") == FUSE_DEVICE
+            ),
+            None,
+        )
+        if device is None:
+            return None
+        with open(f"/proc/{pid}/fdinfo/{device}") as file:
+            connection = parse_connection(file.read())
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            arguments = file.read()
+        with open(f"/proc/{pid}/status") as file:
+            uid = parse_uid(file.read())
+    except OSError:  # gone, or not ours to look at
+        return None
+    return Daemon(int(pid), uid, parse_arguments(arguments), connection)
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def parse_connection(fdinfo: str) -> int | None:
+    """The number of a FUSE connection, from the fdinfo of a /dev/fuse; None if it has none."""
+    for line in fdinfo.splitlines():
+        key, _, value = line.partition(":")
+        if key == "fuse_connection" and value.strip().isdigit():
+            return int(value)
+    return None
+
+
+def parse_uid(status: str) -> int:
+    """The effective user id of a process, from its /proc/PID/status."""
+    line = next(line for line in status.splitlines() if line.startswith("Uid:"))
+    return int(line.split()[2])
+
+
+def parse_arguments(cmdline: bytes) -> tuple[str, ...]:
+    """The arguments of a process, from its /proc/PID/cmdline."""
+    return tuple(os.fsdecode(word) for word in cmdline.split(b"\0") if word)
+
+
+def source_of(guard: Seen, daemons: tuple[Daemon, ...]) -> str | None:
+    """The guarded directory: the mount's source, or what stands before the mount point."""
+    if guard.mount.source.startswith("/"):
+        return guard.mount.source
+    for daemon in daemons:
+        words = daemon.arguments
+        if guard.path in words[1:]:
+            before = words[words.index(guard.path, 1) - 1]
+            if before.startswith("/"):
+                return before
+    return None
+
+
+def mounts_of_daemons(daemons: tuple[Daemon, ...]) -> tuple[Seen, ...]:
+    """What the daemons see mounted, which may be more than everybody sees."""
+    return tuple(seen for daemon in daemons for seen in read_table(str(daemon.pid)))

@@ -1,0 +1,79 @@
+"""Results as a table, or as JSON."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from gitguardfs.guest.checks import Result, Status, printable
+
+COLOURS = {Status.OK: "green", Status.FINDING: "bold red", Status.NOTE: "yellow"}
+
+
+def as_json(results: Sequence[Result]) -> str:
+    """A list of objects with id, status, title, detail and hint."""
+    rows = [
+        {
+            "id": result.id,
+            "status": result.status.value,
+            "title": result.title,
+            "detail": result.detail,
+            "hint": result.hint,
+        }
+        for result in results
+    ]
+    return json.dumps(rows, indent=2)
+
+
+def as_text(results: Sequence[Result]) -> str:
+    """Aligned columns: status, id, what; below it what was seen and what to do."""
+    width = max((len(result.id) for result in results), default=0)
+    lines = []
+    for result in results:
+        line = f"{result.status.value:<7}  {result.id:<{width}}  {printable(result.title)}"
+        if result.status is Status.OK and result.detail:
+            line += f" ({printable(result.detail)})"
+        lines.append(line)
+        indent = " " * (7 + 2 + width + 2)
+        if result.status is not Status.OK:
+            lines += [f"{indent}{printable(text)}" for text in (result.detail,) if text]
+            lines += [f"{indent}-> {printable(text)}" for text in (result.hint,) if text]
+    return "\n".join([*lines, summary(results)])
+
+
+def summary(results: Sequence[Result]) -> str:
+    """The last line."""
+    findings = sum(result.status is Status.FINDING for result in results)
+    notes = sum(result.status is Status.NOTE for result in results)
+    parts = [f"{len(results)} checks", _counted(findings, "finding"), _counted(notes, "note")]
+    return ", ".join(parts)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+
+
+def print_rich(results: Sequence[Result]) -> bool:
+    """Print a coloured table; False, and nothing printed, if rich is not installed."""
+    try:
+        console_module: Any = importlib.import_module("rich.console")
+        table_module: Any = importlib.import_module("rich.table")
+        text_module: Any = importlib.import_module("rich.text")
+    except ImportError:
+        return False
+    table = table_module.Table(box=None, pad_edge=False)
+    for heading in ("status", "check", "what", "seen"):
+        table.add_column(heading, overflow="fold")
+    for result in results:
+        # Text and not str: names in the tree must not be taken for markup.
+        seen = text_module.Text(printable(result.detail))
+        if result.hint:
+            seen.append(("\n" if result.detail else "") + f"-> {printable(result.hint)}", "italic")
+        status = text_module.Text(result.status.value, COLOURS[result.status])
+        table.add_row(status, result.id, text_module.Text(printable(result.title)), seen)
+    console = console_module.Console()
+    console.print(table)
+    console.print(summary(results), highlight=False)
+    return True

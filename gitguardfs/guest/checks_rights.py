@@ -1,0 +1,290 @@
+"""Is the user root by another way: sudo, doas, a group, a file that root runs?
+
+Polkit is not looked at: what it grants depends on rules written in JavaScript.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+
+from gitguardfs.guest import probes
+from gitguardfs.guest.checks import Case, Daemon, Result, System, finding, note, ok
+from gitguardfs.guest.probes import Lost, User
+
+ROOT_GROUPS = {
+    "docker": "starts containers that have the whole disk",
+    "lxd": "starts containers that have the whole disk",
+    "incus": "starts containers",
+    "incus-admin": "starts containers that have the whole disk",
+    "libvirt": "starts machines that have the whole disk",
+    "libvirt-qemu": "owns the disks of machines",
+    "disk": "reads and writes the disks",
+    "root": "writes what is open to root's group",
+    "shadow": "reads the passwords' hashes",
+}
+"""Groups whose members are root, or nearly."""
+ADMIN_GROUPS = frozenset({"sudo", "wheel", "admin"})
+"""Groups to which sudo is commonly given; without a password, sudo's own check finds it."""
+READING_GROUPS = frozenset({"adm", "systemd-journal"})
+
+FILES = 20_000
+"""How many files below one directory are looked at."""
+SUDO_SECONDS = 10
+
+
+def check(case: Case) -> list[Result]:
+    """All of them."""
+    user = case.user
+    if user is None:
+        return []
+    groups = [case.system.group_name(gid) for gid in user.groups]
+    return [
+        _sudo(user, case.system),
+        _doas(user, case.system, groups),
+        judge_groups(user, groups),
+        _files(user, case.system, case.daemons),
+    ]
+
+
+# sudo
+
+
+def _sudo(user: User, system: System) -> Result:
+    program = shutil.which("sudo", path=system.search_path)
+    if program is None:
+        return ok("rights.sudo", f"{user.name} has no sudo without a password", "no sudo here")
+    try:
+        # -k: a password that was typed a minute ago does not count.
+        runs = probes.apart(_run, [program, "-k", "-n", "true"], user=user)
+        lists = probes.apart(_run, [program, "-n", "-l"], user=user)
+    except (Lost, OSError) as error:
+        return note("rights.sudo", f"{user.name} has no sudo without a password", str(error))
+    return judge_sudo(user.name, bool(runs[0] == 0), str(lists[1]) if lists[0] == 0 else "")
+
+
+def _run(arguments: list[str]) -> tuple[int, str]:
+    done = subprocess.run(
+        arguments,
+        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=SUDO_SECONDS,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode(errors="replace")
+
+
+def judge_sudo(user: str, runs: bool, listing: str) -> Result:
+    """What ``sudo -n true`` and the text of ``sudo -n -l`` come to."""
+    id, title = "rights.sudo", f"{user} has no sudo without a password"
+    hint = "take the NOPASSWD line out of /etc/sudoers and /etc/sudoers.d (visudo)"
+    if runs:
+        return finding(id, title, "sudo -n true works: it is root", hint)
+    free, asked = parse_sudo(listing)
+    if free:
+        return finding(id, title, f"without a password: {', '.join(free)}", hint)
+    if asked:
+        return note(id, title, f"with a password: {', '.join(asked)}", "never tell it the agent")
+    return ok(id, title)
+
+
+def parse_sudo(listing: str) -> tuple[list[str], list[str]]:
+    """Commands that ``sudo -l`` lists as root's, without a password and with one.
+
+    A tag holds for the commands after it in the same rule (sudoers(5), "Tag_Spec").
+    """
+    free: list[str] = []
+    asked: list[str] = []
+    rules = re.split(r"may run the following commands[^\n]*\n", listing, maxsplit=1)
+    for rule in re.findall(r"^ +(\(.*(?:\n {8,}[^ (].*)*)", "".join(rules[1:]), re.MULTILINE):
+        match = re.match(r"\(([^)]*)\)\s*(.*)", rule, re.DOTALL)
+        if match is None or not _as_root(match[1]):
+            continue
+        password = True
+        for part in re.split(r"(?<!\\),\s*", match[2]):
+            command = " ".join(part.split())
+            while tag := re.match(r"([A-Z_]+):\s*", command):
+                password = {"NOPASSWD": False, "PASSWD": True}.get(tag[1], password)
+                command = command[tag.end() :]
+            if command and not command.startswith("!"):
+                (asked if password else free).append(command)
+    return free, asked
+
+
+def _as_root(runas: str) -> bool:
+    users = [word.strip() for word in runas.partition(":")[0].split(",")]
+    return bool({"ALL", "root", "#0"} & set(users)) and "!root" not in users
+
+
+# doas
+
+
+def _doas(user: User, system: System, groups: list[str]) -> Result:
+    text = ""
+    for path in system.doas_files:
+        try:
+            with open(path, errors="replace") as file:
+                text += file.read() + "\n"
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            return note("rights.doas", f"{user.name} has no doas without a password", str(error))
+    return judge_doas(user.name, frozenset(groups), text)
+
+
+def judge_doas(user: str, groups: frozenset[str], text: str) -> Result:
+    """What doas.conf(5) gives the user without a password; the last rule that fits decides."""
+    id, title = "rights.doas", f"{user} has no doas without a password"
+    granted: dict[str, bool] = {}
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        rule = _parse_doas(line, user, groups)
+        if rule is not None:
+            command, free = rule
+            if command == "":
+                granted.clear()  # it fits every command
+            granted[command] = free
+    found = [command or "every command" for command, free in granted.items() if free]
+    if found:
+        return finding(id, title, ", ".join(found), "take nopass out of doas.conf")
+    return ok(id, title)
+
+
+def _parse_doas(line: str, user: str, groups: frozenset[str]) -> tuple[str, bool] | None:
+    """(command or "" for all, whether without a password) if a rule is about the user and root."""
+    try:
+        words = shlex.split(re.sub(r"\{[^}]*\}", " ", line), comments=True)
+    except ValueError:
+        return None
+    if not words or words[0] not in ("permit", "deny"):
+        return None
+    options = {"nopass", "nolog", "persist", "keepenv", "setenv"}
+    rest = words[1:]
+    free = False
+    while rest and rest[0] in options:
+        free |= rest[0] == "nopass"
+        rest = rest[1:]
+    if not rest or rest[0] not in {user, *(f":{group}" for group in groups)}:
+        return None
+    rest = rest[1:]
+    if rest[:1] == ["as"]:
+        if rest[1:2] != ["root"]:
+            return None
+        rest = rest[2:]
+    command = rest[1] if rest[:1] == ["cmd"] and len(rest) > 1 else ""
+    return command, free and words[0] == "permit"
+
+
+# Groups
+
+
+def judge_groups(user: User, names: list[str]) -> Result:
+    """What the names of the user's groups come to."""
+    id, title = "rights.groups", f"{user.name} is in no group that gives root"
+    rooted = [f"{name} ({ROOT_GROUPS[name]})" for name in names if name in ROOT_GROUPS]
+    if rooted:
+        hint = f"gpasswd -d {user.name} {next(n for n in names if n in ROOT_GROUPS)}, and log out"
+        return finding(id, title, ", ".join(rooted), hint)
+    admin = [name for name in names if name in ADMIN_GROUPS]
+    if admin:
+        return note(id, title, f"{', '.join(admin)}: root with its password", "keep that from it")
+    reading = [name for name in names if name in READING_GROUPS]
+    if reading:
+        return note(id, title, f"{', '.join(reading)}: reads the system's logs")
+    return ok(id, title)
+
+
+# Files
+
+
+def _files(user: User, system: System, daemons: tuple[Daemon, ...]) -> Result:
+    id, title = "rights.files", f"{user.name} cannot write what root runs for the mount"
+    paths = [*system.run_by_root, *_programs(system), *_libraries(system), *_run_by(daemons)]
+    try:
+        writable = probes.apart(writable_among, paths, user=user, limit=60.0)
+    except (Lost, OSError) as error:
+        return note(id, title, f"not looked at: {error}")
+    if writable:
+        more = f" and {len(writable) - 3} more" if len(writable) > 3 else ""
+        hint = "chown root:root and chmod go-w: whoever writes it is root at the next start"
+        return finding(id, title, ", ".join(map(str, writable[:3])) + more, hint)
+    return ok(id, title)
+
+
+def _programs(system: System) -> list[str]:
+    found = (shutil.which(name, path=system.search_path) for name in system.programs)
+    return [path for path in found if path is not None]
+
+
+def _libraries(system: System) -> list[str]:
+    specs = (importlib.util.find_spec(name) for name in system.libraries)
+    origins = [spec.origin for spec in specs if spec is not None and spec.origin is not None]
+    return [
+        os.path.dirname(origin) if origin.endswith("__init__.py") else origin for origin in origins
+    ]
+
+
+def _run_by(daemons: tuple[Daemon, ...]) -> list[str]:
+    """The interpreter and the script of a daemon."""
+    return [
+        word
+        for daemon in daemons
+        for word in daemon.arguments[:3]
+        if word.startswith("/") and os.path.isfile(word)
+    ]
+
+
+def writable_among(paths: list[str]) -> list[str]:
+    """What this process's user could change of ``paths``, of all in them, or replace above them."""
+    found: dict[str, None] = {}
+    for path in paths:
+        if not os.path.lexists(path):
+            continue
+        for step in _way_to(path):
+            if could_change(step):
+                found[step] = None
+        count = 0
+        for directory, directories, files in os.walk(path):
+            for name in (*directories, *files):
+                count += 1
+                inner = os.path.join(directory, name)
+                if count < FILES and not os.path.islink(inner) and could_change(inner):
+                    found[inner] = None
+    return list(found)
+
+
+def _way_to(path: str) -> list[str]:
+    """``path``, what it is a symlink to, and those of its parents in which it could be replaced."""
+    steps = []
+    for end in dict.fromkeys((os.path.abspath(path), os.path.realpath(path))):
+        if not os.path.islink(end):
+            steps.append(end)
+        child, parent = end, os.path.dirname(end)
+        while child != parent:
+            if not _is_kept(parent, child):
+                steps.append(parent)
+            child, parent = parent, os.path.dirname(parent)
+    return steps
+
+
+def _is_kept(parent: str, child: str) -> bool:
+    """Whether a sticky directory of root's keeps root's entry from others."""
+    try:
+        st = os.stat(parent)
+        return bool(st.st_mode & stat.S_ISVTX) and st.st_uid == os.lstat(child).st_uid == 0
+    except OSError:
+        return False
+
+
+def could_change(path: str) -> bool:
+    """Whether this process's user may write to ``path``, or owns it and could allow himself to."""
+    try:
+        owner = os.lstat(path).st_uid
+    except OSError:
+        return False
+    return owner == os.geteuid() or os.access(path, os.W_OK, effective_ids=True)

@@ -1,0 +1,144 @@
+"""Can the user get at the raw share, beside the guard?"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable
+from functools import partial
+
+from gitguardfs import mounts
+from gitguardfs.guest import probes, probes_share
+from gitguardfs.guest.checks import Case, Daemon, Result, Seen, finding, note, ok
+from gitguardfs.guest.checks_mount import mounts_of_daemons, source_of
+from gitguardfs.guest.probes import Lost, Unprepared, User
+
+CLOSE = (
+    "mount the share below a root directory of mode 0700 (vm-mount does), let the guard seal it "
+    "(--seal), or on 9p add access=0"
+)
+
+
+def check(case: Case) -> list[Result]:
+    """Every share there is, the guard's source, and its daemon's /proc."""
+    if case.user is None:
+        return []
+    table = (*case.table, *mounts_of_daemons(case.daemons))
+    guards = guard_devices(table)
+    source = source_of(case.guard, case.daemons) if case.guard else None
+    results = []
+    for path in sorted(raw_paths(table, source)):
+        results += [_by_path(case.user, path, guards), _in_namespace(case.user, path, guards)]
+    if case.guard is not None and source is None:
+        why = "the mount does not say what its source is, so that was not tried"
+        results.append(note("share.path", "the guard's source is out of reach", why))
+    results += [_by_daemon(case.user, daemon) for daemon in case.daemons]
+    tags = tags_of(table, _read_tags(case.system.tags))
+    if tags:
+        results.append(_by_tag(case.user, tags))
+    return results
+
+
+def guard_devices(table: tuple[Seen, ...]) -> tuple[int, ...]:
+    """The st_dev of every guard: what is there is no raw share."""
+    return tuple({seen.device for seen in table if seen.mount.fstype == mounts.FSTYPE})
+
+
+def raw_paths(table: tuple[Seen, ...], source: str | None) -> set[str]:
+    """Where a raw share could be reached: each share's mount point, and the guard's source."""
+    paths = {seen.path for seen in table if seen.mount.fstype in mounts.SHARE_TYPES}
+    return paths | ({source} if source is not None else set())
+
+
+def tags_of(table: tuple[Seen, ...], known: dict[str, str]) -> dict[str, str]:
+    """The tags of shares and their types: those that are mounted, and others of the kernel's."""
+    mounted = {
+        seen.mount.source: seen.mount.fstype
+        for seen in table
+        if seen.mount.fstype in mounts.SHARE_TYPES
+    }
+    return {**known, **mounted}
+
+
+def _read_tags(patterns: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for pattern in patterns:
+        for path in glob.glob(pattern):
+            try:
+                with open(path, "rb") as file:
+                    tag = os.fsdecode(file.read().rstrip(b"\0\n"))
+            except OSError:
+                continue
+            found[tag] = "9p" if path.endswith("mount_tag") else "virtiofs"
+    return found
+
+
+def _open(way: Callable[[], None], user: User, fake_root: bool = False) -> bool:
+    """Whether a way is open; Unprepared if it could not be tried."""
+    try:
+        probes.apart(way, user=user, fake_root=fake_root)
+    except OSError:
+        return False
+    except Lost:
+        return True  # it waits for a server that it got through to
+    return True
+
+
+def _by_path(user: User, path: str, guards: tuple[int, ...]) -> Result:
+    id, title = "share.path", f"the raw share {path} is out of reach"
+    ways = [name for name, way in probes_share.PLAIN if _open(partial(way, path, guards), user)]
+    if ways:
+        return finding(id, title, f"{user.name} gets there {' and '.join(ways)}", CLOSE)
+    return ok(id, title)
+
+
+def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
+    id, title = "share.namespace", f"{path} is out of reach from new namespaces"
+    ways = []
+    for name, way in probes_share.IN_NAMESPACE:
+        try:
+            # By its path is a finding of its own already.
+            if _open(partial(way, path, guards), user, fake_root=True) and not _open(
+                partial(probes_share.by_path, path, guards), user
+            ):
+                ways.append(name)
+        except Unprepared as error:
+            return ok(id, title, str(error))
+    if ways:
+        return finding(id, title, f"{user.name} gets there {' and '.join(ways)}", CLOSE)
+    return ok(id, title)
+
+
+def _by_daemon(user: User, daemon: Daemon) -> Result:
+    id, title = "share.daemon", f"the daemon's /proc/{daemon.pid} is closed"
+    ways = [
+        link
+        for link in probes_share.LINKS
+        if _open(partial(probes_share.by_process, daemon.pid, link), user)
+    ]
+    if ways:
+        said = f"{user.name} may use its {', '.join(ways)}, which lead to the raw share"
+        return finding(id, title, said, "let root mount it, and the user be unprivileged")
+    return ok(id, title)
+
+
+def _by_tag(user: User, tags: dict[str, str]) -> Result:
+    id, title = "share.remount", "no share can be mounted once more"
+    ways = [
+        tag
+        for tag, kind in sorted(tags.items())
+        for fake_root in (False, True)
+        if _mounts(user, tag, kind, fake_root)
+    ]
+    if ways:
+        return finding(
+            id, title, f"{user.name} can mount {', '.join(sorted(set(ways)))}", "see its privileges"
+        )
+    return ok(id, title, ", ".join(sorted(tags)))
+
+
+def _mounts(user: User, tag: str, kind: str, fake_root: bool) -> bool:
+    try:
+        return _open(partial(probes_share.by_tag, tag, kind), user, fake_root)
+    except Unprepared:
+        return False

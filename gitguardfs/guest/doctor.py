@@ -1,0 +1,215 @@
+"""``gitguard doctor``: is the project guarded, seen from the agent's side?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import replace
+
+import click
+
+from gitguardfs import mounts
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.guest import (
+    checks_attacks,
+    checks_host,
+    checks_mount,
+    checks_report,
+    checks_rights,
+    checks_share,
+    probes,
+)
+from gitguardfs.guest.checks import (
+    Case,
+    Check,
+    Result,
+    Seen,
+    Status,
+    System,
+    finding,
+    holding,
+    note,
+    read_table,
+    top_at,
+)
+from gitguardfs.guest.probes import User
+
+EPILOG = """\b
+Examples:
+  sudo gitguard doctor                          every guard that is mounted, as its owner
+  sudo gitguard doctor ~/projects --user agent  one, as a user
+  gitguard doctor --host ~/projects             the host's side of a shared directory
+
+\b
+It makes a directory in MOUNTPOINT for the attacks and removes it again. Repositories that are
+there are attacked only in ways that do no harm if they succeed. It does not look at polkit.
+
+\b
+Exit codes: 0 nothing found, 1 findings, 2 it could not be done on this system.
+"""
+
+
+@click.command(epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.argument("place", metavar="[MOUNTPOINT]", required=False)
+@click.option(
+    "--user",
+    metavar="USER",
+    help="Whom to become, by name or number. Default: the owner of MOUNTPOINT's root.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
+@click.option("--host", is_flag=True, help="Check the host's side; MOUNTPOINT is what is shared.")
+def command(place: str | None, user: str | None, as_json: bool, host: bool) -> int:
+    """Check, as the agent's user, that a project is guarded and nothing leads round the guard.
+
+    Looks at the mount, tries to reach the raw share, looks for ways to become root, and carries
+    out the known attacks on .git for real.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)  # so that what was made is removed
+    caller = os.environ.get("SUDO_UID") if os.geteuid() == 0 else str(os.geteuid())
+    results = examine_host(place, user, caller) if host else examine(place, user, caller)
+    if as_json:
+        click.echo(checks_report.as_json(results))
+    elif not (sys.stdout.isatty() and checks_report.print_rich(results)):
+        click.echo(checks_report.as_text(results))
+    found = any(result.status is Status.FINDING for result in results)
+    return 1 if found else Exit.OK
+
+
+def _leave(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def examine(
+    place: str | None, user: str | None, caller: str | None, system: System | None = None
+) -> list[Result]:
+    """Every check on one mount point, or on all guards there are; raises UserError.
+
+    ``caller`` is the uid, as text, of who has called the command, before sudo.
+    """
+    system = system or System()
+    table = read_table()
+    if place is not None:
+        points = [_mountpoint(place, table)]
+    else:
+        points = list(
+            dict.fromkeys(seen.path for seen in table if seen.mount.fstype == mounts.FSTYPE)
+        )
+    is_root = os.geteuid() == 0
+    results: list[Result] = []
+    if not points:
+        hint = "gitguardfs SOURCE MOUNTPOINT --map auto; --host checks a host"
+        results = [finding("guard.mounted", "a guard is mounted", "there is none here", hint)]
+        points = [""]
+    for point in points:
+        whom = choose_user(user, caller, owner_of(point, table), is_root, system)
+        case = Case(point, whom, is_root, table, system=system)
+        if case.guard is not None:
+            case = replace(case, daemons=checks_mount.find_daemons(case.guard))
+        results += _checked(case)
+    return list(dict.fromkeys(results))
+
+
+def _checked(case: Case) -> list[Result]:
+    results = _asked(case)
+    usable = False
+    if case.mountpoint:
+        about_mount = checks_mount.check(case)
+        results += about_mount
+        usable = any(r.id == "guard.answers" and r.status is Status.OK for r in about_mount)
+    checks: list[Check] = [checks_share.check, checks_rights.check]
+    if usable:
+        checks.append(checks_attacks.check)
+    return results + [result for check in checks for result in check(case)]
+
+
+def _asked(case: Case) -> list[Result]:
+    """What the results depend on: who was asked, and what was left out."""
+    if case.user is None:
+        hint = "give --user"
+        return [note("run.user", "it is known whom to become", "only the mount is looked at", hint)]
+    if not case.is_root:
+        why = "not root: the daemon's process was not looked at, and files only root may list"
+        return [note("run.user", f"tried as {case.user.name}", why, "run it with sudo")]
+    return []
+
+
+def _mountpoint(place: str, table: tuple[Seen, ...]) -> str:
+    """The mount point that ``place`` is, or lies in; UserError if there is nothing there.
+
+    A mount point itself is not touched: it may be dead, or hang.
+    """
+    absolute = os.path.abspath(place)
+    parent = os.path.realpath(os.path.dirname(absolute))
+    path = os.path.join(parent, os.path.basename(absolute)) if absolute != "/" else "/"
+    if any(mount.path == path for mount in table):
+        return path
+    if not os.path.isdir(path):
+        raise UserError(f"no such directory: {place}", code=Exit.SYSTEM)
+    path = os.path.realpath(path)
+    around = holding(table, path)
+    if around is not None and around.mount.fstype == mounts.FSTYPE:
+        return around.path
+    return path
+
+
+def choose_user(
+    name: str | None, caller: str | None, owner: str | None, is_root: bool, system: System
+) -> User | None:
+    """Whom to become: as asked for, the owner of the mount's root, or who has called.
+
+    None if that leads to nobody. UserError for root, and if only root could become the user.
+    """
+    if name is None and not is_root:
+        name = caller
+    name = name or owner or (caller if caller != "0" else None)
+    if name is None:
+        return None
+    user = probes.find_user(name, system.groups_of)
+    if user.uid == 0:
+        raise UserError(
+            "root reaches the raw share by design",
+            "give --user: the user that the agent runs as",
+            Exit.SYSTEM,
+        )
+    if not is_root and user.uid != os.geteuid():
+        raise UserError(f"only root can become {user.name}", "run it with sudo", Exit.SYSTEM)
+    return user
+
+
+def owner_of(mountpoint: str, table: tuple[Seen, ...]) -> str | None:
+    """The owner, as text, of the view's root, unless it is root.
+
+    Where that does not answer, who has mounted it; or the owner of the directory around it.
+    """
+    top = top_at(table, mountpoint)
+    options = top.options if top is not None else frozenset[str]()
+    mounter = next((o.removeprefix("user_id=") for o in options if o.startswith("user_id=")), "0")
+    for path in (mountpoint, os.path.dirname(mountpoint)) if mountpoint else ():
+        try:
+            uid = str(probes.apart(_uid_of, path))
+        except (OSError, probes.Lost):
+            if mounter == "0":
+                continue
+            uid = mounter
+        return uid if uid != "0" else None
+    return None
+
+
+def _uid_of(path: str) -> int:
+    return os.stat(path).st_uid
+
+
+def examine_host(place: str | None, user: str | None, caller: str | None) -> list[Result]:
+    """The checks of the host's side; raises UserError."""
+    directory = os.path.realpath(place) if place is not None else None
+    if directory is not None and not os.path.isdir(directory):
+        raise UserError(f"no such directory: {place}", code=Exit.SYSTEM)
+    name = user or (str(os.stat(directory).st_uid) if directory else caller) or "0"
+    whom = probes.find_user(name)
+    if os.geteuid() not in (0, whom.uid):
+        if user is not None:
+            raise UserError(f"only root can become {name}", "run it with sudo", Exit.SYSTEM)
+        whom = probes.find_user(str(os.geteuid()))
+    return checks_host.check(checks_host.HostCase(whom, directory))

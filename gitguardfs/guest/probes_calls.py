@@ -1,0 +1,79 @@
+"""System calls that the probes need in a raw form, and Python has no name for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+AT_FDCWD = -100
+AT_SYMLINK_FOLLOW = 0x400
+AT_EMPTY_PATH = 0x1000
+RENAME_NOREPLACE, RENAME_EXCHANGE, RENAME_WHITEOUT = 1, 2, 4
+MS_BIND, MS_REC = 0x1000, 0x4000
+MNT_DETACH = 2
+_PR_SET_DUMPABLE = 4
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_IN_ALL_EVENTS = 0xFFF
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _call(name: str, *arguments: object) -> int:
+    ctypes.set_errno(0)
+    result: int = getattr(_libc, name)(*arguments)
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def renameat2(old: str, new: str, flags: int) -> None:
+    """rename(2) with RENAME_* flags."""
+    paths = (AT_FDCWD, os.fsencode(old), AT_FDCWD, os.fsencode(new))
+    _call("renameat2", *paths, ctypes.c_uint(flags))
+
+
+def linkat_empty_path(descriptor: int, new: str) -> None:
+    """Give the object behind a descriptor another name (linkat(2), AT_EMPTY_PATH)."""
+    _call("linkat", descriptor, b"", AT_FDCWD, os.fsencode(new), AT_EMPTY_PATH)
+
+
+def linkat_by_proc(descriptor: int, new: str) -> None:
+    """The same by /proc/self/fd, which needs no privilege."""
+    old = b"/proc/self/fd/%d" % descriptor
+    _call("linkat", AT_FDCWD, old, AT_FDCWD, os.fsencode(new), AT_SYMLINK_FOLLOW)
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
+    """mount(2)."""
+    texts = (os.fsencode(source), os.fsencode(target), kind.encode())
+    _call("mount", *texts, ctypes.c_ulong(flags), os.fsencode(data))
+
+
+def umount(target: str, flags: int = 0) -> None:
+    """umount2(2)."""
+    _call("umount2", os.fsencode(target), flags)
+
+
+def watch(path: str) -> None:
+    """Ask to be told what happens to ``path`` (inotify(7))."""
+    descriptor = _call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mask = ctypes.c_uint32(_IN_ALL_EVENTS)
+        _call("inotify_add_watch", descriptor, os.fsencode(path), mask)
+    finally:
+        os.close(descriptor)
+
+
+def make_dumpable() -> None:
+    """Let the process's own /proc be its user's again (prctl(2))."""
+    _call("prctl", _PR_SET_DUMPABLE, 1, 0, 0, 0)
+
+
+def become_fake_root() -> None:
+    """Enter new user and mount namespaces as their root: ``unshare -Urm``."""
+    uid, gid = os.getuid(), os.getgid()
+    _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNS)
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)

@@ -1,0 +1,341 @@
+"""The ways round the guard that reach for a repository which is there already.
+
+Nothing here destroys anything if it unexpectedly succeeds: renames are undone at once, links
+removed again, files only opened, times and owners set to what they are. What cannot be tried
+in such a way (unlinking, truncating, renaming over a ``.git`` file) is not tried.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from errno import EACCES, EINVAL, ENOENT, EOPNOTSUPP, EPERM, EROFS
+from functools import partial
+
+from gitguardfs.guest import probes_read
+from gitguardfs.guest.probes import preparing, undoing
+from gitguardfs.guest.probes_attacks import at, write
+from gitguardfs.guest.probes_calls import (
+    RENAME_EXCHANGE,
+    RENAME_NOREPLACE,
+    linkat_by_proc,
+    linkat_empty_path,
+    renameat2,
+)
+from gitguardfs.guest.probes_read import hold
+
+AWAY = ".gitguard-doctor"
+"""Part of the name of what is moved for a moment, so that it explains itself if left behind."""
+
+Strike = Callable[[str, str], object]
+"""Gets the guarded object (or its directory, for R7) and an empty directory to work in."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """One attack on a repository."""
+
+    row: str
+    name: str
+    on: str
+    """What it needs: directory, file, symlink (forms of ``.git``), root (a directory that holds
+    one and can be moved) or bare."""
+    strike: Strike
+    refused: frozenset[int]
+    """The errnos with which it may be answered."""
+    reads: bool = False
+    """It only reads, which --git=readonly allows."""
+    fake_root: bool = False
+    """It is for the root of a user and a mount namespace."""
+
+
+def _move(old: str, new: str) -> None:
+    """Rename and rename back."""
+    with undoing(lambda: os.rename(new, old), f"{old} is now {new}: move it back"):
+        os.rename(old, new)
+
+
+def _exchange(one: str, other: str) -> None:
+    with undoing(lambda: renameat2(one, other, RENAME_EXCHANGE), f"exchanged {one} and {other}"):
+        renameat2(one, other, RENAME_EXCHANGE)
+
+
+def _link(make: Callable[[str], object], new: str) -> None:
+    with undoing(lambda: os.unlink(new), f"a link was left at {new}"):
+        make(new)
+
+
+# ---------------------------------------------------------------------- R: rename and exchange
+
+
+def move_aside(git: str, spot: str) -> None:
+    """Rename it beside itself."""
+    _move(git, git + AWAY)
+
+
+def move_elsewhere(git: str, spot: str) -> None:
+    """Rename it into another directory."""
+    _move(git, at(spot, "moved"))
+
+
+def move_as_git(git: str, spot: str) -> None:
+    """Rename a ``.git`` file to another directory's."""
+    _move(git, at(spot, ".git"))
+
+
+def move_part_out(git: str, spot: str) -> None:
+    """Rename something out of it."""
+    _move(at(git, "config"), at(spot, "config"))
+
+
+def move_noreplace(git: str, spot: str) -> None:
+    """Rename it with RENAME_NOREPLACE."""
+    new = git + AWAY
+    with undoing(lambda: os.rename(new, git), f"{git} is now {new}: move it back"):
+        renameat2(git, new, RENAME_NOREPLACE)
+
+
+def exchange(git: str, spot: str) -> None:
+    """Exchange it with a prepared directory."""
+    with preparing():
+        os.mkdir(at(spot, "prepared"))
+    _exchange(at(spot, "prepared"), git)
+
+
+def exchange_backwards(git: str, spot: str) -> None:
+    """The same from the other end."""
+    with preparing():
+        os.mkdir(at(spot, "prepared"))
+    _exchange(git, at(spot, "prepared"))
+
+
+def rename_over(git: str, spot: str) -> None:
+    """Rename a directory over it: without a guard ENOTEMPTY, and nothing is lost."""
+    with preparing():
+        os.mkdir(at(spot, "prepared"))
+    os.rename(at(spot, "prepared"), git)
+
+
+def move_root(root: str, spot: str) -> None:
+    """Rename the directory that holds it."""
+    _move(root, root + AWAY)
+
+
+def move_root_elsewhere(root: str, spot: str) -> None:
+    """Rename that directory into another one."""
+    _move(root, at(spot, "moved"))
+
+
+# ----------------------------------------------------------------------- C, L, M: the object
+
+
+def remove(git: str, spot: str) -> None:
+    """Remove the directory: without a guard ENOTEMPTY; one that was empty is made again."""
+    mode = os.lstat(git).st_mode & 0o7777
+    with undoing(lambda: os.mkdir(git, mode), f"the empty {git} was removed"):
+        os.rmdir(git)
+
+
+def create_inside(git: str, spot: str) -> None:
+    """Make a file in it."""
+    new = at(git, AWAY)
+    with undoing(lambda: os.unlink(new), f"a file was left at {new}"):
+        write(new, "")
+
+
+def link_part(git: str, spot: str) -> None:
+    """link of its config."""
+    _link(partial(os.link, at(git, "config")), at(spot, "linked"))
+
+
+def link(git: str, spot: str) -> None:
+    """link."""
+    _link(partial(os.link, git, follow_symlinks=False), at(spot, "linked"))
+
+
+def link_by_empty_path(git: str, spot: str) -> None:
+    """linkat(AT_EMPTY_PATH)."""
+    _link(partial(linkat_empty_path, hold(git)), at(spot, "linked"))
+
+
+def link_by_proc(git: str, spot: str) -> None:
+    """linkat by /proc/self/fd."""
+    _link(partial(linkat_by_proc, hold(git)), at(spot, "linked"))
+
+
+def change_owner(git: str, spot: str) -> None:
+    """chown to the owner it has."""
+    st = os.lstat(git)
+    os.chown(git, st.st_uid, st.st_gid, follow_symlinks=False)
+
+
+def change_nothing(git: str, spot: str) -> None:
+    """chown(-1, -1), which needs no ownership and moves the change time."""
+    os.chown(git, -1, -1, follow_symlinks=False)
+
+
+def set_times(git: str, spot: str) -> None:
+    """utimens with the times it has."""
+    st = os.lstat(git)
+    os.utime(git, ns=(st.st_atime_ns, st.st_mtime_ns), follow_symlinks=False)
+
+
+def set_attribute(git: str, spot: str) -> None:
+    """setxattr."""
+    name = f"user{AWAY}"
+    with undoing(lambda: os.removexattr(git, name), f"{git} has an attribute {name}"):
+        os.setxattr(git, name, b"")
+
+
+def remove_attribute(git: str, spot: str) -> None:
+    """removexattr of one that is not there."""
+    os.removexattr(git, f"user{AWAY}")
+
+
+def open_to_write(path: str, spot: str) -> None:
+    """open for writing, and write nothing."""
+    os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK))
+
+
+def open_part_to_write(git: str, spot: str) -> None:
+    """The same of its config."""
+    open_to_write(at(git, "config"), spot)
+
+
+def reopen_to_write(git: str, spot: str) -> None:
+    """open for writing by /proc/self/fd."""
+    os.close(os.open(f"/proc/self/fd/{hold(git)}", os.O_WRONLY | os.O_APPEND))
+
+
+_REFUSED = frozenset({EACCES, EROFS})
+# The kernel refuses before it asks: what is not the caller's, what he could not write, a
+# descriptor that other credentials opened; and mounts, where AppArmor guards user namespaces.
+_NOT_OWN = _REFUSED | {EPERM}
+_LINK = _REFUSED | {EPERM, ENOENT}
+_FLAGS = _REFUSED | {EINVAL}
+_XATTR = _REFUSED | {EPERM, EOPNOTSUPP}
+
+TABLE: tuple[Reach, ...] = (
+    Reach("R1", "rename it aside", "directory", move_aside, _REFUSED),
+    Reach("R1", "rename it to another directory", "directory", move_elsewhere, _REFUSED),
+    Reach("R1", "rename a .git file aside", "file", move_aside, _REFUSED),
+    Reach("R1", "rename config out of it", "directory", move_part_out, _REFUSED),
+    Reach("R2a", "exchange with it", "directory", exchange, _FLAGS),
+    Reach("R2a", "exchange it", "directory", exchange_backwards, _FLAGS),
+    Reach("R2a", "exchange with a .git file", "file", exchange, _FLAGS),
+    Reach("R3a", "RENAME_NOREPLACE of it", "directory", move_noreplace, _FLAGS),
+    Reach("R3a", "RENAME_NOREPLACE of a .git file", "file", move_noreplace, _FLAGS),
+    Reach("R4", "move a .git file", "file", move_as_git, _REFUSED),
+    Reach("R6", "rename over it", "directory", rename_over, _REFUSED),
+    Reach("R7", "rename a repository's root", "root", move_root, _REFUSED),
+    Reach("R7", "move a repository's root", "root", move_root_elsewhere, _REFUSED),
+    Reach("R7", "exchange a repository's root", "root", exchange, _FLAGS),
+    Reach("C2", "rmdir", "directory", remove, _REFUSED),
+    Reach("C2", "make a file in it", "directory", create_inside, _REFUSED),
+    Reach("L1", "link of config", "directory", link_part, _LINK),
+    Reach("L1", "link of a .git file", "file", link, _LINK),
+    Reach("L1", "linkat(AT_EMPTY_PATH)", "file", link_by_empty_path, _LINK),
+    Reach("L1", "linkat by /proc/self/fd", "file", link_by_proc, _LINK),
+    Reach("L1", "link of a .git symlink", "symlink", link, _LINK),
+    *(
+        Reach("M1", f"{name}, {on}", on, strike, expected)
+        for on in ("directory", "file", "symlink")
+        for name, strike, expected in (
+            ("chown", change_owner, _NOT_OWN),
+            ("chown(-1, -1)", change_nothing, _NOT_OWN),
+            ("utimens", set_times, _NOT_OWN),
+        )
+    ),
+    Reach("M1", "setxattr", "directory", set_attribute, _XATTR),
+    Reach("M1", "removexattr", "directory", remove_attribute, _XATTR),
+    Reach("M1", "open config for writing", "directory", open_part_to_write, _REFUSED),
+    Reach("M2", "list it", "directory", probes_read.list_entries, _REFUSED, reads=True),
+    Reach("M2", "open config", "directory", probes_read.read_part, _REFUSED, reads=True),
+    Reach("M2", "stat of config", "directory", probes_read.look_below, _REFUSED, reads=True),
+    Reach(
+        "M2",
+        "O_PATH and openat",
+        "directory",
+        probes_read.read_below_descriptor,
+        _REFUSED,
+        reads=True,
+    ),
+    Reach("M2", "reopen by /proc/self/fd", "directory", probes_read.reopen, _REFUSED, reads=True),
+    Reach("M2", "chdir", "directory", probes_read.change_directory, _REFUSED, reads=True),
+    Reach("M2", "inotify", "directory", probes_read.watch_it, _REFUSED, reads=True),
+    Reach("M2", "listxattr", "directory", probes_read.list_attributes, _XATTR, reads=True),
+    Reach("M2", "read a .git file", "file", probes_read.read, _REFUSED, reads=True),
+    Reach("M2", "reopen a .git file", "file", probes_read.reopen, _REFUSED, reads=True),
+    Reach("M2", "reopen a .git file for writing", "file", reopen_to_write, _REFUSED),
+    Reach("M2", "readlink", "symlink", probes_read.read_link, _REFUSED, reads=True),
+    Reach(
+        "M2",
+        "readlink by descriptor",
+        "symlink",
+        probes_read.read_link_by_descriptor,
+        _REFUSED,
+        reads=True,
+    ),
+    Reach(
+        "U1", "list it", "directory", probes_read.list_entries, _REFUSED, reads=True, fake_root=True
+    ),
+    Reach(
+        "U1",
+        "open config",
+        "directory",
+        probes_read.read_part,
+        _REFUSED,
+        reads=True,
+        fake_root=True,
+    ),
+    Reach("U1", "read a .git file", "file", probes_read.read, _REFUSED, reads=True, fake_root=True),
+    Reach(
+        "U2",
+        "bind it",
+        "directory",
+        probes_read.read_through_bind,
+        _NOT_OWN,
+        reads=True,
+        fake_root=True,
+    ),
+    Reach(
+        "U2",
+        "bind its parent",
+        "directory",
+        probes_read.read_through_bound_parent,
+        _NOT_OWN,
+        reads=True,
+        fake_root=True,
+    ),
+    Reach(
+        "U2",
+        "overlay",
+        "directory",
+        probes_read.read_through_overlay,
+        _NOT_OWN,
+        reads=True,
+        fake_root=True,
+    ),
+    Reach(
+        "U2", "chroot", "directory", probes_read.change_root, _NOT_OWN, reads=True, fake_root=True
+    ),
+    Reach(
+        "S1", "symlink to it", "directory", probes_read.read_through_symlink, _REFUSED, reads=True
+    ),
+    Reach(
+        "S1",
+        "symlink to config",
+        "directory",
+        probes_read.read_through_file_symlink,
+        _REFUSED,
+        reads=True,
+    ),
+    Reach("P4", "open config for writing", "bare", open_part_to_write, _REFUSED),
+    Reach("P4", "open config", "bare", probes_read.read_part, _REFUSED, reads=True),
+    Reach("P4", "make a file in it", "bare", create_inside, _REFUSED),
+    Reach("P4", "rename it", "bare", move_aside, _REFUSED),
+    Reach("P4", "exchange it", "bare", exchange_backwards, _FLAGS),
+    Reach("F1", "open a .git file for writing", "file", open_to_write, _REFUSED),
+)
+"""Row of the threats, what it is, what it needs, how it is done, and the errnos that are right."""

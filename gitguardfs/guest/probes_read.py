@@ -1,0 +1,128 @@
+"""The ways to read a repository that is there already, and to get into it.
+
+Each gets the guarded object and an empty directory; nothing is changed, and what is read is
+not looked at.
+"""
+
+from __future__ import annotations
+
+import os
+
+from gitguardfs.guest.probes import preparing
+from gitguardfs.guest.probes_attacks import at
+from gitguardfs.guest.probes_calls import MNT_DETACH, MS_BIND, MS_REC, mount, umount, watch
+
+
+def hold(path: str, flags: int = os.O_NOFOLLOW) -> int:
+    """An O_PATH descriptor."""
+    return os.open(path, os.O_PATH | os.O_CLOEXEC | flags)
+
+
+def list_entries(git: str, spot: str) -> None:
+    """Open and list it."""
+    os.listdir(git)
+
+
+def read(path: str, spot: str) -> None:
+    """open for reading."""
+    os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+
+
+def read_part(git: str, spot: str) -> None:
+    """open its config for reading."""
+    read(at(git, "config"), spot)
+
+
+def read_below_descriptor(git: str, spot: str) -> None:
+    """O_PATH, then openat."""
+    with preparing():
+        directory = hold(git, os.O_DIRECTORY)
+    os.close(os.open("config", os.O_RDONLY, dir_fd=directory))
+
+
+def reopen(git: str, spot: str) -> None:
+    """O_PATH, then open by /proc/self/fd."""
+    with preparing():
+        held = hold(git)
+    os.close(os.open(f"/proc/self/fd/{held}", os.O_RDONLY))
+
+
+def change_directory(git: str, spot: str) -> None:
+    """chdir, then open."""
+    os.chdir(git)
+    read("config", spot)
+
+
+def look_below(git: str, spot: str) -> None:
+    """stat of its config."""
+    os.stat(at(git, "config"))
+
+
+def watch_it(git: str, spot: str) -> None:
+    """inotify."""
+    watch(git)
+
+
+def read_link(git: str, spot: str) -> None:
+    """readlink."""
+    os.readlink(git)
+
+
+def read_link_by_descriptor(git: str, spot: str) -> None:
+    """readlink by a descriptor."""
+    with preparing():
+        held = hold(git)
+    os.readlink(b"", dir_fd=held)
+
+
+def list_attributes(git: str, spot: str) -> None:
+    """listxattr."""
+    os.listxattr(git)
+
+
+def read_through_bind(git: str, spot: str) -> None:
+    """A bind mount of it elsewhere."""
+    mount(git, spot, flags=MS_BIND)
+    _read_and_unmount(at(spot, "config"), spot)
+
+
+def read_through_bound_parent(git: str, spot: str) -> None:
+    """A bind mount of the directory around it."""
+    with preparing():
+        mount(os.path.dirname(git), spot, flags=MS_BIND | MS_REC)
+    _read_and_unmount(at(spot, os.path.basename(git), "config"), spot)
+
+
+def read_through_overlay(git: str, spot: str) -> None:
+    """An overlay over the directory around it."""
+    around = os.path.dirname(git)
+    with preparing():
+        data = f"lowerdir={around.replace(':', chr(92) + ':')}:/usr,userxattr"
+        mount("overlay", spot, "overlay", data=data)
+    _read_and_unmount(at(spot, os.path.basename(git), "config"), spot)
+
+
+def _read_and_unmount(path: str, spot: str) -> None:
+    try:
+        read(path, spot)
+    finally:
+        umount(spot, MNT_DETACH)
+
+
+def change_root(git: str, spot: str) -> None:
+    """chroot into it."""
+    os.chroot(git)
+
+
+def read_through_symlink(git: str, spot: str) -> None:
+    """A symlink to it."""
+    with preparing():
+        os.symlink(git, at(spot, "way"))
+    read(at(spot, "way/config"), spot)
+
+
+def read_through_file_symlink(path: str, spot: str) -> None:
+    """A symlink to its config."""
+    with preparing():
+        os.symlink(at(path, "config"), at(spot, "way"))
+    read(at(spot, "way"), spot)

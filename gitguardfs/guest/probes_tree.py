@@ -1,0 +1,109 @@
+"""Look for repositories in a tree, and keep a scratch directory in it. Run as the user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gitguardfs.core import names
+
+ENTRIES = 50_000
+"""Names that a search looks at: more than most projects have without their dependencies."""
+SECONDS = 5.0
+"""How long a search may take: it is made once a mount."""
+SCRATCH = "gitguard-doctor-"
+DULL = frozenset({"node_modules", "__pycache__", ".venv", ".cache"})
+"""Directories that are large and hold no repository."""
+
+
+@dataclass
+class Found:
+    """One path of each form of repository; None where there is none."""
+
+    directory: str | None = None
+    file: str | None = None
+    symlink: str | None = None
+    root: str | None = None
+    """A directory, not the top one, that holds one of these."""
+    bare: str | None = None
+    writable: str | None = None
+    """The first directory that the user may write to."""
+    searched: int = 0
+    """Names that were looked at."""
+    complete: bool = True
+    """Whether that was the whole tree."""
+
+    def answer(self) -> dict[str, Any]:
+        """It as JSON."""
+        return asdict(self)
+
+
+def search(top: str, entries: int = ENTRIES, seconds: float = SECONDS) -> dict[str, Any]:
+    """Search a tree breadth first, on one file system; the answer is a ``Found``'s."""
+    found = Found()
+    deadline = time.monotonic() + seconds
+    device = os.stat(top).st_dev
+    queue = deque([top])
+    while queue:
+        directory = queue.popleft()
+        if found.writable is None and os.access(directory, os.W_OK | os.X_OK):
+            found.writable = directory
+        with suppress(OSError), os.scandir(directory) as listing:
+            for entry in listing:
+                found.searched += 1
+                if found.searched > entries or time.monotonic() > deadline:
+                    found.complete = False
+                    return found.answer()
+                with suppress(OSError):
+                    _look(entry, found, top, device, queue)
+        if all((found.directory, found.file, found.symlink, found.root, found.bare)):
+            break
+    return found.answer()
+
+
+def _look(entry: os.DirEntry[str], found: Found, top: str, device: int, queue: deque[str]) -> None:
+    if names.is_dotgit(os.fsencode(entry.name)):
+        form = "symlink" if entry.is_symlink() else "file"
+        form = "directory" if entry.is_dir(follow_symlinks=False) else form
+        if getattr(found, form) is None:
+            setattr(found, form, entry.path)
+        holder = os.path.dirname(entry.path)
+        if found.root is None and holder != top:
+            found.root = holder
+        return
+    if not entry.is_dir(follow_symlinks=False) or entry.name in DULL:
+        return
+    st = entry.stat(follow_symlinks=False)
+    if st.st_dev != device:
+        return
+    if looks_bare(entry.path, st):
+        found.bare = found.bare or entry.path
+        return
+    queue.append(entry.path)
+
+
+def looks_bare(path: str, st: os.stat_result) -> bool:
+    """Whether a directory is a bare repository, or what a guard shows of one."""
+    if stat.S_IMODE(st.st_mode) == 0 and st.st_uid == 0:
+        return True
+    return os.path.isfile(os.path.join(path, "HEAD")) and os.path.lexists(
+        os.path.join(path, "refs")
+    )
+
+
+def make_scratch(directory: str) -> str:
+    """A new directory with a name that says whose it is."""
+    return tempfile.mkdtemp(prefix=SCRATCH, dir=directory)
+
+
+def remove_scratch(scratch: str) -> bool:
+    """Remove it with all in it, following no symlink; returns whether it is gone."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    return not os.path.lexists(scratch)

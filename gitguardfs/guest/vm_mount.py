@@ -1,0 +1,315 @@
+"""``vm-mount``: from a host's share to a guarded directory, now and at every boot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+
+import gitguardfs
+from gitguardfs import gitguard
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.guest import facts, plan, removal
+from gitguardfs.guest.facts import ENVIRONMENT, Facts, System
+from gitguardfs.guest.plan import Request, Style
+from gitguardfs.guest.steps import Runner, Step, Write
+from gitguardfs.options import split_o
+from gitguardfs.render.guarded import GuardedShare, owner_map
+
+MODULES = ("virtio_pci", "9pnet_virtio", "9p", "virtiofs", "fuse")
+
+EPILOG = """\b
+Examples:
+  sudo vm-mount --label projects --map-mount /home/me/projects
+  sudo vm-mount -l projects -m /mnt/projects -mm /home/me/projects --style fstab
+  sudo vm-mount -mm /home/me/share -o git=readonly,hide=.env       UTM: the tag is "share"
+  sudo vm-mount --remove --label projects
+"""
+
+
+class _Command(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # click reads -mm as -m with the value m.
+        long = [
+            arg.replace("-mm", "--map-mount", 1) if arg == "-mm" or arg.startswith("-mm=") else arg
+            for arg in args
+        ]
+        return super().parse_args(ctx, long)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The command line; paths and names as they were typed."""
+
+    label: str | None = None
+    mount: str | None = None
+    map_mount: str | None = None
+    kind: str | None = None
+    style: str | None = None
+    user: str | None = None
+    options: tuple[str, ...] = ()
+    persist: bool = True
+    interactive: bool = False
+    yes: bool = False
+    dry_run: bool = False
+
+
+@click.command(
+    cls=_Command,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "-l", "--label", metavar="TAG", help="The share's mount tag.  [default: UTM's, share]"
+)
+@click.option(
+    "-m",
+    "--mount",
+    metavar="PATH",
+    help="Where to mount the raw share.  [default: in /var/lib/gitguardfs, root's alone]",
+)
+@click.option("--map-mount", metavar="PATH", help="Where the guarded view is to be. Also -mm.")
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(["9p", "virtiofs"]),
+    help="What kind of share it is.  [default: virtiofs if there is one so called, or 9p]",
+)
+@click.option(
+    "--style",
+    type=click.Choice(["fstab", "systemd"]),
+    help="What brings it back at boot.  [default: systemd if it runs here, or fstab]",
+)
+@click.option(
+    "--user",
+    metavar="USER",
+    help="Whose the files are to be (or UID:GID).  [default: whose home the view is in]",
+)
+@click.option("--no-persist", is_flag=True, help="Mount now, and not at the next boot.")
+@click.option("--interactive", is_flag=True, help="Ask for what is not given, and before acting.")
+@click.option(
+    "-y", "--yes", is_flag=True, help="Do not ask, and mount over a directory that is not empty."
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
+@click.option("--remove", is_flag=True, help="Unmount view and share, and take the entries out.")
+@click.option(
+    "-o",
+    "o",
+    metavar="OPTS",
+    multiple=True,
+    help="Further options for gitguardfs, with commas between: git=readonly,deny=.env",
+)
+@click.version_option(gitguardfs.__version__, prog_name="vm-mount", message="%(prog)s %(version)s")
+def command(remove: bool, no_persist: bool, o: tuple[str, ...], **given: Any) -> int:
+    """Mount a directory of the host, with its owners put right and .git out of reach.
+
+    The share is mounted where only root gets to, its owner becomes the owner of the home that
+    the view is in, and an entry in fstab or a systemd unit brings both back at each boot. Run it
+    again to change something. If a step fails, all is put back as it was.
+    """
+    if os.geteuid() != 0:
+        raise UserError("vm-mount needs root", "sudo vm-mount ...", Exit.SYSTEM)
+    options = tuple(option for value in o for option in split_o(value))
+    wish = Wish(options=options, persist=not no_persist, **given)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)  # by an exception, so that what is half done is undone
+    return take_away(System(), wish) if remove else bring(System(), wish)
+
+
+def _leave(number: int, _frame: object) -> None:
+    raise UserError(f"ended by {signal.Signals(number).name}", code=Exit.SYSTEM)
+
+
+def main() -> None:
+    """Run ``vm-mount``."""
+    gitguard.run(command, "vm-mount")
+
+
+# Bringing it
+
+
+def bring(system: System, wish: Wish) -> int:
+    """Mount, guard and write down; the exit code. UserError, with everything put back."""
+    if not wish.dry_run:
+        load_modules()
+    program = _program(system)
+    if len(program) == 1:
+        system = replace(system, guard=program[0])
+    look = facts.gather(system)
+    request = _request(system, look, wish, is_installed=len(program) == 1)
+    runner = Runner(click.echo)
+    first = plan.share_steps(system, look, request)
+    _announce(wish, first)
+    if wish.dry_run:
+        return _bring_dry(system, look, request, first, program)
+    runner.run(first)
+    try:
+        look = facts.gather(system)
+        spec = _spec(look, request)
+        second = plan.guard_steps(system, look, request, spec, program)
+        _confirm(wish, second)
+    except BaseException:
+        runner.undo()
+        raise
+    runner.run(second)
+    _report(request, spec, changed=bool(first or second))
+    return Exit.OK
+
+
+def load_modules() -> None:
+    """Load what makes the tags known, where that is a module and not there yet."""
+    command = ["modprobe", "--quiet", "--all", *MODULES]
+    try:
+        subprocess.run(command, check=False, env=ENVIRONMENT, capture_output=True)
+    except FileNotFoundError:  # a kernel without modules
+        return
+
+
+def _program(system: System) -> tuple[str, ...]:
+    """How gitguardfs is run: as it is installed, or as this very code."""
+    installed = facts.guard_command(system)
+    if installed is not None:
+        return (installed,)
+    root = os.path.dirname(os.path.dirname(os.path.abspath(gitguardfs.__file__)))
+    code = f"import sys; sys.path.insert(0, {root!r}); from gitguardfs.cli import main; main()"
+    return (sys.executable, "-I", "-c", code)
+
+
+def _request(system: System, look: Facts, wish: Wish, *, is_installed: bool) -> Request:
+    tag = wish.label or _ask_tag(look, wish)
+    place = wish.map_mount or _ask(wish, "Where is the guarded view to be?")
+    if place is None:
+        raise UserError("where is the guarded view to be?", "--map-mount /home/USER/projects")
+    map_mount = facts.way(place)
+    style: Style = "systemd" if look.has_systemd else "fstab"
+    if wish.style is not None:
+        style = "systemd" if wish.style == "systemd" else "fstab"
+    if style == "systemd" and wish.persist and not look.has_systemd:
+        raise UserError("systemd does not run here", "--style fstab")
+    if not wish.persist:
+        style = "none"
+    elif not is_installed:
+        raise UserError(
+            "gitguardfs is not installed, so that nothing could mount it at boot",
+            "guest-setup/install.sh, or --no-persist",
+            Exit.SYSTEM,
+        )
+    return Request(
+        tag=tag,
+        mount=facts.way(wish.mount or _mount_of(system, look, tag)),
+        map_mount=map_mount,
+        user=facts.target_user(map_mount.path, wish.user),
+        style=style,
+        kind=wish.kind,
+        options=wish.options,
+        cover=wish.yes,
+    )
+
+
+def _mount_of(system: System, look: Facts, tag: str) -> str:
+    """Where the user has it already, by us, or the default."""
+    found = [one.mount for one in removal.everything(look) if one.tag == tag]
+    return found[0] if found else plan.default_mount(system, tag)
+
+
+def _spec(look: Facts, request: Request) -> GuardedShare:
+    share = look.share_at(request.mount.path)
+    if share is None:
+        raise UserError(f"{request.mount.path} is not mounted after all", code=Exit.MOUNT)
+    owner = facts.owner_of_share(request.mount.path)
+    return plan.with_owner(request, share.fstype, owner_map(owner, request.user))
+
+
+def _bring_dry(
+    system: System, look: Facts, request: Request, first: list[Step], program: tuple[str, ...]
+) -> int:
+    if first:
+        # The owner shows only once the share is mounted.
+        look = plan.without_unmounted(look, request)
+        kind = next(m.fstype for m in look.shares() if m.source == request.tag)
+        spec = plan.with_owner(request, kind, owner_map(request.user, request.user))
+        click.echo("# The share's owner is not known before it is mounted: shown as the user's.")
+    else:
+        spec = _spec(look, request)
+    second = plan.guard_steps(system, look, request, spec, program)
+    for step in second:
+        _show(step)
+    _report(request, spec, changed=bool(first or second), would=True)
+    return Exit.OK
+
+
+def _report(request: Request, spec: GuardedShare, *, changed: bool, would: bool = False) -> None:
+    if not changed:
+        click.echo(f"Nothing to do: {spec.map_mount} shows the share {spec.tag}, guarded.")
+        return
+    boot = {"fstab": "by fstab", "systemd": "by systemd", "none": "not"}[request.style]
+    verb = "would show" if would else "shows"
+    click.echo(
+        f"{spec.map_mount} {verb} the share {spec.tag} ({spec.kind}, raw at {spec.mount}),"
+        f" guarded, map {spec.map}; at boot: {boot}."
+    )
+
+
+# Taking it away
+
+
+def take_away(system: System, wish: Wish) -> int:
+    """Unmount and take the entries out; the exit code. UserError, with everything put back."""
+    look = facts.gather(system)
+    mount = wish.mount and facts.way(wish.mount).path
+    map_mount = wish.map_mount and facts.way(wish.map_mount).path
+    found = removal.find(look, wish.label, mount, map_mount)
+    steps = [] if found is None else removal.remove_steps(system, look, found)
+    if not steps:
+        click.echo("Nothing to remove.")
+        return Exit.OK
+    _announce(wish, steps)
+    if wish.dry_run:
+        return Exit.OK
+    _confirm(wish, steps)
+    Runner(click.echo).run(steps)
+    return Exit.OK
+
+
+# Talking
+
+
+def _announce(wish: Wish, steps: list[Step]) -> None:
+    if wish.dry_run:
+        for step in steps:
+            _show(step)
+
+
+def _show(step: Step) -> None:
+    click.echo(step.describe())
+    if isinstance(step, Write):
+        click.echo(step.change.diff(), nl=False)
+
+
+def _confirm(wish: Wish, steps: list[Step]) -> None:
+    if not wish.interactive or wish.yes or not steps:
+        return
+    for step in steps:
+        _show(step)
+    click.confirm("Go on?", default=True, abort=True)
+
+
+def _ask(wish: Wish, question: str, default: str | None = None) -> str | None:
+    if not wish.interactive:
+        return default
+    return str(click.prompt(question, default=default))
+
+
+def _ask_tag(look: Facts, wish: Wish) -> str:
+    try:
+        return plan.default_tag(look)
+    except UserError:
+        if not wish.interactive:
+            raise
+    click.echo(f"The kernel sees these shares: {look.tags.listing()}")
+    return str(click.prompt("Which one? Its tag"))

@@ -1,0 +1,141 @@
+"""``gitguard units``: what mounts a share and its guard at boot, printed, written or compared."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from typing import Any
+
+import click
+
+from gitguardfs import writer
+from gitguardfs.errors import UserError
+from gitguardfs.options import AUTO, group_id, split_o, user_id
+from gitguardfs.render import fstab, systemd
+from gitguardfs.render.guarded import Cache, GuardedShare, owner_map
+
+FSTAB_FILE = "gitguardfs.fstab"
+"""Not `fstab`: with ``--output /etc`` that would be somebody else's."""
+
+EPILOG = """\b
+Examples:
+  gitguard units projects --mount /mnt/projects --map-mount /home/me/projects --map 1000:1000
+      two lines for /etc/fstab
+  gitguard units share --type virtiofs --style systemd --output /etc/systemd/system \\
+      --mount /mnt/share --map-mount /home/me/src --owner 501:20 --user me
+      units; then: systemctl daemon-reload
+      systemctl enable --now gitguardfs@home-me-src.service
+"""
+
+
+@click.command(epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.argument("tag", required=False)
+@click.option("-l", "--label", metavar="TAG", help="The share's mount tag, instead of TAG.")
+@click.option(
+    "--type", "kind", type=click.Choice(["9p", "virtiofs"]), default="9p", show_default=True
+)
+@click.option(
+    "--style", type=click.Choice(["fstab", "systemd"]), default="fstab", show_default=True
+)
+@click.option(
+    "-m", "--mount", metavar="PATH", required=True, help="Where the raw share is mounted."
+)
+@click.option("--map-mount", metavar="PATH", required=True, help="Where the guarded view is.")
+@click.option(
+    "--map",
+    "maps",
+    metavar="MAP",
+    multiple=True,
+    help="As for gitguardfs: HOST:GUEST, @HOST:@GUEST, u1/u2:@g1/@g2. Repeatable.  [default: auto]",
+)
+@click.option(
+    "--user", metavar="USER", help="Map the share's owner to this user of the guest (or UID:GID)."
+)
+@click.option(
+    "--owner",
+    metavar="UID:GID",
+    default="1000:1000",
+    show_default=True,
+    help="With --user: who owns the share on the host (a Mac's first user is 501:20).",
+)
+@click.option(
+    "--cache",
+    type=click.Choice([cache.value for cache in Cache]),
+    default="none",
+    show_default=True,
+    help="9p only: mmap if programs map files of the raw share itself.",
+)
+@click.option("-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard.")
+@click.option("--output", metavar="DIR", help="Write the files there instead of printing them.")
+@click.option("--check", is_flag=True, help="Write nothing: exit 1 if the files in DIR differ.")
+def command(
+    tag: str | None, label: str | None, output: str | None, check: bool, style: str, **given: Any
+) -> int:
+    """Show what mounts the share TAG and its guard at each boot: fstab lines or systemd units.
+
+    The share comes first, then the guard; without the share the boot goes on without both.
+    """
+    if bool(tag) == bool(label):
+        raise UserError("give the share's mount tag once", "gitguard units TAG, or --label TAG")
+    if check and not output:
+        raise UserError("--check compares files", "say which: --output DIR")
+    spec = _spec(str(tag or label), **given)
+    files = {FSTAB_FILE: fstab.render(spec)} if style == "fstab" else systemd.files(spec)
+    if output is None:
+        click.echo(_listing(files), nl=False)
+        return 0
+    directory = os.path.abspath(output)
+    changes = [writer.planned(os.path.join(directory, n), text) for n, text in files.items()]
+    return writer.check_or_write(changes, check)
+
+
+def _spec(
+    tag: str,
+    kind: str,
+    mount: str,
+    map_mount: str,
+    maps: tuple[str, ...],
+    user: str | None,
+    owner: str,
+    cache: str,
+    o: tuple[str, ...],
+) -> GuardedShare:
+    if user and maps:
+        raise UserError("--user and --map contradict one another", "give one of them")
+    ids = _map(owner, user) if user else ",".join(maps)
+    return GuardedShare(
+        tag=tag,
+        kind=kind,
+        mount=mount,
+        map_mount=map_mount,
+        map=ids or AUTO,
+        options=tuple(option for value in o for option in split_o(value)),
+        cache=Cache(cache),
+    )
+
+
+def _map(owner: str, user: str) -> str:
+    share = _ids(owner, "--owner")
+    guest = _ids(user, "--user") if ":" in user else _account(user)
+    return owner_map(share, guest)
+
+
+def _ids(text: str, option: str) -> tuple[int, int]:
+    uid, colon, gid = text.partition(":")
+    if not colon or not uid or not gid:
+        raise UserError(f"{option} {text!r} is not UID:GID")
+    return user_id(uid), group_id(gid)
+
+
+def _account(name: str) -> tuple[int, int]:
+    uid = user_id(name)
+    try:
+        return uid, pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        return uid, uid
+
+
+def _listing(files: dict[str, str]) -> str:
+    if len(files) == 1:
+        return next(iter(files.values()))
+    return "\n".join(f"# === {name}\n{text}" for name, text in files.items())

@@ -1,0 +1,33 @@
+"""The guest's next step: the command that mounts the share and guards it."""
+
+from __future__ import annotations
+
+from gitguardfs.host.spec import ShareSpec, Target, Transport
+from gitguardfs.render import quote, utm
+
+HOME = "~/"
+"""Left to the guest's shell: the host does not know that user."""
+
+
+def command(spec: ShareSpec) -> list[str]:
+    """The command; the path of ``--map-mount`` begins with ``~/``."""
+    return [*_command(spec), HOME + _name(spec)]
+
+
+def shell(spec: ShareSpec) -> str:
+    """The command for the guest's shell, which expands the ``~``."""
+    return f"{quote.shell(_command(spec))} {HOME}{quote.shell([_name(spec)])}"
+
+
+def _command(spec: ShareSpec) -> list[str]:
+    return [
+        *("sudo", "vm-mount"),
+        *("--label", spec.tag),
+        "--map-mount",
+    ]
+
+
+def _name(spec: ShareSpec) -> str:
+    if spec.target is Target.UTM and spec.transport is Transport.VIRTIOFS:
+        return utm.GUEST_NAME
+    return spec.name

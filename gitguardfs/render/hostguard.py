@@ -1,0 +1,27 @@
+"""The guard below the export: the commands that mount and unmount it on the host."""
+
+from __future__ import annotations
+
+import os
+
+from gitguardfs.host.spec import ShareSpec
+
+
+def start(spec: ShareSpec) -> list[list[str]]:
+    """What to run, in this order.
+
+    The parent directory is closed to others: the view must not open to the host's other users
+    what the way to the project closes to them.
+    """
+    parent = os.path.dirname(spec.mountpoint)
+    return [
+        ["mkdir", "-p", "-m", "0700", parent, spec.mountpoint],
+        ["gitguardfs", spec.directory, spec.mountpoint],
+    ]
+
+
+def stop(spec: ShareSpec) -> list[str]:
+    """What ends it, after the virtual machine."""
+    if spec.host.is_root:
+        return ["umount", spec.mountpoint]
+    return ["fusermount3", "-u", spec.mountpoint]

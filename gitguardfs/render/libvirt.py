@@ -1,0 +1,38 @@
+"""Elements of libvirt's domain XML (https://libvirt.org/formatdomain.html#filesystems)."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+from gitguardfs.host.spec import ShareSpec, Transport
+
+QUEUE_SIZE = "1024"
+"""As libvirt documents it for virtiofs."""
+
+
+def filesystem(spec: ShareSpec) -> str:
+    """The element that goes below ``<devices>``."""
+    if spec.transport is Transport.VIRTIOFS:
+        element = ET.Element("filesystem", type="mount", accessmode="passthrough")
+        ET.SubElement(element, "driver", type="virtiofs", queue=QUEUE_SIZE)
+    else:
+        # squash is QEMU's security_model=none.
+        element = ET.Element("filesystem", type="mount", accessmode="squash", multidevs="remap")
+    ET.SubElement(element, "source", dir=spec.exported)
+    ET.SubElement(element, "target", dir=spec.tag)
+    return _text(element)
+
+
+def memory_backing(spec: ShareSpec) -> str | None:
+    """The element that goes directly below ``<domain>``; None where none is needed."""
+    if spec.transport is Transport.NINEP:
+        return None
+    element = ET.Element("memoryBacking")
+    ET.SubElement(element, "source", type="memfd")
+    ET.SubElement(element, "access", mode="shared")
+    return _text(element)
+
+
+def _text(element: ET.Element) -> str:
+    ET.indent(element)
+    return ET.tostring(element, encoding="unicode")

@@ -1,0 +1,103 @@
+"""One quoting function for each format that we write. Pure.
+
+Each is the inverse of what the format's reader does, for every text that the format can carry;
+what it cannot carry (a newline in a mount tag, say) is refused where the value is validated.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+
+
+def shell(words: list[str]) -> str:
+    """A command line for a POSIX shell."""
+    return shlex.join(words)
+
+
+def shell_lines(words: list[str], width: int = 90) -> str:
+    """The same over several lines of at most ``width`` characters, if an option fits at all."""
+    lines: list[str] = []
+    for option in _options(words):
+        if lines and len(lines[-1]) + 1 + len(option) <= width:
+            lines[-1] += f" {option}"
+        else:
+            lines.append(f"  {option}" if lines else option)
+    return " \\\n".join(lines)
+
+
+def _options(words: list[str]) -> list[str]:
+    """Quoted words, each option together with its values."""
+    found: list[str] = []
+    for word in words:
+        if found and not word.startswith("-"):
+            found[-1] += f" {shlex.quote(word)}"
+        else:
+            found.append(shlex.quote(word))
+    return found
+
+
+def qemu(value: str) -> str:
+    """A value within a QEMU option: commas are doubled (qemu(1), "options")."""
+    return value.replace(",", ",,")
+
+
+def fstab(field: str) -> str:
+    r"""A field of fstab(5): blank, tab, newline and backslash as ``\040`` and so on.
+
+    Nothing else: getmntent(3), by which systemd reads the file, undoes only these four.
+    """
+    return re.sub(r"[ \t\n\\]", lambda m: f"\\{ord(m[0]):03o}", field)
+
+
+def mount_option(value: str) -> str:
+    r"""A value within a comma-separated list of mount options: ``\,`` for a comma."""
+    return value.replace("\\", "\\\\").replace(",", "\\,")
+
+
+def systemd(value: str) -> str:
+    """A value in a unit file where specifiers are expanded: ``%`` is doubled."""
+    return value.replace("%", "%%")
+
+
+def systemd_word(value: str) -> str:
+    r"""One word of a unit file's list, quoted (systemd.syntax(7), "Quoting").
+
+    Control characters become ``\x0a``, which Environment= and ExecStart= undo and lists of paths,
+    such as RequiresMountsFor=, do not.
+    """
+    escaped = re.sub(r'["\\]', r"\\\g<0>", value)
+    escaped = re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\x{ord(m[0]):02x}", escaped)
+    return f'"{systemd(escaped)}"'
+
+
+def systemd_argument(value: str) -> str:
+    """One argument of ExecStart=, where ``$`` is expanded as well."""
+    return systemd_word(value.replace("$", "$$"))
+
+
+def systemd_unit_name(path: str) -> str:
+    r"""A path as part of a unit's name, as ``systemd-escape -p`` does it."""
+    trimmed = re.sub(r"/+", "/", path).strip("/")
+    if not trimmed:
+        return "-"
+    data = os.fsencode(trimmed)
+    return "".join(
+        "-"
+        if b == 0x2F
+        else chr(b)
+        if chr(b).isascii() and (chr(b).isalnum() or chr(b) in ":_.") and not (i == 0 and b == 0x2E)
+        else f"\\x{b:02x}"
+        for i, b in enumerate(data)
+    )
+
+
+def file_context(path: str) -> str:
+    r"""A path as the regular expression of semanage-fcontext(8), which takes no blanks: ``\s``."""
+    return re.sub(
+        r"[\s.^$?*+|\[\](){}\\]",
+        lambda m: r"\s" if m[0].isspace() else f"\\{m[0]}",
+        path,
+        flags=re.ASCII,
+    )

@@ -1,0 +1,24 @@
+"""Commands that let a QEMU confined by SELinux use what is shared (selinux(8), qemu_selinux)."""
+
+from __future__ import annotations
+
+from gitguardfs.host.spec import Guard, ShareSpec
+from gitguardfs.render import quote
+
+LABEL = "svirt_home_t"
+"""What confined machines may read and write, also within home directories."""
+BOOLEAN = "virt_use_fusefs"
+"""A FUSE mount has one label for all, so the machines are allowed to use it instead."""
+
+
+def commands(spec: ShareSpec) -> list[list[str]]:
+    """What to run, in this order; nothing where SELinux is off."""
+    if not spec.host.selinux:
+        return []
+    if spec.guard is Guard.HOST:
+        return [["sudo", "setsebool", "-P", BOOLEAN, "on"]]
+    pattern = f"{quote.file_context(spec.directory)}(/.*)?"
+    return [
+        ["sudo", "semanage", "fcontext", "-a", "-t", LABEL, pattern],
+        ["sudo", "restorecon", "-R", spec.directory],
+    ]

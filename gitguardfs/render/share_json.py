@@ -1,0 +1,75 @@
+"""What ``gitguard share --json`` prints: the same pieces for programs.
+
+Every key is always there; what a share has no use for is null or empty. Commands are lists of
+arguments. Keys may be added; a change that breaks a reader would raise ``format``.
+"""
+
+from __future__ import annotations
+
+from gitguardfs.host.spec import Guard, ShareSpec, Target, Transport
+from gitguardfs.render import guest, hostguard, libvirt, qemu, selinux, utm, virtiofsd
+
+FORMAT = 1
+
+
+def as_object(spec: ShareSpec, running: bool) -> dict[str, object]:
+    """The share as an object that json can write."""
+    return {
+        "format": FORMAT,
+        "directory": spec.directory,
+        "exported": spec.exported,
+        "tag": spec.tag,
+        "transport": spec.transport.value,
+        "for": spec.target.value,
+        "guard": _guard(spec, running),
+        "selinux": selinux.commands(spec),
+        "qemu": _qemu(spec) if spec.target is Target.QEMU else None,
+        "virtiofsd": _virtiofsd(spec),
+        "libvirt": _libvirt(spec) if spec.target is Target.LIBVIRT else None,
+        "utm": _utm(spec) if spec.target is Target.UTM else None,
+        "guest": guest.command(spec),
+    }
+
+
+def _guard(spec: ShareSpec, running: bool) -> dict[str, object]:
+    on_host = spec.guard is Guard.HOST
+    return {
+        "on": spec.guard.value,
+        "mountpoint": spec.mountpoint if on_host else None,
+        "start": hostguard.start(spec) if on_host else [],
+        "stop": hostguard.stop(spec) if on_host else None,
+        "running": running,
+    }
+
+
+def _qemu(spec: ShareSpec) -> dict[str, object]:
+    return {
+        "create_disk": qemu.create_disk(spec),
+        "install": qemu.install(spec),
+        "run": qemu.run(spec),
+        "arguments": qemu.share(spec),
+    }
+
+
+def _virtiofsd(spec: ShareSpec) -> dict[str, object] | None:
+    if spec.target is not Target.QEMU or spec.transport is not Transport.VIRTIOFS:
+        return None
+    return {
+        "socket": spec.socket,
+        "command": virtiofsd.command(spec),
+        "debian12": virtiofsd.command_in_c(spec),
+    }
+
+
+def _libvirt(spec: ShareSpec) -> dict[str, object]:
+    return {
+        "filesystem": libvirt.filesystem(spec),
+        "memory_backing": libvirt.memory_backing(spec),
+    }
+
+
+def _utm(spec: ShareSpec) -> dict[str, object]:
+    return {
+        "backend": utm.BACKENDS[spec.transport],
+        "settings": [{"place": place, "value": value} for place, value in utm.settings(spec)],
+    }

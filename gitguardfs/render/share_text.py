@@ -1,0 +1,163 @@
+"""What ``gitguard share`` tells a person: sections, each with what to copy and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gitguardfs.host.spec import Guard, ShareSpec, Target, Transport
+from gitguardfs.render import guest, hostguard, libvirt, qemu, quote, selinux, utm, virtiofsd
+
+INDENT = "    "
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, what to copy (each block by itself), and what there is to know about it."""
+
+    title: str
+    blocks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def render(self) -> str:
+        """The section as text."""
+        parts = [f"== {self.title}"]
+        parts += ["\n".join(INDENT + line for line in b.split("\n")) for b in self.blocks]
+        parts += ["\n".join(self.notes)] if self.notes else []
+        return "\n\n".join(parts) + "\n"
+
+
+def render(spec: ShareSpec, running: bool) -> str:
+    """Everything, in the order in which it is done."""
+    return "\n".join(section.render() for section in _sections(spec, running))
+
+
+def _sections(spec: ShareSpec, running: bool) -> Iterator[Section]:
+    if spec.guard is Guard.HOST:
+        yield _guard(spec, running)
+    if spec.target is not Target.UTM and spec.host.selinux:
+        yield _selinux(spec)
+    yield from {Target.QEMU: _qemu, Target.LIBVIRT: _libvirt, Target.UTM: _utm}[spec.target](spec)
+    yield _guest(spec)
+
+
+def _guard(spec: ShareSpec, running: bool) -> Section:
+    who = "root" if spec.host.is_root else "you"
+    other = (
+        "another user's QEMU must be let into the directory above it (mode 0700)."
+        if spec.host.is_root
+        else "for another user's QEMU let root do this, or allow_other (fuse.conf(5))."
+    )
+    commands = [quote.shell(words) for words in hostguard.start(spec)]
+    return Section(
+        "The guard on the host: it is running" if running else "The guard on the host: start it",
+        tuple(commands),
+        (
+            "Why here: guest root cannot get round it, for it reaches only what is exported.",
+            f"QEMU must run as {who}; {other}",
+            f"Stop it after the machine: {quote.shell(hostguard.stop(spec))}",
+        ),
+    )
+
+
+def _selinux(spec: ShareSpec) -> Section:
+    return Section(
+        "SELinux, once",
+        tuple(quote.shell(words) for words in selinux.commands(spec)),
+        ("For a QEMU that is confined, as libvirt's is; one that you start yourself is not.",),
+    )
+
+
+def _qemu(spec: ShareSpec) -> Iterator[Section]:
+    yield Section(
+        "The guest's disk, once",
+        (quote.shell(qemu.create_disk(spec)),),
+    )
+    yield Section(
+        f"Install the guest, once: put your image for {qemu.INSTALLER}",
+        (quote.shell_lines(qemu.install(spec)),),
+    )
+    if spec.transport is Transport.VIRTIOFS:
+        yield from _virtiofsd(spec)
+    yield Section(
+        "Start the guest",
+        (quote.shell_lines(qemu.run(spec)),),
+        ("-accel kvm -accel tcg: hardware virtualisation, or without it slow emulation.",),
+    )
+    yield Section(
+        "The share alone, for a command line of your own",
+        (quote.shell_lines(qemu.share(spec)),),
+        _share_notes(spec),
+    )
+
+
+def _share_notes(spec: ShareSpec) -> tuple[str, ...]:
+    if spec.transport is Transport.NINEP:
+        return (
+            "security_model=none: files stay plain ones, which you edit and commit here as well;",
+            "  mapped-xattr would hide owners and symlinks from the programs of the host.",
+            "multidevs=remap: no two files get one number, even with mounts in the directory.",
+        )
+    return (
+        "memory-backend-memfd, share=on: virtiofsd reads and writes the guest's memory.",
+        f"size={spec.memory}M: always the same as -m.",
+    )
+
+
+def _virtiofsd(spec: ShareSpec) -> Iterator[Section]:
+    notes = ["--cache=auto: what you change here shows in the guest within a second."]
+    if not spec.host.is_root:
+        notes += [
+            "--translate-…=squash-guest: it runs as you, so all that the guest makes is yours.",
+            "  Older than 1.13 (Ubuntu 24.04): leave these two out, run it with sudo and add",
+            f"  {quote.shell([f'--socket-group={spec.host.group}'])}",
+        ]
+    yield Section(
+        "The share's daemon: in a terminal of its own, before each start of the guest",
+        (quote.shell_lines(virtiofsd.command(spec)),),
+        tuple(notes),
+    )
+    in_c = virtiofsd.command_in_c(spec)
+    if in_c is not None:
+        yield Section(
+            "Instead of it on Debian 12, where the daemon is in qemu-system-common",
+            (quote.shell_lines(in_c),),
+        )
+
+
+def _libvirt(spec: ShareSpec) -> Iterator[Section]:
+    memory = libvirt.memory_backing(spec)
+    if memory is not None:
+        yield Section(
+            "libvirt: virsh edit DOMAIN, directly below <domain>",
+            (memory,),
+            ("virtiofsd, which libvirt starts, reads and writes the guest's memory.",),
+        )
+        notes: tuple[str, ...] = ("With qemu:///session it needs libvirt 10 or later.",)
+    else:
+        notes = (
+            "accessmode='squash': files stay plain ones, which you edit and commit here as well.",
+            "multidevs='remap': no two files get one number, even with mounts in the directory.",
+            "For qemu:///session, where QEMU runs as you; with qemu:///system use virtiofs.",
+        )
+    yield Section("libvirt: virsh edit DOMAIN, below <devices>", (libvirt.filesystem(spec),), notes)
+
+
+def _utm(spec: ShareSpec) -> Iterator[Section]:
+    width = max(len(place) for place, _ in utm.settings(spec))
+    lines = [f"{place.ljust(width)}  {value}" for place, value in utm.settings(spec)]
+    notes = ["A Mac's files belong to 501:20 as a rule; vm-mount finds out (by hand: --map auto)."]
+    if spec.transport is Transport.VIRTIOFS:
+        notes.append(
+            f"The share holds the directory under its name: ~/{utm.GUEST_NAME}/{spec.name}"
+        )
+    yield Section(f"UTM, backend {utm.BACKENDS[spec.transport]}", ("\n".join(lines),), tuple(notes))
+
+
+def _guest(spec: ShareSpec) -> Section:
+    why = (
+        "It maps the owners; .git is guarded on the host already."
+        if spec.guard is Guard.HOST
+        else "It maps the owners, guards .git and comes back at each boot."
+    )
+    return Section("In the guest, once", (guest.shell(spec),), (why,))

@@ -1,0 +1,26 @@
+"""Settings in UTM (https://docs.getutm.app): where to click, and what to choose there."""
+
+from __future__ import annotations
+
+from gitguardfs.host.spec import UTM_TAG, ShareSpec, Transport
+
+BACKENDS = {Transport.NINEP: "QEMU", Transport.VIRTIOFS: "Apple Virtualization"}
+
+GUEST_NAME = "share"
+"""Where the guest has a virtiofs share: its root lists the shared directories by their names."""
+
+
+def settings(spec: ShareSpec) -> list[tuple[str, str]]:
+    """Pairs of a place in UTM and what it is set to."""
+    if spec.transport is Transport.NINEP:
+        return [
+            ("New virtual machine", "Use Apple Virtualization: off"),
+            ("Settings > Sharing > Directory Share Mode", "VirtFS"),
+            ("The machine's page > Shared Directory > Browse", spec.directory),
+            ("Mount tag", f"{UTM_TAG} (always)"),
+        ]
+    return [
+        ("New virtual machine", "Use Apple Virtualization: on"),
+        ("The machine's page > Shared Directory > Add", spec.directory),
+        ("Mount tag", f"{UTM_TAG} (always)"),
+    ]

@@ -1,0 +1,464 @@
+"""gitguard doctor on real mounts: nothing where all is well, and each fault by its name."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.core import syscalls
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.guest import checks_attacks, doctor, probes_attacks, probes_reach, probes_tree
+from gitguardfs.guest.checks import Result, Status, System
+from gitguardfs.guest.checks_attacks import Ground, Outcome
+from gitguardfs.guest.probes import User
+from tests.support.mounting import REPOSITORY, Mounted, area, bindfs, gitguardfs, unmount
+from tests.support.people import AGENT, as_user
+from tests.support.raw_calls import MNT_DETACH, MS_BIND, mount, umount
+from tests.support.repos import (
+    HOST_GID,
+    HOST_UID,
+    MAP,
+    Recorded,
+    check_git_works,
+    copy_project,
+    differences,
+    make_project,
+    metadata,
+)
+
+ANY_WARNING = (r"",)
+COMMAND = (sys.executable, "-c", "from gitguardfs.gitguard import main; main()", "doctor")
+QUIET = System(search_path="/nonexistent", doas_files=())
+"""A system without sudo and doas, whatever this one has."""
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    with area() as path:
+        (path / "hidden").mkdir(mode=0o700)
+        os.chown(path / "hidden", HOST_UID, HOST_GID)
+        make_project(path / "hidden/project")
+        yield path
+
+
+@pytest.fixture(scope="module")
+def guarded(place: Path) -> Iterator[Mounted]:
+    """A sound guard: its source lies below a directory that only its owner may enter."""
+    with gitguardfs(place / "hidden/project", place / "view", "--map", MAP) as mounted:
+        yield mounted
+
+
+@pytest.fixture
+def open_share() -> Iterator[Path]:
+    """A directory that everybody can reach, with a project in it and room for a view."""
+    with area() as path:
+        (path / "raw").mkdir()
+        make_project(path / "raw/share")
+        try:
+            yield path
+        finally:
+            unmount(path / "raw/share")
+
+
+def examine(view: Path, system: System = QUIET) -> list[Result]:
+    return doctor.examine(str(view), str(AGENT), None, system)
+
+
+def _rows(results: list[Result]) -> list[dict[str, object]]:
+    """What can leave a child process."""
+    return [asdict(result) for result in results]
+
+
+def findings(results: list[Result]) -> list[str]:
+    return [result.id for result in results if result.status is Status.FINDING]
+
+
+def left_in(directory: Path) -> list[str]:
+    return [name for name in os.listdir(directory) if name.startswith(probes_tree.SCRATCH)]
+
+
+# -------------------------------------------------------------------------------- all is well
+
+
+def test_a_sound_guard_gives_no_finding_and_is_left_as_it_was(guarded: Mounted) -> None:
+    before = metadata(guarded.source)
+    names = sorted(os.listdir(guarded.source))
+    results = examine(guarded.path)
+    assert findings(results) == []
+    assert {r.status for r in results} == {Status.OK}, results
+    assert {f"attack.{row}" for row in checks_attacks.TITLES} <= {r.id for r in results}
+    assert metadata(guarded.source) == before
+    assert sorted(os.listdir(guarded.source)) == names
+    check_git_works(guarded.source)
+
+
+def test_every_attack_is_refused_and_none_goes_untried(guarded: Mounted) -> None:
+    for outcome in outcomes(guarded.path, User(AGENT, AGENT, (AGENT,), "agent")):
+        assert outcome.kind == "refused", outcome
+
+
+def test_a_seal_over_an_open_share_gives_no_finding(open_share: Path) -> None:
+    view = open_share / "view"
+    with gitguardfs(open_share / "raw/share", view, "--map", MAP, "--seal"):
+        assert findings(examine(view)) == []
+
+
+def test_a_directory_inside_of_the_mount_stands_for_the_mount(guarded: Mounted) -> None:
+    results = examine(guarded.path / "src")
+    assert findings(results) == []
+    assert any(result.id == "guard.mounted" for result in results)
+
+
+@pytest.mark.parametrize("option", ["--git=readonly", "--git=hide", "-r", "--xattr=rw"])
+def test_guards_of_other_kinds_give_no_finding(place: Path, option: str) -> None:
+    with gitguardfs(place / "hidden/project", place / "other", "--map", MAP, option):
+        results = examine(place / "other")
+        assert findings(results) == []
+        assert not left_in(place / "hidden/project")
+    noted = {result.id for result in results if result.status is Status.NOTE}
+    expected = {
+        "--git=readonly": {"guard.policy"},
+        "--git=hide": {"attack.untried"},
+        "-r": {"attack.scratch"},
+        "--xattr=rw": set(),
+    }
+    assert noted == expected[option]
+
+
+def test_a_tree_without_a_repository_is_noted(place: Path) -> None:
+    (place / "empty").mkdir(exist_ok=True)
+    os.chown(place / "empty", HOST_UID, HOST_GID)
+    (place / "empty").chmod(0o700)
+    with gitguardfs(place / "empty", place / "other", "--map", MAP):
+        results = examine(place / "other")
+    assert findings(results) == []
+    [noted] = [result for result in results if result.status is Status.NOTE]
+    assert noted.id == "attack.untried" and "R1" in noted.detail and "C1" not in noted.detail
+
+
+# ----------------------------------------------------------------------- each fault by its name
+
+
+def test_a_guard_that_is_off_is_found(place: Path) -> None:
+    before = metadata(place / "hidden/project")
+    with gitguardfs(place / "hidden/project", place / "other", "--map", MAP, "--git=off"):
+        assert findings(examine(place / "other")) == ["guard.policy"]
+    assert metadata(place / "hidden/project") == before
+    assert not left_in(place / "hidden/project")
+
+
+def test_a_guard_without_the_rules_about_bare_repositories_is_found(place: Path) -> None:
+    with gitguardfs(place / "hidden/project", place / "other", "--map", MAP, "--allow-bare"):
+        assert findings(examine(place / "other")) == ["attack.P1", "attack.P2", "attack.P4"]
+    assert not left_in(place / "hidden/project")
+    check_git_works(place / "hidden/project")
+
+
+def test_a_full_share_on_which_nothing_can_be_proved_is_found(place: Path) -> None:
+    source = place / "hidden/full"
+    source.mkdir()
+    mount("tmpfs", source, "tmpfs", data=f"nr_inodes=4,uid={HOST_UID},gid={HOST_GID}")
+    try:
+        with gitguardfs(source, place / "other", "--map", MAP):
+            results = examine(place / "other")
+            assert not left_in(source)
+    finally:
+        umount(source, MNT_DETACH)
+    assert findings(results) == ["attack.scratch"]
+    assert "prove nothing" in next(r.detail for r in results if r.id == "attack.scratch")
+
+
+def test_a_dead_guard_is_found(open_share: Path) -> None:
+    view = open_share / "view"
+    with pytest.raises(AssertionError, match=r"ended with -9"):
+        with gitguardfs(open_share / "raw/share", view, "--map", MAP, "--seal") as mounted:
+            mounted.process.send_signal(signal.SIGKILL)
+            mounted.process.wait()
+            assert findings(examine(view)) == ["guard.answers"]
+
+
+def test_bindfs_in_place_of_the_guard_is_found_and_not_attacked(place: Path) -> None:
+    before = metadata(place / "hidden/project")
+    with bindfs(place / "hidden/project", place / "plain", f"--map={MAP}"):
+        assert findings(examine(place / "plain")) == ["guard.mounted"]
+    assert metadata(place / "hidden/project") == before
+
+
+def test_a_guard_that_is_covered_is_found(guarded: Mounted) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "none", guarded.path], check=True)
+    try:
+        assert findings(examine(guarded.path)) == ["guard.mounted"]
+    finally:
+        subprocess.run(["umount", guarded.path], check=True)
+
+
+def test_an_open_share_is_found(open_share: Path) -> None:
+    view = open_share / "view"
+    share = open_share / "raw/share"
+    with gitguardfs(share, view, "--map", MAP, "--no-seal", expected=ANY_WARNING):
+        assert findings(examine(view)) == ["share.path"]
+        share.chmod(0o711)  # not to be listed, but to be entered
+        assert findings(examine(view)) == ["share.path"]
+
+
+def test_a_seal_that_was_taken_off_is_found(open_share: Path) -> None:
+    view = open_share / "view"
+    with gitguardfs(open_share / "raw/share", view, "--map", MAP, "--seal"):
+        subprocess.run(["umount", "-l", open_share / "raw/share"], check=True)
+        assert findings(examine(view)) == ["share.path"]
+
+
+def test_a_mount_of_the_users_own_that_poses_as_a_guard_is_found(open_share: Path) -> None:
+    (open_share / "view").mkdir()
+    os.chown(open_share / "view", AGENT, AGENT)
+    results = [Result(**row) for row in as_user(_examine_impostor, open_share, uid=0)]
+    assert {"guard.daemon", "guard.options", "share.path", "share.daemon"} <= set(findings(results))
+    assert "user_id=1000" in next(r.detail for r in results if r.id == "guard.daemon")
+
+
+def _examine_impostor(place: Path) -> list[dict[str, object]]:
+    """Let the agent mount bindfs under our name, where nobody else sees it."""
+    syscalls.unshare_mounts()
+    # Here only root may use the device; a copy of it is open to all.
+    os.mknod(place / "fuse", stat.S_IFCHR | 0o666, os.stat("/dev/fuse").st_rdev)
+    (place / "fuse").chmod(0o666)
+    mount(str(place / "fuse"), Path("/dev/fuse"), flags=MS_BIND)
+    options = f"subtype=gitguardfs,fsname={place}/raw/share"
+    subprocess.run(
+        ["bindfs", "--no-allow-other", "-o", options, place / "raw/share", place / "view"],
+        check=True,
+        user=AGENT,
+        group=AGENT,
+        extra_groups=[],
+    )
+    try:
+        return _rows(doctor.examine(str(place / "view"), None, None, QUIET))
+    finally:
+        umount(place / "view", MNT_DETACH)
+
+
+def test_a_group_that_gives_root_is_found(guarded: Mounted) -> None:
+    docker = 64242
+    system = replace(
+        QUIET,
+        groups_of=lambda name, gid: [gid, docker],
+        group_name=lambda gid: "docker" if gid == docker else str(gid),
+    )
+    assert findings(examine(guarded.path, system)) == ["rights.groups"]
+
+
+@pytest.fixture
+def without_attacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what has nothing to do with them: they take seconds."""
+    monkeypatch.setattr(checks_attacks, "check", lambda case: [])
+
+
+def program(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.usefixtures("without_attacks")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("exit 0", ["rights.sudo"]),
+        ("exit 1", []),
+        (
+            'case "$*" in *-l*) printf "User a may run the following commands on b:\\n'
+            '    (root) NOPASSWD: /bin/x\\n";; *) exit 1;; esac',
+            ["rights.sudo"],
+        ),
+        ('[ "$(id -u)" = 0 ]', []),  # it has to be asked as the user
+    ],
+)
+def test_sudo_without_a_password_is_found(
+    guarded: Mounted, place: Path, text: str, expected: list[str]
+) -> None:
+    directory = place / "bin"
+    directory.mkdir(exist_ok=True)
+    program(directory / "sudo", text)
+    system = replace(QUIET, search_path=f"{directory}:/usr/bin:/bin", programs=())
+    assert findings(examine(guarded.path, system)) == expected
+
+
+@pytest.mark.usefixtures("without_attacks")
+def test_doas_without_a_password_is_found(guarded: Mounted, place: Path) -> None:
+    (place / "doas.conf").write_text(":dev\npermit nopass :dev as root\n")
+    system = replace(QUIET, doas_files=(str(place / "doas.conf"),), group_name=lambda gid: "dev")
+    assert findings(examine(guarded.path, system)) == ["rights.doas"]
+
+
+@pytest.mark.usefixtures("without_attacks")
+def test_a_launcher_that_the_user_can_write_is_found(guarded: Mounted, place: Path) -> None:
+    (place / "sbin").mkdir(exist_ok=True)
+    launcher = program(place / "sbin/gitguardfs", "exit 0")
+    system = replace(QUIET, search_path=str(place / "sbin"))
+    assert findings(examine(guarded.path, system)) == []
+    launcher.chmod(0o777)
+    assert findings(examine(guarded.path, system)) == ["rights.files"]
+    launcher.chmod(0o755)
+    (place / "sbin").chmod(0o777)  # then it can be replaced
+    assert findings(examine(guarded.path, system)) == ["rights.files"]
+    (place / "sbin").chmod(0o1777)  # not with the sticky bit
+    assert findings(examine(guarded.path, system)) == []
+
+
+# --------------------------------------------------------------------- what the attacks are worth
+
+
+def outcomes(view: Path, user: User, source: Path | None = None) -> list[Outcome]:
+    """Carry out all attacks in a directory as a user, and clean up."""
+    found = probes_tree.Found(**as_user(probes_tree.search, str(view), uid=user.uid, gid=user.gid))
+    scratch = as_user(probes_tree.make_scratch, str(view), uid=user.uid, gid=user.gid)
+    ground = Ground(user, scratch, found)
+    try:
+        return [
+            *(checks_attacks._plant(ground, plant) for plant in probes_attacks.TABLE),
+            *(checks_attacks._reach(ground, reach) for reach in probes_reach.TABLE),
+        ]
+    finally:
+        assert as_user(probes_tree.remove_scratch, scratch, uid=user.uid, gid=user.gid)
+
+
+def lasting(recorded: dict[str, Recorded]) -> dict[str, Recorded]:
+    """A record without the times that any touch moves."""
+    return {name: replace(one, modified=0, changed=0) for name, one in recorded.items()}
+
+
+def test_without_a_guard_every_attack_succeeds_and_does_no_harm(place: Path) -> None:
+    project = copy_project(place / "hidden/project", place / "hidden/unguarded")
+    before = metadata(project)
+    host = User(HOST_UID, HOST_GID, (HOST_GID,), "host")
+    told = outcomes(project, host)
+    assert [o for o in told if o.kind == "refused"] == []
+    assert [o for o in told if o.kind in ("untried", "left")] == []
+    # Answers that no guard gives: they are findings as well.
+    other = {o.text for o in told if o.kind == "other"}
+    assert other <= {"ENOTEMPTY", "ENODATA"}
+    assert not differences(lasting(before), lasting(metadata(project)))
+    check_git_works(project)
+
+
+def test_the_scratch_directory_goes_whatever_happens(
+    guarded: Mounted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> list[Result]:
+        assert left_in(guarded.source)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checks_attacks, "judge", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            examine(guarded.path)
+    assert not left_in(guarded.source)
+
+    def bug(spot: str) -> None:
+        os.mkdir(os.path.join(spot, "made"))
+        raise ZeroDivisionError
+
+    broken = probes_attacks.Plant("R5", "broken", bug, frozenset({errno.EACCES}))
+    with monkeypatch.context() as patch:
+        patch.setattr(probes_attacks, "TABLE", (broken,))
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            examine(guarded.path)
+    assert not left_in(guarded.source)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_the_scratch_directory_goes_when_the_command_is_stopped(
+    guarded: Mounted, number: signal.Signals
+) -> None:
+    before = lasting(metadata(guarded.source))
+    with subprocess.Popen(
+        [*COMMAND, str(guarded.path), "--user", str(AGENT)],
+        cwd=REPOSITORY,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not left_in(guarded.source) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert left_in(guarded.source), "it never began"
+        process.send_signal(number)
+        assert process.wait(60) != 0
+    assert not left_in(guarded.source)
+    assert lasting(metadata(guarded.source)) == before
+
+
+def test_a_hole_in_the_guard_is_found_by_its_row(
+    guarded: Mounted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hole = probes_attacks.Plant("R5", "a hole", lambda spot: os.mkdir(f"{spot}/x"), frozenset())
+    monkeypatch.setattr(probes_attacks, "TABLE", (*probes_attacks.TABLE, hole))
+    results = examine(guarded.path)
+    assert findings(results) == ["attack.R5"]
+    assert "a hole" in next(r.detail for r in results if r.id == "attack.R5")
+
+
+# ------------------------------------------------------------------------------- the command
+
+
+def run(*arguments: str | Path, uid: int = 0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env={"PATH": os.environ["PATH"]},
+        user=uid,
+        group=uid,
+        extra_groups=[],
+    )
+
+
+def test_the_command_reports_as_text_and_json_and_by_its_exit_code(
+    guarded: Mounted, place: Path
+) -> None:
+    said = run(guarded.path, "--json")
+    rows = json.loads(said.stdout)
+    assert list(rows[0]) == ["id", "status", "title", "detail", "hint"]
+    by_id = {row["id"]: row["status"] for row in rows}
+    assert by_id["guard.policy"] == by_id["attack.R1"] == by_id["share.path"] == "ok"
+    assert said.returncode == ("finding" in by_id.values())
+    with bindfs(place / "hidden/project", place / "plain", f"--map={MAP}"):
+        said = run(place / "plain", "--user", str(AGENT))
+        assert said.returncode == 1
+        assert "finding  guard.mounted" in said.stdout
+    assert run("/nowhere/at/all").returncode == Exit.SYSTEM
+    refused = run(guarded.path, "--user", "root")
+    assert refused.returncode == Exit.SYSTEM and "by design" in refused.stderr
+
+
+def test_the_user_himself_checks_what_he_can_and_is_told(guarded: Mounted) -> None:
+    results = [Result(**row) for row in as_user(_examine_as_dicts, str(guarded.path))]
+    assert findings(results) == []
+    assert results[0].id == "run.user" and results[0].status is Status.NOTE
+    assert any(result.id == "attack.M2" and result.status is Status.OK for result in results)
+    with pytest.raises(UserError) as refused:
+        doctor.choose_user("1", None, None, False, QUIET)
+    assert refused.value.code == Exit.SYSTEM
+
+
+def _examine_as_dicts(view: str) -> list[dict[str, object]]:
+    return _rows(doctor.examine(view, None, str(AGENT), QUIET))
+
+
+def test_the_host_side_is_checked_with_the_owner_of_the_directory(place: Path) -> None:
+    said = run("--host", place / "hidden/project", "--json")
+    rows = {row["id"]: row for row in json.loads(said.stdout)}
+    assert said.returncode == 0
+    assert rows["host.hooks"]["status"] == "ok"
+    assert {"host.selinux", "host.qemu", "host.virtiofsd", "host.bare"} <= rows.keys()

@@ -1,0 +1,114 @@
+"""``gitguard share --guard host --run``: the guarded view on the host, as root and as a user."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gitguardfs import mounts
+from tests.support.mounting import REPOSITORY, area, until
+from tests.support.people import AGENT, as_user, open_fuse_device, reachable_python
+
+LIMIT = 60
+VIEWS = Path("/run/gitguardfs")
+
+
+@pytest.fixture
+def here() -> Iterator[Path]:
+    with area() as path:
+        project = path / "my, project"
+        (project / ".git").mkdir(parents=True)
+        (project / ".git" / "config").write_text("[core]\n")
+        (project / "file").write_text("text")
+        (path / "run").mkdir(mode=0o700)
+        subprocess.run(["chown", "-R", "1000:1000", path], check=True)
+        yield path
+
+
+@pytest.fixture
+def tag() -> Iterator[str]:
+    """A tag of our own for a view of root's; leaves nothing in /run."""
+    name = f"test-{os.getpid()}"
+    yield name
+    (VIEWS / name).rmdir()
+    with suppress(OSError):  # somebody's views are there
+        VIEWS.rmdir()
+
+
+def share(
+    here: Path, *options: str, uid: int, python: str = sys.executable
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [python, "-c", "from gitguardfs.gitguard import main; main()", "share",
+         str(here / "my, project"), "--guard", "host", "--run", *options],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "XDG_RUNTIME_DIR": str(here / "run")},
+        cwd="/", user=uid, group=uid, extra_groups=[], timeout=LIMIT,
+        capture_output=True, text=True,
+    )  # fmt: skip
+
+
+@contextmanager
+def stopping(done: subprocess.CompletedProcess[str], uid: int) -> Iterator[dict[str, Any]]:
+    """What was said as JSON; on the way out, stop the guard as it was said."""
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    view = said["guard"]["mountpoint"]
+    try:
+        yield said
+    finally:
+        subprocess.run(said["guard"]["stop"], user=uid, group=uid, extra_groups=[], check=True)
+        until(lambda: mounts.top_at(view) is None, "the view is gone")
+
+
+def read(path: str) -> str:
+    return Path(path).read_text()
+
+
+def test_a_user_starts_and_stops_the_guard_on_the_host(here: Path) -> None:
+    with reachable_python() as python, open_fuse_device():
+        done = share(here, "--json", "--tag", "a,b", uid=AGENT, python=python)
+        with stopping(done, AGENT) as said:
+            view = said["exported"]
+            assert view == f"{here}/run/gitguardfs/a,b"
+            assert said["guard"]["running"] is True
+            assert as_user(read, f"{view}/file") == "text"
+            with pytest.raises(OSError) as refusal:
+                as_user(read, f"{view}/.git/config")
+            assert refusal.value.errno == errno.EACCES
+            assert read(f"{here}/my, project/.git/config") == "[core]\n"
+
+
+def test_root_guards_where_other_users_cannot_look(here: Path, tag: str) -> None:
+    with stopping(share(here, "--json", "--tag", tag, uid=0), 0) as said:
+        view = said["exported"]
+        assert view == f"{VIEWS}/{tag}"
+        assert read(f"{view}/file") == "text"
+        with pytest.raises(PermissionError):
+            read(f"{view}/.git/config")
+        with pytest.raises(PermissionError):
+            as_user(read, f"{view}/file")
+
+
+def test_a_second_start_is_refused_with_the_reason(here: Path, tag: str) -> None:
+    with stopping(share(here, "--json", "--tag", tag, uid=0), 0):
+        again = share(here, "--tag", tag, uid=0)
+        assert again.returncode == 32 and again.stdout == ""
+        assert "is a gitguardfs mount already" in again.stderr
+
+
+def test_the_text_says_that_it_is_running_and_how_to_stop_it(here: Path, tag: str) -> None:
+    done = share(here, "--tag", tag, uid=0)
+    stop = f"umount {VIEWS}/{tag}"
+    try:
+        assert done.returncode == 0 and "it is running" in done.stdout and stop in done.stdout
+    finally:
+        subprocess.run(stop.split(), check=True)

@@ -1,0 +1,186 @@
+"""The service as a real service manager runs it: hardened, sealed, restarted after a crash.
+
+A ``systemd --user`` of root's, in a mount namespace and a control group of its own, stands in for
+the system's: it applies the same settings.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.render import systemd
+from gitguardfs.render.guarded import GuardedShare
+from tests.support.mounting import AREAS, REPOSITORY
+
+MANAGER = "/usr/lib/systemd/systemd"
+LIMIT = 30.0
+
+START = """\
+echo $$ >"$1/cgroup.procs"
+# The manager asks whether systemd runs here (sd_booted(3)).
+mount -t tmpfs none /run && mkdir -p /run/systemd/system
+exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME="$2" XDG_RUNTIME_DIR="$2" \
+    SYSTEMD_LOG_TARGET=console SYSTEMD_UNIT_PATH="$3:/usr/lib/systemd/user" \
+    {manager} --user --unit=basic.target
+"""
+
+
+@dataclass
+class Manager:
+    """A service manager with one instance of ours."""
+
+    area: Path
+    pid: int
+
+    @property
+    def unit(self) -> str:
+        return systemd.service_name(str(self.area / "view"))
+
+    def inside(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["nsenter", "-m", "-t", str(self.pid), "env", f"XDG_RUNTIME_DIR={self.area}/run",
+             *command],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    def systemctl(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.inside("systemctl", "--user", *words)
+
+    def shown(self, name: str) -> str:
+        return self.systemctl("show", "-p", name, "--value", self.unit).stdout.strip()
+
+    def mounts(self) -> list[str]:
+        """What is mounted in the area, by type, in order."""
+        lines = Path(f"/proc/{self.pid}/mountinfo").read_text().splitlines()
+        return [line.partition(" - ")[2].split()[0] for line in lines if str(self.area) in line]
+
+    def read(self, path: str) -> str:
+        done = self.inside("cat", f"{self.area}/{path}")
+        return done.stdout + done.stderr.rpartition(": ")[2].strip()
+
+    def write_units(self, options: tuple[str, ...] = ()) -> None:
+        spec = GuardedShare(
+            "projects", "9p", f"{self.area}/src", f"{self.area}/view", "1000:1000", options
+        )
+        for name, text in systemd.files(spec, f"{self.area}/gitguardfs").items():
+            path = self.area / "units" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not name.endswith(".mount"):  # there is no share here
+                path.write_text(text)
+        # Ours alone: there is no journal here.
+        notes = self.area / "units" / f"{self.unit}.d" / "notes.conf"
+        notes.write_text(f"[Service]\nStandardError=append:{self.area}/daemon.log\n")
+        self.systemctl("daemon-reload")
+
+
+def wait_for(condition: Callable[[], bool], what: str, manager: Manager | None = None) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        log = (manager.area / "daemon.log").read_text() if manager else ""
+        assert time.monotonic() < deadline, f"{what} did not come:\n{log}"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def manager() -> Iterator[Manager]:
+    if not os.path.exists(MANAGER):
+        pytest.skip("needs systemd")
+    area = Path(tempfile.mkdtemp(prefix="ggfs-", dir="/var/tmp"))
+    AREAS.append(str(area))
+    hierarchy = Path("/sys/fs/cgroup/systemd")
+    group = (hierarchy if hierarchy.is_dir() else hierarchy.parent) / area.name
+    try:
+        group.mkdir()
+    except OSError as error:
+        shutil.rmtree(area)
+        pytest.skip(f"needs a control group: {error.strerror}")
+    for name in ("src/project/.git", "view", "run", "units"):
+        (area / name).mkdir(parents=True)
+    (area / "src/project/.git/config").write_text("secret")
+    (area / "src/project/hello.c").write_text("int main;")
+    (area / "gitguardfs").write_text(
+        f'#!/bin/sh\nPYTHONPATH={REPOSITORY} exec {sys.executable} -m gitguardfs "$@"\n'
+    )
+    (area / "gitguardfs").chmod(0o755)
+    (area / "start").write_text(START.format(manager=MANAGER))
+    with open(area / "log", "wb") as log:
+        process = subprocess.Popen(
+            ["unshare", "-m", "sh", area / "start", group, area / "run", area / "units"],
+            stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    found = Manager(area, process.pid)
+    try:
+        wait_for(lambda: found.systemctl("is-active", "basic.target").returncode == 0, "systemd")
+        found.write_units()
+        yield found
+    finally:
+        found.systemctl("stop", found.unit)
+        found.systemctl("exit")
+        try:
+            process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for directory in sorted([group, *group.rglob("*/")], reverse=True):
+            with suppress(FileNotFoundError):  # it takes its own along
+                directory.rmdir()
+        shutil.rmtree(area)
+
+
+def test_the_hardened_service_guards_and_comes_back_after_a_crash_without_opening_the_share(
+    manager: Manager,
+) -> None:
+    done = manager.systemctl("start", manager.unit)
+    assert done.returncode == 0, (manager.area / "daemon.log").read_text()
+    assert manager.mounts() == ["tmpfs", "fuse.gitguardfs"]
+    assert manager.read("view/project/hello.c") == "int main;"
+    assert manager.read("view/project/.git/config") == "Permission denied"
+    assert manager.inside("sh", "-c", f"echo x >{manager.area}/view/new").returncode == 0
+    assert manager.inside("chown", "1000", f"{manager.area}/view/new").returncode == 0
+    first = int(manager.shown("MainPID"))
+    status = Path(f"/proc/{first}/status").read_text()
+    assert "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status
+
+    os.kill(first, 9)
+    seen = set()
+
+    def is_back() -> bool:
+        seen.add(manager.read("src/project/hello.c"))  # the raw share, all the while
+        return manager.shown("MainPID") not in ("0", str(first)) and (
+            manager.shown("ActiveState") == "active"
+        )
+
+    wait_for(is_back, "the restart", manager)
+    assert seen == {"No such file or directory"}
+    assert manager.mounts() == ["tmpfs", "fuse.gitguardfs"]
+    assert manager.read("view/project/hello.c") == "int main;"
+    assert manager.read("view/project/.git/config") == "Permission denied"
+
+    assert manager.systemctl("stop", manager.unit).returncode == 0
+    assert manager.mounts() == []
+    assert manager.shown("Result") == "success"
+
+
+def test_an_unmount_ends_the_service_for_good(manager: Manager) -> None:
+    manager.systemctl("start", manager.unit)
+    assert manager.inside("umount", f"{manager.area}/view").returncode == 0
+    wait_for(lambda: manager.shown("ActiveState") == "inactive", "the end")
+    assert (manager.mounts(), manager.shown("NRestarts")) == ([], "0")
+
+
+def test_a_mistake_in_the_options_is_not_tried_again_and_again(manager: Manager) -> None:
+    manager.write_units(("deny=/",))
+    assert manager.systemctl("start", manager.unit).returncode != 0
+    assert manager.shown("ActiveState") == "failed"
+    assert (manager.shown("ExecMainStatus"), manager.shown("NRestarts")) == ("1", "0")

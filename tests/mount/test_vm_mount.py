@@ -1,0 +1,465 @@
+"""vm-mount with real files, a real guard, real unmounts; the share is a tmpfs that says 9p."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from gitguardfs import mounts
+from gitguardfs.errors import UserError
+from gitguardfs.guest import facts, vm_mount
+from gitguardfs.guest.facts import System
+from gitguardfs.guest.vm_mount import Wish
+from gitguardfs.mounts import Mount
+from gitguardfs.writer import BACKUP_SUFFIX
+from tests.support.mounting import AREAS, REPOSITORY, unmount
+from tests.support.people import AGENT, as_user
+
+OWNER = (501, 20)
+FOREIGN = b"# my fstab\nUUID=ab-cd / ext4 errors=remount-ro 0 1\n/swap none swap sw 0 0"
+
+GITGUARDFS = """\
+#!/bin/sh
+[ -e {area}/broken ] && echo "gitguardfs: out of order" >&2 && exit 32
+PYTHONPATH={repository} exec {python} -m gitguardfs "$@"
+"""
+
+# Does what mount(8) does with our lines, with a tmpfs for a share.
+MOUNT = """\
+#!{python}
+import os, subprocess, sys
+sys.path.insert(0, "{repository}")
+from gitguardfs.render import fstab
+args = sys.argv[1:]
+if args[0] == "--fstab":
+    for entry in fstab.entries(open(args[1], "rb").read()):
+        if entry.target == args[-1]:
+            options = ",".join(entry.options)
+            command = ["{area}/gitguardfs", "-o", options, "--", entry.source, entry.target]
+            sys.exit(subprocess.run(command).returncode)
+kind, tag, target = args[1], *args[-2:]
+if kind != "9p" or "access=0" not in args[3]:
+    sys.exit("mount: wrong fs type")
+subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", tag, target], check=True)
+os.makedirs(target + "/project/.git")
+open(target + "/project/.git/config", "w").write("secret")
+open(target + "/project/hello.c", "w").write("int main;")
+for where, _, files in os.walk(target):
+    for name in (".", *files):
+        os.chown(os.path.join(where, name), {uid}, {gid})
+"""
+
+# Does what systemctl(1) does with our units.
+SYSTEMCTL = """\
+#!{python}
+import os, subprocess, sys
+sys.path.insert(0, "{repository}")
+from gitguardfs.guest import facts
+from gitguardfs.render import systemd
+words = [word for word in sys.argv[1:] if word != "--quiet"]
+open("{area}/systemctl.log", "a").write(" ".join(words) + "\\n")
+verb, unit = words[0], words[-1]
+units = facts._units("{area}/units")
+link = "{area}/units/multi-user.target.wants/" + unit
+path = next((p for p in systemd.guards(units) if systemd.service_name(p) == unit), None)
+running = path and os.path.exists("{area}/running")
+if verb == "is-active":
+    sys.exit(0 if running else 3)
+elif verb == "enable":
+    os.makedirs(os.path.dirname(link), exist_ok=True)
+    os.symlink("{area}/units/" + systemd.TEMPLATE, link)
+elif verb == "disable":
+    os.unlink(link)
+elif verb in ("start", "restart"):
+    text = units[systemd.drop_in_name(path)].decode()
+    options = text.partition("GITGUARDFS_OPTIONS=")[2].partition('"')[0]
+    command = ["{area}/gitguardfs", "-o", options, "--", systemd.guards(units)[path], path]
+    code = subprocess.run(command).returncode
+    if code == 0:
+        open("{area}/running", "w").close()
+    sys.exit(code)
+elif verb == "stop":
+    os.path.exists("{area}/running") and os.unlink("{area}/running")
+    subprocess.run(["umount", path])
+"""
+
+
+@dataclass
+class World:
+    """A guest with one share, in a directory of its own."""
+
+    area: Path
+    system: System
+
+    @property
+    def view(self) -> Path:
+        return self.area / "home/me/projects"
+
+    @property
+    def raw(self) -> Path:
+        return self.area / "shares/projects"
+
+    def wish(self, **changed: object) -> Wish:
+        return replace(
+            Wish(label="projects", map_mount=str(self.view), user="1000:1000", style="fstab"),
+            **changed,  # type: ignore[arg-type]
+        )
+
+    def bring(self, **changed: object) -> int:
+        return vm_mount.bring(self.system, self.wish(**changed))
+
+    def remove(self, **changed: object) -> int:
+        wish = Wish(label="projects")
+        return vm_mount.take_away(self.system, replace(wish, **changed))  # type: ignore[arg-type]
+
+    def fstab(self) -> bytes:
+        return Path(self.system.fstab).read_bytes()
+
+    def state(self) -> dict[str, object]:
+        """All that vm-mount may change: files, directories, mounts."""
+        found: dict[str, object] = {}
+        for where, directories, files in os.walk(self.area):
+            # What is mounted, and the notes of our stand-ins, are nobody's configuration.
+            directories[:] = [d for d in directories if not os.path.ismount(f"{where}/{d}")]
+            for name in files:
+                path = Path(where, name)
+                if name not in ("systemctl.log", "running") and not path.is_symlink():
+                    found[str(path)] = path.read_bytes()
+            found[where] = os.stat(where).st_mode
+        found["mounts"] = [line for line in mountinfo() if str(self.area) in line]
+        return found
+
+
+def mountinfo() -> list[str]:
+    """Path and type of each mount."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [f"{line.split()[4]} {line.partition(' - ')[2].split()[0]}" for line in lines]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    # Not in /var/tmp: a share may only lie below directories that nobody else can change.
+    area = Path(tempfile.mkdtemp(prefix="ggfs-", dir="/run"))
+    area.chmod(0o755)
+    AREAS.append(str(area))
+    (area / "home/me").mkdir(parents=True)
+    os.chown(area / "home/me", AGENT, AGENT)
+    (area / "fstab").write_bytes(FOREIGN)
+    (area / "units").mkdir()
+    tags = area / "sys/bus/virtio/drivers/9pnet_virtio/virtio0"
+    tags.mkdir(parents=True)
+    (tags / "mount_tag").write_bytes(b"projects\0")
+    words = {
+        "area": area, "python": sys.executable, "repository": REPOSITORY,
+        "uid": OWNER[0], "gid": OWNER[1],
+    }  # fmt: skip
+    for name, text in (("gitguardfs", GITGUARDFS), ("mount", MOUNT), ("systemctl", SYSTEMCTL)):
+        (area / name).write_text(text.format(**words))
+        (area / name).chmod(0o755)
+    listed = mounts.listed
+
+    def renamed() -> list[Mount]:
+        return [
+            replace(m, fstype="9p") if (m.fstype, m.source) == ("tmpfs", "projects") else m
+            for m in listed()
+        ]
+
+    monkeypatch.setattr(mounts, "listed", renamed)
+    monkeypatch.setattr(vm_mount, "load_modules", lambda: None)
+    found = World(
+        area,
+        System(
+            fstab=f"{area}/fstab", units=f"{area}/units", shares=f"{area}/shares",
+            sys=f"{area}/sys", booted_systemd=f"{area}/booted", mount=f"{area}/mount",
+            systemctl=f"{area}/systemctl", guard=f"{area}/gitguardfs",
+        ),
+    )  # fmt: skip
+    try:
+        yield found
+    finally:
+        unmount(found.view)
+        time.sleep(0.2)
+        for line in reversed(mountinfo()):
+            if line.startswith(f"{area}/"):
+                subprocess.run(["umount", "-l", line.split()[0]], check=False)
+        shutil.rmtree(area)
+
+
+@pytest.fixture
+def systemd_world(world: World) -> World:
+    (world.area / "booted").mkdir()
+    return world
+
+
+def is_guarded(world: World) -> None:
+    """The agent has the files, and neither .git nor the raw share."""
+
+    def look() -> tuple[str, int]:
+        return (world.view / "project/hello.c").read_text(), os.stat(world.view / "project").st_uid
+
+    assert as_user(look) == ("int main;", AGENT)
+    for path in (world.view / "project/.git/config", world.raw / "project/hello.c"):
+        with pytest.raises(PermissionError):
+            as_user(path.read_text)
+    assert as_user(lambda: (world.view / "new").write_text("x")) == 1
+
+
+# ------------------------------------------------------------------------------------- fstab
+
+
+def test_one_command_guards_a_share_and_writes_it_down(world: World) -> None:
+    assert world.bring() == 0
+    is_guarded(world)
+    text = world.fstab().decode()
+    assert text.startswith(FOREIGN.decode() + "\n")
+    assert f"projects {world.raw} 9p trans=virtio," in text
+    assert f"{world.raw} {world.view} fuse.gitguardfs map=501/1000:@20/@1000," in text
+    assert Path(f"{world.system.fstab}{BACKUP_SUFFIX}").read_bytes() == FOREIGN
+    assert os.stat(world.area / "shares").st_mode & 0o777 == 0o700
+    assert os.stat(world.raw.parent).st_uid == 0
+
+
+def test_the_mount_point_that_is_made_is_the_users(world: World) -> None:
+    world.bring(persist=False, map_mount=f"{world.area}/home/me/a/b")
+    unmount(Path(f"{world.area}/home/me/a/b"))
+    for name in ("a", "a/b"):
+        assert os.stat(world.area / "home/me" / name).st_uid == AGENT
+    assert world.fstab() == FOREIGN
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_a_second_run_changes_nothing_and_says_so(
+    systemd_world: World, style: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    systemd_world.bring(style=style)
+    before = systemd_world.state()
+    capsys.readouterr()
+    assert systemd_world.bring(style=style) == 0
+    assert capsys.readouterr().out.startswith("Nothing to do:")
+    assert systemd_world.state() == before
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_removal_leaves_what_was_there_before(
+    systemd_world: World, style: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = systemd_world
+    before = world.state()
+    world.bring(style=style)
+    assert world.remove() == 0
+    after = world.state()
+    assert after["mounts"] == before["mounts"] == []
+    assert world.fstab().rstrip(b"\n") == FOREIGN
+    assert [p for p in (world.area / "units").rglob("*") if not p.is_dir()] == []
+    assert not world.raw.exists()
+    capsys.readouterr()
+    assert world.remove() == 0
+    assert capsys.readouterr().out == "Nothing to remove.\n"
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_a_changed_option_replaces_entry_and_view(systemd_world: World, style: str) -> None:
+    world = systemd_world
+    world.bring(style=style)
+    world.bring(style=style, options=("hide=hello.c",))
+    assert as_user(os.listdir, world.view / "project") == [".git"]
+    assert len([line for line in mountinfo() if str(world.view) in line]) == 1
+    written = world.fstab() + b"".join(p.read_bytes() for p in world.area.glob("units/*.d/*"))
+    assert written.count(b"hide=hello.c") == 1
+    assert written.count(b"map=") == 1
+
+
+@pytest.mark.parametrize(("first", "second"), [("fstab", "systemd"), ("systemd", "fstab")])
+def test_the_other_style_takes_the_place_of_the_first(
+    systemd_world: World, first: str, second: str
+) -> None:
+    world = systemd_world
+    world.bring(style=first)
+    world.bring(style=second)
+    is_guarded(world)
+    assert (b"x-gitguardfs" in world.fstab()) == (second == "fstab")
+    units = [p.name for p in (world.area / "units").rglob("*") if not p.is_dir()]
+    assert bool(units) == (second == "systemd")
+
+
+def test_systemd_gets_units_that_are_enabled_and_running(systemd_world: World) -> None:
+    world = systemd_world
+    world.bring(style=None)
+    is_guarded(world)
+    assert world.fstab() == FOREIGN
+    log = (world.area / "systemctl.log").read_text().split("\n")
+    assert [line.split()[0] for line in log if line and not line.startswith("is-active")] == [
+        "daemon-reload", "enable", "restart",
+    ]  # fmt: skip
+
+
+# --------------------------------------------------------------------------------- going wrong
+
+
+def break_guard(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (world.area / "broken").touch()
+
+
+def break_verify(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: object) -> None:
+        raise UserError("out of order")
+
+    monkeypatch.setattr("gitguardfs.guest.steps.Verify.do", fail)
+
+
+def break_write(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(28, "out of order")
+
+    monkeypatch.setattr(os, "replace", fail)
+
+
+def break_planning(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: str) -> None:
+        raise UserError("out of order")
+
+    monkeypatch.setattr(facts, "owner_of_share", fail)
+
+
+@pytest.mark.parametrize("break_it", [break_guard, break_verify, break_write, break_planning])
+def test_a_failure_puts_everything_back(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    break_it: Callable[[World, pytest.MonkeyPatch], None],
+) -> None:
+    before = world.state()
+    with monkeypatch.context() as broken:
+        break_it(world, broken)
+        with pytest.raises((UserError, OSError), match="out of order"):
+            world.bring()
+    (world.area / "broken").unlink(missing_ok=True)
+    after = world.state()
+    after.pop(f"{world.system.fstab}{BACKUP_SUFFIX}", None)
+    assert after == before
+    assert world.bring() == 0
+    is_guarded(world)
+
+
+def test_a_service_that_does_not_start_takes_its_units_along(systemd_world: World) -> None:
+    world = systemd_world
+    before = world.state()
+    (world.area / "broken").touch()
+    with pytest.raises(UserError, match="out of order"):
+        world.bring(style="systemd")
+    (world.area / "broken").unlink()
+    (world.area / "units/multi-user.target.wants").rmdir()
+    assert world.state() == before
+    assert (world.area / "systemctl.log").read_text().endswith("daemon-reload\n")
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_a_change_that_fails_brings_the_old_view_back(
+    systemd_world: World, style: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = systemd_world
+    world.bring(style=style)
+    before = world.state()
+    with monkeypatch.context() as broken:
+        break_write(world, broken)
+        with pytest.raises(OSError, match="out of order"):
+            world.bring(style=style, options=("hide=hello.c",))
+    assert world.state() == before
+    is_guarded(world)
+
+
+@pytest.mark.parametrize("change", [True, False], ids=["change", "remove"])
+def test_a_busy_view_is_not_forced_and_its_user_is_named(world: World, change: bool) -> None:
+    world.bring()
+    before = world.state()
+    with subprocess.Popen(["sleep", "60"], cwd=world.view) as busy:
+        with pytest.raises(UserError, match=rf"busy \(leave it first: .*sleep \({busy.pid}\)"):
+            world.bring(options=("git=hide",)) if change else world.remove()
+        busy.kill()
+    assert world.state() == before
+    is_guarded(world)
+
+
+def kill_daemon(world: World) -> None:
+    """Kill this world's daemon, and wait until its view is dead."""
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if words[-3:-1] == [os.fsencode(world.raw), os.fsencode(world.view)]:
+                os.kill(int(pid), signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while not facts._is_dead(os.fsencode(world.view)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_dead_view_is_replaced(world: World) -> None:
+    world.bring()
+    kill_daemon(world)
+    assert world.bring() == 0
+    is_guarded(world)
+    assert len([line for line in mountinfo() if line.startswith(f"{world.raw} tmpfs")]) == 2
+
+
+def test_a_dead_view_and_its_seal_can_be_removed(world: World) -> None:
+    world.bring()
+    kill_daemon(world)
+    assert world.remove() == 0
+    assert world.state()["mounts"] == []
+
+
+def test_a_missing_share_names_those_that_are_there(world: World) -> None:
+    before = world.state()
+    with pytest.raises(UserError, match=r"no share 'other'.*projects \(9p\)") as caught:
+        world.bring(label="other")
+    assert caught.value.code == 1
+    assert world.state() == before
+
+
+def test_a_dry_run_shows_steps_and_files_and_changes_nothing(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = world.state()
+    assert world.bring(dry_run=True) == 0
+    said = capsys.readouterr().out
+    assert world.state() == before
+    assert f"-- projects {world.raw}" in said
+    assert f"+{world.raw} {world.view} fuse.gitguardfs map=" in said
+    world.bring()
+    before = world.state()
+    assert world.remove(dry_run=True) == 0
+    assert f"umount {world.view}" in capsys.readouterr().out
+    assert world.state() == before
+
+
+def test_a_mount_point_through_a_users_symlink_is_refused(world: World) -> None:
+    link = world.area / "home/me/link"
+    link.symlink_to("/etc")
+    os.chown(link, AGENT, AGENT, follow_symlinks=False)
+    before = world.state()
+    with pytest.raises(UserError, match="symlink that is not root's"):
+        world.bring(map_mount=f"{link}/x")
+    assert world.state() == before
+    assert not os.path.exists("/etc/x")
+
+
+def test_the_raw_share_is_never_put_where_a_user_could_move_it(world: World) -> None:
+    with pytest.raises(UserError, match="others can change"):
+        world.bring(mount=f"{world.area}/home/me/raw")
+
+
+def test_without_a_seal_the_raw_share_must_be_in_a_private_place(world: World) -> None:
+    with pytest.raises(UserError, match="without a seal everybody"):
+        world.bring(mount=f"{world.area}/raw", options=("no-seal",))
+    assert world.bring(options=("no-seal",)) == 0
+    is_guarded(world)

@@ -1,0 +1,220 @@
+"""Trying something in a child: what comes back, and what is left if it goes wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.guest import checks_attacks, checks_host, checks_rights, doctor, probes, probes_tree
+from gitguardfs.guest.checks import Status, System
+from gitguardfs.guest.probes import LeftBehind, Lost, Unprepared, User
+
+ME = User(os.getuid(), os.getgid(), tuple(os.getgroups()), "me")
+
+
+def fail(number: int) -> None:
+    raise OSError(number, os.strerror(number))
+
+
+def test_what_a_function_returns_or_raises_comes_back() -> None:
+    assert probes.apart(lambda: {"a": [1, "\udcff"]}) == {"a": [1, "\udcff"]}
+    with pytest.raises(OSError) as refused:
+        probes.apart(fail, errno.EACCES)
+    assert refused.value.errno == errno.EACCES
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        probes.apart(lambda: 1 // 0)
+
+
+def test_a_step_that_prepares_is_told_from_the_attack() -> None:
+    def prepare() -> None:
+        with probes.preparing():
+            fail(errno.ENOSPC)
+
+    with pytest.raises(Unprepared):
+        probes.apart(prepare)
+
+
+def test_a_child_that_hangs_or_dies_is_given_up() -> None:
+    began = time.monotonic()
+    with pytest.raises(Lost):
+        probes.apart(lambda: time.sleep(60), limit=0.2)
+    with pytest.raises(Lost):
+        probes.apart(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert time.monotonic() - began < 20
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_an_answer_that_is_not_ours_is_no_answer() -> None:
+    for data in (b"", b"not json", b"[]", b"{}", b'"x"', b'["returned"]', b"[1, 2", b'["oserror"]'):
+        with pytest.raises(Lost):
+            probes._answer(data)
+
+
+def test_the_child_has_no_descriptor_of_ours(tmp_path: Path) -> None:
+    with (tmp_path / "secret").open("w") as file:
+        held = file.fileno()
+        links = probes.apart(
+            lambda: [os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")[:-1]]
+        )
+        assert held > 2
+    assert not any("secret" in link for link in links)
+
+
+def test_what_worked_is_undone_whatever_signal_comes(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.touch()
+
+    def move() -> None:
+        with probes.undoing(lambda: os.rename(new, old), "it is moved"):
+            os.rename(old, new)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Lost):
+        probes.apart(move)
+    assert old.exists() and not new.exists()
+
+
+def test_what_was_refused_is_not_undone_and_what_cannot_be_is_said() -> None:
+    undone = []
+    with pytest.raises(PermissionError):
+        with probes.undoing(lambda: undone.append(1), "x"):
+            fail(errno.EACCES)
+    assert not undone
+    with pytest.raises(LeftBehind, match="it is now there"):
+        with probes.undoing(lambda: fail(errno.EACCES), "it is now there"):
+            pass
+
+
+# ------------------------------------------------------------------------------- the search
+
+
+def make_tree(top: Path) -> None:
+    (top / "a/repo/.git").mkdir(parents=True)
+    (top / "b").mkdir()
+    (top / "b/.git").write_text("gitdir: x\n")
+    (top / "c").mkdir()
+    (top / "c/.git").symlink_to("x")
+    (top / "bare.git/refs").mkdir(parents=True)
+    (top / "bare.git/HEAD").write_text("ref: refs/heads/main\n")
+
+
+def test_the_search_finds_each_form_of_repository(tmp_path: Path) -> None:
+    make_tree(tmp_path)
+    found = probes_tree.Found(**probes_tree.search(str(tmp_path)))
+    assert found.directory == str(tmp_path / "a/repo/.git")
+    assert found.file == str(tmp_path / "b/.git")
+    assert found.symlink == str(tmp_path / "c/.git")
+    assert found.bare == str(tmp_path / "bare.git")
+    assert found.root in {str(tmp_path / name) for name in ("a/repo", "b", "c")}
+    assert found.writable == str(tmp_path) and found.complete
+
+
+def test_the_search_is_bounded(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"d{number}/inner").mkdir(parents=True)
+    found = probes_tree.Found(**probes_tree.search(str(tmp_path), entries=10))
+    assert not found.complete and found.searched <= 11
+    assert not probes_tree.Found(**probes_tree.search(str(tmp_path), seconds=-1.0)).complete
+
+
+def test_removing_the_scratch_directory_follows_no_symlink(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/file").touch()
+    scratch = probes_tree.make_scratch(str(tmp_path))
+    assert os.path.basename(scratch).startswith("gitguard-doctor-")
+    Path(scratch, "deep").mkdir()
+    Path(scratch, "deep/way").symlink_to(tmp_path / "kept")
+    assert probes_tree.remove_scratch(scratch)
+    assert (tmp_path / "kept/file").exists()
+
+
+def test_only_a_git_that_is_shown_as_open_counts_as_readonly(tmp_path: Path) -> None:
+    """One that is shown as closed and can be listed, as root here, is a hole and no policy."""
+    git = tmp_path / ".git"
+    git.mkdir()
+    ground = checks_attacks.Ground(ME, str(tmp_path), probes_tree.Found(directory=str(git)))
+    assert checks_attacks._policy_by_reading(ground) == "readonly"
+    git.chmod(0)
+    assert checks_attacks._policy_by_reading(ground) == "deny"
+    git.chmod(0o755)
+    ground.found.directory = None
+    assert checks_attacks._policy_by_reading(ground) == "unknown"
+    assert checks_attacks.report_policy("/m", "unknown").status is Status.NOTE
+
+
+# --------------------------------------------------------------------------- whom, and where
+
+
+def test_a_user_is_found_by_name_and_number() -> None:
+    assert probes.find_user("root").uid == 0
+    assert probes.find_user("0").name == "root"
+    unknown = probes.find_user("987654", lambda name, gid: [gid, 7])
+    assert (unknown.uid, unknown.gid, unknown.groups) == (987654, 987654, (987654, 7))
+    with pytest.raises(UserError, match="no such user"):
+        probes.find_user("nobody-of-that-name")
+
+
+def test_the_user_is_the_one_asked_for_or_the_owner_or_the_caller() -> None:
+    def chosen(name: str | None, caller: str | None, owner: str | None) -> int | None:
+        user = doctor.choose_user(name, caller, owner, True, System())
+        return None if user is None else user.uid
+
+    assert chosen("4001", "4002", "4003") == 4001
+    assert chosen(None, "4002", "4003") == 4003
+    assert chosen(None, "4002", None) == 4002
+    assert chosen(None, "0", None) is None
+    assert chosen(None, None, None) is None
+    with pytest.raises(UserError, match="by design"):
+        chosen("root", None, None)
+
+
+def test_only_root_can_become_another_user() -> None:
+    other = str(os.geteuid() + 1)
+    with pytest.raises(UserError) as refused:
+        doctor.choose_user(other, None, None, False, System())
+    assert refused.value.code == Exit.SYSTEM
+
+
+def test_no_guard_anywhere_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "read_table", lambda: ())
+    results = doctor.examine(None, None, "0" if os.geteuid() == 0 else str(os.geteuid()))
+    found = [result.id for result in results if result.status is Status.FINDING]
+    assert found[0] == "guard.mounted"
+    with pytest.raises(UserError, match="no such directory"):
+        doctor.examine("/nowhere/at/all", None, None)
+
+
+# ---------------------------------------------------------------------- files and host, for real
+
+
+def test_what_a_user_could_write_or_replace_is_found(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/module.py").touch()
+    (tmp_path / "launcher").symlink_to("package/module.py")
+    found = checks_rights.writable_among([str(tmp_path / "launcher")])
+    assert {str(tmp_path / "package/module.py"), str(tmp_path / "package")} <= set(found)
+    assert str(tmp_path / "package/module.py") in checks_rights.writable_among(
+        [str(tmp_path / "package")]
+    )
+    assert checks_rights.writable_among([str(tmp_path / "absent")]) == []
+
+
+def git(*arguments: str) -> None:
+    assert os.spawnlp(os.P_WAIT, "git", "git", *arguments) == 0
+
+
+def test_hooks_in_the_work_tree_are_found_on_the_host(tmp_path: Path) -> None:
+    git("init", "--quiet", str(tmp_path / "sound"))
+    git("init", "--quiet", str(tmp_path / "husky"))
+    git("-C", str(tmp_path / "husky"), "config", "core.hooksPath", ".husky")
+    results = checks_host.check(checks_host.HostCase(ME, str(tmp_path)))
+    found = {r.id: r.detail for r in results if r.status is Status.FINDING}
+    assert list(found) == ["host.hooks"]
+    assert "husky" in found["host.hooks"] and "sound" not in found["host.hooks"]

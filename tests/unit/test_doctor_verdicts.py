@@ -1,0 +1,376 @@
+"""What the doctor makes of what it has seen: pure decisions."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gitguardfs.core import names
+from gitguardfs.guest import (
+    checks_attacks,
+    checks_host,
+    checks_mount,
+    checks_report,
+    checks_rights,
+    checks_share,
+    probes_attacks,
+    probes_reach,
+)
+from gitguardfs.guest.checks import (
+    Case,
+    Daemon,
+    Result,
+    Status,
+    finding,
+    holding,
+    note,
+    ok,
+    parse_table,
+    printable,
+    top_at,
+)
+from gitguardfs.guest.checks_attacks import Outcome
+from gitguardfs.guest.probes import User
+from gitguardfs.guest.probes_tree import Found
+
+AGENT = User(1000, 1000, (1000,), "agent")
+TABLE = parse_table(
+    rb"""25 1 8:1 / / rw,relatime - ext4 /dev/vda rw
+30 25 0:31 / /mnt/my\040share rw,relatime - 9p projects rw,access=client,trans=virtio
+31 30 0:44 / /mnt/my\040share ro,nosuid,nodev - tmpfs gitguardfs-seal ro,mode=0
+32 25 0:40 / /home/agent/projects rw,nosuid,nodev,relatime - fuse.gitguardfs /mnt/my\040share rw,user_id=0,group_id=0,default_permissions,allow_other
+33 25 0:41 / /home/agent/other rw,nosuid,nodev - fuse.gitguardfs gitguardfs rw,user_id=1000,group_id=1000,default_permissions
+34 25 0:45 / /srv/v rw - virtiofs code rw
+"""  # noqa: E501
+)
+GUARD, OTHER = TABLE[3], TABLE[4]
+
+
+def case(mountpoint: str, *daemons: Daemon, is_root: bool = True) -> Case:
+    return Case(mountpoint, AGENT, is_root, TABLE, daemons)
+
+
+# -------------------------------------------------------------------------------- the mount
+
+
+def test_a_mount_is_found_with_its_options_and_device() -> None:
+    assert GUARD.path == "/home/agent/projects"
+    assert {"nosuid", "user_id=0", "allow_other"} <= GUARD.options
+    assert GUARD.device == 40
+    top = top_at(TABLE, "/mnt/my share")
+    assert top is not None and top.mount.source == "gitguardfs-seal"
+
+
+def test_a_directory_inside_of_a_guard_belongs_to_it() -> None:
+    assert holding(TABLE, "/home/agent/projects/a/b") is GUARD
+    assert holding(TABLE, "/home/agent/projects2") is TABLE[0]
+
+
+def test_a_guard_on_top_is_recognised_and_what_else_is_there_is_a_finding() -> None:
+    assert checks_mount.is_mounted(case("/home/agent/projects")).status is Status.OK
+    for place in ("/srv/v", "/nowhere"):
+        assert checks_mount.is_mounted(case(place)).status is Status.FINDING
+    covered = parse_table(b"9 1 0:50 / /home/agent/projects rw - tmpfs x rw\n")
+    said = checks_mount.is_mounted(Case(GUARD.path, AGENT, True, (*TABLE, *covered)))
+    assert said.status is Status.FINDING and "covers the guard" in said.hint
+
+
+@pytest.mark.parametrize("option", sorted(checks_mount.WANTED))
+def test_each_missing_mount_option_is_a_finding(option: str) -> None:
+    assert checks_mount.options("/m", GUARD.options).status is Status.OK
+    without = checks_mount.options("/m", GUARD.options - {option})
+    assert without.status is Status.FINDING and option in without.detail
+
+
+def test_a_daemon_that_is_not_roots_is_a_finding() -> None:
+    root, agent = Daemon(7, 0, (), 40), Daemon(8, 1000, (), 40)
+    assert checks_mount.run_by(case(GUARD.path, root)).status is Status.OK
+    assert checks_mount.run_by(case(GUARD.path, root, agent)).status is Status.FINDING
+    assert checks_mount.run_by(case(OTHER.path, root)).status is Status.FINDING
+    assert checks_mount.run_by(case(GUARD.path)).status is Status.NOTE
+
+
+def test_a_daemon_is_known_by_its_connection_and_otherwise_by_its_arguments() -> None:
+    new = [Daemon(1, 0, ("x",), 40), Daemon(2, 0, ("gitguardfs", "/a", GUARD.path), 41)]
+    assert [d.pid for d in checks_mount.serving(GUARD, new)] == [1]
+    old = [
+        Daemon(3, 0, ("/usr/bin/python3", "/usr/bin/gitguardfs", "/a", GUARD.path), None),
+        Daemon(4, 0, ("/usr/bin/python3", "/usr/bin/gitguardfs", "/a", "/other"), None),
+        Daemon(5, 0, ("bindfs", "/a", GUARD.path), None),
+    ]
+    assert [d.pid for d in checks_mount.serving(GUARD, old)] == [3]
+    assert [d.pid for d in checks_mount.serving(GUARD, old[1:])] == [4]
+    assert checks_mount.serving(GUARD, old[2:]) == ()
+
+
+def test_what_proc_says_of_a_daemon_is_read() -> None:
+    assert checks_mount.parse_connection("pos:\t0\nino:\t90\nfuse_connection:\t39\n") == 39
+    assert checks_mount.parse_connection("pos:\t0\nino:\t90\n") is None
+    assert checks_mount.parse_uid("Name:\tx\nUid:\t1000\t0\t0\t0\nGid:\t5\t5\t5\t5\n") == 0
+    assert checks_mount.parse_arguments(b"a\0b c\0\xff\0") == ("a", "b c", "\udcff")
+
+
+def test_the_guarded_directory_is_the_mounts_source_or_the_daemons_argument() -> None:
+    assert checks_mount.source_of(GUARD, ()) == "/mnt/my share"
+    daemon = Daemon(1, 0, ("gitguardfs", "/srv/\u00fc", OTHER.path, "-f"), None)
+    assert checks_mount.source_of(OTHER, (daemon,)) == "/srv/\u00fc"
+    assert checks_mount.source_of(OTHER, ()) is None
+
+
+# -------------------------------------------------------------------------------- the share
+
+
+def test_every_share_and_the_guards_source_are_tried() -> None:
+    assert checks_share.raw_paths(TABLE, "/src") == {"/mnt/my share", "/srv/v", "/src"}
+    assert checks_share.tags_of(TABLE, {"spare": "9p"}) == {
+        "spare": "9p",
+        "projects": "9p",
+        "code": "virtiofs",
+    }
+    assert set(checks_share.guard_devices(TABLE)) == {40, 41}
+
+
+# --------------------------------------------------------------------------------- the rights
+
+SUDO = """Matching Defaults entries for agent on vm:
+    env_reset, mail_badpass, secure_path=/usr/local/sbin\\:/usr/sbin
+
+User agent may run the following commands on vm:
+"""
+
+
+@pytest.mark.parametrize(
+    ("rules", "free", "asked"),
+    [
+        ("    (ALL : ALL) ALL\n", [], ["ALL"]),
+        ("    (ALL : ALL) NOPASSWD: ALL\n", ["ALL"], []),
+        ("    (ALL) NOPASSWD: ALL\n", ["ALL"], []),
+        (
+            "    (root) NOPASSWD: /bin/a, /bin/b x, PASSWD: /bin/c\n",
+            ["/bin/a", "/bin/b x"],
+            ["/bin/c"],
+        ),
+        ("    (root) SETENV: NOPASSWD: /bin/a\n", ["/bin/a"], []),
+        ("    (root) NOPASSWD: /bin/a,\n        /bin/b\n", ["/bin/a", "/bin/b"], []),
+        ("    (www-data) NOPASSWD: ALL\n", [], []),
+        ("    (ALL, !root) NOPASSWD: ALL\n", [], []),
+        ("    (root) /bin/a\n    (root) NOPASSWD: /bin/b\n", ["/bin/b"], ["/bin/a"]),
+        ("    (root) NOPASSWD: !/bin/sh, /bin/a\\,b\n", ["/bin/a\\,b"], []),
+        ("", [], []),
+    ],
+)
+def test_sudo_rules_are_read_as_sudo_means_them(
+    rules: str, free: list[str], asked: list[str]
+) -> None:
+    assert checks_rights.parse_sudo(SUDO + rules) == (free, asked)
+
+
+def test_sudo_without_a_password_is_a_finding_and_with_one_a_note() -> None:
+    judge = checks_rights.judge_sudo
+    assert judge("agent", True, "").status is Status.FINDING
+    rule = SUDO + "    (root) NOPASSWD: /bin/a\n"
+    assert judge("agent", False, rule).status is Status.FINDING
+    assert judge("agent", False, SUDO + "    (ALL) ALL\n").status is Status.NOTE
+    assert judge("agent", False, "").status is Status.OK
+
+
+@given(st.text())
+def test_no_listing_of_sudo_ends_the_doctor(text: str) -> None:
+    checks_rights.parse_sudo(SUDO + text)
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("", Status.OK),
+        ("permit agent", Status.OK),
+        ("permit persist agent", Status.OK),
+        ("permit nopass agent", Status.FINDING),
+        ("permit nopass keepenv :dev", Status.FINDING),
+        ("permit nopass setenv { A=b C } agent as root", Status.FINDING),
+        ("permit nopass agent as root cmd /bin/a", Status.FINDING),
+        ("permit nopass agent as www", Status.OK),
+        ("permit nopass other", Status.OK),
+        ("permit nopass :other", Status.OK),
+        ("# permit nopass agent", Status.OK),
+        ("permit nopass agent\ndeny agent", Status.OK),
+        ("deny agent\npermit nopass agent", Status.FINDING),
+        ("permit \\\n nopass agent", Status.FINDING),
+        ('permit nopass "agent', Status.OK),
+    ],
+)
+def test_doas_rules_are_read_as_doas_means_them(text: str, status: Status) -> None:
+    assert checks_rights.judge_doas("agent", frozenset({"agent", "dev"}), text).status is status
+
+
+@pytest.mark.parametrize("group", ["docker", "lxd", "incus", "libvirt", "disk"])
+def test_a_group_that_gives_root_is_a_finding(group: str) -> None:
+    said = checks_rights.judge_groups(AGENT, ["agent", group])
+    assert said.status is Status.FINDING and group in said.detail and group in said.hint
+
+
+def test_groups_that_give_nothing_are_not_findings() -> None:
+    assert checks_rights.judge_groups(AGENT, ["agent", "kvm", "audio"]).status is Status.OK
+    for group in ("sudo", "wheel", "admin", "adm"):
+        assert checks_rights.judge_groups(AGENT, ["agent", group]).status is Status.NOTE
+
+
+# -------------------------------------------------------------------------------- the attacks
+
+
+def test_every_row_has_an_attack_and_every_attack_a_row() -> None:
+    rows = {plant.row for plant in probes_attacks.TABLE} | {r.row for r in probes_reach.TABLE}
+    assert rows == set(checks_attacks.TITLES)
+
+
+def test_every_attack_needs_something_that_the_search_looks_for() -> None:
+    assert {reach.on for reach in probes_reach.TABLE} <= set(Found().answer())
+    assert all(reach.refused for reach in probes_reach.TABLE)
+    assert all(plant.refused for plant in probes_attacks.TABLE)
+
+
+def test_the_spellings_are_those_that_the_guard_refuses_and_the_ordinary_are_not() -> None:
+    for name in probes_attacks.SPELLINGS:
+        assert names.is_dotgit(os.fsencode(name)), ascii(name)
+    for name in probes_attacks.ORDINARY:
+        assert not names.is_dotgit(os.fsencode(name)), name
+
+
+def test_only_an_expected_errno_is_a_refusal() -> None:
+    def kind(number: int) -> str:
+        return checks_attacks.outcome_of_errno("R1", "x", frozenset({errno.EACCES}), number).kind
+
+    assert kind(errno.EACCES) == "refused"
+    assert kind(errno.ENOTEMPTY) == "other"
+    assert kind(errno.EPERM) == "other"
+    assert kind(errno.EIO) == "other"
+    assert kind(errno.ENOSPC) == "untried"
+
+
+REFUSED = Outcome("R1", "a", "refused", "EACCES")
+
+
+@pytest.mark.parametrize("kind", ["passed", "other", "left"])
+def test_one_attack_that_is_not_refused_makes_its_row_a_finding(kind: str) -> None:
+    row = checks_attacks.judge_row("R1", "title", [REFUSED, Outcome("R1", "the bad", kind)])
+    assert row is not None and row.status is Status.FINDING and "the bad" in row.detail
+
+
+def test_a_row_that_was_refused_is_ok_and_says_what_was_not_tried() -> None:
+    row = checks_attacks.judge_row("R1", "t", [REFUSED, Outcome("R1", "b", "untried", "ENOSPC")])
+    assert row is not None and row.status is Status.OK
+    assert "1 refused" in row.detail and "b (ENOSPC)" in row.detail
+
+
+def test_rows_that_nothing_was_there_for_are_a_note_and_never_ok() -> None:
+    untried = [Outcome(row, "x", "untried") for row in checks_attacks.TITLES]
+    results = checks_attacks.judge(untried, Found(), "deny")
+    assert [(r.id, r.status) for r in results] == [("attack.untried", Status.NOTE)]
+    assert "R1" in results[0].detail
+    partly = checks_attacks.judge(untried, Found(searched=9, complete=False), "deny")
+    assert "first 9 names" in partly[0].detail
+    spaces = [*untried, Outcome("U1", "y", "untried", "no namespaces")]
+    assert "; U1: no namespaces" in checks_attacks.judge(spaces, Found(), "deny")[0].detail
+
+
+def test_a_guard_that_is_off_is_a_finding() -> None:
+    assert checks_attacks.report_policy("/m", "off").status is Status.FINDING
+    assert checks_attacks.report_policy("/m", "readonly").status is Status.NOTE
+    assert checks_attacks.report_policy("/m", "deny").status is Status.OK
+
+
+# ----------------------------------------------------------------------------------- the host
+
+
+def test_the_label_of_a_shared_directory_is_judged_only_with_selinux() -> None:
+    judge = checks_host.judge_label
+    assert judge("/p", None, "").status is Status.OK
+    assert judge("/p", True, "u:object_r:svirt_home_t:s0").status is Status.OK
+    wrong = judge("/p", True, "u:object_r:user_home_t:s0")
+    assert wrong.status is Status.NOTE and "semanage" in wrong.hint
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)", "7.2.22"),
+        ("virtiofsd 1.13.2", "1.13.2"),
+        ("virtiofsd backend 7.2", "7.2"),
+        ("", "unknown"),
+    ],
+)
+def test_versions_are_read(said: str, version: str) -> None:
+    assert checks_host.parse_version(said) == version
+
+
+def test_bare_repositories_and_old_virtiofsd_are_noted() -> None:
+    assert checks_host.judge_bare("explicit").status is Status.OK
+    assert checks_host.judge_bare("all").status is Status.NOTE
+    assert checks_host.judge_bare("").status is Status.NOTE
+    assert checks_host.judge_versions("virtiofsd", {}).status is Status.NOTE
+    old = {"/usr/lib/qemu/virtiofsd": "virtiofsd backend 7.2"}
+    assert checks_host.judge_versions("virtiofsd", old).status is Status.NOTE
+    assert checks_host.judge_versions("qemu", {"/usr/bin/q": "v 9.1"}).status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("value", "inside"),
+    [
+        (".husky", True),
+        ("./hooks", True),
+        ("/home/me/p/hooks", True),
+        ("~/p/hooks", True),
+        (".git/hooks", False),
+        ("../../hooks", False),
+        ("/usr/share/hooks", False),
+        ("~/hooks", False),
+    ],
+)
+def test_hooks_count_when_the_agent_could_write_them(value: str, inside: bool) -> None:
+    found = checks_host.in_work_tree(value, "/home/me/p/a", "/home/me/p", "/home/me")
+    assert found is inside
+
+
+# ---------------------------------------------------------------------------------- the report
+
+RESULTS = [
+    ok("a", "first", "seen"),
+    finding("long.id", "second \x1b[31m", "bad\nthing", "mend it"),
+    note("c", "third", "detail"),
+]
+
+
+def test_json_is_a_list_of_objects_with_the_same_five_keys() -> None:
+    rows = json.loads(checks_report.as_json(RESULTS))
+    assert [row["status"] for row in rows] == ["ok", "finding", "note"]
+    assert all(list(row) == ["id", "status", "title", "detail", "hint"] for row in rows)
+
+
+def test_text_is_aligned_and_says_what_to_do() -> None:
+    lines = checks_report.as_text(RESULTS).splitlines()
+    assert lines[0] == "ok       a        first (seen)"
+    assert lines[1].startswith("finding  long.id  second ")
+    assert lines[3].strip() == "-> mend it"
+    assert lines[-1] == "3 checks, 1 finding, 1 note"
+
+
+def test_without_rich_nothing_is_printed_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert not checks_report.print_rich(RESULTS)
+    assert capsys.readouterr().out == ""
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=())))
+def test_names_from_the_tree_cannot_write_to_the_terminal(text: str) -> None:
+    shown = checks_report.as_text([Result("x", Status.FINDING, text, text, text)])
+    assert all(line.isprintable() for line in shown.split("\n"))
+    assert len(shown.split("\n")) <= 4
+    assert printable("caf\u00e9") == "caf\u00e9"

@@ -1,0 +1,373 @@
+"""``gitguard share``: what it refuses, and that text and JSON say the same, for any name."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gitguardfs.errors import UserError
+from gitguardfs.host import share
+from gitguardfs.host.spec import Guard, Host, ShareSpec, Target, Transport, existing_directory
+from gitguardfs.render import share_json, share_text
+
+USER = Host(uid=1000, gid=100, group="users", runtime="/run/user/1000")
+ROOT = Host(uid=0, gid=0, group="root", runtime="/run")
+FEDORA = Host(uid=1000, gid=1000, group="me", runtime="/run/user/1000", selinux=True)
+
+AWKWARD = " ,'\"$%\\`!#;=&|<>()[]{}*?~^+-.é日\u00a0🙂aB1"
+NAMES = st.text(st.sampled_from(AWKWARD), min_size=1, max_size=12).filter(
+    lambda name: name not in (".", "..")
+)
+TAGS = NAMES.filter(
+    lambda tag: (
+        len(tag.encode()) <= 31
+        and tag == tag.strip()
+        and tag[0] not in "-#"
+        and not tag.endswith("\\")
+    )
+)
+HOSTS = st.sampled_from([USER, ROOT, FEDORA])
+
+
+def made(directory: str = "/home/me/projects", tag: str = "share", **given: Any) -> ShareSpec:
+    spec: dict[str, Any] = {
+        "transport": Transport.NINEP,
+        "target": Target.QEMU,
+        "guard": Guard.GUEST,
+        "host": USER,
+        **given,
+    }
+    return ShareSpec(directory=directory, tag=tag, **spec)
+
+
+def gitguard_share(*arguments: str | Path) -> str:
+    done = CliRunner().invoke(share.command, [str(a) for a in arguments], standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    assert done.return_value == 0
+    return done.output
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("tag", "why"),
+    [
+        ("", "empty"),
+        ("a" * 32, "longer than 31 bytes"),
+        ("é" * 16, "longer than 31 bytes"),
+        ("a\nb", "control characters"),
+        ("a\0b", "control characters"),
+        ("\udcff", "control characters"),
+        ("\x9b31m", "cannot be a mount tag"),
+        ("a/b", "no /"),
+        ("..", "no /"),
+        ("-r", "no - at the start"),
+        (".GIT", ".git"),
+        ("git~1", ".git"),
+    ],
+)
+def test_a_tag_that_cannot_be_carried_is_refused(tag: str, why: str) -> None:
+    with pytest.raises(UserError, match=why) as refusal:
+        made(tag=tag)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("tag", ["a" * 31, "é" * 15, "a,b", "my share", ".github"])
+def test_other_tags_are_taken(tag: str) -> None:
+    assert made(tag=tag).tag == tag
+
+
+@pytest.mark.parametrize("path", ["/a\nb", "/a\x1b[31m", "/a\udcff", "relative"])
+def test_a_path_that_cannot_be_copied_is_refused(path: str) -> None:
+    with pytest.raises(UserError):
+        made(path)
+
+
+def test_utm_takes_its_own_tag_only() -> None:
+    assert made(target=Target.UTM, tag="share").tag == "share"
+    with pytest.raises(UserError, match="UTM's tag is always share"):
+        made(target=Target.UTM, tag="projects")
+
+
+def test_utm_cannot_guard_on_the_host() -> None:
+    with pytest.raises(UserError, match="macOS"):
+        made(target=Target.UTM, guard=Guard.HOST)
+
+
+def test_a_disk_within_the_shared_directory_is_refused() -> None:
+    with pytest.raises(UserError, match="disk"):
+        made(disk="/home/me/projects/x/agent.qcow2")
+    with pytest.raises(UserError, match="disk"):
+        made("/")
+
+
+@pytest.mark.parametrize("directory", ["/run", "/run/user/1000", "/"])
+def test_a_guarded_view_within_the_shared_directory_is_refused(directory: str) -> None:
+    with pytest.raises(UserError, match="itself"):
+        made(directory, guard=Guard.HOST, target=Target.LIBVIRT)
+
+
+@pytest.mark.parametrize("given", [{"memory": 0}, {"memory": -1}, {"cpus": 0}])
+def test_a_machine_that_cannot_run_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="too little"):
+        made(**given)
+
+
+def test_a_socket_path_too_long_for_the_kernel_is_refused() -> None:
+    host = Host(uid=1000, gid=1000, group="me", runtime="/run/" + "x" * 100)
+    with pytest.raises(UserError, match="107 bytes"):
+        made(host=host, transport=Transport.VIRTIOFS)
+    assert made(host=host, transport=Transport.NINEP)
+
+
+def test_without_a_runtime_directory_only_what_needs_one_is_refused() -> None:
+    host = Host(uid=1000, gid=1000, group="me", runtime=None)
+    assert share_text.render(made(host=host), running=False)
+    assert share_json.as_object(made(host=host), running=False)["exported"]
+    with pytest.raises(UserError, match="XDG_RUNTIME_DIR"):
+        made(host=host, guard=Guard.HOST)
+    with pytest.raises(UserError, match="XDG_RUNTIME_DIR"):
+        made(host=host, transport=Transport.VIRTIOFS)
+
+
+def test_a_directory_that_is_missing_or_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in ("absent", "file", "file/x", ""):
+        with pytest.raises(UserError):
+            existing_directory(path and str(tmp_path / path))
+    assert existing_directory(str(tmp_path)) == str(tmp_path)
+
+
+@pytest.mark.parametrize("name", [".git", ".GIT", "git~1", ".git ", ".g\u200cit"])
+def test_a_git_directory_and_what_is_below_it_are_refused(tmp_path: Path, name: str) -> None:
+    below = tmp_path / name / "refs"
+    below.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(below)
+    for path in (below.parent, below, tmp_path / "link"):
+        with pytest.raises(UserError, match=r"\.git"):
+            existing_directory(str(path))
+    assert existing_directory(str(tmp_path))
+
+
+def test_a_bare_repository_and_what_is_below_it_are_refused(tmp_path: Path) -> None:
+    bare = tmp_path / "repo"
+    (bare / "refs" / "heads").mkdir(parents=True)
+    (bare / "HEAD").write_text("ref: refs/heads/main\n")
+    for path in (bare, bare / "refs" / "heads"):
+        with pytest.raises(UserError, match="share a directory above it"):
+            existing_directory(str(path))
+
+
+def test_a_work_tree_can_be_shared(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    assert existing_directory(str(tmp_path)) == str(tmp_path)
+
+
+@pytest.mark.parametrize("option", [("--memory", "512"), ("--cpus", "1"), ("--disk", "/d")])
+@pytest.mark.parametrize("target", ["libvirt", "utm"])
+def test_options_of_a_machine_are_refused_where_qemu_is_not_started(
+    tmp_path: Path, option: tuple[str, str], target: str
+) -> None:
+    with pytest.raises(UserError, match="--for qemu"):
+        gitguard_share(tmp_path, "--for", target, *option)
+
+
+def test_run_without_a_guard_on_the_host_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--guard host"):
+        gitguard_share(tmp_path, "--run")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["absent"], [".", "--tag", ""], [".", "--transport", "nfs"], [], ["--for", "utm"]]
+)
+def test_a_mistake_is_one_line_and_exit_code_1(tmp_path: Path, arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from gitguardfs.gitguard import main; main()", "share", *arguments],
+        cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(share.__file__).parents[2])},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("gitguard: ")
+
+
+# What is printed
+
+
+def commands_of(text: str) -> list[list[str]]:
+    """The blocks of a text that a shell takes, as the shell takes them."""
+    blocks: list[list[str]] = [[]]
+    for line in text.split("\n"):
+        if line.startswith("    "):
+            blocks[-1].append(line[4:])
+        elif blocks[-1]:
+            blocks.append([])
+    # No path holds a newline: a backslash before one can only go on with the line.
+    return [shlex.split("\n".join(block).replace("\\\n", "")) for block in blocks if block]
+
+
+def lists_of(value: Any) -> list[list[str]]:
+    """The commands in an object, wherever they are."""
+    if isinstance(value, dict):
+        return [found for item in value.values() for found in lists_of(item)]
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        return [value]
+    return [found for item in value for found in lists_of(item)] if isinstance(value, list) else []
+
+
+@given(NAMES, TAGS, HOSTS, st.sampled_from(Transport), st.sampled_from(Guard))
+@example('my, "pro\'jects" $(id) é', "a,b 'c'", FEDORA, Transport.VIRTIOFS, Guard.HOST)
+def test_a_shell_takes_from_the_text_what_json_says(
+    name: str, tag: str, host: Host, transport: Transport, guard: Guard
+) -> None:
+    if tag in (".", "..") or ".git" in tag:
+        return
+    spec = made(f"/home/me/{name}", tag, host=host, transport=transport, guard=guard)
+    said = share_json.as_object(spec, running=False)
+    assert json.loads(json.dumps(said)) == said
+    text = share_text.render(spec, running=False)
+    stop = hostguard_stop(said)
+    copied = [words for words in lists_of(said) if words != stop]
+    assert sorted(commands_of(text)) == sorted(copied)
+    assert not stop or shlex.join(stop) in text
+
+
+def hostguard_stop(said: dict[str, Any]) -> list[str] | None:
+    stop: list[str] | None = said["guard"]["stop"]
+    return stop
+
+
+KEYS = {
+    "format", "directory", "exported", "tag", "transport", "for", "guard", "selinux", "qemu",
+    "virtiofsd", "libvirt", "utm", "guest",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", list(Target))
+@pytest.mark.parametrize("transport", list(Transport))
+def test_json_always_has_the_same_keys(
+    tmp_path: Path, target: Target, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
+    output = gitguard_share(tmp_path, "--for", target, "--transport", transport, "--json")
+    said = json.loads(output)
+    assert set(said) == KEYS and said["format"] == 1
+    assert said["directory"] == said["exported"] == str(tmp_path)
+    assert (said["for"], said["transport"], said["tag"]) == (target, transport, "share")
+    assert [said[t] is not None for t in Target] == [t is target for t in Target]
+    assert said["guard"] == {
+        "on": "guest", "mountpoint": None, "start": [], "stop": None, "running": False,
+    }  # fmt: skip
+
+
+def test_a_guard_on_the_host_is_what_is_shared() -> None:
+    said: Any = share_json.as_object(made(guard=Guard.HOST, tag="work"), running=True)
+    view = "/run/user/1000/gitguardfs/work"
+    assert said["exported"] == said["guard"]["mountpoint"] == view
+    assert said["guard"]["start"][-1] == ["gitguardfs", "/home/me/projects", view]
+    assert said["guard"]["stop"] == ["fusermount3", "-u", view]
+    assert f"path={view}," in said["qemu"]["arguments"][1]
+    assert "/home/me/projects" not in " ".join(said["qemu"]["arguments"])
+    text = share_text.render(made(guard=Guard.HOST), running=True)
+    assert "guest root cannot get round it" in text and "it is running" in text
+
+
+def test_root_guards_below_run() -> None:
+    said: Any = share_json.as_object(made(guard=Guard.HOST, host=ROOT), running=False)
+    assert said["guard"]["mountpoint"] == "/run/gitguardfs/share"
+    assert said["guard"]["stop"] == ["umount", "/run/gitguardfs/share"]
+
+
+def test_a_users_virtiofsd_makes_all_files_his() -> None:
+    said: Any = share_json.as_object(made(transport=Transport.VIRTIOFS), running=False)
+    assert "--translate-uid=squash-guest:0:1000:4294967295" in said["virtiofsd"]["command"]
+    assert "--translate-gid=squash-guest:0:100:4294967295" in said["virtiofsd"]["command"]
+    assert "--socket-group=users" in said["virtiofsd"]["debian12"]
+    said = share_json.as_object(made(transport=Transport.VIRTIOFS, host=ROOT), running=False)
+    assert not [a for a in said["virtiofsd"]["command"] if "translate" in a]
+    assert said["virtiofsd"]["debian12"][0] == "/usr/lib/qemu/virtiofsd"
+
+
+def test_a_root_daemon_is_not_offered_for_a_users_guarded_view() -> None:
+    spec = made(transport=Transport.VIRTIOFS, guard=Guard.HOST)
+    said: Any = share_json.as_object(spec, running=False)
+    assert said["virtiofsd"]["debian12"] is None
+    assert "Debian 12" not in share_text.render(spec, running=False)
+
+
+def test_the_guest_is_told_the_tag_and_a_place_in_its_home() -> None:
+    said = share_json.as_object(made("/srv/my code", "work"), running=False)
+    expected = "sudo vm-mount --label work --map-mount"
+    assert said["guest"] == [*expected.split(), "~/my code"]
+    assert f"{expected} ~/'my code'\n" in share_text.render(
+        made("/srv/my code", "work"), running=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("transport", "shown", "place"),
+    [
+        (Transport.NINEP, "VirtFS", "~/projects"),
+        (Transport.VIRTIOFS, "Use Apple Virtualization: on", "~/share"),
+    ],
+)
+def test_utm_is_told_by_its_own_names(transport: Transport, shown: str, place: str) -> None:
+    spec = made(target=Target.UTM, transport=transport)
+    text = share_text.render(spec, running=False)
+    assert shown in text and "share (always)" in text and "501:20" in text
+    assert "/home/me/projects" in text and "qemu-system" not in text
+    assert share_json.as_object(spec, running=False)["guest"] == [
+        "sudo", "vm-mount", "--label", "share", "--map-mount", place,
+    ]  # fmt: skip
+
+
+# SELinux
+
+
+def test_fedora_is_told_how_to_label_the_directory() -> None:
+    said: Any = share_json.as_object(made("/home/me/a.b c", host=FEDORA), running=False)
+    assert said["selinux"] == [
+        ["sudo", "semanage", "fcontext", "-a", "-t", "svirt_home_t", r"/home/me/a\.b\sc(/.*)?"],
+        ["sudo", "restorecon", "-R", "/home/me/a.b c"],
+    ]
+    assert share_json.as_object(made(host=USER), running=False)["selinux"] == []
+
+
+def test_a_fuse_mount_has_no_label_of_its_own() -> None:
+    said: Any = share_json.as_object(made(host=FEDORA, guard=Guard.HOST), running=False)
+    assert said["selinux"] == [["sudo", "setsebool", "-P", "virt_use_fusefs", "on"]]
+
+
+@pytest.mark.parametrize(
+    ("os_release", "getenforce", "needed"),
+    [
+        ({"ID": "fedora"}, "Enforcing", True),
+        ({"ID": "fedora"}, "Permissive", True),
+        ({"ID": "fedora"}, "Disabled", False),
+        ({"ID": "fedora"}, None, True),
+        ({"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "Enforcing", True),
+        ({"ID": "debian"}, None, False),
+        ({"ID": "ubuntu", "ID_LIKE": "debian"}, "Enforcing", False),
+        ({}, None, False),
+    ],
+)
+def test_labels_are_needed_on_fedora_unless_selinux_is_off(
+    os_release: dict[str, str], getenforce: str | None, needed: bool
+) -> None:
+    assert share.needs_label(os_release, getenforce) == needed
+
+
+def test_help_has_examples() -> None:
+    assert "gitguard share ~/projects --tag projects" in gitguard_share("--help")

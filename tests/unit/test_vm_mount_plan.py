@@ -1,0 +1,392 @@
+"""What vm-mount plans to do, from what it is asked and what it finds; and what it finds."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from gitguardfs import mounts
+from gitguardfs.errors import UserError
+from gitguardfs.guest import facts, plan, removal, vm_mount
+from gitguardfs.guest.facts import Facts, System, Tags, Way
+from gitguardfs.guest.plan import Request
+from gitguardfs.guest.steps import Make, MountShare, Runner, Step, Undo
+from gitguardfs.mounts import Mount
+from gitguardfs.render import fstab, systemd
+
+SYSTEM = System()
+RAW = "/var/lib/gitguardfs/shares/projects"
+VIEW = "/home/me/projects"
+TAGS = Tags(p9=("projects",))
+PROGRAM = ("/usr/local/bin/gitguardfs",)
+
+
+def way(path: str, *, exists: bool = False, users_from: int = 99, mode: int = 0o755) -> Way:
+    """A path whose last directory may be missing; from a level on it is user 1000's."""
+    parts = path.strip("/").split("/")
+    paths = ["/", *("/" + "/".join(parts[: n + 1]) for n in range(len(parts)))]
+    found = paths if exists else paths[:-1]
+    steps = tuple(
+        facts.Step(p, 1000 if level >= users_from else 0, mode) for level, p in enumerate(found)
+    )
+    return Way(path, steps, () if exists else (paths[-1],))
+
+
+def request(**changed: Any) -> Request:
+    given: dict[str, Any] = {
+        "tag": "projects", "mount": way(RAW), "map_mount": way(VIEW, users_from=2),
+        "user": (1000, 1000), "style": "fstab",
+    } | changed  # fmt: skip
+    return Request(**given)
+
+
+def mounted(fstype: str, path: str, source: str) -> Mount:
+    escaped = path.replace(" ", "\\040")
+    line = f"36 35 0:40 / {escaped} rw - {fstype} {source} rw\n"
+    return mounts.parse(line.encode())[0]
+
+
+def share_plan(look: Facts, asked: Request) -> list[str]:
+    return [step.describe() for step in plan.share_steps(SYSTEM, look, asked)]
+
+
+def guard_plan(look: Facts, asked: Request) -> list[str]:
+    spec = plan.with_owner(asked, "9p", "501/1000:@20/@1000")
+    steps = plan.guard_steps(SYSTEM, look, asked, spec, PROGRAM)
+    return [step.describe() for step in steps]
+
+
+# -------------------------------------------------------------------------------------- tags
+
+
+@pytest.mark.parametrize(
+    ("tags", "kinds"),
+    [
+        (Tags(p9=("t",)), ["9p"]),
+        (Tags(p9=("t",), virtiofs=()), ["9p"]),
+        (Tags(p9=("t",), virtiofs=("t",)), ["virtiofs", "9p"]),
+        (Tags(virtiofs=("t",)), ["virtiofs"]),
+        (Tags(p9=("t",), virtiofs=None, has_virtiofs_device=True), ["virtiofs", "9p"]),
+        (Tags(virtiofs=None, has_virtiofs_device=True), ["virtiofs"]),
+        (Tags(virtiofs=("u",), has_virtiofs_device=True), []),
+        (Tags(p9=("u",)), []),
+    ],
+)
+def test_virtiofs_is_tried_first_where_it_may_be(tags: Tags, kinds: Sequence[str]) -> None:
+    assert list(tags.kinds_of("t")) == list(kinds)
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        (Tags(p9=("share",)), "share"),
+        (Tags(virtiofs=("share",)), "share"),
+        (Tags(p9=("share",), virtiofs=("share",)), "share"),
+        (Tags(virtiofs=None, has_virtiofs_device=True), "share"),
+        (Tags(p9=("share", "b")), None),
+        (Tags(p9=("a",)), None),
+        (Tags(), None),
+    ],
+)
+def test_utms_label_is_the_default_only_if_it_is_the_only_one(
+    tags: Tags, expected: str | None
+) -> None:
+    if expected is not None:
+        assert plan.default_tag(Facts(tags=tags)) == expected
+        return
+    with pytest.raises(UserError, match=re.escape(f"The kernel sees: {tags.listing()}")):
+        plan.default_tag(Facts(tags=tags))
+
+
+def test_tags_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
+    nine = tmp_path / "bus/virtio/drivers/9pnet_virtio"
+    for name, tag in (("virtio1", b"my share\0"), ("virtio0", b"projects\0")):
+        (nine / name).mkdir(parents=True)
+        (nine / name / "mount_tag").write_bytes(tag)
+    assert facts.tags(str(tmp_path)) == Tags(("projects", "my share"), None, False)
+    (tmp_path / "bus/virtio/drivers/virtiofs/virtio2").mkdir(parents=True)
+    assert facts.tags(str(tmp_path)).has_virtiofs_device
+    (tmp_path / "fs/virtiofs/0").mkdir(parents=True)
+    (tmp_path / "fs/virtiofs/0/tag").write_bytes(b"src\n")
+    assert facts.tags(str(tmp_path)).virtiofs == ("src",)
+
+
+@pytest.mark.parametrize(
+    ("tag", "name"),
+    [("projects", "projects"), ("a/b", "a%2Fb"), ("..", "%2E%2E"), ("é x", "%C3%A9%20x")],
+)
+def test_every_tag_has_a_directory_of_its_own(tag: str, name: str) -> None:
+    assert plan.default_mount(SYSTEM, tag) == f"/var/lib/gitguardfs/shares/{name}"
+
+
+# ------------------------------------------------------------------------------------- share
+
+
+def test_the_share_is_made_private_and_mounted_for_root_alone() -> None:
+    close, mkdir, mount = share_plan(Facts(tags=TAGS), request())
+    assert close == f"chmod 700 {SYSTEM.shares}"
+    assert mkdir == f"mkdir -m 700 {RAW}"
+    assert mount.startswith("mount -t 9p -o trans=virtio,")
+    assert "access=0" in mount and mount.endswith(f"-- projects {RAW}")
+
+
+def test_both_kinds_are_tried_where_the_kernel_does_not_tell() -> None:
+    look = Facts(tags=replace(TAGS, has_virtiofs_device=True))
+    (step,) = [s for s in plan.share_steps(SYSTEM, look, request()) if isinstance(s, MountShare)]
+    assert [command[2] for command in step.commands] == ["virtiofs", "9p"]
+    (step,) = [
+        s for s in plan.share_steps(SYSTEM, look, request(kind="9p")) if isinstance(s, MountShare)
+    ]
+    assert [command[2] for command in step.commands] == ["9p"]
+
+
+def test_a_mounted_share_needs_no_steps_also_below_its_seal() -> None:
+    share, seal = mounted("9p", RAW, "projects"), mounted("tmpfs", RAW, "gitguardfs-seal")
+    assert share_plan(Facts(mounts=(share,)), request()) == []
+    assert share_plan(Facts(mounts=(share, seal)), request()) == []
+
+
+@pytest.mark.parametrize(
+    ("look", "asked", "fault"),
+    [
+        (Facts(mounts=(mounted("9p", RAW, "b"),)), {}, "shows the share b"),
+        (Facts(mounts=(mounted("ext4", RAW, "/dev/vdb"),)), {}, "ext4 is mounted"),
+        (Facts(mounts=(mounted("9p", "/mnt/x", "projects"),), tags=TAGS), {}, "mounted at /mnt/x"),
+        (Facts(tags=Tags(p9=("b",))), {}, r"no share 'projects'.*b \(9p\)"),
+        (Facts(tags=TAGS), {"kind": "virtiofs"}, r"of type virtiofs.*projects \(9p\)"),
+        (Facts(tags=TAGS), {"mount": way("/home/me/raw", users_from=2)}, "others can change"),
+        (Facts(tags=TAGS), {"mount": way("/tmp/raw", mode=0o1777)}, "others can change"),
+        (Facts(tags=TAGS), {"mount": way("/mnt/raw"), "options": ("no-seal",)}, "without a seal"),
+        (Facts(tags=TAGS), {"mount": way("/mnt/raw"), "options": ("noseal",)}, "without a seal"),
+    ],
+)  # fmt: skip
+def test_what_is_in_the_way_of_the_share_is_named(
+    look: Facts, asked: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(UserError, match=fault):
+        share_plan(look, request(**asked))
+
+
+@pytest.mark.parametrize("option", ["fsname=x", "map=1:2", "gti=hide", "user", "debug"])
+def test_options_that_would_break_the_entry_are_refused_at_once(
+    option: str,
+) -> None:
+    with pytest.raises(UserError):
+        request(options=(option,))
+
+
+# ------------------------------------------------------------------------------------- guard
+
+
+def test_fstab_style_guards_first_and_writes_then() -> None:
+    mkdir, guard, write, verify = guard_plan(Facts(), request())
+    assert mkdir == f"mkdir -m 755 {VIEW} (as user 1000)"
+    assert guard == f"{PROGRAM[0]} -o map=501/1000:@20/@1000,seal -- {RAW} {VIEW}"
+    assert write == "write /etc/fstab"
+    assert verify.startswith("findmnt --verify")
+
+
+def test_systemd_style_writes_first_and_lets_systemd_guard() -> None:
+    found = guard_plan(Facts(has_systemd=True), request(style="systemd"))
+    assert found[1:] == [
+        "write /etc/systemd/system/var-lib-gitguardfs-shares-projects.mount",
+        "write /etc/systemd/system/gitguardfs@.service",
+        "write /etc/systemd/system/gitguardfs@home-me-projects.service.d/share.conf",
+        "systemctl daemon-reload",
+        "systemctl enable --quiet gitguardfs@home-me-projects.service",
+        "systemctl restart gitguardfs@home-me-projects.service",
+    ]
+
+
+def test_without_persistence_no_file_is_written() -> None:
+    assert len(guard_plan(Facts(has_systemd=True), request(style="none"))) == 2
+
+
+def test_a_mount_point_in_a_place_of_roots_is_made_by_root_and_given_away() -> None:
+    asked = request(map_mount=way("/srv/work"))
+    spec = plan.with_owner(asked, "9p", "1/2")
+    (made, *_rest) = plan.guard_steps(SYSTEM, Facts(), asked, spec, PROGRAM)
+    assert made == Make(("/srv/work",), (1000, 1000))
+
+
+@pytest.mark.parametrize(
+    ("look", "asked", "fault"),
+    [
+        (Facts(mounts=(mounted("ext4", VIEW, "/dev/vdb"),)), {}, "ext4 is mounted"),
+        (Facts(mounts=(mounted("fuse.gitguardfs", VIEW, "/other"),)), {}, "shows /other"),
+        (Facts(mounts=(mounted("fuse.gitguardfs", "/v", RAW),)), {}, "guarded at /v already"),
+        (Facts(), {"map_mount": replace(way(VIEW, exists=True), is_empty=False)}, "not empty"),
+        (Facts(), {"user": (7, 7)}, "to be user 7's"),
+        (Facts(fstab=b"a /home/me/projects ext4 defaults"), {}, "line 1 of fstab"),
+        (Facts(fstab=b"a /home/me/projects ext4 defaults"), {"style": "systemd"}, "line 1 of"),
+        (Facts(units={"gitguardfs@.service": b"mine"}), {"style": "systemd"}, "not written by"),
+    ],
+)
+def test_what_is_in_the_way_of_the_guard_is_named(
+    look: Facts, asked: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(UserError, match=fault):
+        guard_plan(look, request(**asked))
+
+
+def test_a_share_that_the_users_own_line_mounts_is_left_to_it() -> None:
+    look = Facts(fstab=f"projects {RAW} 9p trans=virtio 0 0\n".encode(), has_systemd=True)
+    assert not [step for step in guard_plan(look, request(style="systemd")) if ".mount" in step]
+
+
+# ----------------------------------------------------------------------------------- removal
+
+
+def installed(style: str) -> Facts:
+    spec = plan.with_owner(request(), "9p", "501/1000:@20/@1000")
+    found = Facts(
+        mounts=(mounted("9p", RAW, "projects"), mounted("fuse.gitguardfs", VIEW, RAW)),
+        has_systemd=style == "systemd",
+    )
+    if style == "fstab":
+        return replace(found, fstab=b"# mine\n" + fstab.render(spec).encode())
+    units = {name: text.encode() for name, text in systemd.files(spec).items()}
+    return replace(found, units=units, enabled=frozenset([VIEW]), active=frozenset([VIEW]))
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+@pytest.mark.parametrize("key", ["projects", RAW, VIEW, None])
+def test_a_share_is_found_by_any_of_its_names(style: str, key: str | None) -> None:
+    where = {
+        "tag": key if key == "projects" else None,
+        "mount": key if key == RAW else None,
+        "map_mount": key if key == VIEW else None,
+    }
+    found = removal.find(installed(style), **where)
+    assert found == removal.Found("projects", RAW, (VIEW,))
+    assert removal.find(installed(style), "other", None, None) is None
+
+
+def test_removal_asks_if_there_are_several() -> None:
+    look = installed("fstab")
+    other = mounted("9p", "/mnt/b", "b"), mounted("fuse.gitguardfs", "/home/me/b", "/mnt/b")
+    with pytest.raises(UserError, match=r"b at /mnt/b.*projects at"):
+        removal.find(replace(look, mounts=(*look.mounts, *other)), None, None, None)
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_the_view_goes_before_the_share_and_the_share_before_its_entries(style: str) -> None:
+    look = installed(style)
+    found = removal.find(look, "projects", None, None)
+    assert found is not None
+    said = [step.describe() for step in removal.remove_steps(SYSTEM, look, found)]
+    assert said[:2] == [f"umount {VIEW}", f"umount -- {RAW}"]
+    assert said[-1] == f"rmdir {RAW}"
+    assert ("write /etc/fstab" in said) == (style == "fstab")
+    removed = [line for line in said if line.startswith("remove ")]
+    assert len(removed) == (3 if style == "systemd" else 0)
+
+
+def test_the_template_stays_as_long_as_another_guard_needs_it() -> None:
+    look = installed("systemd")
+    spec = plan.with_owner(request(), "9p", "1:1")
+    other = systemd.files(replace(spec, map_mount="/o", mount="/p"))
+    look = replace(look, units=look.units | {name: t.encode() for name, t in other.items()})
+    names = plan.unit_names(look, RAW, (VIEW,))
+    assert systemd.TEMPLATE not in names and len(names) == 2
+
+
+# ------------------------------------------------------------------------------------ runner
+
+
+class Recorded:
+    """A step that notes what happens to it."""
+
+    def __init__(self, name: str, log: list[str], *, fails: bool = False, sticks: bool = False):
+        self.name, self.log, self.fails, self.sticks = name, log, fails, sticks
+
+    def describe(self) -> str:
+        return self.name
+
+    def do(self) -> Undo | None:
+        if self.fails:
+            raise UserError("out of order")
+        self.log.append(self.name)
+        return self.undo
+
+    def undo(self) -> None:
+        self.log.append(f"-{self.name}")
+        if self.sticks:
+            raise OSError(16, "busy")
+
+
+def test_a_failure_undoes_everything_last_first_also_past_what_cannot_be_undone() -> None:
+    log: list[str] = []
+    told: list[str] = []
+    runner = Runner(told.append)
+    runner.run([Recorded("a", log)])
+    steps: list[Step] = [
+        Recorded("b", log, sticks=True), Recorded("c", log), Recorded("d", log, fails=True),
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="out of order"):
+        runner.run(steps)
+    assert log == ["a", "b", "c", "-c", "-b", "-a"]
+    assert "could not undo: b: [Errno 16] busy" in told
+
+
+# ----------------------------------------------------------------------------------- command
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> vm_mount.Wish:
+    caught: list[vm_mount.Wish] = []
+
+    def bring(system: System, wish: vm_mount.Wish) -> int:
+        caught.append(wish)
+        return 0
+
+    monkeypatch.setattr(vm_mount, "bring", bring)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr("signal.signal", lambda *a: None)
+    result = CliRunner().invoke(vm_mount.command, arguments, standalone_mode=False)
+    if result.exception:
+        raise result.exception
+    return caught[0]
+
+
+@pytest.mark.parametrize("spelling", [["-mm", VIEW], [f"-mm={VIEW}"], ["--map-mount", VIEW]])
+def test_the_short_options_are_those_of_the_manual(
+    monkeypatch: pytest.MonkeyPatch, spelling: list[str]
+) -> None:
+    wish = asked(monkeypatch, "-l", "projects", "-m", "/mnt/projects", *spelling, "-y")
+    assert (wish.label, wish.mount, wish.map_mount) == ("projects", "/mnt/projects", VIEW)
+    assert wish.yes and wish.persist and not wish.dry_run
+
+
+def test_options_of_the_guard_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    wish = asked(monkeypatch, "-o", "git=hide,deny=*.pem", "-o", "hide=.env", "--no-persist")
+    assert wish.options == ("git=hide", "deny=*.pem", "hide=.env")
+    assert not wish.persist
+
+
+def test_an_unknown_type_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(click.UsageError, match="nfs"):
+        asked(monkeypatch, "--type", "nfs")
+
+
+def test_whoever_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    result = CliRunner().invoke(vm_mount.command, ["--remove"], standalone_mode=False)
+    assert isinstance(result.exception, UserError)
+    assert "sudo vm-mount" in str(result.exception)
+
+
+def test_a_view_in_nobodys_home_needs_a_user() -> None:
+    with pytest.raises(UserError, match="--user"):
+        facts.target_user("/srv/projects", None)
+    assert facts.target_user("/srv/projects", "501:20") == (501, 20)
+    assert facts.target_user("/srv/projects", "root") == (0, 0)
+    with pytest.raises(UserError, match="no such user"):
+        facts.target_user("/srv/projects", "nobody-of-that-name")

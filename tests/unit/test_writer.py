@@ -1,0 +1,130 @@
+"""The writer: whole or not at all, compared before, undone after."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gitguardfs import writer
+from gitguardfs.errors import UserError
+from gitguardfs.writer import BACKUP_SUFFIX, Change
+
+CONTENT = st.none() | st.binary(max_size=40) | st.text(max_size=20).map(str.encode)
+
+
+def content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(CONTENT, CONTENT)
+def test_a_change_is_made_and_undone_to_the_byte(
+    tmp_path: Path, before: bytes | None, after: bytes | None
+) -> None:
+    path = tmp_path / "file"
+    path.unlink(missing_ok=True)
+    if before is not None:
+        path.write_bytes(before)
+    change = writer.planned(str(path), after)
+    writer.apply(change)
+    assert content(path) == after
+    writer.revert(change)
+    assert content(path) == before
+    assert bool(change.diff()) == (before != after)
+    assert [p for p in tmp_path.iterdir() if p != path] == []
+
+
+def test_a_replaced_file_keeps_its_mode_and_owner(tmp_path: Path) -> None:
+    path = tmp_path / "fstab"
+    path.write_text("old\n")
+    path.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(path, 12, 34)
+    before = path.stat()
+    writer.apply(writer.planned(str(path), "new\n"), backup=True)
+    after = path.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (
+        before.st_mode, before.st_uid, before.st_gid,
+    )  # fmt: skip
+    saved = tmp_path / f"fstab{BACKUP_SUFFIX}"
+    assert saved.read_text() == "old\n"
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o640
+
+
+def test_a_new_file_is_readable_for_all_whatever_the_umask(tmp_path: Path) -> None:
+    old = os.umask(0o077)
+    try:
+        writer.apply(writer.planned(str(tmp_path / "x.service.d" / "share.conf"), "text"))
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "x.service.d" / "share.conf").stat().st_mode) == 0o644
+
+
+def test_a_file_that_somebody_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "fstab"
+    path.write_text("old\n")
+    change = writer.planned(str(path), "new\n")
+    path.write_text("somebody else's\n")
+    with pytest.raises(UserError, match="changed by somebody else"):
+        writer.apply(change)
+    assert path.read_text() == "somebody else's\n"
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "fstab"
+    path.write_text("old\n")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        writer.apply(writer.planned(str(path), "new\n"))
+    assert path.read_text() == "old\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_reader_never_meets_a_part_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "fstab"
+    path.write_text("old\n")
+    with path.open() as reader:
+        writer.apply(writer.planned(str(path), "new\n"))
+        assert reader.read() == "old\n"
+
+
+def test_the_last_drop_in_takes_its_directory_along_and_others_stay(tmp_path: Path) -> None:
+    ours = tmp_path / "a.service.d" / "share.conf"
+    change = Change(str(ours), None, b"x")
+    writer.apply(change)
+    writer.revert(change)
+    assert not ours.parent.exists()
+    writer.apply(change)
+    (ours.parent / "mine.conf").write_text("y")
+    writer.revert(change)
+    assert os.listdir(ours.parent) == ["mine.conf"]
+
+
+def test_a_diff_shows_a_line_without_its_end() -> None:
+    diff = Change("/etc/fstab", b"a\nb", b"a\nb\nc\n").diff()
+    assert "-b\n\\ No newline" in diff and "+c\n" in diff
+
+
+def test_check_names_what_differs_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = [writer.planned(str(tmp_path / name), "text") for name in ("a", "b")]
+    writer.apply(changes[0])
+    changes[0] = writer.planned(str(tmp_path / "a"), "text")
+    assert writer.check_or_write(changes, check=True) == 1
+    assert capsys.readouterr().out == f"{tmp_path}/b: differs\n"
+    assert not (tmp_path / "b").exists()
+    assert writer.check_or_write(changes, check=False) == 0
+    again = [writer.planned(str(tmp_path / name), "text") for name in ("a", "b")]
+    assert writer.check_or_write(again, check=True) == 0
