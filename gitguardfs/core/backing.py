@@ -16,10 +16,10 @@ from stat import S_IFREG, S_ISDIR
 from gitguardfs.core import syscalls
 from gitguardfs.core.descriptors import OPEN_NODE, DescriptorCache
 
-SYNC_FLAGS = os.O_SYNC | os.O_DSYNC
+KEPT_FLAGS = os.O_APPEND | os.O_SYNC | os.O_DSYNC
 """What a handle keeps of its caller's flags beside the access mode. Left to the guest's
-kernel are O_APPEND (see Tree.write_offset), O_DIRECT (alignment is the caller's matter), and
-all that only matter while a name is resolved."""
+kernel are O_DIRECT (alignment is the caller's matter) and all that only matter while a name
+is resolved."""
 
 NO_BLOCKING = os.O_NONBLOCK | os.O_NOCTTY
 """Opening by name can meet a FIFO or a terminal that the host put there: never wait for it."""
@@ -247,16 +247,16 @@ def read_cached(fd: int, offset: int, size: int) -> bytearray | memoryview | Non
     return None
 
 
-def write(fd: int, offset: int | None, data: bytes) -> int:
-    """Write at ``offset``, or at the end for None; a number below the length if space ran out."""
+def write(fd: int, offset: int, data: bytes) -> int:
+    """Write at ``offset``, or at the end if ``fd`` has O_APPEND (pwrite(2), "BUGS").
+
+    Returns a number below the length if space ran out.
+    """
     done = 0
     while done < len(data):
         rest = data[done:] if done else data
         try:
-            if offset is None:
-                done += os.pwritev(fd, [rest], 0, os.RWF_APPEND)
-            else:
-                done += os.pwrite(fd, rest, offset + done)
+            done += os.pwrite(fd, rest, offset + done)
         except OSError:
             if done:
                 return done

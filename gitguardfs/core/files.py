@@ -8,7 +8,7 @@ import time
 from stat import S_IFREG, S_IMODE, S_ISGID, S_ISUID, S_IXGRP
 from typing import NamedTuple
 
-from gitguardfs.core.backing import SYNC_FLAGS
+from gitguardfs.core.backing import KEPT_FLAGS
 from gitguardfs.core.handles import FileHandle
 from gitguardfs.core.inodes import Node, stale
 from gitguardfs.core.namespace import Names
@@ -85,16 +85,20 @@ class Files(Names):
             raise
         return fd
 
-    def write_offset(self, handle: FileHandle, offset: int, length: int) -> int | None:
-        """Where a write has to go; None for the end of the file.
+    def write_target(self, handle: FileHandle, offset: int, length: int) -> int:
+        """The descriptor to write to at ``offset``.
 
         The kernel writes for O_APPEND where it believes the end to be, but the host may have
-        made the file longer. So an append handle appends, unless it is used to write back a
-        page of somebody's shared mapping, which the kernel does not tell us apart.
+        made the file longer. An append handle's descriptor has O_APPEND, and with it pwrite(2)
+        appends at whatever offset, also on the host's side of a share. Only a page of
+        somebody's shared mapping, which the kernel may write back through any handle and does
+        not tell us apart, goes where the kernel says.
         """
-        if not handle.append or self._is_mapped_page(handle.node, offset, length):
-            return offset
-        return None
+        if not handle.append or not self._is_mapped_page(handle.node, offset, length):
+            return handle.fd
+        if handle.positional_fd < 0:
+            handle.positional_fd = self._backing.open_file(handle.fd, os.O_WRONLY)
+        return handle.positional_fd
 
     def _is_mapped_page(self, node: Node, offset: int, length: int) -> bool:
         # A shared writable mapping needs a file that is open for both, and keeps it open.
@@ -140,4 +144,4 @@ class Files(Names):
 
 
 def _backing_flags(flags: int) -> int:
-    return flags & (os.O_ACCMODE | SYNC_FLAGS)
+    return flags & (os.O_ACCMODE | KEPT_FLAGS)

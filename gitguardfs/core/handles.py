@@ -22,11 +22,16 @@ MAX_NAMES = 1 << 20
 class FileHandle:
     """An open file."""
 
-    __slots__ = ("append", "fd", "mappable", "node", "synchronous", "tells_waiting", "writable")
+    __slots__ = (
+        "append", "fd", "mappable", "node", "positional_fd", "synchronous", "tells_waiting",
+        "writable",
+    )  # fmt: skip
 
     def __init__(self, node: Node, fd: int, flags: int) -> None:
         self.node = node
         self.fd = fd
+        self.positional_fd = -1
+        """Of an append handle, a descriptor that writes where it is told; -1 until needed."""
         self.append = bool(flags & os.O_APPEND)
         self.synchronous = bool(flags & (os.O_SYNC | os.O_DSYNC))
         self.writable = flags & os.O_ACCMODE != os.O_RDONLY
@@ -95,8 +100,9 @@ class HandleTable:
         handle = self.file(number)
         del self._files[number]
         handle.node.open_fds = tuple(fd for fd in handle.node.open_fds if fd != handle.fd)
-        with suppress(OSError):  # the descriptor is gone whatever close(2) says
-            os.close(handle.fd)
+        for fd in (handle.fd, handle.positional_fd):
+            with suppress(OSError):  # the descriptor is gone whatever close(2) says
+                os.close(fd)
 
     def keep_names(self, handle: DirectoryHandle, names: list[bytes]) -> None:
         """Keep a snapshot; where there are too many, those taken first are let go.

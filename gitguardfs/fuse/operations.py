@@ -284,11 +284,11 @@ class Operations(pyfuse3.Operations):
     @handler(Guarded.HANDLE)
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         handle = self._tree.handles.file(fh)
-        offset = self._tree.write_offset(handle, off, len(buf))
+        fd = self._tree.write_target(handle, off, len(buf))
         if self._writes_at_once(handle, buf):
-            done = backing.write(handle.fd, offset, buf)
+            done = backing.write(fd, off, buf)
         else:
-            done = await self.requests.wait(backing.write, handle.fd, offset, buf)
+            done = await self.requests.wait(backing.write, fd, off, buf)
         self._tree.wrote(handle, off, done)
         return done
 
