@@ -3,19 +3,21 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tiers=(lint unit adapter mount guest quickstart)
+tiers=(lint unit adapter mount quickstart)
+others=(guest)
 
 usage() {
     cat <<TEXT
 Usage: sudo ./tests/run.sh [--no-install] [TIER...] [-- PYTEST-OPTIONS]
 
-Runs the tests of gitguardfs, by default all tiers:
+Runs the tests of gitguardfs, by default all tiers but guest:
   lint        ruff, mypy, shellcheck
   unit        pure parts, no mount
   adapter     request handlers, no mount
   mount       real mounts: conformance, attacks, faults, programs
-  guest       a virtual machine with real 9p and virtiofs shares (Debian and Ubuntu hosts)
   quickstart  guest-setup/quickstart.sh, on the distribution's own packages
+  guest       a virtual machine with real 9p and virtiofs shares (Debian and Ubuntu hosts);
+              takes long where there is no hardware virtualisation, so it has to be asked for
 
 Needs root, for mounts and several users. The first run installs Debian, Ubuntu or Fedora
 packages and a virtual environment in .venv; --no-install leaves that out.
@@ -101,7 +103,7 @@ while (($#)); do
         -h | --help) usage && exit ;;
         --no-install) install=no ;;
         --) shift && options=("$@") && break ;;
-        *) [[ " ${tiers[*]} " == *" $1 "* ]] || { usage >&2 && exit 1; } && chosen+=("$1") ;;
+        *) [[ " ${tiers[*]} ${others[*]} " == *" $1 "* ]] || { usage >&2 && exit 1; } && chosen+=("$1") ;;
     esac
     shift
 done
