@@ -43,11 +43,12 @@ def run(command: click.Command, name: str) -> None:
     except UserError as error:
         print(f"{name}: {error}", file=sys.stderr)
         code = error.code
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        code = Exit.USAGE
     except click.UsageError as error:
-        print(f"{name}: {error.format_message()} (see {name} --help)", file=sys.stderr)
+        if type(error).__name__ == "NoArgsIsHelpError":  # since click 8.2; its text is the help
+            print(error.format_message())
+            sys.exit(Exit.USAGE)
+        path = error.ctx.command_path if error.ctx is not None else name
+        print(f"{path}: {error.format_message()} (see {path} --help)", file=sys.stderr)
         code = Exit.USAGE
     except click.Abort:
         code = Exit.SYSTEM

@@ -191,7 +191,7 @@ class Backing:
             os.truncate(_HERE % fd, size)
 
     def utimens(self, fd: int, atime_ns: int | None, mtime_ns: int | None) -> None:
-        """Set times in nanoseconds; None leaves one as it is."""
+        """Set times in nanoseconds; None leaves one as it is, NOW asks the source's clock."""
         syscalls.utimens(_HERE % fd, atime_ns, mtime_ns)
 
     # Extended attributes

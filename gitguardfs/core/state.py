@@ -43,12 +43,14 @@ class State:
         *,
         descriptor_limit: int,
         changes_owners: bool,
+        is_local: bool = True,
         read_only: bool = False,
         xattr: XattrPolicy = XattrPolicy.NONE,
     ) -> None:
         """Serve the directory behind ``root_fd``, which stays the caller's.
 
-        ``changes_owners`` says that the process may give files away (it is root).
+        ``changes_owners`` says that the process may give files away (it is root), ``is_local``
+        that the source's file system stamps files by this machine's clock.
         """
         root = os.fstat(root_fd)
         self.inodes = InodeTable(root)
@@ -60,6 +62,7 @@ class State:
         self._view = view
         self._share_owner = ShareUid(root.st_uid)
         self._changes_owners = changes_owners
+        self._is_local = is_local
         self._xattr = xattr
 
     def _see(self, place: Place, st: os.stat_result, dotgit: Identity | bool = True) -> Node | None:

@@ -12,7 +12,10 @@ RENAME_WHITEOUT = 4
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
 STATX_BTIME = 0x800
+UTIME_NOW = (1 << 30) - 1
 UTIME_OMIT = (1 << 30) - 2
+NOW = -(1 << 62)
+"""Stands for "now" among times in nanoseconds; before any that file systems can store."""
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REC, MS_PRIVATE = 1 << 14, 1 << 18
@@ -40,7 +43,7 @@ def renameat2(old_dir: int, old: bytes, new_dir: int, new: bytes, flags: int) ->
 
 
 def utimens(path: bytes, atime: int | None, mtime: int | None) -> None:
-    """Set times in nanoseconds, following ``path``; None leaves one as it is."""
+    """Set times in nanoseconds, following ``path``; None leaves one as it is, NOW is now."""
     times = (_Timespec * 2)(_timespec(atime), _timespec(mtime))
     _check(_libc.utimensat(AT_FDCWD, path, times, 0))
 
@@ -48,6 +51,8 @@ def utimens(path: bytes, atime: int | None, mtime: int | None) -> None:
 def _timespec(nanoseconds: int | None) -> _Timespec:
     if nanoseconds is None:
         return _Timespec(0, UTIME_OMIT)
+    if nanoseconds == NOW:
+        return _Timespec(0, UTIME_NOW)
     return _Timespec(*divmod(nanoseconds, 10**9))
 
 

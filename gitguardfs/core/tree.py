@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from stat import S_IFREG
@@ -24,7 +25,11 @@ from gitguardfs.core.handles import DirectoryHandle
 from gitguardfs.core.idmap import GuestGid, GuestUid
 from gitguardfs.core.inodes import ROOT_ID, Node, stale
 from gitguardfs.core.state import XattrPolicy
+from gitguardfs.core.syscalls import NOW
 from gitguardfs.core.view import Attributes
+
+JUST_NOW_NS = 100_000_000
+"""How long a setattr may be under way on a slow machine."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +100,27 @@ class Tree(Files):
             self._backing.chown(fd, uid, gid)
         if changes.mode is not None:
             self._backing.chmod(fd, self._view.incoming_mode(node.kind, changes.mode))
-        if changes.atime_ns is not None or changes.mtime_ns is not None:
-            self._backing.utimens(fd, changes.atime_ns, changes.mtime_ns)
+        atime_ns, mtime_ns = self._times(changes)
+        if atime_ns is not None or mtime_ns is not None:
+            self._backing.utimens(fd, atime_ns, mtime_ns)
         return self._view.present(node, self._backing.stat(fd))
+
+    def _times(self, changes: Changes) -> tuple[int | None, int | None]:
+        """The times to set, with "now" by the clock that stamps the source's files.
+
+        The kernel turns "now" into a time of this machine's clock. With a size it is always
+        "now", which the change of the size has set already. Else, on a share, a time that has
+        only just passed is taken for it: make(1) must not see files of two clocks.
+        """
+        if changes.size is not None or self._is_local:
+            return changes.atime_ns, None if changes.size is not None else changes.mtime_ns
+        given = {t for t in (changes.atime_ns, changes.mtime_ns) if t is not None}
+        if len(given) == 1 and 0 <= time.time_ns() - next(iter(given)) < JUST_NOW_NS:
+            return (
+                None if changes.atime_ns is None else NOW,
+                None if changes.mtime_ns is None else NOW,
+            )
+        return changes.atime_ns, changes.mtime_ns
 
     def _share_ids(self, changes: Changes) -> tuple[int, int]:
         idmap = self._view.idmap

@@ -44,7 +44,9 @@ ANSWER_LIMIT = 30.0
 def run(options: MountOptions, notify_socket: str | None) -> int:
     """Mount, and serve until unmounted; returns the exit code. Raises UserError."""
     is_root = os.geteuid() == 0
+    preflight.check_intended(options.mountpoint, options.intended, is_root)
     places = preflight.check(options.source, options.mountpoint, options.rules, is_root)
+    preflight.check_is(places.mountpoint, options.intended)
     seal_it = _wants_seal(options, places.source, is_root)
     _advise(options, places, is_root, seal_it)
     audit = _open_audit(options.audit_log)
@@ -120,13 +122,14 @@ def _serve(
         root_fd = _open_below_seal(places.source)
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
-    tree = _tree(options, places, root_fd)
     where = mounts.of_device(os.fstat(root_fd).st_dev)
+    is_local = where is None or where.is_local
+    tree = _tree(options, places, root_fd, is_local)
     operations = Operations(
         tree,
         audit,
         cache_timeout=options.cache_timeout,
-        is_local=where is None or where.is_local,
+        is_local=is_local,
         invalidate=lambda node: pyfuse3.invalidate_inode(node, attr_only=True),
     )
     sealed = _put_seal(places.source, root_fd) if seal_it else None
@@ -153,7 +156,7 @@ def _serve(
     audit.close()
 
 
-def _tree(options: MountOptions, places: preflight.Places, root_fd: int) -> Tree:
+def _tree(options: MountOptions, places: preflight.Places, root_fd: int, is_local: bool) -> Tree:
     source, mountpoint = os.fstat(root_fd), os.stat(places.mountpoint)
     try:
         idmap = options.map.resolve(
@@ -167,6 +170,7 @@ def _tree(options: MountOptions, places: preflight.Places, root_fd: int) -> Tree
         View(idmap, options.allow_suid),
         descriptor_limit=_descriptor_budget(),
         changes_owners=os.geteuid() == 0,
+        is_local=is_local,
         read_only=options.read_only,
         xattr=options.xattr,
     )

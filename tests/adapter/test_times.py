@@ -1,0 +1,71 @@
+"""Times are set as they are given; "now" on a share is what the share's clock says."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.core import syscalls
+from gitguardfs.core.guard import Guard, Rules
+from gitguardfs.core.idmap import IdMap
+from gitguardfs.core.inodes import ROOT_ID
+from gitguardfs.core.tree import Changes, Tree
+from gitguardfs.core.view import View
+
+OLD = 1_000_000_000_000_000_000
+
+
+def _set(path: Path, changes: Changes, is_local: bool) -> os.stat_result:
+    root = os.open(path.parent, os.O_PATH)
+    try:
+        tree = Tree(
+            root, Guard(Rules()), View(IdMap(), False),
+            descriptor_limit=16, changes_owners=False, is_local=is_local,
+        )  # fmt: skip
+        found = tree.lookup(ROOT_ID, os.fsencode(path.name))
+        assert found is not None
+        tree.setattr(found.ino, changes, None)
+        tree.close()
+    finally:
+        os.close(root)
+    return path.stat()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_text("content")
+    os.utime(path, ns=(OLD, OLD))
+    return path
+
+
+@pytest.mark.parametrize("mtime", [0, 1, -1, OLD, syscalls.UTIME_NOW, syscalls.UTIME_OMIT])
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_time_is_set_as_it_is_given(file: Path, mtime: int, is_local: bool) -> None:
+    assert _set(file, Changes(atime_ns=7, mtime_ns=mtime), is_local).st_mtime_ns == mtime
+    assert file.stat().st_atime_ns == 7
+
+
+def test_a_recent_time_is_set_as_it_is_given_on_a_local_file_system(file: Path) -> None:
+    recent = time.time_ns() - 1000
+    assert _set(file, Changes(mtime_ns=recent), is_local=True).st_mtime_ns == recent
+
+
+def test_now_is_asked_of_the_share(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int | None, int | None]] = []
+    monkeypatch.setattr(
+        syscalls, "utimens", lambda path, atime, mtime: asked.append((atime, mtime))
+    )
+    now = time.time_ns()
+    _set(file, Changes(atime_ns=now, mtime_ns=now), is_local=False)
+    _set(file, Changes(mtime_ns=time.time_ns()), is_local=False)
+    assert asked == [(syscalls.NOW, syscalls.NOW), (None, syscalls.NOW)]
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_truncation_leaves_the_time_to_the_source(file: Path, is_local: bool) -> None:
+    before = time.time_ns()
+    assert _set(file, Changes(size=1, mtime_ns=OLD), is_local).st_mtime_ns > before - 10**9
