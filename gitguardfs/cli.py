@@ -181,6 +181,7 @@ def _options(
         foreground=bool(pick("foreground", False)),
         debug=bool(pick("debug", False)),
         fsname=_text(extra.get("fsname")),
+        intended=_text(extra.get("mountpoint")),
         kernel=tuple(kernel),
     )
 

@@ -57,6 +57,8 @@ class MountOptions:
     foreground: bool = False
     debug: bool = False
     fsname: str | None = None
+    intended: str | None = None
+    """The mount point as it was written down, where others resolve it before we see it."""
     kernel: tuple[str, ...] = ()
     """Options that only the kernel has to do with (noatime, sync, noexec ...)."""
 
@@ -157,7 +159,7 @@ _FLAGS = {
     "foreground": ("foreground", True),
     "debug": ("debug", True),
 }
-_VALUES = {"git", "cache-timeout", "xattr", "audit-log", "fsname"}
+_VALUES = {"git", "cache-timeout", "xattr", "audit-log", "fsname", "mountpoint"}
 _LISTS = {"map", "deny", "protect", "hide"}
 
 _KERNEL = {"noatime", "sync", "dirsync", "noexec", "allow_other"}
@@ -208,6 +210,42 @@ def parse_o(values: Iterable[str]) -> dict[str, object]:
     if kernel:
         found["kernel"] = kernel
     return found
+
+
+_SHORT = {"-r": "read-only", "-f": "foreground", "-d": "debug"}
+
+
+def read_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The places and the options in the arguments of ``gitguardfs``, as ``-o`` would have them.
+
+    Those of the command line come last, since they go before those of ``-o``. None if there is
+    anything that is not known here.
+    """
+    places: list[str] = []
+    outer: list[str] = []
+    inner: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, has_value, value = word.removeprefix("--").partition("=")
+        if word == "--":
+            places += rest
+            rest = []
+        elif not word.startswith("-"):
+            places.append(word)
+        elif word == "-o" and rest:
+            inner += split_o(rest.pop(0))
+        elif word.startswith("-o") and len(word) > 2:
+            inner += split_o(word[2:])
+        elif word in _SHORT:
+            outer.append(_SHORT[word])
+        elif word.startswith("--") and name in _FLAGS and not has_value:
+            outer.append(name)
+        elif word.startswith("--") and name in _VALUES | _LISTS and (has_value or rest):
+            outer.append(f"{name}={value if has_value else rest.pop(0)}")
+        else:
+            return None
+    return tuple(places), (*inner, *outer)
 
 
 def split_o(text: str) -> list[str]:

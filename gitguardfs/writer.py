@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import os
+import stat
 import tempfile
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -17,6 +17,7 @@ from gitguardfs.errors import Exit, UserError
 
 BACKUP_SUFFIX = ".before-gitguardfs"
 _LABEL = "security.selinux"
+_MAX_SYMLINKS = 40
 
 
 @dataclass(frozen=True)
@@ -66,34 +67,47 @@ def read(path: str) -> bytes | None:
         return None
 
 
-def differing(changes: Iterable[Change]) -> list[str]:
-    """The paths that are not as they should be, for ``--check``."""
-    return [change.path for change in changes if change.is_one]
-
-
 def apply(change: Change, *, backup: bool = False) -> None:
     """Carry out a change, in a directory that is made if it is missing.
 
-    ``backup`` keeps what was there beside it (BACKUP_SUFFIX). UserError if the file is no longer
-    what the change was made for; OSError if it cannot be written.
+    ``backup`` keeps what was there beside it (BACKUP_SUFFIX), unless an earlier change has: the
+    first one is what was there before us. A symlink that is root's, or the caller's, is followed.
+    UserError if the file is no longer what the change was made for; OSError if it cannot be
+    written.
     """
     if not change.is_one:
         return
+    real = _follow(change.path)
     if read(change.path) != change.before:
         raise UserError(f"{change.path} was changed by somebody else just now", "run it again")
-    if backup and change.before is not None:
-        _put(f"{change.path}{BACKUP_SUFFIX}", change.before, change.path, change.mode)
+    saved = f"{change.path}{BACKUP_SUFFIX}"
+    if backup and change.before is not None and not os.path.lexists(saved):
+        _put(saved, change.before, real, change.mode)
     if change.after is None:
         os.unlink(change.path)
         _drop_empty_drop_in_directory(change.path)
         return
-    os.makedirs(os.path.dirname(change.path), 0o755, exist_ok=True)
-    _put(change.path, change.after, change.path, change.mode)
+    os.makedirs(os.path.dirname(real), 0o755, exist_ok=True)
+    _put(real, change.after, real, change.mode)
 
 
 def revert(change: Change) -> None:
     """Undo an applied change; UserError if the file was changed since."""
     apply(replace(change, before=change.after, after=change.before))
+
+
+def _follow(path: str) -> str:
+    """The file itself; UserError if a symlink to it is another user's, or leads to a device."""
+    named = path
+    for _ in range(_MAX_SYMLINKS):
+        if not os.path.islink(path):
+            break
+        if os.lstat(path).st_uid not in (0, os.geteuid()):
+            raise UserError(f"{path} is a symlink of another user's", "replace it by the file")
+        path = os.path.join(os.path.dirname(path), os.readlink(path))
+    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+        raise UserError(f"{named} is not a file", "move it away")
+    return path
 
 
 def _drop_empty_drop_in_directory(path: str) -> None:
@@ -143,11 +157,9 @@ def _sync_directory(directory: str) -> None:
 
 def check_or_write(changes: list[Change], check: bool) -> int:
     """Write the changes and say so, or with ``check`` only say what differs; the exit code."""
-    wrong = differing(changes)
-    for path in wrong:
-        print(f"{path}: {'differs' if check else 'written'}")
-    if check:
-        return Exit.USAGE if wrong else Exit.OK
-    for change in changes:
-        apply(change)
-    return Exit.OK
+    wrong = [change for change in changes if change.is_one]
+    for change in wrong:
+        if not check:
+            apply(change)
+        print(f"{change.path}: {'differs' if check else 'written'}")
+    return Exit.USAGE if check and wrong else Exit.OK

@@ -57,6 +57,30 @@ def check(source: str, mountpoint: str, rules: Rules, is_root: bool) -> Places:
     return places
 
 
+def check_intended(mountpoint: str, intended: str | None, is_root: bool) -> None:
+    """Refuse a mount point that is not the one written down, before anything is done there.
+
+    mount(8) resolves a path, through whatever symlinks there are, before it hands it on.
+    """
+    if intended is None:
+        return
+    fd = _open(mountpoint, "mount point", is_root)
+    try:
+        check_is(directories.path_of(fd), intended)
+    finally:
+        os.close(fd)
+
+
+def check_is(real: str, intended: str | None) -> None:
+    """Raise UserError if the mount point, resolved, is not the ``intended`` one."""
+    if intended is not None and real != intended:
+        raise UserError(
+            f"the mount point is to be {intended}, and {real} was given",
+            "see what made it lead elsewhere: a symlink, or a directory that was moved",
+            Exit.MOUNT,
+        )
+
+
 def _check_system(is_root: bool) -> None:
     if not os.path.exists(FUSE_DEVICE):
         raise UserError(f"there is no {FUSE_DEVICE}", "modprobe fuse", Exit.SYSTEM)

@@ -49,9 +49,13 @@ class Seal:
     def give_up(self) -> None:
         """Leave things as they were found, when the mount did not come about."""
         if self._taken_over:
-            os.close(self._lock)
+            self.leave()
         else:
             self.lift()
+
+    def leave(self) -> None:
+        """Leave it on, as a crash does, for the next daemon to take over."""
+        os.close(self._lock)
 
 
 def _open(source: str) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import grp
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -63,6 +64,8 @@ class Seen:
     mount: Mount
     options: frozenset[str]
     """Of the mount (nosuid ...) and of its file system (user_id=0 ...)."""
+    root: str = "/"
+    """What of its file system is mounted, by its path there: a bind mount may be of a part."""
 
     @property
     def path(self) -> str:
@@ -80,7 +83,8 @@ def parse_table(text: bytes) -> tuple[Seen, ...]:
     """The mounts of a mountinfo file, in its order."""
     lines = [line for line in text.split(b"\n") if line]
     return tuple(
-        Seen(mount, _options(line)) for mount, line in zip(mounts.parse(text), lines, strict=True)
+        Seen(mount, _options(line), _root(line))
+        for mount, line in zip(mounts.parse(text), lines, strict=True)
     )
 
 
@@ -88,6 +92,11 @@ def _options(line: bytes) -> frozenset[str]:
     left, _, right = line.partition(b" - ")
     fields = (left.split(b" ")[5], right.split(b" ")[2])
     return frozenset(os.fsdecode(option) for field in fields for option in field.split(b","))
+
+
+def _root(line: bytes) -> str:
+    field = line.split(b" ")[3]
+    return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), field))
 
 
 def read_table(pid: str = "self") -> tuple[Seen, ...]:
@@ -120,6 +129,8 @@ class Daemon:
     arguments: tuple[str, ...]
     connection: int | None
     """The minor number of the mount's device that its /dev/fuse belongs to, if the kernel tells."""
+    held: tuple[str, ...] = ()
+    """The directories that it has open, without those in another of them: root is told."""
 
 
 def group_name(gid: int) -> str:
@@ -148,8 +159,11 @@ class System:
     """Files, or directories with all in them, that root executes or obeys for a mount."""
     programs: tuple[str, ...] = ("gitguardfs", "vm-mount", "gitguard", "mount.gitguardfs")
     """Programs that root runs, by name, to be looked for in ``search_path``."""
-    libraries: tuple[str, ...] = ("pyfuse3", "trio", "click")
-    """Python modules that the daemon imports."""
+    libraries: tuple[str, ...] = (
+        *("pyfuse3", "trio", "click"),
+        *("attr", "attrs", "exceptiongroup", "idna", "outcome", "sniffio", "sortedcontainers"),
+    )
+    """Python modules that the daemon imports; the second line is what trio imports."""
     tags: tuple[str, ...] = (
         "/sys/bus/virtio/drivers/9pnet_virtio/*/mount_tag",
         "/sys/fs/virtiofs/*/tag",

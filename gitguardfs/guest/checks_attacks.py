@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,8 +46,12 @@ TITLES = {
 }
 """The rows of the threats, in their order."""
 
+MOVES = frozenset({"R1", "R2a", "R3a", "R4", "R6", "R7", "C2"})
+"""Rows that rename or remove a name that is there."""
 OUTSIDE = "/tmp"
 """Where symlinks and mounts are made when nothing may be made in the mount."""
+STOPPING = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
+"""They wait while the scratch directory is made: before its name is known nobody removes it."""
 NOTHING = "there is nothing in the tree to try them on"
 RETRY = "see that there is room and that the mount answers, and run this again"
 MEND = "do not let the agent in; gitguardfs --version, remount, and report it if it stays"
@@ -111,20 +116,27 @@ def check(case: Case) -> list[Result]:
 
 @contextmanager
 def _scratch(user: User, directory: str, results: list[Result]) -> Iterator[str]:
-    scratch = str(probes.apart(probes_tree.make_scratch, directory, user=user))
-    gone = False
+    scratch = ""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
+        try:
+            scratch = str(probes.apart(probes_tree.make_scratch, directory, user=user))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield scratch
     finally:
-        try:
-            gone = probes.apart(probes_tree.remove_scratch, scratch, user=user, limit=60.0)
-        except (Lost, OSError):
-            gone = False
-        if not gone:
+        if scratch and not _remove(scratch, user):
             hint = "remove it on the host, where nothing is guarded"
             results.append(
                 finding("attack.scratch", "the scratch directory is removed", scratch, hint)
             )
+
+
+def _remove(scratch: str, user: User) -> bool:
+    try:
+        return bool(probes.apart(probes_tree.remove_scratch, scratch, user=user, limit=60.0))
+    except (Lost, OSError):
+        return False
 
 
 def _all(case: Case, ground: Ground) -> list[Result]:
@@ -219,7 +231,18 @@ def _reach(ground: Ground, reach: probes_reach.Reach) -> Outcome:
     if path is None or (reach.on == "root" and _inside(ground.scratch, path)):
         return Outcome(reach.row, reach.name, "untried", "")
     strike = partial(reach.strike, path)
-    return _strike(reach.row, reach.name, reach.refused, strike, ground, reach.fake_root)
+    refused = reach.refused
+    if reach.row in MOVES and _is_kept(path, ground.user):
+        refused |= {errno.EPERM}
+    return _strike(reach.row, reach.name, refused, strike, ground, reach.fake_root)
+
+
+def _is_kept(path: str, user: User) -> bool:
+    """Whether a sticky directory of another's keeps ``path`` from the user: EPERM, rename(2)."""
+    try:
+        return bool(probes.apart(probes_tree.is_kept, path, user.uid, user=user))
+    except (Lost, OSError):
+        return False
 
 
 def _inside(path: str, directory: str) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 
 from gitguardfs import mounts
 from gitguardfs.guest import probes
@@ -129,8 +131,16 @@ def serving(guard: Seen, candidates: list[Daemon]) -> tuple[Daemon, ...]:
         for daemon in candidates
         if daemon.connection is None and mounts.SUBTYPE in " ".join(daemon.arguments)
     ]
-    by_path = tuple(daemon for daemon in ours if guard.path in daemon.arguments)
+    by_path = tuple(
+        daemon for daemon in ours if any(_may_be(word, guard.path) for word in daemon.arguments)
+    )
     return by_path or tuple(ours if len(ours) == 1 else ())
+
+
+def _may_be(word: str, path: str) -> bool:
+    """Whether an argument may mean ``path``: what it is relative to, nobody knows any more."""
+    word = os.path.normpath(word)
+    return word == path or (word[0] not in "/.-" and path.endswith(f"/{word}"))
 
 
 def _pids() -> list[str]:
@@ -155,9 +165,39 @@ def _look(pid: str) -> Daemon | None:
             arguments = file.read()
         with open(f"/proc/{pid}/status") as file:
             uid = parse_uid(file.read())
+        held = _held(pid)
     except OSError:  # gone, or not ours to look at
         return None
-    return Daemon(int(pid), uid, parse_arguments(arguments), connection)
+    return Daemon(int(pid), uid, parse_arguments(arguments), connection, held)
+
+
+def _held(pid: str) -> tuple[str, ...]:
+    """The directories that a process has open; its working directory if there are none."""
+    found: set[str] = set()
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(OSError), open(f"/proc/{pid}/fdinfo/{number}") as file:
+            if parse_flags(file.read()) & (os.O_PATH | os.O_DIRECTORY):
+                found.add(_link(f"/proc/{pid}/fd/{number}"))
+    return outermost(found or {_link(f"/proc/{pid}/cwd")})
+
+
+def parse_flags(fdinfo: str) -> int:
+    """The flags of an open file, from its fdinfo."""
+    for line in fdinfo.splitlines():
+        key, _, value = line.partition(":")
+        if key == "flags":
+            return int(value, 8)
+    return 0
+
+
+def outermost(paths: Iterable[str]) -> tuple[str, ...]:
+    """Those of the absolute paths that lie in no other, without / and what was deleted."""
+    found: list[str] = []
+    for path in sorted({path for path in paths if path.startswith("/") and path != "/"}):
+        inner = any(path.startswith(f"{outer}/") for outer in found)
+        if not inner and not path.endswith(" (deleted)"):
+            found.append(path)
+    return tuple(found)
 
 
 def _link(path: str) -> str:
@@ -187,17 +227,28 @@ def parse_arguments(cmdline: bytes) -> tuple[str, ...]:
     return tuple(os.fsdecode(word) for word in cmdline.split(b"\0") if word)
 
 
-def source_of(guard: Seen, daemons: tuple[Daemon, ...]) -> str | None:
-    """The guarded directory: the mount's source, or what stands before the mount point."""
-    if guard.mount.source.startswith("/"):
-        return guard.mount.source
-    for daemon in daemons:
-        words = daemon.arguments
-        if guard.path in words[1:]:
-            before = words[words.index(guard.path, 1) - 1]
-            if before.startswith("/"):
-                return before
-    return None
+def sources_of(guard: Seen, daemons: tuple[Daemon, ...]) -> tuple[str, ...]:
+    """The guarded directory, by all that tells of it.
+
+    The directories that the daemon holds, or what stands before the mount point in its arguments;
+    the mount's source is only a name (``-o fsname=``), and counts if there is nothing better, or
+    nobody to believe.
+    """
+    found = [path for daemon in daemons for path in daemon.held if path != guard.path]
+    if not found:
+        found = [path for daemon in daemons if (path := _argument_of(guard, daemon)) is not None]
+    doubtful = not found or any(daemon.uid != 0 for daemon in daemons)
+    if doubtful and guard.mount.source.startswith("/"):
+        found.append(guard.mount.source)
+    return tuple(dict.fromkeys(map(os.path.normpath, found)))
+
+
+def _argument_of(guard: Seen, daemon: Daemon) -> str | None:
+    words = daemon.arguments
+    if guard.path not in words[1:]:
+        return None
+    before = words[words.index(guard.path, 1) - 1]
+    return before if before.startswith("/") else None
 
 
 def mounts_of_daemons(daemons: tuple[Daemon, ...]) -> tuple[Seen, ...]:

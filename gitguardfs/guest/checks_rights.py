@@ -5,13 +5,16 @@ Polkit is not looked at: what it grants depends on rules written in JavaScript.
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import itertools
 import os
 import re
 import shlex
 import shutil
 import stat
 import subprocess
+from collections.abc import Iterator
 
 from gitguardfs.guest import probes
 from gitguardfs.guest.checks import Case, Daemon, Result, System, finding, note, ok
@@ -25,13 +28,19 @@ ROOT_GROUPS = {
     "libvirt": "starts machines that have the whole disk",
     "libvirt-qemu": "owns the disks of machines",
     "disk": "reads and writes the disks",
+    "kmem": "reads the memory of the system",
     "root": "writes what is open to root's group",
     "shadow": "reads the passwords' hashes",
 }
 """Groups whose members are root, or nearly."""
 ADMIN_GROUPS = frozenset({"sudo", "wheel", "admin"})
 """Groups to which sudo is commonly given; without a password, sudo's own check finds it."""
-READING_GROUPS = frozenset({"adm", "systemd-journal"})
+OTHER_GROUPS = {
+    "adm": "reads the system's logs",
+    "systemd-journal": "reads the system's logs",
+    "staff": "writes to /usr/local on Debian, from where root runs programs",
+    "podman": "may use root's podman, where its socket is open to this group",
+}
 
 FILES = 20_000
 """How many files below one directory are looked at."""
@@ -64,19 +73,24 @@ def _sudo(user: User, system: System) -> Result:
         runs = probes.apart(_run, [program, "-k", "-n", "true"], user=user)
         lists = probes.apart(_run, [program, "-n", "-l"], user=user)
     except (Lost, OSError) as error:
-        return note("rights.sudo", f"{user.name} has no sudo without a password", str(error))
+        title = f"{user.name} has no sudo without a password"
+        hint = "sudo -k -n true, as that user: see why it does not answer"
+        return finding("rights.sudo", title, f"could not be checked: {error}", hint)
     return judge_sudo(user.name, bool(runs[0] == 0), str(lists[1]) if lists[0] == 0 else "")
 
 
 def _run(arguments: list[str]) -> tuple[int, str]:
-    done = subprocess.run(
-        arguments,
-        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=SUDO_SECONDS,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            arguments,
+            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=SUDO_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from None
     return done.returncode, done.stdout.decode(errors="replace")
 
 
@@ -97,16 +111,19 @@ def judge_sudo(user: str, runs: bool, listing: str) -> Result:
 def parse_sudo(listing: str) -> tuple[list[str], list[str]]:
     """Commands that ``sudo -l`` lists as root's, without a password and with one.
 
-    A tag holds for the commands after it in the same rule (sudoers(5), "Tag_Spec").
+    A tag holds for the commands after it in the same rule (sudoers(5), "Tag_Spec"); the Defaults
+    listed above the rules may have taken passwords away for all.
     """
     free: list[str] = []
     asked: list[str] = []
     rules = re.split(r"may run the following commands[^\n]*\n", listing, maxsplit=1)
+    # Also one that is for some commands only: better a finding too many.
+    asks = re.search(r"(?<![\w!])!authenticate\b", rules[0]) is None
     for rule in re.findall(r"^ +(\(.*(?:\n {8,}[^ (].*)*)", "".join(rules[1:]), re.MULTILINE):
         match = re.match(r"\(([^)]*)\)\s*(.*)", rule, re.DOTALL)
         if match is None or not _as_root(match[1]):
             continue
-        password = True
+        password = asks
         for part in re.split(r"(?<!\\),\s*", match[2]):
             command = " ".join(part.split())
             while tag := re.match(r"([A-Z_]+):\s*", command):
@@ -135,15 +152,18 @@ def _doas(user: User, system: System, groups: list[str]) -> Result:
             continue
         except OSError as error:
             return note("rights.doas", f"{user.name} has no doas without a password", str(error))
-    return judge_doas(user.name, frozenset(groups), text)
+    numbers = map(str, user.groups)
+    return judge_doas(user.name, frozenset((*groups, *numbers)), text, user.uid)
 
 
-def judge_doas(user: str, groups: frozenset[str], text: str) -> Result:
+def judge_doas(user: str, groups: frozenset[str], text: str, uid: int | None = None) -> Result:
     """What doas.conf(5) gives the user without a password; the last rule that fits decides."""
     id, title = "rights.doas", f"{user} has no doas without a password"
     granted: dict[str, bool] = {}
+    users = frozenset((user, str(uid))) if uid is not None else frozenset((user,))
+    whom = users | {f":{group}" for group in groups}
     for line in re.sub(r"\\\n", " ", text).splitlines():
-        rule = _parse_doas(line, user, groups)
+        rule = _parse_doas(line, whom)
         if rule is not None:
             command, free = rule
             if command == "":
@@ -155,7 +175,7 @@ def judge_doas(user: str, groups: frozenset[str], text: str) -> Result:
     return ok(id, title)
 
 
-def _parse_doas(line: str, user: str, groups: frozenset[str]) -> tuple[str, bool] | None:
+def _parse_doas(line: str, whom: frozenset[str]) -> tuple[str, bool] | None:
     """(command or "" for all, whether without a password) if a rule is about the user and root."""
     try:
         words = shlex.split(re.sub(r"\{[^}]*\}", " ", line), comments=True)
@@ -169,11 +189,11 @@ def _parse_doas(line: str, user: str, groups: frozenset[str]) -> tuple[str, bool
     while rest and rest[0] in options:
         free |= rest[0] == "nopass"
         rest = rest[1:]
-    if not rest or rest[0] not in {user, *(f":{group}" for group in groups)}:
+    if not rest or rest[0] not in whom:
         return None
     rest = rest[1:]
     if rest[:1] == ["as"]:
-        if rest[1:2] != ["root"]:
+        if rest[1:2] not in (["root"], ["0"]):
             return None
         rest = rest[2:]
     command = rest[1] if rest[:1] == ["cmd"] and len(rest) > 1 else ""
@@ -193,9 +213,9 @@ def judge_groups(user: User, names: list[str]) -> Result:
     admin = [name for name in names if name in ADMIN_GROUPS]
     if admin:
         return note(id, title, f"{', '.join(admin)}: root with its password", "keep that from it")
-    reading = [name for name in names if name in READING_GROUPS]
-    if reading:
-        return note(id, title, f"{', '.join(reading)}: reads the system's logs")
+    other = [f"{name}: {OTHER_GROUPS[name]}" for name in names if name in OTHER_GROUPS]
+    if other:
+        return note(id, title, ", ".join(other))
     return ok(id, title)
 
 
@@ -205,14 +225,18 @@ def judge_groups(user: User, names: list[str]) -> Result:
 def _files(user: User, system: System, daemons: tuple[Daemon, ...]) -> Result:
     id, title = "rights.files", f"{user.name} cannot write what root runs for the mount"
     paths = [*system.run_by_root, *_programs(system), *_libraries(system), *_run_by(daemons)]
+    unsure = "could not be checked"
     try:
-        writable = probes.apart(writable_among, paths, user=user, limit=60.0)
-    except (Lost, OSError) as error:
-        return note(id, title, f"not looked at: {error}")
+        writable, unfinished = probes.apart(writable_among, paths, user=user, limit=60.0)
+    except (Lost, OSError, TypeError, ValueError) as error:
+        return finding(id, title, f"{unsure}: {error}", "see whether a file system there hangs")
     if writable:
         more = f" and {len(writable) - 3} more" if len(writable) > 3 else ""
         hint = "chown root:root and chmod go-w: whoever writes it is root at the next start"
         return finding(id, title, ", ".join(map(str, writable[:3])) + more, hint)
+    if unfinished:
+        said = f"{unsure}: {', '.join(map(str, unfinished))} (more than {FILES} files)"
+        return finding(id, title, said, "take out what does not belong there")
     return ok(id, title)
 
 
@@ -239,23 +263,32 @@ def _run_by(daemons: tuple[Daemon, ...]) -> list[str]:
     ]
 
 
-def writable_among(paths: list[str]) -> list[str]:
-    """What this process's user could change of ``paths``, of all in them, or replace above them."""
+def writable_among(paths: list[str], limit: int = FILES) -> tuple[list[str], list[str]]:
+    """What this process's user could change of ``paths``, of all in them, or replace above them.
+
+    Then those of ``paths`` that hold more than ``limit`` names, of which only so many were seen.
+    """
     found: dict[str, None] = {}
+    unfinished = []
     for path in paths:
         if not os.path.lexists(path):
             continue
         for step in _way_to(path):
             if could_change(step):
                 found[step] = None
-        count = 0
-        for directory, directories, files in os.walk(path):
-            for name in (*directories, *files):
-                count += 1
-                inner = os.path.join(directory, name)
-                if count < FILES and not os.path.islink(inner) and could_change(inner):
-                    found[inner] = None
-    return list(found)
+        below = _below(path)
+        for inner in itertools.islice(below, limit):
+            if not os.path.islink(inner) and could_change(inner):
+                found[inner] = None
+        if next(below, None) is not None:
+            unfinished.append(path)
+    return list(found), unfinished
+
+
+def _below(path: str) -> Iterator[str]:
+    for directory, directories, files in os.walk(path):
+        for name in (*directories, *files):
+            yield os.path.join(directory, name)
 
 
 def _way_to(path: str) -> list[str]:

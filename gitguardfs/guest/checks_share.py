@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 
 from gitguardfs import mounts
-from gitguardfs.guest import probes, probes_share
+from gitguardfs.guest import checks_ways, probes, probes_share
 from gitguardfs.guest.checks import Case, Daemon, Result, Seen, finding, note, ok
-from gitguardfs.guest.checks_mount import mounts_of_daemons, source_of
+from gitguardfs.guest.checks_mount import mounts_of_daemons, sources_of
 from gitguardfs.guest.probes import Lost, Unprepared, User
 
 CLOSE = (
@@ -25,13 +25,12 @@ def check(case: Case) -> list[Result]:
         return []
     table = (*case.table, *mounts_of_daemons(case.daemons))
     guards = guard_devices(table)
-    source = source_of(case.guard, case.daemons) if case.guard else None
+    sources = sources_of(case.guard, case.daemons) if case.guard else ()
     results = []
-    for path in sorted(raw_paths(table, source)):
+    for path in sorted(raw_paths(table, sources) | checks_ways.raw(case, sources)):
         results += [_by_path(case.user, path, guards), _in_namespace(case.user, path, guards)]
-    if case.guard is not None and source is None:
-        why = "the mount does not say what its source is, so that was not tried"
-        results.append(note("share.path", "the guard's source is out of reach", why))
+    if case.guard is not None and not sources:
+        results.append(_unknown(case.is_root))
     results += [_by_daemon(case.user, daemon) for daemon in case.daemons]
     tags = tags_of(table, _read_tags(case.system.tags))
     if tags:
@@ -39,15 +38,23 @@ def check(case: Case) -> list[Result]:
     return results
 
 
+def _unknown(is_root: bool) -> Result:
+    title = "the guard's source is out of reach"
+    why = "the mount does not say what its source is, so that was not tried"
+    if is_root:
+        return finding("share.path", title, why, "mount it by absolute paths and without fsname")
+    return note("share.path", title, why, "run it with sudo")
+
+
 def guard_devices(table: tuple[Seen, ...]) -> tuple[int, ...]:
     """The st_dev of every guard: what is there is no raw share."""
     return tuple({seen.device for seen in table if seen.mount.fstype == mounts.FSTYPE})
 
 
-def raw_paths(table: tuple[Seen, ...], source: str | None) -> set[str]:
+def raw_paths(table: tuple[Seen, ...], sources: tuple[str, ...]) -> set[str]:
     """Where a raw share could be reached: each share's mount point, and the guard's source."""
     paths = {seen.path for seen in table if seen.mount.fstype in mounts.SHARE_TYPES}
-    return paths | ({source} if source is not None else set())
+    return paths | set(sources)
 
 
 def tags_of(table: tuple[Seen, ...], known: dict[str, str]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from gitguardfs.guest import (
     checks_report,
     checks_rights,
     checks_share,
+    checks_ways,
     probes,
 )
 from gitguardfs.guest.checks import (
@@ -107,7 +108,12 @@ def examine(
         case = Case(point, whom, is_root, table, system=system)
         if case.guard is not None:
             case = replace(case, daemons=checks_mount.find_daemons(case.guard))
+        if user is None and is_root:
+            results += doubts(case, caller)
         results += _checked(case)
+        if place is not None:
+            for other in checks_ways.other_guards(case):
+                results += checks_attacks.check(replace(case, mountpoint=other))
     return list(dict.fromkeys(results))
 
 
@@ -115,7 +121,7 @@ def _checked(case: Case) -> list[Result]:
     results = _asked(case)
     usable = False
     if case.mountpoint:
-        about_mount = checks_mount.check(case)
+        about_mount = checks_mount.check(case) + checks_ways.within(case)
         results += about_mount
         usable = any(r.id == "guard.answers" and r.status is Status.OK for r in about_mount)
     checks: list[Check] = [checks_share.check, checks_rights.check]
@@ -132,6 +138,22 @@ def _asked(case: Case) -> list[Result]:
     if not case.is_root:
         why = "not root: the daemon's process was not looked at, and files only root may list"
         return [note("run.user", f"tried as {case.user.name}", why, "run it with sudo")]
+    return []
+
+
+def doubts(case: Case, caller: str | None) -> list[Result]:
+    """Findings where the owner of the view, as whom all is tried, is hardly the agent."""
+    user = case.user
+    if user is None:
+        return []
+    title = "it is known whom to become"
+    hint = "give --user: the user that the agent runs as; --map, if he is to own the files"
+    if not user.has_account:
+        why = f"{case.mountpoint} belongs to {user.uid}, who has no account here"
+        return [finding("run.user", title, why, hint)]
+    if caller not in (None, "0", str(user.uid)):
+        why = f"{case.mountpoint} belongs to {user.name}, and sudo was called by the uid {caller}"
+        return [finding("run.user", title, why, hint)]
     return []
 
 

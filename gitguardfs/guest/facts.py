@@ -14,6 +14,7 @@ from gitguardfs import mounts, writer
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.fuse import seal
 from gitguardfs.fuse.preflight import DEAD, SYSTEM_PATH
+from gitguardfs.guest import running
 from gitguardfs.mounts import Mount
 from gitguardfs.render import systemd
 
@@ -36,7 +37,6 @@ class System:
     booted_systemd: str = "/run/systemd/system"
     """Is there if systemd runs this machine (sd_booted(3))."""
     mount: str = "mount"
-    umount: str = "umount"
     systemctl: str = "systemctl"
     guard: str | None = None
     """The program gitguardfs; None is the one that is installed."""
@@ -116,6 +116,10 @@ class Facts:
     dead: frozenset[str] = frozenset()
     """Mount points of guards whose daemon is gone."""
     has_systemd: bool = False
+    foreign: frozenset[int] = frozenset()
+    """Numbers of FUSE mounts that are not root's: any user may call one gitguardfs."""
+    running: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the daemons of the guards were started with, by mount point, as far as it is known."""
 
     def share_at(self, path: str) -> Mount | None:
         """The share that is mounted at ``path``, also below a seal."""
@@ -134,8 +138,14 @@ class Facts:
         return next((m for m in self.guards() if os.fsdecode(m.path) == path), None)
 
     def guards(self) -> list[Mount]:
-        """Every gitguardfs that is mounted."""
-        return [m for m in self.mounts if m.fstype == mounts.FSTYPE]
+        """Every gitguardfs of root's that is mounted."""
+        ours = (m for m in self.mounts if m.fstype == mounts.FSTYPE)
+        return [m for m in ours if m.number not in self.foreign]
+
+    def is_sealed(self, path: str) -> bool:
+        """Whether a seal is on what is mounted at ``path``."""
+        top = self.top_at(path)
+        return top is not None and (top.fstype, top.source) == ("tmpfs", seal.NAME)
 
     def top_at(self, path: str) -> Mount | None:
         """What is mounted on top of ``path``."""
@@ -145,6 +155,9 @@ class Facts:
 def gather(system: System) -> Facts:
     """Look around. OSError if a file cannot be read."""
     found = tuple(mounts.listed())
+    foreign = running.foreign()
+    ours = [m for m in found if m.fstype == mounts.FSTYPE and m.number not in foreign]
+    options = {os.fsdecode(m.path): running.options_of(m) for m in ours}
     units = _units(system.units)
     guarded = systemd.guards(units)
     has_systemd = os.path.isdir(system.booted_systemd)
@@ -155,10 +168,10 @@ def gather(system: System) -> Facts:
         units=units,
         enabled=frozenset(path for path in guarded if _is_enabled(system.units, path)),
         active=frozenset(p for p in guarded if has_systemd and _is_active(system, p)),
-        dead=frozenset(
-            os.fsdecode(m.path) for m in found if m.fstype == mounts.FSTYPE and _is_dead(m.path)
-        ),
+        dead=frozenset(os.fsdecode(m.path) for m in ours if running.is_dead(m.path)),
         has_systemd=has_systemd,
+        foreign=foreign,
+        running={path: known for path, known in options.items() if known is not None},
     )
 
 
@@ -196,14 +209,6 @@ def _is_active(system: System, path: str) -> bool:
     return subprocess.run(command, check=False, env=ENVIRONMENT).returncode == 0
 
 
-def _is_dead(path: bytes) -> bool:
-    try:
-        os.statvfs(path)
-    except OSError as error:
-        return error.errno in DEAD
-    return False
-
-
 def owner_of_share(path: str) -> Ids:
     """Who owns the root of the share that is mounted at ``path``, below its seal if it has one."""
     if not seal.is_sealed(path):
@@ -237,6 +242,8 @@ def way(path: str) -> Way:
         except FileNotFoundError:
             missing.append(part)
             continue
+        except PermissionError:  # root, and refused: a FUSE mount for one user alone
+            raise not_ours(part) from None
         except OSError as error:
             if error.errno not in DEAD:
                 raise
@@ -245,6 +252,15 @@ def way(path: str) -> Way:
             raise UserError(f"{part} is not a directory")
         steps.append(Step(part, st.st_uid, stat.S_IMODE(st.st_mode)))
     return Way(real, tuple(steps), tuple(missing), _is_empty(real))
+
+
+def not_ours(path: str) -> UserError:
+    """What to say of a FUSE mount of a user's that is in the way."""
+    return UserError(
+        f"a FUSE file system that is not root's is mounted at {path}, whatever it calls itself",
+        f"see findmnt {path}; umount -l {path} takes it off",
+        Exit.MOUNT,
+    )
 
 
 def _resolve(path: str) -> str:

@@ -13,10 +13,10 @@ from typing import Literal
 
 from gitguardfs import mounts
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.guest import steps
-from gitguardfs.guest.facts import Facts, Ids, System, Way
+from gitguardfs.guest import running, steps
+from gitguardfs.guest.facts import Facts, Ids, System, Way, not_ours
 from gitguardfs.guest.steps import Step
-from gitguardfs.options import parse_o
+from gitguardfs.options import parse_o, split_o
 from gitguardfs.render import fstab, quote, systemd
 from gitguardfs.render.guarded import (
     Cache,
@@ -109,7 +109,6 @@ def share_steps(system: System, facts: Facts, request: Request) -> list[Step]:
         steps.MountShare(
             tuple(mount_command(system, kind, request.tag, mount) for kind in kinds),
             mount,
-            system.umount,
         ),
     ]
 
@@ -185,18 +184,18 @@ def guard_steps(
     """
     _check_guards(facts, request)
     changes = [] if request.style == "none" else _changes(system, facts, request.style, spec)
-    running = facts.guard_at(spec.map_mount) is not None
+    is_right = _is_right(facts, request, spec)
     by_service = request.style == "systemd"
     if by_service:
-        running &= spec.map_mount in facts.active
+        is_right &= spec.map_mount in facts.active
         changes_boot = bool(changes) or spec.map_mount not in facts.enabled
     else:
         changes_boot = bool(changes)
-    if running and not changes_boot:
+    if is_right and not changes_boot:
         return []
     found: list[Step] = []
     if facts.guard_at(spec.map_mount) is not None:
-        found.append(stop(system, facts, spec.mount, spec.map_mount))
+        found.append(stop(system, facts, spec.mount, spec.map_mount, program))
     elif facts.any_guard_at(spec.map_mount) is None:
         if not request.map_mount.is_empty and not request.cover:
             raise UserError(
@@ -210,11 +209,35 @@ def guard_steps(
     return found
 
 
+def _is_right(facts: Facts, request: Request, spec: GuardedShare) -> bool:
+    """Whether a guard runs there and does what is asked for, by what its daemon was told."""
+    if facts.guard_at(spec.map_mount) is None:
+        return False
+    told = facts.running.get(spec.map_mount)
+    wanted = split_o(",".join(spec.guard_options))
+    if told is None or not running.are_alike(told, wanted):
+        return False
+    return facts.is_sealed(spec.mount) == request.is_sealed
+
+
+def dropped(facts: Facts, spec: GuardedShare) -> list[str]:
+    """Options that were in force, or written down, and are not asked for any more."""
+    before = facts.running.get(spec.map_mount)
+    if before is None:
+        written = systemd.options(facts.units).get(spec.map_mount, "")
+        lines = [e for e in fstab.entries(facts.fstab) if e.is_guard and e.is_ours]
+        texts = [",".join(e.options) for e in lines if e.target == spec.map_mount]
+        before = tuple(split_o(",".join([written, *texts])))
+    return running.lost(before, split_o(",".join(spec.guard_options)))
+
+
 def _check_guards(facts: Facts, request: Request) -> None:
     mount, map_mount = request.mount.path, request.map_mount.path
     top = facts.top_at(map_mount)
     if top is not None and top.fstype != mounts.FSTYPE:
         raise UserError(f"{top.fstype} is mounted at {map_mount}", "choose another --map-mount")
+    if top is not None and top.number in facts.foreign:
+        raise not_ours(map_mount)
     for guard in facts.guards():
         where = os.fsdecode(guard.path)
         if where == map_mount and guard.source not in (mount, mounts.SUBTYPE):
@@ -233,19 +256,27 @@ def _start(system: System, spec: GuardedShare, program: tuple[str, ...]) -> Step
         (*program, "-o", options, "--", spec.mount, spec.map_mount),
         spec.mount,
         spec.map_mount,
-        system.umount,
     )
 
 
-def stop(system: System, facts: Facts, mount: str, map_mount: str) -> Step:
-    """Unmount a guard; undone by what its entry says."""
+def stop(
+    system: System, facts: Facts, mount: str, map_mount: str, program: tuple[str, ...]
+) -> Step:
+    """Unmount a guard; undone by its service, or as it was run.
+
+    Never by mount(8), which follows any user's symlinks to the mount point.
+    """
+    guard = facts.any_guard_at(map_mount)
+    assert guard is not None
+    told = facts.running.get(map_mount)
     restart: tuple[tuple[str, ...], ...] = ()
-    if map_mount in systemd.guards(facts.units):
+    if map_mount in facts.active:
         service = systemd.service_name(map_mount)
         restart = ((system.systemctl, "daemon-reload"), (system.systemctl, "start", service))
-    elif any(e.is_guard and e.target == map_mount for e in fstab.entries(facts.fstab)):
-        restart = ((system.mount, "--fstab", system.fstab, "--", map_mount),)
-    return steps.StopGuard(map_mount, mount, system.umount, restart)
+    elif told is not None:
+        options = [quote.mount_option(o) for o in told if o not in ("foreground", "debug")]
+        restart = ((*program, "-o", ",".join(options), "--", mount, map_mount),)
+    return steps.StopGuard(map_mount, mount, guard.number, restart)
 
 
 def _changes(system: System, facts: Facts, style: Style, spec: GuardedShare) -> list[Change]:

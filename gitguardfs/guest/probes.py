@@ -39,6 +39,7 @@ class User:
     gid: int
     groups: tuple[int, ...]
     name: str
+    has_account: bool = True
 
 
 class Lost(Exception):  # noqa: N818  # what happened
@@ -63,6 +64,7 @@ def find_user(name: str, groups_of: Groups = os.getgrouplist) -> User:
         if not is_number:
             raise UserError(f"no such user: {name}", code=Exit.SYSTEM) from None
         uid = gid = int(name)
+        return User(uid, gid, tuple(groups_of(name, gid)), name, has_account=False)
     return User(uid, gid, tuple(groups_of(name, gid)), name)
 
 

@@ -98,6 +98,14 @@ def looks_bare(path: str, st: os.stat_result) -> bool:
     )
 
 
+def is_kept(path: str, uid: int) -> bool:
+    """Whether the sticky bit keeps a user from renaming ``path``, which is not his."""
+    holder = os.lstat(os.path.dirname(path))
+    if not holder.st_mode & stat.S_ISVTX:
+        return False
+    return uid not in (holder.st_uid, os.lstat(path).st_uid)
+
+
 def make_scratch(directory: str) -> str:
     """A new directory with a name that says whose it is."""
     return tempfile.mkdtemp(prefix=SCRATCH, dir=directory)

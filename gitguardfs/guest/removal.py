@@ -64,14 +64,19 @@ def everything(facts: Facts) -> list[Found]:
     ]
 
 
-def remove_steps(system: System, facts: Facts, found: Found) -> list[Step]:
-    """Unmount the guards, then the share, and take their entries out."""
+def remove_steps(
+    system: System, facts: Facts, found: Found, program: tuple[str, ...]
+) -> list[Step]:
+    """Unmount the guards, then the share, and take their entries out.
+
+    ``program`` is how gitguardfs is run, should a guard have to be brought back.
+    """
     found_steps: list[Step] = []
     for path in found.map_mounts:
         if facts.guard_at(path) is not None:
-            found_steps.append(stop(system, facts, found.mount, path))
-        elif facts.any_guard_at(path) is not None:
-            found_steps.append(steps.Unmount(path, (system.umount, "--lazy", "--", path)))
+            found_steps.append(stop(system, facts, found.mount, path, program))
+        elif (dead := facts.any_guard_at(path)) is not None:
+            found_steps.append(steps.Unmount(path, dead.number, lazy=True))
     foreign = any(
         e.is_share and e.target == found.mount and not e.is_ours for e in fstab.entries(facts.fstab)
     )
@@ -94,10 +99,9 @@ def remove_steps(system: System, facts: Facts, found: Found) -> list[Step]:
 def _unmount_share(system: System, facts: Facts, found: Found, share: mounts.Mount) -> list[Step]:
     top = facts.top_at(found.mount)
     alive = any(facts.guard_at(path) for path in found.map_mounts)
-    command = (system.umount, "--", found.mount)
     again = mount_command(system, share.fstype, share.source, found.mount)
-    whole: list[Step] = [steps.Unmount(found.mount, command, again)]
+    whole: list[Step] = [steps.Unmount(found.mount, share.number, again)]
     if top is not None and top.fstype not in mounts.SHARE_TYPES and not alive:
         # The seal that a dead daemon left is on top; a living one takes its own with it.
-        whole.insert(0, steps.Unmount(found.mount, command))
+        whole.insert(0, steps.Unmount(found.mount, top.number))
     return whole

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from gitguardfs import mounts, writer
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.fuse import seal
+from gitguardfs.guest import running
 from gitguardfs.guest.facts import ENVIRONMENT, Ids
+from gitguardfs.guest.unmounting import END_LIMIT, close_off, unmount, unmount_guard
 
-SETTLE_LIMIT = 15.0
-"""Seconds within which a daemon whose view was unmounted has to lift its seal and end."""
-END_LIMIT = 5.0
-"""Seconds for which such a daemon may still hold the share after that."""
 COMMAND_LIMIT = 120.0
 """Seconds for one command; starting a service may take systemd's 90."""
 
@@ -54,22 +51,42 @@ class Runner:
         for step in steps:
             self._tell(step.describe())
             try:
-                undo = step.do()
+                with _signals_held() as came:
+                    undo = step.do()
+                    if undo is not None:
+                        self._done.append((step.describe(), undo))
+                if came:
+                    signal.raise_signal(came[0])
             except BaseException:
                 self.undo()
                 raise
-            if undo is not None:
-                self._done.append((step.describe(), undo))
 
     def undo(self) -> None:
         """Undo everything, last first; what cannot be undone is told and passed over."""
-        while self._done:
-            what, undo = self._done.pop()
-            try:
-                undo()
-                self._tell(f"undone: {what.splitlines()[0]}")
-            except (UserError, OSError) as error:
-                self._tell(f"could not undo: {what.splitlines()[0]}: {error}")
+        with _signals_held():
+            while self._done:
+                what, undo = self._done.pop()
+                try:
+                    undo()
+                    self._tell(f"undone: {what.splitlines()[0]}")
+                except (UserError, OSError) as error:
+                    self._tell(f"could not undo: {what.splitlines()[0]}: {error}")
+
+
+@contextmanager
+def _signals_held() -> Iterator[list[int]]:
+    """Note SIGINT, SIGTERM and SIGHUP instead of being ended amid something by them."""
+    came: list[int] = []
+    # Not by a mask: programs that are run would inherit it.
+    before = {
+        number: signal.signal(number, lambda number, _frame: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def call(command: Sequence[str], user: Ids | None = None) -> None:
@@ -88,6 +105,7 @@ def call(command: Sequence[str], user: Ids | None = None) -> None:
             timeout=COMMAND_LIMIT,
             umask=0o022,
             cwd="/",
+            start_new_session=True,  # ^C is for us, once the step is done
             **ids,  # type: ignore[call-overload]  # the three of them go together
         )
     except FileNotFoundError:
@@ -186,7 +204,6 @@ class MountShare:
 
     commands: tuple[tuple[str, ...], ...]
     target: str
-    umount: str
 
     def describe(self) -> str:
         """The commands."""
@@ -195,13 +212,20 @@ class MountShare:
     def do(self) -> Undo:
         """Try one after the other."""
         reasons = []
+
+        def undo() -> None:
+            top = mounts.top_at(self.target)
+            if top is not None and top.fstype in mounts.SHARE_TYPES:
+                unmount(top.number)
+
         for command in self.commands:
             try:
                 call(command)
             except UserError as error:
+                undo()  # it may have been ended just after it had done it
                 reasons.append(str(error))
             else:
-                return lambda: call([self.umount, "--", self.target])
+                return undo
         raise UserError("cannot mount the share: " + "; ".join(reasons), code=Exit.MOUNT)
 
 
@@ -212,7 +236,6 @@ class StartGuard:
     command: tuple[str, ...]
     source: str
     map_mount: str
-    umount: str
 
     def describe(self) -> str:
         """The command."""
@@ -220,32 +243,62 @@ class StartGuard:
 
     def do(self) -> Undo:
         """Run it."""
-        call(self.command)
-        return lambda: _unmount_guard(self.umount, self.map_mount, self.source)
+        at = os.fsencode(self.map_mount)
+        before = {guard.number for guard in running.guards() if guard.path != at}
+
+        def undo() -> None:
+            for guard in running.guards():
+                is_new = guard.number not in before
+                is_ours = guard.source in (self.source, mounts.SUBTYPE)
+                if is_new and is_ours and not running.is_dead(guard.path):
+                    unmount_guard(guard.number, self.source)
+
+        try:
+            call(self.command)
+        except BaseException:
+            undo()
+            raise
+        return undo
 
 
 @dataclass(frozen=True)
 class StopGuard:
-    """Unmount a guard and wait until its seal is off; ``restart`` are the commands to undo it."""
+    """Unmount a guard and wait until its seal is off; ``restart`` are the commands to undo it.
+
+    If there are none, or they fail, the raw share is closed: it was not open before.
+    """
 
     map_mount: str
     source: str
-    umount: str
+    number: int
     restart: tuple[tuple[str, ...], ...] = ()
 
     def describe(self) -> str:
         """The command."""
-        return f"{self.umount} {shlex.quote(self.map_mount)}"
+        return f"umount {shlex.quote(self.map_mount)}"
 
     def do(self) -> Undo:
         """Unmount it, unless it is busy."""
-        _unmount_guard(self.umount, self.map_mount, self.source)
+        try:
+            unmount_guard(self.number, self.source)
+        except BaseException as error:
+            if all(guard.number != self.number for guard in running.guards()):
+                try:
+                    self._restart()
+                except UserError as worse:
+                    raise UserError(f"{error}; {worse}", code=Exit.SYSTEM) from None
+            raise
+        return self._restart
 
-        def undo() -> None:
+    def _restart(self) -> None:
+        try:
+            if not self.restart:
+                raise UserError("how it was run is not known")
             for command in self.restart:
                 call(command)
-
-        return undo
+        except BaseException as error:
+            why = f"{self.map_mount} is not guarded again: {error}"
+            raise UserError(f"{why}; {close_off(self.source)}", code=Exit.SYSTEM) from None
 
 
 @dataclass(frozen=True)
@@ -253,16 +306,17 @@ class Unmount:
     """Unmount a share, or what is left of a guard."""
 
     target: str
-    command: tuple[str, ...]
+    number: int
     mount_again: tuple[str, ...] = ()
+    lazy: bool = False
 
     def describe(self) -> str:
         """The command."""
-        return shlex.join(self.command)
+        return f"umount {'--lazy ' if self.lazy else ''}-- {shlex.quote(self.target)}"
 
     def do(self) -> Undo | None:
         """Unmount it, unless it is busy."""
-        _unless_busy(self.command, self.target, END_LIMIT)
+        unmount(self.number, lazy=self.lazy, patience=END_LIMIT)
         return (lambda: call(self.mount_again)) if self.mount_again else None
 
 
@@ -282,13 +336,18 @@ class Write:
 
     def do(self) -> Undo:
         """Write it."""
-        writer.apply(self.change, backup=self.backup)
 
         def undo() -> None:
             writer.revert(self.change)
             if self.after_undo:
                 call(self.after_undo)
 
+        try:
+            writer.apply(self.change, backup=self.backup)
+        except BaseException:
+            if self.change.is_one and writer.read(self.change.path) == self.change.after:
+                undo()  # written, and something failed after that
+            raise
         return undo
 
 
@@ -331,45 +390,3 @@ class RemoveDirectory:
         """Remove it."""
         with suppress(OSError):  # something else is in it, or it is used
             os.rmdir(self.path)
-
-
-def _unmount_guard(umount: str, map_mount: str, source: str) -> None:
-    _unless_busy((umount, "--", map_mount), map_mount)
-    deadline = time.monotonic() + SETTLE_LIMIT
-    while seal.is_sealed(source):
-        if time.monotonic() > deadline:
-            raise UserError(f"the seal of {source} is not lifted", f"umount {source}", Exit.SYSTEM)
-        time.sleep(0.05)
-
-
-def _unless_busy(command: tuple[str, ...], target: str, patience: float = 0) -> None:
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            return call(command)
-        except UserError:
-            if mounts.top_at(target) is None:
-                return None
-            if time.monotonic() > deadline:
-                if users := _users_of(target):
-                    raise UserError(
-                        f"{target} is busy", f"leave it first: {', '.join(users)}", Exit.MOUNT
-                    ) from None
-                raise
-        time.sleep(0.05)
-
-
-def _users_of(path: str, at_most: int = 5) -> list[str]:
-    """Programs that have their working directory or a file at or below ``path``."""
-    found = []
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
-        links = [f"/proc/{pid}/cwd", f"/proc/{pid}/root"]
-        try:
-            links += [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
-            held = [os.readlink(link) for link in links]
-            if any(f"{name}/".startswith(f"{path}/") for name in held):
-                with open(f"/proc/{pid}/comm") as file:
-                    found.append(f"{file.read().strip()} ({pid})")
-        except OSError:  # it has ended, or closed the file
-            continue
-    return found[:at_most]

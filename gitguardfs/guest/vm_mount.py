@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from gitguardfs.guest.facts import ENVIRONMENT, Facts, System
 from gitguardfs.guest.plan import Request, Style
 from gitguardfs.guest.steps import Runner, Step, Write
 from gitguardfs.options import split_o
+from gitguardfs.render import quote
 from gitguardfs.render.guarded import GuardedShare, owner_map
 
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "virtiofs", "fuse")
@@ -35,11 +37,15 @@ Examples:
 class _Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # click reads -mm as -m with the value m.
-        long = [
-            arg.replace("-mm", "--map-mount", 1) if arg == "-mm" or arg.startswith("-mm=") else arg
-            for arg in args
-        ]
-        return super().parse_args(ctx, long)
+        return super().parse_args(ctx, [_long(arg) for arg in args])
+
+
+def _long(argument: str) -> str:
+    if argument.startswith("-mm/"):
+        return f"--map-mount={argument[3:]}"
+    if argument == "-mm" or argument.startswith("-mm="):
+        return argument.replace("-mm", "--map-mount", 1)
+    return argument
 
 
 @dataclass(frozen=True)
@@ -147,11 +153,12 @@ def bring(system: System, wish: Wish) -> int:
     _announce(wish, first)
     if wish.dry_run:
         return _bring_dry(system, look, request, first, program)
-    runner.run(first)
     try:
+        runner.run(first)
         look = facts.gather(system)
         spec = _spec(look, request)
         second = plan.guard_steps(system, look, request, spec, program)
+        _tell_dropped(look, spec)
         _confirm(wish, second)
     except BaseException:
         runner.undo()
@@ -237,10 +244,17 @@ def _bring_dry(
     else:
         spec = _spec(look, request)
     second = plan.guard_steps(system, look, request, spec, program)
+    _tell_dropped(look, spec)
     for step in second:
         _show(step)
     _report(request, spec, changed=bool(first or second), would=True)
     return Exit.OK
+
+
+def _tell_dropped(look: Facts, spec: GuardedShare) -> None:
+    if gone := plan.dropped(look, spec):
+        options = ",".join(map(quote.mount_option, gone))
+        click.echo(f"No longer in force, since it was not given again: -o {shlex.quote(options)}")
 
 
 def _report(request: Request, spec: GuardedShare, *, changed: bool, would: bool = False) -> None:
@@ -264,7 +278,7 @@ def take_away(system: System, wish: Wish) -> int:
     mount = wish.mount and facts.way(wish.mount).path
     map_mount = wish.map_mount and facts.way(wish.map_mount).path
     found = removal.find(look, wish.label, mount, map_mount)
-    steps = [] if found is None else removal.remove_steps(system, look, found)
+    steps = [] if found is None else removal.remove_steps(system, look, found, _program(system))
     if not steps:
         click.echo("Nothing to remove.")
         return Exit.OK

@@ -8,11 +8,12 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 import click
 
+from gitguardfs import mounts, program
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host.spec import (
     UTM_TAG,
@@ -100,7 +101,10 @@ def command(
 
     Nothing is changed, unless --run starts the guard on the host.
     """
-    machine = {"memory": memory, "cpus": cpus, "disk": disk and os.path.realpath(disk)}
+    if disk == "":
+        raise UserError("the disk's path is empty", "--disk PATH, or leave it out")
+    disk = disk and os.path.realpath(disk)
+    machine = {"memory": memory, "cpus": cpus, "disk": disk}
     stated = {name: value for name, value in machine.items() if value is not None}
     if stated and target != Target.QEMU:
         raise UserError(f"--{next(iter(stated))} is for a machine that QEMU starts", "--for qemu")
@@ -165,15 +169,38 @@ def _getenforce() -> str | None:
 
 
 def _start(spec: ShareSpec) -> None:
-    """Carry out the printed commands; the mount's own messages go to standard error."""
-    make, mount = hostguard.start(spec)
-    # This very gitguardfs, wherever it is installed.
-    for words in (make, [sys.executable, "-m", *mount]):
-        done = subprocess.run(words, stdout=subprocess.DEVNULL, check=False)
-        if done.returncode != 0:
-            codes = [code for code in Exit if code == done.returncode]
-            raise UserError(
-                "the guard was not started",
-                "the reason is in the line above",
-                codes[0] if codes else Exit.SYSTEM,
-            )
+    """Do what the printed commands do; the mount's own messages go to standard error."""
+    _make_directories(spec.mountpoint)
+    mount = program.command(*hostguard.arguments(spec))
+    done = subprocess.run(mount, stdout=subprocess.DEVNULL, check=False)
+    if done.returncode != 0:
+        codes = [code for code in Exit if code == done.returncode]
+        raise UserError(
+            "the guard was not started",
+            "the reason is in the line above",
+            codes[0] if codes else Exit.SYSTEM,
+        )
+    top = mounts.top_at(os.path.realpath(spec.mountpoint))
+    if top is None or top.fstype != mounts.FSTYPE:
+        raise UserError(
+            "the guard was not started", f"nothing is mounted at {spec.mountpoint}", Exit.MOUNT
+        )
+
+
+def _make_directories(mountpoint: str) -> None:
+    """Make the mount point in a directory that is closed to all others, also if it is there."""
+    parent = os.path.dirname(mountpoint)
+    with suppress(FileExistsError):
+        os.mkdir(parent, 0o700)
+    try:
+        fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise UserError(f"{parent}: {error.strerror}", "move it away", Exit.SYSTEM) from None
+    try:
+        if os.fstat(fd).st_uid != os.geteuid():
+            raise UserError(f"{parent} belongs to another user", "move it away", Exit.SYSTEM)
+        os.fchmod(fd, 0o700)
+        with suppress(FileExistsError):  # or a dead mount, which the start clears away
+            os.mkdir(os.path.basename(mountpoint), 0o700, dir_fd=fd)
+    finally:
+        os.close(fd)

@@ -86,7 +86,27 @@ def command(
         return 0
     directory = os.path.abspath(output)
     changes = [writer.planned(os.path.join(directory, n), text) for n, text in files.items()]
+    if not check:
+        for change in changes:
+            _check_ours(change)
     return writer.check_or_write(changes, check)
+
+
+def _check_ours(change: writer.Change) -> None:
+    """UserError if the file to be replaced is somebody else's."""
+    before = change.before
+    if before is None or not change.is_one:
+        return
+    if os.path.basename(change.path) == FSTAB_FILE:
+        lines = [line for line in before.split(b"\n") if line.strip()]
+        found = fstab.entries(before)
+        ours = len(found) == len(lines) and all(entry.is_ours for entry in found)
+    else:
+        ours = systemd.is_ours(before)
+    if not ours:
+        raise UserError(
+            f"{change.path} was not written by gitguardfs", "move it away, or another --output"
+        )
 
 
 def _spec(

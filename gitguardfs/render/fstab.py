@@ -32,8 +32,11 @@ def guard_line(spec: GuardedShare) -> str:
     as ``\\``, makes libmount take the comma after it for a part of the pattern.
     """
     the_map, *further = spec.guard_options
+    # mount(8) follows anybody's symlinks to the target before the guard sees it.
+    place = f"mountpoint={quote.mount_option(spec.map_mount)}"
     # The automatic dependency on an absolute source is lost with _netdev.
-    options = (the_map, f"x-systemd.requires={_requirement(spec.mount)}", *_AT_BOOT, *further)
+    requires = f"x-systemd.requires={_requirement(spec.mount)}"
+    options = (the_map, requires, *_AT_BOOT, place, *further)
     if any('"' in option for option in options):
         raise UserError('fstab cannot carry a " in an option', "use --style systemd")
     return _line(spec.mount, spec.map_mount, FSTYPE, options)

@@ -158,6 +158,8 @@ def check_guard_options(options: tuple[str, ...]) -> None:
     found = parse_o([quote.mount_option(option) for option in options])
     if "map" in found:
         raise UserError("the map is not one of the further options", "give it as --map or --user")
+    if "mountpoint" in found:
+        raise UserError("the mount point is not one of the further options", "leave it out")
     for name in ("foreground", "debug"):
         if name in found:
             raise UserError(f"option {name!r} is for a terminal", "leave it out")

@@ -11,13 +11,20 @@ def start(spec: ShareSpec) -> list[list[str]]:
     """What to run, in this order.
 
     The parent directory is closed to others: the view must not open to the host's other users
-    what the way to the project closes to them.
+    what the way to the project closes to them. mkdir would leave one that is there as it is,
+    and install would change the mode of a view that is mounted.
     """
     parent = os.path.dirname(spec.mountpoint)
     return [
-        ["mkdir", "-p", "-m", "0700", parent, spec.mountpoint],
-        ["gitguardfs", spec.directory, spec.mountpoint],
+        ["install", "-d", "-m", "0700", parent],
+        ["mkdir", "-p", "-m", "0700", spec.mountpoint],
+        ["gitguardfs", *arguments(spec)],
     ]
+
+
+def arguments(spec: ShareSpec) -> list[str]:
+    """What gitguardfs is given."""
+    return [spec.directory, spec.mountpoint]
 
 
 def stop(spec: ShareSpec) -> list[str]:

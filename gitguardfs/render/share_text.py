@@ -82,7 +82,10 @@ def _qemu(spec: ShareSpec) -> Iterator[Section]:
     yield Section(
         "Start the guest",
         (quote.shell_lines(qemu.run(spec)),),
-        ("-accel kvm -accel tcg: hardware virtualisation, or without it slow emulation.",),
+        (
+            "-accel kvm -accel tcg: hardware virtualisation, or without it slow emulation.",
+            "If QEMU aborts although there is a /dev/kvm, leave -accel kvm out.",
+        ),
     )
     yield Section(
         "The share alone, for a command line of your own",

@@ -182,6 +182,16 @@ def guards(units: dict[str, bytes]) -> dict[str, str]:
     return found
 
 
+def options(units: dict[str, bytes]) -> dict[str, str]:
+    """Mount points of the same guards, and their options as ``-o`` has them."""
+    found = {}
+    for name, text in _ours(units).items():
+        line = re.search(r'(?m)^Environment="GITGUARDFS_OPTIONS=((?:[^"\\]|\\.)*)"$', text)
+        if name.endswith(".service.d/share.conf") and line:
+            found[_instance_path(name)] = re.sub(r"\\(.)", r"\1", line[1]).replace("%%", "%")
+    return found
+
+
 def _ours(units: dict[str, bytes]) -> dict[str, str]:
     return {name: text.decode() for name, text in units.items() if is_ours(text)}
 

@@ -212,6 +212,84 @@ def test_an_open_share_is_found(open_share: Path) -> None:
         assert findings(examine(view)) == ["share.path"]
 
 
+def test_an_open_share_is_found_whatever_the_mount_calls_itself(open_share: Path) -> None:
+    view = open_share / "view"
+    share = open_share / "raw/share"
+    options = ("--map", MAP, "--no-seal", "-o", "fsname=/root/x")
+    with gitguardfs(share, view, *options, expected=ANY_WARNING):
+        assert findings(examine(view)) == ["share.path"]
+    options = ("--map", MAP, "--no-seal", "-o", "fsname=foo")
+    with gitguardfs(Path("raw/share"), view, *options, cwd=open_share, expected=ANY_WARNING):
+        assert findings(examine(view)) == ["share.path"]
+
+
+@pytest.mark.usefixtures("without_attacks")
+def test_a_bind_mount_of_the_source_is_found(guarded: Mounted, place: Path) -> None:
+    (place / "bound").mkdir(exist_ok=True)
+    for source in (guarded.source, guarded.source / "src", guarded.source.parent):
+        opened = source == guarded.source.parent
+        mount(str(source), place / "bound", flags=MS_BIND)
+        try:
+            if opened:
+                source.chmod(0o755)
+            results = examine(guarded.path)
+        finally:
+            umount(place / "bound", MNT_DETACH)
+            if opened:
+                source.chmod(0o700)
+        assert set(findings(results)) == {"share.path"}
+        details = [r.title for r in results if r.status is Status.FINDING]
+        assert any(str(place / "bound") in title for title in details)
+
+
+@pytest.mark.usefixtures("without_attacks")
+def test_the_raw_tree_mounted_inside_of_the_view_is_found(guarded: Mounted) -> None:
+    mount(str(guarded.source), guarded.path / "src", flags=MS_BIND)
+    try:
+        results = examine(guarded.path)
+    finally:
+        umount(guarded.path / "src", MNT_DETACH)
+    assert findings(results) == ["share.path"]
+    assert [r.id for r in results if r.status is Status.NOTE] == ["guard.within"]
+
+
+@pytest.mark.usefixtures("without_attacks")
+def test_bindfs_beside_the_guard_is_found(guarded: Mounted, place: Path) -> None:
+    for source in (guarded.source, guarded.source / "src"):
+        with bindfs(source, place / "plain", f"--map={MAP}"):
+            assert findings(examine(guarded.path)) == ["share.path"]
+
+
+def test_a_second_guard_that_is_off_is_found(guarded: Mounted, place: Path) -> None:
+    options = ("--map", MAP, "--git=off", "-o", "fsname=foo")
+    with gitguardfs(guarded.source, place / "other", *options):
+        assert findings(examine(guarded.path)) == ["guard.policy"]
+    with gitguardfs(guarded.source, place / "other", "--map", MAP):
+        assert findings(examine(guarded.path)) == []
+
+
+def test_a_repository_in_a_sticky_directory_of_anothers_is_no_finding(place: Path) -> None:
+    source = place / "hidden/sticky"
+    (source / "shared").mkdir(parents=True)
+    make_project(source / "shared/project")
+    subprocess.run(["chown", "-R", "0:0", source], check=True)
+    (source / "shared").chmod(0o1777)
+    with gitguardfs(source, place / "other"):
+        results = examine(place / "other")
+    assert findings(results) == []
+    assert any(result.id == "attack.R7" for result in results)
+
+
+@pytest.mark.usefixtures("without_attacks")
+def test_a_view_whose_owner_has_no_account_is_found(place: Path) -> None:
+    (place / "hidden/unmapped").mkdir()
+    os.chown(place / "hidden/unmapped", 54321, 54321)
+    with gitguardfs(place / "hidden/unmapped", place / "other"):
+        results = doctor.examine(str(place / "other"), None, str(AGENT), QUIET)
+        assert "run.user" in findings(results)
+        assert "run.user" not in findings(examine(place / "other"))
+
+
 def test_a_seal_that_was_taken_off_is_found(open_share: Path) -> None:
     view = open_share / "view"
     with gitguardfs(open_share / "raw/share", view, "--map", MAP, "--seal"):

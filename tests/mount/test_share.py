@@ -98,6 +98,35 @@ def test_root_guards_where_other_users_cannot_look(here: Path, tag: str) -> None
             as_user(read, f"{view}/file")
 
 
+def test_code_in_the_working_directory_is_not_run(here: Path, tag: str) -> None:
+    (here / "gitguardfs").mkdir()
+    for name in ("__init__", "__main__", "cli"):
+        (here / f"gitguardfs/{name}.py").write_text(f"open({str(here / 'taken')!r}, 'w')\n")
+    run = f"import sys; sys.path[0] = {str(REPOSITORY)!r}; from gitguardfs.gitguard import main"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{run}; main()", "share", str(here / "my, project"),
+         "--guard", "host", "--run", "--json", "--tag", tag],
+        cwd=here, timeout=LIMIT, capture_output=True, text=True,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+    )  # fmt: skip
+    with stopping(done, 0) as said:
+        assert read(f"{said['exported']}/file") == "text"
+    assert not (here / "taken").exists()
+
+
+def test_it_works_as_the_installed_launcher_starts_it(here: Path, tag: str) -> None:
+    """By -I and a path that no child inherits."""
+    code = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"{code}; from gitguardfs.gitguard import main; main()",
+         "share", str(here / "my, project"), "--guard", "host", "--run", "--json", "--tag", tag],
+        cwd="/", timeout=LIMIT, capture_output=True, text=True,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+    )  # fmt: skip
+    with stopping(done, 0) as said:
+        assert read(f"{said['exported']}/file") == "text"
+
+
 def test_a_second_start_is_refused_with_the_reason(here: Path, tag: str) -> None:
     with stopping(share(here, "--json", "--tag", tag, uid=0), 0):
         again = share(here, "--tag", tag, uid=0)

@@ -10,18 +10,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from gitguardfs import mounts
+from gitguardfs.core import syscalls
 from gitguardfs.errors import UserError
-from gitguardfs.guest import facts, vm_mount
+from gitguardfs.guest import facts, plan, running, vm_mount
 from gitguardfs.guest.facts import System
 from gitguardfs.guest.vm_mount import Wish
 from gitguardfs.mounts import Mount
+from gitguardfs.render import fstab
 from gitguardfs.writer import BACKUP_SUFFIX
 from tests.support.mounting import AREAS, REPOSITORY, unmount
 from tests.support.people import AGENT, as_user
@@ -398,7 +400,7 @@ def kill_daemon(world: World) -> None:
             if words[-3:-1] == [os.fsencode(world.raw), os.fsencode(world.view)]:
                 os.kill(int(pid), signal.SIGKILL)
     deadline = time.monotonic() + 10
-    while not facts._is_dead(os.fsencode(world.view)):
+    while not running.is_dead(os.fsencode(world.view)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -462,4 +464,166 @@ def test_without_a_seal_the_raw_share_must_be_in_a_private_place(world: World) -
     with pytest.raises(UserError, match="without a seal everybody"):
         world.bring(mount=f"{world.area}/raw", options=("no-seal",))
     assert world.bring(options=("no-seal",)) == 0
+    is_guarded(world)
+
+
+# ------------------------------------------------------------------------- what really runs
+
+
+def daemon_of(world: World) -> tuple[str, ...] | None:
+    """What the daemon of the view was told."""
+    look = facts.gather(world.system)
+    return look.running.get(str(world.view))
+
+
+def test_a_change_that_fails_without_an_entry_brings_the_old_view_back(world: World) -> None:
+    world.bring(persist=False, options=("hide=other*",))
+    before, told = world.state(), daemon_of(world)
+    with pytest.raises(UserError, match="audit log"):
+        world.bring(persist=False, options=("audit-log=/nonexistent/x",))
+    assert world.state() == before
+    assert daemon_of(world) == told and told is not None
+    is_guarded(world)
+
+
+def test_a_view_that_cannot_be_brought_back_leaves_the_share_closed_and_says_so(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.bring(persist=False)
+    (world.area / "broken").touch()
+    with pytest.raises(UserError, match="out of order"):
+        world.bring(persist=False, options=("git=hide",))
+    said = capsys.readouterr().out
+    assert f"{world.view} is not guarded again: gitguardfs: out of order" in said
+    assert "undone" not in said
+    with pytest.raises(PermissionError):
+        as_user(os.listdir, world.raw)
+    assert list(world.raw.iterdir()) == []  # not even for root
+    (world.area / "broken").unlink()
+    assert world.bring(persist=False) == 0
+    is_guarded(world)
+
+
+@pytest.mark.parametrize("persist", [True, False])
+def test_a_view_that_was_mounted_otherwise_by_hand_is_put_right(
+    world: World, persist: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.bring(persist=persist)
+    unmount(world.view)
+    time.sleep(0.3)
+    command = [world.system.guard, world.raw, world.view, "--git=off", "--no-seal", "--map", "1:1"]
+    subprocess.run([str(word) for word in command], check=True, stderr=subprocess.DEVNULL)
+    assert daemon_of(world) == ("git=off", "no-seal", "map=1:1")
+    assert world.bring(persist=persist) == 0
+    said = capsys.readouterr().out
+    assert "Nothing to do" not in said
+    assert "No longer in force, since it was not given again: -o git=off" in said
+    is_guarded(world)
+
+
+def test_other_options_are_in_force_without_an_entry_too(world: World) -> None:
+    world.bring()
+    entry = world.fstab()
+    world.bring(persist=False, options=("hide=hello.c",))
+    assert as_user(os.listdir, world.view / "project") == [".git"]
+    assert world.fstab() == entry
+
+
+def test_a_share_whose_seal_was_taken_off_is_sealed_again(world: World) -> None:
+    world.bring()
+    subprocess.run(["umount", "-l", world.raw], check=True)
+    assert world.bring() == 0
+    is_guarded(world)
+
+
+@contextmanager
+def fake_view(world: World) -> Iterator[None]:
+    """What fusermount3 mounts for the agent: it claims to be the guard, and answers only him."""
+    world.view.mkdir()
+    device = os.open("/dev/fuse", os.O_RDWR)
+    try:
+        data = f"fd={device},rootmode=40000,user_id={AGENT},group_id={AGENT}"
+        syscalls.mount(str(world.raw), os.fsencode(world.view), "fuse.gitguardfs", 0, data)
+        yield
+        assert mounted_in(world) == [f"{world.view} fuse.gitguardfs"]
+    finally:
+        os.close(device)
+
+
+def mounted_in(world: World) -> list[str]:
+    return [line for line in mountinfo() if str(world.area) in line]
+
+
+def test_a_users_fake_at_the_place_of_the_view_is_called_what_it_is(world: World) -> None:
+    with fake_view(world):
+        guards = facts.gather(world.system).guards()
+        assert [g for g in guards if g.path == os.fsencode(world.view)] == []
+        with pytest.raises(UserError, match="FUSE file system that is not root's"):
+            world.bring()
+
+
+def test_a_users_fake_elsewhere_is_in_nobodys_way(world: World) -> None:
+    with fake_view(world):
+        assert world.bring(map_mount=f"{world.view}2") == 0
+        assert len(mounted_in(world)) == 4
+        assert world.remove() == 0
+
+
+def test_a_fake_over_the_view_is_not_unmounted_in_its_place(world: World) -> None:
+    world.bring()
+    subprocess.run(["mount", "-t", "tmpfs", "fake", world.view], check=True)
+    before = world.state()
+    with pytest.raises(UserError, match="covered by another mount"):
+        world.remove()
+    assert world.state() == before
+    subprocess.run(["umount", world.view], check=True)
+    is_guarded(world)
+
+
+def test_an_unmount_is_not_led_elsewhere_by_what_the_agent_puts_in_its_way(world: World) -> None:
+    world.bring(persist=False)
+    look = facts.gather(world.system)
+    step = plan.stop(world.system, look, str(world.raw), str(world.view), ("false",))
+    victim = world.area / "victim/projects"
+    victim.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "victim", victim], check=True)
+    (world.area / "home/me").rename(world.area / "home/old")
+    (world.area / "home/me").symlink_to(victim.parent)
+    step.do()
+    kinds = [line for line in world.state()["mounts"] if "fuse" in line]  # type: ignore[attr-defined]
+    assert kinds == []
+    assert os.path.ismount(victim)
+
+
+def test_a_signal_while_the_view_comes_up_leaves_no_view_behind(world: World) -> None:
+    before = world.state()
+    script = (world.area / "gitguardfs").read_text().split("\n")
+    script.insert(1, "kill -TERM $PPID")
+    (world.area / "gitguardfs").write_text("\n".join(script))
+    old = signal.signal(signal.SIGTERM, vm_mount._leave)
+    try:
+        with pytest.raises(UserError, match="ended by SIGTERM"):
+            world.bring()
+    finally:
+        signal.signal(signal.SIGTERM, old)
+    after = world.state()
+    del before[f"{world.area}/gitguardfs"], after[f"{world.area}/gitguardfs"]
+    assert after == before
+
+
+def test_what_mount_resolved_to_another_place_is_refused(world: World) -> None:
+    world.bring()
+    (entry,) = [e for e in fstab.entries(world.fstab()) if e.is_guard]
+    unmount(world.view)
+    time.sleep(0.3)
+    victim = world.area / "victim"
+    victim.mkdir()
+    # mount(8) hands on what the agent's symlink led to.
+    command = [str(world.system.guard), str(world.raw), str(victim), "-o", ",".join(entry.options)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, len(done.stderr.splitlines())) == (32, 1)
+    assert f"the mount point is to be {world.view}, and {victim} was given" in done.stderr
+    assert not os.path.ismount(victim)
+    command[2] = str(world.view)
+    assert subprocess.run(command).returncode == 0
     is_guarded(world)

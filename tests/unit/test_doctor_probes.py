@@ -198,12 +198,34 @@ def test_what_a_user_could_write_or_replace_is_found(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package/module.py").touch()
     (tmp_path / "launcher").symlink_to("package/module.py")
-    found = checks_rights.writable_among([str(tmp_path / "launcher")])
+    found, unfinished = checks_rights.writable_among([str(tmp_path / "launcher")])
+    assert unfinished == []
     assert {str(tmp_path / "package/module.py"), str(tmp_path / "package")} <= set(found)
-    assert str(tmp_path / "package/module.py") in checks_rights.writable_among(
-        [str(tmp_path / "package")]
+    assert (
+        str(tmp_path / "package/module.py")
+        in checks_rights.writable_among([str(tmp_path / "package")])[0]
     )
-    assert checks_rights.writable_among([str(tmp_path / "absent")]) == []
+    assert checks_rights.writable_among([str(tmp_path / "absent")]) == ([], [])
+
+
+def test_a_directory_with_too_much_in_it_is_named_and_not_called_sound(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}").touch()
+    assert checks_rights.writable_among([str(tmp_path)], limit=4)[1] == []
+    assert checks_rights.writable_among([str(tmp_path)], limit=3)[1] == [str(tmp_path)]
+
+
+def test_what_a_library_of_the_daemon_imports_is_looked_at() -> None:
+    libraries = checks_rights._libraries(System())
+    assert any(path.endswith(("/outcome", "/outcome.py")) for path in libraries)
+
+
+def test_a_sticky_directory_keeps_only_what_belongs_to_others(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    assert not probes_tree.is_kept(str(tmp_path / "x"), ME.uid + 1)
+    tmp_path.chmod(0o1777)
+    assert probes_tree.is_kept(str(tmp_path / "x"), ME.uid + 1)
+    assert not probes_tree.is_kept(str(tmp_path / "x"), ME.uid)
 
 
 def git(*arguments: str) -> None:

@@ -19,6 +19,8 @@ from gitguardfs.guest import (
     checks_report,
     checks_rights,
     checks_share,
+    checks_ways,
+    doctor,
     probes_attacks,
     probes_reach,
 )
@@ -27,6 +29,7 @@ from gitguardfs.guest.checks import (
     Daemon,
     Result,
     Status,
+    System,
     finding,
     holding,
     note,
@@ -36,7 +39,7 @@ from gitguardfs.guest.checks import (
     top_at,
 )
 from gitguardfs.guest.checks_attacks import Outcome
-from gitguardfs.guest.probes import User
+from gitguardfs.guest.probes import Lost, User
 from gitguardfs.guest.probes_tree import Found
 
 AGENT = User(1000, 1000, (1000,), "agent")
@@ -116,18 +119,93 @@ def test_what_proc_says_of_a_daemon_is_read() -> None:
     assert checks_mount.parse_arguments(b"a\0b c\0\xff\0") == ("a", "b c", "\udcff")
 
 
-def test_the_guarded_directory_is_the_mounts_source_or_the_daemons_argument() -> None:
-    assert checks_mount.source_of(GUARD, ()) == "/mnt/my share"
+def test_the_guarded_directory_is_what_the_daemon_holds_and_no_mere_name() -> None:
+    assert checks_mount.sources_of(GUARD, ()) == ("/mnt/my share",)
     daemon = Daemon(1, 0, ("gitguardfs", "/srv/\u00fc", OTHER.path, "-f"), None)
-    assert checks_mount.source_of(OTHER, (daemon,)) == "/srv/\u00fc"
-    assert checks_mount.source_of(OTHER, ()) is None
+    assert checks_mount.sources_of(OTHER, (daemon,)) == ("/srv/\u00fc",)
+    assert checks_mount.sources_of(OTHER, ()) == ()
+    holding_it = Daemon(1, 0, ("gitguardfs", "x", "y"), None, held=("/srv/x",))
+    assert checks_mount.sources_of(GUARD, (holding_it,)) == ("/srv/x",)
+    impostor = Daemon(1, 1000, (), None, held=("/srv/x",))
+    assert checks_mount.sources_of(GUARD, (impostor,)) == ("/srv/x", "/mnt/my share")
+
+
+def test_of_the_directories_that_a_daemon_holds_the_outermost_count() -> None:
+    held = ["/a/b/c", "/a/b", "/a/bc", "/dev/fuse/x (deleted)", "pipe:[1]", "/", "/a/b/d"]
+    assert checks_mount.outermost(held) == ("/a/b", "/a/bc")
+    assert checks_mount.parse_flags("pos:\t0\nflags:\t012400000\n") & os.O_PATH
+
+
+def test_a_daemon_that_was_started_with_a_relative_path_is_known() -> None:
+    daemon = Daemon(3, 0, ("python3", "-m", "gitguardfs", "src", "./projects/"), None)
+    other = Daemon(4, 0, ("python3", "-m", "gitguardfs", "src", "else"), None)
+    assert checks_mount.serving(GUARD, [daemon, other]) == (daemon,)
+
+
+# ------------------------------------------------------------------------- whom to become
+
+
+def test_an_owner_who_is_hardly_the_agent_is_a_finding() -> None:
+    def found(user: User, caller: str | None) -> list[str]:
+        return [r.detail for r in doctor.doubts(Case("/v", user, True), caller)]
+
+    assert found(AGENT, "1000") == found(AGENT, "0") == found(AGENT, None) == []
+    assert "the uid 1001" in found(AGENT, "1001")[0]
+    assert "no account" in found(User(501, 501, (501,), "501", has_account=False), None)[0]
+
+
+# --------------------------------------------------------------------- mounts beside the guard
+
+WAYS = parse_table(
+    rb"""1 0 8:1 / / rw - ext4 /dev/vda rw
+2 1 8:2 /vol /data rw - ext4 /dev/vdb rw
+3 1 8:2 /vol/raw/p /srv/bind rw - ext4 /dev/vdb rw
+4 1 8:2 /vol/raw/p/src /home/view/in\040it rw - ext4 /dev/vdb rw
+5 1 8:2 /vol/raw /srv/above rw - ext4 /dev/vdb rw
+6 1 8:2 /vol/other /srv/other rw - ext4 /dev/vdb rw
+7 1 8:2 / /srv/covered rw - ext4 /dev/vdb rw
+8 7 0:9 / /srv/covered/vol rw - tmpfs none rw
+9 2 0:8 / /data/raw/p ro - tmpfs gitguardfs-seal ro
+10 1 0:7 / /srv/fuse rw - fuse /data/raw rw
+11 1 0:6 / /home/view rw - fuse.gitguardfs x rw
+12 1 0:5 / /home/second rw - fuse.gitguardfs x rw
+"""
+)
+
+
+def test_each_mount_that_shows_the_guarded_directory_is_known() -> None:
+    assert checks_ways.by_device(WAYS, "/data/raw/p") == {
+        "/srv/bind",
+        "/home/view/in it",
+        "/srv/above/p",
+    }
+    backing = {10: ("/data/raw",), 12: ("/data/raw/p/src",), 7: ("/elsewhere",)}
+    ways = checks_ways.by_fuse(WAYS, "/data/raw/p", backing)
+    assert {path: seen.mount.number for path, seen in ways.items()} == {
+        "/srv/fuse/p": 10,
+        "/home/second": 12,
+    }
+
+
+def test_what_is_mounted_in_the_view_is_noted() -> None:
+    [said] = checks_ways.within(Case("/home/view", AGENT, True, WAYS))
+    assert said.status is Status.NOTE and "/home/view/in it (ext4)" in said.detail
+    assert checks_ways.within(Case("/home/second", AGENT, True, WAYS)) == []
+
+
+def test_a_source_that_root_cannot_find_is_a_finding() -> None:
+    def said(is_root: bool) -> list[Status]:
+        results = checks_share.check(Case(OTHER.path, AGENT, is_root, (OTHER,)))
+        return [r.status for r in results if r.title == "the guard's source is out of reach"]
+
+    assert said(True) == [Status.FINDING] and said(False) == [Status.NOTE]
 
 
 # -------------------------------------------------------------------------------- the share
 
 
 def test_every_share_and_the_guards_source_are_tried() -> None:
-    assert checks_share.raw_paths(TABLE, "/src") == {"/mnt/my share", "/srv/v", "/src"}
+    assert checks_share.raw_paths(TABLE, ("/src",)) == {"/mnt/my share", "/srv/v", "/src"}
     assert checks_share.tags_of(TABLE, {"spare": "9p"}) == {
         "spare": "9p",
         "projects": "9p",
@@ -171,6 +249,30 @@ def test_sudo_rules_are_read_as_sudo_means_them(
     assert checks_rights.parse_sudo(SUDO + rules) == (free, asked)
 
 
+def test_defaults_that_ask_for_no_password_are_read() -> None:
+    rules = "    (root) /bin/a, PASSWD: /bin/b\n"
+    free = SUDO.replace("env_reset", "env_reset, !authenticate")
+    assert checks_rights.parse_sudo(free + rules) == (["/bin/a"], ["/bin/b"])
+    kept = SUDO.replace("env_reset", "authenticate")
+    assert checks_rights.parse_sudo(kept + rules) == ([], ["/bin/a", "/bin/b"])
+
+
+def test_sudo_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks_rights, "SUDO_SECONDS", 0.1)
+    with pytest.raises(TimeoutError):
+        checks_rights._run(["sleep", "5"])
+
+    def lost(*_: object, **__: object) -> None:
+        raise Lost("no answer in time")
+
+    monkeypatch.setattr(checks_rights.probes, "apart", lost)
+    monkeypatch.setattr(checks_rights.shutil, "which", lambda *_, **__: "/usr/bin/sudo")
+    said = checks_rights._sudo(AGENT, System())
+    assert said.status is Status.FINDING and "could not be checked" in said.detail
+    said = checks_rights._files(AGENT, System(), ())
+    assert said.status is Status.FINDING and "could not be checked" in said.detail
+
+
 def test_sudo_without_a_password_is_a_finding_and_with_one_a_note() -> None:
     judge = checks_rights.judge_sudo
     assert judge("agent", True, "").status is Status.FINDING
@@ -195,6 +297,11 @@ def test_no_listing_of_sudo_ends_the_doctor(text: str) -> None:
         ("permit nopass keepenv :dev", Status.FINDING),
         ("permit nopass setenv { A=b C } agent as root", Status.FINDING),
         ("permit nopass agent as root cmd /bin/a", Status.FINDING),
+        ("permit nopass 1000 as root", Status.FINDING),
+        ("permit nopass agent as 0", Status.FINDING),
+        ("permit nopass :2000", Status.FINDING),
+        ("permit nopass 1001", Status.OK),
+        ("permit nopass agent as 33", Status.OK),
         ("permit nopass agent as www", Status.OK),
         ("permit nopass other", Status.OK),
         ("permit nopass :other", Status.OK),
@@ -206,10 +313,11 @@ def test_no_listing_of_sudo_ends_the_doctor(text: str) -> None:
     ],
 )
 def test_doas_rules_are_read_as_doas_means_them(text: str, status: Status) -> None:
-    assert checks_rights.judge_doas("agent", frozenset({"agent", "dev"}), text).status is status
+    groups = frozenset({"agent", "dev", "2000"})
+    assert checks_rights.judge_doas("agent", groups, text, 1000).status is status
 
 
-@pytest.mark.parametrize("group", ["docker", "lxd", "incus", "libvirt", "disk"])
+@pytest.mark.parametrize("group", ["docker", "lxd", "incus", "libvirt", "disk", "kmem"])
 def test_a_group_that_gives_root_is_a_finding(group: str) -> None:
     said = checks_rights.judge_groups(AGENT, ["agent", group])
     assert said.status is Status.FINDING and group in said.detail and group in said.hint
@@ -217,7 +325,7 @@ def test_a_group_that_gives_root_is_a_finding(group: str) -> None:
 
 def test_groups_that_give_nothing_are_not_findings() -> None:
     assert checks_rights.judge_groups(AGENT, ["agent", "kvm", "audio"]).status is Status.OK
-    for group in ("sudo", "wheel", "admin", "adm"):
+    for group in ("sudo", "wheel", "admin", "adm", "staff", "podman"):
         assert checks_rights.judge_groups(AGENT, ["agent", group]).status is Status.NOTE
 
 

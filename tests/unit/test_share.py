@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gitguardfs.errors import UserError
+from gitguardfs import program
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.gitguard import main
 from gitguardfs.host import share
 from gitguardfs.host.spec import Guard, Host, ShareSpec, Target, Transport, existing_directory
-from gitguardfs.render import share_json, share_text
+from gitguardfs.render import hostguard, share_json, share_text
 
 USER = Host(uid=1000, gid=100, group="users", runtime="/run/user/1000")
 ROOT = Host(uid=0, gid=0, group="root", runtime="/run")
@@ -184,6 +187,91 @@ def test_options_of_a_machine_are_refused_where_qemu_is_not_started(
         gitguard_share(tmp_path, "--for", target, *option)
 
 
+def test_an_empty_disk_is_refused_and_not_taken_for_the_default(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="empty"):
+        gitguard_share(tmp_path, "--disk", "")
+
+
+def test_a_wrong_option_is_answered_with_the_help_of_the_subcommand(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gitguard", "share", ".", "--bogus"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    said = capsys.readouterr().err
+    assert left.value.code == 1
+    assert said.startswith("gitguard share: ") and "(see gitguard share --help)" in said
+
+
+def test_the_command_line_of_this_gitguardfs_takes_nothing_from_the_working_directory(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "gitguardfs").mkdir()
+    for name in ("gitguardfs/__init__.py", "gitguardfs/cli.py", "click.py", "sitecustomize.py"):
+        (tmp_path / name).write_text("raise SystemExit('taken')\n")
+    done = subprocess.run(
+        program.command("--version"), cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.stdout.startswith("gitguardfs "), done.stderr
+
+
+def test_the_command_line_keeps_a_path_with_quotes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = '/srv/it\'s "here" \\n'
+    monkeypatch.setattr(program, "HOLDER", holder)
+    interpreter, isolated, _, code, *rest = program.command("a b", "c")
+    assert (interpreter, isolated, rest) == (sys.executable, "-I", ["a b", "c"])
+    path: list[str] = []
+    exec(code.partition("from gitguardfs")[0].replace("sys.path", "path"), {"path": path})
+    assert path == [holder]
+
+
+def start(tmp_path: Path) -> None:
+    host = Host(uid=os.geteuid(), gid=os.getegid(), group="g", runtime=str(tmp_path))
+    share._start(made(str(tmp_path / "p"), "t", guard=Guard.HOST, host=host))
+
+
+def test_a_guard_that_did_not_come_up_is_not_called_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "command", lambda *arguments: ["true"])
+    with pytest.raises(UserError, match="not started") as refusal:
+        start(tmp_path)
+    assert refusal.value.code == Exit.MOUNT
+
+
+def test_the_directory_of_the_views_is_closed_also_if_it_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "command", lambda *arguments: ["false"])
+    (tmp_path / "gitguardfs").mkdir(mode=0o755)
+    (tmp_path / "gitguardfs").chmod(0o755)
+    with pytest.raises(UserError):
+        start(tmp_path)
+    assert S_IMODE((tmp_path / "gitguardfs").stat().st_mode) == 0o700
+    (tmp_path / "gitguardfs/t").rmdir()
+    (tmp_path / "gitguardfs").rmdir()
+    (tmp_path / "gitguardfs").symlink_to("/tmp")
+    with pytest.raises(UserError, match="move it away"):
+        start(tmp_path)
+
+
+def test_the_printed_commands_close_a_directory_that_is_there(tmp_path: Path) -> None:
+    parent = tmp_path / "it's/gitguardfs"
+    parent.mkdir(parents=True)
+    parent.chmod(0o755)
+    host = Host(uid=1, gid=1, group="g", runtime=str(parent.parent))
+    *make, _ = hostguard.start(made(guard=Guard.HOST, tag="t", host=host))
+    for _ in range(2):
+        for words in make:
+            subprocess.run(words, check=True)
+    assert S_IMODE(parent.stat().st_mode) == 0o700 and (parent / "t").is_dir()
+
+
+def test_without_working_kvm_one_is_told_what_to_leave_out() -> None:
+    assert "leave -accel kvm out" in share_text.render(made(), running=False)
+
+
 def test_run_without_a_guard_on_the_host_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--guard host"):
         gitguard_share(tmp_path, "--run")
@@ -200,7 +288,7 @@ def test_a_mistake_is_one_line_and_exit_code_1(tmp_path: Path, arguments: list[s
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr.count("\n") == 1 and done.stderr.startswith("gitguard: ")
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("gitguard")
 
 
 # What is printed

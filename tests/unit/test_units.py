@@ -307,3 +307,28 @@ def test_no_text_breaks_out_of_its_line(text: str) -> None:
         assert len(lines) == 3
         for line in (line for unit in files.values() for line in unit.split("\n")):
             assert re.match(r"#|\[|[A-Z]\w+=|$", line)
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_somebody_elses_file_is_not_overwritten(tmp_path: Path, style: str) -> None:
+    out = ("--output", str(tmp_path), "--style", style)
+    name = "gitguardfs.fstab" if style == "fstab" else "mnt-projects.mount"
+    theirs = tmp_path / name
+    theirs.write_text("[Mount]\nWhat=/dev/vdb\n")
+    assert "was not written by gitguardfs" in said(units(*out))
+    assert os.listdir(tmp_path) == [name]
+    assert theirs.read_text() == "[Mount]\nWhat=/dev/vdb\n"
+    assert units(*out, "--check").return_value == 1
+    theirs.unlink()
+    assert units(*out).return_value == 0
+    assert units(*out, "-o", "git=hide").return_value == 0  # ours may change
+
+
+@given(NAME)
+def test_options_are_read_back_from_the_units(text: str) -> None:
+    try:
+        wanted = spec(options=(f"deny=x{text}",))
+    except UserError:
+        return
+    found = {name: unit.encode() for name, unit in systemd.files(wanted).items()}
+    assert systemd.options(found) == {wanted.map_mount: ",".join(wanted.guard_options)}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from gitguardfs.errors import UserError
 from gitguardfs.guest import facts, plan, removal, vm_mount
 from gitguardfs.guest.facts import Facts, System, Tags, Way
 from gitguardfs.guest.plan import Request
-from gitguardfs.guest.steps import Make, MountShare, Runner, Step, Undo
+from gitguardfs.guest.steps import Make, MountShare, Runner, Step, StopGuard, Undo
 from gitguardfs.mounts import Mount
 from gitguardfs.render import fstab, systemd
 
@@ -282,7 +284,7 @@ def test_the_view_goes_before_the_share_and_the_share_before_its_entries(style: 
     look = installed(style)
     found = removal.find(look, "projects", None, None)
     assert found is not None
-    said = [step.describe() for step in removal.remove_steps(SYSTEM, look, found)]
+    said = [step.describe() for step in removal.remove_steps(SYSTEM, look, found, PROGRAM)]
     assert said[:2] == [f"umount {VIEW}", f"umount -- {RAW}"]
     assert said[-1] == f"rmdir {RAW}"
     assert ("write /etc/fstab" in said) == (style == "fstab")
@@ -390,3 +392,117 @@ def test_a_view_in_nobodys_home_needs_a_user() -> None:
     assert facts.target_user("/srv/projects", "root") == (0, 0)
     with pytest.raises(UserError, match="no such user"):
         facts.target_user("/srv/projects", "nobody-of-that-name")
+
+
+def test_a_signal_waits_for_the_step_and_then_undoes_it_too() -> None:
+    log: list[str] = []
+
+    class Interrupted(Recorded):
+        def do(self) -> Undo | None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.05)
+            return super().do()
+
+    def leave(number: int, frame: object) -> None:
+        raise UserError("ended")
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        with pytest.raises(UserError, match="ended"):
+            Runner(log.append).run([Interrupted("a", log), Recorded("b", log)])
+        assert signal.getsignal(signal.SIGTERM) is leave
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert log == ["a", "a", "-a", "undone: a"]  # said, done, undone, said
+
+
+# ----------------------------------------------------------------------------------- running
+
+WANTED = ("map=501/1000:@20/@1000", "seal")
+
+
+def guarded(told: Sequence[str] | None, *, sealed: bool = True) -> Facts:
+    """What there is when a guard runs whose daemon was told something."""
+    found = [mounted("9p", RAW, "projects"), mounted("fuse.gitguardfs", VIEW, RAW)]
+    if sealed:
+        found.append(mounted("tmpfs", RAW, "gitguardfs-seal"))
+    return Facts(mounts=tuple(found), running={} if told is None else {VIEW: tuple(told)})
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        WANTED,
+        ("rw", "map=501/1000:@20/@1000", "x-gitguardfs", "_netdev", f"mountpoint={VIEW}", "seal"),
+        ("map=501/1000", "map=@20/@1000", "git=deny", "cache_timeout=1", "foreground"),
+    ],
+)
+def test_a_guard_that_does_what_is_asked_for_is_left_alone(told: Sequence[str]) -> None:
+    assert guard_plan(guarded(told), request(style="none")) == []
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        guarded(None),
+        guarded(WANTED, sealed=False),
+        guarded((*WANTED, "git=off")),
+        guarded((*WANTED, "deny=x")),
+        guarded(("map=501/1000:@20/@1000", "no-seal")),
+        guarded(("map=501/1000:@20/@1001", "seal")),
+        guarded((*WANTED, "bogus")),
+    ],
+)
+def test_a_guard_that_does_something_else_is_started_anew(look: Facts) -> None:
+    stop, start = guard_plan(look, request(style="none"))
+    assert stop == f"umount {VIEW}"
+    assert start.startswith(PROGRAM[0])
+
+
+def test_a_stopped_guard_is_brought_back_as_it_was_and_never_by_mount() -> None:
+    look = guarded((*WANTED, "deny=a,b", "foreground"))
+    look = replace(look, fstab=installed("fstab").fstab)
+    step = plan.stop(SYSTEM, look, RAW, VIEW, PROGRAM)
+    assert isinstance(step, StopGuard)
+    options = r"map=501/1000:@20/@1000,seal,deny=a\,b"
+    assert step.restart == ((*PROGRAM, "-o", options, "--", RAW, VIEW),)
+
+
+@pytest.mark.parametrize(
+    ("before", "options", "gone"),
+    [
+        ((*WANTED, "deny=.env", "git=hide"), (), ["deny=.env", "git=hide"]),
+        ((*WANTED, "deny=.env", "git=hide"), ("deny=.env", "git=off"), ["git=hide"]),
+        ((*WANTED, "deny=.env"), ("deny=.env", "deny=x"), []),
+        (("map=1:2", "no-seal", "rw", "x-gitguardfs", "git=deny"), (), []),
+        ((*WANTED, "audit-log=/a", "ro", "noatime"), (), ["audit-log=/a", "ro", "noatime"]),
+    ],
+)
+def test_options_that_were_there_before_and_are_not_given_again_are_named(
+    before: tuple[str, ...], options: tuple[str, ...], gone: list[str]
+) -> None:
+    spec = plan.with_owner(request(options=options), "9p", "501/1000:@20/@1000")
+    assert plan.dropped(guarded(before), spec) == gone
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_options_that_were_only_written_down_are_named_too(style: str) -> None:
+    old = plan.with_owner(request(options=("deny=a,b\\",)), "9p", "1:1")
+    units = {name: text.encode() for name, text in systemd.files(old).items()}
+    look = Facts(fstab=fstab.render(old).encode()) if style == "fstab" else Facts(units=units)
+    assert plan.dropped(look, plan.with_owner(request(), "9p", "1:1")) == ["deny=a,b\\"]
+
+
+def test_what_a_user_mounted_by_the_name_of_a_guard_is_not_taken_for_one() -> None:
+    look = replace(guarded(WANTED), foreign=frozenset([36]))
+    assert look.guards() == []
+    found = removal.find(look, None, None, None)
+    assert found is None
+    fake = replace(mounted("fuse.gitguardfs", VIEW, RAW), number=99)
+    with pytest.raises(UserError, match="not root's is mounted"):
+        guard_plan(Facts(mounts=(fake,), foreign=frozenset([99])), request())
+
+
+def test_a_glued_mount_point_is_not_a_place_called_m(monkeypatch: pytest.MonkeyPatch) -> None:
+    wish = asked(monkeypatch, "-l", "projects", f"-mm{VIEW}")
+    assert (wish.mount, wish.map_mount) == (None, VIEW)

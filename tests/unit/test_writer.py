@@ -128,3 +128,53 @@ def test_check_names_what_differs_and_writes_nothing(
     assert writer.check_or_write(changes, check=False) == 0
     again = [writer.planned(str(tmp_path / name), "text") for name in ("a", "b")]
     assert writer.check_or_write(again, check=True) == 0
+
+
+def test_the_first_original_is_what_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "fstab"
+    path.write_text("first\n")
+    for text in ("second\n", "third\n"):
+        writer.apply(writer.planned(str(path), text), backup=True)
+    assert (tmp_path / f"fstab{BACKUP_SUFFIX}").read_text() == "first\n"
+
+
+def test_a_symlink_of_roots_is_followed_and_stays(tmp_path: Path) -> None:
+    real, link = tmp_path / "real/fstab", tmp_path / "fstab"
+    real.parent.mkdir()
+    real.write_text("old\n")
+    link.symlink_to("real/fstab")
+    change = writer.planned(str(link), "new\n")
+    writer.apply(change, backup=True)
+    assert link.is_symlink() and real.read_text() == "new\n"
+    assert (tmp_path / f"fstab{BACKUP_SUFFIX}").read_text() == "old\n"
+    writer.revert(change)
+    assert link.is_symlink() and real.read_text() == "old\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_symlink_of_another_users_is_refused(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "fstab"
+    real.write_text("old\n")
+    link.symlink_to(real)
+    os.chown(link, 1000, 1000, follow_symlinks=False)
+    with pytest.raises(UserError, match="another user's"):
+        writer.apply(writer.planned(str(link), "new\n"))
+    assert link.is_symlink() and real.read_text() == "old\n"
+
+
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
+    link = tmp_path / "masked.service"
+    link.symlink_to("/dev/null")
+    with pytest.raises(UserError, match="not a file"):
+        writer.apply(writer.planned(str(link), "new\n"))
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_a_file_is_said_to_be_written_once_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = [writer.planned(str(tmp_path / name), "text") for name in ("a", "b")]
+    (tmp_path / "b").write_text("somebody else's")
+    with pytest.raises(UserError, match="changed by somebody else"):
+        writer.check_or_write(changes, check=False)
+    assert capsys.readouterr().out == f"{tmp_path}/a: written\n"

@@ -1,0 +1,100 @@
+"""Other mounts that show what a guard guards: bind mounts, bindfs, a second guard."""
+
+from __future__ import annotations
+
+import os
+
+from gitguardfs import mounts
+from gitguardfs.fuse import seal
+from gitguardfs.guest.checks import Case, Result, Seen, holding, note
+from gitguardfs.guest.checks_mount import find_daemons, sources_of
+
+
+def shown_at(root: str, path: str, wanted: str) -> str | None:
+    """Where ``root``, shown at ``path``, shows ``wanted`` or something in it; None if nowhere."""
+    if _inside(wanted, root):
+        return os.path.normpath(os.path.join(path, os.path.relpath(wanted, root)))
+    return path if _inside(root, wanted) else None
+
+
+def _inside(path: str, directory: str) -> bool:
+    return os.path.commonpath([path, directory]) == directory
+
+
+def by_device(table: tuple[Seen, ...], source: str) -> set[str]:
+    """Where else mounts of the same file system show ``source``; not what another one covers."""
+    unsealed = tuple(seen for seen in table if seen.mount.source != seal.NAME)
+    own = holding(unsealed, source)
+    if own is None:
+        return set()
+    wanted = shown_at(own.path, own.root, source)
+    found = set()
+    for seen in table:
+        if seen.mount.device != own.mount.device or wanted is None:
+            continue
+        path = shown_at(seen.root, seen.path, wanted)
+        if path not in (None, source) and holding(table, path) is seen:
+            found.add(path)
+    return found
+
+
+def by_fuse(
+    table: tuple[Seen, ...], source: str, backing: dict[int, tuple[str, ...]]
+) -> dict[str, Seen]:
+    """Where FUSE mounts show ``source``, and which; ``backing`` has the sources of each."""
+    found = {}
+    for seen in table:
+        for root in backing.get(seen.mount.number, ()):
+            path = shown_at(root, seen.path, source)
+            if path is not None and holding(table, path) is seen:
+                found[path] = seen
+    return found
+
+
+def backing_of(case: Case) -> dict[int, tuple[str, ...]]:
+    """What every FUSE mount but the one of the case shows, by the mount's number."""
+    return {
+        seen.mount.number: sources_of(seen, find_daemons(seen))
+        for seen in case.table
+        if seen.mount.fstype.startswith("fuse") and seen is not case.guard
+    }
+
+
+def raw(case: Case, sources: tuple[str, ...]) -> set[str]:
+    """Paths at which the guarded directory can be seen without this guard, or another."""
+    backing = backing_of(case)
+    found: set[str] = set()
+    for source in sources:
+        found |= by_device(case.table, source)
+        ways = by_fuse(case.table, source, backing)
+        found |= {path for path, seen in ways.items() if seen.mount.fstype != mounts.FSTYPE}
+    return found
+
+
+def other_guards(case: Case) -> list[str]:
+    """Mount points of other guards that show something of the same directory."""
+    if case.guard is None:
+        return []
+    backing = backing_of(case)
+    found = {
+        seen.path
+        for source in sources_of(case.guard, case.daemons)
+        for seen in by_fuse(case.table, source, backing).values()
+        if seen.mount.fstype == mounts.FSTYPE
+    }
+    return sorted(found - {case.mountpoint})
+
+
+def within(case: Case) -> list[Result]:
+    """A note about what is mounted inside of the view: the guard does not serve it."""
+    below = os.path.join(case.mountpoint, "")
+    found = [
+        f"{seen.path} ({seen.mount.fstype})"
+        for seen in case.table
+        if seen.path.startswith(below) and seen.mount.fstype != mounts.FSTYPE
+    ]
+    if case.guard is None or not found:
+        return []
+    title = f"nothing else is mounted in {case.mountpoint}"
+    hint = "unmount it, unless it is meant to be there"
+    return [note("guard.within", title, f"not guarded: {', '.join(found)}", hint)]

@@ -1,0 +1,156 @@
+"""What the guards that run really do: their mounts' owners, and their daemons' arguments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+
+from gitguardfs import mounts
+from gitguardfs.errors import UserError
+from gitguardfs.fuse.preflight import DEAD, FUSE_DEVICE
+from gitguardfs.mounts import Mount
+from gitguardfs.options import parse_maps, parse_o, read_arguments
+from gitguardfs.render import quote
+
+ROOT = b"user_id=0"
+"""In the options of a FUSE file system that root mounted; fusermount3 puts the caller's there."""
+_NOT_COMPARED = ("foreground", "debug", "mountpoint")
+_DEFAULTS: dict[str, object] = {
+    "git": "deny", "xattr": "none", "cache_timeout": 1.0, "seal": True, "read_only": False,
+}  # fmt: skip
+
+
+def foreign() -> frozenset[int]:
+    """The numbers of the FUSE mounts that are not root's, whatever they call themselves."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        lines = [line.rstrip(b"\n").partition(b" - ") for line in file]
+    found = set()
+    for left, _, right in lines:
+        kind, _source, options = right.split(b" ")[:3]
+        if kind.startswith(b"fuse") and ROOT not in options.split(b","):
+            found.add(int(left.split(b" ")[0]))
+    return frozenset(found)
+
+
+def guards() -> list[Mount]:
+    """Every gitguardfs of root's that is mounted."""
+    others = foreign()
+    return [m for m in mounts.listed() if m.fstype == mounts.FSTYPE and m.number not in others]
+
+
+def is_dead(path: bytes) -> bool:
+    """Whether the daemon of the guard at ``path`` is gone."""
+    try:
+        os.statvfs(path)
+    except OSError as error:
+        return error.errno in DEAD
+    return False
+
+
+def options_of(guard: Mount) -> tuple[str, ...] | None:
+    """The options that the daemon of a guard was started with, as ``-o`` has them, unquoted.
+
+    None if the daemon is not found. Only a process that root itself started is looked at: others
+    may call themselves what they like.
+    """
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError, ValueError):
+            devices = _devices(pid)
+            if not devices or not _is_roots(pid):
+                continue
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+            found = read_arguments(_arguments(words))
+            if found is None:
+                continue
+            places, options = found
+            minor = int(guard.device.partition(":")[2])
+            if minor in devices or (
+                # Before Linux 6.17 the kernel does not tell whose device it is.
+                devices == {None} and os.fsdecode(guard.path) in places[1:]
+            ):
+                return options
+    return None
+
+
+def _devices(pid: str) -> set[int | None]:
+    """The connections of a process's FUSE devices (proc(5), fdinfo)."""
+    found: set[int | None] = set()
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        if os.readlink(f"/proc/{pid}/fd/{number}") != FUSE_DEVICE:
+            continue
+        connection = None
+        with open(f"/proc/{pid}/fdinfo/{number}") as file:
+            for line in file:
+                if line.startswith("fuse_connection:"):
+                    connection = int(line.split()[1])
+        found.add(connection)
+    return found
+
+
+def _is_roots(pid: str) -> bool:
+    """Whether its real user is root: that of a set-user-id program is its caller."""
+    with open(f"/proc/{pid}/status") as file:
+        return any(line.split()[:2] == ["Uid:", "0"] for line in file)
+
+
+def _arguments(words: Sequence[str]) -> Sequence[str]:
+    """What follows the program, which Python runs as a file, a module or a text."""
+    for index, word in enumerate(words):
+        if word in ("-m", "-c"):
+            return words[index + 2 :]
+        if os.path.basename(word) in (mounts.SUBTYPE, f"mount.{mounts.FSTYPE}"):
+            return words[index + 1 :]
+    return words
+
+
+def meaning(options: Sequence[str]) -> dict[str, object]:
+    """What options come to, so that two spellings of the same compare equal. UserError."""
+    found = _DEFAULTS | parse_o([quote.mount_option(option) for option in options])
+    for name in _NOT_COMPARED:
+        found.pop(name, None)
+    found["cache_timeout"] = float(str(found["cache_timeout"]))
+    for name in ("deny", "protect", "hide", "kernel"):
+        values = found.get(name, [])
+        assert isinstance(values, list)
+        found[name] = frozenset(values)
+    maps = found.get("map")
+    found["map"] = parse_maps(maps) if isinstance(maps, list) else None
+    return found
+
+
+def are_alike(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether two lists of options come to the same."""
+    try:
+        return meaning(one) == meaning(other)
+    except (UserError, ValueError, KeyError):  # a user who is gone, a number that is none
+        return False
+
+
+def lost(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """What of ``before`` is not in force any more with ``after``; maps and seals left out."""
+    try:
+        kept = meaning(after)
+        gone = []
+        for option in before:
+            one = meaning([option])
+            for name in ("map", "seal"):
+                one[name] = kept.get(name)
+            if any(_adds(name, value) and not _holds(kept, name, value)
+                   for name, value in one.items()):  # fmt: skip
+                gone.append(option)
+    except (UserError, ValueError, KeyError):
+        return []
+    return gone
+
+
+def _adds(name: str, value: object) -> bool:
+    return value != _DEFAULTS.get(name, frozenset()) and name not in ("map", "seal")
+
+
+def _holds(kept: dict[str, object], name: str, value: object) -> bool:
+    here = kept.get(name)
+    if isinstance(value, frozenset):
+        return isinstance(here, frozenset) and value <= here
+    return here == value
