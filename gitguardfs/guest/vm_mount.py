@@ -6,7 +6,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +19,7 @@ from gitguardfs.guest.facts import ENVIRONMENT, Facts, System
 from gitguardfs.guest.plan import Request, Style
 from gitguardfs.guest.steps import Runner, Step, Write
 from gitguardfs.options import split_o
+from gitguardfs.program import command as this_gitguardfs
 from gitguardfs.render import quote
 from gitguardfs.render.guarded import GuardedShare, owner_map
 
@@ -180,11 +180,7 @@ def load_modules() -> None:
 def _program(system: System) -> tuple[str, ...]:
     """How gitguardfs is run: as it is installed, or as this very code."""
     installed = facts.guard_command(system)
-    if installed is not None:
-        return (installed,)
-    root = os.path.dirname(os.path.dirname(os.path.abspath(gitguardfs.__file__)))
-    code = f"import sys; sys.path.insert(0, {root!r}); from gitguardfs.cli import main; main()"
-    return (sys.executable, "-I", "-c", code)
+    return tuple(this_gitguardfs()) if installed is None else (installed,)
 
 
 def _request(system: System, look: Facts, wish: Wish, *, is_installed: bool) -> Request:
