@@ -19,6 +19,8 @@ ENTRIES = 50_000
 SECONDS = 5.0
 """How long a search may take: it is made once a mount."""
 SCRATCH = "gitguard-doctor-"
+REMOVAL_LIMIT = 20.0
+"""Seconds within which a scratch directory has to go."""
 DULL = frozenset({"node_modules", "__pycache__", ".venv", ".cache"})
 """Directories that are large and hold no repository."""
 
@@ -113,5 +115,9 @@ def make_scratch(directory: str) -> str:
 
 def remove_scratch(scratch: str) -> bool:
     """Remove it with all in it, following no symlink; returns whether it is gone."""
-    shutil.rmtree(scratch, ignore_errors=True)
+    # What an attack has started may be ending still, and make something meanwhile.
+    deadline = time.monotonic() + REMOVAL_LIMIT
+    while os.path.lexists(scratch) and time.monotonic() < deadline:
+        shutil.rmtree(scratch, ignore_errors=True)
+        time.sleep(0.01)
     return not os.path.lexists(scratch)
