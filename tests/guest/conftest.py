@@ -1,0 +1,93 @@
+"""One guest for the whole tier: it boots when the first test asks for it.
+
+The modules are numbered because they share that guest: what ends things comes last.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.guest.machine import Machine
+from tests.guest.setting_up import guard, install, mount_spares
+from tests.guest.sieges import CASES
+from tests.guest.world import GUARDS, PHASES, World, keep, phase, world
+
+PROGRAMS = ("qemu-system-x86_64", "qemu-img", "mmdebstrap", "mke2fs")
+HERE = str(Path(__file__).parent)
+
+_machines: list[Machine] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    reason = f"not installed: {', '.join(missing)}" if missing else ""
+    if os.geteuid() != 0:
+        reason = "needs root, to build an image and to share files of several owners"
+    for item in items:
+        if reason and str(item.path).startswith(HERE):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """A failed check shows the guest's last words and keeps its logs."""
+    report = yield
+    if report.failed:
+        for machine in _machines:
+            kept = keep(machine, machine.image.recipe.name)
+            report.sections.append((f"guest console ({kept})", machine.tail()))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if PHASES:
+        terminalreporter.section("guest: seconds of each phase")
+        for name, seconds in PHASES:
+            terminalreporter.line(f"{seconds:7.1f}  {name}")
+
+
+@pytest.fixture(scope="session")
+def booted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The host's shares and the guest, nothing installed in it yet."""
+    with world(tmp_path_factory.mktemp("guest")) as made:
+        _machines.append(made.machine)
+        try:
+            yield made
+        finally:
+            _machines.remove(made.machine)
+
+
+@pytest.fixture(scope="session")
+def installed(booted: World) -> World:
+    with phase("install.sh"):
+        install(booted.machine)
+    return booted
+
+
+@pytest.fixture(scope="session")
+def guarded(installed: World) -> World:
+    """Every share guarded as its user would have it, by vm-mount."""
+    with phase("vm-mount, four times"):
+        for each in GUARDS:
+            guard(installed.machine, each)
+    return installed
+
+
+@pytest.fixture(scope="session")
+def spares(guarded: World) -> World:
+    """A share of each transport is seen through mounts with every option that a test needs."""
+    with phase("more mounts"):
+        wanted = {attack.options for attack, _ in CASES} | {("--allow-suid",)}
+        mount_spares(guarded.machine, wanted)
+    return guarded
+
+
+@pytest.fixture
+def guest(guarded: World) -> Machine:
+    return guarded.machine

@@ -1,0 +1,228 @@
+"""Guest images made of the distribution's packages, kept by a hash of what they are made of.
+
+Two layers, since the first takes minutes and seldom changes: the packages as a tar archive, and
+the disk with our own files in it. Both are written beside their place and then renamed, below a
+lock, so that a run that is stopped leaves nothing half-made.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.guest import initrd
+
+CACHE = Path(os.environ.get("GITGUARDFS_TEST_CACHE", "/var/cache/gitguardfs-tests"))
+AGENT_FILE = Path(__file__).parent / "inside/agent.py"
+
+_BOOT = (
+    "linux-image-amd64", "systemd", "systemd-sysv", "udev", "dbus", "libpam-systemd", "login",
+    "passwd", "mount", "util-linux", "kmod", "procps", "findutils", "busybox-static",
+)  # fmt: skip
+_GITGUARDFS = ("fuse3", "python3", "python3-pyfuse3", "python3-trio", "python3-click")
+_TOOLS = (
+    "git", "gcc", "make", "libc6-dev", "sqlite3", "ripgrep", "python3-pip", "python3-venv",
+    "sudo", "attr",
+)  # fmt: skip
+
+_LEFT_OUT = (
+    "usr/share/man", "usr/share/doc", "usr/share/locale", "usr/share/info",
+    *(f"{lib}/modules/*/kernel/{part}" for lib in ("lib", "usr/lib") for part in (
+        "sound", "drivers/gpu", "drivers/media", "drivers/net/wireless", "drivers/infiniband",
+        "drivers/staging", "drivers/iio", "drivers/scsi", "drivers/net/ethernet", "drivers/usb",
+        "drivers/hwmon", "drivers/input", "drivers/hid", "drivers/video", "drivers/bluetooth",
+    )),
+)  # fmt: skip
+"""What no guest of ours reads; it halves the time that the packages take to unpack."""
+
+MASKED = (
+    "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer",
+    "e2scrub_reap.service", "fstrim.timer", "ldconfig.service", "systemd-hwdb-update.service",
+    "systemd-journal-catalog-update.service", "systemd-firstboot.service", "getty@tty1.service",
+    "getty-static.service", "systemd-pcrphase.service", "systemd-pcrphase-sysinit.service",
+    "systemd-pcrmachine.service", "systemd-tpm2-setup.service", "systemd-random-seed.service",
+    "systemd-tpm2-setup-early.service", "systemd-journal-flush.service",
+    "systemd-networkd.service", "systemd-networkd.socket", "systemd-binfmt.service",
+    "proc-sys-fs-binfmt_misc.automount", "sys-kernel-debug.mount", "sys-kernel-tracing.mount",
+    "dev-hugepages.mount", "dev-mqueue.mount", "systemd-ask-password-console.path",
+    "systemd-ask-password-wall.path", "systemd-update-utmp.service",
+)  # fmt: skip
+"""Units that cost time under emulation and have nothing to do with mounts."""
+
+AGENT_UNIT = """[Unit]
+Description=Runs commands for the tests
+DefaultDependencies=no
+# Neither waits for anything nor ends before the machine does: tests look at both ends of a boot.
+
+[Service]
+ExecStart=/usr/bin/python3 -I /usr/local/lib/gitguardfs-test-agent.py
+Restart=always
+StandardOutput=journal+console
+KillMode=process
+
+[Install]
+WantedBy=sysinit.target
+"""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One guest system."""
+
+    name: str
+    suite: str
+    packages: tuple[str, ...]
+    disk_mib: int = 3072
+
+
+DEBIAN_13 = Recipe("debian13", "trixie", (*_BOOT, *_GITGUARDFS, *_TOOLS, "python3-rich"))
+DEBIAN_12 = Recipe("debian12", "bookworm", (*_BOOT, *_GITGUARDFS, "git"), disk_mib=2048)
+
+
+@dataclass(frozen=True)
+class Image:
+    """What QEMU boots; ``disk`` is never written to."""
+
+    recipe: Recipe
+    kernel: Path
+    initrd: Path
+    disk: Path
+
+
+def obtain(recipe: Recipe) -> Image:
+    """The image, from the cache or newly built. Raises CalledProcessError with the tool's word."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    packages = _hash(recipe.suite, *sorted(recipe.packages), *_LEFT_OUT)
+    layer = _hash(packages, str(recipe.disk_mib), *(text for _, text in _files()), *MASKED,
+                  Path(initrd.__file__).read_text(), _PREPARE_VERSION)  # fmt: skip
+    archive = CACHE / f"{recipe.name}-{packages}.tar"
+    place = CACHE / f"{recipe.name}-{layer}"
+    image = Image(recipe, place / "vmlinuz", place / "initrd", place / "disk.img")
+    with _locked():
+        if not archive.exists():
+            _build_archive(recipe, archive)
+        if not place.exists():
+            _build_disk(recipe, archive, place)
+        for old in CACHE.glob(f"{recipe.name}-*"):
+            if old not in (archive, place):
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
+    return image
+
+
+def overlay(image: Image, path: Path) -> None:
+    """A disk at ``path`` that starts as the image's and keeps what is written to itself."""
+    subprocess.run(
+        ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", image.disk, path],
+        check=True,
+    )
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    with open(CACHE / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _say(text: str) -> None:
+    print(f"[guest image] {text}", file=sys.__stderr__, flush=True)
+
+
+def _build_archive(recipe: Recipe, archive: Path) -> None:
+    started = time.monotonic()
+    _say(f"{recipe.name}: fetching and unpacking packages of {recipe.suite} (1-2 minutes) ...")
+    new = archive.with_suffix(".new.tar")
+    excludes = [f"--dpkgopt=path-exclude=/{path}/*" for path in _LEFT_OUT]
+    _run(
+        ["mmdebstrap", "--quiet", "--variant=minbase", *excludes,
+         f"--include={','.join(recipe.packages)}", recipe.suite, str(new)],
+        # Its initrd is not used and takes half a minute to make (initramfs-tools(7)).
+        env={**os.environ, "INITRD": "No"},
+    )  # fmt: skip
+    new.rename(archive)
+    _say(f"{recipe.name}: packages are there after {time.monotonic() - started:.0f} s")
+
+
+def _build_disk(recipe: Recipe, archive: Path, place: Path) -> None:
+    started = time.monotonic()
+    _say(f"{recipe.name}: making the disk ...")
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=CACHE) as work:
+        root, new = Path(work, "root"), Path(work, "image")
+        root.mkdir()
+        new.mkdir()
+        _run(["tar", "-xpf", str(archive), "-C", str(root)])
+        _prepare(root)
+        (kernel,) = (root / "boot").glob("vmlinuz-*")
+        shutil.copy(kernel, new / "vmlinuz")
+        (new / "initrd").write_bytes(initrd.render(root))
+        with open(new / "disk.img", "wb") as disk:
+            disk.truncate(recipe.disk_mib << 20)
+        _run(["mke2fs", "-q", "-t", "ext4", "-O", "^metadata_csum", "-d", str(root),
+              str(new / "disk.img")])  # fmt: skip
+        new.rename(place)
+    _say(f"{recipe.name}: the disk is there after {time.monotonic() - started:.0f} s")
+
+
+_PREPARE_VERSION = "1"
+"""To be raised when ``_prepare`` does something else to the same files."""
+
+
+def _files() -> list[tuple[str, str]]:
+    """Our own files, by their path in the guest."""
+    return [
+        ("usr/local/lib/gitguardfs-test-agent.py", AGENT_FILE.read_text()),
+        ("etc/systemd/system/gitguardfs-test-agent.service", AGENT_UNIT),
+        ("etc/hostname", "guest\n"),
+        ("etc/hosts", "127.0.0.1 localhost guest\n"),
+        ("etc/fstab", "# <what> <where> <type> <options> <dump> <pass>\n"),
+        ("etc/machine-id", "0123456789abcdef0123456789abcdef\n"),
+        ("etc/modules-load.d/shares.conf", "9pnet_virtio\n9p\nvirtiofs\nfuse\n"),
+        ("etc/systemd/system.conf.d/tests.conf", "[Manager]\nDefaultTimeoutStopSec=20s\n"),
+    ]
+
+
+def _prepare(root: Path) -> None:
+    for name, text in _files():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.write_text(text)
+    units = root / "etc/systemd/system"
+    wants = units / "sysinit.target.wants"
+    wants.mkdir(exist_ok=True)
+    (wants / "gitguardfs-test-agent.service").symlink_to("../gitguardfs-test-agent.service")
+    for unit in MASKED:
+        (units / unit).unlink(missing_ok=True)
+        (units / unit).symlink_to("/dev/null")
+    with open(root / "etc/passwd", "a") as passwd:
+        passwd.write("agent:x:1000:1000:Agent:/home/agent:/bin/bash\n")
+    with open(root / "etc/group", "a") as group:
+        group.write("agent:x:1000:\n")
+    with open(root / "etc/shadow", "a") as shadow:
+        shadow.write("agent:*:20000:0:99999:7:::\n")
+    home = root / "home/agent"
+    home.mkdir(mode=0o755)
+    os.chown(home, 1000, 1000)
+    # systemd compares these with /usr to find out whether it has just been installed.
+    for name in ("etc/.updated", "var/.updated"):
+        (root / name).touch()
+
+
+def _run(command: list[str], env: dict[str, str] | None = None) -> None:
+    done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace")
+    if done.returncode != 0:
+        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr[-2000:]}")

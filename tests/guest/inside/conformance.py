@@ -1,0 +1,46 @@
+"""Runs the conformance checks below a directory; one line of JSON for each check."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+from tests.conformance import all_checks
+
+HANG_LIMIT = 90
+"""Seconds after which a check is given up."""
+
+
+def _give_up(*_: object) -> None:
+    raise AssertionError(f"hung for {HANG_LIMIT} seconds")
+
+
+def main(directory: str, names: list[str]) -> None:
+    signal.signal(signal.SIGALRM, _give_up)
+    for name, check in all_checks().items():
+        if names and name not in names:
+            continue
+        started = time.monotonic()
+        work = tempfile.mkdtemp(prefix="check-", dir=directory)
+        os.chmod(work, 0o777)
+        signal.alarm(HANG_LIMIT)
+        try:
+            check(work)
+            text = ""
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+        finally:
+            signal.alarm(0)
+            os.chdir("/")
+            shutil.rmtree(work, ignore_errors=True)
+        seconds = round(time.monotonic() - started, 2)
+        print(json.dumps({"name": name, "failed": text, "seconds": seconds}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,112 @@
+"""Attacks that need more than one call at a time; the result is JSON on stdout.
+
+``python -m tests.guest.inside.races VIEW SECOND ROUNDS TRANSPORT``: P3, two processes that
+assemble a repository from its two ends, the second through another view of the same share; S2, a
+directory that the second view replaces by a symlink to ``.git`` while the first is in it; and
+the spellings of names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from tests.support import attacks_planting
+from tests.support.attacks_planting import FOLDED, race
+from tests.support.repos import SECRET
+from tests.support.siege import act
+
+
+def in_two_steps(directory: Path, name: str, spare: Path) -> None:
+    """What an exchange of a prepared file with a directory does, without exchanging."""
+    (directory / name).rmdir()
+    (spare / "file").rename(directory / name)
+
+
+def swap(view: Path, second: Path, rounds: int) -> int:
+    """How often the secret was read."""
+    leaks = 0
+    for number in range(rounds):
+        spot = view / f"swap{number}"
+        spot.mkdir()
+        (spot / "config").write_text("own")
+        os.chdir(spot)
+        (second / f"swap{number}").rename(second / f"gone{number}")
+        (second / f"swap{number}").symlink_to(".git")
+        for path in ("config", f"../swap{number}/config", str(spot / "config")):
+            with suppress(OSError):
+                leaks += SECRET in Path(path).read_text()
+        os.chdir("/")
+    return leaks
+
+
+def folded(view: Path) -> list[str]:
+    """Pairs of names that could be made although a host that folds case sees HEAD and refs."""
+    made = []
+    for number, (head, other) in enumerate(FOLDED):
+        spot = view / f"folded{number}"
+        spot.mkdir()
+        (spot / head).write_text("ref: refs/heads/main\n")
+        try:
+            (spot / other).mkdir()
+            made.append(f"{head!r} {other!r}")
+        except PermissionError:
+            pass
+    return made
+
+
+NAMES = (
+    ".git", ".GIT", ".Git", ".git.", ".git ", ".git . .", "git~1", "GIT~1", ".git:x",
+    ".git::$INDEX_ALLOCATION", ".git\\config", "foo\\.git", ".g\u200cit", ".gi\u200dt",
+    "\ufeff.git", ".git\u202e", ".g\u00adit", ".gi\u034ft", ".g\ufe0fit",
+)  # fmt: skip
+ORDINARY = (
+    ".gitignore", ".gitattributes", ".gitmodules", ".github", ".git2", ".git_", ".git.x", "git",
+    "repo.git", "git.", "git~2", "git~10", "..git", ".gi t", " .git", "foo\\.gitx", ".g\u0131t",
+)  # fmt: skip
+
+
+def names(view: Path) -> list[str]:
+    """What is wrong with how names are taken."""
+    wrong = []
+    for expected, table in ((False, NAMES), (True, ORDINARY)):
+        for name in table:
+            for make in (Path.mkdir, Path.touch):
+                path = view / name
+                try:
+                    make(path)
+                    made = True
+                except PermissionError:
+                    made = False
+                if made != expected:
+                    wrong.append(f"{make.__name__} {name!r}: {'made' if made else 'refused'}")
+                if made:
+                    os.rmdir(path) if path.is_dir() else os.unlink(path)
+    return wrong
+
+
+def main(view: str, second: str, rounds: str, transport: str) -> None:
+    if transport == "9p":  # has no renames with flags
+        attacks_planting._exchange_prepared = in_two_steps
+    here, there, count = Path(view), Path(second), int(rounds)
+    (only_head, only_other, both) = act("agent", race, here, there, count)
+    print(
+        json.dumps(
+            {
+                "heads": only_head,
+                "others": only_other,
+                "both": both,
+                "leaks": act("agent", swap, here, there, count),
+                "folded": act("agent", folded, here),
+                "names": act("agent", names, here / "src"),
+                "names as root": act("root", names, here / "src"),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,72 @@
+"""How a user installs the project in the guest and guards a share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.guest.channel import Done
+from tests.guest.machine import Machine
+from tests.guest.world import CHECKOUT, TRANSPORTS, Guard, spare
+
+AGENT = 1000
+MAP = "501/1000:@20/@1000"
+
+BY_HAND_LINES = """\
+projects /mnt/projects 9p trans=virtio,version=9p2000.L,msize=262144,access=0,_netdev,nofail 0 0
+/mnt/projects /home/user/projects fuse.gitguardfs \
+map=501/1000:@20/@1000,x-systemd.requires=/mnt/projects,_netdev,nofail,auto 0 0
+"""
+"""fstab as users of bindfs write it; only the Mac's ids are other than in the documents."""
+
+
+def install(machine: Machine) -> Done:
+    """Install from the checkout, as its documents say. The packages are there already."""
+    return machine.run("./guest-setup/install.sh", cwd=CHECKOUT, timeout=180).ok()
+
+
+def vm_mount(guard: Guard, *more: str) -> list[str]:
+    return ["vm-mount", "--label", guard.tag, "--mount", guard.raw, "--map-mount", guard.view,
+            "--type", guard.transport, "--style", guard.style, "-y", *more]  # fmt: skip
+
+
+def guard(machine: Machine, guard: Guard) -> Done:
+    """Guard a share by the one command that a user needs."""
+    machine.sh("install -d -m 0700 /mnt/raw")
+    return machine.run(vm_mount(guard), timeout=120).ok()
+
+
+def guard_by_hand(machine: Machine) -> None:
+    """Enter a share and its guard into fstab, and mount them."""
+    machine.sh("mkdir -p /mnt/projects /home/user/projects && chown 1000:1000 /home/user/projects")
+    machine.run("cat >>/etc/fstab", stdin=BY_HAND_LINES).ok()
+    machine.sh("systemctl daemon-reload && mount /mnt/projects && mount /home/user/projects")
+
+
+def mounted(machine: Machine, path: str) -> list[str]:
+    """Types of all mounts on exactly this path, the topmost last."""
+    found = machine.run(["findmnt", "-rn", "-o", "FSTYPE", "--mountpoint", path])
+    return found.stdout.split()
+
+
+def spare_view(transport: str, *options: str) -> str:
+    """Where the spare share is seen through a mount with these options."""
+    return f"/srv/{transport}{''.join(options)}"
+
+
+def mount_spares(machine: Machine, wanted: Iterable[tuple[str, ...]]) -> None:
+    """Guard the spare share of each transport with each set of options, side by side."""
+    wanted = sorted(wanted)
+    for transport in TRANSPORTS:
+        raw = f"/mnt/raw/{spare(transport)}"
+        machine.sh(f"mkdir -p {raw} && mount -t {transport} {spare(transport)} {raw}")
+    # A start takes seconds under emulation.
+    starting = [
+        machine.channel.start(
+            f"mkdir -p {spare_view(transport, *options)} && gitguardfs --no-seal --map {MAP} "
+            f"/mnt/raw/{spare(transport)} {spare_view(transport, *options)} {' '.join(options)}",
+        )
+        for transport in TRANSPORTS
+        for options in wanted
+    ]
+    for each in starting:
+        machine.channel.finish("a mount of a spare share", each, 60).ok()

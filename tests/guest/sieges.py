@@ -1,0 +1,120 @@
+"""Attacks in the guest, prepared and judged on the host.
+
+Each attack gets a copy of the project of its own, made on the host before and looked at on the
+host afterwards, natively: in the guest nothing runs but the attack itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.guest.inside.siege import TABLE
+from tests.guest.machine import Machine
+from tests.guest.world import TESTS
+from tests.support.attacks import Attack
+from tests.support.repos import (
+    Recorded,
+    as_host,
+    copy_project,
+    differences,
+    git,
+    make_project,
+    metadata,
+)
+
+LIMIT = 400.0
+"""Seconds for all attacks over one transport."""
+
+CASES: tuple[tuple[Attack, str], ...] = tuple(
+    (attack, actor) for attack in TABLE for actor in attack.actors
+)
+
+UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP)
+"""What a share answers to a call that it does not have at all, before any guard is asked."""
+
+
+@dataclass
+class Job:
+    """One attack by one actor on one copy of the project."""
+
+    attack: Attack
+    actor: str
+    project: Path
+    """On the host, below any guard."""
+    mark: Path
+    """The file that the command makes, should git on the host run it."""
+    before: dict[str, Recorded]
+    result: dict[str, Any] | None = None
+
+
+class Siege:
+    """All given cases on one share."""
+
+    def __init__(self, share: Path, cases: Iterable[tuple[Attack, str]]) -> None:
+        self.place = share / "siege"
+        self.jobs: dict[str, Job] = {}
+        with as_host():
+            self.place.mkdir()
+            (self.place / "marks").mkdir()
+        (self.place / "marks").chmod(0o777)
+        original = self.place / "original"
+        make_project(original)
+        for number, (attack, actor) in enumerate(cases):
+            project = copy_project(original, self.place / str(number))
+            mark = self.place / f"marks/{number}"
+            job = Job(attack, actor, project, mark, metadata(project))
+            self.jobs[f"{attack.id}-{actor}"] = job
+
+    def start(self, machine: Machine, view_of: Callable[[Attack], str]) -> Future[dict[str, Any]]:
+        """Let the guest carry out everything; ``view_of`` says where it sees the share's root."""
+        jobs = [
+            {
+                "id": name,
+                "attack": TABLE.index(job.attack),
+                "actor": job.actor,
+                "view": f"{view_of(job.attack)}/siege/{job.project.name}",
+                "command": f"touch {job.mark}",
+            }
+            for name, job in self.jobs.items()
+        ]
+        command = ["python3", "-m", "tests.guest.inside.siege"]
+        return machine.channel.start(command, cwd=TESTS, stdin=json.dumps(jobs), timeout=LIMIT)
+
+    def take(self, machine: Machine, answer: Future[dict[str, Any]]) -> None:
+        done = machine.channel.finish("the siege", answer, LIMIT)
+        for line in done.stdout.splitlines():
+            result = json.loads(line)
+            self.jobs[result["id"]].result = result
+        assert done.rc == 0, f"{done.rc}: {done.stderr[-3000:]}"
+
+    def check(self, name: str, also: Iterable[int] = ()) -> None:
+        """The attack was refused for the right reason, and the host notices nothing of it."""
+        job = self.jobs[name]
+        result = job.result
+        assert result is not None, f"{name}: the guest did not get that far"
+        changed = differences(job.before, metadata(job.project))
+        assert not changed, f"{name}: {changed}; {result['text']}"
+        if job.attack.runs is not None and (job.project / job.attack.runs).is_dir():
+            git(job.project / job.attack.runs, "status")
+        assert not job.mark.exists(), f"{name}: git on the host ran the command"
+        allowed = {*job.attack.refused, *also}
+        if job.actor != "root":
+            allowed |= job.attack.early
+        found = result["errno"]
+        assert found in allowed, (
+            f"{name}: {errno.errorcode.get(found, found)}: {result['text']}, expected "
+            f"{sorted(errno.errorcode[number] for number in allowed)}"
+        )
+
+
+def carry_out(machine: Machine, sieges: Iterable[tuple[Siege, Callable[[Attack], str]]]) -> None:
+    """Several sieges at the same time; each comes with where the guest sees its share's root."""
+    running = [(siege, siege.start(machine, view_of)) for siege, view_of in sieges]
+    for siege, answer in running:
+        siege.take(machine, answer)

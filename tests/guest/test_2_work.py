@@ -1,0 +1,298 @@
+"""Everyday work in the guarded directory, and what the host sees of it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.guest.machine import Machine
+from tests.guest.setting_up import AGENT
+from tests.guest.world import GUARDS, Guard, World
+from tests.support.mounting import until
+from tests.support.repos import HOST_GID, HOST_UID, as_host, git
+
+EACH = pytest.mark.parametrize("each", GUARDS, ids=str)
+BOTH = pytest.mark.parametrize("each", [GUARDS[0], GUARDS[2]], ids=lambda each: each.transport)
+HOST = (HOST_UID, HOST_GID)
+
+CACHE_TIMEOUT = 1.0
+MARGIN = 4.0
+"""Seconds on top of the cache timeout: an emulated guest on a busy machine."""
+
+
+def owner(path: Path) -> tuple[int, int]:
+    state = os.lstat(path)
+    return state.st_uid, state.st_gid
+
+
+@EACH
+def test_what_the_agent_makes_is_the_hosts(guarded: World, each: Guard) -> None:
+    guarded.machine.sh(
+        "mkdir -p new/deep && echo text >new/deep/file && ln -s file new/deep/link && "
+        "ln new/deep/file new/deep/hard && chmod 640 new/deep/file",
+        cwd=each.view,
+        uid=AGENT,
+    )
+    host = guarded.at[each.tag] / "new"
+    for name in ("", "deep", "deep/file", "deep/link", "deep/hard"):
+        assert owner(host / name) == HOST, name
+    assert (host / "deep/file").read_text() == "text\n"
+    assert (host / "deep/file").stat().st_mode & 0o7777 == 0o640
+    assert (host / "deep/file").stat().st_nlink == 2
+    assert os.readlink(host / "deep/link") == "file"
+
+
+@EACH
+def test_what_the_host_makes_is_the_agents(guarded: World, each: Guard) -> None:
+    with as_host():
+        (guarded.at[each.tag] / "from-host").mkdir(mode=0o700)
+        (guarded.at[each.tag] / "from-host/file").write_text("text\n")
+    seen = guarded.machine.sh(
+        "stat -c %u:%g from-host from-host/file; cat from-host/file; rm -r from-host",
+        cwd=each.view,
+        uid=AGENT,
+    )
+    assert seen.split() == ["1000:1000", "1000:1000", "text"]
+    assert not (guarded.at[each.tag] / "from-host").exists()
+
+
+@EACH
+def test_root_of_the_guest_can_work_there_too(guarded: World, each: Guard) -> None:
+    guarded.machine.sh("echo x >by-root && chown 1000:1000 by-root", cwd=each.view)
+    assert owner(guarded.at[each.tag] / "by-root") == HOST
+    guarded.machine.sh("rm by-root", cwd=each.view, uid=AGENT)
+
+
+@EACH
+def test_the_host_commits_what_the_agent_wrote(guarded: World, each: Guard) -> None:
+    host = guarded.at[each.tag] / "demo"
+    guarded.machine.sh(
+        "sed -i s/host/agent/ hello.c && make -s && ./hello && mkdir lib && "
+        "printf 'int x;\\n' >lib/x.c && mv README README.md",
+        cwd=f"{each.view}/demo",
+        uid=AGENT,
+    )
+    status = git(host, "status", "--short").splitlines()
+    assert {" M hello.c", " D README", "?? README.md", "?? lib/", "?? hello"} <= set(status)
+    git(host, "add", "--all")
+    git(host, "commit", "--quiet", "--message=by the agent")
+    assert git(host, "status", "--short") == ""
+    assert git(host, "fsck", "--strict") == ""
+    assert "hello from the agent" in git(host, "show", "HEAD:hello.c")
+    guarded.machine.run("git log", cwd=f"{each.view}/demo", uid=AGENT).failed("fatal")
+
+
+# ---------------------------------------------------------------------------- coherence
+
+
+@BOTH
+def test_a_file_opened_after_an_edit_on_the_host_is_fresh(guarded: World, each: Guard) -> None:
+    path = guarded.at[each.tag] / "fresh"
+    for number in range(15):
+        text = f"version {number} " + "x" * (number * 700)
+        with as_host():
+            path.write_text(text)
+        assert guarded.machine.sh(["cat", f"{each.view}/fresh"], uid=AGENT) == text
+
+
+@BOTH
+def test_an_edit_of_the_same_size_is_fresh_too(guarded: World, each: Guard) -> None:
+    path = guarded.at[each.tag] / "same"
+    for number in range(10, 20):
+        with as_host():
+            path.write_text(f"version {number}")
+        assert guarded.machine.sh(["cat", f"{each.view}/same"], uid=AGENT) == f"version {number}"
+
+
+@BOTH
+def test_names_and_attributes_show_within_the_cache_timeout(guarded: World, each: Guard) -> None:
+    machine, host = guarded.machine, guarded.at[each.tag]
+
+    def within(condition: str, what: str) -> None:
+        started = time.monotonic()
+        until(
+            lambda: machine.run(condition, cwd=each.view, uid=AGENT).rc == 0,
+            what,
+            CACHE_TIMEOUT + MARGIN,
+        )
+        assert time.monotonic() - started < CACHE_TIMEOUT + MARGIN
+
+    machine.run("ls soon", cwd=each.view, uid=AGENT).failed("soon")
+    with as_host():
+        (host / "soon").write_text("x")
+    within("test -e soon && ls | grep -qx soon", "a new name")
+    (host / "soon").chmod(0o600)
+    within("test $(stat -c %a soon) = 600", "a new mode")
+    with as_host():
+        (host / "soon").rename(host / "later")
+    within("test -e later && ! test -e soon", "a name that moved")
+    (host / "later").unlink()
+    within("! test -e later && ! ls | grep -q later", "a name that is gone")
+
+
+@BOTH
+def test_a_reader_follows_a_file_that_grows_on_the_host(guarded: World, each: Guard) -> None:
+    path = guarded.at[each.tag] / "log"
+    with as_host():
+        path.write_text("line 0\n")
+    following = guarded.machine.channel.start(
+        f"timeout 20 sh -c 'tail -n +1 -s 0.2 ---disable-inotify -f {each.view}/log | head -n 3'",
+        uid=AGENT,
+    )
+    for number in (1, 2):
+        time.sleep(0.5)
+        with as_host(), open(path, "a") as file:
+            file.write(f"line {number}\n")
+    time.sleep(3)
+    with as_host(), open(path, "a") as file:
+        file.write("end\nend\n")  # head is gone: lets tail end
+    done = guarded.machine.channel.finish("tail", following, 30)
+    assert done.stdout.splitlines() == ["line 0", "line 1", "line 2"], str(done)
+
+
+@BOTH
+def test_lines_that_both_append_are_all_there(guarded: World, each: Guard) -> None:
+    path = guarded.at[each.tag] / "both"
+    with as_host():
+        path.write_text("")
+    writing = guarded.machine.channel.start(
+        f"for i in $(seq 100); do echo guest $i >>{each.view}/both; done", uid=AGENT
+    )
+    for number in range(100):
+        with as_host(), open(path, "a") as file:
+            file.write(f"host {number}\n")
+        time.sleep(0.01)
+    guarded.machine.channel.finish("appending", writing, 60).ok()
+    lines = path.read_text().splitlines()
+    assert sum(line.startswith("guest") for line in lines) == 100
+    assert sum(line.startswith("host") for line in lines) == 100
+
+
+# ----------------------------------------------------------------------------- programs
+
+
+@pytest.fixture(params=[GUARDS[0], GUARDS[2]], ids=lambda each: each.transport)
+def desk(request: pytest.FixtureRequest, guarded: World) -> tuple[Machine, str, Path]:
+    """An empty directory of the agent's: the guest, its path there, its path on the host."""
+    each, name = request.param, request.node.originalname
+    guarded.machine.sh(f"mkdir {each.view}/{name}", uid=AGENT)
+    return guarded.machine, f"{each.view}/{name}", guarded.at[each.tag] / name
+
+
+def test_gcc_and_make_build_a_program_that_runs(desk: tuple[Machine, str, Path]) -> None:
+    machine, view, host = desk
+    machine.sh(
+        'for i in 1 2 3 4; do echo "int f$i(int x) { return x + $i; }" >f$i.c; done && '
+        "echo 'int printf(const char *, ...); int f1(int), f2(int), f3(int), f4(int);"
+        'int main(void) { return printf("%d\\n", f1(f2(f3(f4(0))))) < 0; }\' >main.c && '
+        "printf 'all: main\\nmain: f1.o f2.o f3.o f4.o main.o\\n\\t$(CC) -o $@ $^\\n' >Makefile && "
+        "make -s -j2 && test $(./main) = 10 && make -q && touch f2.c && ! make -q && make -s",
+        cwd=view,
+        uid=AGENT,
+        timeout=120,
+    )
+    assert (host / "main").stat().st_mode & 0o111 == 0o111
+    assert owner(host / "main") == HOST
+
+
+def wheel() -> bytes:
+    """A pure Python package, as an offline wheel."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        info = "tiny-1.0.dist-info"
+        archive.writestr("tiny/__init__.py", "def answer():\n    return 42\n")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/entry_points.txt", "[console_scripts]\ntiny = tiny:answer\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return data.getvalue()
+
+
+def test_pip_installs_a_wheel(desk: tuple[Machine, str, Path]) -> None:
+    machine, view, host = desk
+    with as_host():
+        (host / "tiny-1.0-py3-none-any.whl").write_bytes(wheel())
+    machine.sh(
+        "python3 -m venv --without-pip env && "
+        "python3 -m pip -q --python env/bin/python install --no-index ./tiny-1.0-py3-none-any.whl"
+        " && env/bin/python -c 'import tiny, sys; sys.exit(tiny.answer() != 42)' && "
+        "test -x env/bin/tiny",
+        cwd=view,
+        uid=AGENT,
+        timeout=180,
+    )
+
+
+def test_sqlite_keeps_its_promises(desk: tuple[Machine, str, Path]) -> None:
+    machine, view, host = desk
+    machine.sh(
+        'for mode in delete wal; do sqlite3 $mode.db "pragma journal_mode=$mode; '
+        "create table t(i integer primary key, x text); begin; "
+        "insert into t(x) select hex(randomblob(50)) from generate_series(1,500); commit; "
+        "update t set x='y' where i%2; pragma integrity_check;\" | tail -1 | grep -qx ok || exit 1;"
+        "done; for p in 1 2 3; do (for i in 1 2 3 4 5; do sqlite3 -cmd '.timeout 20000' delete.db "
+        "\"insert into t(x) values('process $p');\" || exit 1; done) & done; wait; "
+        "test $(sqlite3 delete.db \"select count(*) from t where x like 'process%'\") = 15",
+        cwd=view,
+        uid=AGENT,
+        timeout=120,
+    )
+    assert (host / "delete.db").read_bytes().startswith(b"SQLite format 3")
+
+
+def test_ripgrep_finds_what_is_there_and_passes_by_git(desk: tuple[Machine, str, Path]) -> None:
+    machine, view, host = desk
+    with as_host():
+        for number in range(40):
+            (host / f"d{number % 4}").mkdir(exist_ok=True)
+            (host / f"d{number % 4}/f{number}").write_text(f"text\nneedle {number}\n" * 20)
+    git(host, "init", "--quiet")
+    time.sleep(CACHE_TIMEOUT)
+    found = machine.sh("rg -c needle . | wc -l", cwd=view, uid=AGENT)
+    assert found.split() == ["40"]
+    for line in machine.run("rg -uuu -l . .", cwd=view, uid=AGENT).stdout.splitlines():
+        assert ".git" not in line
+
+
+def test_large_files_come_through_whole(desk: tuple[Machine, str, Path]) -> None:
+    machine, view, host = desk
+    sums = machine.sh(
+        "dd if=/dev/urandom of=big bs=1M count=12 status=none && sha256sum <big && "
+        "truncate -s 10000001 big && dd if=big bs=4321 status=none | sha256sum",
+        cwd=view,
+        uid=AGENT,
+        timeout=120,
+    )
+    assert len((host / "big").read_bytes()) == 10_000_001
+    assert hashlib.sha256((host / "big").read_bytes()).hexdigest() == sums.split()[2]
+
+
+def test_names_of_every_kind_reach_the_host(desk: tuple[Machine, str, Path]) -> None:
+    machine, view, host = desk
+    names = [
+        "ä ö",
+        "-rf",
+        "new\nline",
+        "quote'\"",
+        "b\\s",
+        "x" * 255,
+        "日本",
+        "a,b:c",
+        "\udcff\udcfe",
+    ]
+    script = (
+        "import sys, os, base64\n"
+        "for each in sys.argv[1:]: open(base64.b64decode(each), 'x').close()\n"
+    )
+    words = [base64.b64encode(os.fsencode(name)).decode() for name in names]
+    machine.run(["python3", "-c", script, *words], cwd=view, uid=AGENT).ok()
+    assert sorted(os.listdir(host)) == sorted(names)

@@ -1,0 +1,194 @@
+"""Every way round the guard that threats.md knows, over real shares, on each transport."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from tests.guest.machine import Machine
+from tests.guest.setting_up import AGENT, spare_view
+from tests.guest.sieges import CASES, UNSUPPORTED, Siege, carry_out
+from tests.guest.world import GUARDS, HOST_GUARDED, TESTS, TRANSPORTS, Guard, World, phase, spare
+from tests.support.attacks import Attack
+from tests.support.repos import as_host, make_project
+
+BOTH = pytest.mark.parametrize("each", [GUARDS[0], GUARDS[3]], ids=str)
+EACH = pytest.mark.parametrize("each", GUARDS, ids=str)
+ON = {transport: next(g for g in GUARDS if g.transport == transport) for transport in TRANSPORTS}
+RACE_ROUNDS = 36
+HOST_MOUNT = "/root/host-guarded"
+
+ON_HOST = tuple(
+    (attack, actor)
+    for attack, actor in CASES
+    if actor == "root" and not attack.options and attack.plain == "bindfs"
+)
+"""What root of the guest can try on a share that is guarded on the host: 9p has no renames
+with flags and no file handles, so those do not get as far as the guard."""
+
+
+@pytest.fixture(scope="session")
+def sieges(spares: World) -> dict[str, Siege]:
+    """All attacks, carried out over each transport, and on a share that the host guards."""
+    machine = spares.machine
+    machine.sh(f"mkdir -p {HOST_MOUNT} && mount -t 9p {HOST_GUARDED} {HOST_MOUNT}")
+    with phase("attacks: copies of the project"):
+        found = {
+            transport: Siege(spares.at[ON[transport].tag], [c for c in CASES if not c[0].options])
+            for transport in TRANSPORTS
+        }
+        for transport in TRANSPORTS:
+            found[f"{transport}, more options"] = Siege(
+                spares.at[spare(transport)], [c for c in CASES if c[0].options]
+            )
+        found[HOST_GUARDED] = Siege(spares.at[HOST_GUARDED], ON_HOST)
+
+    def view_of(name: str, attack: Attack) -> str:
+        if name == HOST_GUARDED:
+            return HOST_MOUNT
+        if attack.options:
+            return spare_view(name.partition(",")[0], *attack.options)
+        return ON[name].view
+
+    with phase(f"attacks: {sum(len(siege.jobs) for siege in found.values())} in the guest"):
+        carry_out(machine, [(siege, partial(view_of, name)) for name, siege in found.items()])
+    return found
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("case", CASES, ids=[f"{attack.id}-{actor}" for attack, actor in CASES])
+def test_is_refused(sieges: dict[str, Siege], transport: str, case: tuple[Attack, str]) -> None:
+    attack, actor = case
+    siege = sieges[f"{transport}, more options" if attack.options else transport]
+    siege.check(f"{attack.id}-{actor}")
+
+
+@pytest.mark.parametrize("case", ON_HOST, ids=[attack.id for attack, _ in ON_HOST])
+def test_is_refused_to_root_of_the_guest_by_a_guard_on_the_host(
+    sieges: dict[str, Siege], case: tuple[Attack, str]
+) -> None:
+    # What 9p does not have it answers by itself.
+    sieges[HOST_GUARDED].check(f"{case[0].id}-{case[1]}", also=UNSUPPORTED)
+
+
+def test_with_the_guard_on_the_host_root_of_the_guest_works_as_usual(
+    sieges: dict[str, Siege], spares: World
+) -> None:
+    view, host = f"{HOST_MOUNT}/demo", spares.at[HOST_GUARDED] / "demo"
+    spares.machine.sh("echo x >new && mv new newer && mkdir d && cat README && ls -la", cwd=view)
+    assert (host / "newer").read_text() == "x\n"
+    for command in ("cat .git/config", "ls .git", "mkdir d/.git", "mv .git x", "touch .git/x"):
+        spares.machine.run(command, cwd=view).failed()
+
+
+# ------------------------------------------------------------------------- the raw share
+
+
+@pytest.mark.parametrize("actor", ["agent", "fake root"])
+@EACH
+def test_s3_the_raw_share_is_out_of_reach(guest: Machine, each: Guard, actor: str) -> None:
+    words = ["python3", "-m", "tests.guest.inside.raw_share", each.raw, each.view, each.tag,
+             each.transport, actor]  # fmt: skip
+    assert json.loads(guest.sh(words, cwd=TESTS)) == {}
+
+
+def test_s3_the_ways_to_the_raw_share_are_real(spares: World) -> None:
+    """Root, who may go them, gets through: the probes are not blind."""
+    machine, tag = spares.machine, spare("virtiofs")
+    words = ["python3", "-m", "tests.guest.inside.raw_share", f"/mnt/raw/{tag}",
+             spare_view("virtiofs"), tag, "virtiofs", "root"]  # fmt: skip
+    found = json.loads(machine.sh(["unshare", "-m", *words], cwd=TESTS))
+    assert {"by_path", "by_symlink_in_the_view", "by_descriptors_of_the_daemon"} <= set(found)
+
+
+# ------------------------------------------------------------------ two at once, and names
+
+
+@pytest.fixture(scope="session", params=TRANSPORTS)
+def race(request: pytest.FixtureRequest, spares: World) -> Iterator[dict[str, object]]:
+    project = spares.at[spare(request.param)] / "race"
+    make_project(project)
+    view = f"{spare_view(request.param)}/race"
+    second = f"{spare_view(request.param, '--allow-suid')}/race"
+    words = [
+        "python3",
+        "-m",
+        "tests.guest.inside.races",
+        view,
+        second,
+        str(RACE_ROUNDS),
+        request.param,
+    ]
+    with phase(f"races over {request.param}"):
+        done = spares.machine.run(words, cwd=TESTS, timeout=180).ok()
+    yield json.loads(done.stdout)
+
+
+def test_p3_two_processes_never_assemble_a_repository(race: dict[str, object]) -> None:
+    assert race["both"] == []
+    assert race["heads"] and race["others"], "one side was always the first: that is no race"
+
+
+def test_s2_a_directory_that_becomes_a_symlink_leads_nowhere(race: dict[str, object]) -> None:
+    assert race["leaks"] == 0
+
+
+def test_p1_folded_names_count_as_head_and_refs(race: dict[str, object]) -> None:
+    assert race["folded"] == []
+
+
+def test_n_every_spelling_of_git_is_refused_and_nothing_else(race: dict[str, object]) -> None:
+    assert race["names"] == []
+    assert race["names as root"] == []
+
+
+@EACH
+def test_t1_a_directory_that_the_host_renames_to_git_is_closed(guarded: World, each: Guard) -> None:
+    place = guarded.at[each.tag] / "t1"
+    with as_host():
+        (place / "becomes").mkdir(parents=True)
+        (place / "becomes/config").write_text("secret")
+    reading = guarded.machine.channel.start(
+        # By its path: QEMU's 9p knows what is open by path, and the working directory is gone.
+        f"cd {each.view}/t1/becomes && cat config && touch ../ready && while ! "
+        f"test -e {each.view}/t1/go; do sleep 0.2; done; ls -la {each.view}/t1 >&2; cat config",
+        uid=AGENT,
+    )
+    while not (place / "ready").exists():
+        assert not reading.done(), str(reading.result())
+        time.sleep(0.1)
+    os.rename(place / "becomes", place / ".git")
+    with as_host():
+        (place / "go").write_text("")
+    done = guarded.machine.channel.finish("reading", reading, 60)
+    assert done.stdout == "secret", str(done)
+    assert done.rc != 0
+
+
+@EACH
+def test_x2_set_id_bits_are_dropped(guarded: World, each: Guard) -> None:
+    guarded.machine.sh(
+        "cp /bin/true t && chmod 6755 t; test $(stat -c %a t) = 755", cwd=each.view, uid=AGENT
+    )
+    assert (guarded.at[each.tag] / "t").stat().st_mode & 0o7777 == 0o755
+
+
+@BOTH
+def test_d1_a_flood_of_names_ends_neither_the_daemon_nor_the_guard(
+    guarded: World, each: Guard
+) -> None:
+    script = (
+        "import os\n"
+        "os.mkdir('flood'); os.chdir('flood')\n"
+        "for i in range(200): open(f'{i:0255d}', 'x').close()\n"
+        "for i in range(60): os.mkdir('deep'); os.chdir('deep')\n"
+        "print(len(os.listdir('/proc/self/fd')))\n"
+    )
+    guarded.machine.run(["python3", "-c", script], cwd=each.view, uid=AGENT, timeout=90).ok()
+    assert guarded.machine.sh(f"ls {each.view}/flood | wc -l", uid=AGENT) == "201"
+    guarded.machine.run(f"cat {each.view}/demo/.git/config", uid=AGENT).failed("Permission denied")

@@ -1,0 +1,94 @@
+"""``gitguard doctor`` finds nothing in what vm-mount made, and everything that is broken then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.guest.machine import Machine
+from tests.guest.setting_up import AGENT
+from tests.guest.world import GUARDS, Guard, World
+
+ONE = [GUARDS[0], GUARDS[3]]
+MAIN = GUARDS[2]
+LIMIT = 150.0
+
+Findings = dict[str, str]
+
+
+def examine(machine: Machine, view: str) -> tuple[int, Findings, int]:
+    """The exit status, the findings, and how many checks there were."""
+    done = machine.run(["gitguard", "doctor", view, "--user", "agent", "--json"], timeout=LIMIT)
+    assert done.rc in (0, 1), str(done)
+    rows = json.loads(done.stdout)
+    found = {row["id"]: row["detail"] for row in rows if row["status"] == "finding"}
+    assert done.rc == bool(found), str(done)
+    return done.rc, found, len(rows)
+
+
+@contextmanager
+def broken(machine: Machine, how: str, undo: str) -> Iterator[None]:
+    machine.sh(how)
+    try:
+        yield
+    finally:
+        machine.run(undo).ok()
+
+
+@pytest.mark.parametrize("each", ONE, ids=str)
+def test_nothing_is_found_where_nothing_is_wrong(guest: Machine, each: Guard) -> None:
+    before = guest.sh(f"ls -A {each.view}")
+    status, found, checks = examine(guest, each.view)
+    assert (status, found) == (0, {})
+    assert checks > 30
+    assert guest.sh(f"ls -A {each.view}") == before, "it left something behind"
+
+
+def test_a_share_without_its_seal_is_found(guest: Machine) -> None:
+    each = MAIN
+    # What made it unreachable twice over has to go: the seal and the private parent.
+    with broken(
+        guest,
+        f"umount -l {each.raw} && chmod 755 /mnt/raw",
+        f"chmod 700 /mnt/raw && mount -t tmpfs -o ro,mode=000 gitguardfs-seal {each.raw}",
+    ):
+        _, found, _ = examine(guest, each.view)
+    assert any(name.startswith("share.") for name in found), found
+
+
+@pytest.fixture(scope="module")
+def with_rights(guarded: World) -> Findings:
+    """What is found when the agent may use sudo and is in a group that owns the disks."""
+    guest, path = guarded.machine, "/etc/sudoers.d/agent"
+    with broken(
+        guest,
+        f"echo 'agent ALL=(ALL) NOPASSWD: ALL' >{path} && chmod 440 {path} && "
+        "usermod -aG disk agent",
+        f"rm {path} && gpasswd -d agent disk",
+    ):
+        assert guest.run("sudo -n true", uid=AGENT).rc == 0, "sudo does not work here"
+        return examine(guest, MAIN.view)[1]
+
+
+def test_sudo_without_a_password_is_found(with_rights: Findings) -> None:
+    assert "rights.sudo" in with_rights
+
+
+def test_a_group_that_gives_root_is_found(with_rights: Findings) -> None:
+    assert "rights.groups" in with_rights
+
+
+def test_a_guard_that_is_off_is_found(guest: Machine) -> None:
+    """Unmounted, and mounted again with the policy off."""
+    each = MAIN
+    remount = f"mount {each.view}"
+    with broken(guest, f"umount {each.view}", remount):
+        _, found, _ = examine(guest, each.view)
+        assert "guard.mounted" in found, found
+    off = f"umount {each.view}; gitguardfs --git=off --map 501/1000:@20/@1000 --seal"
+    with broken(guest, f"{off} {each.raw} {each.view}", f"umount {each.view}; {remount}"):
+        _, found, _ = examine(guest, each.view)
+    assert "guard.policy" in found, found

@@ -1,0 +1,108 @@
+"""What a crash leaves: a dead path and a sealed share, never an open one."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from tests.guest.machine import Machine
+from tests.guest.setting_up import AGENT, mounted, vm_mount
+from tests.guest.world import GUARDS, TESTS, Guard
+from tests.support.mounting import until
+
+FSTAB = [guard for guard in GUARDS if guard.style == "fstab"]
+SYSTEMD = [guard for guard in GUARDS if guard.style == "systemd"]
+BACK_LIMIT = 60.0
+
+
+FIND_DAEMON = """
+import os, sys
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        words = open(f"/proc/{pid}/cmdline").read().split("\\0")
+    except OSError:
+        continue
+    if sys.argv[1] in words and any(word.endswith("/gitguardfs") for word in words):
+        print(pid)
+"""
+
+
+def pid_of(machine: Machine, guard: Guard) -> str:
+    """The guard's daemon; there has to be exactly one."""
+    found = machine.sh(["python3", "-c", FIND_DAEMON, guard.view]).split()
+    assert len(found) == 1, found
+    return found[0]
+
+
+def is_closed(machine: Machine, guard: Guard) -> None:
+    """No way to the raw share is open to the agent."""
+    for actor in ("agent", "fake root"):
+        words = ["python3", "-m", "tests.guest.inside.raw_share", guard.raw, guard.view,
+                 guard.tag, guard.transport, actor]  # fmt: skip
+        assert json.loads(machine.sh(words, cwd=TESTS)) == {}, actor
+
+
+@pytest.mark.parametrize("each", FSTAB, ids=str)
+def test_after_kill_9_the_path_is_dead_and_the_share_sealed(guest: Machine, each: Guard) -> None:
+    guest.sh(f"kill -9 {pid_of(guest, each)}")
+    time.sleep(1.5)  # the kernel answers some things from its cache for the cache timeout
+    for uid in (AGENT, 0):
+        for command in (f"ls {each.view}", f"cat {each.view}/demo/README"):
+            guest.run(command, uid=uid).failed("not connected")
+    assert mounted(guest, each.raw) == [each.transport, "tmpfs"]
+    is_closed(guest, each)
+
+
+@pytest.mark.parametrize("each", FSTAB, ids=str)
+def test_mounting_again_brings_it_back(guest: Machine, each: Guard) -> None:
+    guest.sh(f"mount {each.view}")
+    assert mounted(guest, each.view) == ["fuse.gitguardfs"]
+    assert mounted(guest, each.raw) == [each.transport, "tmpfs"]
+    assert guest.sh(f"ls {each.view}/demo", uid=AGENT)
+    guest.run(f"cat {each.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
+    is_closed(guest, each)
+
+
+@pytest.mark.parametrize("each", SYSTEMD, ids=str)
+def test_systemd_brings_it_back_by_itself(guest: Machine, each: Guard) -> None:
+    before = pid_of(guest, each)
+    # What an agent reads in the meantime, over and over: data of the view or nothing.
+    watching = guest.channel.start(
+        f"end=$((SECONDS + 10)); while [ $SECONDS -lt $end ]; do ls -A {each.view} {each.raw} "
+        f"2>/dev/null; cat {each.raw}/demo/.git/config {each.view}/demo/.git/config 2>/dev/null; "
+        "sleep 0.05; done | sort | uniq -c",
+        uid=AGENT,
+    )
+    time.sleep(1)
+    guest.sh(f"kill -9 {before}")
+    until(
+        lambda: guest.run(f"ls {each.view}/demo", uid=AGENT).rc == 0 and pid_of(guest, each),
+        "the view is back",
+        BACK_LIMIT,
+    )
+    assert pid_of(guest, each) != before
+    assert mounted(guest, each.view) == ["fuse.gitguardfs"], "exactly one mount"
+    assert mounted(guest, each.raw) == [each.transport, "tmpfs"]
+    seen = guest.channel.finish("watching", watching, 60).ok()
+    assert "repositoryformatversion" not in seen.stdout, str(seen)
+    guest.run(f"cat {each.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
+    is_closed(guest, each)
+
+
+@pytest.mark.parametrize("each", GUARDS, ids=str)
+def test_what_was_written_before_the_crash_is_there(guest: Machine, each: Guard) -> None:
+    assert "demo" in guest.sh(f"ls {each.view}", uid=AGENT).split()
+
+
+@pytest.mark.parametrize("each", FSTAB, ids=str)
+def test_a_busy_view_is_not_forced(guest: Machine, each: Guard) -> None:
+    holding = guest.channel.start(f"cd {each.view}/demo && sleep 7", uid=AGENT)
+    time.sleep(1)
+    done = guest.run([*vm_mount(each), "--remove"], timeout=60)
+    assert done.rc != 0, str(done)
+    assert "busy" in (done.stdout + done.stderr).lower() or "use" in done.stderr, str(done)
+    assert mounted(guest, each.view) == ["fuse.gitguardfs"]
+    assert mounted(guest, each.raw) == [each.transport, "tmpfs"]
+    holding.result(60)

@@ -1,0 +1,116 @@
+"""A reboot brings every guard back in order; without the shares the machine still comes up."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.guest.machine import Machine
+from tests.guest.setting_up import AGENT, guard_by_hand, mounted, vm_mount
+from tests.guest.world import BY_HAND, GUARDS, Guard, World, phase
+from tests.support.mounting import until
+
+EACH = pytest.mark.parametrize("each", GUARDS, ids=str)
+LIMIT = 90.0
+
+
+@pytest.fixture(scope="session")
+def rebooted(guarded: World) -> World:
+    machine = guarded.machine
+    if machine.run("grep -q ^projects /etc/fstab").rc != 0:
+        guard_by_hand(machine)
+    machine.sh("sync")
+    machine.reboot()
+    with phase("reboot: all units settled"):
+        machine.run("systemctl is-system-running --wait", timeout=120)
+    return guarded
+
+
+def since_boot(machine: Machine, path: str) -> float:
+    """Microseconds after which the unit that mounts ``path`` was up."""
+    unit = machine.sh(["systemd-escape", "-p", "--suffix=mount", path])
+    text = machine.sh(["systemctl", "show", "-P", "ActiveEnterTimestampMonotonic", unit])
+    return float(text)
+
+
+@EACH
+def test_a_reboot_brings_the_guard_back(rebooted: World, each: Guard) -> None:
+    machine = rebooted.machine
+    assert mounted(machine, each.view) == ["fuse.gitguardfs"], machine.run(
+        "systemctl --failed; journalctl -b --no-pager | grep -i -e gitguard -e 'mnt-raw' | tail -30"
+    )
+    assert mounted(machine, each.raw) == [each.transport, "tmpfs"]
+    assert machine.sh(f"stat -c %u:%g {each.view}/demo/Makefile", uid=AGENT) == "1000:1000"
+    machine.run(f"cat {each.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
+
+
+@EACH
+def test_the_share_is_mounted_before_its_guard(rebooted: World, each: Guard) -> None:
+    raw = since_boot(rebooted.machine, each.raw)
+    view = since_boot(rebooted.machine, each.view)
+    assert 0 < raw <= view
+
+
+def test_the_line_of_bindfs_users_survives_a_reboot(rebooted: World) -> None:
+    assert mounted(rebooted.machine, "/home/user/projects") == ["fuse.gitguardfs"]
+    assert mounted(rebooted.machine, "/mnt/projects") == ["9p", "tmpfs"]
+
+
+def test_nothing_failed_at_boot(rebooted: World) -> None:
+    failed = rebooted.machine.sh("systemctl --failed --no-legend --plain; true")
+    assert failed == ""
+
+
+def test_no_units_wait_for_each_other(rebooted: World) -> None:
+    log = rebooted.machine.sh("journalctl -b --no-pager | grep -i 'ordering cycle'; true")
+    assert log == ""
+
+
+@EACH
+def test_remove_takes_away_all_that_was_made(rebooted: World, each: Guard) -> None:
+    machine = rebooted.machine
+    machine.run([*vm_mount(each), "--remove"], timeout=60).ok()
+    assert mounted(machine, each.view) == []
+    assert mounted(machine, each.raw) == []
+    assert machine.run(f"grep -r -- {each.tag} /etc/fstab").stdout == ""
+    assert machine.run(
+        f"find /etc/systemd/system -name '*{each.tag.replace('-', 'x2d')}*' ; "
+        f"grep -rl -- 'What={each.tag}$' /etc/systemd/system"
+    ).stdout == ""  # fmt: skip
+    assert BY_HAND in machine.sh("cat /etc/fstab"), "a foreign line is gone"
+    # And again, so that the last boot has something to miss.
+    machine.run(vm_mount(each), timeout=120).ok()
+
+
+@pytest.fixture(scope="session")
+def without_shares(rebooted: World) -> World:
+    """The same disk, in a machine that has none of the shares."""
+    machine = rebooted.machine
+    machine.stop()
+    machine.shares.clear()
+    machine.console.write_text("")
+    machine.start("boot without the shares")
+    return rebooted
+
+
+def test_without_the_shares_the_guest_reaches_a_login(without_shares: World) -> None:
+    machine = without_shares.machine
+    until(
+        lambda: re.search(r"guest login:", machine.console.read_text(errors="replace")),
+        "a login on the console",
+        LIMIT,
+    )
+    assert "emergency" not in machine.console.read_text(errors="replace").lower()
+    assert machine.run("systemctl is-active multi-user.target", timeout=60).stdout.strip() == (
+        "active"
+    )
+
+
+@EACH
+def test_without_its_share_the_view_is_an_empty_directory(
+    without_shares: World, each: Guard
+) -> None:
+    machine = without_shares.machine
+    assert mounted(machine, each.view) == []
+    assert machine.sh(f"ls -A {each.view}") == ""
