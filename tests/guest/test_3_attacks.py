@@ -32,8 +32,8 @@ ON_HOST = tuple(
 with flags and no file handles, so those do not get as far as the guard."""
 
 
-@pytest.fixture(scope="session")
-def sieges(spares: World) -> dict[str, Siege]:
+@pytest.fixture(scope="module")
+def sieges(spares: World) -> Iterator[dict[str, Siege]]:
     """All attacks, carried out over each transport, and on a share that the host guards."""
     machine = spares.machine
     machine.sh(f"mkdir -p {HOST_MOUNT} && mount -t 9p {HOST_GUARDED} {HOST_MOUNT}")
@@ -57,7 +57,9 @@ def sieges(spares: World) -> dict[str, Siege]:
 
     with phase(f"attacks: {sum(len(siege.jobs) for siege in found.values())} in the guest"):
         carry_out(machine, [(siege, partial(view_of, name)) for name, siege in found.items()])
-    return found
+    yield found
+    for siege in found.values():
+        siege.remove()
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -109,7 +111,7 @@ def test_s3_the_ways_to_the_raw_share_are_real(spares: World) -> None:
 # ------------------------------------------------------------------ two at once, and names
 
 
-@pytest.fixture(scope="session", params=TRANSPORTS)
+@pytest.fixture(scope="module", params=TRANSPORTS)
 def race(request: pytest.FixtureRequest, spares: World) -> Iterator[dict[str, object]]:
     project = spares.at[spare(request.param)] / "race"
     make_project(project)
