@@ -3,21 +3,20 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tiers=(lint unit adapter mount quickstart)
-others=(guest)
+tiers=(lint unit adapter mount quickstart guest)
 
 usage() {
     cat <<TEXT
 Usage: sudo ./tests/run.sh [--no-install] [TIER...] [-- PYTEST-OPTIONS]
 
-Runs the tests of gitguardfs, by default all tiers but guest:
+Runs the tests of gitguardfs, by default all tiers:
   lint        ruff, mypy, shellcheck
   unit        pure parts, no mount
   adapter     request handlers, no mount
   mount       real mounts: conformance, attacks, faults, programs
   quickstart  guest-setup/quickstart.sh, on the distribution's own packages
   guest       a virtual machine with real 9p and virtiofs shares (Debian and Ubuntu hosts);
-              takes long where there is no hardware virtualisation, so it has to be asked for
+              nine minutes where there is no hardware virtualisation
 
 Needs root, for mounts and several users. The first run installs Debian, Ubuntu or Fedora
 packages and a virtual environment in .venv; --no-install leaves that out.
@@ -103,7 +102,7 @@ while (($#)); do
         -h | --help) usage && exit ;;
         --no-install) install=no ;;
         --) shift && options=("$@") && break ;;
-        *) [[ " ${tiers[*]} ${others[*]} " == *" $1 "* ]] || { usage >&2 && exit 1; } && chosen+=("$1") ;;
+        *) [[ " ${tiers[*]} " == *" $1 "* ]] || { usage >&2 && exit 1; } && chosen+=("$1") ;;
     esac
     shift
 done
