@@ -206,8 +206,13 @@ def _globs(name: str, globs: list[str]) -> tuple[str, ...]:
 
 
 def _run(options: MountOptions) -> int:
-    from gitguardfs.fuse import mount  # after the usage checks: --help needs no pyfuse3
+    try:
+        from gitguardfs.fuse import mount  # after the usage checks: --help needs no pyfuse3
+    except ImportError as error:
+        from gitguardfs.fuse import seal
 
+        missing = UserError(str(error), "install python3-pyfuse3 and python3-trio", Exit.SYSTEM)
+        raise seal.fail_closed(options.source, options.seal, missing) from None
     return mount.run(options, os.environ.get("NOTIFY_SOCKET"))
 
 
@@ -225,9 +230,6 @@ def main() -> None:
         print(f"gitguardfs: {error.format_message()} (see gitguardfs --help)", file=sys.stderr)
         code = Exit.USAGE
     except click.Abort:
-        code = Exit.SYSTEM
-    except ImportError as error:
-        print(f"gitguardfs: {error} (install python3-pyfuse3 and python3-trio)", file=sys.stderr)
         code = Exit.SYSTEM
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

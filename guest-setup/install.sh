@@ -19,6 +19,8 @@ BUILD_FEDORA=(fuse3 fuse3-devel gcc python3-devel pkgconf-pkg-config)
 FROM_PYPI=('pyfuse3>=3.2' trio click)
 
 SYSTEM_PYTHON=/usr/bin/python3
+FSTAB=${FSTAB:-/etc/fstab}
+UNITS=${UNITS:-/etc/systemd/system}
 VENV=$PREFIX/venv
 PACKAGE=$PREFIX/lib/gitguardfs
 
@@ -209,8 +211,21 @@ install_all() {
     report
 }
 
+# What brings a guard back at boot. Without it the share would be mounted and nothing guard it.
+refuse_while_in_use() {
+    local lines=() file
+    mapfile -t lines < <(grep -sE '^[^#]*[[:space:]](fuse\.)?gitguardfs[[:space:]]' -- "$FSTAB" || true)
+    for file in "$UNITS"/*.wants/gitguardfs@*.service; do
+        [[ ! -L "$file" && ! -e "$file" ]] || lines+=("$file")
+    done
+    ((${#lines[@]})) || return 0
+    printf '  %s\n' "${lines[@]}" >&2
+    die "at boot these guard shares, which would then be open to everybody: vm-mount --remove first"
+}
+
 uninstall_all() {
     local entry path found=no
+    refuse_while_in_use
     for entry in "${LAUNCHERS[@]}"; do
         path=$BIN/${entry%%:*}
         if is_ours "$path"; then

@@ -65,7 +65,8 @@ make_mountpoint() {
 
 guard_share() {
     local source=$1 mountpoint status=0 mounted
-    mountpoint=$(realpath -m -- "$2")
+    # Symlinks stay: gitguardfs follows those of root's and no others.
+    mountpoint=$(realpath -ms -- "$2")
     shift 2
     mounted=$(guarded_source "$mountpoint" || true)
     # Not stat: for a second after a crash the kernel still answers that from its cache.

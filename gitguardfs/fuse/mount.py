@@ -2,7 +2,8 @@
 
 The order matters. The root descriptor is taken before the seal covers the source, the seal is
 on before the view appears, and it comes off only after the view is gone. On any end that is
-not clean the mount point stays behind, dead, and so does the seal.
+not clean the mount point stays behind, dead, and so does the seal. Where no guard comes about
+the source is sealed all the same: at boot nobody would see that it is open.
 """
 
 from __future__ import annotations
@@ -37,12 +38,22 @@ RESERVED_DESCRIPTORS = 64
 """For Python, the session, worker threads and the log."""
 CACHED_DESCRIPTORS = 8192
 """O_PATH descriptors kept at most; each pins an inode of the source in the kernel."""
+HAND_OVER = signal.SIGUSR2
+"""Ends it like the others, but for the seal, which stays for the next daemon to take over."""
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, HAND_OVER)
 ANSWER_LIMIT = 30.0
 """Seconds within which a new mount has to answer."""
 
 
 def run(options: MountOptions, notify_socket: str | None) -> int:
     """Mount, and serve until unmounted; returns the exit code. Raises UserError."""
+    try:
+        return _run(options, notify_socket)
+    except UserError as error:
+        raise seal.fail_closed(options.source, options.seal, error) from None
+
+
+def _run(options: MountOptions, notify_socket: str | None) -> int:
     is_root = os.geteuid() == 0
     preflight.check_intended(options.mountpoint, options.intended, is_root)
     places = preflight.check(options.source, options.mountpoint, options.rules, is_root)
@@ -55,14 +66,14 @@ def run(options: MountOptions, notify_socket: str | None) -> int:
     def serve(ready: Callable[[], None]) -> int:
         daemon.log_to_stderr(options.debug)
         try:
-            _serve(options, places, audit, seal_it, ready)
+            return _serve(options, places, audit, seal_it, ready)
         except UserError as error:
-            print(f"gitguardfs: {error}", file=sys.stderr)
+            said = seal.fail_closed(places.source, options.seal, error)
+            print(f"gitguardfs: {said}", file=sys.stderr)
             return error.code
         except Exception:
             log.exception("ended by a bug; the mount point is left dead")
             return Exit.SYSTEM
-        return Exit.OK
 
     if options.foreground or options.debug:
         return serve(lambda: daemon.notify(notify_socket, "READY=1"))
@@ -114,7 +125,7 @@ def _serve(
     audit: AuditLog,
     seal_it: bool,
     ready: Callable[[], None],
-) -> None:
+) -> Exit:
     seal.check_free(places.source)
     root_fd = places.source_fd
     if seal.is_sealed(places.source):
@@ -139,21 +150,44 @@ def _serve(
         mounted = _init(operations, options, places)
     except BaseException:
         if sealed is not None:
-            sealed.give_up()
+            sealed.leave()
         raise
     audit.start()
     try:
-        trio.run(_session, operations.requests, places.mountpoint, ready)
+        ended_by = trio.run(_session, operations.requests, places.mountpoint, ready)
     except BaseException:
         # Closes the session without unmounting: a dead mount point, and the seal stays.
         pyfuse3.close(unmount=False)
         raise
+    in_place = ended_by is not None or _is_in_place(places)
     _unmount(mounted)
     tree.close()
     os.close(root_fd)
-    if sealed is not None:
+    os.close(places.mountpoint_fd)
+    if sealed is not None and (ended_by == HAND_OVER or not in_place):
+        sealed.leave()
+    elif sealed is not None:
         sealed.lift()
     audit.close()
+    if not in_place:
+        log.error("the mount point %s was taken away from under the view", options.mountpoint)
+        return Exit.SYSTEM
+    return Exit.OK
+
+
+def _is_in_place(places: preflight.Places) -> bool:
+    """Whether the mount point still is the directory that was mounted on.
+
+    To remove it, or to put another in its place, unmounts the view: in a mount namespace of
+    their own, where it is no mount point, users can do that to a directory of theirs.
+    """
+    before = os.fstat(places.mountpoint_fd)
+    try:
+        now = os.stat(places.mountpoint)
+    except OSError:
+        return False
+    same = (now.st_dev, now.st_ino) == (before.st_dev, before.st_ino)
+    return same and before.st_nlink > 0
 
 
 def _tree(options: MountOptions, places: preflight.Places, root_fd: int, is_local: bool) -> Tree:
@@ -220,9 +254,7 @@ def _init(
             "the reason is in the line above, if the kernel gave one",
             Exit.MOUNT,
         ) from None
-    mounted = mounts.top_at(directories.path_of(places.mountpoint_fd)) if is_root else None
-    os.close(places.mountpoint_fd)
-    return mounted
+    return mounts.top_at(directories.path_of(places.mountpoint_fd)) if is_root else None
 
 
 def _unmount(mounted: mounts.Mount | None) -> None:
@@ -261,21 +293,27 @@ def _fsname(name: str) -> str:
     return name.replace("\\", "\\\\").replace(",", "\\,")
 
 
-async def _session(requests: Requests, mountpoint: str, ready: Callable[[], None]) -> None:
+async def _session(
+    requests: Requests, mountpoint: str, ready: Callable[[], None]
+) -> signal.Signals | None:
+    """Serve to the end; returns the signal that ended it, if it was one."""
+    came: list[signal.Signals] = []
     async with trio.open_nursery() as nursery:
-        await nursery.start(_end_on_signal)
+        await nursery.start(_end_on_signal, came)
         nursery.start_soon(_announce, mountpoint, ready)
         gc.collect()
         gc.freeze()
         await requests.serve()
         nursery.cancel_scope.cancel()
+    return came[0] if came else None
 
 
-async def _end_on_signal(task_status: trio.TaskStatus[None]) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+async def _end_on_signal(came: list[signal.Signals], task_status: trio.TaskStatus[None]) -> None:
+    with trio.open_signal_receiver(*ENDING) as signals:
         task_status.started()
         async for number in signals:
-            log.info("%s: unmounting", signal.Signals(number).name)
+            came.append(signal.Signals(number))
+            log.info("%s: unmounting", came[-1].name)
             pyfuse3.terminate()
 
 

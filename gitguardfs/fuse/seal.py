@@ -2,7 +2,8 @@
 
 It is a tmpfs of mode 000, read-only, called gitguardfs-seal. The daemon holds a lock on it, so
 that a seal without its daemon, after a crash, can be told from one that is in use. Taking the
-seal off is part of a clean end; after a crash it stays, and the raw share stays closed.
+seal off is part of a clean end; after a crash it stays, and so it does where a guard does not start
+or loses its mount point: the raw share stays closed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from stat import S_IXGRP, S_IXOTH, S_IXUSR
 from gitguardfs import mounts
 from gitguardfs.core import syscalls
 from gitguardfs.errors import Exit, UserError
+from gitguardfs.fuse import directories
 
 NAME = "gitguardfs-seal"
 _FLAGS = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
@@ -30,8 +32,7 @@ class Seal:
         ``source_fd`` is of the directory to cover. OSError if the kernel refuses, or if the
         path has come to lead elsewhere.
         """
-        self._taken_over = is_sealed(source)
-        if not self._taken_over:
+        if not is_sealed(source):
             target = b"/proc/self/fd/%d" % source_fd
             syscalls.mount(NAME, target, "tmpfs", _FLAGS, "mode=000,size=4k,nr_inodes=1")
         self._lock = _open(source)
@@ -46,13 +47,6 @@ class Seal:
             syscalls.umount(b"/proc/self/fd/%d" % self._lock, syscalls.MNT_DETACH)
         os.close(self._lock)
 
-    def give_up(self) -> None:
-        """Leave things as they were found, when the mount did not come about."""
-        if self._taken_over:
-            self.leave()
-        else:
-            self.lift()
-
     def leave(self) -> None:
         """Leave it on, as a crash does, for the next daemon to take over."""
         os.close(self._lock)
@@ -60,6 +54,37 @@ class Seal:
 
 def _open(source: str) -> int:
     return os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError:
+    """``error``, which kept ``source`` from being guarded, after it was sealed, if root asks.
+
+    ``wanted`` is what was asked for: a seal, none, or (None) one for the root of a share.
+    """
+    if os.geteuid() != 0 or wanted is False or not _close(source, bool(wanted)):
+        return error
+    sealed = f"{source} is sealed until it is guarded; umount {source} opens it"
+    return UserError(error.message, f"{error.hint}; {sealed}".removeprefix("; "), error.code)
+
+
+def _close(source: str, wanted: bool) -> bool:
+    """Put a seal on, if one is wanted and there is none; whether there is one that no guard has."""
+    try:
+        fd = directories.open_directory(source, True)
+    except (OSError, UserError):
+        return False
+    try:
+        path = directories.path_of(fd)
+        if not is_sealed(path):
+            if not (wanted or is_share_root(path)):
+                return False
+            Seal(path, fd).leave()
+        check_free(path)
+    except (OSError, UserError):
+        return False
+    finally:
+        os.close(fd)
+    return True
 
 
 def is_sealed(source: str) -> bool:

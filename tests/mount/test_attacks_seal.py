@@ -12,9 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mounting import Mounted, area, gitguardfs, unmount
-from tests.support.people import as_user
-from tests.support.raw_calls import MNT_DETACH, MS_BIND, MS_REC, mount, umount
+from tests.support.mounting import Mounted, area, gitguardfs, unmount, until
+from tests.support.people import AGENT, as_user
+from tests.support.raw_calls import (
+    MNT_DETACH,
+    MS_BIND,
+    MS_PRIVATE,
+    MS_REC,
+    become_fake_root,
+    mount,
+    pivot_root,
+    umount,
+)
 from tests.support.repos import MAP, SECRET, check_git_works, make_project, metadata
 from tests.support.siege import act
 
@@ -224,6 +233,70 @@ def test_s3_the_seal_outlives_a_crash_and_a_restart_takes_it_over(share: Share) 
         assert not as_user(_reads, by_path, share, 1)
     assert seals(share.source) == []
     check_git_works(share.source)
+
+
+# ------------------------------------------------------- taking the mount point from under a view
+
+
+def _in_an_empty_root(home: Path, act_there: Callable[[int], None]) -> None:
+    """Call ``act_there`` with a descriptor of ``home``, where nothing is a mount point."""
+    fd = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+    become_fake_root()
+    mount("none", Path("/"), flags=MS_REC | MS_PRIVATE)
+    mount("none", Path("/tmp"), "tmpfs")
+    os.mkdir("/tmp/old")
+    pivot_root(Path("/tmp"), Path("/tmp/old"))
+    umount(Path("/old"), MNT_DETACH)
+    act_there(fd)
+
+
+def _remove(home: Path, name: str) -> None:
+    _in_an_empty_root(home, lambda fd: os.rmdir(name, dir_fd=fd))
+
+
+def _replace(home: Path, name: str) -> None:
+    def replace(fd: int) -> None:
+        os.mkdir("other", dir_fd=fd)
+        os.rename("other", name, src_dir_fd=fd, dst_dir_fd=fd)
+
+    _in_an_empty_root(home, replace)
+
+
+@pytest.fixture
+def at_home(share: Share) -> Share:
+    """The view is in a directory of the agent's, as it is in a home."""
+    home = share.place.parent / "home"
+    (home / "view").mkdir(parents=True)
+    os.chown(home, AGENT, AGENT)
+    os.chown(home / "view", AGENT, AGENT)
+    return Share(share.place, share.source, home / "view")
+
+
+@pytest.mark.parametrize("take_away", [_remove, _replace])
+def test_s3_taking_the_mount_point_away_is_real(
+    at_home: Share, take_away: Callable[[Path, str], None]
+) -> None:
+    with pytest.raises(AssertionError, match=r"ended with 2"):
+        with gitguardfs(
+            at_home.source, at_home.view, "--map", MAP, "--no-seal", expected=OPEN_SHARE
+        ) as mounted:
+            as_user(take_away, at_home.view.parent, at_home.view.name)
+            until(lambda: not mounted.alive(), "the view is unmounted, and its daemon ends")
+
+
+@pytest.mark.parametrize("take_away", [_remove, _replace])
+def test_s3_the_seal_stays_when_the_mount_point_is_taken_away(
+    at_home: Share, take_away: Callable[[Path, str], None]
+) -> None:
+    with pytest.raises(AssertionError, match=r"ended with 2"):
+        with gitguardfs(at_home.source, at_home.view, "--map", MAP, "--seal") as mounted:
+            as_user(take_away, at_home.view.parent, at_home.view.name)
+            until(lambda: not mounted.alive(), "the view is unmounted, and its daemon ends")
+            text = mounted.log.read_text()
+    assert "taken away" in text
+    assert len(seals(at_home.source)) == 1
+    for way in READING[:2]:
+        assert not as_user(_reads, way, at_home, 1), way.__name__
 
 
 def test_s3_a_private_parent_keeps_the_share_closed_without_a_seal() -> None:

@@ -545,11 +545,60 @@ def test_a_restart_never_opens_the_raw_share_for_a_moment(here: Path) -> None:
     assert int(output) == 0, f"the raw share was reached {output.strip()} times"
 
 
-def test_a_mount_that_fails_takes_its_seal_off_again(here: Path) -> None:
-    done = _run(here / "source", here / "view", "--seal", "-o", "fsname=" + "x" * 5000)
-    assert done.returncode == 32, done.stderr
-    assert _mounts_at(here / "source") == []
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["-o", "fsname=" + "x" * 5000], 32), (["--audit-log", "/no/where"], 2),
+     (["-o", "mountpoint=/else/where"], 32)],
+    ids=["mount", "audit log", "mount point"],
+)  # fmt: skip
+def test_a_guard_that_does_not_start_seals_what_it_was_to_guard(
+    here: Path, arguments: list[str], code: int
+) -> None:
+    """At boot nobody would see that the raw share is open."""
+    done = _run(here / "source", here / "view", "--seal", *arguments)
+    assert done.returncode == code, done.stderr
+    assert "is sealed until it is guarded" in done.stderr
+    assert done.stderr.count("\n") <= 2, done.stderr
+    assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
+    assert _run(here / "source", here / "view").returncode == 0
+    assert (here / "view/file").read_text() == "text"
+    unmount(here / "view")
+    _ended(here)
     assert (here / "source/file").read_text() == "text"
+
+
+def test_a_guard_that_does_not_start_leaves_open_what_was_not_to_be_sealed(here: Path) -> None:
+    for arguments in ([], ["--no-seal"]):
+        done = _run(here / "source", here / "none", *arguments)
+        assert done.returncode == 32 and "sealed" not in done.stderr, done.stderr
+        assert _mounts_at(here / "source") == []
+
+
+def test_without_pyfuse3_the_source_is_sealed(here: Path) -> None:
+    code = (
+        "import sys\nsys.modules['pyfuse3'] = None\n"
+        f"sys.argv = ['gitguardfs', '--seal', {str(here / 'source')!r}, {str(here / 'view')!r}]\n"
+        "from gitguardfs.cli import main\nmain()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "python3-pyfuse3" in done.stderr and "is sealed" in done.stderr
+    assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
+
+
+def test_a_daemon_that_hands_over_leaves_its_seal(here: Path) -> None:
+    assert _run(here / "source", here / "view", "--seal").returncode == 0
+    (pid,) = _daemons(here)
+    os.kill(pid, signal.SIGUSR2)
+    _ended(here)
+    assert _mounts_at(here / "view") == []
+    assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
+    assert _run(here / "source", here / "view").returncode == 0
+    unmount(here / "view")
+    _ended(here)
+    assert _mounts_at(here / "source") == []
 
 
 def test_one_source_can_be_shown_twice(here: Path) -> None:

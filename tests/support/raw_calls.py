@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import platform
 import struct
 from pathlib import Path
 
@@ -19,6 +20,7 @@ RENAME_EXCHANGE = 2
 RENAME_WHITEOUT = 4
 MS_BIND = 0x1000
 MS_REC = 0x4000
+MS_PRIVATE = 0x40000
 MNT_DETACH = 2
 IN_ALL_EVENTS = 0xFFF
 PR_SET_DUMPABLE = 4
@@ -60,6 +62,13 @@ def mount(source: str, target: Path, kind: str = "", flags: int = 0, data: str =
 
 def umount(target: Path, flags: int = 0) -> None:
     _call("umount2", bytes(target), flags)
+
+
+def pivot_root(new: Path, old: Path) -> None:
+    """Make ``new`` the root of this mount namespace, and ``old`` in it what was before."""
+    numbers = {"x86_64": 155, "aarch64": 41}
+    _call("syscall", numbers[platform.machine()], os.fsencode(new), os.fsencode(old))
+    os.chdir("/")
 
 
 def inotify(path: Path) -> int:

@@ -91,6 +91,8 @@ class Guest:
         environment = {
             "PATH": f"{self.bin}:{os.environ['PATH']}",
             "OS_RELEASE": str(self.os_release),
+            "FSTAB": str(self.os_release.parent / "fstab"),
+            "UNITS": str(self.os_release.parent / "units"),
         }
         return subprocess.run(
             [str(self.checkout / "guest-setup" / script), *arguments],
@@ -257,6 +259,23 @@ def test_a_foreign_program_of_that_name_is_left_alone(guest: Guest) -> None:
     assert "would run" not in guest.plan(INSTALL, "--uninstall")
 
 
+@pytest.mark.parametrize("kept_by", ["fstab", "unit"])
+def test_what_guards_shares_at_boot_is_not_uninstalled(guest: Guest, kept_by: str) -> None:
+    """The share would be mounted at the next boot all the same, and nothing guard it."""
+    root = guest.local.parent
+    if kept_by == "fstab":
+        line = "/mnt/p /home/me/p fuse.gitguardfs map=1:2 0 0"
+        (root / "fstab").write_text(f"# /a /b fuse.gitguardfs x 0 0\n{line}\n")
+    else:
+        wants = root / "units/multi-user.target.wants"
+        wants.mkdir(parents=True)
+        (wants / "gitguardfs@home-me-p.service").symlink_to("/nowhere")
+    done = guest.run(INSTALL, "--uninstall", "--dry-run")
+    assert done.returncode == 1
+    assert "vm-mount --remove" in done.stderr and "would run" not in done.stdout
+    assert "# /a /b" not in done.stderr
+
+
 def test_uninstalling_what_is_not_there_is_harmless(guest: Guest) -> None:
     assert "nothing to remove" in guest.plan(INSTALL, "--uninstall")
 
@@ -347,6 +366,13 @@ def test_quickstart_hands_options_over_as_they_are(guest: Guest, tmp_path: Path)
     assert f"would run: /usr/local/bin/gitguardfs {typed}\n" in plan
     assert f"mkdir -p -- {mountpoint}\n" in plan
     assert not mountpoint.exists()
+
+
+def test_quickstart_leaves_symlinks_to_gitguardfs(guest: Guest, tmp_path: Path) -> None:
+    """It follows those of root's only: the user of a home could have put one there."""
+    (tmp_path / "projects").symlink_to("/etc")
+    plan = guest.plan(QUICKSTART, "/mnt/projects", str(tmp_path / "projects"))
+    assert f"/mnt/projects {tmp_path}/projects\n" in plan
 
 
 def test_quickstart_asks_for_the_missing_mount_point(guest: Guest) -> None:
