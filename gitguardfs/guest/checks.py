@@ -169,6 +169,8 @@ class System:
         "/sys/fs/virtiofs/*/tag",
     )
     """Files that hold the tags of shares (9p in the kernel's terms, virtiofs since 6.9)."""
+    processes: str = "/proc"
+    """Where the processes are whose mount namespaces are looked at."""
 
 
 @dataclass(frozen=True)

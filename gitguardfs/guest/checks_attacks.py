@@ -11,14 +11,13 @@ import errno
 import os
 import signal
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 from gitguardfs.guest import probes, probes_attacks, probes_reach, probes_read, probes_tree
 from gitguardfs.guest.checks import Case, Result, Status, finding, note, ok
-from gitguardfs.guest.probes import LeftBehind, Lost, Unprepared, User
+from gitguardfs.guest.probes import LeftBehind, Lost, NotBecome, Unprepared, User
 from gitguardfs.guest.probes_tree import Found
 
 TITLES = {
@@ -51,7 +50,8 @@ MOVES = frozenset({"R1", "R2a", "R3a", "R4", "R6", "R7", "C2"})
 OUTSIDE = "/tmp"
 """Where symlinks and mounts are made when nothing may be made in the mount."""
 STOPPING = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
-"""They wait while the scratch directory is made: before its name is known nobody removes it."""
+"""They wait while the scratch directory is made (before its name is known nobody removes it) and
+while it is removed."""
 NOTHING = "there is nothing in the tree to try them on"
 RETRY = "see that there is room and that the mount answers, and run this again"
 MEND = "do not let the agent in; gitguardfs --version, remount, and report it if it stays"
@@ -103,19 +103,23 @@ def check(case: Case) -> list[Result]:
     except (Lost, TypeError) as error:
         return [finding(id, title, f"not tried: the search failed: {error}", RETRY)]
     everything = found.writable is not None
-    results: list[Result] = []
+
+    def attack(scratch: str) -> list[Result]:
+        ground = Ground(user, scratch, found)
+        return _all(case, ground) if everything else _reading(case, ground)
+
     try:
-        with _scratch(user, found.writable or OUTSIDE, results) as scratch:
-            ground = Ground(user, scratch, found)
-            results[:0] = _all(case, ground) if everything else _reading(case, ground)
+        return _in_scratch(user, found.writable or OUTSIDE, attack)
     except OSError as error:
         why = f"not tried: no directory can be made there: {error.strerror}"
         return [finding(id, title, why, RETRY)]
-    return results
 
 
-@contextmanager
-def _scratch(user: User, directory: str, results: list[Result]) -> Iterator[str]:
+def _in_scratch(user: User, directory: str, attack: Callable[[str], list[Result]]) -> list[Result]:
+    """What ``attack`` finds in a new directory, which is removed whatever happens.
+
+    No context manager: an exception of a signal's can come up between making one and its body.
+    """
     scratch = ""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
@@ -123,19 +127,25 @@ def _scratch(user: User, directory: str, results: list[Result]) -> Iterator[str]
             scratch = str(probes.apart(probes_tree.make_scratch, directory, user=user))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        yield scratch
+        results = attack(scratch)
     finally:
-        if scratch and not _remove(scratch, user):
-            hint = "remove it on the host, where nothing is guarded"
-            results.append(
-                finding("attack.scratch", "the scratch directory is removed", scratch, hint)
-            )
+        try:
+            # What waits in the interpreter may be raised here, still before the removal.
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+        finally:
+            removed = not scratch or _remove(scratch, user)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if not removed:
+        hint = "remove it on the host, where nothing is guarded"
+        results.append(finding("attack.scratch", "the scratch directory is removed", scratch, hint))
+    return results
 
 
 def _remove(scratch: str, user: User) -> bool:
+    """Remove it in a child that inherits the blocked signals."""
     try:
         return bool(probes.apart(probes_tree.remove_scratch, scratch, user=user, limit=60.0))
-    except (Lost, OSError):
+    except (Lost, NotBecome, OSError):
         return False
 
 

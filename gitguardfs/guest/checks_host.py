@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import shutil
 import subprocess
 from dataclasses import dataclass
 
-from gitguardfs.guest import probes
-from gitguardfs.guest.checks import SEARCH_PATH, Result, finding, note, ok
+from gitguardfs.guest import checks_hooks, probes
+from gitguardfs.guest.checks import SEARCH_PATH, Result, note, ok
 from gitguardfs.guest.probes import Lost, User
+from gitguardfs.render import quote
 
 SELINUX = "/sys/fs/selinux/enforce"
 LABELS = frozenset({"svirt_home_t", "svirt_image_t", "virt_content_t", "container_file_t"})
 """Types that a QEMU confined by libvirt may use."""
 QEMU = ("qemu-system-x86_64", "qemu-system-aarch64", "qemu-kvm", "/usr/libexec/qemu-kvm")
 VIRTIOFSD = ("virtiofsd", "/usr/libexec/virtiofsd", "/usr/lib/virtiofsd", "/usr/lib/qemu/virtiofsd")
-REPOSITORIES = 50
-"""How many repositories of the shared directory are asked for their hooks."""
-ENTRIES = 20_000
 SECONDS = 20
 
 
@@ -38,11 +35,11 @@ def check(case: HostCase) -> list[Result]:
     results = [
         judge_versions("qemu", _versions(case, QEMU)),
         judge_versions("virtiofsd", _versions(case, VIRTIOFSD)),
-        judge_bare(_git_config(case, None, "safe.bareRepository")),
+        judge_bare(_git_config(case, "safe.bareRepository")),
     ]
     if case.directory is not None:
         results.insert(0, judge_label(case.directory, _enforcing(), _label(case.directory)))
-    results.append(_hooks(case))
+    results.append(checks_hooks.check(case.user, case.directory, case.search_path))
     return results
 
 
@@ -72,10 +69,9 @@ def judge_label(directory: str, enforcing: bool | None, label: str) -> Result:
     kind = ([*label.split(":"), "", "", ""])[2]
     if kind in LABELS:
         return ok(id, title, label)
-    hint = (
-        f"semanage fcontext -a -t svirt_home_t '{directory}(/.*)?' && restorecon -R {directory}, "
-        "if libvirt runs QEMU"
-    )
+    pattern = f"{quote.file_context(directory)}(/.*)?"
+    label_it = quote.shell(["semanage", "fcontext", "-a", "-t", "svirt_home_t", pattern])
+    hint = f"{label_it} && {quote.shell(['restorecon', '-R', directory])}, if libvirt runs QEMU"
     mode = "enforcing" if enforcing else "permissive"
     return note(id, title, f"it is labelled {kind or 'nothing'}, SELinux is {mode}", hint)
 
@@ -118,18 +114,19 @@ def parse_version(text: str) -> str:
 # git
 
 
-def _git_config(case: HostCase, repository: str | None, key: str) -> str:
+def _git_config(case: HostCase, key: str) -> str:
     git = shutil.which("git", path=case.search_path)
     if git is None:
         return ""
-    place = ["-C", repository] if repository is not None else []
-    code, said = _run(case.user, [git, *place, "config", "--get", key])
+    code, said = _run(case.user, [git, "config", "--get", key])
     return said.rstrip("\n") if code == 0 else ""
 
 
 def _run(user: User, arguments: list[str]) -> tuple[int, str]:
     try:
-        code, said = probes.apart(_call, arguments, home_of(user), user=user, limit=SECONDS + 5)
+        code, said = probes.apart(
+            _call, arguments, checks_hooks.home_of(user), user=user, limit=SECONDS + 5
+        )
     except (Lost, OSError):
         return 127, ""
     return int(code), str(said)
@@ -147,12 +144,6 @@ def _call(arguments: list[str], home: str) -> tuple[int, str]:
     return done.returncode, done.stdout.decode(errors="surrogateescape")
 
 
-def home_of(user: User) -> str:
-    """The user's home, for git's configuration."""
-    home = os.path.expanduser(f"~{user.name}")
-    return home if home.startswith("/") else "/"
-
-
 def judge_bare(value: str) -> Result:
     """Whether git runs what a bare repository inside a project says."""
     id, title = "host.bare", "git trusts no bare repository that it comes across"
@@ -160,61 +151,3 @@ def judge_bare(value: str) -> Result:
         return ok(id, title, "safe.bareRepository = explicit")
     hint = "git config --global safe.bareRepository explicit"
     return note(id, title, f"safe.bareRepository is {value or 'not set'}", hint)
-
-
-def _hooks(case: HostCase) -> Result:
-    id, title = "host.hooks", "git takes its hooks from where the agent cannot write"
-    found: dict[str, str] = {}
-    everywhere = _git_config(case, None, "core.hooksPath")
-    repositories: list[str] = []
-    if case.directory is not None:
-        try:
-            repositories = probes.apart(_repositories, case.directory, user=case.user)
-        except (Lost, OSError) as error:
-            return note(id, title, f"{case.directory} was not searched: {error}")
-    if not repositories:
-        repositories = [case.directory] if case.directory else []
-    for place in repositories:
-        value = _git_config(case, place, "core.hooksPath") or everywhere
-        if value and in_work_tree(value, place, case.directory or place, home_of(case.user)):
-            found[place] = value
-    if not repositories and everywhere and not everywhere.startswith(("/", "~")):
-        found["every repository"] = everywhere
-    return judge_hooks(found)
-
-
-def judge_hooks(found: dict[str, str]) -> Result:
-    """Repositories and the hooks directories in the work tree that they use."""
-    id, title = "host.hooks", "git takes its hooks from where the agent cannot write"
-    if not found:
-        return ok(id, title)
-    said = ", ".join(f"{place}: core.hooksPath = {value}" for place, value in found.items())
-    hint = "git config --unset core.hooksPath, or guard the directory with --protect"
-    return finding(id, title, said, hint)
-
-
-def in_work_tree(value: str, repository: str, shared: str, home: str) -> bool:
-    """Whether core.hooksPath leads into the shared directory, but not into a ``.git`` there."""
-    if value == "~" or value.startswith("~/"):
-        value = home + value[1:]
-    path = os.path.normpath(os.path.join(repository, value))
-    shared = os.path.normpath(shared)
-    if os.path.commonpath([path, shared]) != shared:
-        return False
-    return ".git" not in os.path.relpath(path, shared).split("/")
-
-
-def _repositories(top: str) -> list[str]:
-    """Directories below ``top`` with a ``.git``, as far as a bounded search gets."""
-    found: list[str] = []
-    queue = [top]
-    looked = 0
-    while queue and looked < ENTRIES and len(found) < REPOSITORIES:
-        directory = queue.pop(0)
-        if os.path.lexists(os.path.join(directory, ".git")):
-            found.append(directory)
-        for entry in sorted(glob.glob(f"{glob.escape(directory)}/*/")):
-            looked += 1
-            if not os.path.islink(entry.rstrip("/")):
-                queue.append(entry.rstrip("/"))
-    return found

@@ -22,6 +22,7 @@ from gitguardfs.guest.checks import (
     top_at,
 )
 from gitguardfs.guest.probes import User
+from gitguardfs.render import quote
 
 WANTED = frozenset({"nosuid", "nodev", "default_permissions", "allow_other"})
 DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
@@ -43,7 +44,8 @@ def is_mounted(case: Case) -> Result:
     """Whether the mount on top is a guard."""
     id, title = "guard.mounted", f"a guard is mounted at {case.mountpoint}"
     top = top_at(case.table, case.mountpoint)
-    hint = f"gitguardfs SOURCE {case.mountpoint} --map auto, or mount its line of fstab"
+    place = quote.shell([case.mountpoint])
+    hint = f"gitguardfs SOURCE {place} --map auto, or mount its line of fstab"
     if top is None:
         return finding(id, title, "nothing is mounted there", hint)
     if case.guard is None:
@@ -53,7 +55,7 @@ def is_mounted(case: Case) -> Result:
         )
         what = f"{top.mount.fstype} of {top.mount.source} is on top"
         if below:
-            hint = f"umount {case.mountpoint}: it covers the guard"
+            hint = f"umount {place}: it covers the guard"
         return finding(id, title, what, hint)
     return ok(id, title, f"of {top.mount.source}")
 
@@ -61,7 +63,8 @@ def is_mounted(case: Case) -> Result:
 def is_answering(mountpoint: str, user: User | None) -> Result:
     """Whether the daemon serves a request of the user's; root may have no access itself."""
     id, title = "guard.answers", f"the guard at {mountpoint} answers"
-    hint = f"umount -l {mountpoint} and mount it again; systemd does that with Restart="
+    again = quote.shell(["umount", "-l", mountpoint])
+    hint = f"{again} and mount it again; systemd does that with Restart="
     try:
         probes.apart(_ask, mountpoint, user=user)
     except probes.Lost:
@@ -172,21 +175,31 @@ def _look(pid: str) -> Daemon | None:
 
 
 def _held(pid: str) -> tuple[str, ...]:
-    """The directories that a process has open; its working directory if there are none."""
-    found: set[str] = set()
+    """The directories that a process has open; its working directory if it has none open.
+
+    Those in a mount that is detached, as after a takeover of the seal, are left out: their links
+    in /proc/PID/fd begin at that mount's root and not at ``/``.
+    """
+    mount_of: dict[str, int] = {}
     for number in os.listdir(f"/proc/{pid}/fd"):
         with suppress(OSError), open(f"/proc/{pid}/fdinfo/{number}") as file:
-            if parse_flags(file.read()) & (os.O_PATH | os.O_DIRECTORY):
-                found.add(_link(f"/proc/{pid}/fd/{number}"))
-    return outermost(found or {_link(f"/proc/{pid}/cwd")})
+            fdinfo = file.read()
+            if parse_fdinfo(fdinfo, "flags", 8) & (os.O_PATH | os.O_DIRECTORY):
+                mount_of[number] = parse_fdinfo(fdinfo, "mnt_id")
+    if not mount_of:
+        return outermost([_link(f"/proc/{pid}/cwd")])
+    attached = {seen.mount.number for seen in read_table(pid)}
+    return outermost(
+        _link(f"/proc/{pid}/fd/{number}") for number, on in mount_of.items() if on in attached
+    )
 
 
-def parse_flags(fdinfo: str) -> int:
-    """The flags of an open file, from its fdinfo."""
+def parse_fdinfo(fdinfo: str, key: str, base: int = 10) -> int:
+    """A number in the fdinfo of an open file (proc(5)); 0 if it is not there."""
     for line in fdinfo.splitlines():
-        key, _, value = line.partition(":")
-        if key == "flags":
-            return int(value, 8)
+        name, _, value = line.partition(":")
+        if name == key:
+            return int(value, base)
     return 0
 
 

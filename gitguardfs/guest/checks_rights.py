@@ -15,10 +15,12 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from gitguardfs.guest import probes
 from gitguardfs.guest.checks import Case, Daemon, Result, System, finding, note, ok
 from gitguardfs.guest.probes import Lost, User
+from gitguardfs.render import quote
 
 ROOT_GROUPS = {
     "docker": "starts containers that have the whole disk",
@@ -45,6 +47,8 @@ OTHER_GROUPS = {
 FILES = 20_000
 """How many files below one directory are looked at."""
 SUDO_SECONDS = 10
+_NO_RIGHTS = re.compile(r"may not run sudo|not allowed to run sudo|unknown user|passwd database")
+"""What ``sudo -l`` says of a user whom it lets do nothing, or who has no account for it."""
 
 
 def check(case: Case) -> list[Result]:
@@ -54,7 +58,7 @@ def check(case: Case) -> list[Result]:
         return []
     groups = [case.system.group_name(gid) for gid in user.groups]
     return [
-        _sudo(user, case.system),
+        _sudo(user, case.system, case.is_root),
         _doas(user, case.system, groups),
         judge_groups(user, groups),
         _files(user, case.system, case.daemons),
@@ -64,22 +68,35 @@ def check(case: Case) -> list[Result]:
 # sudo
 
 
-def _sudo(user: User, system: System) -> Result:
+def _sudo(user: User, system: System, is_root: bool) -> Result:
     program = shutil.which("sudo", path=system.search_path)
     if program is None:
         return ok("rights.sudo", f"{user.name} has no sudo without a password", "no sudo here")
     try:
         # -k: a password that was typed a minute ago does not count.
-        runs = probes.apart(_run, [program, "-k", "-n", "true"], user=user)
-        lists = probes.apart(_run, [program, "-n", "-l"], user=user)
-    except (Lost, OSError) as error:
+        runs = Said(*probes.apart(_run, [program, "-k", "-n", "true"], user=user))
+        lists = Said(*probes.apart(_run, [program, "-n", "-l"], user=user))
+        if is_root and lists.code != 0:
+            # It asks the user for a password unless one rule is without (listpw), but not root.
+            whom = user.name if user.has_account else f"#{user.uid}"
+            lists = Said(*probes.apart(_run, [program, "-n", "-l", "-U", whom]))
+    except (Lost, OSError, TypeError) as error:
         title = f"{user.name} has no sudo without a password"
         hint = "sudo -k -n true, as that user: see why it does not answer"
         return finding("rights.sudo", title, f"could not be checked: {error}", hint)
-    return judge_sudo(user.name, bool(runs[0] == 0), str(lists[1]) if lists[0] == 0 else "")
+    return judge_sudo(user.name, runs.code == 0, lists, is_root)
 
 
-def _run(arguments: list[str]) -> tuple[int, str]:
+@dataclass(frozen=True)
+class Said:
+    """What a program has answered."""
+
+    code: int
+    out: str = ""
+    err: str = ""
+
+
+def _run(arguments: list[str]) -> tuple[int, str, str]:
     try:
         done = subprocess.run(
             arguments,
@@ -91,16 +108,26 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         )
     except subprocess.TimeoutExpired:
         raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from None
-    return done.returncode, done.stdout.decode(errors="replace")
+    return (
+        done.returncode,
+        done.stdout.decode(errors="replace"),
+        done.stderr.decode(errors="replace"),
+    )
 
 
-def judge_sudo(user: str, runs: bool, listing: str) -> Result:
-    """What ``sudo -n true`` and the text of ``sudo -n -l`` come to."""
+def judge_sudo(user: str, runs: bool, lists: Said, is_root: bool) -> Result:
+    """What ``sudo -n true`` and ``sudo -n -l`` come to."""
     id, title = "rights.sudo", f"{user} has no sudo without a password"
     hint = "take the NOPASSWD line out of /etc/sudoers and /etc/sudoers.d (visudo)"
     if runs:
         return finding(id, title, "sudo -n true works: it is root", hint)
-    free, asked = parse_sudo(listing)
+    if lists.code != 0 and not _NO_RIGHTS.search(lists.out + lists.err):
+        why = (lists.err.strip().splitlines() or [f"it exits with {lists.code}"])[-1]
+        said = f"could not be checked: sudo does not list its rights: {why}"
+        if not is_root:
+            return note(id, title, said, "run it with sudo")
+        return finding(id, title, said, f"{quote.shell(['sudo', '-l', '-U', user])}: see why")
+    free, asked = parse_sudo(lists.out)
     if free:
         return finding(id, title, f"without a password: {', '.join(free)}", hint)
     if asked:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gitguardfs import mounts
-from gitguardfs.guest import checks_ways, probes, probes_share
+from gitguardfs.guest import checks_namespaces, checks_ways, probes, probes_share
 from gitguardfs.guest.checks import Case, Daemon, Result, Seen, finding, note, ok
 from gitguardfs.guest.checks_mount import mounts_of_daemons, sources_of
 from gitguardfs.guest.probes import Lost, Unprepared, User
@@ -27,10 +27,13 @@ def check(case: Case) -> list[Result]:
     guards = guard_devices(table)
     sources = sources_of(case.guard, case.daemons) if case.guard else ()
     results = []
-    for path in sorted(raw_paths(table, sources) | checks_ways.raw(case, sources)):
+    raw = raw_paths(table, sources) | checks_ways.raw(case, sources)
+    for path in sorted(raw):
         results += [_by_path(case.user, path, guards), _in_namespace(case.user, path, guards)]
     if case.guard is not None and not sources:
         results.append(_unknown(case.is_root))
+    if case.is_root:
+        results.append(checks_namespaces.check(case, case.user, raw, guards))
     results += [_by_daemon(case.user, daemon) for daemon in case.daemons]
     tags = tags_of(table, _read_tags(case.system.tags))
     if tags:

@@ -23,17 +23,22 @@ def _inside(path: str, directory: str) -> bool:
 
 def by_device(table: tuple[Seen, ...], source: str) -> set[str]:
     """Where else mounts of the same file system show ``source``; not what another one covers."""
+    return shown_in(table, table, source) - {source}
+
+
+def shown_in(other: tuple[Seen, ...], table: tuple[Seen, ...], source: str) -> set[str]:
+    """Where the mounts of ``other`` show ``source`` of ``table``; not what another one covers."""
     unsealed = tuple(seen for seen in table if seen.mount.source != seal.NAME)
     own = holding(unsealed, source)
-    if own is None:
+    wanted = shown_at(own.path, own.root, source) if own is not None else None
+    if own is None or wanted is None:
         return set()
-    wanted = shown_at(own.path, own.root, source)
     found = set()
-    for seen in table:
-        if seen.mount.device != own.mount.device or wanted is None:
+    for seen in other:
+        if seen.mount.device != own.mount.device:
             continue
         path = shown_at(seen.root, seen.path, wanted)
-        if path not in (None, source) and holding(table, path) is seen:
+        if path is not None and holding(other, path) is seen:
             found.add(path)
     return found
 

@@ -34,7 +34,8 @@ from gitguardfs.guest.checks import (
     read_table,
     top_at,
 )
-from gitguardfs.guest.probes import User
+from gitguardfs.guest.probes import NotBecome, User
+from gitguardfs.render import quote
 
 EPILOG = """\b
 Examples:
@@ -66,8 +67,10 @@ def command(place: str | None, user: str | None, as_json: bool, host: bool) -> i
     Looks at the mount, tries to reach the raw share, looks for ways to become root, and carries
     out the known attacks on .git for real.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)  # so that what was made is removed
+    leave = Leaving()
+    for number in checks_attacks.STOPPING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, leave)  # so that what was made is removed
     caller = os.environ.get("SUDO_UID") if os.geteuid() == 0 else str(os.geteuid())
     results = examine_host(place, user, caller) if host else examine(place, user, caller)
     if as_json:
@@ -78,8 +81,19 @@ def command(place: str | None, user: str | None, as_json: bool, host: bool) -> i
     return 1 if found else Exit.OK
 
 
-def _leave(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)
+class Leaving:
+    """The first signal ends the command; no other one may end what it then removes."""
+
+    def __init__(self) -> None:
+        """Nothing has come yet."""
+        self._has_begun = False
+
+    def __call__(self, number: int, _frame: object) -> None:
+        """Handle a signal."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
 
 def examine(
@@ -113,7 +127,7 @@ def examine(
         results += _checked(case)
         if place is not None:
             for other in checks_ways.other_guards(case):
-                results += checks_attacks.check(replace(case, mountpoint=other))
+                results += _tried(checks_attacks.check, replace(case, mountpoint=other))
     return list(dict.fromkeys(results))
 
 
@@ -121,22 +135,36 @@ def _checked(case: Case) -> list[Result]:
     results = _asked(case)
     usable = False
     if case.mountpoint:
-        about_mount = checks_mount.check(case) + checks_ways.within(case)
+        about_mount = _tried(checks_mount.check, case) + checks_ways.within(case)
         results += about_mount
         usable = any(r.id == "guard.answers" and r.status is Status.OK for r in about_mount)
     checks: list[Check] = [checks_share.check, checks_rights.check]
     if usable:
         checks.append(checks_attacks.check)
-    return results + [result for check in checks for result in check(case)]
+    return results + [result for check in checks for result in _tried(check, case)]
+
+
+def _tried(check: Check, case: Case) -> list[Result]:
+    """What a check finds; a finding, the same for all, if the user could not be become for it."""
+    try:
+        return check(case)
+    except NotBecome as error:
+        return [untried(error)]
+
+
+def untried(error: NotBecome) -> Result:
+    """The finding where nothing can be tried as the user."""
+    hint = "run it as root of the system itself, not of a container or a user namespace"
+    return finding("run.user", "it can be tried as the user", f"could not be tried: {error}", hint)
 
 
 def _asked(case: Case) -> list[Result]:
     """What the results depend on: who was asked, and what was left out."""
     if case.user is None:
-        hint = "give --user"
+        hint = "sudo gitguard doctor --user NAME, the user that the agent runs as"
         return [note("run.user", "it is known whom to become", "only the mount is looked at", hint)]
     if not case.is_root:
-        why = "not root: the daemon's process was not looked at, and files only root may list"
+        why = "not root: left out are the daemon's process, other namespaces and root's files"
         return [note("run.user", f"tried as {case.user.name}", why, "run it with sudo")]
     return []
 
@@ -147,12 +175,17 @@ def doubts(case: Case, caller: str | None) -> list[Result]:
     if user is None:
         return []
     title = "it is known whom to become"
-    hint = "give --user: the user that the agent runs as; --map, if he is to own the files"
+    again = quote.shell(["sudo", "gitguard", "doctor", case.mountpoint, "--user"])
     if not user.has_account:
         why = f"{case.mountpoint} belongs to {user.uid}, who has no account here"
+        hint = f"{again} NAME, the user that the agent runs as; mount it with --map for him"
         return [finding("run.user", title, why, hint)]
     if caller not in (None, "0", str(user.uid)):
         why = f"{case.mountpoint} belongs to {user.name}, and sudo was called by the uid {caller}"
+        hint = (
+            f"{again} {user.name}, if that is whom the agent runs as; "
+            f"otherwise his name instead of {user.name}"
+        )
         return [finding("run.user", title, why, hint)]
     return []
 
@@ -234,4 +267,7 @@ def examine_host(place: str | None, user: str | None, caller: str | None) -> lis
         if user is not None:
             raise UserError(f"only root can become {name}", "run it with sudo", Exit.SYSTEM)
         whom = probes.find_user(str(os.geteuid()))
-    return checks_host.check(checks_host.HostCase(whom, directory))
+    try:
+        return checks_host.check(checks_host.HostCase(whom, directory))
+    except NotBecome as error:
+        return [untried(error)]

@@ -27,6 +27,9 @@ LIMIT = 15.0
 ANSWER_BYTES = 1 << 20
 """An answer that is longer is not one of ours."""
 
+LAST_ID = (1 << 32) - 2
+"""The kernel's ids have 32 bits, and the last one means "leave it as it is"."""
+
 Groups = Callable[[str, int], Sequence[int]]
 """The ids of a user's groups, from the user's name and own group (getgrouplist(3))."""
 
@@ -46,6 +49,10 @@ class Lost(Exception):  # noqa: N818  # what happened
     """The child hung, or died without an answer."""
 
 
+class NotBecome(Exception):  # noqa: N818  # what happened
+    """The child could not become the user, so nothing was tried, and nothing is known."""
+
+
 class Unprepared(Exception):  # noqa: N818  # what happened
     """A step before the one that matters did not work, so nothing was tried."""
 
@@ -57,6 +64,9 @@ class LeftBehind(Exception):  # noqa: N818  # what happened
 def find_user(name: str, groups_of: Groups = os.getgrouplist) -> User:
     """A user by name or number; UserError if there is none of that name."""
     is_number = name.isascii() and name.isdigit()
+    digits = name.lstrip("0")
+    if is_number and (len(digits) > len(str(LAST_ID)) or int(digits or "0") > LAST_ID):
+        raise UserError(f"no user can have the number {name}", f"0 to {LAST_ID}")
     try:
         entry = pwd.getpwuid(int(name)) if is_number else pwd.getpwnam(name)
         uid, gid, name = entry.pw_uid, entry.pw_gid, entry.pw_name
@@ -97,18 +107,21 @@ def apart(
     *arguments: Any,
     user: User | None = None,
     fake_root: bool = False,
+    root: str | None = None,
     limit: float = LIMIT,
 ) -> Any:
     """Call ``function`` in a child process, as ``user`` if one is given.
 
     Returns what it returned, which must be JSON's; raises the OSError, Unprepared or LeftBehind
-    that it raised, Lost after ``limit`` seconds. ``fake_root`` makes the user root of new user
-    and mount namespaces (``unshare -Urm``); Unprepared where users may not have those.
+    that it raised, Lost after ``limit`` seconds, NotBecome if it cannot become ``user``.
+    ``fake_root`` makes the user root of new user and mount namespaces (``unshare -Urm``);
+    Unprepared where users may not have those. ``root`` is the directory that the child has for
+    its root, entered before root is given up; Unprepared if that fails.
     """
     readable, writable = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _child(writable, lambda: function(*arguments), user, fake_root)
+        _child(writable, lambda: function(*arguments), user, fake_root, root)
     os.close(writable)
     try:
         data = _read(readable, time.monotonic() + limit)
@@ -119,7 +132,11 @@ def apart(
 
 
 def _child(
-    writable: int, call: Callable[[], object], user: User | None, fake_root: bool
+    writable: int,
+    call: Callable[[], object],
+    user: User | None,
+    fake_root: bool,
+    root: str | None,
 ) -> None:  # pragma: no cover - another process
     try:
         os.setsid()
@@ -133,16 +150,25 @@ def _child(
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))
         os.chdir("/")
         os.umask(0o022)
-        outcome = _outcome(call, user, fake_root)
+        outcome = _outcome(call, user, fake_root, root)
         _write(answer, json.dumps(outcome).encode())
     finally:
         os._exit(0)
 
 
-def _outcome(call: Callable[[], object], user: User | None, fake_root: bool) -> list[object]:
+def _outcome(
+    call: Callable[[], object], user: User | None, fake_root: bool, root: str | None
+) -> list[object]:
     try:
+        if root is not None:
+            with preparing():
+                os.chroot(root)
+                os.chdir("/")
         if user is not None:
-            become(user)
+            try:
+                become(user)
+            except OSError as error:
+                return ["become", f"becoming {user.name}: {error.strerror}"]
         if fake_root:
             try:
                 probes_calls.become_fake_root()
@@ -223,6 +249,8 @@ def _answer(data: bytes) -> Any:
         text = str(rest[0])
     except (ValueError, TypeError, IndexError):
         raise Lost("it died without an answer") from None
+    if kind == "become":
+        raise NotBecome(text)
     if kind == "unprepared":
         raise Unprepared(text)
     if kind == "left":

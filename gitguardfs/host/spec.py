@@ -24,7 +24,8 @@ LEAST_MEMORY = 256
 """MiB below which no current distribution boots."""
 
 # A terminal acts on control characters, and bytes that are no UTF-8 cannot be copied from one.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# XML carries neither those nor the two that are no characters ("Char" in its specification).
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 class Target(StrEnum):
@@ -181,7 +182,7 @@ def _check_path(path: str, what: str) -> None:
     if _UNPRINTABLE.search(path):
         raise UserError(
             f"{what} {path!r} cannot be printed for copying",
-            "no control characters, and UTF-8 only",
+            "no control characters, UTF-8 only, and neither U+FFFE nor U+FFFF",
         )
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -18,11 +19,18 @@ import pytest
 
 from gitguardfs.core import syscalls
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.guest import checks_attacks, doctor, probes_attacks, probes_reach, probes_tree
+from gitguardfs.guest import (
+    checks_attacks,
+    checks_namespaces,
+    doctor,
+    probes_attacks,
+    probes_reach,
+    probes_tree,
+)
 from gitguardfs.guest.checks import Result, Status, System
 from gitguardfs.guest.checks_attacks import Ground, Outcome
 from gitguardfs.guest.probes import User
-from tests.support.mounting import REPOSITORY, Mounted, area, bindfs, gitguardfs, unmount
+from tests.support.mounting import REPOSITORY, Mounted, area, bindfs, gitguardfs, unmount, until
 from tests.support.people import AGENT, as_user
 from tests.support.raw_calls import MNT_DETACH, MS_BIND, mount, umount
 from tests.support.repos import (
@@ -39,8 +47,9 @@ from tests.support.repos import (
 
 ANY_WARNING = (r"",)
 COMMAND = (sys.executable, "-c", "from gitguardfs.gitguard import main; main()", "doctor")
-QUIET = System(search_path="/nonexistent", doas_files=())
-"""A system without sudo and doas, whatever this one has."""
+QUIET = System(search_path="/nonexistent", doas_files=(), processes="/nonexistent")
+"""A system without sudo and doas, and with nobody else on it, whatever this one has."""
+CLEAR = 'echo "User a is not allowed to run sudo on b."'
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +195,91 @@ def test_a_dead_guard_is_found(open_share: Path) -> None:
             mounted.process.send_signal(signal.SIGKILL)
             mounted.process.wait()
             assert findings(examine(view)) == ["guard.answers"]
+
+
+@pytest.mark.usefixtures("without_attacks")
+def test_a_guard_that_came_back_after_a_crash_gives_no_finding(open_share: Path) -> None:
+    share, view = open_share / "raw/share", open_share / "view"
+    for name in ("tmp", "usr"):
+        (share / name).mkdir()  # in the detached mount their links read /tmp and /usr
+        os.chown(share / name, HOST_UID, HOST_GID)
+    options = ("--map", MAP, "--seal")
+    with pytest.raises(AssertionError, match=r"ended with -9"):
+        with gitguardfs(share, view, *options) as mounted:
+            mounted.process.send_signal(signal.SIGKILL)
+            mounted.process.wait()
+    with gitguardfs(share, view, *options):
+        held = [os.open(view / name, os.O_RDONLY) for name in ("tmp", "usr")]
+        try:
+            results = examine(view)
+        finally:
+            for descriptor in held:
+                os.close(descriptor)
+    assert findings(results) == []
+    tried = [result.title for result in results if result.id == "share.path"]
+    assert tried == [f"the raw share {share} is out of reach"]
+
+
+@contextmanager
+def in_own_namespace(*command: str, uid: int = AGENT) -> Iterator[int]:
+    """A process of the agent's in a mount namespace that nothing propagates to; its number."""
+    inner = "mount --make-rprivate / && echo ready && exec sleep 120"
+    with subprocess.Popen(
+        [*command, "sh", "-c", inner], stdout=subprocess.PIPE, user=uid, group=uid, extra_groups=[]
+    ) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def only(place: Path, *numbers: int) -> System:
+    """A system on which there are just these processes."""
+    listed = place / "processes"
+    listed.mkdir()
+    for number in numbers:
+        (listed / str(number)).symlink_to(f"/proc/{number}")
+    return replace(QUIET, processes=str(listed))
+
+
+@pytest.mark.usefixtures("without_attacks")
+def test_a_namespace_from_before_the_seal_is_found(open_share: Path) -> None:
+    share, view = open_share / "raw/share", open_share / "view"
+    with (
+        in_own_namespace("unshare", "-Urm") as before,
+        gitguardfs(share, view, "--map", MAP, "--seal"),
+    ):
+        results = examine(view, only(open_share, before))
+        assert findings(results) == ["share.elsewhere"]
+        [said] = [r.detail for r in results if r.id == "share.elsewhere"]
+        assert said == f"process {before} (sleep) sees {share}"
+
+
+@pytest.mark.usefixtures("without_attacks")
+def test_namespaces_that_lead_the_user_nowhere_are_no_finding(
+    open_share: Path, guarded: Mounted
+) -> None:
+    share, view = open_share / "raw/share", open_share / "view"
+    with (
+        in_own_namespace("unshare", "-m", uid=0) as roots,
+        gitguardfs(share, view, "--map", MAP, "--seal"),
+        in_own_namespace("unshare", "-Urm") as after,
+    ):
+        system = only(open_share, roots, after, os.getpid())
+        assert findings(examine(view, system)) == []
+        assert findings(examine(guarded.path, system)) == []  # its source's parent is closed
+
+
+@pytest.mark.usefixtures("without_attacks")
+def test_a_namespace_that_is_not_told_is_a_finding(
+    guarded: Mounted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = checks_namespaces.Process("/proc/77", "x", (0, 0), is_users=True)
+    monkeypatch.setattr(checks_namespaces, "processes", lambda *_: [hidden])
+    [said] = [r for r in examine(guarded.path) if r.id == "share.elsewhere"]
+    assert said.status is Status.FINDING
+    assert said.detail == "could not be checked: process 77 (x)"
 
 
 def test_bindfs_in_place_of_the_guard_is_found_and_not_attacked(place: Path) -> None:
@@ -353,7 +447,15 @@ def program(path: Path, text: str) -> Path:
     ("text", "expected"),
     [
         ("exit 0", ["rights.sudo"]),
-        ("exit 1", []),
+        ("exit 1", ["rights.sudo"]),  # nothing is known
+        (f'case "$*" in *-l*) {CLEAR};; *) exit 1;; esac', []),
+        (
+            # With listpw=always only root is told without a password.
+            'case "$*" in *"-l -U #1000"*|*"-l -U cloudsdk"*)'
+            ' printf "User a may run the following commands on b:\\n'
+            '    (root) NOPASSWD: /bin/x\\n";; *) exit 1;; esac',
+            ["rights.sudo"],
+        ),
         (
             'case "$*" in *-l*) printf "User a may run the following commands on b:\\n'
             '    (root) NOPASSWD: /bin/x\\n";; *) exit 1;; esac',
@@ -476,6 +578,26 @@ def test_the_scratch_directory_goes_when_the_command_is_stopped(
     assert lasting(metadata(guarded.source)) == before
 
 
+@pytest.mark.parametrize("gap", [0.003, 0.008])
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM,) * 2, (signal.SIGHUP, signal.SIGTERM)])
+def test_the_scratch_directory_goes_however_often_the_command_is_stopped(
+    guarded: Mounted, numbers: tuple[signal.Signals, ...], gap: float
+) -> None:
+    with subprocess.Popen(
+        [*COMMAND, str(guarded.path), "--user", str(AGENT)],
+        cwd=REPOSITORY,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        until(lambda: left_in(guarded.source), "it never began")
+        time.sleep(0.1)
+        for number in numbers:
+            process.send_signal(number)
+            time.sleep(gap)
+        assert process.wait(60) == 128 + numbers[0]
+    assert not left_in(guarded.source)
+
+
 def test_a_hole_in_the_guard_is_found_by_its_row(
     guarded: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -532,6 +654,26 @@ def test_the_user_himself_checks_what_he_can_and_is_told(guarded: Mounted) -> No
 
 def _examine_as_dicts(view: str) -> list[dict[str, object]]:
     return _rows(doctor.examine(view, None, str(AGENT), QUIET))
+
+
+def test_where_nobody_can_be_become_nothing_counts_as_refused(guarded: Mounted) -> None:
+    said = subprocess.run(
+        ["unshare", "-Ur", *COMMAND, guarded.path, "--user", str(AGENT), "--json"],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    rows = json.loads(said.stdout)
+    assert said.returncode == 1
+    assert [(row["id"], row["status"]) for row in rows] == [("run.user", "finding")]
+    assert "could not be tried" in rows[0]["detail"]
+
+
+def test_a_number_of_nobody_is_a_mistake_in_one_line(guarded: Mounted) -> None:
+    for arguments in ((guarded.path,), (guarded.source, "--host")):
+        for number in ("9" * 23, "4294967295"):
+            said = run(*arguments, "--user", number)
+            assert said.returncode == Exit.USAGE and len(said.stderr.splitlines()) == 1
 
 
 def test_the_host_side_is_checked_with_the_owner_of_the_directory(place: Path) -> None:

@@ -5,15 +5,27 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.guest import checks_attacks, checks_host, checks_rights, doctor, probes, probes_tree
-from gitguardfs.guest.checks import Status, System
-from gitguardfs.guest.probes import LeftBehind, Lost, Unprepared, User
+from gitguardfs.guest import (
+    checks_attacks,
+    checks_hooks,
+    checks_host,
+    checks_namespaces,
+    checks_rights,
+    doctor,
+    probes,
+    probes_tree,
+)
+from gitguardfs.guest.checks import Result, Status, System
+from gitguardfs.guest.probes import LeftBehind, Lost, NotBecome, Unprepared, User
 
 ME = User(os.getuid(), os.getgid(), tuple(os.getgroups()), "me")
 
@@ -38,6 +50,18 @@ def test_a_step_that_prepares_is_told_from_the_attack() -> None:
 
     with pytest.raises(Unprepared):
         probes.apart(prepare)
+
+
+def test_a_user_that_cannot_be_become_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(user: User) -> None:
+        fail(errno.EPERM)
+
+    monkeypatch.setattr(probes, "become", refused)
+    with pytest.raises(NotBecome, match="becoming me: Operation not permitted"):
+        probes.apart(lambda: 1, user=ME)
+    host = doctor.examine_host("/", str(ME.uid), None)
+    assert [(r.id, r.status) for r in host] == [("run.user", Status.FINDING)]
+    assert "could not be tried" in host[0].detail
 
 
 def test_a_child_that_hangs_or_dies_is_given_up() -> None:
@@ -135,6 +159,74 @@ def test_removing_the_scratch_directory_follows_no_symlink(tmp_path: Path) -> No
     assert (tmp_path / "kept/file").exists()
 
 
+@pytest.fixture
+def handled() -> Iterator[None]:
+    """The command's signal handlers."""
+    leave = doctor.Leaving()
+    before = {number: signal.signal(number, leave) for number in checks_attacks.STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handled")
+@pytest.mark.parametrize("number", sorted(checks_attacks.STOPPING))
+@pytest.mark.parametrize("stopped_before", [False, True])
+def test_no_signal_ends_the_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, stopped_before: bool
+) -> None:
+    remove = probes_tree.remove_scratch
+
+    def remove_slowly(scratch: str) -> bool:
+        for _ in range(3):
+            os.kill(os.getppid(), number)
+            time.sleep(0.05)
+        return remove(scratch)
+
+    def attack(scratch: str) -> list[Result]:
+        assert os.listdir(tmp_path) == [os.path.basename(scratch)]
+        if stopped_before:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return []
+
+    monkeypatch.setattr(probes_tree, "remove_scratch", remove_slowly)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with pytest.raises((SystemExit, KeyboardInterrupt)):
+        checks_attacks._in_scratch(ME, str(tmp_path), attack)
+    assert os.listdir(tmp_path) == []
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
+
+
+def test_only_the_first_signal_ends_the_command() -> None:
+    for first, raised in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGHUP, SystemExit)):
+        leave = doctor.Leaving()
+        with pytest.raises(raised):
+            leave(first, None)
+        for number in checks_attacks.STOPPING:
+            leave(number, None)
+
+
+@pytest.mark.usefixtures("handled")
+def test_a_signal_that_comes_up_as_others_are_held_ends_no_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = signal.pthread_sigmask
+    calls: list[int] = []
+
+    def stop_at_the_second(how: int, mask: Any) -> Any:
+        calls.append(how)
+        if how == signal.SIG_BLOCK and calls.count(how) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return held(how, mask)
+
+    monkeypatch.setattr(signal, "pthread_sigmask", stop_at_the_second)
+    with pytest.raises(SystemExit):
+        checks_attacks._in_scratch(ME, str(tmp_path), lambda scratch: [])
+    assert os.listdir(tmp_path) == []
+
+
 def test_only_a_git_that_is_shown_as_open_counts_as_readonly(tmp_path: Path) -> None:
     """One that is shown as closed and can be listed, as root here, is a hole and no policy."""
     git = tmp_path / ".git"
@@ -159,6 +251,19 @@ def test_a_user_is_found_by_name_and_number() -> None:
     assert (unknown.uid, unknown.gid, unknown.groups) == (987654, 987654, (987654, 7))
     with pytest.raises(UserError, match="no such user"):
         probes.find_user("nobody-of-that-name")
+
+
+@pytest.mark.parametrize("number", ["4294967295", "9" * 23, "9" * 5000])
+def test_a_number_that_no_user_can_have_is_refused(number: str) -> None:
+    """4294967295 is -1, with which setresuid(2) changes nothing."""
+    with pytest.raises(UserError, match="no user can have the number") as refused:
+        probes.find_user(number, lambda name, gid: [gid])
+    assert refused.value.code == Exit.USAGE
+    for host in (False, True):
+        with pytest.raises(UserError, match="no user can have the number"):
+            (doctor.examine_host if host else doctor.examine)("/", number, None)
+    assert probes.find_user("4294967294", lambda name, gid: [gid]).uid == 4294967294
+    assert probes.find_user("0" * 20).uid == 0
 
 
 def test_the_user_is_the_one_asked_for_or_the_owner_or_the_caller() -> None:
@@ -240,3 +345,52 @@ def test_hooks_in_the_work_tree_are_found_on_the_host(tmp_path: Path) -> None:
     found = {r.id: r.detail for r in results if r.status is Status.FINDING}
     assert list(found) == ["host.hooks"]
     assert "husky" in found["host.hooks"] and "sound" not in found["host.hooks"]
+
+
+def test_hooks_are_found_in_the_last_of_many_and_below_dot_directories(tmp_path: Path) -> None:
+    git("init", "--quiet", str(tmp_path / "one"))
+    for number in range(60):
+        (tmp_path / f"{number:02}").mkdir()
+        (tmp_path / f"{number:02}/.git").symlink_to("../one/.git")
+    for place in ("zz", ".hidden/deep"):
+        git("init", "--quiet", str(tmp_path / place))
+        git("-C", str(tmp_path / place), "config", "core.hooksPath", "hooks")
+    said = checks_hooks.check(ME, str(tmp_path), os.environ["PATH"])
+    assert said.status is Status.FINDING
+    assert str(tmp_path / "zz") in said.detail and str(tmp_path / ".hidden/deep") in said.detail
+
+
+def test_a_search_for_hooks_that_does_not_get_through_says_so(tmp_path: Path) -> None:
+    for number in range(9):
+        (tmp_path / f"{number}").mkdir()
+    assert checks_hooks.search("git", str(tmp_path), "/")["complete"]
+    assert not checks_hooks.search("git", str(tmp_path), "/", entries=8)["complete"]
+    assert not checks_hooks.search("git", str(tmp_path), "/", seconds=-1.0)["complete"]
+
+
+def test_git_that_fails_runs_no_hook_and_git_that_does_not_answer_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / ".git").write_text("gitdir: /nowhere\n")
+    assert checks_hooks.check(ME, str(project), os.environ["PATH"]).status is Status.OK
+    (tmp_path / "git").write_text("#!/bin/sh\nkill -9 $$\n")
+    (tmp_path / "git").chmod(0o755)
+    for directory in (str(project), None):
+        said = checks_hooks.check(ME, directory, str(tmp_path))
+        assert said.status is Status.FINDING and "could not be checked" in said.detail
+    (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 20\n")
+    monkeypatch.setattr(checks_hooks, "CALL_SECONDS", 0.1)
+    said = checks_hooks.check(ME, str(project), f"{tmp_path}:/usr/bin:/bin")
+    assert said.status is Status.FINDING and str(project) in said.detail
+
+
+def test_processes_and_their_namespaces_are_read() -> None:
+    with subprocess.Popen(["sleep", "60"]) as sleeping:
+        found = {p.path: p for p in checks_namespaces.processes("/proc", ME.uid)}
+        mine, child = found[f"/proc/{os.getpid()}"], found[f"/proc/{sleeping.pid}"]
+        sleeping.kill()
+    assert mine.is_users and child.is_users and child.name == "sleep"
+    assert mine.namespace == child.namespace == checks_namespaces.own_namespace()
+    assert not list(checks_namespaces.processes("/nonexistent", ME.uid))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import shlex
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,8 +17,10 @@ from hypothesis import strategies as st
 from gitguardfs.core import names
 from gitguardfs.guest import (
     checks_attacks,
+    checks_hooks,
     checks_host,
     checks_mount,
+    checks_namespaces,
     checks_report,
     checks_rights,
     checks_share,
@@ -39,6 +44,9 @@ from gitguardfs.guest.checks import (
     top_at,
 )
 from gitguardfs.guest.checks_attacks import Outcome
+from gitguardfs.guest.checks_hooks import Searched
+from gitguardfs.guest.checks_namespaces import Process
+from gitguardfs.guest.checks_rights import Said
 from gitguardfs.guest.probes import Lost, User
 from gitguardfs.guest.probes_tree import Found
 
@@ -133,7 +141,9 @@ def test_the_guarded_directory_is_what_the_daemon_holds_and_no_mere_name() -> No
 def test_of_the_directories_that_a_daemon_holds_the_outermost_count() -> None:
     held = ["/a/b/c", "/a/b", "/a/bc", "/dev/fuse/x (deleted)", "pipe:[1]", "/", "/a/b/d"]
     assert checks_mount.outermost(held) == ("/a/b", "/a/bc")
-    assert checks_mount.parse_flags("pos:\t0\nflags:\t012400000\n") & os.O_PATH
+    assert checks_mount.parse_fdinfo("pos:\t0\nflags:\t012400000\n", "flags", 8) & os.O_PATH
+    assert checks_mount.parse_fdinfo("pos:\t0\nmnt_id:\t29\n", "mnt_id") == 29
+    assert checks_mount.parse_fdinfo("pos:\t0\n", "mnt_id") == 0
 
 
 def test_a_daemon_that_was_started_with_a_relative_path_is_known() -> None:
@@ -151,6 +161,8 @@ def test_an_owner_who_is_hardly_the_agent_is_a_finding() -> None:
 
     assert found(AGENT, "1000") == found(AGENT, "0") == found(AGENT, None) == []
     assert "the uid 1001" in found(AGENT, "1001")[0]
+    [said] = doctor.doubts(Case("/my view", AGENT, True), "1001")
+    assert "sudo gitguard doctor '/my view' --user agent" in said.hint
     assert "no account" in found(User(501, 501, (501,), "501", has_account=False), None)[0]
 
 
@@ -267,19 +279,42 @@ def test_sudo_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(checks_rights.probes, "apart", lost)
     monkeypatch.setattr(checks_rights.shutil, "which", lambda *_, **__: "/usr/bin/sudo")
-    said = checks_rights._sudo(AGENT, System())
+    said = checks_rights._sudo(AGENT, System(), True)
     assert said.status is Status.FINDING and "could not be checked" in said.detail
     said = checks_rights._files(AGENT, System(), ())
     assert said.status is Status.FINDING and "could not be checked" in said.detail
 
 
 def test_sudo_without_a_password_is_a_finding_and_with_one_a_note() -> None:
-    judge = checks_rights.judge_sudo
-    assert judge("agent", True, "").status is Status.FINDING
-    rule = SUDO + "    (root) NOPASSWD: /bin/a\n"
-    assert judge("agent", False, rule).status is Status.FINDING
-    assert judge("agent", False, SUDO + "    (ALL) ALL\n").status is Status.NOTE
-    assert judge("agent", False, "").status is Status.OK
+    def judge(runs: bool, listing: str) -> Status:
+        return checks_rights.judge_sudo("agent", runs, Said(0, listing), True).status
+
+    assert judge(True, "") is Status.FINDING
+    assert judge(False, SUDO + "    (root) NOPASSWD: /bin/a\n") is Status.FINDING
+    assert judge(False, SUDO + "    (ALL) ALL\n") is Status.NOTE
+    assert judge(False, "") is Status.OK
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Said(0, "User agent is not allowed to run sudo on vm.\n"),
+        Said(1, err="Sorry, user agent may not run sudo on vm.\n"),
+        Said(1, err="sudo: unknown user #4242\n"),
+        Said(1, err="sudo: you do not exist in the passwd database\n"),
+    ],
+)
+def test_a_user_whom_sudo_gives_nothing_is_known_by_what_it_says(answer: Said) -> None:
+    assert checks_rights.judge_sudo("agent", False, answer, True).status is Status.OK
+
+
+@pytest.mark.parametrize("error", ["sudo: a password is required\n", ""])
+def test_rights_that_sudo_does_not_list_are_not_taken_for_none(error: str) -> None:
+    said = checks_rights.judge_sudo("agent", False, Said(1, err=error), True)
+    assert said.status is Status.FINDING and "could not be checked" in said.detail
+    assert "sudo -l -U agent" in said.hint
+    own = checks_rights.judge_sudo("agent", False, Said(1, err=error), False)
+    assert own.status is Status.NOTE and own.hint == "run it with sudo"
 
 
 @given(st.text())
@@ -441,8 +476,70 @@ def test_bare_repositories_and_old_virtiofsd_are_noted() -> None:
     ],
 )
 def test_hooks_count_when_the_agent_could_write_them(value: str, inside: bool) -> None:
-    found = checks_host.in_work_tree(value, "/home/me/p/a", "/home/me/p", "/home/me")
+    found = checks_hooks.in_work_tree(value, "/home/me/p/a", "/home/me/p", "/home/me")
     assert found is inside
+
+
+def test_hooks_that_were_not_looked_at_are_a_finding() -> None:
+    def said(**searched: Any) -> Result:
+        return checks_hooks.judge(Searched(**searched), "/p", "/home/me")
+
+    assert said().status is said(values={"/p/a": ".git/x"}).status is Status.OK
+    partly = said(names=70, complete=False)
+    assert partly.status is Status.FINDING and "first 70 names" in partly.detail
+    unasked = said(unasked=[f"/p/{n}" for n in range(9)])
+    assert unasked.status is Status.FINDING and "/p/4 and 4 more" in unasked.detail
+    assert "/p/a: core.hooksPath = x" in said(values={"/p/a": "x"}, complete=False).detail
+
+
+def test_a_relative_hooks_path_for_all_repositories_is_a_finding() -> None:
+    assert checks_hooks.judge_everywhere(".husky").status is Status.FINDING
+    for value in ("", "/usr/share/hooks", "~/hooks"):
+        assert checks_hooks.judge_everywhere(value).status is Status.OK
+
+
+def test_hints_can_be_pasted_into_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = "/my $(view)"
+    assert "umount -l '/my $(view)'" in _answer_of_a_hang(monkeypatch, place).hint
+    assert "SOURCE '/my $(view)'" in checks_mount.is_mounted(case(place)).hint
+    label = checks_host.judge_label("/it's (here)", True, "u:object_r:user_home_t:s0").hint
+    words = shlex.split(label.partition(", if")[0])
+    assert words[:5] == ["semanage", "fcontext", "-a", "-t", "svirt_home_t"]
+    assert re.fullmatch(words[5], "/it's (here)/below")
+    assert words[6:] == ["&&", "restorecon", "-R", "/it's (here)"]
+
+
+def _answer_of_a_hang(monkeypatch: pytest.MonkeyPatch, place: str) -> Result:
+    def lost(*_: object, **__: object) -> None:
+        raise Lost("no answer in time")
+
+    monkeypatch.setattr(checks_mount.probes, "apart", lost)
+    return checks_mount.is_answering(place, AGENT)
+
+
+# ------------------------------------------------------------------------------ namespaces
+
+STATUS = "Name:\tsleep 1\nUmask:\t0022\nUid:\t1000\t1000\t0\t1000\nGid:\t5\t5\t5\t5\n"
+
+
+def test_one_process_of_each_namespace_that_is_the_users_is_looked_at() -> None:
+    def process(pid: int, namespace: int, is_users: bool = True) -> Process:
+        return Process(f"/proc/{pid}", "x", (4, namespace) if namespace else (0, 0), is_users)
+
+    found = [process(1, 7), process(2, 8), process(3, 8), process(4, 9, False), process(5, 0)]
+    chosen = checks_namespaces.others([*found, process(6, 0)], (4, 7))
+    assert [one.path for one in chosen] == ["/proc/2", "/proc/5", "/proc/6"]
+    assert checks_namespaces.parse_status(STATUS) == ("sleep 1", (1000, 1000, 0, 1000))
+    assert chosen[0].label == "process 2 (x)"
+
+
+def test_another_namespace_shows_the_share_where_nothing_covers_it() -> None:
+    before = tuple(seen for seen in TABLE if seen.mount.source != "gitguardfs-seal")
+    share = "/mnt/my share"
+    assert checks_ways.shown_in(before, TABLE, share) == {share}
+    assert checks_ways.shown_in(TABLE, TABLE, share) == set()
+    moved = parse_table(b"9 1 0:31 / /else rw - 9p projects rw\n")
+    assert checks_ways.shown_in(moved, TABLE, share) == {"/else"}
 
 
 # ---------------------------------------------------------------------------------- the report

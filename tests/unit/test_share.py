@@ -73,6 +73,7 @@ def gitguard_share(*arguments: str | Path) -> str:
         ("a\nb", "control characters"),
         ("a\0b", "control characters"),
         ("\udcff", "control characters"),
+        ("\ufffe", "cannot be a mount tag"),
         ("\x9b31m", "cannot be a mount tag"),
         ("a/b", "no /"),
         ("..", "no /"),
@@ -96,6 +97,13 @@ def test_other_tags_are_taken(tag: str) -> None:
 def test_a_path_that_cannot_be_copied_is_refused(path: str) -> None:
     with pytest.raises(UserError):
         made(path)
+
+
+@pytest.mark.parametrize("character", ["\ufffe", "\uffff"])
+def test_a_path_that_xml_cannot_carry_is_refused(character: str) -> None:
+    with pytest.raises(UserError, match=r"U\+FFFE"):
+        made(f"/a{character}", target=Target.LIBVIRT)
+    assert made("/a\ufffd", target=Target.LIBVIRT).directory == "/a\ufffd"
 
 
 def test_utm_takes_its_own_tag_only() -> None:
