@@ -21,8 +21,10 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REC, MS_PRIVATE = 1 << 14, 1 << 18
 CLONE_NEWNS = 0x20000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC, AT_RECURSIVE = 1, os.O_CLOEXEC, 0x8000
-_SYS_OPEN_TREE = 428  # the same on every architecture; the C library has no function for it
-MNT_DETACH = 2
+MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH = 4, 0x40
+# The same on every architecture; the C library of Debian 12 has no functions for them.
+_SYS_OPEN_TREE, _SYS_MOVE_MOUNT = 428, 429
+MNT_DETACH, MNT_EXPIRE, UMOUNT_NOFOLLOW = 2, 4, 8
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -109,3 +111,11 @@ def clone_tree(path: bytes) -> int:
     if fd < 0:
         _check(-1)
     return int(fd)
+
+
+def attach_tree(tree: int, target: int) -> None:
+    """Mount what ``clone_tree`` gave, all of it at once, on a directory (move_mount(2))."""
+    flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
+    _check(
+        _libc.syscall(ctypes.c_long(_SYS_MOVE_MOUNT), tree, b"", target, b"", ctypes.c_uint(flags))
+    )

@@ -5,30 +5,34 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from gitguardfs import mounts
 from gitguardfs.errors import UserError
-from gitguardfs.guest import steps
+from gitguardfs.guest import plan
 from gitguardfs.guest.facts import Facts, System
-from gitguardfs.guest.plan import (
-    disable,
-    mount_command,
-    stop,
-    unit_change,
-    unit_names,
-    write_steps,
-)
-from gitguardfs.guest.steps import Step
+from gitguardfs.guest.plan_boot import disable, unit_change, unit_names, write_steps
+from gitguardfs.guest.plan_guard import stop
+from gitguardfs.guest.runner import Step
+from gitguardfs.guest.steps import RemoveDirectory
+from gitguardfs.guest.steps_mount import ClearDead, UnmountShare, Unseal
 from gitguardfs.render import fstab, systemd
 from gitguardfs.writer import Change
 
 
 @dataclass(frozen=True)
 class Found:
-    """A share and its guards, as they are mounted or written down."""
+    """A share and its guards, as they are mounted or written down.
 
-    tag: str
+    The tag is None where only an entry for a guard is left of it all.
+    """
+
+    tag: str | None
     mount: str
     map_mounts: tuple[str, ...]
+
+    def is_called(self, tag: str) -> bool:
+        """Whether a user may mean this by ``tag``; by its place where the tag is not known."""
+        if self.tag is None:
+            return os.path.basename(self.mount) in (tag, plan.directory_name(tag))
+        return self.tag == tag
 
 
 def find(facts: Facts, tag: str | None, mount: str | None, map_mount: str | None) -> Found | None:
@@ -36,53 +40,57 @@ def find(facts: Facts, tag: str | None, mount: str | None, map_mount: str | None
     matching = [
         one
         for one in everything(facts)
-        if tag in (None, one.tag)
+        if (tag is None or one.is_called(tag))
         and mount in (None, one.mount)
         and (map_mount is None or map_mount in one.map_mounts)
     ]
     if len(matching) > 1:
-        names = ", ".join(f"{one.tag} at {one.mount}" for one in matching)
-        raise UserError(f"which share? There are: {names}", "say --label TAG")
+        names = ", ".join(f"{one.tag or 'a guard'} at {one.mount}" for one in matching)
+        raise UserError(f"which share? There are: {names}", "say --label TAG, or --mount PATH")
     return matching[0] if matching else None
 
 
 def everything(facts: Facts) -> list[Found]:
     """Every share that we mount or guard, now or at boot."""
     lines = fstab.entries(facts.fstab)
-    guards = {os.fsdecode(m.path): m.source for m in facts.guards()}
-    guards |= {e.target: e.source for e in lines if e.is_guard and e.is_ours}
-    guards |= systemd.guards(facts.units)
+    written = {e.target: e.source for e in lines if e.is_guard and e.is_ours}
+    written |= systemd.guards(facts.units)
+    guards = {os.fsdecode(m.path): m.source for m in facts.guards()} | written
     ours = {e.target for e in lines if e.is_share and e.is_ours}
     ours |= set(systemd.shares(facts.units)) | set(guards.values())
     tags = {e.target: e.source for e in lines if e.is_share}
     tags |= {os.fsdecode(m.path): m.source for m in facts.shares()}
     tags |= systemd.shares(facts.units)
     return [
-        Found(tags[mount], mount, tuple(sorted(g for g, s in guards.items() if s == mount)))
+        Found(tags.get(mount), mount, tuple(sorted(g for g, s in guards.items() if s == mount)))
         for mount in sorted(ours)
-        if mount in tags
+        if mount in tags or mount in written.values()
     ]
 
 
 def remove_steps(
     system: System, facts: Facts, found: Found, program: tuple[str, ...]
 ) -> list[Step]:
-    """Unmount the guards, then the share, and take their entries out.
+    """Unmount the guards, then the share if it is ours, and take their entries out.
 
-    ``program`` is how gitguardfs is run, should a guard have to be brought back.
+    ``program`` is how gitguardfs is run, should a guard have to be brought back. UserError if
+    something lies over the share that nobody may take for its seal.
     """
     found_steps: list[Step] = []
     for path in found.map_mounts:
         if facts.guard_at(path) is not None:
             found_steps.append(stop(system, facts, found.mount, path, program))
         elif (dead := facts.any_guard_at(path)) is not None:
-            found_steps.append(steps.Unmount(path, dead.number, lazy=True))
-    foreign = any(
-        e.is_share and e.target == found.mount and not e.is_ours for e in fstab.entries(facts.fstab)
-    )
+            found_steps.append(ClearDead(path, dead))
     share = facts.share_at(found.mount)
-    if share is not None and not foreign:
-        found_steps += _unmount_share(system, facts, found, share)
+    if share is not None:
+        plan.check_not_covered(facts, share)
+        sealed = facts.is_sealed(found.mount)
+        if left(system, facts, found) is None:
+            again = plan.mount_command(system, share.fstype, share.source, found.mount)
+            found_steps.append(UnmountShare(found.mount, share, again, sealed))
+        elif sealed:
+            found_steps.append(Unseal(found.mount))
     found_steps += [disable(system, path) for path in found.map_mounts if path in facts.enabled]
     text = fstab.remove(facts.fstab, found.mount, found.map_mounts)
     changes = [Change(system.fstab, facts.fstab, text)]
@@ -92,16 +100,21 @@ def remove_steps(
     ]
     found_steps += write_steps(system, facts, [change for change in changes if change.is_one])
     if os.path.dirname(found.mount) == system.shares and share is not None:
-        found_steps.append(steps.RemoveDirectory(found.mount))
+        found_steps.append(RemoveDirectory(found.mount))
     return found_steps
 
 
-def _unmount_share(system: System, facts: Facts, found: Found, share: mounts.Mount) -> list[Step]:
-    top = facts.top_at(found.mount)
-    alive = any(facts.guard_at(path) for path in found.map_mounts)
-    again = mount_command(system, share.fstype, share.source, found.mount)
-    whole: list[Step] = [steps.Unmount(found.mount, share.number, again)]
-    if top is not None and top.fstype not in mounts.SHARE_TYPES and not alive:
-        # The seal that a dead daemon left is on top; a living one takes its own with it.
-        whole.insert(0, steps.Unmount(found.mount, top.number))
-    return whole
+def left(system: System, facts: Facts, found: Found) -> str | None:
+    """Who mounts the share, if that is not us, so that it stays when its guard goes; or None."""
+    if facts.share_at(found.mount) is None:
+        return None
+    lines = [e for e in fstab.entries(facts.fstab) if e.is_share and e.target == found.mount]
+    for entry in lines:
+        if not entry.is_ours:
+            return f"line {entry.number} of fstab mounts it"
+    unit = systemd.mount_name(found.mount)
+    if unit in facts.units and not systemd.is_ours(facts.units[unit]):
+        return f"{unit} mounts it"
+    if lines or unit in facts.units or os.path.dirname(found.mount) == system.shares:
+        return None
+    return "it was mounted by hand"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from gitguardfs import mounts
 from gitguardfs.errors import UserError
@@ -48,12 +49,24 @@ def is_dead(path: bytes) -> bool:
     return False
 
 
-def options_of(guard: Mount) -> tuple[str, ...] | None:
-    """The options that the daemon of a guard was started with, as ``-o`` has them, unquoted.
+@dataclass(frozen=True)
+class Daemon:
+    """The process that serves a guard, and the options that it was started with.
 
-    None if the daemon is not found. Only a process that root itself started is looked at: others
-    may call themselves what they like.
+    They are as ``-o`` has them, unquoted; None if its command line cannot be read.
     """
+
+    pid: int
+    options: tuple[str, ...] | None
+
+
+def daemon_of(guard: Mount) -> Daemon | None:
+    """The daemon of a guard; None if it is not found.
+
+    Only a process that root itself started is looked at: others may call themselves what they
+    like.
+    """
+    minor = int(guard.device.partition(":")[2])
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError, ValueError):
             devices = _devices(pid)
@@ -61,17 +74,19 @@ def options_of(guard: Mount) -> tuple[str, ...] | None:
                 continue
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 words = [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
-            found = read_arguments(_arguments(words))
-            if found is None:
-                continue
-            places, options = found
-            minor = int(guard.device.partition(":")[2])
+            places, options = read_arguments(_arguments(words)) or ((), None)
             if minor in devices or (
                 # Before Linux 6.17 the kernel does not tell whose device it is.
                 devices == {None} and os.fsdecode(guard.path) in places[1:]
             ):
-                return options
+                return Daemon(int(pid), options)
     return None
+
+
+def options_of(guard: Mount) -> tuple[str, ...] | None:
+    """What the daemon of a guard was started with; None if that is not known."""
+    daemon = daemon_of(guard)
+    return None if daemon is None else daemon.options
 
 
 def _devices(pid: str) -> set[int | None]:

@@ -1,51 +1,69 @@
-"""Unmounting exactly what was looked at, although users can bend the way to it."""
+"""Unmounting exactly what was looked at, although users can bend the way to it.
+
+A mount is known by its number, device, type and source together: the kernel gives the number of
+one that is gone to the next.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import select
+import signal
 import time
 
 from gitguardfs import mounts
 from gitguardfs.core import syscalls
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.fuse import directories, seal
+from gitguardfs.guest import running
+from gitguardfs.mounts import Mount
 
 SETTLE_LIMIT = 15.0
 """Seconds within which a daemon whose view was unmounted has to lift its seal and end."""
 END_LIMIT = 5.0
 """Seconds for which such a daemon may still hold the share after that."""
-_UMOUNT_NOFOLLOW = 8
 _PAUSE = 0.05
 
 
-def unmount(number: int, *, lazy: bool = False, patience: float = 0) -> None:
-    """Unmount the mount of this number, wherever it is by now; nothing if it is gone.
+def now(mount: Mount) -> Mount | None:
+    """The same mount as it is by now, at another path if that was moved; None if it is gone."""
+    return next((m for m in mounts.listed() if identity(m) == identity(mount)), None)
+
+
+def identity(mount: Mount) -> tuple[int, str, str, str]:
+    """What stays the same as long as a mount is there, and is no other one's after that."""
+    return mount.number, mount.device, mount.fstype, mount.source
+
+
+def unmount(mount: Mount, *, lazy: bool = False, patience: float = 0) -> None:
+    """Unmount this mount, wherever it is by now; nothing if it is gone.
 
     Unless ``lazy``, one that is used is left: UserError, after ``patience`` seconds, with the
     names of the programs that use it.
     """
     deadline = time.monotonic() + patience
-    while True:
-        mount = next((m for m in mounts.listed() if m.number == number), None)
-        if mount is None:
-            return
-        path = os.fsdecode(mount.path)
+    while (found := now(mount)) is not None:
         try:
-            return _unmount(mount, path, syscalls.MNT_DETACH if lazy else 0)
+            return _unmount(found, syscalls.MNT_DETACH if lazy else 0)
         except OSError as error:
+            path = os.fsdecode(found.path)
             if error.errno != errno.EBUSY:
                 raise UserError(f"umount {path}: {error.strerror}", code=Exit.MOUNT) from None
             if time.monotonic() > deadline:
-                users = ", ".join(_users_of(path))
-                hint = f"leave it first: {users}" if users else ""
-                raise UserError(f"{path} is busy", hint, Exit.MOUNT) from None
+                raise _busy(path) from None
         time.sleep(_PAUSE)
 
 
-def _unmount(mount: mounts.Mount, path: str, flags: int) -> None:
+def _busy(path: str, but: int = 0) -> UserError:
+    users = ", ".join(_users_of(path, but))
+    return UserError(f"{path} is busy", f"leave it first: {users}" if users else "", Exit.MOUNT)
+
+
+def _unmount(mount: Mount, flags: int) -> None:
     # By its parent: a descriptor of the mount itself would make it busy. While the parent is
     # held, nobody can put something else under the name of a mount point.
+    path = os.fsdecode(mount.path)
     parent = directories.open_directory(os.path.dirname(path), True)
     try:
         name = os.path.basename(path)
@@ -61,19 +79,108 @@ def _unmount(mount: mounts.Mount, path: str, flags: int) -> None:
                 Exit.MOUNT,
             )
         here = f"/proc/self/fd/{parent}/{name}"
-        syscalls.umount(os.fsencode(here), flags | _UMOUNT_NOFOLLOW)
+        syscalls.umount(os.fsencode(here), flags | syscalls.UMOUNT_NOFOLLOW)
     finally:
         os.close(parent)
 
 
-def unmount_guard(number: int, source: str) -> None:
-    """Unmount a guard, unless it is busy, and wait until its daemon has lifted its seal."""
-    unmount(number)
+def hand_over(guard: Mount, source: str) -> bool:
+    """End a guard that nobody uses, and leave its seal on for the next one; False if it is gone.
+
+    UserError, with nothing done, if it is used. An ordinary unmount cannot be tried for that:
+    the daemon would lift the seal, and the raw share would be open until the next one has put
+    its own on. So it is asked first whether the view is used, and then the daemon is told to go.
+    Whoever starts to use the view between the two loses it, as by ``umount --lazy``; nothing
+    opens.
+    """
+    found = now(guard)
+    if found is None:
+        return False
+    daemon = _daemon_of(guard, found)
+    if daemon is None:
+        # Nobody to tell it to: a process of another pid namespace, say. Its seal comes off.
+        _unmount_and_settle(found, source)
+        return True
+    _check_unused(found, daemon)
+    try:
+        process = os.pidfd_open(daemon.pid)
+    except ProcessLookupError:
+        return hand_over(guard, source)
+    try:
+        if _daemon_of(guard, found) != daemon:  # the number may be another process's by now
+            raise UserError(f"{os.fsdecode(found.path)} is in motion", "try again", Exit.MOUNT)
+        signal.pidfd_send_signal(process, signal.SIGUSR2)
+        if not select.select([process], [], [], SETTLE_LIMIT)[0]:
+            raise UserError(f"gitguardfs ({daemon.pid}) does not end", code=Exit.SYSTEM)
+    finally:
+        os.close(process)
+    unmount(found, lazy=True)  # dead, if it was ended by something else
+    return True
+
+
+def _daemon_of(guard: Mount, found: Mount) -> running.Daemon | None:
+    # Where the kernel does not tell it, by the path that it was given, which may be the old one.
+    return running.daemon_of(found) or running.daemon_of(guard)
+
+
+def _check_unused(mount: Mount, daemon: running.Daemon) -> None:
+    """Raise UserError if a program other than its daemon is in the mount, and change nothing.
+
+    The first MNT_EXPIRE unmounts nothing: it fails by EBUSY for a mount that is used, and by
+    EAGAIN for one that is not (umount(2)). Ours is always the first one, since ``_unmount`` opens
+    the mount's root before, which takes the mark of an earlier one away. It knows nothing of
+    copies of the mount in other namespaces, which go with it; so processes are looked through
+    as well.
+    """
+    path = os.fsdecode(mount.path)
+    try:
+        _unmount(mount, syscalls.MNT_EXPIRE)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            raise _busy(path, daemon.pid) from None
+        if error.errno != errno.EAGAIN:
+            raise UserError(f"umount {path}: {error.strerror}", code=Exit.MOUNT) from None
+    if _users_of(path, daemon.pid):
+        raise _busy(path, daemon.pid)
+
+
+def _unmount_and_settle(guard: Mount, source: str) -> None:
+    unmount(guard)
     deadline = time.monotonic() + SETTLE_LIMIT
     while seal.is_sealed(source):
         if time.monotonic() > deadline:
             raise UserError(f"the seal of {source} is not lifted", f"umount {source}", Exit.SYSTEM)
         time.sleep(_PAUSE)
+
+
+def unmount_share(share: Mount) -> None:
+    """Unmount a share, and first the seal that no daemon holds any more.
+
+    UserError if it is used, or guarded; it is sealed again if it was. The kernel unmounts what is
+    on top and nothing else, so that the share is there without its seal for an instant.
+    """
+    found = now(share)
+    if found is None:
+        return
+    path = os.fsdecode(found.path)
+    was_sealed = seal.is_sealed(path)
+    lift(path)
+    try:
+        # Below a seal nobody is but a daemon, and that has ended.
+        unmount(share, patience=0 if was_sealed else END_LIMIT)
+    except BaseException:
+        if was_sealed:
+            close_off(path)
+        raise
+
+
+def lift(source: str) -> None:
+    """Take off the seals of ``source``; UserError if a daemon holds one, nothing if there is none.
+
+    Only real seals: whatever else somebody has mounted there stays.
+    """
+    seal.check_free(source)
+    seal.lift_stale(source)
 
 
 def close_off(source: str) -> str:
@@ -92,15 +199,17 @@ def close_off(source: str) -> str:
             finally:
                 os.close(fd)
         except OSError:
-            unmount(top.number, lazy=True)
+            unmount(top, lazy=True)
             return f"the raw share at {source} was unmounted"
     return f"the raw share at {source} is sealed, and nobody can use it until it is guarded again"
 
 
-def _users_of(path: str, at_most: int = 5) -> list[str]:
+def _users_of(path: str, but: int = 0, at_most: int = 5) -> list[str]:
     """Programs that have their working directory or a file at or below ``path``."""
     found = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
+        if int(pid) == but:
+            continue
         links = [f"/proc/{pid}/cwd", f"/proc/{pid}/root"]
         try:
             links += [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]

@@ -14,10 +14,12 @@ import click
 import gitguardfs
 from gitguardfs import gitguard
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.guest import facts, plan, removal
+from gitguardfs.guest import facts, plan, plan_boot, plan_guard, removal
 from gitguardfs.guest.facts import ENVIRONMENT, Facts, System
 from gitguardfs.guest.plan import Request, Style
-from gitguardfs.guest.steps import Runner, Step, Write
+from gitguardfs.guest.runner import Runner, Step
+from gitguardfs.guest.steps import Write
+from gitguardfs.guest.telling import tell
 from gitguardfs.options import split_o
 from gitguardfs.program import command as this_gitguardfs
 from gitguardfs.render import quote
@@ -64,6 +66,11 @@ class Wish:
     yes: bool = False
     dry_run: bool = False
 
+    @property
+    def asks(self) -> bool:
+        """Whether to ask before anything is done."""
+        return self.interactive and not self.yes
+
 
 @click.command(
     cls=_Command,
@@ -96,13 +103,17 @@ class Wish:
     metavar="USER",
     help="Whose the files are to be (or UID:GID).  [default: whose home the view is in]",
 )
-@click.option("--no-persist", is_flag=True, help="Mount now, and not at the next boot.")
+@click.option("--no-persist", is_flag=True, help="Mount now, and write nothing for the next boot.")
 @click.option("--interactive", is_flag=True, help="Ask for what is not given, and before acting.")
 @click.option(
     "-y", "--yes", is_flag=True, help="Do not ask, and mount over a directory that is not empty."
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
-@click.option("--remove", is_flag=True, help="Unmount view and share, and take the entries out.")
+@click.option(
+    "--remove",
+    is_flag=True,
+    help="Unmount view and share, if it is ours, and take the entries out.",
+)
 @click.option(
     "-o",
     "o",
@@ -148,23 +159,23 @@ def bring(system: System, wish: Wish) -> int:
         system = replace(system, guard=program[0])
     look = facts.gather(system)
     request = _request(system, look, wish, is_installed=len(program) == 1)
-    runner = Runner(click.echo)
     first = plan.share_steps(system, look, request)
-    _announce(wish, first)
-    if wish.dry_run:
-        return _bring_dry(system, look, request, first, program)
-    try:
+    if wish.dry_run or wish.asks:
+        spec, changed = _preview(system, look, request, first, program)
+        if wish.dry_run:
+            _report(look, request, spec, changed=changed, would=True)
+            return Exit.OK
+        _confirm(changed)
+        look = facts.gather(system)  # answers take their time
+        first = plan.share_steps(system, look, request)
+    with Runner(tell) as runner:
         runner.run(first)
         look = facts.gather(system)
         spec = _spec(look, request)
-        second = plan.guard_steps(system, look, request, spec, program)
+        second = plan_guard.guard_steps(system, look, request, spec, program)
         _tell_dropped(look, spec)
-        _confirm(wish, second)
-    except BaseException:
-        runner.undo()
-        raise
-    runner.run(second)
-    _report(request, spec, changed=bool(first or second))
+        runner.run(second)
+    _report(look, request, spec, changed=bool(first or second))
     return Exit.OK
 
 
@@ -228,38 +239,43 @@ def _spec(look: Facts, request: Request) -> GuardedShare:
     return plan.with_owner(request, share.fstype, owner_map(owner, request.user))
 
 
-def _bring_dry(
+def _preview(
     system: System, look: Facts, request: Request, first: list[Step], program: tuple[str, ...]
-) -> int:
+) -> tuple[GuardedShare, bool]:
+    """Show what would be done; what would be guarded then, and whether anything would change."""
+    for step in first:
+        _show(step)
     if first:
         # The owner shows only once the share is mounted.
         look = plan.without_unmounted(look, request)
         kind = next(m.fstype for m in look.shares() if m.source == request.tag)
         spec = plan.with_owner(request, kind, owner_map(request.user, request.user))
-        click.echo("# The share's owner is not known before it is mounted: shown as the user's.")
+        tell("# The share's owner is not known before it is mounted: shown as the user's.")
     else:
         spec = _spec(look, request)
-    second = plan.guard_steps(system, look, request, spec, program)
+    second = plan_guard.guard_steps(system, look, request, spec, program)
     _tell_dropped(look, spec)
     for step in second:
         _show(step)
-    _report(request, spec, changed=bool(first or second), would=True)
-    return Exit.OK
+    return spec, bool(first or second)
 
 
 def _tell_dropped(look: Facts, spec: GuardedShare) -> None:
-    if gone := plan.dropped(look, spec):
+    if gone := plan_guard.dropped(look, spec):
         options = ",".join(map(quote.mount_option, gone))
-        click.echo(f"No longer in force, since it was not given again: -o {shlex.quote(options)}")
+        tell(f"No longer in force, since it was not given again: -o {shlex.quote(options)}")
 
 
-def _report(request: Request, spec: GuardedShare, *, changed: bool, would: bool = False) -> None:
+def _report(
+    look: Facts, request: Request, spec: GuardedShare, *, changed: bool, would: bool = False
+) -> None:
     if not changed:
-        click.echo(f"Nothing to do: {spec.map_mount} shows the share {spec.tag}, guarded.")
+        tell(f"Nothing to do: {spec.map_mount} shows the share {spec.tag}, guarded.")
         return
-    boot = {"fstab": "by fstab", "systemd": "by systemd", "none": "not"}[request.style]
+    boot = {"fstab": "by fstab", "systemd": "by systemd"}.get(request.style)
+    boot = boot or plan_boot.left_at_boot(look, spec)
     verb = "would show" if would else "shows"
-    click.echo(
+    tell(
         f"{spec.map_mount} {verb} the share {spec.tag} ({spec.kind}, raw at {spec.mount}),"
         f" guarded, map {spec.map}; at boot: {boot}."
     )
@@ -275,38 +291,34 @@ def take_away(system: System, wish: Wish) -> int:
     map_mount = wish.map_mount and facts.way(wish.map_mount).path
     found = removal.find(look, wish.label, mount, map_mount)
     steps = [] if found is None else removal.remove_steps(system, look, found, _program(system))
-    if not steps:
-        click.echo("Nothing to remove.")
+    if found is None or not steps:
+        tell("Nothing to remove.")
         return Exit.OK
-    _announce(wish, steps)
-    if wish.dry_run:
-        return Exit.OK
-    _confirm(wish, steps)
-    Runner(click.echo).run(steps)
+    if wish.dry_run or wish.asks:
+        for step in steps:
+            _show(step)
+        if wish.dry_run:
+            return Exit.OK
+        _confirm(bool(steps))
+    with Runner(tell) as runner:
+        runner.run(steps)
+    if why := removal.left(system, look, found):
+        tell(f"The share stays mounted at {found.mount}, open now to all who can enter it: {why}.")
     return Exit.OK
 
 
 # Talking
 
 
-def _announce(wish: Wish, steps: list[Step]) -> None:
-    if wish.dry_run:
-        for step in steps:
-            _show(step)
-
-
 def _show(step: Step) -> None:
-    click.echo(step.describe())
+    tell(step.describe())
     if isinstance(step, Write):
-        click.echo(step.change.diff(), nl=False)
+        tell(step.change.diff(), newline=False)
 
 
-def _confirm(wish: Wish, steps: list[Step]) -> None:
-    if not wish.interactive or wish.yes or not steps:
-        return
-    for step in steps:
-        _show(step)
-    click.confirm("Go on?", default=True, abort=True)
+def _confirm(changes: bool) -> None:
+    if changes:
+        click.confirm("Go on?", default=True, abort=True)
 
 
 def _ask(wish: Wish, question: str, default: str | None = None) -> str | None:
@@ -321,5 +333,5 @@ def _ask_tag(look: Facts, wish: Wish) -> str:
     except UserError:
         if not wish.interactive:
             raise
-    click.echo(f"The kernel sees these shares: {look.tags.listing()}")
+    tell(f"The kernel sees these shares: {look.tags.listing()}")
     return str(click.prompt("Which one? Its tag"))

@@ -19,6 +19,19 @@ MARK = "x-gitguardfs"
 _AT_BOOT = ("_netdev", "nofail", MARK)
 """After the network's and the devices' start, and never in the way of a login."""
 
+_GENERIC = {
+    "defaults", "ro", "rw", "auto", "noauto", "nofail", "user", "nouser", "users", "nousers",
+    "owner", "noowner", "group", "nogroup", "exec", "noexec", "suid", "nosuid", "dev", "nodev",
+    "sync", "async", "dirsync", "atime", "noatime", "diratime", "nodiratime", "relatime",
+    "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime", "mand", "nomand",
+    "iversion", "noiversion", "symfollow", "nosymfollow", "silent", "loud", "remount", "move",
+    "bind", "rbind", "private", "rprivate", "shared", "rshared", "slave", "rslave", "unbindable",
+    "runbindable", "loop", "offset", "sizelimit", "encryption", "uhelper", "helper", "comment",
+    "context", "fscontext", "defcontext", "rootcontext", "seclabel", "setuid", "drop_privileges",
+}  # fmt: skip
+"""Options that mount(8), libmount, mount.fuse3 or systemd's generator keep for themselves."""
+_PREFIXES = ("x-", "X-", "_netdev", "verity.")
+
 
 def share_line(spec: GuardedShare) -> str:
     """The line that mounts the raw share."""
@@ -26,20 +39,37 @@ def share_line(spec: GuardedShare) -> str:
 
 
 def guard_line(spec: GuardedShare) -> str:
-    r"""The line that mounts the guard, which needs the share and comes after it.
-
-    The generic options come before the user's own: ``\`` at the end of a pattern, which we write
-    as ``\\``, makes libmount take the comma after it for a part of the pattern.
-    """
+    """The line that mounts the guard, which needs the share and comes after it. UserError."""
+    _check_values(spec)
     the_map, *further = spec.guard_options
     # mount(8) follows anybody's symlinks to the target before the guard sees it.
     place = f"mountpoint={quote.mount_option(spec.map_mount)}"
     # The automatic dependency on an absolute source is lost with _netdev.
     requires = f"x-systemd.requires={_requirement(spec.mount)}"
     options = (the_map, requires, *_AT_BOOT, place, *further)
-    if any('"' in option for option in options):
-        raise UserError('fstab cannot carry a " in an option', "use --style systemd")
     return _line(spec.mount, spec.map_mount, FSTYPE, options)
+
+
+def _check_values(spec: GuardedShare) -> None:
+    r"""Raise UserError for what does not come through the readers of a guard's line whole.
+
+    libmount and systemd do not agree on ``\``, nor on what a ``"`` ends. libmount and mount.fuse3
+    split at each comma, also at one that is quoted, and take for themselves what they know.
+    """
+    if "\\" in spec.mount:
+        raise _not_for_fstab("a backslash", spec.mount)
+    for value in (spec.map_mount, spec.map, *spec.options):
+        if "\\" in value:
+            raise _not_for_fstab("a backslash", value)
+        if '"' in value:
+            raise _not_for_fstab('a "', value)
+        for piece in value.split(",")[1:]:
+            if not piece or piece.partition("=")[0] in _GENERIC or piece.startswith(_PREFIXES):
+                raise _not_for_fstab(f"{',' + piece!r}", value)
+
+
+def _not_for_fstab(what: str, value: str) -> UserError:
+    return UserError(f"fstab cannot carry {what} in {value!r}", "use --style systemd")
 
 
 def _requirement(path: str) -> str:
@@ -109,10 +139,9 @@ def install(text: bytes, spec: GuardedShare) -> bytes:
     A share that somebody else's line mounts just there is left to that line. Raises UserError
     if a line of somebody else's is in the way.
     """
-    adopted = False
-    for entry in entries(text):
-        if not entry.is_ours:
-            adopted |= _adopts(entry, spec)
+    adopted = is_adopted(text, spec)
+    replaced = [e for e in entries(text) if e.is_ours and _concerns(e, spec)]
+    text = _without(text, _orphans(text, replaced))
     wanted = [] if adopted else [share_line(spec)]
     wanted.append(guard_line(spec))
     ours = [e for e in entries(text) if e.is_ours and _concerns(e, spec)]
@@ -135,6 +164,20 @@ def _concerns(entry: Entry, spec: GuardedShare) -> bool:
     return entry.is_guard and (entry.target == spec.map_mount or entry.source == spec.mount)
 
 
+def is_adopted(text: bytes, spec: GuardedShare) -> bool:
+    """Whether somebody else's line mounts our share; UserError if one is in the way."""
+    found = [_adopts(entry, spec) for entry in entries(text) if not entry.is_ours]
+    return any(found)
+
+
+def _orphans(text: bytes, gone: list[Entry]) -> set[int]:
+    """Lines of ours for shares that lose their guard with ``gone``, and would come up open."""
+    numbers = {entry.number for entry in gone}
+    left = [entry for entry in entries(text) if entry.number not in numbers]
+    bereft = {e.source for e in gone if e.is_guard} - {e.source for e in left if e.is_guard}
+    return {e.number for e in left if e.is_ours and e.is_share and e.target in bereft}
+
+
 def _adopts(entry: Entry, spec: GuardedShare) -> bool:
     """Whether somebody else's line mounts our share just there; UserError if it hurts."""
     if entry.target == spec.mount and entry.is_share and entry.source == spec.tag:
@@ -154,16 +197,16 @@ def _adopts(entry: Entry, spec: GuardedShare) -> bool:
 
 def remove(text: bytes, mount: str, map_mounts: tuple[str, ...]) -> bytes:
     """``text`` without our lines for the share at ``mount`` and its guards."""
-    numbers = {
-        entry.number
+    gone = [
+        entry
         for entry in entries(text)
         if entry.is_ours
         and (
             (entry.is_share and entry.target == mount)
             or (entry.is_guard and (entry.source == mount or entry.target in map_mounts))
         )
-    }
-    return _without(text, numbers)
+    ]
+    return _without(text, {entry.number for entry in gone} | _orphans(text, gone))
 
 
 def _without(text: bytes, numbers: set[int]) -> bytes:

@@ -19,6 +19,9 @@ TAG_BYTES = {"9p": 31, "virtiofs": 36}
 MESSAGE_BYTES = 262144
 """msize of 9p: few round trips; larger ones gained nothing."""
 
+LONGEST_TIMEOUT = 86400
+"""Seconds that the guard accepts as --cache-timeout."""
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _MEANT_FOR_OTHERS = ("user", "users", "owner", "group")
 
@@ -165,10 +168,30 @@ def check_guard_options(options: tuple[str, ...]) -> None:
             raise UserError(f"option {name!r} is for a terminal", "leave it out")
     _one_of("git", found, [policy.value for policy in GitPolicy])
     _one_of("xattr", found, [policy.value for policy in XattrPolicy])
+    _check_timeout(str(found.get("cache_timeout", 0)))
+    for name in ("deny", "protect", "hide"):
+        _check_globs(name, found.get(name, []))
+    log = found.get("audit_log")
+    if log is not None and not str(log).startswith("/"):
+        raise UserError(f"audit-log={log} is not an absolute path", "nothing says relative to what")
+
+
+def _check_timeout(text: str) -> None:
     try:
-        float(str(found.get("cache_timeout", 0)))
+        seconds = float(text)
     except ValueError:
-        raise UserError(f"cache-timeout={found['cache_timeout']} is no number") from None
+        raise UserError(f"cache-timeout={text} is no number") from None
+    if not 0 <= seconds <= LONGEST_TIMEOUT:
+        raise UserError(f"cache-timeout={text} is not between 0 and {LONGEST_TIMEOUT} seconds")
+
+
+def _check_globs(name: str, globs: object) -> None:
+    assert isinstance(globs, list)
+    for glob in globs:
+        if not glob or "/" in glob:
+            raise UserError(
+                f"{name}={glob} is not a pattern for one path component", "leave out the /"
+            )
 
 
 def _one_of(name: str, found: dict[str, object], values: list[str]) -> None:

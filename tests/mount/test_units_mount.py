@@ -179,8 +179,22 @@ def test_an_unmount_ends_the_service_for_good(manager: Manager) -> None:
     assert (manager.mounts(), manager.shown("NRestarts")) == ([], "0")
 
 
+def test_a_service_that_hands_over_leaves_its_seal_to_the_next_one(manager: Manager) -> None:
+    manager.systemctl("start", manager.unit)
+    manager.systemctl("kill", "--signal=SIGUSR2", manager.unit)
+    wait_for(lambda: manager.shown("ActiveState") == "inactive", "the end")
+    assert (manager.mounts(), manager.shown("NRestarts")) == (["tmpfs"], "0")
+    assert manager.read("src/project/hello.c") == "No such file or directory"
+    assert manager.systemctl("start", manager.unit).returncode == 0
+    assert manager.mounts() == ["tmpfs", "fuse.gitguardfs"]
+    assert manager.read("view/project/hello.c") == "int main;"
+
+
 def test_a_mistake_in_the_options_is_not_tried_again_and_again(manager: Manager) -> None:
-    manager.write_units(("deny=/",))
+    manager.write_units(("deny=x",))
+    drop_in = manager.area / "units" / f"{manager.unit}.d" / "share.conf"
+    drop_in.write_text(drop_in.read_text().replace("deny=x", "deny=/"))
+    manager.systemctl("daemon-reload")
     assert manager.systemctl("start", manager.unit).returncode != 0
     assert manager.shown("ActiveState") == "failed"
     assert (manager.shown("ExecMainStatus"), manager.shown("NRestarts")) == ("1", "0")

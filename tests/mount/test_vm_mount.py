@@ -14,12 +14,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import click
 import pytest
 
 from gitguardfs import mounts
 from gitguardfs.core import syscalls
 from gitguardfs.errors import UserError
-from gitguardfs.guest import facts, plan, running, vm_mount
+from gitguardfs.guest import facts, plan_guard, running, unmounting, vm_mount
 from gitguardfs.guest.facts import System
 from gitguardfs.guest.vm_mount import Wish
 from gitguardfs.mounts import Mount
@@ -583,7 +584,7 @@ def test_a_fake_over_the_view_is_not_unmounted_in_its_place(world: World) -> Non
 def test_an_unmount_is_not_led_elsewhere_by_what_the_agent_puts_in_its_way(world: World) -> None:
     world.bring(persist=False)
     look = facts.gather(world.system)
-    step = plan.stop(world.system, look, str(world.raw), str(world.view), ("false",))
+    step = plan_guard.stop(world.system, look, str(world.raw), str(world.view), ("false",))
     victim = world.area / "victim/projects"
     victim.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "victim", victim], check=True)
@@ -627,3 +628,261 @@ def test_what_mount_resolved_to_another_place_is_refused(world: World) -> None:
     command[2] = str(world.view)
     assert subprocess.run(command).returncode == 0
     is_guarded(world)
+
+
+# --------------------------------------------------------------------- nobody gets in meanwhile
+
+
+@contextmanager
+def nobody_gets_in(path: Path) -> Iterator[None]:
+    """The agent tries to enter a raw share, over and over, and never succeeds."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read_end)
+        os.setgroups([])
+        os.setresgid(AGENT, AGENT, AGENT)
+        os.setresuid(AGENT, AGENT, AGENT)
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        os.write(write_end, b"s")
+        while True:
+            with suppress(OSError):
+                os.stat(path / "project/hello.c")
+                os.write(write_end, b"!")
+                os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb", buffering=0) as pipe:
+        assert pipe.read(1) == b"s"
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGTERM)
+            os.waitpid(child, 0)
+        assert pipe.read() == b"", f"the agent got into {path}"
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_the_raw_share_is_never_open_while_it_is_set_up_or_changed(
+    systemd_world: World, style: str
+) -> None:
+    world = systemd_world
+    raw = world.area / "mnt/projects"
+    raw.parent.mkdir()
+    with nobody_gets_in(raw):
+        world.bring(mount=str(raw), style=style)
+        world.bring(mount=str(raw), style=style, options=("hide=hello.c",))
+        assert os.stat(raw.parent).st_mode & 0o777 == 0o755
+    assert as_user(os.listdir, world.view / "project") == [".git"]
+    with nobody_gets_in(raw):
+        (world.area / "broken").touch()
+        with pytest.raises(UserError, match="out of order"):
+            world.bring(mount=str(raw), style=style)
+        (world.area / "broken").unlink()
+        world.bring(mount=str(raw), style=style)
+    assert mounted_in(world) == [f"{raw} tmpfs", f"{raw} tmpfs", f"{world.view} fuse.gitguardfs"]
+
+
+def test_a_share_that_cannot_be_sealed_is_not_mounted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(1, "no seals today")
+
+    monkeypatch.setattr("gitguardfs.fuse.seal.Seal", refuse)
+    before = world.state()
+    with pytest.raises(UserError, match="no seals today"):
+        world.bring()
+    assert world.state() == before
+
+
+def test_a_question_stands_before_anything_is_mounted(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = world.state()
+    said = []
+
+    def confirm(*arguments: object, **more: object) -> None:
+        assert world.state() == before
+        said.append(capsys.readouterr().out)
+        raise click.Abort
+
+    monkeypatch.setattr(click, "confirm", confirm)
+    with pytest.raises(click.Abort):
+        world.bring(interactive=True)
+    assert world.state() == before
+    assert f"-- projects {world.raw}" in said[0] and "fuse.gitguardfs map=" in said[0]
+    monkeypatch.setattr(click, "confirm", lambda *_, **__: True)
+    assert world.bring(interactive=True) == 0
+    is_guarded(world)
+
+
+@contextmanager
+def nobody_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Standard output is a pipe whose reader is gone after the first line."""
+    lines = []
+
+    def echo(text: str, nl: bool = True) -> None:
+        lines.append(text)
+        if len(lines) > 1:
+            raise BrokenPipeError(32, "Broken pipe")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(click, "echo", echo)
+        broken.setattr("gitguardfs.guest.telling._hush", lambda: None)
+        yield
+
+
+def test_a_reader_who_leaves_changes_nothing_of_what_is_done(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = world.state()
+    with nobody_reads(monkeypatch):
+        (world.area / "broken").touch()
+        with pytest.raises(UserError, match="out of order"):
+            world.bring()
+        (world.area / "broken").unlink()
+        assert world.state() == before
+        world.bring()
+        world.bring(options=("hide=*.c",))
+        assert daemon_of(world) is not None and "hide=*.c" in str(daemon_of(world))
+        with pytest.raises(PermissionError):
+            as_user(os.listdir, world.raw)
+        world.remove()
+    assert mounted_in(world) == []
+    assert b"x-gitguardfs" not in world.fstab()
+
+
+def test_a_signal_while_a_line_is_written_brings_the_old_view_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.bring()
+    before = world.state()
+
+    def echo(text: str, nl: bool = True) -> None:
+        if "hide=hello.c --" in text:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    old = signal.signal(signal.SIGTERM, vm_mount._leave)
+    try:
+        with monkeypatch.context() as broken, pytest.raises(UserError, match="ended by SIGTERM"):
+            broken.setattr(click, "echo", echo)
+            world.bring(options=("hide=hello.c",))
+    finally:
+        signal.signal(signal.SIGTERM, old)
+    assert world.state() == before
+    is_guarded(world)
+
+
+def guard_of(world: World) -> Mount:
+    found = facts.gather(world.system).guard_at(str(world.view))
+    assert found is not None
+    return found
+
+
+def test_to_ask_whether_a_view_is_used_unmounts_nothing(world: World) -> None:
+    world.bring()
+    guard = guard_of(world)
+    daemon = running.daemon_of(guard)
+    assert daemon is not None
+    for _ in range(3):
+        unmounting._check_unused(guard, daemon)
+    assert len(mounted_in(world)) == 3
+    is_guarded(world)
+
+
+# ------------------------------------------------------------------------------ what is not ours
+
+
+def test_what_somebody_mounted_over_the_share_is_not_taken_for_its_seal(world: World) -> None:
+    world.bring()
+    kill_daemon(world)
+    subprocess.run(["mount", "-t", "ramfs", "precious", world.raw], check=True)
+    (world.raw / "file").write_text("kept")
+    before = world.state()
+    for act in (world.bring, world.remove):
+        with pytest.raises(UserError, match=r"ramfs \(precious\) is mounted over the share"):
+            act()
+    assert world.state() == before
+    assert (world.raw / "file").read_text() == "kept"
+
+
+def test_a_mount_that_took_over_the_number_of_another_stays(world: World) -> None:
+    world.bring()
+    disk = world.area / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "ramfs", "disk", disk], check=True)
+    (number,) = [m.number for m in mounts.listed() if m.path == os.fsencode(disk)]
+    # What was looked at is gone, and the kernel gave its number to the disk.
+    gone = replace(guard_of(world), number=number)
+    unmounting.unmount(gone)
+    unmounting.unmount_share(gone)
+    assert not unmounting.hand_over(gone, str(world.raw))
+    assert os.path.ismount(disk)
+    is_guarded(world)
+
+
+def test_a_share_that_is_mounted_elsewhere_as_well_is_refused(world: World) -> None:
+    world.bring()
+    other = world.area / "other"
+    other.mkdir()
+    unmount(world.view)
+    time.sleep(0.3)
+    subprocess.run(["mount", "--bind", world.raw, other], check=True)
+    with pytest.raises(UserError, match=f"mounted at {other} already"):
+        world.bring()
+
+
+def test_a_share_that_others_mount_stays_and_is_said_to_be_open(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = world.area / "mnt/projects"
+    raw.mkdir(parents=True)
+    line = f"projects {raw} 9p access=0 0 0"
+    Path(world.system.fstab).write_bytes(FOREIGN + b"\n" + line.encode() + b"\n")
+    subprocess.run([world.system.mount, "-t", "9p", "-o", "access=0", "projects", raw], check=True)
+    world.bring(mount=str(raw))
+    with pytest.raises(PermissionError):
+        as_user(os.listdir, raw)
+    capsys.readouterr()
+    assert world.remove() == 0
+    assert mounted_in(world) == [f"{raw} tmpfs"]
+    assert as_user(os.listdir, raw) == ["project"]
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert f"stays mounted at {raw}, open now" in said and "line 4 of fstab mounts it" in said
+
+
+def test_a_share_that_was_open_before_a_failure_is_open_after_it(world: World) -> None:
+    raw = world.area / "mnt/projects"
+    raw.mkdir(parents=True)
+    subprocess.run([world.system.mount, "-t", "9p", "-o", "access=0", "projects", raw], check=True)
+    before = world.state()
+    with pytest.raises(UserError, match="audit log"):
+        world.bring(mount=str(raw), options=("audit-log=/nonexistent/x",))
+    assert world.state() == before
+
+
+def test_a_guard_line_without_its_share_is_taken_out(world: World) -> None:
+    world.bring()
+    unmount(world.view)
+    time.sleep(0.3)
+    subprocess.run(["umount", world.raw], check=True)
+    lines = world.fstab().split(b"\n")
+    left = b"\n".join(line for line in lines if not line.startswith(b"projects "))
+    Path(world.system.fstab).write_bytes(left)
+    assert world.remove() == 0
+    assert world.fstab().rstrip(b"\n") == FOREIGN
+
+
+def test_what_comes_back_at_boot_is_said_when_nothing_is_written(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.bring(options=("git=readonly",))
+    world.bring(persist=False)
+    assert capsys.readouterr().out.endswith("at boot: as before, by line 5 of fstab.\n")
+
+
+def test_a_label_that_is_no_text_is_a_users_mistake(world: World) -> None:
+    with pytest.raises(UserError, match="cannot be a mount tag"):
+        world.bring(label="a\udcff")
+    assert world.remove(label="a\udcff") == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,10 +19,21 @@ from click.testing import CliRunner
 
 from gitguardfs import mounts
 from gitguardfs.errors import UserError
-from gitguardfs.guest import facts, plan, removal, vm_mount
+from gitguardfs.guest import (
+    facts,
+    plan,
+    plan_boot,
+    plan_guard,
+    removal,
+    running,
+    steps_mount,
+    vm_mount,
+)
 from gitguardfs.guest.facts import Facts, System, Tags, Way
 from gitguardfs.guest.plan import Request
-from gitguardfs.guest.steps import Make, MountShare, Runner, Step, StopGuard, Undo
+from gitguardfs.guest.runner import Runner, Step, Undo
+from gitguardfs.guest.steps import Make
+from gitguardfs.guest.steps_mount import MountShare, StopGuard
 from gitguardfs.mounts import Mount
 from gitguardfs.render import fstab, systemd
 
@@ -50,9 +63,9 @@ def request(**changed: Any) -> Request:
     return Request(**given)
 
 
-def mounted(fstype: str, path: str, source: str) -> Mount:
+def mounted(fstype: str, path: str, source: str, minor: int = 40) -> Mount:
     escaped = path.replace(" ", "\\040")
-    line = f"36 35 0:40 / {escaped} rw - {fstype} {source} rw\n"
+    line = f"36 35 0:{minor} / {escaped} rw - {fstype} {source} rw\n"
     return mounts.parse(line.encode())[0]
 
 
@@ -62,7 +75,7 @@ def share_plan(look: Facts, asked: Request) -> list[str]:
 
 def guard_plan(look: Facts, asked: Request) -> list[str]:
     spec = plan.with_owner(asked, "9p", "501/1000:@20/@1000")
-    steps = plan.guard_steps(SYSTEM, look, asked, spec, PROGRAM)
+    steps = plan_guard.guard_steps(SYSTEM, look, asked, spec, PROGRAM)
     return [step.describe() for step in steps]
 
 
@@ -137,7 +150,8 @@ def test_the_share_is_made_private_and_mounted_for_root_alone() -> None:
     assert close == f"chmod 700 {SYSTEM.shares}"
     assert mkdir == f"mkdir -m 700 {RAW}"
     assert mount.startswith("mount -t 9p -o trans=virtio,")
-    assert "access=0" in mount and mount.endswith(f"-- projects {RAW}")
+    assert "access=0" in mount
+    assert mount.endswith(f"-- projects {RAW} (below a seal from the start)")
 
 
 def test_both_kinds_are_tried_where_the_kernel_does_not_tell() -> None:
@@ -177,7 +191,39 @@ def test_what_is_in_the_way_of_the_share_is_named(
         share_plan(look, request(**asked))
 
 
-@pytest.mark.parametrize("option", ["fsname=x", "map=1:2", "gti=hide", "user", "debug"])
+SHARE = mounted("9p", RAW, "projects")
+
+
+@pytest.mark.parametrize("cover", [("ramfs", "precious"), ("tmpfs", "x"), ("9p", "projects")])
+def test_what_lies_over_a_share_and_is_no_seal_is_in_the_way(cover: tuple[str, str]) -> None:
+    seal, above = mounted("tmpfs", RAW, "gitguardfs-seal"), mounted(cover[0], RAW, cover[1])
+    for stack in ((SHARE, above), (SHARE, seal, above), (SHARE, above, seal)):
+        with pytest.raises(
+            UserError, match=rf"{cover[0]} \({cover[1]}\) is mounted over the share"
+        ):
+            share_plan(Facts(mounts=stack), request())
+        found = removal.Found("projects", RAW, ())
+        with pytest.raises(UserError, match="is mounted over the share"):
+            removal.remove_steps(SYSTEM, Facts(mounts=stack), found, PROGRAM)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [mounted("9p", "/srv/x", "projects", 41), mounted("9p", "/srv/x", "elsewhere")],
+    ids=["the same tag", "the same device"],
+)
+def test_a_second_way_to_a_share_that_is_mounted_is_in_the_way(other: Mount) -> None:
+    for look in (Facts(mounts=(SHARE, other)), Facts(mounts=(other, SHARE))):
+        with pytest.raises(UserError, match=r"mounted at /srv/x already \(umount /srv/x\)"):
+            share_plan(look, request())
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["fsname=x", "map=1:2", "gti=hide", "user", "debug", "deny=a/b", "deny=", "hide=/", "protect=",
+     "cache-timeout=nan", "cache-timeout=-1", "cache-timeout=86401", "cache-timeout=x",
+     "audit-log=log", "git=off-ish", "xattr=yes"],
+)  # fmt: skip
 def test_options_that_would_break_the_entry_are_refused_at_once(
     option: str,
 ) -> None:
@@ -215,7 +261,7 @@ def test_without_persistence_no_file_is_written() -> None:
 def test_a_mount_point_in_a_place_of_roots_is_made_by_root_and_given_away() -> None:
     asked = request(map_mount=way("/srv/work"))
     spec = plan.with_owner(asked, "9p", "1/2")
-    (made, *_rest) = plan.guard_steps(SYSTEM, Facts(), asked, spec, PROGRAM)
+    (made, *_rest) = plan_guard.guard_steps(SYSTEM, Facts(), asked, spec, PROGRAM)
     assert made == Make(("/srv/work",), (1000, 1000))
 
 
@@ -237,6 +283,40 @@ def test_what_is_in_the_way_of_the_guard_is_named(
 ) -> None:
     with pytest.raises(UserError, match=fault):
         guard_plan(look, request(**asked))
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+@pytest.mark.parametrize(
+    "line",
+    ["projects /srv/raw 9p defaults 0 0", f"other {RAW} 9p defaults 0 0", f"/dev/sdb1 {RAW} ext4"],
+)
+def test_a_line_in_the_way_is_so_in_either_style(style: str, line: str) -> None:
+    look = Facts(fstab=f"# mine\n{line}\n".encode(), has_systemd=True)
+    with pytest.raises(UserError, match="line 2 of fstab already mounts"):
+        guard_plan(look, request(style=style))
+
+
+@pytest.mark.parametrize(
+    ("lines", "boot"),
+    [
+        ("", "not"),
+        (f"projects {RAW} 9p noauto", "not"),
+        (f"projects {RAW} 9p defaults", "the raw share alone, unguarded, by line 1 of fstab"),
+        (f"projects {RAW} 9p defaults\n{RAW} {VIEW} fuse.gitguardfs map=1:2",
+         "as before, by line 2 of fstab"),
+    ],
+)  # fmt: skip
+def test_what_comes_back_at_boot_without_persistence_is_said(lines: str, boot: str) -> None:
+    spec = plan.with_owner(request(), "9p", "1:1")
+    assert plan_boot.left_at_boot(Facts(fstab=lines.encode()), spec) == boot
+    service = "as before, by gitguardfs@home-me-projects.service"
+    assert plan_boot.left_at_boot(installed("systemd"), spec) == service
+
+
+def test_a_share_that_loses_its_guard_to_another_has_no_unit_either() -> None:
+    look = replace(installed("systemd"), mounts=(), active=frozenset())
+    asked = request(mount=way("/mnt/b"), tag="b", style="systemd")
+    assert f"remove /etc/systemd/system/{systemd.mount_name(RAW)}" in guard_plan(look, asked)
 
 
 def test_a_share_that_the_users_own_line_mounts_is_left_to_it() -> None:
@@ -292,12 +372,60 @@ def test_the_view_goes_before_the_share_and_the_share_before_its_entries(style: 
     assert len(removed) == (3 if style == "systemd" else 0)
 
 
+def removed(look: Facts) -> tuple[list[str], str | None]:
+    """What is done to remove a share, and why it stays if it does."""
+    found = removal.find(look, "projects", None, None)
+    assert found is not None
+    said = [step.describe() for step in removal.remove_steps(SYSTEM, look, found, PROGRAM)]
+    return said, removal.left(SYSTEM, look, found)
+
+
+OWN = "/mnt/projects"
+SEALED_AT_OWN = (
+    mounted("9p", OWN, "projects"), mounted("tmpfs", OWN, "gitguardfs-seal"),
+    mounted("fuse.gitguardfs", VIEW, OWN),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("look", "who"),
+    [
+        (Facts(), "it was mounted by hand"),
+        (Facts(fstab=f"# x\nprojects {OWN} 9p defaults".encode()), "line 2 of fstab mounts it"),
+        (Facts(units={"mnt-projects.mount": b"[Mount]"}), "mnt-projects.mount mounts it"),
+    ],
+)
+def test_a_share_that_is_not_ours_to_unmount_stays_and_only_its_seal_goes(
+    look: Facts, who: str
+) -> None:
+    said, why = removed(replace(look, mounts=SEALED_AT_OWN))
+    assert said == [f"umount {VIEW}", f"umount {OWN}  # the seal"]
+    assert why == who
+
+
+def test_a_share_with_an_entry_of_ours_is_unmounted_wherever_it_is() -> None:
+    spec = plan.with_owner(request(mount=way(OWN)), "9p", "1:1")
+    look = Facts(mounts=SEALED_AT_OWN, fstab=fstab.render(spec).encode())
+    said, why = removed(look)
+    assert said == [f"umount {VIEW}", f"umount -- {OWN}", "write /etc/fstab"]
+    assert why is None
+
+
+@pytest.mark.parametrize("mount", [OWN, RAW])
+def test_a_guards_entry_that_is_left_alone_is_found_and_taken_out(mount: str) -> None:
+    line = fstab.guard_line(plan.with_owner(request(mount=way(mount)), "9p", "1:1"))
+    look = Facts(fstab=f"{line}\n".encode())
+    assert removed(look) == (["write /etc/fstab"], None)
+    assert removal.find(look, "other", None, None) is None
+    assert removal.find(look, None, None, VIEW) == removal.Found(None, mount, (VIEW,))
+
+
 def test_the_template_stays_as_long_as_another_guard_needs_it() -> None:
     look = installed("systemd")
     spec = plan.with_owner(request(), "9p", "1:1")
     other = systemd.files(replace(spec, map_mount="/o", mount="/p"))
     look = replace(look, units=look.units | {name: t.encode() for name, t in other.items()})
-    names = plan.unit_names(look, RAW, (VIEW,))
+    names = plan_boot.unit_names(look, RAW, (VIEW,))
     assert systemd.TEMPLATE not in names and len(names) == 2
 
 
@@ -328,15 +456,68 @@ class Recorded:
 def test_a_failure_undoes_everything_last_first_also_past_what_cannot_be_undone() -> None:
     log: list[str] = []
     told: list[str] = []
-    runner = Runner(told.append)
-    runner.run([Recorded("a", log)])
     steps: list[Step] = [
         Recorded("b", log, sticks=True), Recorded("c", log), Recorded("d", log, fails=True),
     ]  # fmt: skip
-    with pytest.raises(UserError, match="out of order"):
+    with pytest.raises(UserError, match="out of order"), Runner(told.append) as runner:
+        runner.run([Recorded("a", log)])
         runner.run(steps)
     assert log == ["a", "b", "c", "-c", "-b", "-a"]
     assert "could not undo: b: [Errno 16] busy" in told
+
+
+def test_a_line_that_cannot_be_written_stops_nothing() -> None:
+    log: list[str] = []
+
+    def tell(text: str) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    with Runner(tell) as runner:
+        runner.run([Recorded("a", log), Recorded("b", log)])
+    with pytest.raises(UserError, match="out of order"), Runner(tell) as runner:
+        runner.run([Recorded("c", log), Recorded("d", log), Recorded("e", log, fails=True)])
+    assert log == ["a", "b", "c", "d", "-d", "-c"]
+
+
+def test_a_signal_while_a_line_is_written_undoes_what_was_done() -> None:
+    log: list[str] = []
+
+    def tell(text: str) -> None:
+        if text == "b":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(UserError, match="ended by SIGINT"), Runner(tell) as runner:
+        runner.run([Recorded("a", log), Recorded("b", log), Recorded("c", log)])
+    assert log == ["a", "b", "-b", "-a"]
+
+
+def test_what_goes_wrong_between_two_runs_undoes_the_first() -> None:
+    log: list[str] = []
+    with pytest.raises(KeyError), Runner(log.append) as runner:
+        runner.run([Recorded("a", log)])
+        raise KeyError
+    assert log == ["a", "a", "-a", "undone: a"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "redirection", "expected"),
+    [
+        ({"PYTHONIOENCODING": "latin-1"}, "", "\\u6f22\\udcff\nend\n"),
+        ({}, ">/dev/full", ""),
+        ({}, ">&-", ""),
+        ({}, "| true", ""),
+    ],
+)
+def test_telling_never_fails(environment: dict[str, str], redirection: str, expected: str) -> None:
+    code = (
+        "import time; from gitguardfs.guest.telling import tell; time.sleep(0.3)\n"
+        "for text in ('\\u6f22\\udcff', 'end'): tell(text)"
+    )
+    done = subprocess.run(
+        ["bash", "-c", f'set -o pipefail; "$0" -c "$1" {redirection}', sys.executable, code],
+        env=os.environ | environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
 
 
 # ----------------------------------------------------------------------------------- command
@@ -404,16 +585,30 @@ def test_a_signal_waits_for_the_step_and_then_undoes_it_too() -> None:
             return super().do()
 
     def leave(number: int, frame: object) -> None:
-        raise UserError("ended")
+        log.append("left amid something")
 
     before = signal.signal(signal.SIGTERM, leave)
     try:
-        with pytest.raises(UserError, match="ended"):
-            Runner(log.append).run([Interrupted("a", log), Recorded("b", log)])
+        with pytest.raises(UserError, match="ended by SIGTERM"), Runner(log.append) as runner:
+            runner.run([Interrupted("a", log), Recorded("b", log)])
         assert signal.getsignal(signal.SIGTERM) is leave
     finally:
         signal.signal(signal.SIGTERM, before)
     assert log == ["a", "a", "-a", "undone: a"]  # said, done, undone, said
+
+
+def test_a_view_that_got_the_number_of_another_is_undone_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[Mount] = []
+    other, ours = mounted("fuse.gitguardfs", "/v", "/other"), mounted("fuse.gitguardfs", VIEW, RAW)
+    assert other.number == ours.number
+    looks = iter([[other], [ours]])
+    monkeypatch.setattr(running, "guards", lambda: next(looks))
+    monkeypatch.setattr(running, "is_dead", lambda path: False)
+    monkeypatch.setattr(steps_mount, "hand_over", lambda guard, source: ended.append(guard))
+    steps_mount.StartGuard(("true",), RAW, VIEW).do()()
+    assert ended == [ours]
 
 
 # ----------------------------------------------------------------------------------- running
@@ -462,7 +657,7 @@ def test_a_guard_that_does_something_else_is_started_anew(look: Facts) -> None:
 def test_a_stopped_guard_is_brought_back_as_it_was_and_never_by_mount() -> None:
     look = guarded((*WANTED, "deny=a,b", "foreground"))
     look = replace(look, fstab=installed("fstab").fstab)
-    step = plan.stop(SYSTEM, look, RAW, VIEW, PROGRAM)
+    step = plan_guard.stop(SYSTEM, look, RAW, VIEW, PROGRAM)
     assert isinstance(step, StopGuard)
     options = r"map=501/1000:@20/@1000,seal,deny=a\,b"
     assert step.restart == ((*PROGRAM, "-o", options, "--", RAW, VIEW),)
@@ -482,15 +677,15 @@ def test_options_that_were_there_before_and_are_not_given_again_are_named(
     before: tuple[str, ...], options: tuple[str, ...], gone: list[str]
 ) -> None:
     spec = plan.with_owner(request(options=options), "9p", "501/1000:@20/@1000")
-    assert plan.dropped(guarded(before), spec) == gone
+    assert plan_guard.dropped(guarded(before), spec) == gone
 
 
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
 def test_options_that_were_only_written_down_are_named_too(style: str) -> None:
-    old = plan.with_owner(request(options=("deny=a,b\\",)), "9p", "1:1")
+    old = plan.with_owner(request(options=("deny=a,b'",)), "9p", "1:1")
     units = {name: text.encode() for name, text in systemd.files(old).items()}
     look = Facts(fstab=fstab.render(old).encode()) if style == "fstab" else Facts(units=units)
-    assert plan.dropped(look, plan.with_owner(request(), "9p", "1:1")) == ["deny=a,b\\"]
+    assert plan_guard.dropped(look, plan.with_owner(request(), "9p", "1:1")) == ["deny=a,b'"]
 
 
 def test_what_a_user_mounted_by_the_name_of_a_guard_is_not_taken_for_one() -> None:

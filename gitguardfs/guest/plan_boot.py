@@ -1,0 +1,122 @@
+"""What is written down for the next boot, in fstab or in systemd's units. Pure."""
+
+from __future__ import annotations
+
+import os
+
+from gitguardfs.errors import UserError
+from gitguardfs.guest.facts import Facts, System
+from gitguardfs.guest.plan import Style
+from gitguardfs.guest.runner import Step
+from gitguardfs.guest.steps import Run, Verify, Write
+from gitguardfs.guest.steps_mount import StartService
+from gitguardfs.render import fstab, systemd
+from gitguardfs.render.guarded import GuardedShare
+from gitguardfs.writer import Change
+
+
+def changes(system: System, facts: Facts, style: Style, spec: GuardedShare) -> list[Change]:
+    """What is to be written; what the other style left goes.
+
+    UserError if a line of somebody else's is in the way, whichever the style: both are mounted.
+    """
+    if style == "none":
+        return []
+    wanted: dict[str, str] = {}
+    if style == "fstab":
+        text = fstab.install(facts.fstab, spec)
+    else:
+        text = fstab.remove(facts.fstab, spec.mount, (spec.map_mount,))
+        wanted = systemd.files(spec, system.guard or systemd.COMMAND)
+        if fstab.is_adopted(text, spec):
+            del wanted[systemd.mount_name(spec.mount)]  # somebody's own line mounts it
+    gone = unit_names(facts, spec.mount, (spec.map_mount,)) - set(wanted)
+    found = [Change(system.fstab, facts.fstab, text)]
+    found += [unit_change(system, facts, name, new.encode()) for name, new in wanted.items()]
+    found += [unit_change(system, facts, name, None) for name in sorted(gone)]
+    return [change for change in found if change.is_one]
+
+
+def unit_change(system: System, facts: Facts, name: str, after: bytes | None) -> Change:
+    """A change of a file of units; UserError if it is not ours."""
+    before = facts.units.get(name)
+    path = os.path.join(system.units, name)
+    if before is not None and not systemd.is_ours(before):
+        raise UserError(f"{path} was not written by gitguardfs", "move it away, or --style fstab")
+    return Change(path, before, after)
+
+
+def unit_names(facts: Facts, mount: str, map_mounts: tuple[str, ...]) -> set[str]:
+    """Our unit files for these, with what nothing else needs: the template, and other shares.
+
+    A share that only a guard at one of ``map_mounts`` needed would be left open without it.
+    """
+    guards = systemd.guards(facts.units)
+    found = {systemd.drop_in_name(path) for path in map_mounts if path in guards}
+    shares = {source for path, source in guards.items() if path in map_mounts}
+    shares -= {source for path, source in guards.items() if path not in map_mounts}
+    present = systemd.shares(facts.units)
+    found |= {systemd.mount_name(share) for share in {mount, *shares} if share in present}
+    if found and set(guards) <= set(map_mounts) and systemd.TEMPLATE in facts.units:
+        found.add(systemd.TEMPLATE)
+    return found
+
+
+def write_steps(system: System, facts: Facts, changes: list[Change]) -> list[Step]:
+    """Write the files, and tell systemd, also when they are put back."""
+    reload = (system.systemctl, "daemon-reload") if facts.has_systemd else ()
+    found: list[Step] = [
+        # The first one is undone last.
+        Write(change, change.path == system.fstab, reload if number == 0 else ())
+        for number, change in enumerate(changes)
+    ]
+    if reload and changes:
+        found.append(Run(reload))
+    return found
+
+
+def boot_steps(
+    system: System, facts: Facts, style: Style, spec: GuardedShare, changes: list[Change]
+) -> list[Step]:
+    """Write that down, and let systemd start what is its own."""
+    if style == "none":
+        return []
+    found = write_steps(system, facts, changes)
+    if style == "fstab":
+        if spec.map_mount in facts.enabled:
+            found.insert(0, disable(system, spec.map_mount))
+        if changes:
+            found.append(Verify(system.fstab, (spec.mount, spec.map_mount)))
+        return found
+    service = systemd.service_name(spec.map_mount)
+    if spec.map_mount not in facts.enabled:
+        found.append(Run(*_enabling(system, service)))
+    found.append(StartService(system.systemctl, service, spec.mount, spec.map_mount))
+    return found
+
+
+def disable(system: System, map_mount: str) -> Step:
+    """Have a guard's service no longer started at boot."""
+    enable, disable_ = _enabling(system, systemd.service_name(map_mount))
+    return Run(disable_, enable)
+
+
+def _enabling(system: System, service: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return (
+        (system.systemctl, "enable", "--quiet", service),
+        (system.systemctl, "disable", "--quiet", service),
+    )
+
+
+def left_at_boot(facts: Facts, spec: GuardedShare) -> str:
+    """What brings share or view back at boot although nothing is written down now; or "not"."""
+    if spec.map_mount in facts.enabled:
+        return f"as before, by {systemd.service_name(spec.map_mount)}"
+    lines = [e for e in fstab.entries(facts.fstab) if "noauto" not in e.options]
+    for entry in lines:
+        if entry.target == spec.map_mount:
+            return f"as before, by line {entry.number} of fstab"
+    for entry in lines:
+        if entry.target == spec.mount and entry.is_share:
+            return f"the raw share alone, unguarded, by line {entry.number} of fstab"
+    return "not"

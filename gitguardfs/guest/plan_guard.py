@@ -1,0 +1,117 @@
+"""The second plan: what guards the mounted share, now and at boot. Pure."""
+
+from __future__ import annotations
+
+import os
+
+from gitguardfs import mounts
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.guest import plan_boot, running
+from gitguardfs.guest.facts import Facts, System, not_ours
+from gitguardfs.guest.plan import Request, make
+from gitguardfs.guest.runner import Step
+from gitguardfs.guest.steps_mount import StartGuard, StopGuard
+from gitguardfs.options import split_o
+from gitguardfs.render import fstab, quote, systemd
+from gitguardfs.render.guarded import GuardedShare
+
+
+def guard_steps(
+    system: System, facts: Facts, request: Request, spec: GuardedShare, program: tuple[str, ...]
+) -> list[Step]:
+    """Guard the mounted share and have it come back at boot, as far as that is not so already.
+
+    ``program`` is how gitguardfs is run.
+    """
+    _check_guards(facts, request)
+    changes = plan_boot.changes(system, facts, request.style, spec)
+    is_right = _is_right(facts, request, spec)
+    by_service = request.style == "systemd"
+    if by_service:
+        is_right &= spec.map_mount in facts.active
+        changes_boot = bool(changes) or spec.map_mount not in facts.enabled
+    else:
+        changes_boot = bool(changes)
+    if is_right and not changes_boot:
+        return []
+    found: list[Step] = []
+    if facts.guard_at(spec.map_mount) is not None:
+        found.append(stop(system, facts, spec.mount, spec.map_mount, program))
+    elif facts.any_guard_at(spec.map_mount) is None:
+        if not request.map_mount.is_empty and not request.cover:
+            raise UserError(
+                f"{spec.map_mount} is not empty: what is there would be hidden",
+                "move it away, or say -y",
+            )
+        found += make(request.map_mount, root=False, user=request.user)
+    if not by_service:
+        found.append(_start(system, spec, program))
+    found += plan_boot.boot_steps(system, facts, request.style, spec, changes)
+    return found
+
+
+def _is_right(facts: Facts, request: Request, spec: GuardedShare) -> bool:
+    """Whether a guard runs there and does what is asked for, by what its daemon was told."""
+    if facts.guard_at(spec.map_mount) is None:
+        return False
+    told = facts.running.get(spec.map_mount)
+    wanted = split_o(",".join(spec.guard_options))
+    if told is None or not running.are_alike(told, wanted):
+        return False
+    return facts.is_sealed(spec.mount) == request.is_sealed
+
+
+def dropped(facts: Facts, spec: GuardedShare) -> list[str]:
+    """Options that were in force, or written down, and are not asked for any more."""
+    before = facts.running.get(spec.map_mount)
+    if before is None:
+        written = systemd.options(facts.units).get(spec.map_mount, "")
+        lines = [e for e in fstab.entries(facts.fstab) if e.is_guard and e.is_ours]
+        texts = [",".join(e.options) for e in lines if e.target == spec.map_mount]
+        before = tuple(split_o(",".join([written, *texts])))
+    return running.lost(before, split_o(",".join(spec.guard_options)))
+
+
+def _check_guards(facts: Facts, request: Request) -> None:
+    mount, map_mount = request.mount.path, request.map_mount.path
+    top = facts.top_at(map_mount)
+    if top is not None and top.fstype != mounts.FSTYPE:
+        raise UserError(f"{top.fstype} is mounted at {map_mount}", "choose another --map-mount")
+    if top is not None and top.number in facts.foreign:
+        raise not_ours(map_mount)
+    for guard in facts.guards():
+        where = os.fsdecode(guard.path)
+        if where == map_mount and guard.source not in (mount, mounts.SUBTYPE):
+            raise UserError(f"{map_mount} shows {guard.source}", "choose another --map-mount")
+        if where != map_mount and guard.source == mount and where not in facts.dead:
+            raise UserError(
+                f"{mount} is guarded at {where} already",
+                f"vm-mount --remove --map-mount {where}",
+                Exit.MOUNT,
+            )
+
+
+def _start(system: System, spec: GuardedShare, program: tuple[str, ...]) -> Step:
+    options = ",".join(spec.guard_options)
+    command = (*program, "-o", options, "--", spec.mount, spec.map_mount)
+    return StartGuard(command, spec.mount, spec.map_mount)
+
+
+def stop(
+    system: System, facts: Facts, mount: str, map_mount: str, program: tuple[str, ...]
+) -> Step:
+    """End a guard, and leave the share sealed; undone by its service, or as it was run.
+
+    Never by mount(8), which follows any user's symlinks to the mount point.
+    """
+    guard = facts.any_guard_at(map_mount)
+    assert guard is not None
+    told = facts.running.get(map_mount)
+    restart: tuple[tuple[str, ...], ...] = ()
+    if map_mount in facts.active:
+        service = systemd.service_name(map_mount)
+        restart = ((system.systemctl, "daemon-reload"), (system.systemctl, "start", service))
+    elif told is not None:
+        options = [quote.mount_option(o) for o in told if o not in ("foreground", "debug")]
+        restart = ((*program, "-o", ",".join(options), "--", mount, map_mount),)
+    return StopGuard(map_mount, mount, guard, restart)

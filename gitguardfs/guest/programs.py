@@ -1,0 +1,44 @@
+"""Running the programs of the system, so that none depends on how we were started."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.guest.facts import ENVIRONMENT, Ids
+
+COMMAND_LIMIT = 120.0
+"""Seconds for one command; starting a service may take systemd's 90."""
+
+
+def call(command: Sequence[str], user: Ids | None = None) -> None:
+    """Run a program to its end; UserError with what it wrote to standard error if it fails."""
+    ids: dict[str, object] = {}
+    if user is not None:
+        ids = {"user": user[0], "group": user[1], "extra_groups": []}
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            env=ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=COMMAND_LIMIT,
+            umask=0o022,
+            cwd="/",
+            start_new_session=True,  # ^C is for us, once the step is done
+            **ids,  # type: ignore[call-overload]  # the three of them go together
+        )
+    except FileNotFoundError:
+        raise UserError(f"{command[0]} is not installed", code=Exit.SYSTEM) from None
+    except subprocess.TimeoutExpired:
+        raise UserError(f"{shlex.join(command)} takes for ever", code=Exit.SYSTEM) from None
+    if done.returncode != 0:
+        lines = done.stderr.decode(errors="replace").split("\n")
+        reason = "; ".join(
+            line.strip() for line in lines if line.strip() and "dmesg(1)" not in line
+        )
+        raise UserError(reason or f"{shlex.join(command)} failed", code=Exit.MOUNT)

@@ -1,0 +1,239 @@
+"""Steps that mount and unmount. A raw share that was closed and stays is closed all the while."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gitguardfs import mounts
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.fuse import seal
+from gitguardfs.guest import running
+from gitguardfs.guest.covering import mount_covered
+from gitguardfs.guest.programs import call
+from gitguardfs.guest.runner import Undo
+from gitguardfs.guest.unmounting import (
+    close_off,
+    hand_over,
+    identity,
+    lift,
+    now,
+    unmount,
+    unmount_share,
+)
+from gitguardfs.mounts import Mount
+
+
+@dataclass(frozen=True)
+class MountShare:
+    """Mount a share; the first command that succeeds decides of which type it is.
+
+    If it is to be sealed, it is so before anybody else sees it.
+    """
+
+    commands: tuple[tuple[str, ...], ...]
+    target: str
+    is_sealed: bool
+
+    def describe(self) -> str:
+        """The commands."""
+        covered = " (below a seal from the start)" if self.is_sealed else ""
+        return "\n  or ".join(f"{shlex.join(command)}{covered}" for command in self.commands)
+
+    def do(self) -> Undo:
+        """Try one after the other."""
+        reasons = []
+        for command in self.commands:
+            try:
+                self._mount(command)
+            except UserError as error:
+                self._undo()  # it may have been ended just after it had done it
+                reasons.append(str(error))
+            else:
+                return self._undo
+        raise UserError("cannot mount the share: " + "; ".join(reasons), code=Exit.MOUNT)
+
+    def _mount(self, command: tuple[str, ...]) -> None:
+        if self.is_sealed:
+            mount_covered(lambda: call(command), self.target)
+        else:
+            call(command)
+
+    def _undo(self) -> None:
+        for mount in reversed(mounts.listed()):
+            if mount.path == os.fsencode(self.target) and mount.fstype in mounts.SHARE_TYPES:
+                unmount_share(mount)
+
+
+@dataclass(frozen=True)
+class StartGuard:
+    """Run gitguardfs, which returns when the view answers."""
+
+    command: tuple[str, ...]
+    source: str
+    map_mount: str
+
+    def describe(self) -> str:
+        """The command."""
+        return shlex.join(self.command)
+
+    def do(self) -> Undo:
+        """Run it."""
+        at = os.fsencode(self.map_mount)
+        before = {identity(guard) for guard in running.guards() if guard.path != at}
+        was_sealed = seal.is_sealed(self.source)
+
+        def undo() -> None:
+            for guard in running.guards():
+                is_new = identity(guard) not in before
+                is_ours = guard.source in (self.source, mounts.SUBTYPE)
+                if is_new and is_ours and not running.is_dead(guard.path):
+                    hand_over(guard, self.source)
+            if not was_sealed:
+                lift(self.source)
+
+        try:
+            call(self.command)
+        except BaseException:
+            undo()
+            raise
+        return undo
+
+
+@dataclass(frozen=True)
+class StartService:
+    """Have systemd run gitguardfs."""
+
+    systemctl: str
+    service: str
+    source: str
+    map_mount: str
+
+    def describe(self) -> str:
+        """The command."""
+        return shlex.join((self.systemctl, "restart", self.service))
+
+    def do(self) -> Undo:
+        """Start it, whatever state it is in."""
+        was_sealed = seal.is_sealed(self.source)
+
+        def undo() -> None:
+            at = os.fsencode(self.map_mount)
+            for guard in running.guards():
+                if guard.path == at and not running.is_dead(at):
+                    hand_over(guard, self.source)
+            call((self.systemctl, "stop", self.service))
+            if not was_sealed:
+                lift(self.source)
+
+        try:
+            call((self.systemctl, "restart", self.service))
+        except BaseException:
+            with suppress(UserError):  # a service that does not start is tried again and again
+                undo()
+            raise
+        return undo
+
+
+@dataclass(frozen=True)
+class StopGuard:
+    """End a guard, and leave its seal on; ``restart`` are the commands to undo it.
+
+    If there are none, or they fail, the raw share stays closed, as it was before.
+    """
+
+    map_mount: str
+    source: str
+    guard: Mount
+    restart: tuple[tuple[str, ...], ...] = ()
+
+    def describe(self) -> str:
+        """The command."""
+        return f"umount {shlex.quote(self.map_mount)}"
+
+    def do(self) -> Undo | None:
+        """Unmount it, unless it is busy."""
+        try:
+            was_there = hand_over(self.guard, self.source)
+        except BaseException as error:
+            if now(self.guard) is None:
+                try:
+                    self._restart()
+                except UserError as worse:
+                    raise UserError(f"{error}; {worse}", code=Exit.SYSTEM) from None
+            raise
+        return self._restart if was_there else None
+
+    def _restart(self) -> None:
+        try:
+            if not self.restart:
+                raise UserError("how it was run is not known")
+            for command in self.restart:
+                call(command)
+        except BaseException as error:
+            why = f"{self.map_mount} is not guarded again: {error}"
+            raise UserError(f"{why}; {close_off(self.source)}", code=Exit.SYSTEM) from None
+
+
+@dataclass(frozen=True)
+class ClearDead:
+    """Unmount what a daemon that is gone has left of its view."""
+
+    path: str
+    guard: Mount
+
+    def describe(self) -> str:
+        """The command."""
+        return f"umount --lazy -- {shlex.quote(self.path)}"
+
+    def do(self) -> None:
+        """Unmount it; nobody can be using it."""
+        unmount(self.guard, lazy=True)
+
+
+@dataclass(frozen=True)
+class UnmountShare:
+    """Unmount a share and the seal that a daemon has left on it."""
+
+    target: str
+    share: Mount
+    mount_again: tuple[str, ...]
+    is_sealed: bool
+
+    def describe(self) -> str:
+        """The command."""
+        return f"umount -- {shlex.quote(self.target)}"
+
+    def do(self) -> Undo:
+        """Unmount it, unless it is busy."""
+        unmount_share(self.share)
+        again = MountShare((self.mount_again,), self.target, self.is_sealed)
+
+        def undo() -> None:
+            again.do()
+
+        return undo
+
+
+@dataclass(frozen=True)
+class Unseal:
+    """Take off the seal that a daemon has left on a share that stays."""
+
+    source: str
+
+    def describe(self) -> str:
+        """The command."""
+        return f"umount {shlex.quote(self.source)}  # the seal"
+
+    def do(self) -> Undo | None:
+        """Take it off; undone by another one."""
+        if not seal.is_sealed(self.source):
+            return None
+        lift(self.source)
+
+        def undo() -> None:
+            close_off(self.source)
+
+        return undo

@@ -1,0 +1,32 @@
+"""Telling what is done. What is done must not depend on whether anybody listens."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+import click
+
+
+def tell(text: str, *, newline: bool = True) -> None:
+    """Print a line. Never raises: the reader may be gone, the disk full, the locale ASCII."""
+    try:
+        _print(text, newline)
+    except (OSError, ValueError):  # ValueError: standard output is closed
+        _hush()
+
+
+def _print(text: str, newline: bool) -> None:
+    try:
+        click.echo(text, nl=newline)
+    except UnicodeEncodeError:
+        click.echo(text.encode("ascii", "backslashreplace").decode(), nl=newline)
+
+
+def _hush() -> None:
+    """Let nothing more be written, also not at the exit, where Python would complain of it."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
