@@ -23,6 +23,10 @@ LONGEST_TIMEOUT = 86400
 """Seconds that the guard accepts as --cache-timeout."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+NONCHARACTERS = "".join(
+    map(chr, (*range(0xFDD0, 0xFDF0), *(p << 16 | n for p in range(17) for n in (0xFFFE, 0xFFFF))))
+)
+"""What Unicode leaves free for good; systemd takes a line with one for no UTF-8."""
 _MEANT_FOR_OTHERS = ("user", "users", "owner", "group")
 
 
@@ -146,6 +150,8 @@ def _is_awkward(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:  # bytes that are no UTF-8: systemd refuses the whole line
+        return True
+    if set(text) & set(NONCHARACTERS):
         return True
     # A backslash at the end joins a unit's line with the next one.
     return bool(_CONTROL.search(text)) or text != text.strip() or text.endswith("\\")
