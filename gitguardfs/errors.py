@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import IntEnum
 
 
@@ -26,3 +27,8 @@ class UserError(Exception):
     def __str__(self) -> str:
         """One line: what is wrong, then what to do about it."""
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+def warn(text: str) -> None:
+    """Say something that the user should know, and go on."""
+    print(f"gitguardfs: warning: {text}", file=sys.stderr)

@@ -1,254 +1,261 @@
-"""What the user asks for, validated and frozen; and the languages it is asked in.
+"""One mount as it is to be: what the user asks for, validated and frozen.
 
-Nothing below here reads the command line or the environment. ``-o`` carries our own options by
-their names, with ``-`` or ``_``, and what mount(8), fstab and mount.fuse3 pass (mount(8),
-"FILESYSTEM-INDEPENDENT MOUNT OPTIONS"; systemd.mount(5), "FSTAB").
+Nothing below here reads the command line or the environment.
 """
 
 from __future__ import annotations
 
-import grp
-import pwd
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TypeVar
 
-from gitguardfs.core.guard import Rules
-from gitguardfs.core.idmap import IdMap, MapError
-from gitguardfs.core.state import XattrPolicy
-from gitguardfs.errors import UserError
+from gitguardfs.arguments import Given, seconds
+from gitguardfs.core.guard import GitPolicy, Rules
+from gitguardfs.core.links import Deletion, LinkPolicy
+from gitguardfs.core.look import Look
+from gitguardfs.core.perms import Perms
+from gitguardfs.core.policy import Policy, Rule, XattrPolicy
+from gitguardfs.errors import UserError, warn
+from gitguardfs.ids import MapSpec, group_id, parse_maps, parse_mirror, user_id, with_files
 
-AUTO = "auto"
-_NUMBER = r"[0-9]{1,20}"
+_SUFFIXES = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 
-Pairs = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class MapSpec:
-    """The id map as it was asked for: pairs of (share, guest) ids, or to be found out."""
-
-    uids: Pairs = ()
-    gids: Pairs = ()
-    auto: bool = False
-
-    def resolve(self, source: tuple[int, int], mountpoint: tuple[int, int]) -> IdMap:
-        """The map; (uid, gid) of the two directories are what ``auto`` goes by."""
-        if not self.auto:
-            return IdMap(self.uids, self.gids)
-        return IdMap([(source[0], mountpoint[0])], [(source[1], mountpoint[1])])
+E = TypeVar("E", bound=Enum)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class MountOptions:
-    """One mount, as it is to be."""
+    """One mount."""
 
     source: str
     mountpoint: str
     map: MapSpec = field(default_factory=MapSpec)
     rules: Rules = field(default_factory=Rules)
+    policy: Policy = field(default_factory=Policy)
+    look: Look = field(default_factory=Look)
+    links: LinkPolicy | None = None
+    """None: symlinks are shown as such."""
     allow_suid: bool = False
     cache_timeout: float = 1.0
-    xattr: XattrPolicy = XattrPolicy.NONE
     audit_log: str | None = None
     seal: bool | None = None
     """None: when root mounts the root of a 9p or virtiofs share."""
     read_only: bool = False
+    read_rate: float | None = None
+    """In bytes a second, as ``write_rate``; None for no limit."""
+    write_rate: float | None = None
+    direct_io: bool = False
+    allow_other: bool = True
     foreground: bool = False
     debug: bool = False
     fsname: str | None = None
     intended: str | None = None
     """The mount point as it was written down, where others resolve it before we see it."""
     kernel: tuple[str, ...] = ()
-    """Options that only the kernel has to do with (noatime, sync, noexec ...)."""
+    """Options that only the kernel has to do with (noatime, sync, noexec, dev ...)."""
+    needs_root: str | None = None
+    """An option that was given and that only root can carry out."""
 
 
-# The id map
+def build(source: str, mountpoint: str, given: Given) -> MountOptions:
+    """The mount that is asked for; raises UserError for a value that is none of its option's."""
+    _refuse(given)
+    values = _Values(given)
+    rules = Rules(
+        git=values.one_of("git", GitPolicy, GitPolicy.DENY),
+        allow_bare=values.flag("allow_bare"),
+        deny=values.globs("deny"),
+        protect=values.globs("protect"),
+        hide=values.globs("hide"),
+    )
+    is_plain = rules.git is GitPolicy.OFF
+    timeout = values.read("cache_timeout", seconds)
+    return MountOptions(
+        source=source,
+        mountpoint=mountpoint,
+        map=_map(values),
+        rules=rules,
+        policy=_policy(values, XattrPolicy.RW if is_plain else XattrPolicy.NONE),
+        look=_look(values),
+        links=_links(values),
+        allow_suid=values.flag("allow_suid") or is_plain,
+        cache_timeout=1.0 if timeout is None else timeout,
+        audit_log=values.text("audit_log"),
+        seal=given.get("seal"),  # type: ignore[arg-type]  # a flag's value or nothing
+        read_only=values.flag("read_only"),
+        read_rate=values.read("read_rate", _rate),
+        write_rate=values.read("write_rate", _rate),
+        direct_io=values.flag("direct_io"),
+        allow_other=not values.flag("no_allow_other"),
+        foreground=values.flag("foreground"),
+        debug=values.flag("debug"),
+        fsname=values.text("fsname"),
+        intended=values.text("mountpoint"),
+        kernel=tuple(values.texts("kernel")),
+        needs_root=_needs_root(given),
+    )
 
 
-def parse_maps(specs: Sequence[str]) -> MapSpec:
-    """Parse the values of ``--map``; raises UserError for what is malformed or contradictory.
+class _Values:
+    """What was given, read as what it should be."""
 
-    ``HOST:GUEST`` maps user and group, ``@HOST:@GUEST`` groups only, with commas between
-    several; ``u1/u2:@g1/@g2`` is bindfs's spelling; ``auto`` stands alone.
-    """
-    items = [item.strip() for spec in specs for item in spec.split(",")]
-    if AUTO in items:
-        if len(items) > 1:
-            raise UserError("--map auto cannot be combined with other maps")
-        return MapSpec(auto=True)
-    uids: list[tuple[int, int]] = []
-    gids: list[tuple[int, int]] = []
-    for item in items:
-        _parse_item(item, uids, gids)
-    try:
-        IdMap(uids, gids)
-    except MapError as error:
-        raise UserError(f"contradictory --map: {error}") from None
-    return MapSpec(tuple(uids), tuple(gids))
+    def __init__(self, given: Given) -> None:
+        self._given = given
 
+    def flag(self, key: str) -> bool:
+        return bool(self._given.get(key, False))
 
-def _parse_item(item: str, uids: list[tuple[int, int]], gids: list[tuple[int, int]]) -> None:
-    if "/" in item:
-        for pair in item.split(":"):
-            share, guest = _two(pair, "/", item)
-            if _is_group(share, guest, item):
-                gids.append((group_id(share[1:]), group_id(guest[1:])))
-            else:
-                uids.append((user_id(share), user_id(guest)))
-        return
-    share, guest = _two(item, ":", item)
-    if _is_group(share, guest, item):
-        gids.append((group_id(share[1:]), group_id(guest[1:])))
-    else:
-        uids.append((user_id(share), user_id(guest)))
-        gids.append((_own_group(share), _own_group(guest)))
+    def text(self, key: str) -> str | None:
+        value = self._given.get(key)
+        return None if value is None else str(value)
 
+    def texts(self, key: str) -> list[str]:
+        values = self._given.get(key, [])
+        assert isinstance(values, list)
+        return values
 
-def _two(text: str, separator: str, item: str) -> tuple[str, str]:
-    parts = text.split(separator)
-    if len(parts) != 2 or not all(parts):
-        raise UserError(
-            f"malformed --map {item!r}", "write HOST:GUEST, @HOST:@GUEST, u1/u2:@g1/@g2 or auto"
-        )
-    return parts[0], parts[1]
-
-
-def _is_group(share: str, guest: str, item: str) -> bool:
-    if share.startswith("@") != guest.startswith("@"):
-        raise UserError(f"malformed --map {item!r}", "@ marks a group and goes on both sides")
-    return share.startswith("@")
-
-
-def user_id(name: str) -> int:
-    """A user's id by number or name; UserError if there is no such user."""
-    if re.fullmatch(_NUMBER, name):
-        return int(name)
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        raise UserError(f"no such user: {name}", "use its number if it exists elsewhere") from None
-
-
-def group_id(name: str) -> int:
-    """A group's id by number or name; UserError if there is no such group."""
-    if re.fullmatch(_NUMBER, name):
-        return int(name)
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        raise UserError(f"no such group: {name}", "use its number if it exists elsewhere") from None
-
-
-def _own_group(user: str) -> int:
-    # A number stands for the group of the same number, a name for the user's own group.
-    return int(user) if re.fullmatch(_NUMBER, user) else pwd.getpwnam(user).pw_gid
-
-
-# -o
-
-_FLAGS = {
-    "allow-bare": ("allow_bare", True),
-    "allow-suid": ("allow_suid", True),
-    "seal": ("seal", True),
-    "no-seal": ("seal", False),
-    "noseal": ("seal", False),
-    "ro": ("read_only", True),
-    "read-only": ("read_only", True),
-    "rw": ("read_only", False),
-    "foreground": ("foreground", True),
-    "debug": ("debug", True),
-}
-_VALUES = {"git", "cache-timeout", "xattr", "audit-log", "fsname", "mountpoint"}
-_LISTS = {"map", "deny", "protect", "hide"}
-
-_KERNEL = {"noatime", "sync", "dirsync", "noexec", "allow_other"}
-
-# Always on, meant for others who see the line, or already the case.
-_TOLERATED = {
-    "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "group", "owner",
-    "suid", "nosuid", "dev", "nodev", "exec", "async", "atime", "diratime", "nodiratime",
-    "relatime", "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime",
-    "silent", "loud", "default_permissions", "nonempty", "nomand", "noiversion", "symfollow",
-}  # fmt: skip
-_TOLERATED_PREFIXES = ("x-", "X-", "comment=", "subtype=", "setuid=")
-
-
-def parse_o(values: Iterable[str]) -> dict[str, object]:
-    """The options of ``-o`` by the names of the command line's parameters.
-
-    Lists are lists, ``kernel`` holds what goes to the kernel. Raises UserError for an unknown
-    option, by its name, and for ``remount``.
-    """
-    found: dict[str, object] = {}
-    kernel: list[str] = []
-    for option in (o for value in values for o in split_o(value)):
-        name, has_value, value = option.partition("=")
-        ours = name.replace("_", "-")
-        if option in _TOLERATED or option.startswith(_TOLERATED_PREFIXES):
-            continue
-        if option in _KERNEL:
-            kernel.append(option)
-        elif name == "remount":
-            raise UserError("remount is not supported", "unmount and mount again")
-        elif ours in _FLAGS and not has_value:
-            key, flag = _FLAGS[ours]
-            if key == "seal" and found.get(key, flag) != flag:
-                raise UserError("seal and no-seal in -o contradict one another")
-            found[key] = flag
-        elif ours in _VALUES and has_value:
-            found[ours.replace("-", "_")] = value
-        elif ours in _LISTS and has_value:
-            entries = found.setdefault(ours, [])
-            assert isinstance(entries, list)
-            entries.append(value)
-        elif ours in _FLAGS or ours in _VALUES or ours in _LISTS:
-            needs = "takes no value" if has_value else "needs a value"
-            raise UserError(f"option {name!r} in -o {needs}")
-        else:
-            raise UserError(f"unknown option {option!r} in -o", "see gitguardfs --help")
-    if kernel:
-        found["kernel"] = kernel
-    return found
-
-
-_SHORT = {"-r": "read-only", "-f": "foreground", "-d": "debug"}
-
-
-def read_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """The places and the options in the arguments of ``gitguardfs``, as ``-o`` would have them.
-
-    Those of the command line come last, since they go before those of ``-o``. None if there is
-    anything that is not known here.
-    """
-    places: list[str] = []
-    outer: list[str] = []
-    inner: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        name, has_value, value = word.removeprefix("--").partition("=")
-        if word == "--":
-            places += rest
-            rest = []
-        elif not word.startswith("-"):
-            places.append(word)
-        elif word == "-o" and rest:
-            inner += split_o(rest.pop(0))
-        elif word.startswith("-o") and len(word) > 2:
-            inner += split_o(word[2:])
-        elif word in _SHORT:
-            outer.append(_SHORT[word])
-        elif word.startswith("--") and name in _FLAGS and not has_value:
-            outer.append(name)
-        elif word.startswith("--") and name in _VALUES | _LISTS and (has_value or rest):
-            outer.append(f"{name}={value if has_value else rest.pop(0)}")
-        else:
+    def read(self, key: str, reader: Callable[[str], T]) -> T | None:
+        """The value as ``reader`` reads it; its ValueError becomes a UserError."""
+        text = self.text(key)
+        if text is None:
             return None
-    return tuple(places), (*inner, *outer)
+        try:
+            return reader(text)
+        except ValueError as error:
+            raise UserError(f"--{key.replace('_', '-')}: {error}") from None
+
+    def one_of(self, key: str, kind: type[E], default: E) -> E:
+        text = self.text(key)
+        if text is None:
+            return default
+        try:
+            return kind(text)
+        except ValueError:
+            choices = ", ".join(str(member.value) for member in kind)
+            name = key.replace("_", "-")
+            raise UserError(f"{name}={text} is unknown", f"one of {choices}") from None
+
+    def globs(self, key: str) -> tuple[str, ...]:
+        globs = self.texts(key)
+        for glob in globs:
+            if not glob or "/" in glob:
+                raise UserError(
+                    f"--{key} {glob!r} is not a pattern for one path component", "leave out the /"
+                )
+        return tuple(globs)
+
+    def perms(self, key: str) -> Perms | None:
+        perms = self.read(key, Perms)
+        for rule in perms.without_effect if perms is not None else ():
+            warn(f"{rule!r} in {key.replace('_', '-')} names none of u, g, o and a: no effect")
+        return perms
 
 
-def split_o(text: str) -> list[str]:
-    r"""Split at commas; ``\,`` is a comma and ``\\`` a backslash within a value."""
-    parts = re.findall(r"(?s)((?:[^,\\]|\\.|\\\Z)*)(?:,|\Z)", text)
-    return [re.sub(r"\\([,\\])", r"\1", part) for part in parts if part]
+def _rate(text: str) -> float:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([kMGT]?)", text)
+    rate = float(match[1]) * 1024 ** _SUFFIXES[match[2]] if match else 0.0
+    if rate <= 0:
+        raise ValueError(f"{text!r} is not a number of bytes a second, such as 500k or 2M")
+    return rate
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"[-+]?[0-9]{1,10}", text):
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _alignment(text: str) -> int:
+    if (alignment := _whole(text)) <= 0:
+        raise ValueError(f"{text} is not a number of bytes")
+    return alignment
+
+
+def _map(values: _Values) -> MapSpec:
+    maps = values.texts("map")
+    spec = with_files(
+        parse_maps(maps),
+        _files(values, "map_passwd"),
+        _files(values, "map_group"),
+    )
+    uid_offset, gid_offset = values.read("uid_offset", _whole), values.read("gid_offset", _whole)
+    if maps and not (uid_offset is None and gid_offset is None):
+        raise UserError("--map cannot be combined with --uid-offset or --gid-offset")
+    return replace(spec, uid_offset=uid_offset or 0, gid_offset=gid_offset or 0)
+
+
+def _files(values: _Values, key: str) -> list[tuple[str, bool]]:
+    paths = ((values.text(key), False), (values.text(f"{key}_rev"), True))
+    return [(path, rev) for path, rev in paths if path is not None]
+
+
+def _policy(values: _Values, xattr: XattrPolicy) -> Policy:
+    return Policy(
+        create_as_mounter=values.text("create") == "mounter",
+        create_for_user=values.read("create_for_user", user_id),
+        create_for_group=values.read("create_for_group", group_id),
+        create_with_perms=values.perms("create_with_perms"),
+        chown=values.one_of("chown", Rule, Rule.NORMAL),
+        chgrp=values.one_of("chgrp", Rule, Rule.NORMAL),
+        chmod=values.one_of("chmod", Rule, Rule.NORMAL),
+        chmod_filter=values.perms("chmod_filter"),
+        chmod_allow_x=values.flag("chmod_allow_x"),
+        delete_deny=values.flag("delete_deny"),
+        rename_deny=values.flag("rename_deny"),
+        xattr=values.one_of("xattr", XattrPolicy, xattr),
+    )
+
+
+def _look(values: _Values) -> Look:
+    mirror, only = values.text("mirror"), values.text("mirror_only")
+    if mirror is not None and only is not None:
+        raise UserError("--mirror and --mirror-only cannot be combined")
+    for old, new in (("old_user", "force-user"), ("old_group", "force-group")):
+        if values.text(old) is not None:
+            warn(f"--{old.removeprefix('old_')} is old for --{new}")
+    user = values.read("force_user", user_id)
+    group = values.read("force_group", group_id)
+    listed = mirror if only is None else only
+    return Look(
+        force_user=values.read("old_user", user_id) if user is None else user,
+        force_group=values.read("old_group", group_id) if group is None else group,
+        perms=values.perms("perms"),
+        mirror=None if listed is None else parse_mirror(listed, only is not None),
+        hide_hard_links=values.flag("hide_hard_links"),
+        ctime_from_mtime=values.flag("ctime_from_mtime"),
+        realistic_permissions=values.flag("realistic_permissions"),
+        block_devices_as_files=values.flag("block_devices_as_files"),
+    )
+
+
+def _links(values: _Values) -> LinkPolicy | None:
+    deletion = values.one_of("resolved_symlink_deletion", Deletion, Deletion.SYMLINK_ONLY)
+    return LinkPolicy(deletion) if values.flag("resolve_symlinks") else None
+
+
+def _refuse(given: Given) -> None:
+    """Refuse what cannot be had, where going on without it would do harm."""
+    if given.get("lock_forwarding"):
+        raise UserError(
+            "locks cannot be forwarded: programs on both sides would believe to be alone",
+            "leave out enable-lock-forwarding; locks hold among those who use the mount",
+        )
+    if given.get("enable_ioctl"):
+        raise UserError(
+            "ioctl cannot be forwarded", "leave out enable-ioctl; use chattr on the source"
+        )
+    _Values(given).read("forward_odirect", _alignment)
+
+
+def _needs_root(given: Given) -> str | None:
+    if given.get("create") == "user":
+        return "create-as-user"
+    if "dev" in _Values(given).texts("kernel"):
+        return "dev"
+    for key in ("create_for_user", "create_for_group"):
+        if key in given:
+            return key.replace("_", "-")
+    return None

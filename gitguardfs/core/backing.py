@@ -98,6 +98,10 @@ class Backing:
         """The text of a symlink."""
         return os.readlink(b"", dir_fd=fd)
 
+    def readlink_at(self, dir_fd: int, name: bytes) -> bytes:
+        """The text of an entry that is a symlink; OSError(EINVAL) if it is none any more."""
+        return os.readlink(name, dir_fd=dir_fd)
+
     def statvfs(self, fd: int) -> os.statvfs_result:
         """Size and free space of the file system."""
         return os.statvfs(fd)

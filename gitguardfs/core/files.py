@@ -37,14 +37,14 @@ class Files(Names):
         """Open a file, and say what the kernel may still believe of it (close-to-open)."""
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         node = self._gate.node(node_id, change=writes or bool(flags & os.O_TRUNC))
-        if node.kind != S_IFREG:
+        if node.kind not in self._content_kinds:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
         fd = self._open(node, _backing_flags(flags))
         try:
             st = self._backing.stat(fd)
             if writes or flags & os.O_TRUNC:
                 self._strip_set_id(fd, st)
-            if flags & os.O_TRUNC:
+            if flags & os.O_TRUNC and node.kind == S_IFREG:
                 if caller.uid != 0:
                     self._drop_set_id(fd, st)
                 self._backing.truncate(fd, 0, writable=writes)
@@ -128,17 +128,17 @@ class Files(Names):
         One that is there by now is not opened, for the kernel has not checked its permissions:
         ESTALE makes it look the name up again and open what it finds (do_filp_open).
         """
-        mode = self._view.incoming_mode(S_IFREG, mode)
+        mode = self._policy.new_mode(S_IFREG | self._view.incoming_mode(S_IFREG, mode))
 
         def make(dir_fd: int) -> int:
             try:
-                return self._backing.create(dir_fd, name, _backing_flags(flags), mode)
+                return self._backing.create(dir_fd, name, _backing_flags(flags), S_IMODE(mode))
             except FileExistsError:
                 if flags & os.O_EXCL:
                     raise
                 raise stale() from None
 
-        node, attributes, fd = self._add_node(caller, parent_id, name, S_IFREG | mode, make)
+        node, attributes, fd = self._add_node(caller, parent_id, name, mode, make)
         handle = self.handles.add_file(FileHandle(node, fd, flags))
         return Opened(handle, keep_pages=False, attributes_changed=False), attributes
 

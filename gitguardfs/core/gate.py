@@ -22,7 +22,7 @@ from gitguardfs.core import names
 from gitguardfs.core.backing import DOTGIT, Backing
 from gitguardfs.core.descriptors import DescriptorCache
 from gitguardfs.core.guard import Guard, Refused, Verdict
-from gitguardfs.core.inodes import InodeTable, Node, stale
+from gitguardfs.core.inodes import GUARDED, InodeTable, Node, stale
 
 MAX_SHOWN = 40
 """Components of a path that are shown to people."""
@@ -95,6 +95,28 @@ class Gate:
                 raise Refused(rule, partial(self.path, parent, name))
         return Place(parent, self._descriptors.of(parent), name)
 
+    def step(self, directory: Node, name: bytes) -> Place:
+        """A component on the way that a symlink leads; Refused if that cannot be gone."""
+        verdict, rule = self._guard.name(name)
+        if directory.verdict >= verdict:
+            verdict, rule = directory.verdict, directory.rule
+        if verdict >= Verdict.DENY:
+            raise Refused(rule, partial(self.path, directory, name))
+        return Place(directory, self._descriptors.of(directory), name)
+
+    def again(self, place: Place) -> Place:
+        """``place`` with a descriptor that is valid after others were used in between."""
+        return place._replace(fd=self._descriptors.of(place.parent))
+
+    def changeable(self, place: Place) -> Place:
+        """``place``, where a symlink led, if what is there may be changed; Refused if not."""
+        verdict, rule = self._guard.name(place.name)
+        if place.parent.verdict > verdict:
+            verdict, rule = place.parent.verdict, place.parent.rule
+        if verdict is not Verdict.ALLOW:
+            raise self._refused(rule, place)
+        return place
+
     def dotgit(self, dir_fd: int) -> Identity:
         """What a directory's ``.git`` is, by identity."""
         if not self._guard.on:
@@ -129,7 +151,9 @@ class Gate:
 
     def _judge_directory(self, place: Place, so_far: Judged) -> Judged:
         st = so_far.st
-        known = self._inodes.find(st, so_far.verdict is not Verdict.ALLOW)
+        known = self._inodes.at(place.parent, st)
+        if so_far.verdict is not Verdict.ALLOW:
+            known = self._inodes.find(st, GUARDED)
         if known is not None and known.fd >= 0:
             fd, own = known.fd, -1
         else:

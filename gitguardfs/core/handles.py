@@ -44,10 +44,12 @@ class FileHandle:
 class DirectoryHandle:
     """An open directory; the names are a snapshot taken when reading starts."""
 
-    __slots__ = ("names", "node")
+    __slots__ = ("names", "node", "viewer")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, viewer: int) -> None:
         self.node = node
+        self.viewer = viewer
+        """The user who opened it; requests to read it do not say who asks."""
         self.names: list[bytes] | None = None
 
 

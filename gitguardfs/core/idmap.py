@@ -1,7 +1,8 @@
 """Share ids to guest ids and back.
 
-Ids without a rule pass unchanged. An id that the guest uses but that no share id is shown as
-cannot be stored: mapping it in raises EOVERFLOW, as the kernel's idmapped mounts do.
+Ids without a rule pass unchanged; an offset is added to all that the guest sees. An id that the
+guest uses but that no share id is shown as cannot be stored: mapping it in raises EOVERFLOW, as
+the kernel's idmapped mounts do.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ class _Rules:
 
     out: dict[int, int] = field(default_factory=dict)
     back: dict[int, int] = field(default_factory=dict)
+    offset: int = 0
 
     @staticmethod
-    def build(pairs: Iterable[tuple[int, int]], kind: str) -> _Rules:
+    def build(pairs: Iterable[tuple[int, int]], offset: int, kind: str) -> _Rules:
         out: dict[int, int] = {}
         back: dict[int, int] = {}
         for share, guest in pairs:
@@ -46,16 +48,34 @@ class _Rules:
                 raise MapError(f"two {kind} ids of the share are mapped to {guest}")
             out[share] = guest
             back[guest] = share
-        return _Rules(out, back)
+        return _Rules(out, back, offset)
+
+    def shifted(self, share: int) -> int:
+        """The guest's id where there is an offset; OSError(EOVERFLOW) if it is none."""
+        return _in_range(self.out.get(share, share) + self.offset)
 
     def to_share(self, guest: int) -> int:
+        guest = _in_range(guest - self.offset)
         share = self.back.get(guest)
         if share is not None:
             return share
         if guest in self.out:
             # On the share this number is somebody else's: it would be shown as out[guest].
-            raise OSError(errno.EOVERFLOW, os.strerror(errno.EOVERFLOW))
+            raise _overflow()
         return guest
+
+    def mapped(self, guest: int) -> int | None:
+        return self.back.get(guest - self.offset)
+
+
+def _in_range(number: int) -> int:
+    if not 0 <= number <= MAX_ID:
+        raise _overflow()
+    return number
+
+
+def _overflow() -> OSError:
+    return OSError(errno.EOVERFLOW, os.strerror(errno.EOVERFLOW))
 
 
 class IdMap:
@@ -64,19 +84,26 @@ class IdMap:
     __slots__ = ("_gids", "_uids")
 
     def __init__(
-        self, uids: Iterable[tuple[int, int]] = (), gids: Iterable[tuple[int, int]] = ()
+        self,
+        uids: Iterable[tuple[int, int]] = (),
+        gids: Iterable[tuple[int, int]] = (),
+        *,
+        uid_offset: int = 0,
+        gid_offset: int = 0,
     ) -> None:
         """Build from (share, guest) pairs; raises MapError for an id twice on one side."""
-        self._uids = _Rules.build(uids, "user")
-        self._gids = _Rules.build(gids, "group")
+        self._uids = _Rules.build(uids, uid_offset, "user")
+        self._gids = _Rules.build(gids, gid_offset, "group")
 
     def guest_uid(self, uid: ShareUid) -> GuestUid:
-        """The user that the guest sees for a share's user."""
-        return GuestUid(self._uids.out.get(uid, uid))
+        """The user that the guest sees for a share's user; OSError(EOVERFLOW) by an offset."""
+        rules = self._uids
+        return GuestUid(rules.shifted(uid) if rules.offset else rules.out.get(uid, uid))
 
     def guest_gid(self, gid: ShareGid) -> GuestGid:
-        """The group that the guest sees for a share's group."""
-        return GuestGid(self._gids.out.get(gid, gid))
+        """The group that the guest sees for a share's group; OSError(EOVERFLOW) by an offset."""
+        rules = self._gids
+        return GuestGid(rules.shifted(gid) if rules.offset else rules.out.get(gid, gid))
 
     def share_uid(self, uid: GuestUid) -> ShareUid:
         """The share's user that is shown as ``uid``; OSError(EOVERFLOW) if there is none."""
@@ -85,3 +112,21 @@ class IdMap:
     def share_gid(self, gid: GuestGid) -> ShareGid:
         """The share's group that is shown as ``gid``; OSError(EOVERFLOW) if there is none."""
         return ShareGid(self._gids.to_share(gid))
+
+    def can_store_uid(self, uid: GuestUid) -> bool:
+        """Whether the offset leaves anything of the guest's user."""
+        return uid >= self._uids.offset
+
+    def can_store_gid(self, gid: GuestGid) -> bool:
+        """Whether the offset leaves anything of the guest's group."""
+        return gid >= self._gids.offset
+
+    def mapped_uid(self, uid: GuestUid) -> ShareUid | None:
+        """The share's user that a rule shows as ``uid``; None without such a rule."""
+        share = self._uids.mapped(uid)
+        return None if share is None else ShareUid(share)
+
+    def mapped_gid(self, gid: GuestGid) -> ShareGid | None:
+        """The share's group that a rule shows as ``gid``; None without such a rule."""
+        share = self._gids.mapped(gid)
+        return None if share is None else ShareGid(share)

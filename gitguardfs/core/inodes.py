@@ -2,10 +2,12 @@
 
 The table changes only on the event loop's thread, never across an await.
 
-A node is an object of the source seen with or without guard: (device, inode, type, guarded).
-Its number is the source's inode number where that is unique, so that ``ls -i`` and hard-link
-detection behave, and otherwise a number above 2**62. Lookup counts mirror the kernel's: a
-node lives until the kernel has forgotten it as often as it was told about it.
+A node is an object of the source in one of its views: (device, inode, type, view). The views are
+the ordinary one, the guarded one, and a branch for each symlink that a directory is shown in the
+place of (``links``): the kernel gives a directory one name only, so one with two is two nodes.
+A node's number is the source's inode number where that is unique, so that ``ls -i`` and
+hard-link detection behave, and otherwise a number above 2**62. Lookup counts mirror the kernel's:
+a node lives until the kernel has forgotten it as often as it was told about it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,11 @@ from stat import S_IFDIR, S_IFMT, S_ISDIR
 from gitguardfs.core.guard import Verdict
 
 ROOT_ID = 1
+ORDINARY, GUARDED = 0, 1
+"""Views; larger numbers are branches."""
+Identity = tuple[int, int]
+"""Device and inode."""
+
 FIRST_OWN_ID = 1 << 62
 """Node numbers from here on are ours; file systems do not hand out such inode numbers."""
 
@@ -28,12 +35,23 @@ def stale() -> OSError:
     return OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
 
+class Branch:
+    """A directory and what lies below it, shown in the place of a symlink."""
+
+    __slots__ = ("above", "view")
+
+    def __init__(self, view: int, above: frozenset[Identity]) -> None:
+        self.view = view
+        self.above = above
+        """The directories on the way that led there, by device and inode."""
+
+
 class Node:
-    """One object of the source, as one of its two views."""
+    """One object of the source, in one of its views."""
 
     __slots__ = (
-        "birth", "detached", "dev", "fd", "id", "ino", "kind", "lookups", "name", "open_fds",
-        "parent", "rule", "size", "told", "verdict",
+        "birth", "branch", "detached", "dev", "fd", "held", "id", "ino", "kind", "lookups",
+        "name", "open_fds", "parent", "rule", "size", "told", "verdict", "view",
     )  # fmt: skip
 
     def __init__(self, node_id: int, st: os.stat_result, verdict: Verdict, rule: str) -> None:
@@ -57,6 +75,11 @@ class Node:
         """A digest of (size, mtime, ctime) as the kernel was last told them."""
         self.size = 0
         """The size that the kernel was last told or wrote up to."""
+        self.view = ORDINARY
+        self.branch: Branch | None = None
+        """Where it was found, if it is a directory behind a symlink."""
+        self.held = False
+        """To be known even when the kernel has forgotten it: a symlink leads through it."""
         self.detached = False
         """No longer what its (device, inode) means: unlinked, replaced or now guarded."""
 
@@ -78,8 +101,9 @@ class InodeTable:
         self.root.lookups = 1
         self._home = root.st_dev
         self._by_id: dict[int, Node] = {ROOT_ID: self.root}
-        # Nodes whose number is not their inode number: another device, guarded, or reused.
-        self._by_key: dict[tuple[int, int, bool], Node] = {}
+        # Nodes whose number is not their inode number: another device or view, or reused.
+        self._by_key: dict[tuple[int, int, int], Node] = {}
+        self._branched: dict[Identity, list[Node]] = {}
         self._own_ids = count(FIRST_OWN_ID)
 
     def __len__(self) -> int:
@@ -95,15 +119,20 @@ class InodeTable:
             raise stale()
         return node
 
-    def find(self, st: os.stat_result, guarded: bool) -> Node | None:
-        """The node that stands for the object of ``st`` in this view, if there is one."""
-        if not guarded and st.st_dev == self._home:
+    def find(self, st: os.stat_result, view: int = ORDINARY) -> Node | None:
+        """The node that stands for the object of ``st`` in a view, if there is one."""
+        if view == ORDINARY and st.st_dev == self._home:
             node = self._by_id.get(st.st_ino)
             natural = node is not None and node.id < FIRST_OWN_ID and not node.detached
             if node is not None and natural and node.matches(st):
                 return node
-        node = self._by_key.get((st.st_dev, st.st_ino, guarded))
+        node = self._by_key.get((st.st_dev, st.st_ino, view))
         return node if node is not None and node.matches(st) else None
+
+    def at(self, parent: Node, st: os.stat_result) -> Node | None:
+        """The unguarded node for the object of ``st``, which is an entry of ``parent``."""
+        branch = parent.branch if S_ISDIR(st.st_mode) else None
+        return self.find(st, ORDINARY if branch is None else branch.view)
 
     def see(
         self,
@@ -113,21 +142,26 @@ class InodeTable:
         verdict: Verdict,
         rule: str,
         birth: int = 0,
+        branch: Branch | None = None,
     ) -> Node:
         """The node for what was just seen at ``name`` in ``parent``, made if it is new.
 
-        Its lookup count is left alone: whoever hands it to the kernel counts.
+        Its lookup count is left alone: whoever hands it to the kernel counts. ``branch`` is the
+        one that begins here, if one does.
         """
-        guarded = verdict is not Verdict.ALLOW
-        if guarded:
+        branch = (branch or parent.branch) if S_ISDIR(st.st_mode) else None
+        view = ORDINARY if branch is None else branch.view
+        if verdict is not Verdict.ALLOW:
+            view = GUARDED
             self.close_unguarded(st, verdict, rule)
-        node = self.find(st, guarded)
+        node = self.find(st, view)
         if node is not None and birth and node.birth and birth != node.birth:
             self.detach(node)  # the inode number was reused
             node = None
         if node is None:
-            node = self._add(st, guarded, verdict, rule)
+            node = self._add(st, view, verdict, rule)
             node.birth = birth
+            node.branch = branch if view != GUARDED else None
         node.parent = parent
         node.name = name
         if node.verdict < verdict and node.is_directory:
@@ -135,10 +169,11 @@ class InodeTable:
         node.verdict, node.rule = verdict, rule
         return node
 
-    def _add(self, st: os.stat_result, guarded: bool, verdict: Verdict, rule: str) -> Node:
-        natural = not guarded and st.st_dev == self._home and ROOT_ID < st.st_ino < FIRST_OWN_ID
+    def _add(self, st: os.stat_result, view: int, verdict: Verdict, rule: str) -> Node:
+        natural = view == ORDINARY and st.st_dev == self._home
+        natural &= ROOT_ID < st.st_ino < FIRST_OWN_ID
         # An inode number in use for another type was reused: the old node keeps its number.
-        reused = self._by_key.get((st.st_dev, st.st_ino, guarded))
+        reused = self._by_key.get((st.st_dev, st.st_ino, view))
         if reused is not None:
             self.detach(reused)
         if natural and (reused := self._by_id.get(st.st_ino)) is not None:
@@ -147,7 +182,10 @@ class InodeTable:
             node = Node(st.st_ino, st, verdict, rule)
         else:
             node = Node(next(self._own_ids), st, verdict, rule)
-            self._by_key[st.st_dev, st.st_ino, guarded] = node
+            self._by_key[st.st_dev, st.st_ino, view] = node
+        node.view = view
+        if view > GUARDED:
+            self._branched.setdefault((st.st_dev, st.st_ino), []).append(node)
         if st.st_dev == self._home:
             node.dev = self._home  # one int object for all of them
         self._by_id[node.id] = node
@@ -160,11 +198,13 @@ class InodeTable:
 
         A file with further links may be ordinary under another name and is left alone.
         """
-        twin = self.find(st, False)
-        if twin is None or twin is self.root or not (S_ISDIR(st.st_mode) or st.st_nlink == 1):
+        if not (S_ISDIR(st.st_mode) or st.st_nlink == 1):
             return
-        self.detach(twin)
-        self._tighten(twin, verdict, rule)
+        ordinary = self.find(st)
+        for twin in (ordinary, *self._branched.get((st.st_dev, st.st_ino), ())):
+            if twin is not None and twin is not self.root:
+                self.detach(twin)
+                self._tighten(twin, verdict, rule)
 
     def _tighten(self, top: Node, verdict: Verdict, rule: str) -> None:
         """Hold all that lies below ``top`` to ``verdict`` at least."""
@@ -175,9 +215,12 @@ class InodeTable:
     def detach(self, node: Node) -> None:
         """Let (device, inode) mean another node from now on; the kernel may still use this one."""
         node.detached = True
-        for guarded in (False, True):
-            if self._by_key.get((node.dev, node.ino, guarded)) is node:
-                del self._by_key[node.dev, node.ino, guarded]
+        if self._by_key.get((node.dev, node.ino, node.view)) is node:
+            del self._by_key[node.dev, node.ino, node.view]
+        if node.view > GUARDED:
+            twins = [n for n in self._branched.pop((node.dev, node.ino), ()) if n is not node]
+            if twins:
+                self._branched[node.dev, node.ino] = twins
 
     def forget(self, node_id: int, times: int) -> Node | None:
         """Undo ``times`` lookups; the node if that was the last the kernel knew of it."""
@@ -185,7 +228,7 @@ class InodeTable:
         if node is None or node is self.root:
             return None
         node.lookups -= times
-        if node.lookups > 0:
+        if node.lookups > 0 or node.held:
             return None
         self.drop(node)
         return node

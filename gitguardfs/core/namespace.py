@@ -6,12 +6,12 @@ import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from stat import S_IFDIR, S_IFLNK, S_IFMT, S_ISDIR, S_ISGID
+from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IMODE, S_ISDIR, S_ISGID, S_ISLNK
 
-from gitguardfs.core import syscalls
+from gitguardfs.core import links, syscalls
 from gitguardfs.core.gate import Place
-from gitguardfs.core.idmap import GuestGid, GuestUid
 from gitguardfs.core.inodes import Node, stale
+from gitguardfs.core.links import Deletion, Links, Target
 from gitguardfs.core.state import Caller, State
 from gitguardfs.core.view import Attributes
 
@@ -29,18 +29,20 @@ class Names(State):
 
     def mkdir(self, caller: Caller, parent_id: int, name: bytes, mode: int) -> Attributes:
         """Make a directory, which belongs to the caller."""
+        mode = self._policy.new_mode(S_IFDIR | mode)
 
         def make(dir_fd: int) -> int:
-            self._backing.mkdir(dir_fd, name, mode)
+            self._backing.mkdir(dir_fd, name, S_IMODE(mode))
             return -1
 
-        return self._add(caller, parent_id, name, S_IFDIR | mode, make)
+        return self._add(caller, parent_id, name, mode, make)
 
     def mknod(
         self, caller: Caller, parent_id: int, name: bytes, mode: int, rdev: int
     ) -> Attributes:
         """Make a file, FIFO, socket or device, which belongs to the caller."""
         mode = S_IFMT(mode) | self._view.incoming_mode(S_IFMT(mode), mode)
+        mode = self._policy.new_mode(mode)
 
         def make(dir_fd: int) -> int:
             self._backing.mknod(dir_fd, name, mode, rdev)
@@ -49,7 +51,10 @@ class Names(State):
         return self._add(caller, parent_id, name, mode, make)
 
     def symlink(self, caller: Caller, parent_id: int, name: bytes, target: bytes) -> Attributes:
-        """Make a symlink, which belongs to the caller."""
+        """Make a symlink, which belongs to the caller; EPERM where they are resolved."""
+        self._gate.place(parent_id, name, change=True)
+        if self._links is not None:
+            raise links.denied()
 
         def make(dir_fd: int) -> int:
             self._backing.symlink(dir_fd, name, target)
@@ -57,8 +62,8 @@ class Names(State):
 
         return self._add(caller, parent_id, name, 0, make)
 
-    def link(self, node_id: int, parent_id: int, name: bytes) -> Attributes:
-        """Give a file another name."""
+    def link(self, caller: Caller, node_id: int, parent_id: int, name: bytes) -> Attributes:
+        """Give a file another name; its owner stays."""
         node = self._gate.node(node_id, change=True)
         fd = self._descriptors.of(node)
 
@@ -66,48 +71,53 @@ class Names(State):
             self._backing.link(fd, dir_fd, name)
             return -1
 
-        return self._add(None, parent_id, name, node.kind, make)
+        return self._add(caller, parent_id, name, node.kind, make, is_new=False)
 
     def _add(
         self,
-        caller: Caller | None,
+        caller: Caller,
         parent_id: int,
         name: bytes,
         mode: int,
         make: Callable[[int], int],
+        is_new: bool = True,
     ) -> Attributes:
-        return self._add_node(caller, parent_id, name, mode, make)[1]
+        return self._add_node(caller, parent_id, name, mode, make, is_new)[1]
 
     def _add_node(
         self,
-        caller: Caller | None,
+        caller: Caller,
         parent_id: int,
         name: bytes,
         mode: int,
         make: Callable[[int], int],
+        is_new: bool = True,
     ) -> tuple[Node, Attributes, int]:
         """Add a name: check it, make it, give it to the caller; all of that or nothing.
 
         ``make`` gets the directory's descriptor and returns that of the new object, or -1.
         ``mode`` has the type and, for an open file, the permission bits it is to end with.
+        ``is_new`` says that the object is, and not only its name.
         """
         place = self._gate.place(parent_id, name, change=True)
-        owner = self._new_owner(caller)
+        directory = self._backing.stat(place.fd)
+        owner = self._new_owner(caller, directory) if is_new else None
         is_directory = S_ISDIR(mode)
         locks: dict[int, int] = {}
         try:
             self._gate.admit(place, is_directory, locks)
-            before = self._backing.stat(place.fd).st_ctime_ns
             fd = make(place.fd)
-            made = fd if fd >= 0 else self._open_new(place, caller, mode, before)
+            before = directory.st_ctime_ns if is_new else 0
+            made = fd if fd >= 0 else self._open_new(place, mode, before)
             try:
                 self._gate.not_dotgit(place)
                 st = self._backing.stat(made)
                 if owner is not None:
-                    st = self._give(owner, place, made, st, mode)
+                    st = self._give(owner, made, st, mode)
                 node = self._see(place, st)
                 if node is None:
                     raise stale()
+                shown = self._view.present(node, st, caller.uid)
             except BaseException:
                 self._undo(place, made, is_directory)
                 os.close(made)
@@ -118,20 +128,21 @@ class Names(State):
             for lock in locks.values():
                 os.close(lock)
         node.lookups += 1
-        return node, self._view.present(node, st), fd
+        return node, shown, fd
 
-    def _open_new(self, place: Place, caller: Caller | None, mode: int, before: int) -> int:
+    def _open_new(self, place: Place, mode: int, before: int) -> int:
         """Open what was just made by its name, and make sure that it is that.
 
         Through another guard over the same source, something older may have been moved there
-        meanwhile, which is not the caller's to get, nor ours to remove. ``before`` is the
-        directory's ctime. A new link (no caller) may be as old as it likes.
+        meanwhile, which is not the caller's to get, nor ours to remove. ``before`` is when the
+        directory was last changed before that, in nanoseconds; 0 for a link, which may be to
+        something as old as it likes.
         """
         made = self._backing.open_node(place.fd, place.name)
         kind = S_IFMT(mode) or S_IFLNK
         birth = self._backing.birth(made)
         is_new = S_IFMT(self._backing.stat(made).st_mode) == kind
-        is_new &= caller is None or not 0 < birth < before - CLOCK_TICK_NS
+        is_new &= not 0 < birth < before - CLOCK_TICK_NS
         if not is_new:
             os.close(made)
             raise stale()
@@ -142,20 +153,18 @@ class Names(State):
             if self._backing.is_at(place.fd, place.name, self._backing.stat(made)):
                 self._backing.remove(place.fd, place.name, is_directory)
 
-    def _new_owner(self, caller: Caller | None) -> tuple[int, int] | None:
-        if caller is None or not self._changes_owners:
+    def _new_owner(self, caller: Caller, directory: os.stat_result) -> tuple[int, int] | None:
+        if not self._changes_owners:
             return None
-        idmap = self._view.idmap
-        return idmap.share_uid(GuestUid(caller.uid)), idmap.share_gid(GuestGid(caller.gid))
+        inherits_group = bool(directory.st_mode & S_ISGID)
+        return self._policy.new_owner(caller, inherits_group, self._view.idmap)
 
     def _give(
-        self, owner: tuple[int, int], place: Place, fd: int, st: os.stat_result, mode: int
+        self, owner: tuple[int, int], fd: int, st: os.stat_result, mode: int
     ) -> os.stat_result:
         """Give a new object to ``owner``; OSError if it would stay somebody else's."""
         uid = -1 if st.st_uid == owner[0] else owner[0]
         gid = -1 if st.st_gid == owner[1] else owner[1]
-        if gid != -1 and self._backing.stat(place.fd).st_mode & S_ISGID:
-            gid = -1  # it has the group of its set-gid directory
         if (uid, gid) == (-1, -1):
             return st
         try:
@@ -180,23 +189,54 @@ class Names(State):
         self._remove(parent_id, name, is_directory=True)
 
     def _remove(self, parent_id: int, name: bytes, is_directory: bool) -> None:
-        place = self._gate.place(parent_id, name, change=True)
-        fd = self._backing.open_node(place.fd, name)
+        self._remove_at(self._gate.place(parent_id, name, change=True), is_directory)
+
+    def _remove_at(self, place: Place, is_directory: bool) -> None:
+        fd = self._backing.open_node(place.fd, place.name)
         try:
             st = self._backing.stat(fd)
             self._gate.allowed(place, st)
-            self._backing.remove(place.fd, name, is_directory)
+            self._policy.may_remove()
+            if self._links is not None and S_ISLNK(st.st_mode):
+                self._remove_link(self._links, place)
+            else:
+                self._backing.remove(place.fd, place.name, is_directory)
         except BaseException:
             os.close(fd)
             raise
         self._lose_name(place, st, fd)
+
+    def _remove_link(self, resolved: Links, place: Place) -> None:
+        """Remove a symlink that is shown as its target, and the target as the policy says."""
+        deletion = resolved.deletion
+        if deletion is Deletion.DENY:
+            raise links.denied()
+        target = None
+        with suppress(OSError):  # one that leads nowhere, or where it must not, just goes
+            target = resolved.target(place)
+        if target is not None and deletion is Deletion.TARGET_FIRST:
+            self._remove_target(target)
+        self._backing.remove(self._gate.again(place).fd, place.name, is_directory=False)
+        if target is None:
+            return
+        if deletion is Deletion.SYMLINK_FIRST:
+            with suppress(OSError):
+                self._remove_target(target)
+        if target.branch is not None:  # the kernel takes it for removed
+            node = self.inodes.find(target.st, target.branch.view)
+            if node is not None:
+                self.inodes.detach(node)
+
+    def _remove_target(self, target: Target) -> None:
+        place = self._gate.changeable(self._gate.again(target.place))
+        self._remove_at(place, S_ISDIR(target.st.st_mode))
 
     def _lose_name(self, place: Place, st: os.stat_result, fd: int) -> None:
         """Note that a name is gone; ``fd``, of the object, is now ours to keep or close.
 
         What the kernel still uses can only be reached by descriptor from now on.
         """
-        node = self.inodes.find(st, guarded=False)
+        node = self.inodes.at(place.parent, st)
         if node is None:
             os.close(fd)
             return
@@ -216,6 +256,10 @@ class Names(State):
         new = self._gate.place(new_parent_id, new_name, change=True)
         if flags & ~RENAME_FLAGS:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        self._policy.may_rename()
+        if self._links is not None:
+            new = self._links.replaced(new)
+            old = self._gate.again(old)
         exchange = bool(flags & syscalls.RENAME_EXCHANGE)
         locks: dict[int, int] = {}
         fds: list[int] = []
@@ -229,7 +273,7 @@ class Names(State):
             self._gate.admit(new, S_ISDIR(moved.st_mode), locks, old_name if leaves else b"")
             if exchange and target is not None:
                 self._gate.admit(old, S_ISDIR(target.st_mode), locks)
-            self._backing.rename(old.fd, old_name, new.fd, new_name, flags)
+            self._backing.rename(old.fd, old_name, new.fd, new.name, flags)
             self._undo_if_dotgit(old, new, flags)
             self._note_rename(old, new, moved, target, exchange, fds)
         finally:
@@ -273,6 +317,6 @@ class Names(State):
         self._note_place(moved, new)
 
     def _note_place(self, st: os.stat_result, place: Place) -> None:
-        node = self.inodes.find(st, guarded=False)
+        node = self.inodes.at(place.parent, st)
         if node is not None:
             node.parent, node.name = place.parent, place.name

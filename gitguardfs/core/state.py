@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from enum import Enum
-from stat import S_IFMT
+from stat import S_IFBLK, S_IFMT, S_IFREG, S_ISLNK
 from typing import NamedTuple
 
 from gitguardfs.core.backing import Backing
 from gitguardfs.core.descriptors import DescriptorCache
 from gitguardfs.core.gate import Gate, Identity, Place
-from gitguardfs.core.guard import Guard, Verdict
+from gitguardfs.core.guard import Guard, Refused, Verdict
 from gitguardfs.core.handles import HandleTable
 from gitguardfs.core.idmap import ShareUid
-from gitguardfs.core.inodes import InodeTable, Node
+from gitguardfs.core.inodes import Branch, InodeTable, Node
+from gitguardfs.core.links import LinkPolicy, Links
+from gitguardfs.core.policy import Policy
 from gitguardfs.core.view import View
+
+ORDINARY = Policy()
 
 
 class Caller(NamedTuple):
@@ -22,14 +25,6 @@ class Caller(NamedTuple):
 
     uid: int
     gid: int
-
-
-class XattrPolicy(Enum):
-    """The value of ``--xattr``: extended attributes of the user namespace."""
-
-    NONE = "none"
-    RO = "ro"
-    RW = "rw"
 
 
 class State:
@@ -45,12 +40,17 @@ class State:
         changes_owners: bool,
         is_local: bool = True,
         read_only: bool = False,
-        xattr: XattrPolicy = XattrPolicy.NONE,
+        policy: Policy = ORDINARY,
+        links: LinkPolicy | None = None,
+        source: bytes = b"",
+        opens_devices: bool = False,
     ) -> None:
         """Serve the directory behind ``root_fd``, which stays the caller's.
 
         ``changes_owners`` says that the process may give files away (it is root), ``is_local``
-        that the source's file system stamps files by this machine's clock.
+        that the source's file system stamps files by this machine's clock, ``links`` that
+        symlinks are resolved, for which ``source`` is the path of the directory, and
+        ``opens_devices`` that block devices are opened as files.
         """
         root = os.fstat(root_fd)
         self.inodes = InodeTable(root)
@@ -63,9 +63,40 @@ class State:
         self._share_owner = ShareUid(root.st_uid)
         self._changes_owners = changes_owners
         self._is_local = is_local
-        self._xattr = xattr
+        self._policy = policy
+        self._links: Links | None = None
+        if links is not None:
+            self._links = Links(links, source, self._gate, self.inodes, self._backing, self._see)
+        self._content_kinds = (S_IFREG, S_IFBLK) if opens_devices else (S_IFREG,)
 
-    def _see(self, place: Place, st: os.stat_result, dotgit: Identity | bool = True) -> Node | None:
+    def _look_at(
+        self, place: Place, st: os.stat_result, dotgit: Identity | bool = True
+    ) -> tuple[Node | None, os.stat_result]:
+        """What somebody finds who looks at ``place``: a node as ``_see`` gives it, and its stat.
+
+        Where symlinks are resolved that is what one leads to. One that leads where it must not
+        is denied as a symlink.
+        """
+        if self._links is None or not S_ISLNK(st.st_mode):
+            return self._see(place, st, dotgit), st
+        if self._gate.judge(place, st, dotgit).verdict is Verdict.ALLOW:
+            try:
+                target = self._links.target(place)
+            except Refused as refused:
+                denied = self.inodes.see(place.parent, place.name, st, Verdict.DENY, refused.rule)
+                return denied, st
+            if target is not None:
+                return self._see(target.place, target.st, branch=target.branch), target.st
+            place = self._gate.again(place)
+        return self._see(place, st, dotgit), st
+
+    def _see(
+        self,
+        place: Place,
+        st: os.stat_result,
+        dotgit: Identity | bool = True,
+        branch: Branch | None = None,
+    ) -> Node | None:
         """The node for an entry that was just seen; None for one that is not to be shown."""
         judged = self._gate.judge(place, st, dotgit)
         if judged.verdict is Verdict.HIDE:
@@ -74,11 +105,17 @@ class State:
             self.inodes.close_unguarded(st, judged.verdict, judged.rule)
             return None
         node = self.inodes.see(
-            place.parent, place.name, st, judged.verdict, judged.rule, judged.birth
+            place.parent, place.name, st, judged.verdict, judged.rule, judged.birth, branch
         )
         if judged.fd >= 0:
             self._descriptors.keep(node, judged.fd)
         return node
+
+    def _drop_unknown(self, node: Node) -> None:
+        """Let go of a node that the kernel was not told of."""
+        if node.lookups == 0 and not node.held:
+            self.inodes.drop(node)
+            self._descriptors.close(node)
 
     def _strip_set_id(self, fd: int, st: os.stat_result) -> None:
         # A write by root keeps set-id bits; the guest does not see them and cannot drop them.

@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from stat import S_IFREG
+from stat import S_IFREG, S_IMODE
 
 from gitguardfs.core.files import Files
 from gitguardfs.core.gate import Place
@@ -24,7 +24,7 @@ from gitguardfs.core.guard import Verdict
 from gitguardfs.core.handles import DirectoryHandle
 from gitguardfs.core.idmap import GuestGid, GuestUid
 from gitguardfs.core.inodes import ROOT_ID, Node, stale
-from gitguardfs.core.state import XattrPolicy
+from gitguardfs.core.policy import XattrPolicy
 from gitguardfs.core.syscalls import NOW
 from gitguardfs.core.view import Attributes
 
@@ -54,18 +54,22 @@ class Tree(Files):
 
     # Names and attributes
 
-    def lookup(self, parent_id: int, name: bytes) -> Attributes | None:
-        """Find an entry; None if there is none, or none to be shown. Counts a lookup."""
+    def lookup(self, parent_id: int, name: bytes, viewer: int) -> Attributes | None:
+        """Find an entry; None if there is none, or none to be shown. Counts a lookup.
+
+        ``viewer``, here and below, is the user who looks.
+        """
         place = self._gate.place(parent_id, name)
         try:
             st = self._backing.stat_at(place.fd, name)
         except FileNotFoundError:
             return None
-        node = self._see(place, st)
+        node, st = self._look_at(place, st)
         if node is None:
             return None
+        found = self._view.present(node, st, viewer)
         node.lookups += 1
-        return self._view.present(node, st)
+        return found
 
     def forget(self, node_id: int, times: int) -> None:
         """The kernel forgets ``times`` lookups of a node."""
@@ -73,10 +77,10 @@ class Tree(Files):
         if node is not None:
             self._descriptors.close(node)
 
-    def getattr(self, node_id: int) -> Attributes:
+    def getattr(self, node_id: int, viewer: int) -> Attributes:
         """The attributes of a node; a guarded one can be looked at."""
         node = self.inodes.get(node_id)
-        return self._view.present(node, self._stat(node))
+        return self._view.present(node, self._stat(node), viewer)
 
     def _stat(self, node: Node) -> os.stat_result:
         if node.fd >= 0 or node.open_fds:
@@ -89,21 +93,34 @@ class Tree(Files):
             raise stale()
         return st
 
-    def setattr(self, node_id: int, changes: Changes, handle: int | None) -> Attributes:
+    def setattr(
+        self, node_id: int, changes: Changes, handle: int | None, viewer: int
+    ) -> Attributes:
         """Change attributes; ``handle`` is the open file through which it is asked, if any."""
         node = self._gate.node(node_id, change=True)
         fd = self._descriptors.of(node)
         uid, gid = self._share_ids(changes)
+        mode = self._new_mode_of(node, fd, changes)
         if changes.size is not None:
             self._truncate(node, fd, changes.size, handle)
         if (uid, gid) != (-1, -1) or changes == Changes():  # chown(-1, -1) moves ctime
             self._backing.chown(fd, uid, gid)
-        if changes.mode is not None:
-            self._backing.chmod(fd, self._view.incoming_mode(node.kind, changes.mode))
+        if mode is not None:
+            self._backing.chmod(fd, mode)
         atime_ns, mtime_ns = self._times(changes)
         if atime_ns is not None or mtime_ns is not None:
             self._backing.utimens(fd, atime_ns, mtime_ns)
-        return self._view.present(node, self._backing.stat(fd))
+        return self._view.present(node, self._backing.stat(fd), viewer)
+
+    def _new_mode_of(self, node: Node, fd: int, changes: Changes) -> int | None:
+        if changes.mode is None:
+            return None
+        old, new = (
+            node.kind | self._view.incoming_mode(node.kind, mode)
+            for mode in (self._backing.stat(fd).st_mode, changes.mode)
+        )
+        mode = self._policy.mode(old, new)
+        return None if mode is None else S_IMODE(mode)
 
     def _times(self, changes: Changes) -> tuple[int | None, int | None]:
         """The times to set, with "now" by the clock that stamps the source's files.
@@ -124,9 +141,10 @@ class Tree(Files):
 
     def _share_ids(self, changes: Changes) -> tuple[int, int]:
         idmap = self._view.idmap
+        uid, gid = self._policy.owners(changes.uid, changes.gid)
         return (
-            -1 if changes.uid is None else idmap.share_uid(GuestUid(changes.uid)),
-            -1 if changes.gid is None else idmap.share_gid(GuestGid(changes.gid)),
+            -1 if uid is None else idmap.share_uid(GuestUid(uid)),
+            -1 if gid is None else idmap.share_gid(GuestGid(gid)),
         )
 
     def _truncate(self, node: Node, fd: int, size: int, handle: int | None) -> None:
@@ -153,9 +171,9 @@ class Tree(Files):
 
     # Directories
 
-    def opendir(self, node_id: int) -> int:
+    def opendir(self, node_id: int, viewer: int) -> int:
         """Open a directory."""
-        return self.handles.add_directory(DirectoryHandle(self._gate.node(node_id)))
+        return self.handles.add_directory(DirectoryHandle(self._gate.node(node_id), viewer))
 
     def directory_descriptor(self, handle: int) -> int:
         """A new descriptor of an open directory, for fsync; the caller closes it."""
@@ -183,19 +201,23 @@ class Tree(Files):
         for index in range(position, len(names)):
             name = names[index]
             if index < 2:
-                yield name, self._dots(handle.node, name), index + 1, None
+                yield name, self._dots(handle, name), index + 1, None
                 continue
             try:
                 dir_fd = self._descriptors.of(handle.node)
                 st = self._backing.stat_at(dir_fd, name)
-                node = self._see(Place(handle.node, dir_fd, name), st, dotgit)
+                node, st = self._look_at(Place(handle.node, dir_fd, name), st, dotgit)
+                if node is None:
+                    continue
+                shown = self._view.present(node, st, handle.viewer)
             except OSError:
-                continue  # gone since the snapshot
-            if node is not None:
-                yield name, self._view.present(node, st), index + 1, node
+                continue  # gone since the snapshot, or not to be shown as anything
+            yield name, shown, index + 1, node
 
-    def _dots(self, node: Node, name: bytes) -> Attributes:
-        attributes = self._view.present(node, self._backing.stat(self._descriptors.of(node)))
+    def _dots(self, handle: DirectoryHandle, name: bytes) -> Attributes:
+        node = handle.node
+        st = self._backing.stat(self._descriptors.of(node))
+        attributes = self._view.present(node, st, handle.viewer)
         if name == b".." and node.parent is not None:
             above = node.parent
             return attributes._replace(ino=above.ino if above.id == ROOT_ID else above.id)
@@ -204,9 +226,7 @@ class Tree(Files):
     def untold(self, node: Node) -> None:
         """The kernel was not told what ``read_directory`` gave of this node."""
         node.told = 0
-        if node.lookups == 0:
-            self.inodes.drop(node)
-            self._descriptors.close(node)
+        self._drop_unknown(node)
 
     def releasedir(self, handle: int) -> None:
         """Close a directory."""
@@ -228,7 +248,7 @@ class Tree(Files):
 
     def _xattr_node(self, node_id: int) -> Node:
         node = self._gate.node(node_id)
-        if self._xattr is XattrPolicy.NONE:
+        if self._policy.xattr is XattrPolicy.NONE:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         return node
 
@@ -243,8 +263,8 @@ class Tree(Files):
     def _changeable_xattr(self, node_id: int, name: bytes) -> int:
         # Other namespaces carry ids, capabilities and labels of the share: never the guest's.
         node = self._gate.node(node_id, change=True)
-        if self._xattr is XattrPolicy.RO:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        if self._xattr is XattrPolicy.NONE or not name.startswith(b"user."):
+        if self._policy.xattr is XattrPolicy.RO:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        if self._policy.xattr is XattrPolicy.NONE or not name.startswith(b"user."):
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         return self._descriptors.of(node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from stat import S_IFDIR, S_IFMT, S_IFREG
 from typing import NamedTuple
 
@@ -37,12 +38,17 @@ def digest(st: os.stat_result) -> int:
     return hash((st.st_size, st.st_mtime_ns, st.st_ctime_ns))
 
 
+Disguise = Callable[[Attributes, int, int, int, int], Attributes]
+"""Attributes made up for a viewer; see ``look.Disguise.apply``."""
+
+
 class View:
     """The id map and the guard applied to attributes."""
 
-    def __init__(self, idmap: IdMap, allow_suid: bool) -> None:
+    def __init__(self, idmap: IdMap, allow_suid: bool, disguise: Disguise | None = None) -> None:
         self.idmap = idmap
         self.allow_suid = allow_suid
+        self._disguise = disguise
 
     def strips(self, mode: int) -> bool:
         """Whether ``mode`` has set-id bits that neither guest nor share may have (a file's)."""
@@ -53,31 +59,22 @@ class View:
         mode &= PERMISSION_BITS
         return mode & ~SET_ID_BITS if self.strips(kind | mode) else mode
 
-    def present(self, node: Node, st: os.stat_result) -> Attributes:
-        """The attributes of ``node`` as the guest sees them, and a note of what it was told.
+    def present(self, node: Node, st: os.stat_result, viewer: int) -> Attributes:
+        """The attributes of ``node`` as the user ``viewer`` of the guest sees them.
 
-        A denied object shows its type, owner 0:0 and no permissions; owner 0 because the
-        root of a user namespace passes permission bits of owners that are mapped there.
+        Notes what the kernel was told. A denied object shows its type, owner 0:0 and no
+        permissions; owner 0 because the root of a user namespace passes permission bits of
+        owners that are mapped there. OSError(EOVERFLOW) if the owner cannot be shown.
         """
         mode = st.st_mode
         if self.strips(mode):
             mode &= ~SET_ID_BITS
-        uid: int = self.idmap.guest_uid(ShareUid(st.st_uid))
-        gid: int = self.idmap.guest_gid(ShareGid(st.st_gid))
-        if node.verdict is not Verdict.ALLOW:
-            if node.verdict is Verdict.READONLY:
-                mode &= ~WRITE_BITS
-            else:
-                mode, uid, gid = S_IFMT(mode), 0, 0
-        elif node.kind == S_IFREG:
-            node.told = digest(st)
-            node.size = st.st_size
-        return Attributes(
+        shown = Attributes(
             st.st_ino if node.id == ROOT_ID else node.id,
             mode,
             st.st_nlink,
-            uid,
-            gid,
+            self.idmap.guest_uid(ShareUid(st.st_uid)),
+            self.idmap.guest_gid(ShareGid(st.st_gid)),
             st.st_rdev,
             st.st_size,
             st.st_blocks,
@@ -86,3 +83,13 @@ class View:
             st.st_mtime_ns,
             st.st_ctime_ns,
         )
+        if self._disguise is not None:
+            shown = self._disguise(shown, mode, st.st_uid, st.st_gid, viewer)
+        if node.verdict is not Verdict.ALLOW:
+            if node.verdict is Verdict.READONLY:
+                return shown._replace(mode=shown.mode & ~WRITE_BITS)
+            return shown._replace(mode=S_IFMT(mode), uid=0, gid=0)
+        if node.kind == S_IFREG:
+            node.told = digest(st)
+            node.size = st.st_size
+        return shown

@@ -8,41 +8,22 @@ the source is sealed all the same: at boot nobody would see that it is open.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
-import resource
-import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 
 import pyfuse3
 import trio
 
 from gitguardfs import mounts
 from gitguardfs.audit import AuditLog
-from gitguardfs.core.guard import Guard
-from gitguardfs.core.idmap import MapError
-from gitguardfs.core.tree import Tree
-from gitguardfs.core.view import View
-from gitguardfs.errors import Exit, UserError
-from gitguardfs.fuse import daemon, directories, preflight, seal
+from gitguardfs.errors import Exit, UserError, warn
+from gitguardfs.fuse import assembly, daemon, directories, preflight, seal, session
 from gitguardfs.fuse.operations import Operations
-from gitguardfs.fuse.requests import Requests
 from gitguardfs.options import MountOptions
 
 log = logging.getLogger(__name__)
-
-RESERVED_DESCRIPTORS = 64
-"""For Python, the session, worker threads and the log."""
-CACHED_DESCRIPTORS = 8192
-"""O_PATH descriptors kept at most; each pins an inode of the source in the kernel."""
-HAND_OVER = signal.SIGUSR2
-"""Ends it like the others, but for the seal, which stays for the next daemon to take over."""
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, HAND_OVER)
-ANSWER_LIMIT = 30.0
-"""Seconds within which a new mount has to answer."""
 
 
 def run(options: MountOptions, notify_socket: str | None) -> int:
@@ -55,10 +36,12 @@ def run(options: MountOptions, notify_socket: str | None) -> int:
 
 def _run(options: MountOptions, notify_socket: str | None) -> int:
     is_root = os.geteuid() == 0
+    if options.needs_root is not None and not is_root:
+        raise UserError(f"--{options.needs_root} needs root", "owners cannot be changed without")
     preflight.check_intended(options.mountpoint, options.intended, is_root)
     places = preflight.check(options.source, options.mountpoint, options.rules, is_root)
     preflight.check_is(places.mountpoint, options.intended)
-    seal_it = _wants_seal(options, places.source, is_root)
+    seal_it = _wants_seal(options, places, is_root)
     _advise(options, places, is_root, seal_it)
     audit = _open_audit(options.audit_log)
     os.chdir("/")
@@ -80,9 +63,14 @@ def _run(options: MountOptions, notify_socket: str | None) -> int:
     return daemon.in_background(serve)
 
 
-def _wants_seal(options: MountOptions, source: str, is_root: bool) -> bool:
+def _wants_seal(options: MountOptions, places: preflight.Places, is_root: bool) -> bool:
+    source = places.source
     if options.seal and not is_root:
         raise UserError("--seal needs root", "it mounts over the source")
+    if places.covers_itself:  # which is as good as a seal
+        if seal.is_sealed(source):
+            raise UserError(f"{source} is sealed", f"umount {source} takes that off", Exit.MOUNT)
+        return False
     if options.seal is not None:
         return options.seal
     # A seal is there only if a daemon left it; what it covers was worth sealing.
@@ -92,16 +80,14 @@ def _wants_seal(options: MountOptions, source: str, is_root: bool) -> bool:
 def _advise(options: MountOptions, places: preflight.Places, is_root: bool, seal_it: bool) -> None:
     if not is_root:
         alone = "" if "allow_other" in options.kernel else "only you can use the mount, and "
-        _warn(f"not root: {alone}owners cannot be changed")
-    if not seal_it and seal.is_reachable_by_others(places.source, os.geteuid()):
-        _warn(
+        warn(f"not root: {alone}owners cannot be changed")
+    if seal_it or places.covers_itself:
+        return
+    if seal.is_reachable_by_others(places.source, os.geteuid()):
+        warn(
             f"{options.source} stays open to other users beside the guarded view"
             " (--seal, or keep it below a directory of mode 0700)"
         )
-
-
-def _warn(text: str) -> None:
-    print(f"gitguardfs: warning: {text}", file=sys.stderr)
 
 
 def _open_audit(path: str | None) -> AuditLog:
@@ -135,14 +121,8 @@ def _serve(
     os.umask(0)
     where = mounts.of_device(os.fstat(root_fd).st_dev)
     is_local = where is None or where.is_local
-    tree = _tree(options, places, root_fd, is_local)
-    operations = Operations(
-        tree,
-        audit,
-        cache_timeout=options.cache_timeout,
-        is_local=is_local,
-        invalidate=lambda node: pyfuse3.invalidate_inode(node, attr_only=True),
-    )
+    tree = assembly.tree_of(options, places, root_fd, is_local)
+    operations = assembly.operations_of(tree, audit, options, is_local)
     sealed = _put_seal(places.source, root_fd) if seal_it else None
     if sealed is None:
         seal.lift_stale(places.source)
@@ -154,7 +134,9 @@ def _serve(
         raise
     audit.start()
     try:
-        ended_by = trio.run(_session, operations.requests, places.mountpoint, ready)
+        ended_by = trio.run(
+            session.serve, operations.requests, options.look.mirror, places.mountpoint, ready
+        )
     except BaseException:
         # Closes the session without unmounting: a dead mount point, and the seal stays.
         pyfuse3.close(unmount=False)
@@ -164,7 +146,7 @@ def _serve(
     tree.close()
     os.close(root_fd)
     os.close(places.mountpoint_fd)
-    if sealed is not None and (ended_by == HAND_OVER or not in_place):
+    if sealed is not None and (ended_by == session.HAND_OVER or not in_place):
         sealed.leave()
     elif sealed is not None:
         sealed.lift()
@@ -188,33 +170,6 @@ def _is_in_place(places: preflight.Places) -> bool:
         return False
     same = (now.st_dev, now.st_ino) == (before.st_dev, before.st_ino)
     return same and before.st_nlink > 0
-
-
-def _tree(options: MountOptions, places: preflight.Places, root_fd: int, is_local: bool) -> Tree:
-    source, mountpoint = os.fstat(root_fd), os.stat(places.mountpoint)
-    try:
-        idmap = options.map.resolve(
-            (source.st_uid, source.st_gid), (mountpoint.st_uid, mountpoint.st_gid)
-        )
-    except MapError as error:
-        raise UserError(f"contradictory --map: {error}") from None
-    return Tree(
-        root_fd,
-        Guard(options.rules),
-        View(idmap, options.allow_suid),
-        descriptor_limit=_descriptor_budget(),
-        changes_owners=os.geteuid() == 0,
-        is_local=is_local,
-        read_only=options.read_only,
-        xattr=options.xattr,
-    )
-
-
-def _descriptor_budget() -> int:
-    """Raise the soft limit to the hard one; half of what there is may be cached."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return min((hard - RESERVED_DESCRIPTORS) // 2, CACHED_DESCRIPTORS)
 
 
 def _open_below_seal(source: str) -> int:
@@ -272,12 +227,13 @@ def _fuse_options(options: MountOptions, places: preflight.Places) -> set[str]:
     found = {
         "default_permissions",
         "nosuid",
-        "nodev",
         f"subtype={mounts.SUBTYPE}",
         f"fsname={_fsname(options.fsname or places.source)}",
         *options.kernel,
     }
-    if os.geteuid() == 0:
+    if "dev" not in options.kernel:
+        found.add("nodev")
+    if os.geteuid() == 0 and options.allow_other:
         found.add("allow_other")
     if options.read_only:
         found.add("ro")
@@ -291,41 +247,3 @@ def _fsname(name: str) -> str:
     if not name.isascii() or not name.isprintable():
         return mounts.SUBTYPE
     return name.replace("\\", "\\\\").replace(",", "\\,")
-
-
-async def _session(
-    requests: Requests, mountpoint: str, ready: Callable[[], None]
-) -> signal.Signals | None:
-    """Serve to the end; returns the signal that ended it, if it was one."""
-    came: list[signal.Signals] = []
-    async with trio.open_nursery() as nursery:
-        await nursery.start(_end_on_signal, came)
-        nursery.start_soon(_announce, mountpoint, ready)
-        gc.collect()
-        gc.freeze()
-        await requests.serve()
-        nursery.cancel_scope.cancel()
-    return came[0] if came else None
-
-
-async def _end_on_signal(came: list[signal.Signals], task_status: trio.TaskStatus[None]) -> None:
-    with trio.open_signal_receiver(*ENDING) as signals:
-        task_status.started()
-        async for number in signals:
-            came.append(signal.Signals(number))
-            log.info("%s: unmounting", came[-1].name)
-            pyfuse3.terminate()
-
-
-async def _announce(mountpoint: str, ready: Callable[[], None]) -> None:
-    """Call ``ready`` once a request has gone through the kernel and come back."""
-    answered = trio.Event()
-    token = trio.lowlevel.current_trio_token()
-    # Not to_thread.run_sync: a request that hangs could then not be given up.
-    trio.lowlevel.start_thread_soon(
-        lambda: os.statvfs(mountpoint), lambda _outcome: token.run_sync_soon(answered.set)
-    )
-    with trio.fail_after(ANSWER_LIMIT):
-        await answered.wait()
-    with suppress(OSError):
-        ready()

@@ -99,18 +99,24 @@ class Operations(pyfuse3.Operations):
         audit: AuditLog,
         *,
         cache_timeout: float,
+        same_for_all: bool = True,
+        direct_io: bool = False,
         is_local: bool,
         invalidate: Callable[[int], None],
     ) -> None:
         """Serve ``tree``.
 
-        ``cache_timeout`` is in seconds. ``is_local`` says that writes to the source go to
-        memory. ``invalidate`` makes the kernel ask for the attributes of a node anew.
+        ``cache_timeout`` is in seconds; attributes are remembered by the kernel only if they are
+        the ``same_for_all``. ``direct_io`` keeps no pages at all. ``is_local`` says that writes
+        to the source go to memory. ``invalidate`` makes the kernel ask for the attributes of a
+        node anew.
         """
         super().__init__()
         self._tree = tree
         self._audit = audit
         self._timeout = cache_timeout
+        self._attr_timeout = cache_timeout if same_for_all else 0.0
+        self._direct_io = direct_io
         self._is_local = is_local
         self._invalidate = invalidate
         self.requests = Requests()
@@ -140,14 +146,15 @@ class Operations(pyfuse3.Operations):
             entry.st_mtime_ns,
             entry.st_ctime_ns,
         ) = attributes
-        entry.entry_timeout = entry.attr_timeout = self._timeout
+        entry.entry_timeout = self._timeout
+        entry.attr_timeout = self._attr_timeout
         return entry
 
     # Names and attributes
 
     @handler(Guarded.NAME)
     async def lookup(self, parent_inode: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
-        found = self._tree.lookup(parent_inode, name)
+        found = self._tree.lookup(parent_inode, name, ctx.uid)
         if found is None:
             if not self._timeout:
                 raise FUSEError(errno.ENOENT)
@@ -161,7 +168,7 @@ class Operations(pyfuse3.Operations):
 
     @handler(Guarded.NODE)
     async def getattr(self, inode: int, ctx: RequestContext) -> EntryAttributes:
-        return self._entry(self._tree.getattr(inode))
+        return self._entry(self._tree.getattr(inode, ctx.uid))
 
     @handler(Guarded.NODE)
     async def setattr(
@@ -180,7 +187,7 @@ class Operations(pyfuse3.Operations):
             atime_ns=attr.st_atime_ns if fields.update_atime else None,
             mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
         )
-        return self._entry(self._tree.setattr(inode, changes, fh))
+        return self._entry(self._tree.setattr(inode, changes, fh, ctx.uid))
 
     @handler(Guarded.NODE)
     async def readlink(self, inode: int, ctx: RequestContext) -> bytes:
@@ -226,14 +233,14 @@ class Operations(pyfuse3.Operations):
     async def link(
         self, inode: int, new_parent_inode: int, new_name: bytes, ctx: RequestContext
     ) -> EntryAttributes:
-        return self._entry(self._tree.link(inode, new_parent_inode, new_name))
+        return self._entry(self._tree.link(_caller(ctx), inode, new_parent_inode, new_name))
 
     @handler(Guarded.NAME)
     async def create(
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: RequestContext
     ) -> tuple[FileInfo, EntryAttributes]:
         opened, attributes = self._tree.create(_caller(ctx), parent_inode, name, mode, flags)
-        return FileInfo(fh=opened.handle, keep_cache=False), self._entry(attributes)
+        return self._file_info(opened), self._entry(attributes)
 
     @handler(Guarded.NAME)
     async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
@@ -264,7 +271,10 @@ class Operations(pyfuse3.Operations):
             # Only the attributes: that takes no lock which this request could be holding.
             with suppress(OSError):
                 self._invalidate(inode)
-        return FileInfo(fh=opened.handle, keep_cache=opened.keep_pages)
+        return self._file_info(opened)
+
+    def _file_info(self, opened: Opened) -> FileInfo:
+        return FileInfo(fh=opened.handle, keep_cache=opened.keep_pages, direct_io=self._direct_io)
 
     @handler(Guarded.HANDLE)
     async def read(self, fh: int, off: int, size: int) -> bytes:
@@ -313,7 +323,7 @@ class Operations(pyfuse3.Operations):
 
     @handler(Guarded.NODE)
     async def opendir(self, inode: int, ctx: RequestContext) -> int:
-        return self._tree.opendir(inode)
+        return self._tree.opendir(inode, ctx.uid)
 
     @handler(Guarded.NODE)
     async def readdir(self, fh: int, start_id: int, token: ReaddirToken) -> None:

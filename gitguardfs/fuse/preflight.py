@@ -33,6 +33,11 @@ class Places:
     mountpoint: str
     mountpoint_fd: int
 
+    @property
+    def covers_itself(self) -> bool:
+        """Whether the view is to be seen in the place of its source."""
+        return self.source == self.mountpoint
+
 
 def check(source: str, mountpoint: str, rules: Rules, is_root: bool) -> Places:
     """Resolve and check both directories and the system; raises UserError."""
@@ -48,7 +53,8 @@ def check(source: str, mountpoint: str, rules: Rules, is_root: bool) -> Places:
         raise UserError(
             f"{mountpoint} is a gitguardfs mount already", f"umount {mountpoint}", Exit.MOUNT
         )
-    if _inside(places.source, places.mountpoint) or _inside(places.mountpoint, places.source):
+    inside = _inside(places.source, places.mountpoint) or _inside(places.mountpoint, places.source)
+    if inside and not places.covers_itself:
         raise UserError(
             f"{source} and {mountpoint} lie inside one another",
             "choose a mount point outside of the source",

@@ -7,7 +7,8 @@ first has given its call to a thread, and ends itself as soon as there are two a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pyfuse3
@@ -51,10 +52,20 @@ class Requests:
 
     async def wait(self, call: Callable[..., R], *args: Any) -> R:
         """Run a call that may take its time on a thread, while others are served."""
+        with self._others_served():
+            return await trio.to_thread.run_sync(call, *args, limiter=self._limiter)
+
+    async def pause(self, seconds: float) -> None:
+        """Let time pass while others are served."""
+        with self._others_served():
+            await trio.sleep(seconds)
+
+    @contextmanager
+    def _others_served(self) -> Iterator[None]:
         self._waiting += 1
         if self._nursery is not None and self._waiting == self._loops:
             self._start_loop(self._nursery)
         try:
-            return await trio.to_thread.run_sync(call, *args, limiter=self._limiter)
+            yield
         finally:
             self._waiting -= 1

@@ -11,13 +11,13 @@ import urllib.parse
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from gitguardfs.arguments import parse_o
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guest.facts import Facts, Ids, System, Way
 from gitguardfs.guest.runner import Step
 from gitguardfs.guest.steps import Close, Make
 from gitguardfs.guest.steps_mount import MountShare
 from gitguardfs.mounts import Mount
-from gitguardfs.options import parse_o
 from gitguardfs.render import quote
 from gitguardfs.render.guarded import (
     Cache,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 
 from gitguardfs import mounts
+from gitguardfs.arguments import split_o
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guest import plan_boot, running
 from gitguardfs.guest.facts import Facts, System, not_ours
 from gitguardfs.guest.plan import Request, make
 from gitguardfs.guest.runner import Step
 from gitguardfs.guest.steps_mount import StartGuard, StopGuard
-from gitguardfs.options import split_o
 from gitguardfs.render import fstab, quote, systemd
 from gitguardfs.render.guarded import GuardedShare
 

@@ -8,10 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gitguardfs import mounts
+from gitguardfs.arguments import parse_o, read_arguments
 from gitguardfs.errors import UserError
 from gitguardfs.fuse.preflight import DEAD, FUSE_DEVICE
+from gitguardfs.ids import parse_maps
 from gitguardfs.mounts import Mount
-from gitguardfs.options import parse_maps, parse_o, read_arguments
 from gitguardfs.render import quote
 
 ROOT = b"user_id=0"
@@ -122,7 +123,9 @@ def _arguments(words: Sequence[str]) -> Sequence[str]:
 
 def meaning(options: Sequence[str]) -> dict[str, object]:
     """What options come to, so that two spellings of the same compare equal. UserError."""
-    found = _DEFAULTS | parse_o([quote.mount_option(option) for option in options])
+    given = parse_o([quote.mount_option(option) for option in options])
+    plain: dict[str, object] = {"xattr": "rw"} if given.get("git") == "off" else {}
+    found = _DEFAULTS | plain | given
     for name in _NOT_COMPARED:
         found.pop(name, None)
     found["cache_timeout"] = float(str(found["cache_timeout"]))

@@ -13,6 +13,7 @@ import click
 
 import gitguardfs
 from gitguardfs import gitguard
+from gitguardfs.arguments import split_o
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guest import facts, plan, plan_boot, plan_guard, removal
 from gitguardfs.guest.facts import ENVIRONMENT, Facts, System
@@ -20,7 +21,6 @@ from gitguardfs.guest.plan import Request, Style
 from gitguardfs.guest.runner import Runner, Step
 from gitguardfs.guest.steps import Write
 from gitguardfs.guest.telling import tell
-from gitguardfs.options import split_o
 from gitguardfs.program import command as this_gitguardfs
 from gitguardfs.render import quote
 from gitguardfs.render.guarded import GuardedShare, owner_map

@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from gitguardfs import writer
+from gitguardfs.arguments import split_o
 from gitguardfs.errors import UserError
-from gitguardfs.options import AUTO, group_id, split_o, user_id
+from gitguardfs.ids import AUTO, group_id, user_id
 from gitguardfs.render import fstab, systemd
 from gitguardfs.render.guarded import Cache, GuardedShare, owner_map
 

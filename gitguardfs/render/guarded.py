@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gitguardfs.core.guard import GitPolicy
-from gitguardfs.core.state import XattrPolicy
+from gitguardfs.arguments import parse_o
 from gitguardfs.errors import UserError
+from gitguardfs.ids import parse_maps
 from gitguardfs.mounts import SHARE_TYPES
-from gitguardfs.options import parse_maps, parse_o
+from gitguardfs.options import build
 from gitguardfs.render import quote
 
 TAG_BYTES = {"9p": 31, "virtiofs": 36}
@@ -19,15 +19,13 @@ TAG_BYTES = {"9p": 31, "virtiofs": 36}
 MESSAGE_BYTES = 262144
 """msize of 9p: few round trips; larger ones gained nothing."""
 
-LONGEST_TIMEOUT = 86400
-"""Seconds that the guard accepts as --cache-timeout."""
-
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 NONCHARACTERS = "".join(
     map(chr, (*range(0xFDD0, 0xFDF0), *(p << 16 | n for p in range(17) for n in (0xFFFE, 0xFFFF))))
 )
 """What Unicode leaves free for good; systemd takes a line with one for no UTF-8."""
 _MEANT_FOR_OTHERS = ("user", "users", "owner", "group")
+_OF_THE_GUEST = ("map_passwd", "map_group")
 
 
 class Cache(StrEnum):
@@ -172,35 +170,8 @@ def check_guard_options(options: tuple[str, ...]) -> None:
     for name in ("foreground", "debug"):
         if name in found:
             raise UserError(f"option {name!r} is for a terminal", "leave it out")
-    _one_of("git", found, [policy.value for policy in GitPolicy])
-    _one_of("xattr", found, [policy.value for policy in XattrPolicy])
-    _check_timeout(str(found.get("cache_timeout", 0)))
-    for name in ("deny", "protect", "hide"):
-        _check_globs(name, found.get(name, []))
+    # Files with ids are those of the guest, which this need not be.
+    build("/", "/", {key: found[key] for key in found if not key.startswith(_OF_THE_GUEST)})
     log = found.get("audit_log")
     if log is not None and not str(log).startswith("/"):
         raise UserError(f"audit-log={log} is not an absolute path", "nothing says relative to what")
-
-
-def _check_timeout(text: str) -> None:
-    try:
-        seconds = float(text)
-    except ValueError:
-        raise UserError(f"cache-timeout={text} is no number") from None
-    if not 0 <= seconds <= LONGEST_TIMEOUT:
-        raise UserError(f"cache-timeout={text} is not between 0 and {LONGEST_TIMEOUT} seconds")
-
-
-def _check_globs(name: str, globs: object) -> None:
-    assert isinstance(globs, list)
-    for glob in globs:
-        if not glob or "/" in glob:
-            raise UserError(
-                f"{name}={glob} is not a pattern for one path component", "leave out the /"
-            )
-
-
-def _one_of(name: str, found: dict[str, object], values: list[str]) -> None:
-    value = found.get(name)
-    if value is not None and value not in values:
-        raise UserError(f"{name}={value} is unknown", f"one of {', '.join(values)}")

@@ -10,7 +10,7 @@ import pytest
 
 from gitguardfs.core.files import RACY_NS
 from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.state import XattrPolicy
+from gitguardfs.core.policy import XattrPolicy
 from gitguardfs.fuse.operations import INLINE_WRITE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
@@ -158,7 +158,7 @@ async def test_only_user_attributes_are_served(make_world: MakeWorld) -> None:
     ("policy", "reading", "writing"),
     [
         (XattrPolicy.NONE, errno.ENOSYS, errno.EOPNOTSUPP),
-        (XattrPolicy.RO, errno.ENODATA, errno.EROFS),
+        (XattrPolicy.RO, errno.ENODATA, errno.EACCES),
     ],
 )
 async def test_less_is_served_when_less_is_asked_for(

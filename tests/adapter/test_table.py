@@ -130,7 +130,11 @@ async def test_lookup_and_listing_mask_a_guarded_name(
     path = os.fsencode(world.source) + b"/" + name
     SOURCES[there](path)
     listed = (await world.list(""))[name]
-    for entry in (await world.entry(name), listed, await world.ops.getattr(listed.st_ino, None)):
+    for entry in (
+        await world.entry(name),
+        listed,
+        await world.ops.getattr(listed.st_ino, world.ctx),
+    ):
         assert (S_IMODE(entry.st_mode), entry.st_uid, entry.st_gid) == (0, 0, 0)
         assert entry.st_mode == os.lstat(path).st_mode & ~0o7777
 

@@ -25,9 +25,9 @@ def _set(path: Path, changes: Changes, is_local: bool) -> os.stat_result:
             root, Guard(Rules()), View(IdMap(), False),
             descriptor_limit=16, changes_owners=False, is_local=is_local,
         )  # fmt: skip
-        found = tree.lookup(ROOT_ID, os.fsencode(path.name))
+        found = tree.lookup(ROOT_ID, os.fsencode(path.name), 0)
         assert found is not None
-        tree.setattr(found.ino, changes, None)
+        tree.setattr(found.ino, changes, None, 0)
         tree.close()
     finally:
         os.close(root)

@@ -18,7 +18,8 @@ from gitguardfs.audit import AuditLog
 from gitguardfs.core.guard import Guard, Rules
 from gitguardfs.core.idmap import IdMap
 from gitguardfs.core.inodes import ROOT_ID, Node
-from gitguardfs.core.state import XattrPolicy
+from gitguardfs.core.links import LinkPolicy
+from gitguardfs.core.policy import Policy, XattrPolicy
 from gitguardfs.core.tree import Tree
 from gitguardfs.core.view import Attributes, View
 from gitguardfs.fuse import operations
@@ -51,12 +52,12 @@ class Fields:
 class CountingView(View):
     """A view that notes what left through it."""
 
-    def __init__(self, idmap: IdMap, allow_suid: bool) -> None:
-        super().__init__(idmap, allow_suid)
+    def __init__(self, idmap: IdMap, allow_suid: bool, disguise: Any = None) -> None:
+        super().__init__(idmap, allow_suid, disguise)
         self.presented: list[Attributes] = []
 
-    def present(self, node: Node, st: os.stat_result) -> Attributes:
-        attributes = super().present(node, st)
+    def present(self, node: Node, st: os.stat_result, viewer: int) -> Attributes:
+        attributes = super().present(node, st, viewer)
         self.presented.append(attributes)
         return attributes
 
@@ -101,14 +102,18 @@ class World:
         allow_suid: bool = False,
         changes_owners: bool | None = None,
         cache_timeout: float = 1.0,
+        policy: Policy | None = None,
+        links: LinkPolicy | None = None,
+        disguise: Any = None,
     ) -> None:
         self.source = source
         self.root_fd = os.open(source, os.O_PATH | os.O_DIRECTORY)
-        self.view = CountingView(idmap or IdMap(), allow_suid)
+        self.view = CountingView(idmap or IdMap(), allow_suid, disguise)
         self.tree = Tree(
             self.root_fd, Guard(rules or Rules()), self.view, descriptor_limit=descriptor_limit,
             changes_owners=os.geteuid() == 0 if changes_owners is None else changes_owners,
-            read_only=read_only, xattr=xattr,
+            read_only=read_only, policy=policy or Policy(xattr=xattr),
+            links=links, source=os.fsencode(source),
         )  # fmt: skip
         self.audit = AuditLog(None)
         self.invalidated: list[int] = []

@@ -112,7 +112,7 @@ def test_a_source_and_a_mount_point_inside_one_another(here: Path) -> None:
     (here / "source/sub").mkdir()
     (here / "link").symlink_to("source/sub")
     for source, view in (
-        ("source", "source/sub"), ("source/sub", "source"), ("source", "source"),
+        ("source", "source/sub"), ("source/sub", "source"),
         ("source", "link"), ("link", "source"), ("source/../source", "source/sub/."),
     ):  # fmt: skip
         _refused(here, USAGE, "inside one another", f"{here}/{source}", f"{here}/{view}")

@@ -601,6 +601,19 @@ def test_a_daemon_that_hands_over_leaves_its_seal(here: Path) -> None:
     assert _mounts_at(here / "source") == []
 
 
+def test_a_view_can_take_the_place_of_its_source(here: Path) -> None:
+    (here / "source/.git").mkdir()
+    (here / "source/.git/config").write_text("secret")
+    with gitguardfs(here / "source", here / "source", "-p", "a-w", "--cache-timeout", "0"):
+        assert (here / "source/file").read_text() == "text"
+        assert (here / "source/file").stat().st_mode & 0o222 == 0
+        with pytest.raises(PermissionError):
+            (here / "source/.git/config").read_text()
+        (here / "source/new").write_text("new")
+    assert (here / "source/new").read_text() == "new"
+    assert (here / "source/.git/config").read_text() == "secret"
+
+
 def test_one_source_can_be_shown_twice(here: Path) -> None:
     with gitguardfs(here / "source", here / "view", "--cache-timeout", "0"):
         with gitguardfs(

@@ -26,6 +26,7 @@ from gitguardfs.guest import (
 )
 from gitguardfs.guest.checks import Result, Status, System
 from gitguardfs.guest.probes import LeftBehind, Lost, NotBecome, Unprepared, User
+from tests.support.mounting import until
 
 ME = User(os.getuid(), os.getgid(), tuple(os.getgroups()), "me")
 
@@ -388,6 +389,9 @@ def test_git_that_fails_runs_no_hook_and_git_that_does_not_answer_is_a_finding(
 
 def test_processes_and_their_namespaces_are_read() -> None:
     with subprocess.Popen(["sleep", "60"]) as sleeping:
+        # exec(2) closes Popen's pipe a moment before it sets the name.
+        comm = Path(f"/proc/{sleeping.pid}/comm")
+        until(lambda: comm.read_text() == "sleep\n", "the program has its name")
         found = {p.path: p for p in checks_namespaces.processes("/proc", ME.uid)}
         mine, child = found[f"/proc/{os.getpid()}"], found[f"/proc/{sleeping.pid}"]
         sleeping.kill()

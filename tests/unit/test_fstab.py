@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gitguardfs.arguments import parse_o
 from gitguardfs.errors import UserError
-from gitguardfs.options import parse_maps, parse_o
+from gitguardfs.ids import parse_maps
 from gitguardfs.render import fstab, quote
 from gitguardfs.render.guarded import GuardedShare
 

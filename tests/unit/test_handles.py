@@ -21,7 +21,7 @@ def node(tmp_path: Path) -> Node:
 def test_the_snapshots_taken_first_are_let_go(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handles, "MAX_NAMES", 100)
     table = HandleTable()
-    opened = [DirectoryHandle(node) for _ in range(10)]
+    opened = [DirectoryHandle(node, 0) for _ in range(10)]
     for handle in opened:
         table.add_directory(handle)
         table.keep_names(handle, [b"name"] * 30)
@@ -31,7 +31,7 @@ def test_the_snapshots_taken_first_are_let_go(node: Node, monkeypatch: pytest.Mo
 def test_one_large_directory_is_kept_whole(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handles, "MAX_NAMES", 100)
     table = HandleTable()
-    small, large = DirectoryHandle(node), DirectoryHandle(node)
+    small, large = DirectoryHandle(node, 0), DirectoryHandle(node, 0)
     table.keep_names(small, [b"a"] * 10)
     table.keep_names(large, [b"a"] * 1000)
     assert small.names is None
@@ -41,7 +41,7 @@ def test_one_large_directory_is_kept_whole(node: Node, monkeypatch: pytest.Monke
 def test_closing_makes_room(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handles, "MAX_NAMES", 100)
     table = HandleTable()
-    first, second = DirectoryHandle(node), DirectoryHandle(node)
+    first, second = DirectoryHandle(node, 0), DirectoryHandle(node, 0)
     number = table.add_directory(first)
     table.keep_names(first, [b"a"] * 90)
     table.release_directory(number)

@@ -179,15 +179,15 @@ def test_a_reused_number_is_a_new_node_and_the_old_one_stays() -> None:
     new = see(inodes, inodes.root, b"a", fake_stat(10, S_IFDIR))
     assert new is not old and new.id != old.id
     assert inodes.get(old.id) is old
-    assert inodes.find(fake_stat(10, S_IFDIR), guarded=False) is new
-    assert inodes.find(fake_stat(10, S_IFREG), guarded=False) is None
+    assert inodes.find(fake_stat(10, S_IFDIR)) is new
+    assert inodes.find(fake_stat(10, S_IFREG)) is None
 
 
 def test_large_inode_numbers_disturb_no_node_of_ours() -> None:
     inodes = table()
     ours = see(inodes, inodes.root, b"a", fake_stat(10, dev=OTHER))
     see(inodes, inodes.root, b"b", fake_stat(ours.id))
-    assert inodes.find(fake_stat(10, dev=OTHER), guarded=False) is ours
+    assert inodes.find(fake_stat(10, dev=OTHER)) is ours
 
 
 def _chain(inodes: InodeTable) -> list[Node]:

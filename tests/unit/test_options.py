@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gitguardfs.arguments import parse_o, read_arguments, split_o
 from gitguardfs.core.idmap import GuestUid, ShareGid, ShareUid
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.options import MapSpec, parse_maps, parse_o, read_arguments, split_o
+from gitguardfs.ids import MapSpec, parse_maps
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gitguardfs.options import split_o
+from gitguardfs.arguments import split_o
 from gitguardfs.render import quote
 from gitguardfs.render.guarded import NONCHARACTERS
 

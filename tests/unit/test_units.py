@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gitguardfs.arguments import parse_o
 from gitguardfs.errors import UserError
 from gitguardfs.host.units import command
-from gitguardfs.options import parse_o
 from gitguardfs.render import fstab, quote, systemd
 from gitguardfs.render.guarded import GuardedShare
 from tests.unit.test_fstab import NAME, PATH, spec

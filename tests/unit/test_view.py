@@ -29,7 +29,7 @@ def present(
     verdict: Verdict, st: os.stat_result, node_id: int = 44, *, allow_suid: bool = False
 ) -> Attributes:
     node = Node(node_id, st, verdict, "" if verdict is Verdict.ALLOW else "git")
-    return View(MAP, allow_suid).present(node, st)
+    return View(MAP, allow_suid).present(node, st, 1000)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,7 +85,7 @@ def test_the_root_shows_its_inode_number_and_others_their_node() -> None:
 def test_what_the_kernel_was_told_is_noted() -> None:
     st = fake_stat(S_IFREG, 0o644)
     node = Node(44, st, Verdict.ALLOW, "")
-    View(MAP, False).present(node, st)
+    View(MAP, False).present(node, st, 1000)
     assert (node.told, node.size) == (digest(st), 8000)
 
 

@@ -1,0 +1,154 @@
+"""The options that were given, by command line or ``-o``, as one dictionary.
+
+``-o`` carries our own options by their names, and what mount(8), fstab and mount.fuse3 pass
+(mount(8), "FILESYSTEM-INDEPENDENT MOUNT OPTIONS"; systemd.mount(5), "FSTAB").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from gitguardfs.errors import UserError
+from gitguardfs.table import BY_NAME, BY_SHORT, Option
+
+Given = dict[str, object]
+"""Values by ``Option.sets``: a string, a list of them where several add up, or what a flag
+means; ``kernel`` is the list of options that only the kernel has to do with."""
+
+MAX_CACHE_TIMEOUT = 86400
+
+_KERNEL = {"noatime", "sync", "dirsync", "noexec", "allow_other"}
+
+# Always on, meant for others who see the line, or already the case.
+_TOLERATED = {
+    "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "group", "owner",
+    "suid", "nosuid", "dev", "nodev", "exec", "async", "atime", "diratime", "nodiratime",
+    "relatime", "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime",
+    "silent", "loud", "default_permissions", "nonempty", "nomand", "noiversion", "symfollow",
+    "use_ino", "readdir_ino", "big_writes", "large_read", "hard_remove", "kernel_cache",
+    "auto_cache", "async_read", "sync_read", "noforget", "intr", "splice_read", "splice_write",
+    "splice_move", "no_splice_read", "no_splice_write", "no_splice_move",
+}  # fmt: skip
+_TOLERATED_PREFIXES = ("x-", "X-", "comment=", "subtype=", "setuid=", "max_read=", "max_write=",
+                       "max_readahead=", "remember=")  # fmt: skip
+
+
+_TIMEOUTS = ("attr_timeout=", "entry_timeout=", "negative_timeout=", "ac_attr_timeout=")
+"""What libfuse has for ``cache-timeout``; the smallest of them counts."""
+
+
+def note(given: Given, option: Option, value: object) -> None:
+    """Add an option to those that were given; ``value`` is None for a flag."""
+    value = option.value if value is None else value
+    if option.many:
+        entries = given.setdefault(option.sets, [])
+        assert isinstance(entries, list)
+        entries.append(value)
+    else:
+        if option.sets == "seal" and given.get("seal", value) != value:
+            raise UserError("seal and no-seal contradict one another")
+        given[option.sets] = value
+
+
+def merge(weaker: Given, stronger: Given) -> Given:
+    """Both together; where they differ, ``stronger`` counts, and lists add up."""
+    if weaker.get("seal") is True and stronger.get("seal") is False:
+        raise UserError("seal and no-seal contradict one another")
+    merged = {**weaker, **stronger}
+    for key, value in stronger.items():
+        more = weaker.get(key)
+        if isinstance(value, list) and isinstance(more, list):
+            merged[key] = [*value, *more]
+    return merged
+
+
+def parse_o(values: Iterable[str]) -> Given:
+    """The options of ``-o``. Raises UserError for an unknown one, by name, and for ``remount``."""
+    given: Given = {}
+    kernel: list[str] = []
+    timeouts: list[float] = []
+    words = [option for value in values for option in split_o(value)]
+    for word in words:
+        name, has_value, value = word.partition("=")
+        option = BY_NAME.get(name.replace("_", "-"))
+        if word in _TOLERATED or word.startswith(_TOLERATED_PREFIXES):
+            continue
+        if word in _KERNEL:
+            kernel.append(word)
+        elif word.startswith(_TIMEOUTS):
+            timeouts.append(seconds(value))
+        elif name == "remount":
+            raise UserError("remount is not supported", "unmount and mount again")
+        elif option is None:
+            raise UserError(f"unknown option {word!r} in -o", "see gitguardfs --help")
+        elif bool(has_value) != bool(option.metavar):
+            needs = "takes no value" if has_value else "needs a value"
+            raise UserError(f"option {name!r} in -o {needs}")
+        else:
+            note(given, option, value if has_value else None)
+    if _wants_devices(words):
+        kernel.append("dev")
+    if kernel:
+        given["kernel"] = kernel
+    if timeouts:
+        given.setdefault("cache_timeout", str(min(timeouts)))
+    return given
+
+
+def _wants_devices(words: Sequence[str]) -> bool:
+    # mount.fuse3 adds "dev,suid" to every line that does not say otherwise: only where suid is
+    # not wanted has somebody written dev.
+    wanted = [word for word in words if word in ("dev", "nodev")][-1:] == ["dev"]
+    return wanted and "suid" not in words
+
+
+def read_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The places and the options in the arguments of ``gitguardfs``, as ``-o`` would have them.
+
+    Those of the command line come last, since they go before those of ``-o``. None if there is
+    anything that is not known here.
+    """
+    places: list[str] = []
+    outer: list[str] = []
+    inner: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, has_value, value = word.removeprefix("--").partition("=")
+        option = BY_NAME.get(name) if word.startswith("--") else BY_SHORT.get(word[:2])
+        if not word.startswith("--") and len(word) > 2:
+            has_value, value = "-", word[2:]  # glued to a letter
+        if word == "--":
+            places += rest
+            rest = []
+        elif not word.startswith("-") or word == "-":
+            places.append(word)
+        elif word.startswith("-o") and (len(word) > 2 or rest):
+            inner += split_o(word[2:] or rest.pop(0))
+        elif option is None or (option.metavar and not (has_value or rest)):
+            return None
+        elif option.metavar:
+            outer.append(f"{option.name}={value if has_value else rest.pop(0)}")
+        elif not has_value:
+            outer.append(option.name)
+        else:
+            return None
+    return tuple(places), (*inner, *outer)
+
+
+def seconds(text: str) -> float:
+    """The seconds of ``--cache-timeout``; UserError for what is no such number."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise UserError(f"cache-timeout: {text!r} is not a number of seconds") from None
+    if not 0 <= value <= MAX_CACHE_TIMEOUT:
+        raise UserError(f"cache-timeout: {text} is not between 0 and {MAX_CACHE_TIMEOUT} seconds")
+    return value
+
+
+def split_o(text: str) -> list[str]:
+    r"""Split at commas; ``\,`` is a comma and ``\\`` a backslash within a value."""
+    parts = re.findall(r"(?s)((?:[^,\\]|\\.|\\\Z)*)(?:,|\Z)", text)
+    return [re.sub(r"\\([,\\])", r"\1", part) for part in parts if part]

@@ -1,0 +1,192 @@
+"""Symlinks that are resolved here (bindfs's ``--resolve-symlinks``): the target takes their place.
+
+The way is walked from the mount's root, one component at a time and each through the gate; ``..``
+takes back a step that was walked and never asks the source. So a link can lead neither out of the
+source nor to or below anything guarded. A file has a second name then, as by a hard link; a
+directory, with the directories below it, is shown by nodes of its own (a branch), since the kernel
+gives each one name. The directories on the way stay known for good: what the host does to one of
+them has to reach what was found behind it (``InodeTable.close_unguarded``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from itertools import count
+from stat import S_ISDIR, S_ISLNK
+from typing import NamedTuple
+
+from gitguardfs.core.backing import Backing
+from gitguardfs.core.gate import Gate, Place
+from gitguardfs.core.guard import Refused, Verdict
+from gitguardfs.core.inodes import GUARDED, Branch, Identity, InodeTable, Node, stale
+
+MAX_LINKS = 40
+"""Symlinks on one way, as in the kernel (MAXSYMLINKS)."""
+
+OUTSIDE = "symlink out of the source"
+
+
+class Deletion(Enum):
+    """What removing a resolved symlink removes (``--resolved-symlink-deletion``)."""
+
+    DENY = "deny"
+    SYMLINK_ONLY = "symlink-only"
+    SYMLINK_FIRST = "symlink-first"
+    TARGET_FIRST = "target-first"
+
+
+@dataclass(frozen=True)
+class LinkPolicy:
+    """That symlinks are resolved, and what removing one does."""
+
+    deletion: Deletion = Deletion.SYMLINK_ONLY
+
+
+class Target(NamedTuple):
+    """What a symlink leads to."""
+
+    place: Place
+    st: os.stat_result
+    branch: Branch | None = None
+    """Of a directory."""
+
+
+class Links:
+    """The symlinks of one mount."""
+
+    def __init__(
+        self,
+        policy: LinkPolicy,
+        source: bytes,
+        gate: Gate,
+        inodes: InodeTable,
+        backing: Backing,
+        see: Callable[[Place, os.stat_result], Node | None],
+    ) -> None:
+        """``source`` is the path of the source: absolute links below it lead to the mount.
+
+        ``see`` gives the node for an entry.
+        """
+        self.deletion = policy.deletion
+        self._source = [part for part in source.split(b"/") if part]
+        self._gate = gate
+        self._inodes = inodes
+        self._backing = backing
+        self._see = see
+        self._branches: dict[tuple[int, int, int], Branch] = {}
+        self._views = count(GUARDED + 1)
+
+    def target(self, place: Place) -> Target | None:
+        """What the symlink at ``place`` leads to.
+
+        None if that is nothing, or a directory on the way to the link, which would have no end.
+        Refused if it is outside of the source, or guarded in any way that
+        keeps it from being read.
+        """
+        way = self._way_to(place.parent)
+        above = frozenset((node.dev, node.ino) for node in way)
+        if place.parent.branch is not None:
+            above |= place.parent.branch.above
+        own = self._backing.stat_at(place.fd, place.name)
+        rest = [place.name]
+        links = 0
+        while rest:
+            name = rest.pop()
+            if name in (b"", b"."):
+                continue
+            if name == b"..":
+                if len(way) == 1:
+                    raise self._refused(place)
+                way.pop()
+                continue
+            step = self._gate.step(way[-1], name)
+            try:
+                st = self._backing.stat_at(step.fd, name)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            if S_ISLNK(st.st_mode):
+                links += 1
+                if links > MAX_LINKS:
+                    return None
+                text = self._backing.readlink_at(step.fd, name)
+                parts = text.split(b"/")
+                if text.startswith(b"/"):
+                    parts = self._below_source(place, parts)
+                    del way[1:]
+                rest += reversed(parts)
+            elif S_ISDIR(st.st_mode):
+                way.append(self._directory(step, st))
+            else:
+                return None if rest else self._checked(Target(step, st))
+        if (way[-1].dev, way[-1].ino) in above:
+            return None
+        return self._checked(self._as_target(way, self._branch(place.parent, own, above)))
+
+    def _branch(self, parent: Node, link: os.stat_result, above: frozenset[Identity]) -> Branch:
+        """The branch behind a symlink; another one behind each way that leads to it."""
+        outer = 0 if parent.branch is None else parent.branch.view
+        key = link.st_dev, link.st_ino, outer
+        branch = self._branches.get(key)
+        if branch is None or branch.above != above:
+            branch = self._branches[key] = Branch(next(self._views), above)
+        return branch
+
+    def replaced(self, place: Place) -> Place:
+        """The place that a rename to ``place`` replaces: a symlink's target, or ``place``."""
+        try:
+            st = self._backing.stat_at(place.fd, place.name)
+        except FileNotFoundError:
+            return place
+        target = self.target(place) if S_ISLNK(st.st_mode) else None
+        return place if target is None else self._gate.changeable(target.place)
+
+    def _way_to(self, directory: Node) -> list[Node]:
+        way = [directory]
+        while way[-1] is not self._inodes.root:
+            above = way[-1].parent
+            if above is None or above in way:
+                raise stale()
+            way.append(above)
+        return way[::-1]
+
+    def _below_source(self, place: Place, parts: list[bytes]) -> list[bytes]:
+        parts = [part for part in parts if part not in (b"", b".")]
+        length = len(self._source)
+        if parts[:length] != self._source:
+            raise self._refused(place)
+        return parts[length:]
+
+    def _directory(self, step: Place, st: os.stat_result) -> Node:
+        node = self._see(step, st)
+        if node is None:
+            raise Refused("hidden", partial(self._gate.path, step.parent, step.name))
+        node.held = True
+        return node
+
+    def _as_target(self, way: list[Node], branch: Branch) -> Target:
+        parent, node = way[-2:]
+        step = self._gate.step(parent, node.name)
+        return Target(step, self._backing.stat_at(step.fd, step.name), branch)
+
+    def _checked(self, target: Target) -> Target:
+        judged = self._gate.judge(target.place, target.st)
+        if judged.fd >= 0:
+            os.close(judged.fd)
+        if judged.verdict >= Verdict.DENY:
+            raise Refused(
+                judged.rule, partial(self._gate.path, target.place.parent, target.place.name)
+            )
+        return target
+
+    def _refused(self, place: Place) -> Refused:
+        return Refused(OUTSIDE, partial(self._gate.path, place.parent, place.name))
+
+
+def denied() -> OSError:
+    """The symlinks of a mount are not to be made or removed."""
+    return OSError(errno.EPERM, os.strerror(errno.EPERM))

@@ -1,0 +1,52 @@
+"""Users to whom every file seems their own (bindfs's ``--mirror``)."""
+
+from __future__ import annotations
+
+import os
+import pwd
+
+
+class Mirror:
+    """Which users are mirrored: by id, or as members of groups.
+
+    Who is in a group is remembered until ``reread``: asking the user database for every
+    request would be slow, and it may be on the network.
+    """
+
+    def __init__(self, users: frozenset[int], groups: frozenset[int], only: bool) -> None:
+        """``only`` closes everything to users who are neither mirrored nor root."""
+        self.users = users
+        self.groups = groups
+        self.only = only
+        self._members: dict[int, bool] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mirror) and self._value() == other._value()
+
+    def __hash__(self) -> int:
+        return hash(self._value())
+
+    def _value(self) -> tuple[frozenset[int], frozenset[int], bool]:
+        return self.users, self.groups, self.only
+
+    def reread(self) -> None:
+        """Forget who is in which group."""
+        self._members.clear()
+
+    def shows(self, uid: int) -> bool:
+        """Whether files seem to be the user's own."""
+        if uid in self.users:
+            return True
+        if not self.groups:
+            return False
+        member = self._members.get(uid)
+        if member is None:
+            member = self._members[uid] = self._is_member(uid)
+        return member
+
+    def _is_member(self, uid: int) -> bool:
+        try:
+            user = pwd.getpwuid(uid)
+        except KeyError:
+            return False
+        return not self.groups.isdisjoint(os.getgrouplist(user.pw_name, user.pw_gid))

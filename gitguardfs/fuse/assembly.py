@@ -1,0 +1,87 @@
+"""From the options of a mount to the objects that serve it."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+
+import pyfuse3
+
+from gitguardfs.audit import AuditLog
+from gitguardfs.core.guard import Guard
+from gitguardfs.core.idmap import MapError, ShareGid, ShareUid
+from gitguardfs.core.look import Disguise, Look, Reach
+from gitguardfs.core.tree import Tree
+from gitguardfs.core.view import Attributes, View
+from gitguardfs.errors import UserError
+from gitguardfs.fuse.devices import device_size
+from gitguardfs.fuse.operations import Operations
+from gitguardfs.fuse.preflight import Places
+from gitguardfs.fuse.rates import LimitedOperations
+from gitguardfs.options import MountOptions
+
+RESERVED_DESCRIPTORS = 64
+"""For Python, the session, worker threads and the log."""
+CACHED_DESCRIPTORS = 8192
+"""O_PATH descriptors kept at most; each pins an inode of the source in the kernel."""
+
+
+def operations_of(tree: Tree, audit: AuditLog, options: MountOptions, is_local: bool) -> Operations:
+    """The requests' handlers over ``tree``."""
+    is_limited = options.read_rate is not None or options.write_rate is not None
+    operations = (LimitedOperations if is_limited else Operations)(
+        tree,
+        audit,
+        cache_timeout=options.cache_timeout,
+        same_for_all=options.look.mirror is None,
+        direct_io=options.direct_io,
+        is_local=is_local,
+        invalidate=lambda node: pyfuse3.invalidate_inode(node, attr_only=True),
+    )
+    if isinstance(operations, LimitedOperations):
+        operations.limit(options.read_rate, options.write_rate)
+    return operations
+
+
+def tree_of(options: MountOptions, places: Places, root_fd: int, is_local: bool) -> Tree:
+    """The tree that shows the directory behind ``root_fd``; UserError for a map that cannot be."""
+    source, mountpoint = os.fstat(root_fd), os.stat(places.mountpoint)
+    try:
+        idmap = options.map.resolve(
+            (source.st_uid, source.st_gid), (mountpoint.st_uid, mountpoint.st_gid)
+        )
+        idmap.guest_uid(ShareUid(source.st_uid))
+        idmap.guest_gid(ShareGid(source.st_gid))
+    except MapError as error:
+        raise UserError(f"contradictory --map: {error}") from None
+    except OSError:
+        raise UserError(f"an offset leaves no id for the owner of {options.source}") from None
+    return Tree(
+        root_fd,
+        Guard(options.rules),
+        View(idmap, options.allow_suid, _disguise(options.look, root_fd)),
+        descriptor_limit=_descriptor_budget(),
+        changes_owners=os.geteuid() == 0,
+        is_local=is_local,
+        read_only=options.read_only,
+        policy=options.policy,
+        links=options.links,
+        source=os.fsencode(places.source),
+        opens_devices=options.look.block_devices_as_files,
+    )
+
+
+def _disguise(look: Look, root_fd: int) -> Callable[..., Attributes] | None:
+    if look == Look():
+        return None
+    read_only = bool(os.fstatvfs(root_fd).f_flag & os.ST_RDONLY)
+    reach = Reach(os.geteuid(), frozenset((os.getegid(), *os.getgroups())), read_only)
+    return Disguise(look, reach, device_size).apply
+
+
+def _descriptor_budget() -> int:
+    """Raise the soft limit to the hard one; half of what there is may be cached."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return min((hard - RESERVED_DESCRIPTORS) // 2, CACHED_DESCRIPTORS)

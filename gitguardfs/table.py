@@ -1,0 +1,175 @@
+"""Every option of ``gitguardfs``, once: its spellings, what it means, and what --help says.
+
+The command line, ``-o`` and what reads the arguments of a running daemon all go by this table.
+Options that come from bindfs have its names; docs/bindfs.md compares what they do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GUARD, OWNERS, MODES, NEW, CHANGES, LINKS, MOUNT, IGNORED = SECTIONS = (
+    "Guard",
+    "Owners (as in bindfs, but for auto)",
+    "Permissions, as in bindfs",
+    "New files, as in bindfs",
+    "What may be changed, as in bindfs",
+    "Links, devices and rates, as in bindfs",
+    "Mount",
+    "Accepted from bindfs without effect",
+)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: ``--name`` and, in ``-o``, ``name`` with ``-`` or ``_``."""
+
+    name: str
+    section: str
+    help: str
+    metavar: str = ""
+    """What its value is called; a flag has none."""
+    short: str = ""
+    many: bool = False
+    """Whether several values add up; otherwise the last one counts."""
+    key: str = ""
+    """What it sets; by default its name. Several flags can set one thing."""
+    value: object = True
+    """What a flag sets that to."""
+    also: tuple[str, ...] = ()
+    """Further names in ``-o``."""
+    in_o_only: bool = False
+    hidden: bool = False
+
+    @property
+    def sets(self) -> str:
+        """The key among the options that were given."""
+        return (self.key or self.name).replace("-", "_")
+
+
+def _flags(section: str, key: str, helps: dict[str, str]) -> tuple[Option, ...]:
+    """Flags of which the last one counts, such as --chown-normal and --chown-deny."""
+    return tuple(
+        Option(f"{key}-{value}", section, text, key=key, value=value)
+        for value, text in helps.items()
+    )
+
+
+OPTIONS = (
+    Option(
+        "git", GUARD, "What .git is: seen but not usable (deny, the default), readable, invisible, "
+        "or ordinary. With off, xattr is rw and set-id bits stay, as in bindfs.",
+        "deny|readonly|hide|off",
+    ),
+    Option("deny", GUARD, "Also deny names like this: one path component, any case. Repeatable.",
+           "GLOB", many=True),
+    Option("protect", GUARD, "Names that may be read and not changed. Repeatable.", "GLOB",
+           many=True),
+    Option("hide", GUARD, "Names that are not shown. Repeatable.", "GLOB", many=True),
+    Option("allow-bare", GUARD, "Let directories become, and be used as, bare repositories."),
+    Option("allow-suid", GUARD, "Keep set-user-id and set-group-id bits of files."),
+    Option("audit-log", GUARD, "Append each refusal to FILE as a line of JSON.", "FILE"),
+    Option("seal", GUARD, "Cover SOURCE while it is guarded, so that only the view can be used. "
+           "The default when root mounts the root of a 9p or virtiofs share."),
+    Option("no-seal", GUARD, "Leave SOURCE open.", key="seal", value=False, also=("noseal",)),
+
+    Option("map", OWNERS, "HOST:GUEST (user and group), @HOST:@GUEST (group), u1/u2:@g1/@g2 (as "
+           "in bindfs) or auto. Numbers or names; repeat it or put commas between several.",
+           "MAP", many=True),
+    Option("map-passwd", OWNERS, "Users as FILE, like /etc/passwd, numbers them: each is shown as "
+           "the user of that name here.", "FILE"),
+    Option("map-group", OWNERS, "The same for groups, from a FILE like /etc/group.", "FILE"),
+    Option("map-passwd-rev", OWNERS, "The other way round: users of here are shown with the "
+           "numbers in FILE.", "FILE"),
+    Option("map-group-rev", OWNERS, "The same for groups.", "FILE"),
+    Option("uid-offset", OWNERS, "Add N, which may be negative, to every user id.", "N"),
+    Option("gid-offset", OWNERS, "Add N to every group id.", "N"),
+    Option("force-user", OWNERS, "Show every file as USER's.", "USER", short="-u", also=("uid",)),
+    Option("force-group", OWNERS, "Show every file as GROUP's.", "GROUP", short="-g",
+           also=("gid",)),
+    Option("user", OWNERS, "Old for --force-user.", "USER", key="old-user", hidden=True),
+    Option("owner", OWNERS, "Old for --force-user.", "USER", key="old-user", hidden=True),
+    Option("group", OWNERS, "Old for --force-group.", "GROUP", key="old-group", hidden=True),
+    Option("mirror", OWNERS, "Show every file as his own to each of these users and members of "
+           "@groups; colons or commas between. SIGUSR1 rereads who is in a group.",
+           "USER:@GROUP", short="-m"),
+    Option("mirror-only", OWNERS, "Like --mirror, and close everything to other users but root.",
+           "USER:@GROUP", short="-M"),
+
+    Option("perms", MODES, "Change the permissions that are shown: octal or as in chmod, with d "
+           "and f (for directories, files) before the sign, X and D behind it; colons or commas "
+           "between several: 0644,a+X or og-rwx:gd=u.", "PERMS", short="-p"),
+    Option("realistic-permissions", MODES, "Hide permissions that the mounting user has not "
+           "got on the source."),
+
+    Option("create-as-user", NEW, "New files belong to who makes them (root's default).",
+           key="create", value="user"),
+    Option("create-as-mounter", NEW, "New files belong to who mounted (other users' default).",
+           key="create", value="mounter"),
+    Option("create-for-user", NEW, "New files belong to USER on the source.", "USER"),
+    Option("create-for-group", NEW, "New files have GROUP on the source.", "GROUP"),
+    Option("create-with-perms", NEW, "Change the permissions of new files; see --perms.", "PERMS"),
+
+    *_flags(CHANGES, "chown", {
+        "normal": "chown changes the source (the default).",
+        "ignore": "chown seems to work.",
+        "deny": "chown fails with EPERM.",
+    }),
+    *_flags(CHANGES, "chgrp", {
+        "normal": "chgrp changes the source (the default).",
+        "ignore": "chgrp seems to work.",
+        "deny": "chgrp fails with EPERM.",
+    }),
+    *_flags(CHANGES, "chmod", {
+        "normal": "chmod changes the source (the default).",
+        "ignore": "chmod seems to work.",
+        "deny": "chmod fails with EPERM.",
+    }),
+    Option("chmod-filter", CHANGES, "Change what chmod asks for; see --perms.", "PERMS"),
+    Option("chmod-allow-x", CHANGES, "Let chmod change x bits of files in spite of ignore or "
+           "deny."),
+    Option("xattr", CHANGES, "Extended attributes (user.* only); none is the default, since each "
+           "write costs a second request with them.", "none|ro|rw"),
+    *(
+        Option(f"xattr-{value}", CHANGES, f"The same as --xattr {value}.", key="xattr", value=value)
+        for value in ("none", "ro", "rw")
+    ),
+    Option("delete-deny", CHANGES, "Removing fails with EPERM."),
+    Option("rename-deny", CHANGES, "Renaming fails with EPERM."),
+
+    Option("hide-hard-links", LINKS, "Show a link count of 1."),
+    Option("resolve-symlinks", LINKS, "Show what symlinks lead to in their place. One that leads "
+           "out of SOURCE, or to something guarded, is denied."),
+    Option("resolved-symlink-deletion", LINKS, "What removing such a symlink removes; "
+           "symlink-only is the default.", "deny|symlink-only|symlink-first|target-first"),
+    Option("ctime-from-mtime", LINKS, "Show the time of the last change of content as ctime."),
+    Option("block-devices-as-files", LINKS, "Show block devices as files of their size."),
+    Option("read-rate", LINKS, "Read at most N bytes a second, all together; k, M, G or T may "
+           "follow (powers of 1024).", "N"),
+    Option("write-rate", LINKS, "Write at most N bytes a second.", "N"),
+    Option("direct-io", LINKS, "Keep nothing that is read in memory: each read(2) asks SOURCE."),
+    Option("no-direct-io", LINKS, "Let the kernel keep what was read (the default).",
+           key="direct-io", value=False),
+
+    Option("cache-timeout", MOUNT, "How long the kernel may remember names and attributes; 0 is "
+           "not at all. 1 second is the default.", "SECONDS"),
+    Option("no-allow-other", MOUNT, "Let only the mounting user use the mount.", short="-n"),
+    Option("read-only", MOUNT, "Allow no changes at all.", short="-r", also=("ro",)),
+    Option("rw", MOUNT, "", key="read-only", value=False, in_o_only=True),
+    Option("foreground", MOUNT, "Stay in the foreground; for systemd, tells NOTIFY_SOCKET when "
+           "it is up.", short="-f"),
+    Option("debug", MOUNT, "Stay in the foreground and log every request.", short="-d"),
+    Option("fsname", MOUNT, "", "NAME", in_o_only=True),
+    Option("mountpoint", MOUNT, "", "PATH", in_o_only=True),
+
+    Option("multithreaded", IGNORED, "Requests that wait are served beside others anyway."),
+    Option("disable-lock-forwarding", IGNORED, "Locks are never forwarded.",
+           key="lock-forwarding", value=False),
+    Option("forward-odirect", IGNORED, "SOURCE's own cache is used in any case.", "ALIGNMENT"),
+    Option("single-threaded", IGNORED, "As it is in any case.", short="-s", hidden=True),
+    Option("enable-lock-forwarding", IGNORED, "Refused.", key="lock-forwarding", hidden=True),
+    Option("enable-ioctl", IGNORED, "Refused.", hidden=True),
+)  # fmt: skip
+
+BY_NAME = {name: option for option in OPTIONS for name in (option.name, *option.also)}
+BY_SHORT = {option.short: option for option in OPTIONS if option.short}

@@ -1,0 +1,313 @@
+"""Symlinks that are resolved: what takes their place, and what never does."""
+
+from __future__ import annotations
+
+import errno
+import os
+from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_IMODE
+
+import pytest
+
+from gitguardfs.core.guard import Rules
+from gitguardfs.core.inodes import ROOT_ID
+from gitguardfs.core.links import Deletion, LinkPolicy
+from tests.adapter.conftest import MakeWorld
+from tests.adapter.world import World, refused
+
+
+@pytest.fixture
+def world(make_world: MakeWorld) -> World:
+    """A project with ordinary things, guarded things, and things outside of it."""
+    world = make_world(links=LinkPolicy())
+    fill(world)
+    return world
+
+
+def fill(world: World) -> None:
+    top = world.source
+    (top.parent / "outside").mkdir(exist_ok=True)
+    (top.parent / "outside/file").write_text("outside")
+    (top / "dir/sub").mkdir(parents=True)
+    (top / "dir/sub/file").write_text("content")
+    (top / "dir/file").write_text("near")
+    (top / ".git").mkdir()
+    (top / ".git/config").write_text("secret")
+    (top / "bare/refs").mkdir(parents=True)
+    (top / "bare/HEAD").write_text("ref: refs/heads/x")
+    (top / "bare/config").write_text("secret")
+
+
+def link(world: World, name: str, target: str) -> None:
+    (world.source / name).symlink_to(target)
+
+
+async def content(world: World, path: str) -> bytes:
+    handle = await world.open(path)
+    try:
+        return bytes(await world.ops.read(handle, 0, 100))
+    finally:
+        await world.ops.release(handle)
+
+
+LEADING = [
+    ("dir/file", b"near"), ("dir//sub/./file", b"content"), ("./dir/sub/../file", b"near"),
+    ("way/file", b"near"), ("way/../dir/file", b"near"),
+    ("{source}/dir/file", b"near"), ("{source}//./dir/sub/file", b"content"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "found"), LEADING)
+async def test_a_file_takes_the_place_of_a_link_to_it(
+    world: World, target: str, found: bytes
+) -> None:
+    link(world, "way", "dir")
+    link(world, "link", target.format(source=world.source))
+    entry = await world.entry("link")
+    assert S_IFMT(entry.st_mode) == S_IFREG
+    assert await content(world, "link") == found
+    listed = (await world.list(""))[b"link"]
+    assert (listed.st_ino, listed.st_mode) == (entry.st_ino, entry.st_mode)
+    real = os.stat(world.source / "link")
+    assert (entry.st_ino, entry.st_size) == (real.st_ino, real.st_size)
+
+
+async def test_a_directory_takes_the_place_of_a_link_to_it(world: World) -> None:
+    link(world, "way", "dir/sub/..")
+    entry = await world.entry("way")
+    assert S_IFMT(entry.st_mode) == S_IFDIR
+    assert await content(world, "way/sub/file") == b"content"
+    assert set(await world.list("way")) == {b"sub", b"file"}
+
+
+PLAIN = [
+    "nowhere",
+    "dir/nowhere/file",
+    "dir/file/x",
+    "dir/file/",
+    ".",
+    "dir/../.",
+    "loop",
+    "{source}",
+    "way",
+]
+
+
+@pytest.mark.parametrize("target", PLAIN)
+async def test_what_leads_nowhere_or_round_stays_a_symlink(world: World, target: str) -> None:
+    link(world, "loop", "way")
+    link(world, "way", "loop")
+    link(world, "link", target.format(source=world.source))
+    entry = await world.entry("link")
+    assert S_IFMT(entry.st_mode) == S_IFLNK and S_IMODE(entry.st_mode) == 0o777
+    text = await world.ops.readlink(entry.st_ino, world.ctx)
+    assert text == os.fsencode(target.format(source=world.source))
+
+
+async def test_a_link_to_a_directory_that_it_lies_in_stays_a_symlink(world: World) -> None:
+    link(world, "dir/sub/up", "..")
+    link(world, "dir/sub/self", ".")
+    for name in ("up", "self"):
+        assert S_IFMT((await world.entry(f"dir/sub/{name}")).st_mode) == S_IFLNK
+
+
+FORBIDDEN = [
+    "../outside/file", "../outside", "..", "dir/../../outside/file", "/etc/passwd", "/",
+    "{source}/../outside/file", "{source}x", ".git", ".git/config", ".GIT/config", "git~1",
+    "dir/../.git/config", "way/config", "bare", "bare/config", "{source}/.git/config",
+    "dir/sub/../../.git", "secret.pem", ".git/nowhere",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", FORBIDDEN)
+async def test_what_leads_out_or_to_something_guarded_is_denied(
+    make_world: MakeWorld, target: str
+) -> None:
+    world = make_world(links=LinkPolicy(), rules=Rules(deny=("*.pem",)))
+    fill(world)
+    (world.source / "secret.pem").write_text("secret")
+    link(world, "way", ".git")
+    link(world, "link", target.format(source=world.source))
+    before = sorted(os.listdir(world.source / ".git"))
+    for entry in (await world.entry("link"), (await world.list(""))[b"link"]):
+        assert (entry.st_mode, entry.st_uid, entry.st_gid) == (S_IFLNK, 0, 0)
+    node = entry.st_ino
+    await refused(world.ops.readlink(node, world.ctx))
+    await refused(world.ops.open(node, os.O_RDONLY, world.ctx))
+    await refused(world.ops.lookup(node, b"config", world.ctx))
+    await refused(world.ops.opendir(node, world.ctx))
+    await refused(world.setattr(node, mode=0o777))
+    await refused(world.ops.link(node, ROOT_ID, b"copy", world.ctx))
+    assert sorted(os.listdir(world.source / ".git")) == before
+
+
+async def test_a_link_that_comes_to_lead_to_something_guarded_is_denied(world: World) -> None:
+    link(world, "link", "dir/file")
+    assert await content(world, "link") == b"near"
+    (world.source / "link").unlink()
+    link(world, "link", ".git/config")
+    assert (await world.entry("link")).st_mode == S_IFLNK
+
+
+async def test_what_lies_behind_is_closed_when_a_directory_on_the_way_becomes_git(
+    world: World,
+) -> None:
+    (world.source / "other").mkdir()
+    os.rename(world.source / "dir", world.source / "other/dir")
+    link(world, "link", "other/dir/file")
+    node = (await world.entry("link")).st_ino
+    os.rename(world.source / "other/dir", world.source / "other/.git")
+    await world.list("other")
+    await refused(world.ops.open(node, os.O_RDONLY, world.ctx))
+
+
+async def test_no_symlink_can_be_made(world: World) -> None:
+    call = world.ops.symlink(ROOT_ID, b"new", b"dir", world.ctx)
+    await refused(call, errno.EPERM)
+    await refused(world.ops.symlink(ROOT_ID, b".git", b"dir", world.ctx), errno.EACCES)
+
+
+async def test_changes_go_to_the_target(world: World) -> None:
+    link(world, "link", "dir/file")
+    node = await world.id("link")
+    await world.setattr(node, mode=0o604)
+    handle = await world.open("link", os.O_WRONLY | os.O_TRUNC)
+    await world.ops.write(handle, 0, b"new")
+    await world.ops.release(handle)
+    assert (world.source / "dir/file").read_text() == "new"
+    assert S_IMODE((world.source / "dir/file").stat().st_mode) == 0o604
+    assert (world.source / "link").is_symlink()
+
+
+async def test_renaming_moves_the_link_and_replaces_the_target(world: World) -> None:
+    link(world, "link", "dir/file")
+    await world.rename("link", "lonk")
+    assert os.readlink(world.source / "lonk") == "dir/file"
+    (world.source / "newer").write_text("newer")
+    await world.rename("newer", "lonk")
+    assert (world.source / "dir/file").read_text() == "newer"
+    assert (world.source / "lonk").is_symlink() and not (world.source / "newer").exists()
+    assert await content(world, "dir/file") == b"newer"
+
+
+@pytest.mark.parametrize("target", [".git/config", "../outside/file"])
+async def test_nothing_is_moved_over_what_must_not_be_reached(world: World, target: str) -> None:
+    link(world, "link", target)
+    (world.source / "newer").write_text("newer")
+    await refused(world.rename("newer", "link"))
+    assert (world.source / ".git/config").read_text() == "secret"
+    assert (world.source.parent / "outside/file").read_text() == "outside"
+    assert (world.source / "newer").exists() and (world.source / "link").is_symlink()
+
+
+@pytest.mark.parametrize("deletion", Deletion)
+@pytest.mark.parametrize("target", ["dir/file", "empty", ".git/config", "../outside/file", "none"])
+async def test_what_removing_a_link_removes(
+    make_world: MakeWorld, deletion: Deletion, target: str
+) -> None:
+    world = make_world(links=LinkPolicy(deletion))
+    fill(world)
+    (world.source / "empty").mkdir()
+    link(world, "link", target)
+    await world.entry("link")
+    remove = world.ops.rmdir if target == "empty" else world.ops.unlink
+    call = remove(ROOT_ID, b"link", world.ctx)
+    if deletion is Deletion.DENY:
+        await refused(call, errno.EPERM)
+    else:
+        await call
+    assert os.path.lexists(world.source / "link") == (deletion is Deletion.DENY)
+    goes = deletion in (Deletion.SYMLINK_FIRST, Deletion.TARGET_FIRST)
+    for path in ("dir/file", "empty"):
+        assert (world.source / path).exists() == (not goes or path != target)
+    assert (world.source / ".git/config").read_text() == "secret"
+    assert (world.source.parent / "outside/file").read_text() == "outside"
+
+
+async def test_a_target_that_cannot_be_removed(make_world: MakeWorld) -> None:
+    for deletion in (Deletion.SYMLINK_FIRST, Deletion.TARGET_FIRST):
+        world = make_world(links=LinkPolicy(deletion))
+        (world.source / "full/x").mkdir(parents=True, exist_ok=True)
+        link(world, "link", "full")
+        call = world.ops.rmdir(ROOT_ID, b"link", world.ctx)
+        if deletion is Deletion.TARGET_FIRST:
+            await refused(call, errno.ENOTEMPTY)
+        else:
+            await call
+        assert os.path.lexists(world.source / "link") == (deletion is Deletion.TARGET_FIRST)
+        assert (world.source / "full/x").is_dir()
+
+
+async def test_a_directory_behind_a_link_is_a_node_of_its_own(world: World) -> None:
+    """The kernel knows one name for a directory: with two it would be moved to and fro."""
+    link(world, "way", "dir")
+    link(world, "other", "dir")
+    for path in ("", "/sub"):
+        numbers = {await world.id(top + path) for top in ("dir", "way", "other")}
+        assert len(numbers) == 3
+    assert await world.id("way/sub/file") == await world.id("dir/sub/file")
+    numbers = {await world.id("way/sub"), (await world.list("way"))[b"sub"].st_ino}
+    assert len(numbers) == 1
+
+
+async def test_links_that_lead_to_one_another_come_to_an_end(world: World) -> None:
+    (world.source / "a").mkdir()
+    (world.source / "b").mkdir()
+    link(world, "a/x", "../b")
+    link(world, "b/y", "../a")
+    assert S_IFMT((await world.entry("a/x")).st_mode) == S_IFDIR
+    assert S_IFMT((await world.entry("a/x/y")).st_mode) == S_IFLNK
+    assert S_IFMT((await world.entry("b/y")).st_mode) == S_IFDIR
+    assert S_IFMT((await world.entry("b/y/x")).st_mode) == S_IFLNK
+
+
+async def test_a_directory_lives_on_when_only_a_link_to_it_was_removed(world: World) -> None:
+    """The kernel takes the node behind the link for removed."""
+    link(world, "way", "dir")
+    real, behind = await world.id("dir"), await world.id("way")
+    await world.ops.rmdir(ROOT_ID, b"way", world.ctx)
+    assert await world.id("dir") == real
+    assert set(await world.list("dir")) == {b"sub", b"file"}
+    link(world, "way", "dir")
+    assert await world.id("way") not in (real, behind)
+
+
+async def test_what_is_moved_and_removed_behind_a_link(world: World) -> None:
+    link(world, "way", "dir")
+    sub = await world.id("way/sub")
+    await world.rename("way/sub", "way/bus")
+    assert S_IFMT((await world.ops.getattr(sub, world.ctx)).st_mode) == S_IFDIR
+    assert await world.id("way/bus") == sub
+    await world.ops.unlink(sub, b"file", world.ctx)
+    await world.ops.rmdir(await world.id("way"), b"bus", world.ctx)
+    assert sorted(os.listdir(world.source / "dir")) == ["file"]
+
+
+async def test_all_ways_to_a_directory_are_closed_when_it_becomes_git(world: World) -> None:
+    (world.source / "other").mkdir()
+    os.rename(world.source / "dir", world.source / "other/dir")
+    for name in ("one", "two"):
+        link(world, name, "other/dir")
+    tops = [await world.id(name) for name in ("one", "two", "other/dir")]
+    inner = [await world.id(f"{name}/sub") for name in ("one", "two", "other/dir")]
+    os.rename(world.source / "other/dir", world.source / "other/.git")
+    await world.list("other")
+    for node in (*tops, *inner):
+        await refused(world.ops.opendir(node, world.ctx))
+        await refused(world.ops.lookup(node, b"file", world.ctx))
+
+
+async def test_a_deep_way_needs_no_more_descriptors_than_there_are(make_world: MakeWorld) -> None:
+    world = make_world(links=LinkPolicy(), descriptor_limit=1)
+    deep = "/".join(f"d{i}" for i in range(60))
+    (world.source / deep).mkdir(parents=True)
+    (world.source / deep / "file").write_text("deep")
+    for i in range(30):
+        link(world, f"link{i}", f"{deep}/file")
+    found = await world.list("")
+    assert all(S_IFMT(found[b"link%d" % i].st_mode) == S_IFREG for i in range(30))
+    assert await content(world, "link7") == b"deep"
+    (world.source / "newer").write_text("newer")
+    await world.rename("newer", "link3")
+    await world.ops.unlink(ROOT_ID, b"link4", world.ctx)
+    assert (world.source / deep / "file").read_text() == "newer"
+    assert not os.path.lexists(world.source / "link4")

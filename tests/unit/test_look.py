@@ -1,0 +1,148 @@
+"""How objects look beyond the id map, and that the guard has the last word."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from stat import S_IFBLK, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_IMODE
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gitguardfs.core.guard import Verdict
+from gitguardfs.core.idmap import IdMap
+from gitguardfs.core.inodes import Node
+from gitguardfs.core.look import Disguise, Look, Reach
+from gitguardfs.core.mirror import Mirror
+from gitguardfs.core.perms import Perms
+from gitguardfs.core.view import Attributes, View
+from tests.unit.test_view import fake_stat
+
+ROOT = Reach(0, frozenset({0}), read_only=False)
+VIEWER, OTHER = 1000, 1001
+
+
+def seen(
+    look: Look,
+    kind: int = S_IFREG,
+    mode: int = 0o640,
+    viewer: int = VIEWER,
+    verdict: Verdict = Verdict.ALLOW,
+    reach: Reach = ROOT,
+) -> Attributes:
+    disguise = Disguise(look, reach, lambda _number: 4096)
+    view = View(IdMap([(501, 1000)]), True, disguise.apply)
+    st = fake_stat(kind, mode)
+    return view.present(Node(44, st, verdict, ""), st, viewer)
+
+
+def test_owners_are_forced_after_the_map() -> None:
+    plain = seen(Look())
+    assert (plain.uid, plain.gid) == (1000, 20)
+    forced = seen(Look(force_user=7, force_group=8))
+    assert forced == plain._replace(uid=7, gid=8)
+
+
+def test_counts_and_times() -> None:
+    plain = seen(Look(), S_IFDIR)
+    assert seen(Look(hide_hard_links=True), S_IFDIR) == plain._replace(nlink=1)
+    assert seen(Look(ctime_from_mtime=True), S_IFDIR) == plain._replace(ctime_ns=plain.mtime_ns)
+
+
+def test_permissions_change_but_for_symlinks() -> None:
+    look = Look(perms=Perms("0700:g+X"))
+    assert S_IMODE(seen(look, S_IFREG, 0o644).mode) == 0o700
+    assert S_IMODE(seen(look, S_IFDIR, 0o6755).mode) == 0o6710
+    assert S_IMODE(seen(look, S_IFLNK, 0o777).mode) == 0o777
+
+
+def test_a_block_device_looks_like_a_file() -> None:
+    found = seen(Look(block_devices_as_files=True, perms=Perms("a-w")), S_IFBLK, 0o660)
+    assert (found.mode, found.size, found.blocks) == (S_IFREG | 0o440, 4096, 8)
+    assert S_IFMT(seen(Look(perms=Perms("a-w")), S_IFBLK).mode) == S_IFBLK
+
+
+def mirror(*users: int, only: bool = False) -> Look:
+    return Look(mirror=Mirror(frozenset(users), frozenset(), only), force_user=9, force_group=8)
+
+
+def test_to_a_mirrored_user_every_file_is_his_own() -> None:
+    assert seen(mirror(VIEWER)).uid == VIEWER
+    assert seen(mirror(VIEWER), viewer=OTHER).uid == 9
+    assert seen(mirror(VIEWER)).gid == 8
+    assert seen(mirror(0), viewer=0).uid == 0
+
+
+def test_mirror_only_closes_everything_to_others_but_root() -> None:
+    look = mirror(VIEWER, only=True)
+    assert S_IMODE(seen(look, mode=0o666).mode) == 0o666
+    assert S_IMODE(seen(look, mode=0o666, viewer=OTHER).mode) == 0
+    assert S_IMODE(seen(look, mode=0o666, viewer=0).mode) == 0o666
+
+
+def test_members_of_groups_are_mirrored_and_looked_up_again_when_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups: dict[str, list[int]] = {"me": [1000]}
+    asked: list[str] = []
+
+    def user(uid: int) -> pwd.struct_passwd:
+        if uid != VIEWER:
+            raise KeyError(uid)
+        return pwd.struct_passwd(("me", "x", uid, 1000, "", "/", "/bin/sh"))
+
+    def list_of(name: str, _gid: int) -> list[int]:
+        asked.append(name)
+        return groups[name]
+
+    monkeypatch.setattr(pwd, "getpwuid", user)
+    monkeypatch.setattr(os, "getgrouplist", list_of)
+    found = Mirror(frozenset(), frozenset({70}), only=False)
+    assert not found.shows(VIEWER) and not found.shows(OTHER)
+    groups["me"] = [1000, 70]
+    assert not found.shows(VIEWER)
+    assert asked == ["me"]
+    found.reread()
+    assert found.shows(VIEWER)
+
+
+@pytest.mark.parametrize(
+    ("reach", "mode", "bits"),
+    [
+        (ROOT, 0o000, 0o666), (ROOT, 0o001, 0o777), (ROOT, 0o600, 0o666),
+        (Reach(0, frozenset(), read_only=True), 0o001, 0o555),
+        (Reach(501, frozenset(), False), 0o640, 0o666),
+        (Reach(501, frozenset({20}), False), 0o047, 0o000),
+        (Reach(7, frozenset({20}), False), 0o750, 0o555),
+        (Reach(7, frozenset({20}), False), 0o707, 0o000),
+        (Reach(7, frozenset({8}), False), 0o701, 0o111),
+    ],
+)  # fmt: skip
+def test_realistic_permissions(reach: Reach, mode: int, bits: int) -> None:
+    look = Look(perms=Perms("0777"), realistic_permissions=True)
+    assert S_IMODE(seen(look, S_IFREG, mode, reach=reach).mode) == bits
+
+
+looks: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {},
+    optional={
+        "force_user": st.integers(0, 70000), "force_group": st.integers(0, 70000),
+        "perms": st.sampled_from(["0777", "a+rwx", "ugo=rwx"]).map(Perms),
+        "mirror": st.builds(
+            Mirror, st.just(frozenset({VIEWER})), st.just(frozenset()), st.booleans()
+        ),
+        "hide_hard_links": st.booleans(), "ctime_from_mtime": st.booleans(),
+        "realistic_permissions": st.booleans(), "block_devices_as_files": st.booleans(),
+    },
+)  # fmt: skip
+
+
+@given(looks, st.sampled_from([S_IFREG, S_IFDIR, S_IFLNK, S_IFBLK]), st.integers(0, 0o7777))
+def test_nothing_made_up_opens_what_is_guarded(look: dict[str, Any], kind: int, mode: int) -> None:
+    for viewer in (0, VIEWER, OTHER):
+        denied = seen(Look(**look), kind, mode, viewer, Verdict.DENY)
+        assert (denied.mode, denied.uid, denied.gid) == (kind, 0, 0)
+        readonly = seen(Look(**look), kind, mode, viewer, Verdict.READONLY)
+        assert readonly.mode & 0o222 == 0

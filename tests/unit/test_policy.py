@@ -1,0 +1,114 @@
+"""What the policies let through, and as what."""
+
+from __future__ import annotations
+
+import errno
+from stat import S_IFDIR, S_IFREG
+
+import pytest
+
+from gitguardfs.core.idmap import IdMap
+from gitguardfs.core.perms import Perms
+from gitguardfs.core.policy import Policy, Rule
+
+NORMAL, IGNORE, DENY = Rule.NORMAL, Rule.IGNORE, Rule.DENY
+DENIED = errno.EPERM
+FILE, DIRECTORY = S_IFREG, S_IFDIR
+
+
+def outcome(call: object, *args: object) -> object:
+    try:
+        return call(*args)  # type: ignore[operator]
+    except OSError as error:
+        return error.errno
+
+
+@pytest.mark.parametrize(
+    ("chown", "chgrp", "user", "group", "both"),
+    [
+        (NORMAL, NORMAL, (7, None), (None, 8), (7, 8)),
+        (NORMAL, IGNORE, (7, None), (None, None), (7, None)),
+        (NORMAL, DENY, (7, None), DENIED, DENIED),
+        (IGNORE, NORMAL, (None, None), (None, 8), (None, 8)),
+        (IGNORE, IGNORE, (None, None), (None, None), (None, None)),
+        (IGNORE, DENY, (None, None), DENIED, DENIED),
+        (DENY, NORMAL, DENIED, (None, 8), DENIED),
+        (DENY, IGNORE, DENIED, (None, None), DENIED),
+        (DENY, DENY, DENIED, DENIED, DENIED),
+    ],
+)
+def test_chown_and_chgrp(
+    chown: Rule, chgrp: Rule, user: object, group: object, both: object
+) -> None:
+    policy = Policy(chown=chown, chgrp=chgrp)
+    assert outcome(policy.owners, 7, None) == user
+    assert outcome(policy.owners, None, 8) == group
+    assert outcome(policy.owners, 7, 8) == both
+    assert policy.owners(None, None) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("policy", "old", "new", "found"),
+    [
+        (Policy(), FILE | 0o600, FILE | 0o4755, FILE | 0o4755),
+        (Policy(chmod_allow_x=True), FILE | 0o600, FILE | 0o666, FILE | 0o666),
+        (Policy(chmod_filter=Perms("g-w,o-rwx")), FILE, FILE | 0o666, FILE | 0o640),
+        (Policy(chmod_filter=Perms("a+D")), DIRECTORY, DIRECTORY, DIRECTORY | 0o111),
+        (Policy(chmod=IGNORE), FILE | 0o600, FILE | 0o777, None),
+        (Policy(chmod=DENY), FILE | 0o600, FILE | 0o600, DENIED),
+        (Policy(chmod=IGNORE, chmod_allow_x=True), FILE | 0o1700, FILE | 0o077, FILE | 0o1611),
+        (Policy(chmod=IGNORE, chmod_allow_x=True), DIRECTORY | 0o700, DIRECTORY | 0o77, None),
+        (Policy(chmod=DENY, chmod_allow_x=True), FILE | 0o700, FILE | 0o700, FILE | 0o700),
+        (Policy(chmod=DENY, chmod_allow_x=True), FILE | 0o700, FILE | 0o611, FILE | 0o611),
+        (Policy(chmod=DENY, chmod_allow_x=True), FILE | 0o700, FILE | 0o777, DENIED),
+        (Policy(chmod=DENY, chmod_allow_x=True), FILE | 0o700, FILE | 0o1700, DENIED),
+        (Policy(chmod=DENY, chmod_allow_x=True), DIRECTORY | 0o700, DIRECTORY | 0o700, DENIED),
+        (Policy(chmod=DENY, chmod_filter=Perms("a=")), FILE, FILE | 0o7, DENIED),
+    ],
+)
+def test_chmod(policy: Policy, old: int, new: int, found: object) -> None:
+    assert outcome(policy.mode, old, new) == found
+
+
+MAP = IdMap([(501, 1000)], [(20, 1000)])
+
+
+@pytest.mark.parametrize(
+    ("policy", "caller", "inherits", "idmap", "owner"),
+    [
+        (Policy(), (1000, 1000), False, MAP, (501, 20)),
+        (Policy(), (7, 8), False, MAP, (7, 8)),
+        (Policy(), (1000, 1000), True, MAP, (501, -1)),
+        (Policy(), (501, 8), False, MAP, errno.EOVERFLOW),
+        (Policy(create_as_mounter=True), (7, 8), False, MAP, (-1, -1)),
+        (Policy(create_as_mounter=True), (1000, 1000), False, MAP, (501, 20)),
+        (Policy(create_as_mounter=True), (1000, 1000), True, MAP, (501, -1)),
+        (Policy(create_for_user=3), (1000, 1000), False, MAP, (3, 20)),
+        (Policy(create_for_user=3, create_as_mounter=True), (7, 8), False, MAP, (3, -1)),
+        (Policy(create_for_group=4), (1000, 1000), True, MAP, (501, 4)),
+        (Policy(create_for_user=3, create_for_group=4), (501, 20), False, MAP, (3, 4)),
+        (Policy(), (10, 30), False, IdMap(uid_offset=2, gid_offset=20), (8, 10)),
+        (Policy(), (0, 0), False, IdMap(uid_offset=2, gid_offset=20), (-1, -1)),
+        (Policy(), (1, 30), False, IdMap(uid_offset=2, gid_offset=20), errno.EOVERFLOW),
+        (Policy(), (0, 0), False, IdMap(uid_offset=-2), (2, 0)),
+    ],
+)
+def test_new_owner(
+    policy: Policy, caller: tuple[int, int], inherits: bool, idmap: IdMap, owner: object
+) -> None:
+    assert outcome(policy.new_owner, caller, inherits, idmap) == owner
+
+
+def test_new_mode() -> None:
+    assert Policy().new_mode(FILE | 0o640) == FILE | 0o640
+    policy = Policy(create_with_perms=Perms("og=r:ogd+x"))
+    assert policy.new_mode(FILE | 0o600) == FILE | 0o644
+    assert policy.new_mode(DIRECTORY | 0o700) == DIRECTORY | 0o755
+
+
+def test_removing_and_renaming() -> None:
+    Policy().may_remove()
+    Policy(rename_deny=True).may_remove()
+    Policy(delete_deny=True).may_rename()
+    assert outcome(Policy(delete_deny=True).may_remove) == DENIED
+    assert outcome(Policy(rename_deny=True).may_rename) == DENIED
