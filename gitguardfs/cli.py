@@ -9,7 +9,7 @@ from itertools import groupby
 import click
 
 from gitguardfs import __version__
-from gitguardfs.arguments import Given, merge, note, parse_o
+from gitguardfs.arguments import Given, merge, note, parse_o, split_o
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.options import MountOptions, build
 from gitguardfs.table import MOUNT, OPTIONS, Option
@@ -121,11 +121,28 @@ def command(ctx: click.Context, source: str, mountpoint: str, o: tuple[str, ...]
     replaced, moved or planted, by any user. Run by root it serves all users; run by a user,
     that user only. It goes into the background when the mount answers.
     """  # fmt: skip
-    return _run(build(source, mountpoint, merge(parse_o(o), _given(ctx))))
+    return _run(_options(source, mountpoint, o, _given(ctx)))
 
 
 # In the order of the table, and before the options that every command has.
 command.params[2:2] = [_TableOption(option) for option in OPTIONS if not option.in_o_only]
+
+
+def _options(source: str, mountpoint: str, o: tuple[str, ...], given: Given) -> MountOptions:
+    try:
+        return build(source, mountpoint, merge(parse_o(o), given))
+    except UserError as error:
+        from gitguardfs.fuse import seal
+
+        # In fstab such a mistake shows at boot only, when nobody looks.
+        raise seal.fail_closed(source, _wants_seal(o, given), error) from None
+
+
+def _wants_seal(o: tuple[str, ...], given: Given) -> bool | None:
+    words = [word.replace("_", "-") for text in o for word in split_o(text)]
+    if given.get("seal") is False or "no-seal" in words or "noseal" in words:
+        return False
+    return True if given.get("seal") or "seal" in words else None
 
 
 def _run(options: MountOptions) -> int:

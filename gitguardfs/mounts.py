@@ -29,6 +29,14 @@ class Mount:
     """What tells this mount from all others (mnt_id)."""
 
     @property
+    def identity(self) -> tuple[int, str, str, str]:
+        """What stays as long as it is mounted, wherever it is moved to.
+
+        The number alone is given to another mount afterwards, the lowest free one first.
+        """
+        return self.number, self.device, self.fstype, self.source
+
+    @property
     def is_local(self) -> bool:
         """Whether writes go to memory rather than to a server."""
         return not _WAITING_TYPES.match(self.fstype)
@@ -70,6 +78,11 @@ def top_at(path: str) -> Mount | None:
     return next((m for m in reversed(listed()) if m.path == target), None)
 
 
+def current(mount: Mount) -> Mount | None:
+    """The same mount as it is by now, at another path if that was moved; None if it is gone."""
+    return next((m for m in listed() if m.identity == mount.identity), None)
+
+
 def of_device(device: int) -> Mount | None:
     """A mount of the file system with this st_dev; None where st_dev is a volume's (btrfs)."""
     number = f"{os.major(device)}:{os.minor(device)}"
@@ -95,7 +108,7 @@ def detach(mount: Mount) -> bool:
     except OSError:
         return False
     try:
-        if number_of(fd) != mount.number:
+        if number_of(fd) != mount.number or current(mount) is None:
             return False
         syscalls.umount(b"/proc/self/fd/%d" % fd, syscalls.MNT_DETACH)
     finally:

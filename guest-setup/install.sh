@@ -20,6 +20,8 @@ FROM_PYPI=('pyfuse3>=3.2' trio click)
 
 SYSTEM_PYTHON=/usr/bin/python3
 FSTAB=${FSTAB:-/etc/fstab}
+# A line of ours, by its type or in the old spelling of FUSE's; a # within a line is no comment.
+IN_FSTAB='^[[:space:]]*([^#[:space:]].*[[:space:]](fuse\.)?gitguardfs([[:space:]]|$)|gitguardfs#)'
 UNITS=${UNITS:-/etc/systemd/system}
 VENV=$PREFIX/venv
 PACKAGE=$PREFIX/lib/gitguardfs
@@ -214,7 +216,7 @@ install_all() {
 # What brings a guard back at boot. Without it the share would be mounted and nothing guard it.
 refuse_while_in_use() {
     local lines=() file
-    mapfile -t lines < <(grep -sE '^[^#]*[[:space:]](fuse\.)?gitguardfs[[:space:]]' -- "$FSTAB" || true)
+    mapfile -t lines < <(grep -sE "$IN_FSTAB" -- "$FSTAB" || true)
     for file in "$UNITS"/*.wants/gitguardfs@*.service; do
         [[ ! -L "$file" && ! -e "$file" ]] || lines+=("$file")
     done

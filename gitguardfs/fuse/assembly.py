@@ -46,7 +46,7 @@ def operations_of(tree: Tree, audit: AuditLog, options: MountOptions, is_local: 
 
 def tree_of(options: MountOptions, places: Places, root_fd: int, is_local: bool) -> Tree:
     """The tree that shows the directory behind ``root_fd``; UserError for a map that cannot be."""
-    source, mountpoint = os.fstat(root_fd), os.stat(places.mountpoint)
+    source, mountpoint = os.fstat(root_fd), os.fstat(places.mountpoint_fd)
     try:
         idmap = options.map.resolve(
             (source.st_uid, source.st_gid), (mountpoint.st_uid, mountpoint.st_gid)

@@ -56,6 +56,8 @@ def _run(options: MountOptions, notify_socket: str | None) -> int:
             return error.code
         except Exception:
             log.exception("ended by a bug; the mount point is left dead")
+            bug = UserError("ended by a bug", code=Exit.SYSTEM)
+            print(seal.fail_closed(places.source, options.seal, bug), file=sys.stderr)
             return Exit.SYSTEM
 
     if options.foreground or options.debug:
@@ -141,35 +143,35 @@ def _serve(
         # Closes the session without unmounting: a dead mount point, and the seal stays.
         pyfuse3.close(unmount=False)
         raise
-    in_place = ended_by is not None or _is_in_place(places)
-    _unmount(mounted)
+    trouble = "" if ended_by is not None else _trouble(mounted, places)
+    _unmount(mounted, by_itself=ended_by is None)
     tree.close()
     os.close(root_fd)
     os.close(places.mountpoint_fd)
-    if sealed is not None and (ended_by == session.HAND_OVER or not in_place):
+    if sealed is not None and (ended_by == session.HAND_OVER or trouble):
         sealed.leave()
     elif sealed is not None:
         sealed.lift()
     audit.close()
-    if not in_place:
-        log.error("the mount point %s was taken away from under the view", options.mountpoint)
+    if trouble:
+        log.error("%s: %s", options.mountpoint, trouble)
         return Exit.SYSTEM
     return Exit.OK
 
 
-def _is_in_place(places: preflight.Places) -> bool:
-    """Whether the mount point still is the directory that was mounted on.
+def _trouble(mounted: mounts.Mount | None, places: preflight.Places) -> str:
+    """What else than unmounting the view ended the session, if it was that.
 
-    To remove it, or to put another in its place, unmounts the view: in a mount namespace of
-    their own, where it is no mount point, users can do that to a directory of theirs.
+    To remove the mount point, or to put another directory in its place, unmounts the view: in a
+    mount namespace of their own, where it is no mount point, users can do that to a directory of
+    theirs.
     """
-    before = os.fstat(places.mountpoint_fd)
-    try:
-        now = os.stat(places.mountpoint)
-    except OSError:
-        return False
-    same = (now.st_dev, now.st_ino) == (before.st_dev, before.st_ino)
-    return same and before.st_nlink > 0
+    if mounted is not None and mounts.current(mounted) is not None:
+        return "the kernel ended the connection; a dead mount is left"
+    is_gone = directories.path_of(places.mountpoint_fd).endswith(" (deleted)")
+    if is_gone or os.fstat(places.mountpoint_fd).st_nlink == 0:
+        return "the mount point was taken away from under the view"
+    return ""
 
 
 def _open_below_seal(source: str) -> int:
@@ -212,12 +214,12 @@ def _init(
     return mounts.top_at(directories.path_of(places.mountpoint_fd)) if is_root else None
 
 
-def _unmount(mounted: mounts.Mount | None) -> None:
-    """Unmount, wherever the mount point has been moved to; nothing if that was done already."""
+def _unmount(mounted: mounts.Mount | None, by_itself: bool) -> None:
+    """Unmount, wherever the mount point has been moved to; not what ended ``by_itself``."""
     if mounted is None:
         pyfuse3.close(unmount=os.geteuid() != 0)
         return
-    now = next((m for m in mounts.listed() if m.number == mounted.number), None)
+    now = None if by_itself else mounts.current(mounted)
     if now is not None and not mounts.detach(now):
         log.error("%s leads elsewhere now; a dead mount is left", os.fsdecode(now.path))
     pyfuse3.close(unmount=False)

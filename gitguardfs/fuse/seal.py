@@ -108,7 +108,7 @@ def check_free(source: str) -> None:
             raise
         raise UserError(
             f"{source} is guarded already and sealed",
-            f"unmount that view, or stop process {_holder(lock)}",
+            f"unmount that view; where there is none any more: kill -USR2 {_holder(lock)}",
             Exit.MOUNT,
         ) from None
     finally:

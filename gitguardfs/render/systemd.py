@@ -49,7 +49,7 @@ Description=Guarded view %f
 Wants=modprobe@fuse.service
 After=modprobe@fuse.service
 # Nobody is logged in while the raw share is there and its seal is not; if this fails, they are.
-Before=systemd-user-sessions.service
+Before=systemd-user-sessions.service cron.service crond.service atd.service
 
 [Service]
 Type=notify
@@ -60,6 +60,8 @@ ${{GITGUARDFS_SOURCE}} ${{GITGUARDFS_MOUNTPOINT}}
 # After a crash the mount point stays dead, not open, until the next start has taken it over:
 # no ExecStopPost= that unmounts.
 Restart=on-failure
+# A restart on demand leaves the seal on for the next daemon.
+RestartKillSignal=SIGUSR2
 RestartSec=1
 # 1 is a mistake in the options: the next start would find it again.
 RestartPreventExitStatus=1

@@ -70,6 +70,12 @@ def _mounts_at(path: Path) -> list[list[str]]:
     return [line.split(" - ")[1].split()[:2] for line in lines if line.split()[4] == str(path)]
 
 
+def _numbers_at(path: Path) -> list[str]:
+    """The numbers of the mounts at ``path``."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line.split()[0] for line in lines if line.split()[4] == str(path)]
+
+
 def _ended(here: Path) -> None:
     until(lambda: not _daemons(here), "the daemon ends")
 
@@ -548,8 +554,9 @@ def test_a_restart_never_opens_the_raw_share_for_a_moment(here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [(["-o", "fsname=" + "x" * 5000], 32), (["--audit-log", "/no/where"], 2),
-     (["-o", "mountpoint=/else/where"], 32)],
-    ids=["mount", "audit log", "mount point"],
+     (["-o", "mountpoint=/else/where"], 32), (["-o", "git=denied"], 1),
+     (["-o", "map=nobody-of-that-name/1000"], 1), (["-o", "seal,what=1"], 1)],
+    ids=["mount", "audit log", "mount point", "value", "user", "option"],
 )  # fmt: skip
 def test_a_guard_that_does_not_start_seals_what_it_was_to_guard(
     here: Path, arguments: list[str], code: int
@@ -565,6 +572,44 @@ def test_a_guard_that_does_not_start_seals_what_it_was_to_guard(
     unmount(here / "view")
     _ended(here)
     assert (here / "source/file").read_text() == "text"
+
+
+def test_a_daemon_that_outlives_its_view_unmounts_nothing_else(here: Path) -> None:
+    """Somebody's namespace keeps the view alive; its number is another mount's by then."""
+    assert _run(here / "source", here / "view", "--seal").returncode == 0
+    (number,) = _numbers_at(here / "view")
+    keeper = subprocess.Popen(["unshare", "-m", "--propagation", "private", "sleep", "60"])
+    others = []
+    try:
+        until(lambda: Path(f"/proc/{keeper.pid}/comm").read_text() == "sleep\n", "it is there")
+        unmount(here / "view")
+        for index in range(50):
+            others.append(here / f"other{index}")
+            others[-1].mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "other", others[-1]], check=True)
+            if _numbers_at(others[-1]) == [number]:
+                break
+        assert _numbers_at(others[-1]) == [number]
+        assert _daemons(here)
+        keeper.kill()
+        keeper.wait()
+        _ended(here)
+        assert all(_numbers_at(other) for other in others)
+    finally:
+        keeper.kill()
+        keeper.wait()
+        for other in others:
+            unmount(other)
+    assert _mounts_at(here / "source") == []
+
+
+def test_a_view_that_was_moved_with_its_parent_ends_cleanly(here: Path) -> None:
+    (here / "home/view").mkdir(parents=True)
+    assert _run(here / "source", here / "home/view", "--seal").returncode == 0
+    (here / "home").rename(here / "house")
+    unmount(here / "house/view")
+    _ended(here)
+    assert _mounts_at(here / "source") == []
 
 
 def test_a_guard_that_does_not_start_leaves_open_what_was_not_to_be_sealed(here: Path) -> None:

@@ -259,13 +259,16 @@ def test_a_foreign_program_of_that_name_is_left_alone(guest: Guest) -> None:
     assert "would run" not in guest.plan(INSTALL, "--uninstall")
 
 
-@pytest.mark.parametrize("kept_by", ["fstab", "unit"])
+@pytest.mark.parametrize(
+    "kept_by",
+    ["/mnt/p /home/me/p fuse.gitguardfs map=1:2 0 0", "/mnt/c# /home/me/p fuse.gitguardfs",
+     "gitguardfs#/mnt/p /home/me/p fuse defaults 0 0", "  /mnt/p /home/me/p gitguardfs x", "unit"],
+)  # fmt: skip
 def test_what_guards_shares_at_boot_is_not_uninstalled(guest: Guest, kept_by: str) -> None:
     """The share would be mounted at the next boot all the same, and nothing guard it."""
     root = guest.local.parent
-    if kept_by == "fstab":
-        line = "/mnt/p /home/me/p fuse.gitguardfs map=1:2 0 0"
-        (root / "fstab").write_text(f"# /a /b fuse.gitguardfs x 0 0\n{line}\n")
+    if kept_by != "unit":
+        (root / "fstab").write_text(f"# /a /b fuse.gitguardfs x 0 0\n{kept_by}\n")
     else:
         wants = root / "units/multi-user.target.wants"
         wants.mkdir(parents=True)
