@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from stat import S_IFREG, S_ISDIR
+from stat import S_IFDIR, S_IFLNK, S_IFREG, S_ISDIR
 
 from gitguardfs.core import syscalls
 from gitguardfs.core.descriptors import OPEN_NODE, DescriptorCache
@@ -93,6 +93,11 @@ class Backing:
     def names(self, fd: int) -> list[bytes]:
         """The names in a directory, without ``.`` and ``..``."""
         return self._descriptors.with_room(lambda: os.listdir(_HERE % fd))
+
+    def typed_names(self, fd: int) -> dict[bytes, tuple[int, int]]:
+        """The same with inode numbers and types (S_IFMT); of all but files and symlinks S_IFDIR."""
+        with self._descriptors.with_room(lambda: os.scandir(_HERE % fd)) as entries:
+            return {entry.name: (_type_of(entry), entry.inode()) for entry in entries}
 
     def readlink(self, fd: int) -> bytes:
         """The text of a symlink."""
@@ -215,6 +220,12 @@ class Backing:
     def removexattr(self, fd: int, name: bytes) -> None:
         """Remove an extended attribute."""
         os.removexattr(_HERE % fd, name)
+
+
+def _type_of(entry: os.DirEntry[bytes]) -> int:
+    if entry.is_file(follow_symlinks=False):
+        return S_IFREG
+    return S_IFLNK if entry.is_symlink() else S_IFDIR
 
 
 # Reading and writing open files: descriptors and bytes only, safe on any thread.

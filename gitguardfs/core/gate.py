@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
 from functools import partial
 from stat import S_ISDIR
 from typing import NamedTuple
@@ -42,8 +41,7 @@ class Place(NamedTuple):
     name: bytes
 
 
-@dataclass(frozen=True)
-class Judged:
+class Judged(NamedTuple):
     """What an entry of the source is, and to whom it is open."""
 
     st: os.stat_result

@@ -44,13 +44,15 @@ class FileHandle:
 class DirectoryHandle:
     """An open directory; the names are a snapshot taken when reading starts."""
 
-    __slots__ = ("names", "node", "viewer")
+    __slots__ = ("names", "node", "types", "viewer")
 
     def __init__(self, node: Node, viewer: int) -> None:
         self.node = node
         self.viewer = viewer
         """The user who opened it; requests to read it do not say who asks."""
         self.names: list[bytes] | None = None
+        self.types: dict[bytes, tuple[int, int]] = {}
+        """Type and inode number by name, where the snapshot was taken with them."""
 
 
 class HandleTable:
@@ -103,8 +105,9 @@ class HandleTable:
         del self._files[number]
         handle.node.open_fds = tuple(fd for fd in handle.node.open_fds if fd != handle.fd)
         for fd in (handle.fd, handle.positional_fd):
-            with suppress(OSError):  # the descriptor is gone whatever close(2) says
-                os.close(fd)
+            if fd >= 0:
+                with suppress(OSError):  # the descriptor is gone whatever close(2) says
+                    os.close(fd)
 
     def keep_names(self, handle: DirectoryHandle, names: list[bytes]) -> None:
         """Keep a snapshot; where there are too many, those taken first are let go.
@@ -120,6 +123,7 @@ class HandleTable:
 
     def _drop_names(self, handle: DirectoryHandle) -> None:
         handle.names = None
+        handle.types = {}
         self._names -= self._read.pop(handle, 0)
 
     def release_directory(self, number: int) -> None:

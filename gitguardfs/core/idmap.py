@@ -97,13 +97,13 @@ class IdMap:
 
     def guest_uid(self, uid: ShareUid) -> GuestUid:
         """The user that the guest sees for a share's user; OSError(EOVERFLOW) by an offset."""
-        rules = self._uids
-        return GuestUid(rules.shifted(uid) if rules.offset else rules.out.get(uid, uid))
+        rules = self._uids  # on the path of every request, where a call of NewType shows
+        return rules.shifted(uid) if rules.offset else rules.out.get(uid, uid)  # type: ignore[return-value]
 
     def guest_gid(self, gid: ShareGid) -> GuestGid:
         """The group that the guest sees for a share's group; OSError(EOVERFLOW) by an offset."""
         rules = self._gids
-        return GuestGid(rules.shifted(gid) if rules.offset else rules.out.get(gid, gid))
+        return rules.shifted(gid) if rules.offset else rules.out.get(gid, gid)  # type: ignore[return-value]
 
     def share_uid(self, uid: GuestUid) -> ShareUid:
         """The share's user that is shown as ``uid``; OSError(EOVERFLOW) if there is none."""

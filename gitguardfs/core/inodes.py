@@ -16,7 +16,7 @@ import errno
 import os
 from collections.abc import Iterator
 from itertools import count
-from stat import S_IFDIR, S_IFMT, S_ISDIR
+from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 
 from gitguardfs.core.guard import Verdict
 
@@ -35,6 +35,9 @@ def stale() -> OSError:
     return OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
 
+_KINDS = {kind: kind for kind in (S_IFREG, S_IFDIR, S_IFLNK)}
+
+
 class Branch:
     """A directory and what lies below it, shown in the place of a symlink."""
 
@@ -50,15 +53,16 @@ class Node:
     """One object of the source, in one of its views."""
 
     __slots__ = (
-        "birth", "branch", "detached", "dev", "fd", "held", "id", "ino", "kind", "lookups",
-        "name", "open_fds", "parent", "rule", "size", "told", "verdict", "view",
+        "birth", "branch", "detached", "dev", "fd", "id", "ino", "kind", "lookups", "name",
+        "open_fds", "parent", "rule", "size", "told", "verdict", "view",
     )  # fmt: skip
 
     def __init__(self, node_id: int, st: os.stat_result, verdict: Verdict, rule: str) -> None:
         self.id = node_id
         self.dev = st.st_dev
         self.ino = st.st_ino
-        self.kind = S_IFMT(st.st_mode)
+        kind = S_IFMT(st.st_mode)
+        self.kind = _KINDS.get(kind, kind)  # one int object for all of them
         self.verdict = verdict
         self.rule = rule
         self.birth = 0
@@ -78,8 +82,6 @@ class Node:
         self.view = ORDINARY
         self.branch: Branch | None = None
         """Where it was found, if it is a directory behind a symlink."""
-        self.held = False
-        """To be known even when the kernel has forgotten it: a symlink leads through it."""
         self.detached = False
         """No longer what its (device, inode) means: unlinked, replaced or now guarded."""
 
@@ -228,7 +230,7 @@ class InodeTable:
         if node is None or node is self.root:
             return None
         node.lookups -= times
-        if node.lookups > 0 or node.held:
+        if node.lookups > 0:
             return None
         self.drop(node)
         return node

@@ -78,6 +78,8 @@ class Links:
         self._inodes = inodes
         self._backing = backing
         self._see = see
+        self._held: set[Node] = set()
+        """The directories on the ways, which count one lookup more than the kernel's."""
         self._branches: dict[tuple[int, int, int], Branch] = {}
         self._views = count(GUARDED + 1)
 
@@ -165,7 +167,9 @@ class Links:
         node = self._see(step, st)
         if node is None:
             raise Refused("hidden", partial(self._gate.path, step.parent, step.name))
-        node.held = True
+        if node not in self._held:
+            node.lookups += 1
+            self._held.add(node)
         return node
 
     def _as_target(self, way: list[Node], branch: Branch) -> Target:

@@ -67,6 +67,8 @@ class State:
         self._links: Links | None = None
         if links is not None:
             self._links = Links(links, source, self._gate, self.inodes, self._backing, self._see)
+        self.lists_names = not (guard.hides or links is not None or opens_devices)
+        """Whether names and types of the source can be told without a look at each object."""
         self._content_kinds = (S_IFREG, S_IFBLK) if opens_devices else (S_IFREG,)
 
     def _look_at(
@@ -113,7 +115,7 @@ class State:
 
     def _drop_unknown(self, node: Node) -> None:
         """Let go of a node that the kernel was not told of."""
-        if node.lookups == 0 and not node.held:
+        if node.lookups == 0:
             self.inodes.drop(node)
             self._descriptors.close(node)
 

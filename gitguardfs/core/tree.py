@@ -16,10 +16,11 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from stat import S_IFREG, S_IMODE
+from stat import S_IFDIR, S_IFREG, S_IMODE
+from typing import NamedTuple
 
 from gitguardfs.core.files import Files
-from gitguardfs.core.gate import Place
+from gitguardfs.core.gate import Identity, Place
 from gitguardfs.core.guard import Verdict
 from gitguardfs.core.handles import DirectoryHandle
 from gitguardfs.core.idmap import GuestGid, GuestUid
@@ -30,6 +31,20 @@ from gitguardfs.core.view import Attributes
 
 JUST_NOW_NS = 100_000_000
 """How long a setattr may be under way on a slow machine."""
+
+
+class Entry(NamedTuple):
+    """One entry of a listing."""
+
+    name: bytes
+    position: int
+    """Where to go on after it."""
+    attributes: Attributes | None = None
+    """None if only type and inode number are told, as of ``.`` and ``..``."""
+    node: Node | None = None
+    """None where there are no attributes."""
+    kind: int = 0
+    inode: int = 0
 
 
 @dataclass(frozen=True)
@@ -181,30 +196,34 @@ class Tree(Files):
         return self._backing.open_directory(self._descriptors.of(node))
 
     def read_directory(
-        self, number: int, position: int
-    ) -> Iterator[tuple[bytes, Attributes, int, Node | None]]:
-        """Entries from ``position`` on: name, attributes, next position, and the node.
+        self, number: int, position: int, names_only: bool = False
+    ) -> Iterator[Entry]:
+        """Entries from ``position`` on.
 
-        The node is None for ``.`` and ``..``. For others the caller counts a lookup when it
-        has told the kernel, and calls ``untold`` when it has not.
+        With ``names_only``, for which ``lists_names`` has to hold, files and symlinks come
+        without attributes. For each entry with a node the caller counts a lookup when it has
+        told the kernel, and calls ``untold`` when it has not.
         """
         handle = self.handles.directory(number)
         if handle.node.verdict is not Verdict.ALLOW:
             self._gate.node(handle.node.id)
         dir_fd = self._descriptors.of(handle.node)
         if handle.names is None or position == 0:
-            names = [b".", b"..", *self._backing.names(dir_fd)]
-            self.handles.keep_names(handle, names)
+            names = self._take_snapshot(handle, dir_fd, names_only)
         else:
             names = handle.names
-        dotgit = self._gate.dotgit(dir_fd)
+        types = handle.types if names_only else {}
+        dotgit: Identity | bool = True
         for index in range(position, len(names)):
             name = names[index]
-            if index < 2:
-                yield name, self._dots(handle, name), index + 1, None
+            kind, inode = _dots(handle.node, name) if index < 2 else types.get(name, (S_IFDIR, 0))
+            if kind != S_IFDIR or index < 2:
+                yield Entry(name, index + 1, kind=kind, inode=inode)
                 continue
             try:
                 dir_fd = self._descriptors.of(handle.node)
+                if dotgit is True:
+                    dotgit = self._gate.dotgit(dir_fd)
                 st = self._backing.stat_at(dir_fd, name)
                 node, st = self._look_at(Place(handle.node, dir_fd, name), st, dotgit)
                 if node is None:
@@ -212,16 +231,14 @@ class Tree(Files):
                 shown = self._view.present(node, st, handle.viewer)
             except OSError:
                 continue  # gone since the snapshot, or not to be shown as anything
-            yield name, shown, index + 1, node
+            yield Entry(name, index + 1, shown, node)
 
-    def _dots(self, handle: DirectoryHandle, name: bytes) -> Attributes:
-        node = handle.node
-        st = self._backing.stat(self._descriptors.of(node))
-        attributes = self._view.present(node, st, handle.viewer)
-        if name == b".." and node.parent is not None:
-            above = node.parent
-            return attributes._replace(ino=above.ino if above.id == ROOT_ID else above.id)
-        return attributes
+    def _take_snapshot(self, handle: DirectoryHandle, dir_fd: int, typed: bool) -> list[bytes]:
+        types = self._backing.typed_names(dir_fd) if typed else {}
+        names = [b".", b"..", *(types or self._backing.names(dir_fd))]
+        self.handles.keep_names(handle, names)
+        handle.types = types
+        return names
 
     def untold(self, node: Node) -> None:
         """The kernel was not told what ``read_directory`` gave of this node."""
@@ -268,3 +285,10 @@ class Tree(Files):
         if self._policy.xattr is XattrPolicy.NONE or not name.startswith(b"user."):
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         return self._descriptors.of(node)
+
+
+def _dots(node: Node, name: bytes) -> tuple[int, int]:
+    """Type and inode number of ``.`` or ``..`` in a directory; the mount's root is its own."""
+    if name == b".." and node.parent is not None:
+        node = node.parent
+    return S_IFDIR, node.ino if node.id == ROOT_ID else node.id

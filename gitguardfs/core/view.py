@@ -8,7 +8,7 @@ from stat import S_IFDIR, S_IFMT, S_IFREG
 from typing import NamedTuple
 
 from gitguardfs.core.guard import Verdict
-from gitguardfs.core.idmap import IdMap, ShareGid, ShareUid
+from gitguardfs.core.idmap import IdMap
 from gitguardfs.core.inodes import ROOT_ID, Node
 
 SET_ID_BITS = 0o6000
@@ -73,8 +73,8 @@ class View:
             st.st_ino if node.id == ROOT_ID else node.id,
             mode,
             st.st_nlink,
-            self.idmap.guest_uid(ShareUid(st.st_uid)),
-            self.idmap.guest_gid(ShareGid(st.st_gid)),
+            self.idmap.guest_uid(st.st_uid),  # type: ignore[arg-type]
+            self.idmap.guest_gid(st.st_gid),  # type: ignore[arg-type]
             st.st_rdev,
             st.st_size,
             st.st_blocks,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import wraps
+from stat import S_ISDIR
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyfuse3
@@ -30,6 +31,7 @@ from gitguardfs.core.handles import FileHandle
 from gitguardfs.core.state import Caller
 from gitguardfs.core.tree import Changes, Tree
 from gitguardfs.core.view import Attributes
+from gitguardfs.fuse.listing import Appetite, NameEntry
 from gitguardfs.fuse.requests import Requests
 
 log = logging.getLogger(__name__)
@@ -120,6 +122,11 @@ class Operations(pyfuse3.Operations):
         self._is_local = is_local
         self._invalidate = invalidate
         self.requests = Requests()
+        self._appetite = Appetite()
+        self._name_entry = NameEntry()
+        self._lists_names = tree.lists_names and self._name_entry.works
+        self._listing: dict[int, int] = {}
+        """By the handle of an open directory, the process that opened it."""
         self._absent = EntryAttributes()
         self._absent.st_ino = 0
         self._absent.entry_timeout = cache_timeout
@@ -159,6 +166,8 @@ class Operations(pyfuse3.Operations):
             if not self._timeout:
                 raise FUSEError(errno.ENOENT)
             return self._absent
+        if not S_ISDIR(found.mode):
+            self._appetite.note_look(ctx.pid)
         return self._entry(found)
 
     @handler(Guarded.NOTHING)
@@ -323,12 +332,19 @@ class Operations(pyfuse3.Operations):
 
     @handler(Guarded.NODE)
     async def opendir(self, inode: int, ctx: RequestContext) -> int:
-        return self._tree.opendir(inode, ctx.uid)
+        handle = self._tree.opendir(inode, ctx.uid)
+        if self._lists_names:
+            self._listing[handle] = ctx.pid
+        return handle
 
     @handler(Guarded.NODE)
     async def readdir(self, fh: int, start_id: int, token: ReaddirToken) -> None:
-        for name, attributes, position, node in self._tree.read_directory(fh, start_id):
-            told = pyfuse3.readdir_reply(token, name, self._entry(attributes), position)
+        pid = self._listing.get(fh)
+        names_only = pid is not None and self._appetite.is_for_names(pid)
+        for entry in self._tree.read_directory(fh, start_id, names_only):
+            attributes, node = entry.attributes, entry.node
+            reply = self._name_entry.of(entry) if attributes is None else self._entry(attributes)
+            told = pyfuse3.readdir_reply(token, entry.name, reply, entry.position)
             if node is not None and told:
                 node.lookups += 1
             elif node is not None:
@@ -346,6 +362,7 @@ class Operations(pyfuse3.Operations):
 
     @handler(Guarded.HANDLE)
     async def releasedir(self, fh: int) -> None:
+        self._listing.pop(fh, None)
         self._tree.releasedir(fh)
 
     # Extended attributes

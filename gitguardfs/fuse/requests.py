@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import pyfuse3
 import trio
 
+from gitguardfs.fuse.turns import save_turns
+
 WORKERS = 32
 """Threads for calls that wait. More would not make a disk faster."""
 
@@ -37,6 +39,7 @@ class Requests:
         if not hasattr(pyfuse3, "_session_loop"):  # private; in every release so far
             await pyfuse3.main()
             return
+        save_turns(lambda: self._waiting == 0)
         async with trio.open_nursery() as self._nursery:
             self._start_loop(self._nursery)
 

@@ -50,7 +50,7 @@ async def test_create_and_every_entry_of_a_listing_are_presented(world: World) -
     token = Token()
     await world.ops.readdir(handle, 0, token)
     assert [name for name, _, _ in token.entries][:2] == [b".", b".."]
-    assert [values(entry) for _, entry, _ in token.entries] == world.view.presented
+    assert [values(entry) for _, entry, _ in token.entries[2:]] == world.view.presented
     assert [position for _, _, position in token.entries] == [1, 2, 3, 4, 5]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 from collections.abc import Awaitable, Iterator
@@ -74,7 +75,7 @@ def readdir_reply(token: Token, name: bytes, attr: EntryAttributes, next_id: int
     """What stands in for pyfuse3.readdir_reply."""
     if len(token.entries) >= token.room:
         return False
-    token.entries.append((name, attr, next_id))
+    token.entries.append((name, copy.copy(attr), next_id))
     return True
 
 
@@ -105,6 +106,7 @@ class World:
         policy: Policy | None = None,
         links: LinkPolicy | None = None,
         disguise: Any = None,
+        lists_names: bool = False,
     ) -> None:
         self.source = source
         self.root_fd = os.open(source, os.O_PATH | os.O_DIRECTORY)
@@ -121,6 +123,7 @@ class World:
             self.tree, self.audit, cache_timeout=cache_timeout, is_local=True,
             invalidate=self.invalidated.append,
         )  # fmt: skip
+        self.ops._lists_names = lists_names
         self.ctx = Context()
 
     def close(self) -> None:

@@ -1,0 +1,118 @@
+"""Listings of names only: for whom, and what is in them."""
+
+from __future__ import annotations
+
+import os
+from stat import S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG
+
+import pytest
+from pyfuse3 import EntryAttributes
+
+from gitguardfs.core.guard import GitPolicy, Rules
+from gitguardfs.core.inodes import ROOT_ID
+from gitguardfs.core.links import LinkPolicy
+from gitguardfs.fuse import listing
+from gitguardfs.fuse.listing import ENOUGH, REMEMBERED, Appetite, NameEntry
+from tests.adapter.conftest import MakeWorld
+from tests.adapter.world import Context, Token, World
+
+FINDER, LISTER = Context(pid=100), Context(pid=200)
+
+
+@pytest.fixture
+def world(make_world: MakeWorld) -> World:
+    world = make_world(lists_names=True)
+    fill(world)
+    return world
+
+
+def fill(world: World) -> None:
+    for name in ("one", "two", "three", ".git", "git~1"):
+        (world.source / name).touch()
+    (world.source / "dir").mkdir()
+    (world.source / ".GIT").mkdir()
+    (world.source / "link").symlink_to("one")
+    os.mkfifo(world.source / "fifo")
+
+
+async def read(world: World, ctx: Context) -> dict[bytes, EntryAttributes]:
+    handle = await world.ops.opendir(ROOT_ID, ctx)
+    token = Token()
+    await world.ops.readdir(handle, 0, token)
+    await world.ops.releasedir(handle)
+    return {name: entry for name, entry, _ in token.entries}
+
+
+async def test_files_and_symlinks_come_without_a_node_and_directories_with_one(
+    world: World,
+) -> None:
+    world.view.presented.clear()
+    found = await read(world, FINDER)
+    assert set(found) == {b".", b"..", *map(os.fsencode, os.listdir(world.source))}
+    for name, kind in ((b"one", S_IFREG), (b".git", S_IFREG), (b"link", S_IFLNK), (b".", S_IFDIR)):
+        assert (found[name].st_ino, found[name].st_mode) == (0, kind), name
+    assert found[b"dir"].st_ino == os.stat(world.source / "dir").st_ino
+    assert found[b".GIT"].st_mode == S_IFDIR
+    assert found[b"fifo"].st_mode == S_IFIFO | 0o644
+    assert len(world.view.presented) == 3
+    assert {node.name for node in world.tree.inodes} == {b"", b"dir", b".GIT", b"fifo"}
+
+
+async def test_who_looks_at_what_is_listed_gets_attributes_from_then_on(world: World) -> None:
+    await read(world, LISTER)
+    await read(world, FINDER)
+    await world.ops.lookup(ROOT_ID, b"dir", LISTER)
+    for name in (b"one", b"two")[:ENOUGH]:
+        assert (await read(world, LISTER))[b"one"].st_ino == 0
+        await world.ops.lookup(ROOT_ID, name, LISTER)
+    assert (await read(world, LISTER))[b"one"].st_ino == os.stat(world.source / "one").st_ino
+    assert (await read(world, FINDER))[b"one"].st_ino == 0
+
+
+async def test_attributes_can_begin_within_a_directory(world: World) -> None:
+    handle = await world.ops.opendir(ROOT_ID, LISTER)
+    token = Token(room=4)
+    await world.ops.readdir(handle, 0, token)
+    for name in (b"one", b"two"):
+        await world.ops.lookup(ROOT_ID, name, LISTER)
+    rest = Token()
+    await world.ops.readdir(handle, token.entries[-1][2], rest)
+    await world.ops.releasedir(handle)
+    assert all(entry.st_ino for _, entry, _ in rest.entries)
+    names = [name for name, _, _ in (*token.entries, *rest.entries)]
+    assert sorted(names) == sorted({b".", b"..", *map(os.fsencode, os.listdir(world.source))})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rules": Rules(git=GitPolicy.HIDE)}, {"rules": Rules(hide=("x",))},
+        {"links": LinkPolicy()},
+    ],
+)  # fmt: skip
+async def test_what_each_entry_has_to_be_looked_at_for(
+    make_world: MakeWorld, options: dict[str, object]
+) -> None:
+    assert not make_world(**options).tree.lists_names
+
+
+def test_the_number_of_a_node_lies_where_it_is_taken_to_lie() -> None:
+    assert NameEntry().works
+
+
+def test_elsewhere_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_FIELDS", listing._FIELDS + 8)
+    assert not NameEntry().works
+
+
+def test_processes_are_forgotten() -> None:
+    appetite = Appetite()
+    appetite.is_for_names(1)
+    for _ in range(ENOUGH):
+        appetite.note_look(1)
+    assert not appetite.is_for_names(1)
+    for pid in range(2, 2 + REMEMBERED):
+        appetite.is_for_names(pid)
+    assert appetite.is_for_names(1)
+    appetite.note_look(10**6)
+    assert appetite.is_for_names(10**6)
