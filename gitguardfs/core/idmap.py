@@ -113,6 +113,11 @@ class IdMap:
         """The share's group that is shown as ``gid``; OSError(EOVERFLOW) if there is none."""
         return ShareGid(self._gids.to_share(gid))
 
+    @property
+    def shows_all(self) -> bool:
+        """Whether every id of the share is shown as one: an offset can leave the range."""
+        return not (self._uids.offset or self._gids.offset)
+
     def can_store_uid(self, uid: GuestUid) -> bool:
         """Whether the offset leaves anything of the guest's user."""
         return uid >= self._uids.offset

@@ -67,7 +67,8 @@ class State:
         self._links: Links | None = None
         if links is not None:
             self._links = Links(links, source, self._gate, self.inodes, self._backing, self._see)
-        self.lists_names = not (guard.hides or links is not None or opens_devices)
+        shows_all = not guard.hides and view.idmap.shows_all
+        self.lists_names = shows_all and links is None and not opens_devices
         """Whether names and types of the source can be told without a look at each object."""
         self._content_kinds = (S_IFREG, S_IFBLK) if opens_devices else (S_IFREG,)
 

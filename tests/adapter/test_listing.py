@@ -9,6 +9,7 @@ import pytest
 from pyfuse3 import EntryAttributes
 
 from gitguardfs.core.guard import GitPolicy, Rules
+from gitguardfs.core.idmap import IdMap
 from gitguardfs.core.inodes import ROOT_ID
 from gitguardfs.core.links import LinkPolicy
 from gitguardfs.fuse import listing
@@ -87,7 +88,7 @@ async def test_attributes_can_begin_within_a_directory(world: World) -> None:
     "options",
     [
         {"rules": Rules(git=GitPolicy.HIDE)}, {"rules": Rules(hide=("x",))},
-        {"links": LinkPolicy()},
+        {"links": LinkPolicy()}, {"idmap": IdMap(gid_offset=1)},
     ],
 )  # fmt: skip
 async def test_what_each_entry_has_to_be_looked_at_for(
