@@ -108,14 +108,14 @@ def check_free(source: str) -> None:
             raise
         raise UserError(
             f"{source} is guarded already and sealed",
-            f"unmount that view; where there is none any more: kill -USR2 {_holder(lock)}",
+            f"unmount that view; where there is none any more: kill -USR2 {holder(lock)}",
             Exit.MOUNT,
         ) from None
     finally:
         os.close(lock)
 
 
-def _holder(lock: int) -> str:
+def holder(lock: int) -> str:
     """The process that has locked what ``lock`` is open on (proc(5), /proc/locks)."""
     st = os.fstat(lock)
     where = f"{os.major(st.st_dev):02x}:{os.minor(st.st_dev):02x}:{st.st_ino}"

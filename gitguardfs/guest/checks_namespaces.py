@@ -1,8 +1,8 @@
 """Is the raw share open in a mount namespace that the user has kept from before the seal?
 
-A seal covers the share where it is mounted, and where that propagates; a namespace that was made
-before and is cut off (``unshare -m`` makes it private) goes on showing what it showed. Which
-processes are in one only root may see.
+A seal covers the share where it is mounted, and where that propagates. A namespace that was made
+before and is cut off (``unshare -m`` makes it private) goes on showing what it showed; in one that
+is not, its root may be able to unmount the seal. Which processes are in one only root may see.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from gitguardfs.guest import checks_ways, probes, probes_share
-from gitguardfs.guest.checks import Case, Result, Seen, finding, ok, parse_table
+from gitguardfs.guest import checks_ways, probes, probes_namespaces
+from gitguardfs.guest.checks import Case, Result, finding, ok, parse_table
 from gitguardfs.guest.probes import Lost, Unprepared, User
+from gitguardfs.guest.probes_namespaces import NS_GET_USERNS
 
-NS_GET_USERNS, NS_GET_OWNER_UID = 0xB701, 0xB704
-"""ioctl(2) on a namespace: the user namespace that owns it, and who has made that (ioctl_ns(2))."""
+NS_GET_OWNER_UID = 0xB704
+"""ioctl(2) on a user namespace: who has made it (ioctl_ns(2))."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +51,15 @@ def check(case: Case, user: User, raw: Iterable[str], guards: tuple[int, ...]) -
             unsure.append(process.label)
             continue
         try:
-            table = _table_of(process)
-            places = {
-                place for path in paths for place in checks_ways.shown_in(table, case.table, path)
-            }
-            ways += [
-                f"{process.label} sees {place}"
-                for place in sorted(places)
-                if _is_open(user, process, place, guards)
-            ]
+            seen = _shown(case, user, process, paths, guards)
+            ways += [f"{process.label} sees {place}" for place in seen]
+            arguments = (process.path, user, case.table, paths, guards)
+            for place in probes.apart(probes_namespaces.peel, *arguments):
+                if place not in seen:
+                    ways.append(f"{process.label} can take off what covers {place}")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        except (OSError, Unprepared):
+        except (OSError, Unprepared, Lost):
             unsure.append(process.label)
     if ways:
         hint = "end it, and what else the user has running: log it out, or start the guest again"
@@ -133,19 +131,20 @@ def _maker_of(namespace: int) -> int | None:
     return int.from_bytes(answer, sys.byteorder)
 
 
-def _table_of(process: Process) -> tuple[Seen, ...]:
+def _shown(
+    case: Case, user: User, process: Process, paths: list[str], guards: tuple[int, ...]
+) -> list[str]:
+    """Where the user gets to a raw path in the namespace, as it is."""
     with open(f"{process.path}/mountinfo", "rb") as file:
-        return parse_table(file.read())
+        table = parse_table(file.read())
+    places = {place for path in paths for place in checks_ways.shown_in(table, case.table, path)}
+    return [place for place in sorted(places) if _is_open(user, process, place, guards)]
 
 
 def _is_open(user: User, process: Process, place: str, guards: tuple[int, ...]) -> bool:
     """Whether the user gets to ``place`` in the namespace; Unprepared if that cannot be tried."""
-    for _, way in probes_share.PLAIN:
-        try:
-            probes.apart(partial(way, place, guards), user=user, root=f"{process.path}/root")
-        except Lost:
-            return True  # it waits for a server that it got through to
-        except OSError:
-            continue
-        return True
-    return False
+    call = partial(probes_namespaces.is_open, place, guards)
+    try:
+        return bool(probes.apart(call, user=user, root=f"{process.path}/root"))
+    except Lost:
+        return True  # it waits for a server that it got through to

@@ -12,12 +12,13 @@ from gitguardfs.guest.checks_mount import find_daemons, sources_of
 
 def shown_at(root: str, path: str, wanted: str) -> str | None:
     """Where ``root``, shown at ``path``, shows ``wanted`` or something in it; None if nowhere."""
-    if _inside(wanted, root):
+    if is_inside(wanted, root):
         return os.path.normpath(os.path.join(path, os.path.relpath(wanted, root)))
-    return path if _inside(root, wanted) else None
+    return path if is_inside(root, wanted) else None
 
 
-def _inside(path: str, directory: str) -> bool:
+def is_inside(path: str, directory: str) -> bool:
+    """Whether ``path`` is ``directory``, or lies in it."""
     return os.path.commonpath([path, directory]) == directory
 
 
@@ -28,18 +29,26 @@ def by_device(table: tuple[Seen, ...], source: str) -> set[str]:
 
 def shown_in(other: tuple[Seen, ...], table: tuple[Seen, ...], source: str) -> set[str]:
     """Where the mounts of ``other`` show ``source`` of ``table``; not what another one covers."""
+    found = parts_in(other, table, source)
+    return {path for seen, path in found if holding(other, path) is seen}
+
+
+def parts_in(
+    other: tuple[Seen, ...], table: tuple[Seen, ...], source: str
+) -> list[tuple[Seen, str]]:
+    """The mounts of ``other`` that have ``source`` of ``table``, and where, covered or not."""
     unsealed = tuple(seen for seen in table if seen.mount.source != seal.NAME)
     own = holding(unsealed, source)
     wanted = shown_at(own.path, own.root, source) if own is not None else None
     if own is None or wanted is None:
-        return set()
-    found = set()
+        return []
+    found = []
     for seen in other:
         if seen.mount.device != own.mount.device:
             continue
         path = shown_at(seen.root, seen.path, wanted)
-        if path is not None and holding(other, path) is seen:
-            found.add(path)
+        if path is not None:
+            found.append((seen, path))
     return found
 
 

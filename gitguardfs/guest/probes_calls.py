@@ -70,6 +70,11 @@ def make_dumpable() -> None:
     _call("prctl", _PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
+def enter_namespace(namespace: int) -> None:
+    """Go into the namespace behind a descriptor (setns(2))."""
+    _call("setns", namespace, 0)
+
+
 def become_fake_root() -> None:
     """Enter new user and mount namespaces as their root: ``unshare -Urm``."""
     uid, gid = os.getuid(), os.getgid()

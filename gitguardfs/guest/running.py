@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -65,10 +65,59 @@ def daemon_of(guard: Mount) -> Daemon | None:
     """The daemon of a guard; None if it is not found.
 
     Only a process that root itself started is looked at: others may call themselves what they
-    like.
+    like. Before Linux 6.17 the kernel does not tell whose device one has open: then it is the
+    last one to be started of those that were given the guard's source and path. An earlier one
+    may still be there, as long as somebody has a copy of its view.
     """
     minor = int(guard.device.partition(":")[2])
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
+    likely: list[tuple[int, Daemon]] = []
+    for process in _processes():
+        if minor in process.devices:
+            return process.daemon
+        if process.devices == {None} and _was_given(process, guard):
+            likely.append((process.start, process.daemon))
+    return max(likely, key=lambda found: found[0])[1] if likely else None
+
+
+def is_daemon(pid: str) -> bool:
+    """Whether a process is a gitguardfs of root's."""
+    return any(process.is_named for process in _processes([pid]))
+
+
+def serves_nothing(pid: str) -> bool:
+    """Whether a process is a gitguardfs of root's none of whose views is mounted any more.
+
+    Others may still have copies of one, in mount namespaces of their own.
+    """
+    process = next(iter(_processes([pid])), None)
+    if process is None or not process.is_named:
+        return False
+    listed = mounts.listed()
+    if process.devices != {None}:
+        served = {f"0:{minor}" for minor in process.devices}
+        return not any(mount.device in served for mount in listed)
+    return bool(process.places) and not any(
+        mount.fstype == mounts.FSTYPE
+        and (os.fsdecode(mount.path) in process.places[1:] or mount.source in process.places[:1])
+        for mount in listed
+    )
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A process of root's that has a FUSE device open."""
+
+    daemon: Daemon
+    devices: frozenset[int | None]
+    places: tuple[str, ...]
+    """SOURCE and MOUNTPOINT, as they were given; none if its command line cannot be read."""
+    is_named: bool
+    """Whether it is gitguardfs, by its command line."""
+    start: int
+
+
+def _processes(pids: Sequence[str] | None = None) -> Iterator[_Process]:
+    for pid in filter(str.isdecimal, os.listdir("/proc")) if pids is None else pids:
         with suppress(OSError, ValueError):
             devices = _devices(pid)
             if not devices or not _is_roots(pid):
@@ -76,12 +125,21 @@ def daemon_of(guard: Mount) -> Daemon | None:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 words = [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
             places, options = read_arguments(_arguments(words)) or ((), None)
-            if minor in devices or (
-                # Before Linux 6.17 the kernel does not tell whose device it is.
-                devices == {None} and os.fsdecode(guard.path) in places[1:]
-            ):
-                return Daemon(int(pid), options)
-    return None
+            daemon = Daemon(int(pid), options)
+            yield _Process(daemon, frozenset(devices), places, _is_named(words), _start_of(pid))
+
+
+def _was_given(process: _Process, guard: Mount) -> bool:
+    """Whether it was started for this guard, by its arguments."""
+    if os.fsdecode(guard.path) not in process.places[1:]:
+        return False
+    source = process.places[0]
+    names = [f"fsname={guard.source}"] if guard.source != mounts.SUBTYPE else []
+    return (
+        guard.source in (source, os.path.realpath(source), mounts.SUBTYPE)
+        or any(name in (process.daemon.options or ()) for name in names)
+        or not os.path.isabs(source)  # from where is not known any more
+    )
 
 
 def options_of(guard: Mount) -> tuple[str, ...] | None:
@@ -109,6 +167,22 @@ def _is_roots(pid: str) -> bool:
     """Whether its real user is root: that of a set-user-id program is its caller."""
     with open(f"/proc/{pid}/status") as file:
         return any(line.split()[:2] == ["Uid:", "0"] for line in file)
+
+
+def _is_named(words: Sequence[str]) -> bool:
+    programs = (mounts.SUBTYPE, f"mount.{mounts.FSTYPE}")
+    for index, word in enumerate(words):
+        if word in ("-m", "-c"):
+            return mounts.SUBTYPE in "".join(words[index + 1 : index + 2])
+        if os.path.basename(word) in programs:
+            return True
+    return False
+
+
+def _start_of(pid: str) -> int:
+    """When it was started, in ticks since the boot (proc_pid_stat(5))."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
 
 
 def _arguments(words: Sequence[str]) -> Sequence[str]:

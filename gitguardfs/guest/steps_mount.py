@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,10 +17,9 @@ from gitguardfs.guest.programs import call
 from gitguardfs.guest.runner import Undo
 from gitguardfs.guest.unmounting import (
     close_off,
+    end_forgotten,
     hand_over,
-    identity,
     lift,
-    now,
     unmount,
     unmount_share,
 )
@@ -82,12 +82,12 @@ class StartGuard:
     def do(self) -> Undo:
         """Run it."""
         at = os.fsencode(self.map_mount)
-        before = {identity(guard) for guard in running.guards() if guard.path != at}
+        before = {guard.identity for guard in running.guards() if guard.path != at}
         was_sealed = seal.is_sealed(self.source)
 
         def undo() -> None:
             for guard in running.guards():
-                is_new = identity(guard) not in before
+                is_new = guard.identity not in before
                 is_ours = guard.source in (self.source, mounts.SUBTYPE)
                 if is_new and is_ours and not running.is_dead(guard.path):
                     hand_over(guard, self.source)
@@ -95,10 +95,11 @@ class StartGuard:
                 lift(self.source)
 
         try:
+            end_forgotten(self.source)
             call(self.command)
-        except BaseException:
+        except BaseException as error:
             undo()
-            raise
+            raise _undone(error, self.source) from None
         return undo
 
 
@@ -129,12 +130,23 @@ class StartService:
                 lift(self.source)
 
         try:
+            end_forgotten(self.source)
             call((self.systemctl, "restart", self.service))
-        except BaseException:
+        except BaseException as error:
             with suppress(UserError):  # a service that does not start is tried again and again
                 undo()
-            raise
+                error = _undone(error, self.source)
+            raise error from None
         return undo
+
+
+def _undone(error: BaseException, source: str) -> BaseException:
+    """``error`` without what gitguardfs says of the seal that it has put on: that is undone."""
+    if not isinstance(error, UserError):
+        return error
+    said = re.escape(f"{source} is sealed until it is guarded; umount {source} opens it")
+    text = re.sub(rf" \({said}\)|; {said}", "", str(error))
+    return UserError(text, code=error.code)
 
 
 @dataclass(frozen=True)
@@ -158,7 +170,7 @@ class StopGuard:
         try:
             was_there = hand_over(self.guard, self.source)
         except BaseException as error:
-            if now(self.guard) is None:
+            if mounts.current(self.guard) is None:
                 try:
                     self._restart()
                 except UserError as worse:

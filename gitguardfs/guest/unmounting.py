@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 
 from gitguardfs import mounts
 from gitguardfs.core import syscalls
@@ -23,17 +24,9 @@ SETTLE_LIMIT = 15.0
 """Seconds within which a daemon whose view was unmounted has to lift its seal and end."""
 END_LIMIT = 5.0
 """Seconds for which such a daemon may still hold the share after that."""
+START_LIMIT = 1.0
+"""Seconds for which a daemon may have no view: it is about to mount it, or to end."""
 _PAUSE = 0.05
-
-
-def now(mount: Mount) -> Mount | None:
-    """The same mount as it is by now, at another path if that was moved; None if it is gone."""
-    return next((m for m in mounts.listed() if identity(m) == identity(mount)), None)
-
-
-def identity(mount: Mount) -> tuple[int, str, str, str]:
-    """What stays the same as long as a mount is there, and is no other one's after that."""
-    return mount.number, mount.device, mount.fstype, mount.source
 
 
 def unmount(mount: Mount, *, lazy: bool = False, patience: float = 0) -> None:
@@ -43,7 +36,7 @@ def unmount(mount: Mount, *, lazy: bool = False, patience: float = 0) -> None:
     names of the programs that use it.
     """
     deadline = time.monotonic() + patience
-    while (found := now(mount)) is not None:
+    while (found := mounts.current(mount)) is not None:
         try:
             return _unmount(found, syscalls.MNT_DETACH if lazy else 0)
         except OSError as error:
@@ -51,12 +44,13 @@ def unmount(mount: Mount, *, lazy: bool = False, patience: float = 0) -> None:
             if error.errno != errno.EBUSY:
                 raise UserError(f"umount {path}: {error.strerror}", code=Exit.MOUNT) from None
             if time.monotonic() > deadline:
-                raise _busy(path) from None
+                raise _busy(found) from None
         time.sleep(_PAUSE)
 
 
-def _busy(path: str, but: int = 0) -> UserError:
-    users = ", ".join(_users_of(path, but))
+def _busy(mount: Mount, but: int = 0) -> UserError:
+    path = os.fsdecode(mount.path)
+    users = ", ".join(_users_of(mount, but))
     return UserError(f"{path} is busy", f"leave it first: {users}" if users else "", Exit.MOUNT)
 
 
@@ -93,7 +87,7 @@ def hand_over(guard: Mount, source: str) -> bool:
     Whoever starts to use the view between the two loses it, as by ``umount --lazy``; nothing
     opens.
     """
-    found = now(guard)
+    found = mounts.current(guard)
     if found is None:
         return False
     daemon = _daemon_of(guard, found)
@@ -102,20 +96,64 @@ def hand_over(guard: Mount, source: str) -> bool:
         _unmount_and_settle(found, source)
         return True
     _check_unused(found, daemon)
-    try:
-        process = os.pidfd_open(daemon.pid)
-    except ProcessLookupError:
+    if not _end(daemon.pid, lambda: _daemon_of(guard, found) == daemon):
         return hand_over(guard, source)
+    left = mounts.current(found)
+    if left is None:
+        return True
+    if not running.is_dead(left.path):  # it was not its daemon that has ended
+        path = os.fsdecode(left.path)
+        raise UserError(f"{path} goes on, and its daemon is not known", code=Exit.SYSTEM)
+    unmount(left, lazy=True)  # its daemon was ended by something else
+    return True
+
+
+def _end(pid: int, is_it: Callable[[], bool]) -> bool:
+    """Tell a daemon to end, and to leave its seal on; False if it has ended before.
+
+    UserError, with nothing done, unless ``is_it`` says that the number is still that daemon's.
+    """
     try:
-        if _daemon_of(guard, found) != daemon:  # the number may be another process's by now
-            raise UserError(f"{os.fsdecode(found.path)} is in motion", "try again", Exit.MOUNT)
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not is_it():
+            raise UserError(f"gitguardfs ({pid}) is in motion", "try again", Exit.MOUNT)
         signal.pidfd_send_signal(process, signal.SIGUSR2)
         if not select.select([process], [], [], SETTLE_LIMIT)[0]:
-            raise UserError(f"gitguardfs ({daemon.pid}) does not end", code=Exit.SYSTEM)
+            raise UserError(f"gitguardfs ({pid}) does not end", code=Exit.SYSTEM)
+    except ProcessLookupError:
+        return False
     finally:
         os.close(process)
-    unmount(found, lazy=True)  # dead, if it was ended by something else
     return True
+
+
+def end_forgotten(source: str) -> None:
+    """End a daemon that holds the seal of ``source``, and none of whose views is mounted here.
+
+    Copies of a view in other mount namespaces, which any user can make, keep it running, and it
+    would keep everybody from guarding the share again. Its seal stays.
+    """
+    deadline = time.monotonic() + START_LIMIT
+    while (pid := _holder_of(source)) is not None and running.serves_nothing(pid):
+        if time.monotonic() > deadline:
+            _end(int(pid), lambda: _holder_of(source) == pid and running.serves_nothing(pid))
+            return
+        time.sleep(_PAUSE)
+
+
+def _holder_of(source: str) -> str | None:
+    """The process that holds the seal of ``source``, which only root can; None if nobody does."""
+    if not seal.is_sealed(source):
+        return None
+    fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        holder = seal.holder(fd)
+    finally:
+        os.close(fd)
+    return holder if holder.isdecimal() else None
 
 
 def _daemon_of(guard: Mount, found: Mount) -> running.Daemon | None:
@@ -137,11 +175,11 @@ def _check_unused(mount: Mount, daemon: running.Daemon) -> None:
         _unmount(mount, syscalls.MNT_EXPIRE)
     except OSError as error:
         if error.errno == errno.EBUSY:
-            raise _busy(path, daemon.pid) from None
+            raise _busy(mount, daemon.pid) from None
         if error.errno != errno.EAGAIN:
             raise UserError(f"umount {path}: {error.strerror}", code=Exit.MOUNT) from None
-    if _users_of(path, daemon.pid):
-        raise _busy(path, daemon.pid)
+    if _users_of(mount, daemon.pid):
+        raise _busy(mount, daemon.pid)
 
 
 def _unmount_and_settle(guard: Mount, source: str) -> None:
@@ -159,7 +197,7 @@ def unmount_share(share: Mount) -> None:
     UserError if it is used, or guarded; it is sealed again if it was. The kernel unmounts what is
     on top and nothing else, so that the share is there without its seal for an instant.
     """
-    found = now(share)
+    found = mounts.current(share)
     if found is None:
         return
     path = os.fsdecode(found.path)
@@ -177,8 +215,10 @@ def unmount_share(share: Mount) -> None:
 def lift(source: str) -> None:
     """Take off the seals of ``source``; UserError if a daemon holds one, nothing if there is none.
 
-    Only real seals: whatever else somebody has mounted there stays.
+    Only real seals: whatever else somebody has mounted there stays. A daemon without a view is
+    ended first.
     """
+    end_forgotten(source)
     seal.check_free(source)
     seal.lift_stale(source)
 
@@ -204,19 +244,36 @@ def close_off(source: str) -> str:
     return f"the raw share at {source} is sealed, and nobody can use it until it is guarded again"
 
 
-def _users_of(path: str, but: int = 0, at_most: int = 5) -> list[str]:
-    """Programs that have their working directory or a file at or below ``path``."""
+def _users_of(mount: Mount, but: int = 0, at_most: int = 5) -> list[str]:
+    """Programs that have their working directory or a file in ``mount``, or in a copy of it."""
     found = []
+    path = os.fsdecode(mount.path)
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         if int(pid) == but:
             continue
         links = [f"/proc/{pid}/cwd", f"/proc/{pid}/root"]
         try:
             links += [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
-            held = [os.readlink(link) for link in links]
-            if any(f"{name}/".startswith(f"{path}/") for name in held):
+            held = [link for link in links if f"{os.readlink(link)}/".startswith(f"{path}/")]
+            if held and not _is_covered(pid, held, mount):
                 with open(f"/proc/{pid}/comm") as file:
                     found.append(f"{file.read().strip()} ({pid})")
         except OSError:  # it has ended, or closed the file
             continue
     return found[:at_most]
+
+
+def _is_covered(pid: str, held: list[str], mount: Mount) -> bool:
+    """Whether a daemon holds no more than the directory that ``mount`` covers.
+
+    One of an earlier guard at the same place does, as long as somebody has a copy of its view.
+    """
+    path = os.fsdecode(mount.path)
+    for link in held:
+        kind, _, number = link.removeprefix(f"/proc/{pid}/").partition("/")
+        if kind != "fd" or os.readlink(link) != path:
+            return False
+        with open(f"/proc/{pid}/fdinfo/{number}") as file:
+            if f"mnt_id:\t{mount.number}\n" in file:
+                return False
+    return running.is_daemon(pid)

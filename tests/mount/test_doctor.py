@@ -221,9 +221,13 @@ def test_a_guard_that_came_back_after_a_crash_gives_no_finding(open_share: Path)
 
 
 @contextmanager
-def in_own_namespace(*command: str, uid: int = AGENT) -> Iterator[int]:
-    """A process of the agent's in a mount namespace that nothing propagates to; its number."""
-    inner = "mount --make-rprivate / && echo ready && exec sleep 120"
+def in_own_namespace(*command: str, uid: int = AGENT, keep: bool = False) -> Iterator[int]:
+    """A process of the agent's in a mount namespace; its number.
+
+    Nothing propagates to that, unless it is to ``keep`` what the command has made of it.
+    """
+    cut_off = "true" if keep else "mount --make-rprivate /"
+    inner = f"{cut_off} && echo ready && exec sleep 120"
     with subprocess.Popen(
         [*command, "sh", "-c", inner], stdout=subprocess.PIPE, user=uid, group=uid, extra_groups=[]
     ) as process:
@@ -254,6 +258,81 @@ def test_a_namespace_from_before_the_seal_is_found(open_share: Path) -> None:
         assert findings(results) == ["share.elsewhere"]
         [said] = [r.detail for r in results if r.id == "share.elsewhere"]
         assert said == f"process {before} (sleep) sees {share}"
+
+
+@contextmanager
+def spreading(place: Path) -> Iterator[Path]:
+    """A share at a place from which mounts spread, before which ``in_slave`` is to be entered."""
+    shared = place / "shared"
+    shared.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "none", shared], check=True)
+    try:
+        subprocess.run(["mount", "--make-shared", shared], check=True)
+        (shared / "share").mkdir()
+        (shared / "view").mkdir()
+        yield shared
+    finally:
+        subprocess.run(["umount", "-R", "-l", shared], check=True)
+
+
+@pytest.mark.usefixtures("without_attacks")
+@pytest.mark.parametrize("covers", [(), ("share",), ("share", ".")], ids=str)
+def test_a_seal_that_spread_alone_and_can_be_taken_off_is_found(
+    open_share: Path, covers: tuple[str, ...]
+) -> None:
+    with (
+        spreading(open_share) as shared,
+        in_own_namespace("unshare", "-Urm", "--propagation", "slave", keep=True) as before,
+    ):
+        share = shared / "share"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "raw", share], check=True)
+        make_project(share / "project")
+        with gitguardfs(share, shared / "view", "--map", MAP, "--seal"):
+            for name in covers:
+                inside = ["nsenter", "-U", "-m", "-t", str(before)]
+                command = [*inside, "mount", "-t", "tmpfs", "none", shared / name]
+                subprocess.run(command, check=True)
+            table = Path(f"/proc/{before}/mountinfo").read_text()
+            results = examine(shared / "view", only(open_share, before))
+            assert Path(f"/proc/{before}/mountinfo").read_text() == table
+    assert "gitguardfs-seal" in table
+    [said] = [r for r in results if r.id == "share.elsewhere"]
+    assert said.status is Status.FINDING
+    assert said.detail == f"process {before} (sleep) can take off what covers {share}"
+
+
+@pytest.mark.usefixtures("without_attacks")
+def test_a_seal_that_is_locked_to_its_share_is_no_finding(open_share: Path) -> None:
+    with spreading(open_share) as shared:
+        share = shared / "share"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "raw", share], check=True)
+        make_project(share / "project")
+        with (
+            gitguardfs(share, shared / "view", "--map", MAP, "--seal"),
+            in_own_namespace("unshare", "-Urm", "--propagation", "slave", keep=True) as after,
+        ):
+            system = only(open_share, after)
+            assert findings(examine(shared / "view", system)) == []
+            inside = ["nsenter", "-U", "-m", "-t", str(after)]
+            own = f"mount -t tmpfs none {shared} && mkdir {share}"  # leads nowhere but there
+            subprocess.run([*inside, "sh", "-c", own], check=True)
+            assert findings(examine(shared / "view", system)) == []
+
+
+@pytest.mark.usefixtures("without_attacks")
+def test_a_namespace_that_gives_no_copy_of_itself_is_a_finding(open_share: Path) -> None:
+    share, view = open_share / "raw/share", open_share / "view"
+    with (
+        gitguardfs(share, view, "--map", MAP, "--seal"),
+        in_own_namespace("unshare", "-Urm") as after,
+    ):
+        inside = ["nsenter", "-U", "-m", "-t", str(after)]
+        limit = "echo 0 > /proc/sys/user/max_mnt_namespaces"
+        subprocess.run([*inside, "sh", "-c", limit], check=True)
+        results = examine(view, only(open_share, after))
+    [said] = [r for r in results if r.id == "share.elsewhere"]
+    assert said.status is Status.FINDING
+    assert said.detail == f"could not be checked: process {after} (sleep)"
 
 
 @pytest.mark.usefixtures("without_attacks")

@@ -791,6 +791,112 @@ def test_to_ask_whether_a_view_is_used_unmounts_nothing(world: World) -> None:
     is_guarded(world)
 
 
+# --------------------------------------------------------------- copies that the agent has made
+
+
+@contextmanager
+def copies() -> Iterator[None]:
+    """The agent is in a mount namespace of his own, which has copies of all that is mounted."""
+    command = ["unshare", "-Urm", "sh", "-c", "echo ready; exec sleep 120"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, user=AGENT, group=AGENT, extra_groups=[]
+    ) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+            yield
+        finally:
+            process.kill()
+
+
+@pytest.fixture(params=[True, False], ids=["told", "untold"])
+def kernel_tells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the kernel tells whose FUSE device it is, as it does since Linux 6.17."""
+    real = running._devices
+    if not request.param:
+        monkeypatch.setattr(running, "_devices", lambda pid: {None} if real(pid) else set())
+
+
+@pytest.mark.usefixtures("kernel_tells")
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_a_copy_of_the_view_in_the_agents_namespace_locks_nobody_out(
+    systemd_world: World, style: str
+) -> None:
+    world = systemd_world
+    world.bring(style=style)
+    daemon = running.daemon_of(guard_of(world))
+    assert daemon is not None
+    with copies():
+        subprocess.run(["umount", world.view], check=True)
+        with nobody_gets_in(world.raw):
+            assert world.bring(style=style) == 0
+        is_guarded(world)
+        assert not running.is_daemon(str(daemon.pid))
+    with copies():
+        subprocess.run(["umount", world.view], check=True)
+        assert world.remove() == 0
+    assert mounted_in(world) == []
+
+
+@pytest.mark.usefixtures("kernel_tells")
+def test_a_daemon_that_has_a_view_is_not_taken_for_a_forgotten_one(world: World) -> None:
+    world.bring()
+    daemon = running.daemon_of(guard_of(world))
+    assert daemon is not None and not running.serves_nothing(str(daemon.pid))
+    unmounting.end_forgotten(str(world.raw))
+    with pytest.raises(UserError, match="guarded already"):
+        unmounting.lift(str(world.raw))
+    is_guarded(world)
+
+
+@pytest.mark.usefixtures("kernel_tells")
+def test_an_earlier_daemon_at_the_place_of_the_view_is_not_taken_for_its_daemon(
+    world: World,
+) -> None:
+    source = world.area / "source"
+    source.mkdir()
+    world.view.mkdir()
+    os.chown(world.view, AGENT, AGENT)
+    command = [str(world.system.guard), "--no-seal", str(source), str(world.view)]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    earlier = running.daemon_of(guard_of(world))
+    assert earlier is not None
+    with copies():
+        subprocess.run(["umount", world.view], check=True)
+        world.bring()
+        daemon = running.daemon_of(guard_of(world))
+        assert daemon is not None and daemon != earlier
+        with nobody_gets_in(world.raw):
+            assert world.bring(options=("hide=hello.c",)) == 0
+        assert running.is_daemon(str(earlier.pid))
+        assert as_user(os.listdir, world.view / "project") == [".git"]
+
+
+def test_a_guard_over_the_view_is_named_as_its_user(world: World) -> None:
+    world.bring()
+    other = world.area / "other"
+    other.mkdir()
+    command = [str(world.system.guard), "--no-seal", str(world.view), str(other)]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    try:
+        with pytest.raises(UserError, match=r"busy \(leave it first: \S+ \(\d+\)\)"):
+            world.remove()
+        is_guarded(world)
+    finally:
+        unmount(other)
+
+
+def test_a_live_view_is_not_unmounted_if_another_process_was_taken_for_its_daemon(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.bring()
+    guard = guard_of(world)
+    with subprocess.Popen(["sleep", "60"]) as other, monkeypatch.context() as wrong:
+        wrong.setattr(running, "daemon_of", lambda _: running.Daemon(other.pid, ()))
+        with pytest.raises(UserError, match="goes on, and its daemon is not known"):
+            unmounting.hand_over(guard, str(world.raw))
+    is_guarded(world)
+
+
 # ------------------------------------------------------------------------------ what is not ours
 
 
@@ -860,6 +966,19 @@ def test_a_share_that_was_open_before_a_failure_is_open_after_it(world: World) -
     with pytest.raises(UserError, match="audit log"):
         world.bring(mount=str(raw), options=("audit-log=/nonexistent/x",))
     assert world.state() == before
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_a_seal_that_is_undone_is_not_spoken_of(systemd_world: World, style: str) -> None:
+    world = systemd_world
+    raw = world.area / "mnt/projects"
+    raw.mkdir(parents=True)
+    subprocess.run([world.system.mount, "-t", "9p", "-o", "access=0", "projects", raw], check=True)
+    with pytest.raises(UserError) as said:
+        world.bring(mount=str(raw), style=style, options=("audit-log=/nonexistent/x",))
+    assert "cannot write the audit log" in str(said.value)
+    assert "seal" not in str(said.value) and "opens it" not in str(said.value)
+    assert as_user(os.listdir, raw) == ["project"]
 
 
 def test_a_guard_line_without_its_share_is_taken_out(world: World) -> None:

@@ -538,6 +538,8 @@ def test_another_namespace_shows_the_share_where_nothing_covers_it() -> None:
     share = "/mnt/my share"
     assert checks_ways.shown_in(before, TABLE, share) == {share}
     assert checks_ways.shown_in(TABLE, TABLE, share) == set()
+    (part,) = checks_ways.parts_in(TABLE, TABLE, share)  # it is there, below its seal
+    assert (part[0].mount.fstype, part[1]) == ("9p", share)
     moved = parse_table(b"9 1 0:31 / /else rw - 9p projects rw\n")
     assert checks_ways.shown_in(moved, TABLE, share) == {"/else"}
 

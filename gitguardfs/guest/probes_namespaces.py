@@ -1,0 +1,114 @@
+"""Peeling off, in a mount namespace of the user's, what covers the raw share there.
+
+A mount that came into a less privileged namespace along with what it covers is locked to it; one
+that came alone, as a seal does that spreads to a namespace from before the share was sealed, is
+not (mount_namespaces(7)): the namespace's root can unmount it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+
+from gitguardfs.core import syscalls
+from gitguardfs.guest import checks_ways, probes, probes_calls, probes_share
+from gitguardfs.guest.checks import Seen, parse_table
+from gitguardfs.guest.probes import User, preparing
+
+NS_GET_USERNS = 0xB701
+"""ioctl(2) on a namespace: the user namespace that owns it (ioctl_ns(2))."""
+
+
+def peel(
+    process: str,
+    user: User,
+    table: tuple[Seen, ...],
+    sources: Collection[str],
+    guards: Sequence[int],
+) -> list[str]:
+    """Where ``user`` gets to what ``sources`` are in ``table``, in a process's namespace.
+
+    To be run as root, in a child: it becomes the user and enters the namespace by the user's own
+    right, then a private copy, so that the namespace stays as it is. Nothing is found where the
+    user has no such right. FileNotFoundError if the process has ended.
+    """
+    space = os.open(f"{process}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        owner = fcntl.ioctl(space, NS_GET_USERNS)
+    except PermissionError:
+        return []  # above our own
+    proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    own = os.stat("/proc/self/ns/user")
+    with preparing():
+        probes.become(user)
+    if os.path.samestat(os.fstat(owner), own):
+        return []  # nobody but root may unmount there
+    try:
+        probes_calls.enter_namespace(owner)
+    except PermissionError:
+        return []  # neither the user's nor below one of the user's
+    with preparing():
+        probes_calls.enter_namespace(space)
+        syscalls.unshare_mounts()
+        here = _read_table(proc)
+    return sorted(set(_peeled(proc, here, table, sources, guards)))
+
+
+def _read_table(proc: int) -> tuple[Seen, ...]:
+    # By a descriptor of ours: the namespace may have no /proc, or another one.
+    found = os.open("self/mountinfo", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    with os.fdopen(found, "rb") as file:
+        return parse_table(file.read())
+
+
+def _peeled(
+    proc: int,
+    here: tuple[Seen, ...],
+    table: tuple[Seen, ...],
+    sources: Collection[str],
+    guards: Sequence[int],
+) -> Iterator[str]:
+    for source in sorted(sources):
+        for seen, place in checks_ways.parts_in(here, table, source):
+            # What is on top goes first, or nothing below it could be named.
+            for cover in reversed(here[here.index(seen) + 1 :]):
+                if is_open(place, guards) and _is_of(proc, place, seen):
+                    break
+                if checks_ways.is_inside(place, cover.path):
+                    with suppress(OSError):  # locked, or gone with another one
+                        flags = syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW
+                        syscalls.umount(cover.mount.path, flags)
+            if is_open(place, guards) and _is_of(proc, place, seen):
+                yield place
+
+
+def _is_of(proc: int, place: str, seen: Seen) -> bool:
+    """Whether ``place`` leads to the file system that ``seen`` is of, and not to what is over it.
+
+    By its mount: the devices of what lies in one file system may differ (btrfs).
+    """
+    try:
+        fd = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        info = os.open(f"self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+        with os.fdopen(info) as file:
+            numbers = [int(line.split()[1]) for line in file if line.startswith("mnt_id:")]
+    finally:
+        os.close(fd)
+    devices = {one.mount.number: one.mount.device for one in _read_table(proc)}
+    return [devices.get(number) for number in numbers] == [seen.mount.device]
+
+
+def is_open(place: str, guards: Sequence[int]) -> bool:
+    """Whether whoever runs this gets to ``place`` without more ado."""
+    for _, way in probes_share.PLAIN:
+        try:
+            way(place, guards)
+        except OSError:
+            continue
+        return True
+    return False
