@@ -1,0 +1,120 @@
+"""Run what was asked for and write what was found."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from benchmarks import about, catalogue, chart, daemons, fixtures, report, requests, views
+from benchmarks.options import Options, parse
+from benchmarks.results import Results, to_json
+from benchmarks.session import compare
+from benchmarks.work_reading import collect
+
+PROGRAMS = ("bindfs", "fio", "rg", "gcc", "make", "tar")
+GITGUARDFS = (sys.executable, "-m", "gitguardfs")
+
+_begun = time.monotonic()
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    print(f"[{time.monotonic() - _begun:6.1f}] {text}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Measure and report; 1 if a view has shown something wrong."""
+    options = parse(sys.argv[1:])
+    if os.geteuid() != 0:
+        sys.exit("benchmarks: needs root, to mount and to drop caches")
+    if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
+        sys.exit(f"benchmarks: not installed: {', '.join(missing)} (run.sh installs them)")
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        results = _guest(options) if options.guest else _here(options)
+    except KeyboardInterrupt:
+        sys.exit("benchmarks: interrupted; everything is unmounted and removed")
+    _write(options, results)
+    return int(results.failed)
+
+
+def _stop(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def area(place: Path) -> Iterator[Path]:
+    """A directory for everything that is made, removed at the end."""
+    path = Path(tempfile.mkdtemp(prefix="gitguardfs-bench-", dir=place))
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        say(f"removing {path}")
+        # Whatever is still mounted below it is not ours to empty.
+        subprocess.run(["rm", "-rf", "--one-file-system", path], check=False)
+
+
+def _guest(options: Options) -> Results:
+    from benchmarks import guest
+
+    return guest.run(options, say)
+
+
+def _here(options: Options) -> Results:
+    scale = options.scale
+    workloads = [w for w in catalogue.everything() if catalogue.matches(w.name, options.only)]
+    extras = [name for name in ("requests", "start-up", "million")
+              if catalogue.matches(name, options.only)]  # fmt: skip
+    if not workloads and not extras:
+        names = ", ".join(workload.name for workload in catalogue.everything())
+        sys.exit(f"benchmarks: --only matches nothing of: {names}, requests, start-up, million")
+    results = Results(about.describe(scale, options.rounds, options.place))
+    compared = views.compared(GITGUARDFS)
+    with area(options.place) as work:
+        if workloads:
+            source = work / "source"
+            source.mkdir()
+            say(f"making a tree of {scale.files:,} files in {source}")
+            fixtures.make_source(source, scale)
+            if catalogue.matches("pytest collection", options.only):
+                collect(source / "suite", compiled=False)
+            title = results.about["file system"]
+            results.parts.append(
+                compare(title, source, work, compared, workloads, scale, options.rounds, say)
+            )
+        mounting = [view for view in compared if view.key in ("bindfs", "gitguardfs")]
+        if "requests" in extras:
+            forgetful = views.forgetful(GITGUARDFS)
+            results.requests = requests.measure(forgetful, work, scale.requests, say)
+        if "start-up" in extras:
+            results.starts = daemons.starts(mounting, work, say)
+        if "million" in extras and options.million:
+            results.memory = daemons.memory(mounting, work, scale.known, say)
+    results.about["took"] = f"{time.monotonic() - _begun:.0f} s"
+    return results
+
+
+def _write(options: Options, results: Results) -> None:
+    text = report.render(results)
+    outputs = [(options.json, to_json(results)), (options.table, text)]
+    if any(part.outcomes for part in results.parts):
+        outputs.append((options.chart, chart.render(results.parts)))
+    for path, content in outputs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        say(f"written: {path}")
+    print(text, end="")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""The comparison inside the guest: ``python3 -m benchmarks.inside --help``.
+
+Standard library only. The share is filled by the host; what is found goes to stdout as JSON,
+and progress to stderr, which the host reads from a file on the share meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks import catalogue, views
+from benchmarks.scale import SCALES
+from benchmarks.session import compare
+
+KEYS = ("plain", "bindfs", "gitguardfs")
+LEFT_OUT = ("fio", "processes", "pytest", "cold")
+"""Parts of names: what the guest has no program for, and what says little under emulation."""
+
+
+def main() -> None:
+    """Compare, and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--title", required=True)
+    parser.add_argument("--source", type=Path, required=True)
+    parser.add_argument("--scale", choices=SCALES, default="guest")
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--only", action="append", default=[])
+    given = parser.parse_args()
+    workloads = [
+        workload
+        for workload in catalogue.everything()
+        if catalogue.matches(workload.name, given.only)
+        and not any(word in workload.name for word in LEFT_OUT)
+    ]
+    compared = [view for view in views.compared(("gitguardfs",)) if view.key in KEYS]
+    with tempfile.TemporaryDirectory(prefix="gitguardfs-bench-", dir="/var/tmp") as area:
+        part = compare(
+            given.title, given.source, Path(area), compared, workloads, SCALES[given.scale],
+            given.rounds, lambda text: print(text, file=sys.stderr, flush=True),
+        )  # fmt: skip
+    part.views["plain"] = "raw share"
+    json.dump(asdict(part), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

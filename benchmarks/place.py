@@ -1,0 +1,106 @@
+"""Where a workload does its work: one view of the tree, and a scratch directory in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.scale import Scale
+from benchmarks.tree import Tree, shard_name
+
+LIMIT = 300.0
+"""Seconds after which a program that a workload runs is taken to hang."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One view, and beside it the directory that it shows: results are checked there."""
+
+    view: Path
+    source: Path
+    key: str
+    """Name of the view; each has its own scratch directory."""
+    outside: Path
+    """A directory that no view shows, for archives and the like."""
+    tree: Tree
+    scale: Scale
+    run: str = ""
+    """Names the scratch directory of one run: what the kernel remembers of an earlier one of the
+    same name, which was removed beside the view, would be in the way."""
+
+    @property
+    def top(self) -> Path:
+        """The tree, through the view."""
+        return self.view / "tree"
+
+    @property
+    def scratch(self) -> Path:
+        """Where to write, through the view."""
+        return self.view / "scratch" / self.key / self.run
+
+    @property
+    def truth(self) -> Path:
+        """The scratch directory itself."""
+        return self.source / "scratch" / self.key / self.run
+
+    def shards(self, number: int) -> tuple[list[str], int, int]:
+        """Directories of the first shards, how many files are in them and how many bytes."""
+        chosen = self.tree.shards[:number]
+        entries = [entry for shard in chosen for entry in shard]
+        names = [shard_name(index) for index in range(len(chosen))]
+        return names, len(entries), sum(entry.size for entry in entries)
+
+
+class Workload:
+    """Something to time. ``run`` is what counts; ``prepare`` and ``check`` are free."""
+
+    name = ""
+    needs: tuple[str, ...] = ()
+    """Programs; without them it is left out."""
+    cold = False
+    """Drop the kernel's caches before it."""
+    settled = False
+    """Wait until what the kernel remembers of the view is too old to be used."""
+    writes = False
+    """Wait until the disk is idle before it."""
+    warm = False
+    """Its second run within the cache timeout is timed: has a goal against the plain directory."""
+
+    def prepare(self, at: Place) -> None:
+        """Make what it works on."""
+
+    def run(self, at: Place) -> float | None:
+        """Do the work. Returns seconds if it knows better than the caller's clock."""
+        raise NotImplementedError
+
+    def check(self, at: Place) -> None:
+        """Raise AssertionError if the result is not right."""
+
+
+def expect(what: str, found: object, wanted: object) -> None:
+    """Raise AssertionError unless the two are equal."""
+    if found != wanted:
+        raise AssertionError(f"{what}: {found}, not {wanted}")
+
+
+def program(*words: str | Path, cwd: Path | None = None, **environment: str) -> bytes:
+    """Output of a program that has to succeed."""
+    done = subprocess.run(
+        words, cwd=cwd, env={**os.environ, "LC_ALL": "C", **environment},
+        capture_output=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        words_in_error = done.stderr.decode(errors="replace")[-400:]
+        raise AssertionError(f"{words[0]} ended with {done.returncode}: {words_in_error}")
+    return done.stdout
+
+
+def count(top: Path) -> tuple[int, int]:
+    """Files below a directory, and their bytes."""
+    files = size = 0
+    for directory, _, names in os.walk(top):
+        files += len(names)
+        size += sum(os.lstat(f"{directory}/{name}").st_size for name in names)
+    return files, size

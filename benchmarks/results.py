@@ -1,0 +1,55 @@
+"""What a run has found, and its form as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from benchmarks.figures import OURS, PLAIN, THEIRS, between, goals
+from benchmarks.rounds import Outcome
+
+
+@dataclass
+class Part:
+    """Outcomes on one file system: here, or one transport of the guest's."""
+
+    title: str
+    views: dict[str, str]
+    """Labels by key, in the order of columns."""
+    outcomes: list[Outcome] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Results:
+    """Everything that goes into the report."""
+
+    about: dict[str, str]
+    parts: list[Part] = field(default_factory=list)
+    requests: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Microseconds by request and view."""
+    starts: Mapping[str, list[float]] = field(default_factory=dict)
+    memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    guest: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether a view has shown something wrong."""
+        return any(outcome.failures for part in self.parts for outcome in part.outcomes)
+
+
+def to_json(results: Results) -> str:
+    """All figures, with the ratios that the report shows."""
+    whole: dict[str, Any] = asdict(results)
+    for part, shown in zip(results.parts, whole["parts"], strict=True):
+        shown["goals"] = [asdict(goal) for goal in goals(part.outcomes, results.memory)]
+        for outcome, entry in zip(part.outcomes, shown["outcomes"], strict=True):
+            pairs = ((OURS, THEIRS), (OURS, PLAIN), (OURS, "bindfs-mt"), ("gitguardfs-0", THEIRS))
+            entry["ratios"] = {
+                f"{ours}:{theirs}": asdict(found)
+                for ours, theirs in pairs
+                if (found := between(outcome, ours, theirs))
+            }
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"

@@ -1,0 +1,105 @@
+"""Interleaved rounds: every workload on every view in turn, in an order that rotates.
+
+A machine that gets slower meanwhile slows all views alike; what counts is the ratio.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from benchmarks.place import Place, Workload
+
+FORGOTTEN = 1.2
+"""Seconds after which the kernel has forgotten a view's names; the timeouts are of 1 s."""
+
+Say = Callable[[str], None]
+
+_runs = itertools.count()
+
+
+@dataclass
+class Outcome:
+    """What one workload took on each view."""
+
+    name: str
+    warm: bool = False
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    """By view, one figure a round."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """By view, what was wrong; such a view is not timed any more."""
+
+
+def measure(
+    workloads: Sequence[Workload], places: Sequence[Place], rounds: int, say: Say
+) -> list[Outcome]:
+    """Time all workloads; a first round may warm up, and does not count.
+
+    A view that takes part in fewer rounds is in the first ones.
+    """
+    scale = places[0].scale
+    outcomes = [Outcome(workload.name, workload.warm) for workload in workloads]
+    used: dict[str, float] = {}
+    for number in range(0 if scale.warms_up else 1, rounds + 1):
+        present = [
+            place
+            for place in places
+            if place.key not in scale.fewer_rounds or 1 <= number <= scale.fewer_rounds[place.key]
+        ]
+        title = f"round {number} of {rounds}" if number else "warming up"
+        for index, (workload, outcome) in enumerate(zip(workloads, outcomes, strict=True)):
+            taken: list[str] = []
+            for place in rotated(present, number + index):
+                if place.key in outcome.failures:
+                    continue
+                if workload.settled:
+                    time.sleep(max(0.0, used.get(place.key, 0) + FORGOTTEN - time.monotonic()))
+                try:
+                    seconds = once(workload, place)
+                except Exception as error:
+                    outcome.failures[place.key] = f"{type(error).__name__}: {error}"
+                    outcome.seconds.pop(place.key, None)
+                    taken.append(f"{place.key} FAILED: {error}")
+                    continue
+                finally:
+                    used[place.key] = time.monotonic()
+                if number:
+                    outcome.seconds.setdefault(place.key, []).append(seconds)
+                taken.append(f"{place.key} {seconds * 1000:.0f}")
+            say(f"{title}: {workload.name:28} {'  '.join(taken)}")
+    return outcomes
+
+
+def rotated(places: Sequence[Place], by: int) -> list[Place]:
+    """The places, begun with another one each time."""
+    start = by % len(places)
+    return [*places[start:], *places[:start]]
+
+
+def once(workload: Workload, place: Place) -> float:
+    """Seconds of one run, whose result was right."""
+    place = replace(place, run=f"run{next(_runs)}")
+    place.truth.mkdir()
+    try:
+        workload.prepare(place)
+        if workload.writes or workload.cold:
+            os.sync()
+        if workload.cold:
+            drop_caches()
+        started = time.perf_counter()
+        own = workload.run(place)
+        taken = time.perf_counter() - started
+        workload.check(place)
+        return taken if own is None else own
+    finally:
+        shutil.rmtree(place.truth)
+
+
+def drop_caches() -> None:
+    """Make the kernel forget files, names and attributes. Root only."""
+    with open("/proc/sys/vm/drop_caches", "w") as switch:
+        switch.write("3\n")

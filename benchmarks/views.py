@@ -1,0 +1,122 @@
+"""The views that are compared: how each is mounted, and how it is taken down again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+START_LIMIT = 60.0
+STOP_LIMIT = 15.0
+PATIENCE = 2.0
+"""A daemon ends with its mount, unless somebody's mount namespace holds a copy of that."""
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+BINDFS = ("bindfs", "-f")
+PLAIN = "plain"
+
+
+@dataclass(frozen=True)
+class View:
+    """One way to see a directory; without a command it is the directory itself."""
+
+    key: str
+    label: str
+    command: tuple[str, ...] = ()
+    """What serves the view in the foreground, up to source and mount point."""
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """A view that is up."""
+
+    path: Path
+    process: subprocess.Popen[bytes]
+    seconds: float
+    """From its start to its first answer."""
+
+    def memory(self) -> int:
+        """Resident bytes."""
+        with open(f"/proc/{self.process.pid}/status") as status:
+            line = next(line for line in status if line.startswith("VmRSS:"))
+        return int(line.split()[1]) * 1024
+
+    def descriptors(self) -> int:
+        """Open descriptors."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+
+def compared(gitguardfs: Sequence[str]) -> list[View]:
+    """All views of the comparison; ``gitguardfs`` is the command that starts it."""
+    ours = (*gitguardfs, "-f", "--no-seal")
+    return [
+        View(PLAIN, "plain"),
+        View("bindfs", "bindfs", BINDFS),
+        View("bindfs-mt", "bindfs --multithreaded", (*BINDFS, "--multithreaded")),
+        View("gitguardfs", "gitguardfs", ours),
+        View("gitguardfs-0", "gitguardfs --cache-timeout 0", (*ours, "--cache-timeout", "0")),
+    ]
+
+
+def forgetful(gitguardfs: Sequence[str]) -> list[View]:
+    """Views for which the kernel remembers nothing, so that each request reaches the daemon."""
+    return [
+        View(PLAIN, "plain"),
+        View("bindfs", "bindfs", (*BINDFS, "-o", "attr_timeout=0,entry_timeout=0")),
+        View("gitguardfs", "gitguardfs", compared(gitguardfs)[-1].command),
+    ]
+
+
+@contextmanager
+def mounted(view: View, source: Path, path: Path, log: Path) -> Iterator[Daemon]:
+    """Serve ``source`` at ``path`` for as long as the block lasts."""
+    path.mkdir(parents=True, exist_ok=True)
+    before = path.stat().st_dev, path.stat().st_ino
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    environment.pop("NOTIFY_SOCKET", None)
+    with open(log, "ab") as output:
+        started = time.perf_counter()
+        # A session of its own: ^C is for us, and we end what we have started.
+        process = subprocess.Popen(
+            [*view.command, source, path], stdin=subprocess.DEVNULL, stdout=output,
+            stderr=output, env=environment, start_new_session=True,
+        )  # fmt: skip
+    try:
+        while _identity(path) == before:
+            if process.poll() is not None or time.perf_counter() - started > START_LIMIT:
+                raise RuntimeError(f"{view.label} does not start:\n{log.read_text()[-2000:]}")
+            time.sleep(0.001)
+        os.listdir(path)
+        yield Daemon(path, process, time.perf_counter() - started)
+    finally:
+        _unmount(path)
+        _end(process)
+        _unmount(path)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def _unmount(path: Path) -> None:
+    for options in ([], ["-l"]):
+        with open("/proc/self/mountinfo") as mounts:
+            if not any(line.split()[4] == str(path) for line in mounts):
+                return
+        subprocess.run(["umount", *options, path], check=False, capture_output=True)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a daemon whose mount is gone; insist if it stays."""
+    for limit, insist in ((PATIENCE, process.terminate), (STOP_LIMIT, process.kill)):
+        try:
+            process.wait(limit)
+            return
+        except subprocess.TimeoutExpired:
+            insist()
+    process.wait(STOP_LIMIT)

@@ -1,0 +1,282 @@
+"""The parts of the benchmarks that measure nothing: figures, report, chart, tree, options."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import catalogue, chart, figures, fixtures, options, report, rounds, tree, views
+from benchmarks.parallel import together
+from benchmarks.place import Place, Workload
+from benchmarks.results import Part, Results, to_json
+from benchmarks.rounds import Outcome
+from benchmarks.scale import GUEST
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def outcome(name: str, *, warm: bool = False, **seconds: list[float]) -> Outcome:
+    return Outcome(name, warm, {key.replace("_", "-"): each for key, each in seconds.items()})
+
+
+def results(*outcomes: Outcome) -> Results:
+    labels = {view.key: view.label for view in views.compared(("gitguardfs",))}
+    found = Results({"scale": "quick", "kernel": "6"}, [Part("ext4", labels, list(outcomes))])
+    found.requests = {"lookup": {"plain": 1.0, "bindfs": 10.0, "gitguardfs": 30.0}}
+    found.starts = {"bindfs": [0.01, 0.02, 0.03]}
+    found.memory = {
+        "gitguardfs": {
+            "known": 1e6, "bytes_before": 3e7, "bytes_after": 4.3e8, "bytes_per_file": 400.0,
+            "descriptors": 60.0,
+        }
+    }  # fmt: skip
+    return found
+
+
+# ----------------------------------------------------------------------------- figures
+
+
+def test_the_ratio_is_of_medians_and_the_spread_of_single_rounds() -> None:
+    found = figures.ratio([1.0, 2.0, 9.0], [2.0, 4.0, 3.0])
+    assert (found.middle, found.low, found.high) == (2.0 / 3.0, 0.5, 3.0)
+    assert str(found) == "0.67 (0.50–3.00)"
+
+
+def test_of_a_shorter_series_the_same_rounds_are_compared() -> None:
+    found = figures.ratio([1.0, 100.0, 100.0], [2.0])
+    assert (found.middle, found.low, found.high) == (0.5, 0.5, 0.5)
+
+
+def test_no_ratio_without_figures_of_both() -> None:
+    assert figures.between(outcome("x", plain=[1.0]), "gitguardfs", "plain") is None
+
+
+def test_twice_and_half_make_one() -> None:
+    assert figures.geometric_mean([2.0, 0.5]) == pytest.approx(1.0)
+
+
+def test_goals_that_are_reached() -> None:
+    fast = outcome("a", warm=True, plain=[0.4], bindfs=[1.0], gitguardfs=[0.5])
+    found = figures.goals([fast], {"gitguardfs": {"bytes_per_file": 500.0}})
+    assert [goal.met for goal in found] == [True] * 4
+
+
+def test_goals_that_are_missed() -> None:
+    slow = outcome("a", warm=True, plain=[0.1], bindfs=[1.0], gitguardfs=[1.06])
+    slow.failures["bindfs-mt"] = "wrong"
+    found = figures.goals([slow], {"gitguardfs": {"bytes_per_file": 501.0}})
+    assert [goal.met for goal in found] == [False] * 5
+    assert "a 1.06" in found[0].found
+    assert "a on bindfs-mt" in found[-1].found
+
+
+def test_five_percent_slower_is_not_slower() -> None:
+    level = outcome("a", bindfs=[1.0], gitguardfs=[1.05])
+    assert figures.goals([level], {})[0].met
+
+
+# ----------------------------------------------------------------------------- report, chart
+
+
+def test_the_report_has_every_part() -> None:
+    broken = outcome("b <&>", plain=[0.1])
+    broken.failures["gitguardfs"] = "files: 1, not 2"
+    text = report.render(results(outcome("find", bindfs=[2.0], gitguardfs=[1.0]), broken))
+    assert "| find |  | 2000 ms |  | 1000 ms |" in text
+    assert "0.50 (0.50–0.50)" in text
+    assert "b <&> on gitguardfs: files: 1, not 2" in text
+    assert "| lookup | 1.0 µs | 10.0 µs | 30.0 µs | 3.00 |" in text
+    assert "| bindfs | 20.0 ms | 10.0 ms | 30.0 ms |" in text
+    assert "1,000,000" in text
+    assert "TCG" not in text
+
+
+def test_the_report_of_a_guest_says_that_it_is_emulated() -> None:
+    found = results()
+    found.guest = True
+    assert "TCG" in report.render(found)
+
+
+def test_durations_keep_digits_that_count() -> None:
+    given = (0.0012, 0.0999, 0.1, 9.99, 12.345)
+    assert [report.seconds(each) for each in given] == [
+        "1.2 ms", "99.9 ms", "100 ms", "9990 ms", "12.35 s",
+    ]  # fmt: skip
+
+
+def test_json_holds_figures_and_ratios() -> None:
+    found = results(outcome("find", bindfs=[2.0], gitguardfs=[1.0]))
+    whole = json.loads(to_json(found))
+    (entry,) = whole["parts"][0]["outcomes"]
+    assert entry["seconds"] == {"bindfs": [2.0], "gitguardfs": [1.0]}
+    assert entry["ratios"]["gitguardfs:bindfs"] == {"middle": 0.5, "low": 0.5, "high": 0.5}
+    assert whole["parts"][0]["goals"][0]["met"] is True
+
+
+def test_the_chart_is_well_formed() -> None:
+    fast = outcome("a <&> b", bindfs=[2.0, 2.0], gitguardfs=[1.0, 1.2])
+    slow = outcome("slow", bindfs=[1.0], gitguardfs=[20.0])
+    part = Part("ext4 <&>", {}, [fast, slow, outcome("no figures")])
+    root = ElementTree.fromstring(chart.render([part, part]))
+    bars = [each.get("class") for each in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert bars == ["background", *["faster", "slower"] * 2]
+    for bar in root.iter("{http://www.w3.org/2000/svg}rect"):
+        assert 0 <= float(bar.get("x", "0")) <= chart.WIDTH
+        assert float(bar.get("width", "0")) > 0
+
+
+# ----------------------------------------------------------------------------- rounds
+
+
+def test_each_view_comes_first_in_turn(tmp_path: Path) -> None:
+    places = [place(tmp_path, key) for key in "abc"]
+    firsts = ["".join(each.key for each in rounds.rotated(places, by)) for by in range(4)]
+    assert firsts == ["abc", "bca", "cab", "abc"]
+
+
+def place(path: Path, key: str) -> Place:
+    (path / "scratch" / key).mkdir(parents=True, exist_ok=True)
+    scale = replace(GUEST, warms_up=True)
+    return Place(path, path, key, path, tree.plan(200), scale)
+
+
+class Touch(Workload):
+    name = "touch"
+
+    def run(self, at: Place) -> float | None:
+        (at.scratch / "file").touch()
+        return 2.0 if at.key == "own" else None
+
+    def check(self, at: Place) -> None:
+        assert at.key != "wrong", "nothing is right"
+
+
+def test_a_view_that_is_wrong_has_no_figures(tmp_path: Path) -> None:
+    said: list[str] = []
+    places = [place(tmp_path, key) for key in ("right", "wrong", "own")]
+    (found,) = rounds.measure([Touch()], places, 2, said.append)
+    assert {key: len(each) for key, each in found.seconds.items()} == {"right": 2, "own": 2}
+    assert found.seconds["own"] == [2.0, 2.0]
+    assert "nothing is right" in found.failures["wrong"]
+    assert len(said) == 3
+    assert not any(any(each.truth.iterdir()) for each in places)
+
+
+def test_a_slow_view_takes_part_in_the_first_rounds(tmp_path: Path) -> None:
+    scale = replace(GUEST, warms_up=False, fewer_rounds={"slow": 1})
+    places = [replace(place(tmp_path, key), scale=scale) for key in ("fast", "slow")]
+    (found,) = rounds.measure([Touch()], places, 3, lambda text: None)
+    assert {key: len(each) for key, each in found.seconds.items()} == {"fast": 3, "slow": 1}
+
+
+def test_processes_add_up() -> None:
+    assert together([lambda: 1, lambda: 2]) == 3
+    with pytest.raises(AssertionError, match="1 of 2"):
+        together([lambda: 1, lambda: 1 // 0])
+
+
+# ----------------------------------------------------------------------------- tree, workloads
+
+
+def test_the_tree_is_the_same_each_time() -> None:
+    tree.plan.cache_clear()
+    first = tree.plan(2000)
+    tree.plan.cache_clear()
+    assert tree.plan(2000) == first
+    assert len({entry.path for entry in first.entries}) == len(first.entries) == 2000
+
+
+def test_a_small_tree_is_one_shard() -> None:
+    assert [len(shard) for shard in tree.plan(150).shards] == [150]
+    assert [len(shard) for shard in tree.plan(1500).shards] == [1000, 1000]
+
+
+def test_sizes_and_depth_are_those_of_projects() -> None:
+    planned = tree.plan(20_000)
+    sizes = sorted(entry.size for entry in planned.entries)
+    assert 1500 < sizes[10_000] < 3000
+    assert 4000 < sum(sizes) / len(sizes) < 10_000
+    assert sizes[-10] > 1_000_000
+    assert max(entry.path.count("/") for entry in planned.entries) >= 7
+    assert 1000 < len(planned.directories) < 8000
+
+
+def test_a_tree_is_found_as_it_was_written(tmp_path: Path) -> None:
+    planned = tree.Tree((tree.plan(1000).shards[0][:60],))
+    tree.write(planned, tmp_path)
+    tree.verify(planned, tmp_path)
+    with_needle = [e for e in planned.entries if tree.NEEDLE in (tmp_path / e.path).read_bytes()]
+    assert len(with_needle) == planned.needles > 0
+    victim = tmp_path / planned.entries[7].path
+    victim.write_bytes(b"?" + victim.read_bytes()[1:])
+    with pytest.raises(AssertionError, match="does not show"):
+        tree.verify(planned, tmp_path)
+
+
+def test_every_name_of_a_workload_is_its_own() -> None:
+    names = [workload.name for workload in catalogue.everything()]
+    assert len(set(names)) == len(names)
+    assert all(names)
+
+
+def test_each_view_has_a_scratch_directory() -> None:
+    assert tuple(view.key for view in views.compared(("gitguardfs",))) == fixtures.VIEWS
+
+
+@pytest.mark.parametrize("only", [(), ("FIND",), ("x", "nd")])
+def test_only_is_a_part_of_the_name(only: tuple[str, ...]) -> None:
+    assert catalogue.matches("find", only)
+    assert not catalogue.matches("find", ("make",))
+
+
+def test_what_the_guest_runs_needs_the_standard_library_only() -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import benchmarks.inside; "
+        "print([m for m in sys.modules if m.split('.')[0] not in "
+        "{*sys.stdlib_module_names, 'benchmarks', '__main__'}])"
+    )
+    command = [sys.executable, "-I", "-S", "-c", code, str(REPOSITORY)]
+    assert subprocess.check_output(command, text=True).strip() == "[]"
+
+
+# ----------------------------------------------------------------------------- options
+
+
+def test_a_complete_run_writes_what_readme_shows() -> None:
+    found = options.parse([])
+    assert (found.scale.name, found.rounds, found.million) == ("full", 5, True)
+    assert found.json == REPOSITORY / "benchmarks/results/results.json"
+    assert found.chart == REPOSITORY / "benchmarks/results/chart.svg"
+
+
+@pytest.mark.parametrize("arguments", [["--quick"], ["--only", "find"]])
+def test_a_part_does_not_overwrite_the_whole(arguments: list[str]) -> None:
+    found = options.parse(arguments)
+    assert found.table == REPOSITORY / "build/benchmarks/results.md"
+
+
+def test_options_are_read(tmp_path: Path) -> None:
+    found = options.parse(
+        ["--guest", "--only", "a", "--only", "b", "--json", "f", "--rounds", "7",
+         "--results", str(tmp_path)]
+    )  # fmt: skip
+    assert (found.guest, found.only, found.rounds, found.json) == (True, ("a", "b"), 7, Path("f"))
+    assert found.scale.name == "guest"
+    assert not found.million
+    assert found.table == tmp_path / "guest-results.md"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--rounds", "0"], ["--place", "/nowhere"], ["--only", ""], ["more"]]
+)
+def test_mistakes_are_told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        options.parse(arguments)
+    assert error.value.code == 2
+    assert "error:" in capsys.readouterr().err
