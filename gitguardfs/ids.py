@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gitguardfs.core.idmap import IdMap, MapError
+from gitguardfs.core.idmap import MAX_ID, IdMap, MapError
 from gitguardfs.core.mirror import Mirror
 from gitguardfs.errors import UserError, warn
 
@@ -97,21 +97,33 @@ def _is_group(share: str, guest: str, item: str) -> bool:
 def user_id(name: str) -> int:
     """A user's id by number or name; UserError if there is no such user."""
     if re.fullmatch(_NUMBER, name):
-        return int(name)
+        return _in_range(int(name), "user")
     try:
         return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        raise UserError(f"no such user: {name}", "use its number if it exists elsewhere") from None
+    except (KeyError, ValueError):  # a name with a NUL is none
+        raise UserError(
+            f"no such user: {name!r}" if "\0" in name else f"no such user: {name}",
+            "use its number if it exists elsewhere",
+        ) from None
 
 
 def group_id(name: str) -> int:
     """A group's id by number or name; UserError if there is no such group."""
     if re.fullmatch(_NUMBER, name):
-        return int(name)
+        return _in_range(int(name), "group")
     try:
         return grp.getgrnam(name).gr_gid
-    except KeyError:
-        raise UserError(f"no such group: {name}", "use its number if it exists elsewhere") from None
+    except (KeyError, ValueError):
+        raise UserError(
+            f"no such group: {name!r}" if "\0" in name else f"no such group: {name}",
+            "use its number if it exists elsewhere",
+        ) from None
+
+
+def _in_range(number: int, kind: str) -> int:
+    if number > MAX_ID:
+        raise UserError(f"{kind} id {number} is out of range (0 to {MAX_ID})")
+    return number
 
 
 def _own_group(user: str) -> int:

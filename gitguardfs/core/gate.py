@@ -93,6 +93,10 @@ class Gate:
                 raise Refused(rule, partial(self.path, parent, name))
         return Place(parent, self._descriptors.of(parent), name)
 
+    def is_ordinary(self, name: bytes) -> bool:
+        """Whether no rule speaks of ``name``."""
+        return self._guard.name(name)[0] is Verdict.ALLOW
+
     def step(self, directory: Node, name: bytes) -> Place:
         """A component on the way that a symlink leads; Refused if that cannot be gone."""
         verdict, rule = self._guard.name(name)

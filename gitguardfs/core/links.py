@@ -28,6 +28,7 @@ from gitguardfs.core.inodes import GUARDED, Branch, Identity, InodeTable, Node, 
 MAX_LINKS = 40
 """Symlinks on one way, as in the kernel (MAXSYMLINKS)."""
 
+LEADS_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 OUTSIDE = "symlink out of the source"
 
 
@@ -109,13 +110,15 @@ class Links:
             step = self._gate.step(way[-1], name)
             try:
                 st = self._backing.stat_at(step.fd, name)
-            except (FileNotFoundError, NotADirectoryError):
-                return None
+            except OSError as error:
+                if error.errno in LEADS_NOWHERE:
+                    return None
+                raise
             if S_ISLNK(st.st_mode):
                 links += 1
                 if links > MAX_LINKS:
                     return None
-                text = self._backing.readlink_at(step.fd, name)
+                text = self._text(step)
                 parts = text.split(b"/")
                 if text.startswith(b"/"):
                     parts = self._below_source(place, parts)
@@ -138,6 +141,12 @@ class Links:
             branch = self._branches[key] = Branch(next(self._views), above)
         return branch
 
+    def let_go(self, node: Node) -> None:
+        """A directory is removed: nothing lies behind it any more."""
+        if node in self._held:
+            self._held.remove(node)
+            node.lookups -= 1
+
     def replaced(self, place: Place) -> Place:
         """The place that a rename to ``place`` replaces: a symlink's target, or ``place``."""
         try:
@@ -155,6 +164,14 @@ class Links:
                 raise stale()
             way.append(above)
         return way[::-1]
+
+    def _text(self, step: Place) -> bytes:
+        try:
+            return self._backing.readlink_at(step.fd, step.name)
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # no symlink any more
+                raise stale() from None
+            raise
 
     def _below_source(self, place: Place, parts: list[bytes]) -> list[bytes]:
         parts = [part for part in parts if part not in (b"", b".")]

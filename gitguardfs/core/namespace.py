@@ -245,6 +245,9 @@ class Names(State):
         if last:
             self.inodes.detach(node)
             self._descriptors.pin(node)
+            if self._links is not None:
+                self._links.let_go(node)
+                self._drop_unknown(node)
         if last or (node.parent is place.parent and node.name == place.name):
             node.parent = None
 

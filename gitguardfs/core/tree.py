@@ -217,7 +217,7 @@ class Tree(Files):
         for index in range(position, len(names)):
             name = names[index]
             kind, inode = _dots(handle.node, name) if index < 2 else types.get(name, (S_IFDIR, 0))
-            if kind != S_IFDIR or index < 2:
+            if index < 2 or (kind != S_IFDIR and self._gate.is_ordinary(name)):
                 yield Entry(name, index + 1, kind=kind, inode=inode)
                 continue
             try:

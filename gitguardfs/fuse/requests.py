@@ -33,6 +33,12 @@ class Requests:
         self._nursery: trio.Nursery | None = None
         self._loops = 0
         self._waiting = 0
+        self._ending = trio.Event()
+
+    def end(self) -> None:
+        """Serve what is under way, and no more."""
+        self._ending.set()
+        pyfuse3.terminate()
 
     async def serve(self) -> None:
         """Serve until the file system is unmounted or pyfuse3.terminate() is called."""
@@ -52,6 +58,8 @@ class Requests:
             await pyfuse3._session_loop(nursery, NO_IDLE_TASK, NO_FURTHER_TASK)  # type: ignore[attr-defined]
         finally:
             self._loops -= 1
+            if self._loops == self._waiting:  # the session has ended: nobody takes requests
+                self._ending.set()
 
     async def wait(self, call: Callable[..., R], *args: Any) -> R:
         """Run a call that may take its time on a thread, while others are served."""
@@ -59,9 +67,9 @@ class Requests:
             return await trio.to_thread.run_sync(call, *args, limiter=self._limiter)
 
     async def pause(self, seconds: float) -> None:
-        """Let time pass while others are served."""
-        with self._others_served():
-            await trio.sleep(seconds)
+        """Let time pass while others are served; no longer than the mount is to last."""
+        with self._others_served(), trio.move_on_after(seconds):
+            await self._ending.wait()
 
     @contextmanager
     def _others_served(self) -> Iterator[None]:

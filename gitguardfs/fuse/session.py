@@ -9,7 +9,6 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
-import pyfuse3
 import trio
 
 from gitguardfs.core.mirror import Mirror
@@ -35,7 +34,7 @@ async def serve(
     """
     came: list[signal.Signals] = []
     async with trio.open_nursery() as nursery:
-        await nursery.start(_obey_signals, mirror, came)
+        await nursery.start(_obey_signals, requests, mirror, came)
         nursery.start_soon(_announce, mountpoint, ready)
         gc.collect()
         gc.freeze()
@@ -45,7 +44,10 @@ async def serve(
 
 
 async def _obey_signals(
-    mirror: Mirror | None, came: list[signal.Signals], task_status: trio.TaskStatus[None]
+    requests: Requests,
+    mirror: Mirror | None,
+    came: list[signal.Signals],
+    task_status: trio.TaskStatus[None],
 ) -> None:
     with trio.open_signal_receiver(*ENDING, REREAD) as signals:
         task_status.started()
@@ -56,7 +58,7 @@ async def _obey_signals(
                 continue
             came.append(signal.Signals(number))
             log.info("%s: unmounting", came[-1].name)
-            pyfuse3.terminate()
+            requests.end()
 
 
 async def _announce(mountpoint: str, ready: Callable[[], None]) -> None:

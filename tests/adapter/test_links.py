@@ -296,6 +296,30 @@ async def test_all_ways_to_a_directory_are_closed_when_it_becomes_git(world: Wor
         await refused(world.ops.lookup(node, b"file", world.ctx))
 
 
+async def test_directories_on_ways_leave_nothing_behind(world: World) -> None:
+    """Users make and remove what a link of the host's leads through, as often as they like."""
+    link(world, "link", "made/file")
+    for _ in range(3):
+        entry = await world.ops.mkdir(ROOT_ID, b"made", 0o755, world.ctx)
+        handle, _ = await world.create(entry.st_ino, b"file")
+        await world.ops.release(handle)
+        listed = await world.list("")
+        assert S_IFMT(listed[b"link"].st_mode) == S_IFREG
+        await world.ops.unlink(entry.st_ino, b"file", world.ctx)
+        await world.ops.rmdir(ROOT_ID, b"made", world.ctx)
+        told = {node.id: node.lookups for node in world.tree.inodes if node.id != ROOT_ID}
+        kept = world.tree._links._held if world.tree._links is not None else set()
+        assert not kept
+        await world.ops.forget([(number, times) for number, times in told.items() if times])
+        assert len(world.tree.inodes) == 1
+
+
+async def test_a_link_with_a_name_that_is_too_long_stays_a_symlink(world: World) -> None:
+    link(world, "link", "x" * 300)
+    assert S_IFMT((await world.entry("link")).st_mode) == S_IFLNK
+    await world.ops.unlink(ROOT_ID, b"link", world.ctx)
+
+
 async def test_a_deep_way_needs_no_more_descriptors_than_there_are(make_world: MakeWorld) -> None:
     world = make_world(links=LinkPolicy(), descriptor_limit=1)
     deep = "/".join(f"d{i}" for i in range(60))

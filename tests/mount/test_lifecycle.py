@@ -659,6 +659,22 @@ def test_a_view_can_take_the_place_of_its_source(here: Path) -> None:
     assert (here / "source/.git/config").read_text() == "secret"
 
 
+def test_a_transfer_that_is_held_back_does_not_hold_up_the_end(here: Path) -> None:
+    """At 1 kB a second it would take minutes."""
+    (here / "source/large").write_bytes(bytes(300_000))
+    with gitguardfs(here / "source", here / "view", "--read-rate", "1000") as mounted:
+        reader = subprocess.Popen(["cat", here / "view/large"], stdout=subprocess.DEVNULL)
+        opened = f"{here}/view/large"
+        until(lambda: opened in _open_files(reader.pid), "it reads")
+        mounted.process.send_signal(signal.SIGTERM)
+        mounted.process.wait(LIMIT)
+    reader.wait(LIMIT)
+
+
+def _open_files(pid: int) -> list[str]:
+    return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+
+
 def test_one_source_can_be_shown_twice(here: Path) -> None:
     with gitguardfs(here / "source", here / "view", "--cache-timeout", "0"):
         with gitguardfs(

@@ -109,6 +109,8 @@ def test_the_document_names_no_option_that_is_not_there() -> None:
         (["mirror=:"], "names nobody"),
         (["mirror=@nosuchgroup"], "no such group"),
         (["force-user=nosuchuser"], "no such user"),
+        (["force-user=4294967295"], "out of range"),
+        (["create-for-group=99999999999"], "out of range"),
         (["perms=u"], "perms: 'u' is no rule"),
         (["create-with-perms=8"], "create-with-perms: '8'"),
         (["read-rate=0"], "read-rate: '0'"),
