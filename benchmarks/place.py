@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +54,7 @@ class Place:
         return names, len(entries), sum(entry.size for entry in entries)
 
 
-class Workload:
+class Workload(ABC):
     """Something to time. ``run`` is what counts; ``prepare`` and ``check`` are free."""
 
     name = ""
@@ -68,14 +69,14 @@ class Workload:
     warm = False
     """Its second run within the cache timeout is timed: has a goal against the plain directory."""
 
-    def prepare(self, at: Place) -> None:
+    def prepare(self, at: Place) -> None:  # noqa: B027  # most need nothing
         """Make what it works on."""
 
+    @abstractmethod
     def run(self, at: Place) -> float | None:
         """Do the work. Returns seconds if it knows better than the caller's clock."""
-        raise NotImplementedError
 
-    def check(self, at: Place) -> None:
+    def check(self, at: Place) -> None:  # noqa: B027  # not all leave a result
         """Raise AssertionError if the result is not right."""
 
 

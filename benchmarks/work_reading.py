@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from abc import abstractmethod
 from functools import partial
 from pathlib import Path
 
@@ -196,9 +197,9 @@ class Warm(Workload):
         for _ in range(self.repeats):
             self.look(at)
 
+    @abstractmethod
     def look(self, at: Place) -> None:
         """Look once."""
-        raise NotImplementedError
 
 
 class WarmStat(Warm):

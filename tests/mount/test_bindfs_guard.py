@@ -274,8 +274,8 @@ def test_no_option_makes_git_usable(here: Path, options: tuple[str, ...]) -> Non
 
 def test_block_devices_within_git_stay_closed(here: Path) -> None:
     """Also one that is itself named .git, which is shown as what it would be."""
-    os.mknod(here / "source/work/.git2", stat.S_IFBLK | 0o666, os.makedev(7, 7))
-    os.rename(here / "source/work/.git2", here / "source/src/.git")
+    os.mknod(here / "source/src/.git2", stat.S_IFBLK | 0o666, os.makedev(7, 7))
+    os.rename(here / "source/src/.git2", here / "source/src/.git")
     with guarded(here, "--block-devices-as-files", "-p", "0777", "-u", "1000") as view:
         for who in (AGENT, 0):
             assert as_user(seen, view / "src/.git", uid=who).split(" ")[1:3] == ["0000", "0:0"]
