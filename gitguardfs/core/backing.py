@@ -25,6 +25,7 @@ NO_BLOCKING = os.O_NONBLOCK | os.O_NOCTTY
 """Opening by name can meet a FIFO or a terminal that the host put there: never wait for it."""
 
 DOTGIT = b".git"
+PAGE = os.sysconf("SC_PAGE_SIZE")
 _HERE = b"/proc/self/fd/%d"
 
 
@@ -244,10 +245,11 @@ def read(fd: int, offset: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def read_cached(fd: int, offset: int, size: int) -> bytearray | memoryview | None:
+def read_cached(fd: int, offset: int, size: int, known_end: int) -> bytearray | memoryview | None:
     """Like ``read``, if no waiting for a disk or a server is needed; otherwise None.
 
-    OSError(EOPNOTSUPP) where the file system cannot tell (9p, virtiofs, other FUSE mounts).
+    ``known_end`` is where the file has ended once, in bytes. OSError(EOPNOTSUPP) where the file
+    system cannot tell (9p, virtiofs, other FUSE mounts).
     """
     buffer = bytearray(size)
     try:
@@ -256,8 +258,10 @@ def read_cached(fd: int, offset: int, size: int) -> bytearray | memoryview | Non
         return None
     if got == size:
         return buffer
-    # Short: either the end of the file, or the rest is not in memory.
-    if offset + got >= os.fstat(fd).st_size:
+    # Short: either the end of the file, or the rest is not in memory. Memory comes in pages: what
+    # ends within one ends there because the file does.
+    end = offset + got
+    if (end == known_end and end % PAGE) or end >= os.fstat(fd).st_size:
         return memoryview(buffer)[:got]
     return None
 

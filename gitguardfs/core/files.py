@@ -8,14 +8,12 @@ import time
 from stat import S_IFREG, S_IMODE, S_ISGID, S_ISUID, S_IXGRP
 from typing import NamedTuple
 
-from gitguardfs.core.backing import KEPT_FLAGS
+from gitguardfs.core.backing import KEPT_FLAGS, PAGE
 from gitguardfs.core.handles import FileHandle
 from gitguardfs.core.inodes import Node, stale
 from gitguardfs.core.namespace import Names
 from gitguardfs.core.state import Caller
 from gitguardfs.core.view import Attributes, digest
-
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 RACY_NS = 50_000_000
 """A file changed this recently may change again with the same time stamp (a clock tick is at
@@ -39,9 +37,8 @@ class Files(Names):
         node = self._gate.node(node_id, change=writes or bool(flags & os.O_TRUNC))
         if node.kind not in self._content_kinds:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
-        fd = self._open(node, _backing_flags(flags))
+        fd, st = self._open(node, _backing_flags(flags))
         try:
-            st = self._backing.stat(fd)
             if writes or flags & os.O_TRUNC:
                 self._strip_set_id(fd, st)
             if flags & os.O_TRUNC and node.kind == S_IFREG:
@@ -54,7 +51,7 @@ class Files(Names):
             told = digest(st)
             same = told == node.told
             node.told = told
-            handle = self.handles.add_file(FileHandle(node, fd, flags))
+            handle = self.handles.add_file(FileHandle(node, fd, flags, st.st_size))
         except BaseException:
             os.close(fd)
             raise
@@ -66,24 +63,30 @@ class Files(Names):
         if st.st_mode & bits:
             self._backing.chmod(fd, S_IMODE(st.st_mode) & ~bits)
 
-    def _open(self, node: Node, flags: int) -> int:
-        if node.fd >= 0 or node.open_fds:
-            return self._backing.open_file(self._descriptors.of(node), flags)
+    def _open(self, node: Node, flags: int) -> tuple[int, os.stat_result]:
+        known = node.fd >= 0 or node.open_fds
+        if known:
+            fd = self._backing.open_file(self._descriptors.of(node), flags)
+        else:
+            fd = self._open_at(self._descriptors.parent_of(node), node.name, flags)
         try:
-            fd = self._backing.open_file_at(self._descriptors.parent_of(node), node.name, flags)
+            st = self._backing.stat(fd)
+            if not (known or node.matches(st)):
+                raise stale()
+        except OSError:
+            os.close(fd)
+            raise
+        return fd, st
+
+    def _open_at(self, dir_fd: int, name: bytes, flags: int) -> int:
+        try:
+            return self._backing.open_file_at(dir_fd, name, flags)
         except FileNotFoundError:
             raise stale() from None
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
                 raise stale() from None
             raise
-        try:
-            if not node.matches(self._backing.stat(fd)):
-                raise stale()
-        except OSError:
-            os.close(fd)
-            raise
-        return fd
 
     def write_target(self, handle: FileHandle, offset: int, length: int) -> int:
         """The descriptor to write to at ``offset``.
@@ -112,6 +115,7 @@ class Files(Names):
 
     def wrote(self, handle: FileHandle, offset: int, length: int) -> None:
         """Note a write that the kernel counts as ``length`` bytes at ``offset``."""
+        handle.unsynced += length
         node = handle.node
         node.size = max(node.size, offset + length)
         node.told = 0  # the kernel may drop what it is told of the file in the meantime

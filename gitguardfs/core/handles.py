@@ -23,11 +23,11 @@ class FileHandle:
     """An open file."""
 
     __slots__ = (
-        "append", "fd", "mappable", "node", "positional_fd", "synchronous", "tells_waiting",
-        "writable",
+        "append", "fd", "mappable", "node", "positional_fd", "size", "synchronous",
+        "tells_waiting", "unsynced", "writable",
     )  # fmt: skip
 
-    def __init__(self, node: Node, fd: int, flags: int) -> None:
+    def __init__(self, node: Node, fd: int, flags: int, size: int = 0) -> None:
         self.node = node
         self.fd = fd
         self.positional_fd = -1
@@ -39,6 +39,10 @@ class FileHandle:
         """Whether a shared writable mapping can be made of it."""
         self.tells_waiting = True
         """Whether the source's file system can say that a read would have to wait."""
+        self.size = size
+        """Of the file when it was opened."""
+        self.unsynced = 0
+        """Bytes written through it since it was last synced."""
 
 
 class DirectoryHandle:

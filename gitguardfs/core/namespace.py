@@ -284,7 +284,12 @@ class Names(State):
                 os.close(fd)
 
     def _take(self, place: Place, fds: list[int], moves: bool) -> os.stat_result:
-        """Look at an end of a rename; its descriptor is added to ``fds``."""
+        """Look at an end of a rename; a descriptor that is needed later is added to ``fds``."""
+        if moves:
+            st = self._backing.stat_at(place.fd, place.name)
+            if not S_ISDIR(st.st_mode):
+                self._gate.allowed(place, st)
+                return st
         fd = self._backing.open_node(place.fd, place.name)
         fds.append(fd)
         st = self._backing.stat(fd)

@@ -2,7 +2,8 @@
 
 All handlers run on the event loop's thread. The tree's methods run there without an await in
 between; what may wait for a disk or a server (reads that are not in memory, large or
-synchronous writes, fsync) goes to worker threads, which get a descriptor and bytes only.
+synchronous writes, fsync) goes to worker threads, which get a descriptor and bytes only, unless
+such calls have been quick of late (``pace``).
 
 pyfuse3 ends the mount on any exception that is not FUSEError: ``handler`` turns every other
 one into an errno.
@@ -18,6 +19,7 @@ from contextlib import suppress
 from enum import Enum
 from functools import wraps
 from stat import S_ISDIR
+from time import perf_counter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyfuse3
@@ -27,18 +29,18 @@ from gitguardfs.audit import AuditLog
 from gitguardfs.core import backing
 from gitguardfs.core.files import Opened
 from gitguardfs.core.guard import Refused
-from gitguardfs.core.handles import FileHandle
 from gitguardfs.core.state import Caller
 from gitguardfs.core.tree import Changes, Tree
 from gitguardfs.core.view import Attributes
 from gitguardfs.fuse.listing import Appetite, NameEntry
+from gitguardfs.fuse.pace import Pace
 from gitguardfs.fuse.requests import Requests
 
 log = logging.getLogger(__name__)
 
-INLINE_WRITE = 128 * 1024
-"""Bytes up to which a write to a local file is done at once: it goes to memory, and handing
-it to a thread costs more than the copying. Measured: see docs/design.md."""
+AT_ONCE = 128 * 1024
+"""Bytes up to which a transfer may be done without a thread, and a write to a local file always
+is: it goes to memory, and a change of thread costs more than the copying."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -122,6 +124,7 @@ class Operations(pyfuse3.Operations):
         self._is_local = is_local
         self._invalidate = invalidate
         self.requests = Requests()
+        self._reading, self._writing, self._syncing = Pace(), Pace(), Pace()
         self._appetite = Appetite()
         self._name_entry = NameEntry()
         self._lists_names = tree.lists_names and self._name_entry.works
@@ -282,6 +285,16 @@ class Operations(pyfuse3.Operations):
                 self._invalidate(inode)
         return self._file_info(opened)
 
+    async def _paced(self, pace: Pace, small: bool, call: Callable[..., R], *args: Any) -> R:
+        """Do what may have to wait: on a thread, unless it is small and such have been quick."""
+        since = perf_counter()
+        try:
+            if small and pace.is_quick:
+                return call(*args)
+            return await self.requests.wait(call, *args)
+        finally:
+            pace.note(perf_counter() - since)
+
     def _file_info(self, opened: Opened) -> FileInfo:
         return FileInfo(fh=opened.handle, keep_cache=opened.keep_pages, direct_io=self._direct_io)
 
@@ -290,7 +303,7 @@ class Operations(pyfuse3.Operations):
         handle = self._tree.handles.file(fh)
         if handle.tells_waiting:
             try:
-                data = backing.read_cached(handle.fd, off, size)
+                data = backing.read_cached(handle.fd, off, size, handle.size)
             except OSError as error:
                 if error.errno != errno.EOPNOTSUPP:
                     raise
@@ -298,21 +311,20 @@ class Operations(pyfuse3.Operations):
             else:
                 if data is not None:
                     return data  # type: ignore[return-value]  # any buffer will do
-        return await self.requests.wait(backing.read, handle.fd, off, size)
+        small = size <= AT_ONCE
+        return await self._paced(self._reading, small, backing.read, handle.fd, off, size)
 
     @handler(Guarded.HANDLE)
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         handle = self._tree.handles.file(fh)
         fd = self._tree.write_target(handle, off, len(buf))
-        if self._writes_at_once(handle, buf):
+        small = len(buf) <= AT_ONCE
+        if small and self._is_local and not handle.synchronous:
             done = backing.write(fd, off, buf)
         else:
-            done = await self.requests.wait(backing.write, fd, off, buf)
+            done = await self._paced(self._writing, small, backing.write, fd, off, buf)
         self._tree.wrote(handle, off, done)
         return done
-
-    def _writes_at_once(self, handle: FileHandle, buf: bytes) -> bool:
-        return len(buf) <= INLINE_WRITE and not handle.synchronous and self._is_local
 
     @handler(Guarded.HANDLE)
     async def flush(self, fh: int) -> None:
@@ -321,8 +333,10 @@ class Operations(pyfuse3.Operations):
 
     @handler(Guarded.HANDLE)
     async def fsync(self, fh: int, datasync: bool) -> None:
+        handle = self._tree.handles.file(fh)
+        unsynced, handle.unsynced = handle.unsynced, 0
         sync = os.fdatasync if datasync else os.fsync
-        await self.requests.wait(sync, self._tree.handles.file(fh).fd)
+        await self._paced(self._syncing, unsynced <= AT_ONCE, sync, handle.fd)
 
     @handler(Guarded.HANDLE)
     async def release(self, fh: int) -> None:
@@ -356,7 +370,7 @@ class Operations(pyfuse3.Operations):
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
         fd = self._tree.directory_descriptor(fh)
         try:
-            await self.requests.wait(os.fdatasync if datasync else os.fsync, fd)
+            await self._paced(self._syncing, True, os.fdatasync if datasync else os.fsync, fd)
         finally:
             os.close(fd)
 

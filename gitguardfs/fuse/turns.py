@@ -3,24 +3,33 @@
 For each request pyfuse3's loop takes a lock and waits for its descriptor, which are two turns of
 trio's scheduler, each with calls to epoll: more than everything else that a small request costs.
 Here the descriptor is polled for a moment first, in which a program that makes one call after
-another has sent its next one. The lock is not needed, since only one task reads (``requests``).
+another has sent its next one; for longer where waking up is what takes long. The lock is not
+needed, since only one task reads (``requests``).
 """
 
 from __future__ import annotations
 
 import select
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import pyfuse3
 import trio
 
+from gitguardfs.fuse.awake import Awake
+
 LOOKS = 20
 """How often to look for the next request at once: about 15 us."""
+MOST_LOOKS = 200
+"""As long as requests come sooner than it takes to wake up for them."""
+SOON = 200e-6
+"""Seconds after which it would have been as well to sleep."""
 PATIENCE = 2
 """Milliseconds to wait outside of trio's loop if nothing else is going on in it."""
 REQUESTS_IN_A_ROW = 64
-"""After so many, trio gets a turn whatever comes: signals have to be seen."""
+"""After so many, trio gets a turn whatever comes: signals have to be seen. And processors are kept
+awake (``awake``) until there is a pause."""
 
 
 class _NoLock:
@@ -36,6 +45,8 @@ class _LowLevel:
 
     def __init__(self, is_alone: Callable[[], bool]) -> None:
         self._is_alone = is_alone
+        self._awake = Awake()
+        self._looks = LOOKS
         self._in_a_row = 0
         self._polls: dict[int, Callable[[int], list[tuple[int, int]]]] = {}
 
@@ -51,13 +62,33 @@ class _LowLevel:
             poll = self._polls[fd] = poller.poll
         if self._in_a_row < REQUESTS_IN_A_ROW:
             self._in_a_row += 1
-            for _ in range(LOOKS):
+            if poll(0):
+                return
+            since = perf_counter()
+            for _ in range(self._looks):
                 if poll(0):
                     return
-            if self._is_alone() and poll(PATIENCE):
-                return
+            if self._is_alone():
+                came = poll(PATIENCE)
+                self._learn(perf_counter() - since)
+                if came:
+                    return
+        else:
+            self._awake.hold()
         self._in_a_row = 0
+        if self._awake.held:
+            with trio.move_on_after(PATIENCE / 1000):
+                await trio.lowlevel.wait_readable(fd)
+                return
+            self._awake.let_go()
         await trio.lowlevel.wait_readable(fd)
+
+    def _learn(self, waited: float) -> None:
+        """Look longer for the next request if that would have caught this one."""
+        if waited > SOON or self._awake.held:
+            self._looks = max(LOOKS, self._looks // 2)
+        else:
+            self._looks = MOST_LOOKS
 
 
 class _Trio:

@@ -11,7 +11,7 @@ import pytest
 from gitguardfs.core.files import RACY_NS
 from gitguardfs.core.inodes import ROOT_ID
 from gitguardfs.core.policy import XattrPolicy
-from gitguardfs.fuse.operations import INLINE_WRITE
+from gitguardfs.fuse.operations import AT_ONCE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 
@@ -59,7 +59,7 @@ async def test_writes_elsewhere_go_where_they_are_sent(world: World) -> None:
     await world.ops.release(handle)
 
 
-@pytest.mark.parametrize("size", [0, 1, 4096, INLINE_WRITE, INLINE_WRITE + 1, 1 << 20])
+@pytest.mark.parametrize("size", [0, 1, 4096, AT_ONCE, AT_ONCE + 1, 1 << 20])
 @pytest.mark.parametrize("flags", [os.O_RDWR, os.O_RDWR | os.O_SYNC])
 async def test_all_sizes_arrive_whole(world: World, size: int, flags: int) -> None:
     data = os.urandom(size)

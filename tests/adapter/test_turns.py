@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from gitguardfs.fuse import turns
+from gitguardfs.fuse.awake import Awake
 
 
 @pytest.fixture
@@ -55,6 +56,79 @@ async def test_what_comes_later_is_waited_for(pipe: tuple[int, int], is_alone: b
         assert seen == []
         os.write(pipe[1], b"x")
     assert seen == [b"x"]
+
+
+async def test_processors_are_kept_awake_while_requests_follow_one_another(
+    pipe: tuple[int, int],
+) -> None:
+    low = turns._LowLevel(lambda: True)
+    low._awake = awake = _Awake()
+    os.write(pipe[1], b"x")
+    for _ in range(turns.REQUESTS_IN_A_ROW):
+        await low.wait_readable(pipe[0])
+    assert awake.said == []
+    for _ in range(2 * turns.REQUESTS_IN_A_ROW):
+        await low.wait_readable(pipe[0])
+    assert set(awake.said) == {"hold"}
+    os.read(pipe[0], 1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(low.wait_readable, pipe[0])
+        with trio.fail_after(10):
+            while awake.said[-1:] != ["let go"]:
+                await trio.sleep(0.001)
+        assert not awake.held
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_they_are_not_once_nothing_follows_the_last_of_many(
+    pipe: tuple[int, int], is_alone: bool
+) -> None:
+    low = turns._LowLevel(lambda: is_alone)
+    low._awake = awake = _Awake()
+    os.write(pipe[1], b"x")
+    for _ in range(turns.REQUESTS_IN_A_ROW):
+        await low.wait_readable(pipe[0])
+    os.read(pipe[0], 1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(low.wait_readable, pipe[0])
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        assert awake.said == ["hold", "let go"]
+        nursery.cancel_scope.cancel()
+
+
+class _Awake(Awake):
+    """One that has the right on every machine, and notes what it is told."""
+
+    def __init__(self) -> None:
+        self.held = False
+        self.said: list[str] = []
+
+    def hold(self) -> None:
+        self.held = True
+        self.said.append("hold")
+
+    def let_go(self) -> None:
+        self.held = False
+        self.said.append("let go")
+
+
+async def test_the_look_for_the_next_request_is_as_long_as_it_pays(
+    pipe: tuple[int, int],
+) -> None:
+    low = turns._LowLevel(lambda: True)
+    low._learn(turns.SOON / 2)
+    assert low._looks == turns.MOST_LOOKS
+    lengths = []
+    for _ in range(10):
+        low._learn(turns.SOON * 2)
+        lengths.append(low._looks)
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[-1] == turns.LOOKS
+    low._awake = _Awake()
+    low._awake.hold()
+    low._learn(turns.SOON / 2)
+    assert low._looks == turns.LOOKS
 
 
 async def test_it_is_trio_in_everything_else() -> None:

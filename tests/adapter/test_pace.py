@@ -1,0 +1,139 @@
+"""What may wait goes to a thread, unless such calls have been quick of late."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gitguardfs.core import backing
+from gitguardfs.core.inodes import ROOT_ID
+from gitguardfs.fuse import pace
+from gitguardfs.fuse.operations import AT_ONCE
+from tests.adapter.world import World
+
+
+@pytest.fixture
+def threads(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the calls that went to a thread."""
+    seen: list[str] = []
+    wait = world.ops.requests.wait
+
+    async def spy(call: Callable[..., Any], *args: Any) -> Any:
+        seen.append(call.__name__)
+        return await wait(call, *args)
+
+    monkeypatch.setattr(world.ops.requests, "wait", spy)
+    return seen
+
+
+@pytest.fixture
+def always_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "QUICK", 1e9)
+
+
+def uncached(*_: object) -> None:
+    """In the place of ``read_cached``: nothing is in memory."""
+
+
+@pytest.mark.usefixtures("always_quick")
+async def test_syncs_that_were_quick_need_no_thread(world: World, threads: list[str]) -> None:
+    handle, _ = await world.create(ROOT_ID, b"f")
+    for _ in range(pace.TRUST + 3):
+        await world.ops.write(handle, 0, b"x")
+        await world.ops.fsync(handle, False)
+    assert threads == ["fsync"] * pace.TRUST
+    listing = await world.ops.opendir(ROOT_ID, world.ctx)
+    await world.ops.fsyncdir(listing, True)
+    assert len(threads) == pace.TRUST
+    await world.ops.releasedir(listing)
+    await world.ops.release(handle)
+
+
+@pytest.mark.usefixtures("always_quick")
+async def test_much_that_is_not_on_disk_needs_one(world: World, threads: list[str]) -> None:
+    handle, _ = await world.create(ROOT_ID, b"f")
+    for _ in range(pace.TRUST):
+        await world.ops.fsync(handle, False)
+    threads.clear()
+    await world.ops.write(handle, 0, bytes(AT_ONCE))
+    await world.ops.write(handle, 0, b"x")
+    await world.ops.fsync(handle, False)
+    assert threads == ["fsync"]
+    await world.ops.fsync(handle, False)
+    assert threads == ["fsync"]
+    await world.ops.release(handle)
+
+
+async def test_one_slow_call_takes_the_trust_away(
+    world: World, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, _ = await world.create(ROOT_ID, b"f")
+    monkeypatch.setattr(pace, "QUICK", 1e9)
+    for _ in range(pace.TRUST + 1):
+        await world.ops.fsync(handle, False)
+    assert len(threads) == pace.TRUST
+    monkeypatch.setattr(pace, "QUICK", 0.01)
+    monkeypatch.setattr(os, "fsync", lambda _: time.sleep(0.05))
+    await world.ops.fsync(handle, False)
+    assert len(threads) == pace.TRUST
+    await world.ops.fsync(handle, False)
+    assert len(threads) == pace.TRUST + 1
+    await world.ops.release(handle)
+
+
+@pytest.mark.usefixtures("always_quick")
+async def test_reads_of_what_is_not_in_memory(
+    world: World, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (world.source / "f").write_bytes(b"0123456789")
+    handle = await world.open("f")
+    assert bytes(await world.ops.read(handle, 2, 4)) == b"2345"
+    assert threads == []
+    monkeypatch.setattr(backing, "read_cached", uncached)
+    for _ in range(pace.TRUST + 2):
+        assert bytes(await world.ops.read(handle, 2, 4)) == b"2345"
+    assert threads == ["read"] * pace.TRUST
+    assert bytes(await world.ops.read(handle, 0, AT_ONCE + 1)) == b"0123456789"
+    assert len(threads) == pace.TRUST + 1
+    await world.ops.release(handle)
+
+
+@pytest.mark.usefixtures("always_quick")
+async def test_an_error_is_the_callers_with_and_without_a_thread(
+    world: World, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, _ = await world.create(ROOT_ID, b"f")
+
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    fail.__name__ = "fsync"
+    monkeypatch.setattr(os, "fsync", fail)
+    for _ in range(pace.TRUST + 2):
+        with pytest.raises(Exception) as caught:
+            await world.ops.fsync(handle, False)
+        assert getattr(caught.value, "errno", None) == 5
+    assert threads == ["fsync"] * pace.TRUST
+    await world.ops.release(handle)
+
+
+@pytest.mark.parametrize("before", [100, 4096])
+@pytest.mark.parametrize("grown", [101, 4096, 5000, 8192])
+async def test_a_file_that_has_grown_is_read_to_its_new_end(
+    world: World, before: int, grown: int
+) -> None:
+    path = world.source / "f"
+    data = os.urandom(grown)
+    path.write_bytes(data[:before])
+    handle = await world.open("f")
+    assert bytes(await world.ops.read(handle, 0, 1 << 16)) == data[:before]
+    with path.open("ab") as file:
+        file.write(data[before:])
+    assert bytes(await world.ops.read(handle, 0, 1 << 16)) == max(data, data[:before], key=len)
+    path.write_bytes(b"now short")
+    assert bytes(await world.ops.read(handle, 0, 1 << 16)) == b"now short"
+    await world.ops.release(handle)

@@ -1,0 +1,60 @@
+"""On this machine's own processors: kept awake during requests, and let go after them."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.fuse import awake
+from tests.support.mounting import gitguardfs
+
+UNLIMITED = 2_000_000_000
+REQUESTS = 300
+
+
+def _limit() -> int:
+    """Microseconds, as the kernel has them; nobody's limit if it has no such file."""
+    try:
+        return int(struct.unpack("i", awake.LIMIT.read_bytes())[0])
+    except FileNotFoundError:
+        return UNLIMITED
+
+
+def _can_be_kept_awake() -> bool:
+    try:
+        driver = awake.DRIVER.read_text()
+    except FileNotFoundError:
+        return False
+    few = (os.cpu_count() or 1) <= awake.PROCESSORS
+    return few and "haltpoll" in driver and awake.LIMIT.exists()
+
+
+def _settled() -> int:
+    """The limit after a pause; other views of this machine may be busy for a while."""
+    for _ in range(100):
+        time.sleep(0.05)
+        if _limit() != 0:
+            break
+    return _limit()
+
+
+@pytest.mark.parametrize("ends_at_once", [False, True])
+def test_from_many_requests_in_a_row_to_the_pause(tmp_path: Path, ends_at_once: bool) -> None:
+    (tmp_path / "source").mkdir()
+    before = _settled()
+    seen = set()
+    with gitguardfs(
+        tmp_path / "source", tmp_path / "view", "--no-seal", "--cache-timeout", "0"
+    ) as view:
+        for number in range(REQUESTS):
+            os.stat(view.path)
+            if number % 16 == 0:
+                seen.add(_limit())
+        assert (0 in seen) == _can_be_kept_awake()
+        if not ends_at_once:
+            assert _settled() == before
+    assert _settled() == before

@@ -1,0 +1,82 @@
+"""Processors are kept awake while that is asked for, where it can be, and only there."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.fuse import awake
+from gitguardfs.fuse.awake import Awake
+
+NONE, DEFAULT = 0, 2_000_000_000
+
+
+@pytest.fixture
+def limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file in the place of the kernel's; what is written to it is appended."""
+    device, driver = tmp_path / "cpu_dma_latency", tmp_path / "current_driver"
+    device.touch()
+    driver.write_text("haltpoll\n")
+    monkeypatch.setattr(awake, "LIMIT", device)
+    monkeypatch.setattr(awake, "DRIVER", driver)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    return device
+
+
+def said(limit: Path) -> list[int]:
+    """The limits that were set, in microseconds."""
+    return [value for (value,) in struct.iter_unpack("i", limit.read_bytes())]
+
+
+def test_it_is_said_once_and_taken_back_once(limit: Path) -> None:
+    processors = Awake()
+    assert said(limit) == []
+    processors.let_go()
+    assert said(limit) == []
+    for _ in range(3):
+        processors.hold()
+        assert processors.held
+    assert said(limit) == [NONE]
+    for _ in range(3):
+        processors.let_go()
+        assert not processors.held
+    assert said(limit) == [NONE, DEFAULT]
+
+
+def test_idle_processors_that_are_not_handed_to_a_hypervisor_are_left_alone(limit: Path) -> None:
+    awake.DRIVER.write_text("intel_idle\n")
+    processors = Awake()
+    processors.hold()
+    assert not processors.held
+    assert said(limit) == []
+
+
+def test_many_processors_are_not_kept_awake_for_one(
+    limit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: awake.PROCESSORS + 1)
+    processors = Awake()
+    processors.hold()
+    assert not processors.held
+    assert said(limit) == []
+
+
+@pytest.mark.parametrize("missing", ["LIMIT", "DRIVER"])
+def test_without_the_kernels_files_nothing_is_different(limit: Path, missing: str) -> None:
+    getattr(awake, missing).unlink()
+    processors = Awake()
+    processors.hold()
+    assert not processors.held
+    processors.let_go()
+
+
+def test_a_limit_that_is_not_taken_is_not_believed(
+    limit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(awake, "LIMIT", Path("/dev/full"))
+    processors = Awake()
+    processors.hold()
+    assert not processors.held
