@@ -41,11 +41,11 @@ class Requests:
         pyfuse3.terminate()
 
     async def serve(self) -> None:
-        """Serve until the file system is unmounted or pyfuse3.terminate() is called."""
+        """Serve until the file system is unmounted or ``end`` is called."""
         if not hasattr(pyfuse3, "_session_loop"):  # private; in every release so far
             await pyfuse3.main()
             return
-        save_turns(lambda: self._waiting == 0)
+        save_turns(lambda: self._waiting == 0, self._ending.is_set)
         async with trio.open_nursery() as self._nursery:
             self._start_loop(self._nursery)
 

@@ -43,8 +43,9 @@ class _NoLock:
 class _LowLevel:
     """trio.lowlevel for pyfuse3, but for the one function."""
 
-    def __init__(self, is_alone: Callable[[], bool]) -> None:
+    def __init__(self, is_alone: Callable[[], bool], is_ending: Callable[[], bool]) -> None:
         self._is_alone = is_alone
+        self._is_ending = is_ending
         self._awake = Awake()
         self._looks = LOOKS
         self._in_a_row = 0
@@ -54,7 +55,7 @@ class _LowLevel:
         return getattr(trio.lowlevel, name)
 
     async def wait_readable(self, fd: int) -> None:
-        """As trio's, at once if a request comes soon."""
+        """As trio's, at once if a request comes soon; raises ClosedResourceError as trio's does."""
         poll = self._polls.get(fd)
         if poll is None:
             poller = select.poll()
@@ -81,6 +82,8 @@ class _LowLevel:
                 await trio.lowlevel.wait_readable(fd)
                 return
             self._awake.let_go()
+            if self._is_ending():  # said after that time was over: nobody was told
+                raise trio.ClosedResourceError
         await trio.lowlevel.wait_readable(fd)
 
     def _learn(self, waited: float) -> None:
@@ -96,17 +99,18 @@ class _Trio:
 
     Lock = _NoLock
 
-    def __init__(self, is_alone: Callable[[], bool]) -> None:
-        self.lowlevel = _LowLevel(is_alone)
+    def __init__(self, is_alone: Callable[[], bool], is_ending: Callable[[], bool]) -> None:
+        self.lowlevel = _LowLevel(is_alone, is_ending)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(trio, name)
 
 
-def save_turns(is_alone: Callable[[], bool]) -> None:
+def save_turns(is_alone: Callable[[], bool], is_ending: Callable[[], bool]) -> None:
     """Let pyfuse3 wait like this from now on, if its module knows trio by that name.
 
-    ``is_alone`` says that no other task waits for anything but signals.
+    ``is_alone`` says that no other task waits for anything but signals; ``is_ending`` that no
+    more requests are to be waited for, from before trio.lowlevel.notify_closing says so.
     """
     if getattr(pyfuse3, "trio", None) is trio:
-        pyfuse3.trio = _Trio(is_alone)  # type: ignore[attr-defined]
+        pyfuse3.trio = _Trio(is_alone, is_ending)  # type: ignore[attr-defined]

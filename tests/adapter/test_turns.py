@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyfuse3
 import pytest
@@ -22,6 +22,10 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(end)
 
 
+def _low(is_alone: bool = True, is_ending: Callable[[], bool] = lambda: False) -> turns._LowLevel:
+    return turns._LowLevel(lambda: is_alone, is_ending)
+
+
 async def test_what_is_there_is_not_waited_for_in_the_loop(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -30,7 +34,7 @@ async def test_what_is_there_is_not_waited_for_in_the_loop(
     async def wait_readable(fd: int) -> None:
         waited.append(fd)
 
-    low = turns._LowLevel(lambda: True)
+    low = _low()
     monkeypatch.setattr(trio.lowlevel, "wait_readable", wait_readable)
     os.write(pipe[1], b"x")
     for _ in range(turns.REQUESTS_IN_A_ROW):
@@ -43,7 +47,7 @@ async def test_what_is_there_is_not_waited_for_in_the_loop(
 
 @pytest.mark.parametrize("is_alone", [True, False])
 async def test_what_comes_later_is_waited_for(pipe: tuple[int, int], is_alone: bool) -> None:
-    low = turns._LowLevel(lambda: is_alone)
+    low = _low(is_alone)
     seen = []
 
     async def reader() -> None:
@@ -61,7 +65,7 @@ async def test_what_comes_later_is_waited_for(pipe: tuple[int, int], is_alone: b
 async def test_processors_are_kept_awake_while_requests_follow_one_another(
     pipe: tuple[int, int],
 ) -> None:
-    low = turns._LowLevel(lambda: True)
+    low = _low()
     low._awake = awake = _Awake()
     os.write(pipe[1], b"x")
     for _ in range(turns.REQUESTS_IN_A_ROW):
@@ -84,7 +88,7 @@ async def test_processors_are_kept_awake_while_requests_follow_one_another(
 async def test_they_are_not_once_nothing_follows_the_last_of_many(
     pipe: tuple[int, int], is_alone: bool
 ) -> None:
-    low = turns._LowLevel(lambda: is_alone)
+    low = _low(is_alone)
     low._awake = awake = _Awake()
     os.write(pipe[1], b"x")
     for _ in range(turns.REQUESTS_IN_A_ROW):
@@ -95,6 +99,28 @@ async def test_they_are_not_once_nothing_follows_the_last_of_many(
         await trio.testing.wait_all_tasks_blocked(0.1)
         assert awake.said == ["hold", "let go"]
         nursery.cancel_scope.cancel()
+
+
+async def test_the_end_is_seen_whenever_it_is_said(
+    pipe: tuple[int, int], autojump_clock: trio.testing.MockClock
+) -> None:
+    """Also in the very turn in which the time to keep processors awake is over."""
+    for _ in range(50):  # trio runs what is due at one time in either order
+        ended: list[bool] = []
+        low = _low(is_ending=lambda ended=ended: bool(ended))  # type: ignore[misc]
+        low._awake = _Awake()
+        low._awake.hold()
+        low._in_a_row = turns.REQUESTS_IN_A_ROW
+
+        async def end(ended: list[bool] = ended) -> None:
+            await trio.sleep(turns.PATIENCE / 1000)
+            ended.append(True)
+            trio.lowlevel.notify_closing(pipe[0])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end)
+            with trio.fail_after(10), pytest.raises(trio.ClosedResourceError):
+                await low.wait_readable(pipe[0])
 
 
 class _Awake(Awake):
@@ -116,7 +142,7 @@ class _Awake(Awake):
 async def test_the_look_for_the_next_request_is_as_long_as_it_pays(
     pipe: tuple[int, int],
 ) -> None:
-    low = turns._LowLevel(lambda: True)
+    low = _low()
     low._learn(turns.SOON / 2)
     assert low._looks == turns.MOST_LOOKS
     lengths = []
@@ -132,7 +158,7 @@ async def test_the_look_for_the_next_request_is_as_long_as_it_pays(
 
 
 async def test_it_is_trio_in_everything_else() -> None:
-    stand_in = turns._Trio(lambda: True)
+    stand_in = turns._Trio(lambda: True, lambda: False)
     assert stand_in.lowlevel.current_task() is trio.lowlevel.current_task()
     assert stand_in.ClosedResourceError is trio.ClosedResourceError
     async with stand_in.Lock():
@@ -144,8 +170,8 @@ def test_a_pyfuse3_that_does_not_know_trio_by_that_name_is_left_alone(
 ) -> None:
     other = object()
     monkeypatch.setattr(pyfuse3, "trio", other)
-    turns.save_turns(lambda: True)
+    turns.save_turns(lambda: True, lambda: False)
     assert pyfuse3.trio is other  # type: ignore[attr-defined]
     monkeypatch.setattr(pyfuse3, "trio", trio)
-    turns.save_turns(lambda: True)
+    turns.save_turns(lambda: True, lambda: False)
     assert isinstance(pyfuse3.trio, turns._Trio)  # type: ignore[attr-defined]
