@@ -115,8 +115,8 @@ class Files(Names):
 
     def wrote(self, handle: FileHandle, offset: int, length: int) -> None:
         """Note a write that the kernel counts as ``length`` bytes at ``offset``."""
-        handle.unsynced += length
         node = handle.node
+        node.unsynced += length
         node.size = max(node.size, offset + length)
         node.told = 0  # the kernel may drop what it is told of the file in the meantime
 

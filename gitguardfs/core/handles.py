@@ -24,7 +24,7 @@ class FileHandle:
 
     __slots__ = (
         "append", "fd", "mappable", "node", "positional_fd", "size", "synchronous",
-        "tells_waiting", "unsynced", "writable",
+        "tells_waiting", "writable",
     )  # fmt: skip
 
     def __init__(self, node: Node, fd: int, flags: int, size: int = 0) -> None:
@@ -41,8 +41,6 @@ class FileHandle:
         """Whether the source's file system can say that a read would have to wait."""
         self.size = size
         """Of the file when it was opened."""
-        self.unsynced = 0
-        """Bytes written through it since it was last synced."""
 
 
 class DirectoryHandle:

@@ -54,7 +54,7 @@ class Node:
 
     __slots__ = (
         "birth", "branch", "detached", "dev", "fd", "id", "ino", "kind", "lookups", "name",
-        "open_fds", "parent", "rule", "size", "told", "verdict", "view",
+        "open_fds", "parent", "rule", "size", "told", "unsynced", "verdict", "view",
     )  # fmt: skip
 
     def __init__(self, node_id: int, st: os.stat_result, verdict: Verdict, rule: str) -> None:
@@ -79,6 +79,8 @@ class Node:
         """A digest of (size, mtime, ctime) as the kernel was last told them."""
         self.size = 0
         """The size that the kernel was last told or wrote up to."""
+        self.unsynced = 0
+        """Bytes written to it since it was last synced."""
         self.view = ORDINARY
         self.branch: Branch | None = None
         """Where it was found, if it is a directory behind a symlink."""

@@ -273,9 +273,11 @@ class Names(State):
                 target = self._take(new, fds, moves=exchange)
             # A plain rename takes its old name away; an exchange leaves both.
             leaves = old.parent is new.parent and not exchange
-            self._gate.admit(new, S_ISDIR(moved.st_mode), locks, old_name if leaves else b"")
+            # Whatever it was when looked at: through another guard over the same source, it can
+            # have been exchanged for something else since.
+            self._gate.admit(new, False, locks, old_name if leaves else b"")
             if exchange and target is not None:
-                self._gate.admit(old, S_ISDIR(target.st_mode), locks)
+                self._gate.admit(old, False, locks)
             self._backing.rename(old.fd, old_name, new.fd, new.name, flags)
             self._undo_if_dotgit(old, new, flags)
             self._note_rename(old, new, moved, target, exchange, fds)

@@ -34,16 +34,20 @@ class Awake:
             if "haltpoll" in DRIVER.read_text():
                 self._fd = os.open(LIMIT, os.O_RDWR | os.O_CLOEXEC)
 
-    def hold(self) -> None:
-        """No processor is to be halted from now on."""
-        if not self.held and self._fd >= 0:
-            self.held = self._limit(AT_ONCE)
+    def hold(self) -> bool:
+        """No processor is to be halted from now on; whether that is new."""
+        if self.held or self._fd < 0:
+            return False
+        self.held = self._limit(AT_ONCE)
+        return self.held
 
-    def let_go(self) -> None:
-        """Processors may be halted."""
-        if self.held:
-            self._limit(WHENEVER)
-            self.held = False
+    def let_go(self) -> bool:
+        """Processors may be halted; whether that is new."""
+        if not self.held:
+            return False
+        self._limit(WHENEVER)
+        self.held = False
+        return True
 
     def _limit(self, value: bytes) -> bool:
         with suppress(OSError):

@@ -3,7 +3,7 @@
 All handlers run on the event loop's thread. The tree's methods run there without an await in
 between; what may wait for a disk or a server (reads that are not in memory, large or
 synchronous writes, fsync) goes to worker threads, which get a descriptor and bytes only, unless
-such calls have been quick of late (``pace``).
+the source is local and such calls have been quick of late (``pace``).
 
 pyfuse3 ends the mount on any exception that is not FUSEError: ``handler`` turns every other
 one into an errno.
@@ -19,7 +19,6 @@ from contextlib import suppress
 from enum import Enum
 from functools import wraps
 from stat import S_ISDIR
-from time import perf_counter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyfuse3
@@ -112,8 +111,8 @@ class Operations(pyfuse3.Operations):
 
         ``cache_timeout`` is in seconds; attributes are remembered by the kernel only if they are
         the ``same_for_all``. ``direct_io`` keeps no pages at all. ``is_local`` says that writes
-        to the source go to memory. ``invalidate`` makes the kernel ask for the attributes of a
-        node anew.
+        to the source go to memory, and that no server is waited for. ``invalidate`` makes the
+        kernel ask for the attributes of a node anew.
         """
         super().__init__()
         self._tree = tree
@@ -286,14 +285,13 @@ class Operations(pyfuse3.Operations):
         return self._file_info(opened)
 
     async def _paced(self, pace: Pace, small: bool, call: Callable[..., R], *args: Any) -> R:
-        """Do what may have to wait: on a thread, unless it is small and such have been quick."""
-        since = perf_counter()
-        try:
-            if small and pace.is_quick:
-                return call(*args)
-            return await self.requests.wait(call, *args)
-        finally:
-            pace.note(perf_counter() - since)
+        """Do what may have to wait: on a thread, unless it is small and such have been quick.
+
+        A server may take any time for one file while it is quick with all others.
+        """
+        at_once = small and self._is_local and pace.is_quick
+        with pace.noted():
+            return call(*args) if at_once else await self.requests.wait(call, *args)
 
     def _file_info(self, opened: Opened) -> FileInfo:
         return FileInfo(fh=opened.handle, keep_cache=opened.keep_pages, direct_io=self._direct_io)
@@ -334,7 +332,7 @@ class Operations(pyfuse3.Operations):
     @handler(Guarded.HANDLE)
     async def fsync(self, fh: int, datasync: bool) -> None:
         handle = self._tree.handles.file(fh)
-        unsynced, handle.unsynced = handle.unsynced, 0
+        unsynced, handle.node.unsynced = handle.node.unsynced, 0
         sync = os.fdatasync if datasync else os.fsync
         await self._paced(self._syncing, unsynced <= AT_ONCE, sync, handle.fd)
 

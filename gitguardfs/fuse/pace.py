@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
 QUICK = 500e-6
 """Seconds; a change of thread takes a tenth of that, and so long may everybody else wait."""
 TRUST = 4
@@ -13,12 +17,21 @@ class Pace:
 
     def __init__(self) -> None:
         self._in_a_row = 0
+        self._under_way = 0
 
     @property
     def is_quick(self) -> bool:
-        """Whether the next one can be expected to be quick."""
-        return self._in_a_row >= TRUST
+        """Whether the next one can be expected to be quick: it would wait for one that is not."""
+        return self._in_a_row >= TRUST and not self._under_way
 
-    def note(self, seconds: float) -> None:
-        """Take in how long one took."""
-        self._in_a_row = self._in_a_row + 1 if seconds < QUICK else 0
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Take in how long one takes."""
+        self._under_way += 1
+        since = perf_counter()
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            took = perf_counter() - since
+            self._in_a_row = self._in_a_row + 1 if took < QUICK else 0

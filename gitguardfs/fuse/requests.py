@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import pyfuse3
 import trio
 
-from gitguardfs.fuse.turns import save_turns
+from gitguardfs.fuse.tick import Tick
+from gitguardfs.fuse.turns import Turns
 
 WORKERS = 32
 """Threads for calls that wait. More would not make a disk faster."""
@@ -34,6 +35,8 @@ class Requests:
         self._loops = 0
         self._waiting = 0
         self._ending = trio.Event()
+        self._tick = Tick()
+        self._turns: Turns | None = None
 
     def end(self) -> None:
         """Serve what is under way, and no more."""
@@ -45,9 +48,14 @@ class Requests:
         if not hasattr(pyfuse3, "_session_loop"):  # private; in every release so far
             await pyfuse3.main()
             return
-        save_turns(lambda: self._waiting == 0, self._ending.is_set)
-        async with trio.open_nursery() as self._nursery:
-            self._start_loop(self._nursery)
+        self._tick.install()
+        self._turns = Turns(lambda: self._waiting == 0, self._ending.is_set, self._tick)
+        self._turns.install()
+        try:
+            async with trio.open_nursery() as self._nursery:
+                self._start_loop(self._nursery)
+        finally:
+            self._tick.remove()
 
     def _start_loop(self, nursery: trio.Nursery) -> None:
         self._loops += 1
@@ -60,6 +68,8 @@ class Requests:
             self._loops -= 1
             if self._loops == self._waiting:  # the session has ended: nobody takes requests
                 self._ending.set()
+                if self._turns is not None:
+                    self._turns.let_go()
 
     async def wait(self, call: Callable[..., R], *args: Any) -> R:
         """Run a call that may take its time on a thread, while others are served."""
@@ -74,9 +84,11 @@ class Requests:
     @contextmanager
     def _others_served(self) -> Iterator[None]:
         self._waiting += 1
+        self._tick.start()
         if self._nursery is not None and self._waiting == self._loops:
             self._start_loop(self._nursery)
         try:
             yield
         finally:
             self._waiting -= 1
+            self._tick.stop()

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 
 import trio
 
@@ -33,32 +34,41 @@ async def serve(
     ``ready`` is called when the mount answers.
     """
     came: list[signal.Signals] = []
+    _obey_signals(requests, mirror, came)
     async with trio.open_nursery() as nursery:
-        await nursery.start(_obey_signals, requests, mirror, came)
         nursery.start_soon(_announce, mountpoint, ready)
         gc.collect()
         gc.freeze()
         await requests.serve()
         nursery.cancel_scope.cancel()
+    for number in (*ENDING, REREAD):  # Python's exit puts the default back for all others
+        signal.signal(number, signal.SIG_IGN)
     return came[0] if came else None
 
 
-async def _obey_signals(
-    requests: Requests,
-    mirror: Mirror | None,
-    came: list[signal.Signals],
-    task_status: trio.TaskStatus[None],
-) -> None:
-    with trio.open_signal_receiver(*ENDING, REREAD) as signals:
-        task_status.started()
-        async for number in signals:
-            if number == REREAD:
-                if mirror is not None:
-                    mirror.reread()
-                continue
-            came.append(signal.Signals(number))
-            log.info("%s: unmounting", came[-1].name)
+def _obey_signals(requests: Requests, mirror: Mirror | None, came: list[signal.Signals]) -> None:
+    """Handle signals from now on for good: while the view comes down, more of them mean nothing.
+
+    trio's own way puts the handlers back when the loop ends, and a second SIGTERM would then kill
+    a daemon that is just about to unmount.
+    """
+    token = trio.lowlevel.current_trio_token()
+
+    def obey(number: signal.Signals) -> None:
+        if number == REREAD:
+            if mirror is not None:
+                mirror.reread()
+        elif not came:
+            came.append(number)
+            log.info("%s: unmounting", number.name)
             requests.end()
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(obey, signal.Signals(number))
+
+    for number in (*ENDING, REREAD):
+        signal.signal(number, note)
 
 
 async def _announce(mountpoint: str, ready: Callable[[], None]) -> None:

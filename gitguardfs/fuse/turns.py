@@ -18,6 +18,7 @@ import pyfuse3
 import trio
 
 from gitguardfs.fuse.awake import Awake
+from gitguardfs.fuse.tick import Tick
 
 LOOKS = 20
 """How often to look for the next request at once: about 15 us."""
@@ -40,16 +41,29 @@ class _NoLock:
         return None
 
 
-class _LowLevel:
-    """trio.lowlevel for pyfuse3, but for the one function."""
+class Turns:
+    """How one mount waits for its requests: pyfuse3's trio.lowlevel, but for the one function."""
 
-    def __init__(self, is_alone: Callable[[], bool], is_ending: Callable[[], bool]) -> None:
+    def __init__(
+        self, is_alone: Callable[[], bool], is_ending: Callable[[], bool], tick: Tick
+    ) -> None:
+        """``is_alone`` says that no other task waits for anything but signals.
+
+        ``is_ending`` says that no more requests are to be waited for, from before
+        trio.lowlevel.notify_closing says so.
+        """
         self._is_alone = is_alone
         self._is_ending = is_ending
+        self._tick = tick
         self._awake = Awake()
         self._looks = LOOKS
         self._in_a_row = 0
         self._polls: dict[int, Callable[[int], list[tuple[int, int]]]] = {}
+
+    def install(self) -> None:
+        """Let pyfuse3 wait like this from now on, if its module knows trio by that name."""
+        if getattr(pyfuse3, "trio", None) is trio:
+            pyfuse3.trio = _Trio(self)  # type: ignore[attr-defined]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(trio.lowlevel, name)
@@ -74,14 +88,14 @@ class _LowLevel:
                 self._learn(perf_counter() - since)
                 if came:
                     return
-        else:
-            self._awake.hold()
+        elif self._awake.hold():
+            self._tick.start()
         self._in_a_row = 0
         if self._awake.held:
             with trio.move_on_after(PATIENCE / 1000):
                 await trio.lowlevel.wait_readable(fd)
                 return
-            self._awake.let_go()
+            self.let_go()
             if self._is_ending():  # said after that time was over: nobody was told
                 raise trio.ClosedResourceError
         await trio.lowlevel.wait_readable(fd)
@@ -93,24 +107,19 @@ class _LowLevel:
         else:
             self._looks = MOST_LOOKS
 
+    def let_go(self) -> None:
+        """Processors may be halted, since nothing comes or nobody takes it."""
+        if self._awake.let_go():
+            self._tick.stop()
+
 
 class _Trio:
     """The module trio as pyfuse3 sees it."""
 
     Lock = _NoLock
 
-    def __init__(self, is_alone: Callable[[], bool], is_ending: Callable[[], bool]) -> None:
-        self.lowlevel = _LowLevel(is_alone, is_ending)
+    def __init__(self, lowlevel: Turns) -> None:
+        self.lowlevel = lowlevel
 
     def __getattr__(self, name: str) -> Any:
         return getattr(trio, name)
-
-
-def save_turns(is_alone: Callable[[], bool], is_ending: Callable[[], bool]) -> None:
-    """Let pyfuse3 wait like this from now on, if its module knows trio by that name.
-
-    ``is_alone`` says that no other task waits for anything but signals; ``is_ending`` that no
-    more requests are to be waited for, from before trio.lowlevel.notify_closing says so.
-    """
-    if getattr(pyfuse3, "trio", None) is trio:
-        pyfuse3.trio = _Trio(is_alone, is_ending)  # type: ignore[attr-defined]

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from gitguardfs.core import backing
 from gitguardfs.core.inodes import ROOT_ID
 from gitguardfs.fuse import pace
 from gitguardfs.fuse.operations import AT_ONCE
+from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World
 
 
 @pytest.fixture
 def threads(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return spied(world, monkeypatch)
+
+
+def spied(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the calls that went to a thread."""
     seen: list[str] = []
     wait = world.ops.requests.wait
@@ -65,6 +73,65 @@ async def test_much_that_is_not_on_disk_needs_one(world: World, threads: list[st
     assert threads == ["fsync"]
     await world.ops.fsync(handle, False)
     assert threads == ["fsync"]
+    await world.ops.release(handle)
+
+
+@pytest.mark.usefixtures("always_quick")
+async def test_it_is_the_files_whoever_wrote_it(world: World, threads: list[str]) -> None:
+    handle, _ = await world.create(ROOT_ID, b"f")
+    for _ in range(pace.TRUST):
+        await world.ops.fsync(handle, False)
+    threads.clear()
+    other = await world.open("f", os.O_RDWR)
+    await world.ops.write(other, 0, bytes(AT_ONCE))
+    await world.ops.write(other, 0, b"x")
+    await world.ops.release(other)
+    await world.ops.fsync(handle, False)
+    assert threads == ["fsync"]
+    await world.ops.release(handle)
+
+
+@pytest.mark.usefixtures("always_quick")
+async def test_what_would_wait_for_one_on_a_thread_is_not_quick(
+    world: World, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, _ = await world.create(ROOT_ID, b"f")
+    for _ in range(pace.TRUST):
+        await world.ops.fsync(handle, False)
+    threads.clear()
+    goes_on = threading.Event()
+
+    def slow(_: int) -> None:
+        assert goes_on.wait(20)
+
+    slow.__name__ = "fsync"
+    monkeypatch.setattr(os, "fsync", slow)
+    await world.ops.write(handle, 0, bytes(AT_ONCE))
+    await world.ops.write(handle, 0, b"x")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.ops.fsync, handle, False)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(world.ops.fsync, handle, False)
+        await trio.testing.wait_all_tasks_blocked()
+        assert threads == ["fsync"] * 2
+        goes_on.set()
+    await world.ops.release(handle)
+
+
+@pytest.mark.usefixtures("always_quick")
+async def test_servers_are_always_waited_for_on_threads(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One may be quick with a hundred files and then take its time for another."""
+    world = make_world(is_local=False)
+    threads = spied(world, monkeypatch)
+    monkeypatch.setattr(backing, "read_cached", uncached)
+    handle, _ = await world.create(ROOT_ID, b"f")
+    for _ in range(pace.TRUST + 3):
+        await world.ops.write(handle, 0, b"x")
+        await world.ops.fsync(handle, False)
+        assert bytes(await world.ops.read(handle, 0, 10)) == b"x"
+    assert threads == ["write", "fsync", "read"] * (pace.TRUST + 3)
     await world.ops.release(handle)
 
 

@@ -187,3 +187,17 @@ async def test_a_directory_swapped_for_a_symlink_is_not_followed(small: World) -
         else:
             # opendir needs no descriptor yet; reading does.
             await refused(small.ops.readdir(result, 0, None), errno.ESTALE)
+
+
+@pytest.mark.parametrize("beside", ["refs", "commondir"])
+@pytest.mark.parametrize("flags", [0, RENAME_EXCHANGE], ids=["move", "exchange"])
+async def test_nothing_is_moved_to_head_beside_refs(world: World, beside: str, flags: int) -> None:
+    """Not even a directory: before it is moved, another guard may put a file in its place."""
+    (world.source / "d/x").mkdir(parents=True)
+    (world.source / "d" / beside).mkdir()
+    if flags:
+        (world.source / "d/HEAD").mkdir()
+    for old, new in (("d/x", "d/HEAD"), ("d/HEAD", "d/x")) if flags else (("d/x", "d/HEAD"),):
+        await refused(world.rename(old, new, flags), errno.EACCES)
+    os.rmdir(world.source / "d" / beside)
+    await world.rename("d/x", "d/HEAD", flags)

@@ -12,6 +12,8 @@ import trio.testing
 
 from gitguardfs.fuse import turns
 from gitguardfs.fuse.awake import Awake
+from gitguardfs.fuse.requests import Requests
+from gitguardfs.fuse.tick import Tick
 
 
 @pytest.fixture
@@ -22,8 +24,8 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(end)
 
 
-def _low(is_alone: bool = True, is_ending: Callable[[], bool] = lambda: False) -> turns._LowLevel:
-    return turns._LowLevel(lambda: is_alone, is_ending)
+def _low(is_alone: bool = True, is_ending: Callable[[], bool] = lambda: False) -> turns.Turns:
+    return turns.Turns(lambda: is_alone, is_ending, Tick())
 
 
 async def test_what_is_there_is_not_waited_for_in_the_loop(
@@ -123,6 +125,22 @@ async def test_the_end_is_seen_whenever_it_is_said(
                 await low.wait_readable(pipe[0])
 
 
+async def test_processors_are_let_go_at_the_end_although_a_call_is_still_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def ends(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(pyfuse3, "_session_loop", ends)
+    requests = Requests()
+    requests._turns = low = _low()
+    low._awake = awake = _Awake()
+    awake.hold()
+    requests._loops, requests._waiting = 2, 1
+    await requests._loop(None)  # type: ignore[arg-type]
+    assert not awake.held
+
+
 class _Awake(Awake):
     """One that has the right on every machine, and notes what it is told."""
 
@@ -130,13 +148,15 @@ class _Awake(Awake):
         self.held = False
         self.said: list[str] = []
 
-    def hold(self) -> None:
-        self.held = True
+    def hold(self) -> bool:
         self.said.append("hold")
+        was, self.held = self.held, True
+        return not was
 
-    def let_go(self) -> None:
-        self.held = False
+    def let_go(self) -> bool:
         self.said.append("let go")
+        was, self.held = self.held, False
+        return was
 
 
 async def test_the_look_for_the_next_request_is_as_long_as_it_pays(
@@ -158,7 +178,7 @@ async def test_the_look_for_the_next_request_is_as_long_as_it_pays(
 
 
 async def test_it_is_trio_in_everything_else() -> None:
-    stand_in = turns._Trio(lambda: True, lambda: False)
+    stand_in = turns._Trio(_low())
     assert stand_in.lowlevel.current_task() is trio.lowlevel.current_task()
     assert stand_in.ClosedResourceError is trio.ClosedResourceError
     async with stand_in.Lock():
@@ -170,8 +190,8 @@ def test_a_pyfuse3_that_does_not_know_trio_by_that_name_is_left_alone(
 ) -> None:
     other = object()
     monkeypatch.setattr(pyfuse3, "trio", other)
-    turns.save_turns(lambda: True, lambda: False)
+    _low().install()
     assert pyfuse3.trio is other  # type: ignore[attr-defined]
     monkeypatch.setattr(pyfuse3, "trio", trio)
-    turns.save_turns(lambda: True, lambda: False)
+    _low().install()
     assert isinstance(pyfuse3.trio, turns._Trio)  # type: ignore[attr-defined]

@@ -107,6 +107,7 @@ class World:
         links: LinkPolicy | None = None,
         disguise: Any = None,
         lists_names: bool = False,
+        is_local: bool = True,
     ) -> None:
         self.source = source
         self.root_fd = os.open(source, os.O_PATH | os.O_DIRECTORY)
@@ -120,7 +121,7 @@ class World:
         self.audit = AuditLog(None)
         self.invalidated: list[int] = []
         self.ops: Any = Operations(
-            self.tree, self.audit, cache_timeout=cache_timeout, is_local=True,
+            self.tree, self.audit, cache_timeout=cache_timeout, is_local=is_local,
             invalidate=self.invalidated.append,
         )  # fmt: skip
         self.ops._lists_names = lists_names

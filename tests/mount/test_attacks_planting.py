@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.attacks import Attack
-from tests.support.attacks_planting import FOLDED, PLANTING, race
+from tests.support.attacks_planting import FOLDED, PLANTING, exchange_race, race
 from tests.support.people import as_user
 from tests.support.repos import check_git_works, differences, git, metadata
 from tests.support.siege import Siege, act, siege
@@ -152,6 +152,18 @@ def test_p3_two_processes_never_get_both(field: Siege, actor: str, two_guards: b
     heads, others, both = act(actor, race, view, second, RACE_ROUNDS)
     assert both == []
     assert heads + others == RACE_ROUNDS, "in some round neither came through"
+
+
+@pytest.mark.parametrize("actor", ["agent", "root"])
+def test_p3_what_is_moved_to_head_cannot_be_exchanged_in_time(field: Siege, actor: str) -> None:
+    """A directory may be called HEAD, but it may be a file by the time that it is moved there."""
+    project = field.project()
+    planted = field.project()
+    assert act("host", exchange_race, planted, planted, RACE_ROUNDS)
+    view = field.through_guard(project)
+    second = field.through_guard(project, "--cache-timeout=0")
+    assert act(actor, exchange_race, view, second, 4 * RACE_ROUNDS) == []
+    assert sorted(os.listdir(project / "race")) == ["directory", "file", "refs"]
 
 
 # ---------------------------------------------------------------------------------- N: names

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +248,51 @@ def test_a_signal_ends_it_although_somebody_is_in_the_mount(
         finally:
             user.kill()
             user.wait()
+
+
+@pytest.mark.parametrize("pause", [0, 0.001, 0.003, 0.01, 0.03])
+def test_more_signals_do_not_disturb_the_end(here: Path, pause: float) -> None:
+    """A user presses Ctrl-C again, a service manager says it in two ways."""
+    for others in ((signal.SIGTERM,), (signal.SIGINT, signal.SIGHUP), (signal.SIGUSR1,)):
+        with gitguardfs(here / "private/source", here / "view", "--seal") as mounted:
+            for number in (signal.SIGTERM, *others):
+                with suppress(ProcessLookupError):
+                    mounted.process.send_signal(number)
+                time.sleep(pause)
+            assert mounted.process.wait(LIMIT) == 0
+            assert _mounts_at(mounted.path) == _mounts_at(here / "private/source") == []
+
+
+KILLS = 500
+
+
+def test_callers_that_are_killed_keep_nobody_waiting(here: Path) -> None:
+    """The kernel takes their requests back, maybe just before the daemon reads them."""
+    with slowfs(here / "slow", here / "gate") as slow:
+        with gitguardfs(slow.path, here / "view", "--cache-timeout", "0") as mounted:
+            waiting = subprocess.Popen(
+                [sys.executable, "-c", READ, mounted.path / "slow"], stdout=subprocess.PIPE
+            )
+            try:
+                until(slow.somebody_waits, "a request is in flight")
+                waits_in = Path(f"/proc/{mounted.process.pid}/wchan")
+                for _ in range(KILLS):
+                    _kill_a_caller(mounted.path)
+                    until(lambda: waits_in.read_text() != "fuse_dev_do_read", "no read lasts")
+            finally:
+                slow.release()
+                output, _ = waiting.communicate(timeout=LIMIT)
+            assert output == CONTENT
+
+
+def _kill_a_caller(path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        while True:
+            os.stat(path)
+    time.sleep(random.uniform(0.0002, 0.002))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
 
 
 def test_a_daemon_in_the_background_ends_on_sigterm(here: Path) -> None:

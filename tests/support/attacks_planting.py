@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 import stat
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -460,3 +462,34 @@ def race(view: Path, second: Path, rounds: int) -> tuple[int, int, list[str]]:
         only_head += head and not other
         only_other += other and not head
     return only_head, only_other, both
+
+
+def exchange_race(view: Path, second: Path, rounds: int) -> list[int]:
+    """Move a directory to HEAD beside refs while another process exchanges it for a file.
+
+    The other one goes through ``second``, which may be another view of the same project, and one
+    that remembers nothing. Returns the rounds after which HEAD was a file.
+    """
+    spot = view / "race"
+    with preparing():
+        (spot / "refs").mkdir(parents=True)
+        (spot / "directory").mkdir()
+        (spot / "file").write_text(HEAD_TEXT)
+    planted = []
+    child = os.fork()
+    if child == 0:
+        while True:
+            with suppress(OSError):
+                renameat2(second / "race/directory", second / "race/file", RENAME_EXCHANGE)
+    try:
+        for number in range(rounds):
+            with suppress(OSError):
+                (spot / "directory").rename(spot / "HEAD")
+            if (second / "race/HEAD").is_file():
+                planted.append(number)
+            with suppress(OSError):
+                (spot / "HEAD").rename(spot / "directory")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return planted

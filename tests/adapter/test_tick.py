@@ -1,0 +1,87 @@
+"""What was done on a thread is delivered although the reading of a request does not end.
+
+pyfuse3 reads with the interpreter's lock held, as ``ctypes.PyDLL`` does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import trio
+import trio.testing
+
+from gitguardfs.fuse.requests import Requests
+from gitguardfs.fuse.tick import PERIOD, Tick
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    handler = signal.getsignal(signal.SIGALRM)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, handler)
+
+
+@pytest.fixture
+def read_in_vain() -> Iterator[Callable[[], int]]:
+    """Read what does not come, or only when the test has failed; returns the errno, or 0."""
+    libc = ctypes.PyDLL(None, use_errno=True)
+    buffer = ctypes.create_string_buffer(1)
+    readable, writable = os.pipe()
+    late = subprocess.Popen(["sh", "-c", "sleep 20; echo"], stdout=writable)
+
+    def read() -> int:
+        return 0 if libc.read(readable, buffer, 1) >= 0 else ctypes.get_errno()
+
+    yield read
+    late.kill()
+    late.wait()
+    os.close(readable)
+    os.close(writable)
+
+
+async def test_a_read_is_interrupted_while_a_thread_has_something_to_deliver(
+    read_in_vain: Callable[[], int],
+) -> None:
+    requests = Requests()
+    requests._tick.install()
+    delivered = []
+
+    async def wait() -> None:
+        delivered.append(await requests.wait(time.sleep, PERIOD / 2))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        assert read_in_vain() == errno.EINTR
+    assert delivered == [None]
+
+
+async def test_it_ends_when_everything_is_delivered() -> None:
+    tick = Tick()
+    tick.install()
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    tick.start()
+    tick.start()
+    tick.stop()
+    for _ in range(3):
+        await trio.sleep(PERIOD)
+        assert signal.getitimer(signal.ITIMER_REAL)[1] == pytest.approx(PERIOD)
+    tick.stop()
+    with trio.fail_after(20):
+        while signal.getitimer(signal.ITIMER_REAL) != (0, 0):
+            await trio.sleep(PERIOD)
+    tick.start()
+    assert signal.getitimer(signal.ITIMER_REAL)[1] == pytest.approx(PERIOD)
+
+
+def test_a_signal_that_nobody_catches_is_not_sent() -> None:
+    Tick().start()
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
