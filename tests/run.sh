@@ -125,14 +125,31 @@ if [[ "$install" == yes ]]; then
     install_packages
     install_python
 fi
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+log=$(mktemp) mount_log=$(mktemp)
+mount_pid=
+trap '[[ -z "$mount_pid" ]] || kill -INT "$mount_pid" 2>/dev/null; rm -f "$log" "$mount_log"' EXIT
 failed=()
-for tier in "${chosen[@]}"; do
-    case "$tier" in
-        lint | quickstart) "$tier" || failed+=("$tier") ;;
-        *) pytest_tier "$tier" || failed+=("$tier") ;;
+
+run_tier() {
+    case "$1" in
+        lint | quickstart) "$1" || failed+=("$1") ;;
+        *) pytest_tier "$1" || failed+=("$1") ;;
     esac
+}
+
+# The tier that takes longest starts first; those that mount nothing do not disturb it.
+if [[ " ${chosen[*]} " == *" mount "* && " ${chosen[*]} " == *" unit "* ]]; then
+    (say mount && exec .venv/bin/python -m pytest tests/mount "${options[@]}") >"$mount_log" 2>&1 &
+    mount_pid=$!
+fi
+for tier in "${chosen[@]}"; do
+    if [[ "$tier" == mount && -n "$mount_pid" ]]; then
+        tail -n +1 -f --pid="$mount_pid" "$mount_log"
+        wait "$mount_pid" || failed+=(mount)
+        mount_pid=
+    else
+        run_tier "$tier"
+    fi
 done
 if ((${#failed[@]})); then
     say "FAILED: ${failed[*]}"

@@ -105,6 +105,12 @@ class DescriptorCache:
         if len(self._cached) > self._limit:
             self._shrink(self._limit)
 
+    def renew(self, node: Node, fd: int) -> None:
+        """Cache ``fd``, which was opened just now, in the place of what there was."""
+        if node.fd >= 0:  # under the same number, which the operation may be using
+            os.dup2(fd, node.fd, inheritable=False)
+        self.keep(node, fd)
+
     def _touch(self, node: Node) -> None:
         if node.id in self._cached:
             self._cached.move_to_end(node.id)

@@ -64,10 +64,16 @@ class Files(Names):
             self._backing.chmod(fd, S_IMODE(st.st_mode) & ~bits)
 
     def _open(self, node: Node, flags: int) -> tuple[int, os.stat_result]:
-        known = node.fd >= 0 or node.open_fds
+        known = node.fd >= 0 or bool(node.open_fds)
+        fd = -1
         if known:
-            fd = self._backing.open_file(self._descriptors.of(node), flags)
-        else:
+            try:
+                fd = self._backing.open_file(self._descriptors.of(node), flags)
+            except FileNotFoundError:
+                if self._is_local:
+                    raise
+                known = False  # a server that goes by paths, and the host has renamed some
+        if fd < 0:
             fd = self._open_at(self._descriptors.parent_of(node), node.name, flags)
         try:
             st = self._backing.stat(fd)

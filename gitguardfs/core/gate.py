@@ -156,7 +156,7 @@ class Gate:
         known = self._inodes.at(place.parent, st)
         if so_far.verdict is not Verdict.ALLOW:
             known = self._inodes.find(st, GUARDED)
-        if known is not None and known.fd >= 0:
+        if known is not None and self.leads_here(known, place):
             fd, own = known.fd, -1
         else:
             fd = own = self._backing.open_node(place.fd, place.name)
@@ -168,6 +168,20 @@ class Gate:
         if self._backing.holds_repository(fd):
             verdict, rule = self._guard.git_verdict, "repository"
         return Judged(st, verdict, rule, own, self._backing.birth(own) if own >= 0 else 0)
+
+    def leads_here(self, node: Node, place: Place) -> bool:
+        """Whether the node's descriptor is good for what is at ``place`` now.
+
+        A server that goes by paths (9p's in QEMU) no longer knows one where the host has renamed
+        what it was, or a directory above.
+        """
+        if node.fd < 0 or node.parent is not place.parent or node.name != place.name:
+            return False
+        try:
+            self._backing.stat(node.fd)
+        except OSError:
+            return False
+        return True
 
     def allowed(self, place: Place, st: os.stat_result) -> None:
         """Refuse to remove or move an entry that is guarded in any way."""

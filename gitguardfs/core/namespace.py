@@ -114,6 +114,8 @@ class Names(State):
                 st = self._backing.stat(made)
                 if owner is not None:
                     st = self._give(owner, made, st, mode)
+                if is_new:
+                    self._release_number(place, st)
                 node = self._see(place, st)
                 if node is None:
                     raise stale()
@@ -147,6 +149,15 @@ class Names(State):
             os.close(made)
             raise stale()
         return made
+
+    def _release_number(self, place: Place, st: os.stat_result) -> None:
+        """Of something new, the inode number is new: who has it in the table is gone.
+
+        A descriptor keeps a local file system from giving it out again, but not a server.
+        """
+        former = self.inodes.at(place.parent, st)
+        if former is not None:
+            self.inodes.detach(former)
 
     def _undo(self, place: Place, made: int, is_directory: bool) -> None:
         with suppress(OSError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from stat import S_IFBLK, S_IFMT, S_IFREG, S_ISLNK
+from stat import S_IFBLK, S_IFMT, S_IFREG, S_ISDIR, S_ISLNK
 from typing import NamedTuple
 
 from gitguardfs.core.backing import Backing
@@ -107,12 +107,20 @@ class State:
                 os.close(judged.fd)
             self.inodes.close_unguarded(st, judged.verdict, judged.rule)
             return None
+        if not self._is_local:
+            self._distrust(place, st)
         node = self.inodes.see(
             place.parent, place.name, st, judged.verdict, judged.rule, judged.birth, branch
         )
         if judged.fd >= 0:
-            self._descriptors.keep(node, judged.fd)
+            self._descriptors.renew(node, judged.fd)
         return node
+
+    def _distrust(self, place: Place, st: os.stat_result) -> None:
+        """Let go of the descriptor of a file that the server does not know by it any more."""
+        known = None if S_ISDIR(st.st_mode) else self.inodes.at(place.parent, st)
+        if known is not None and known.fd >= 0 and not self._gate.leads_here(known, place):
+            self._descriptors.close(known)
 
     def _drop_unknown(self, node: Node) -> None:
         """Let go of a node that the kernel was not told of."""

@@ -307,3 +307,32 @@ async def test_a_refusal_tells_the_audit_who_asked_for_what(
         ("rmdir", b"sub/.git", "git", 1234, 77),
         ("opendir", b"sub/.git", "git", 1234, 77),
     ]
+
+
+@pytest.mark.parametrize("kind", ["directory", "file"])
+async def test_a_number_that_a_server_gives_out_again_is_another_object(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Some tell no time of birth, and do not keep a number for who has the object open.
+
+    ext4 gives a number out again at once; a file system that never does mistakes nothing.
+    """
+    world = make_world(is_local=False)
+    monkeypatch.setattr(world.tree._backing, "birth", lambda _: 0)
+    old = world.source / "old"
+    for attempt in range(100):
+        old.mkdir() if kind == "directory" else old.touch()
+        before = await world.id("old")
+        node = world.tree.inodes.get(before)
+        world.tree._descriptors.close(node)
+        number = old.stat().st_ino
+        old.rmdir() if kind == "directory" else old.unlink()
+        name = f"new{attempt}"
+        if kind == "directory":
+            made = (await world.ops.mkdir(ROOT_ID, name.encode(), 0o755, world.ctx)).st_ino
+        else:
+            handle, made = await world.create(ROOT_ID, name.encode())
+            await world.ops.release(handle)
+        if (world.source / name).stat().st_ino == number:
+            assert made != before
+            assert await world.id(name) == made

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import io
 import os
+import shutil
 import time
 import zipfile
 from pathlib import Path
@@ -135,6 +136,60 @@ def test_names_and_attributes_show_within_the_cache_timeout(guarded: World, each
     within("test -e later && ! test -e soon", "a name that moved")
     (host / "later").unlink()
     within("! test -e later && ! ls | grep -q later", "a name that is gone")
+
+
+USED_AGAIN = 40
+
+
+@BOTH
+def test_what_the_host_moves_can_be_used_where_it_is_then(guarded: World, each: Guard) -> None:
+    """The guest has descriptors of all of it, and 9p's server knows those by their old paths."""
+    machine, host = guarded.machine, guarded.at[each.tag]
+    machine.sh(
+        "mkdir -p before/in && echo text >before/in/file && chmod 600 before/in/file && "
+        "ls -l before before/in && exec 3<before/in && stat before/in/file",
+        cwd=each.view,
+        uid=AGENT,
+    )
+    with as_host():
+        (host / "before").rename(host / "after")
+    time.sleep(CACHE_TIMEOUT + 0.5)
+    seen = machine.sh(
+        "cat in/file && chmod 644 in/file && echo more >>in/file && touch in/y && "
+        "mkdir in/z && mv in/y in/z && mv in/file . && cat file && rm -r in file",
+        cwd=f"{each.view}/after",
+        uid=AGENT,
+    )
+    assert seen.split() == ["text", "text", "more"]
+    assert os.listdir(host / "after") == []
+
+
+@BOTH
+def test_inode_numbers_that_the_host_frees_are_not_mistaken(guarded: World, each: Guard) -> None:
+    """A file system gives the number of what was removed to what is made next."""
+    machine, host = guarded.machine, guarded.at[each.tag]
+
+    def fill(path: str) -> str:
+        steps = f"mkdir -p {path}/$n/in; echo $n >{path}/$n/in/f"
+        return f"set -e; for n in $(seq {USED_AGAIN}); do {steps}; done; ls -lR {path}"
+
+    machine.sh(fill("first"), cwd=each.view, uid=AGENT)
+    with as_host():
+        shutil.rmtree(host / "first")
+    machine.sh(fill("second"), cwd=each.view, uid=AGENT)
+    with as_host():
+        shutil.rmtree(host / "second")
+        for number in range(USED_AGAIN):
+            (host / f"third/{number}/in").mkdir(parents=True)
+            (host / f"third/{number}/in/f").write_text(f"{number}\n")
+    seen = machine.sh(
+        "set -e; cd third; for n in *; do cat $n/in/f; echo $n >>$n/in/f; mkdir $n/in/on; done; "
+        "cat */in/f | wc -l; cd ..; rm -r third",
+        cwd=each.view,
+        uid=AGENT,
+    ).split()
+    assert sorted(seen[:-1], key=int) == [str(number) for number in range(USED_AGAIN)]
+    assert seen[-1] == str(2 * USED_AGAIN)
 
 
 @BOTH
