@@ -13,6 +13,8 @@ from tests.support.mounting import AREAS
 
 # Started in a shell's background, we ignore SIGINT, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup(1): we go on to, but they do not
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 IN_CI = os.environ.get("CI") == "true"
 _skipped: list[str] = []
