@@ -41,6 +41,14 @@ class Mount:
         """Whether writes go to memory rather than to a server."""
         return not _WAITING_TYPES.match(self.fstype)
 
+    @property
+    def goes_by_paths(self) -> bool:
+        """Whether a descriptor leads to whatever is at the path by now, as with QEMU's 9p server.
+
+        Its fids hold paths (hw/9pfs/9p.c: V9fsPath), which it rewrites for its own renames only.
+        """
+        return self.fstype == "9p"
+
 
 def parse(text: bytes) -> list[Mount]:
     """The mounts in the order in which they were made, as mountinfo lists them."""

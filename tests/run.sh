@@ -127,7 +127,14 @@ if [[ "$install" == yes ]]; then
 fi
 log=$(mktemp) mount_log=$(mktemp)
 mount_pid=
-trap '[[ -z "$mount_pid" ]] || kill -INT "$mount_pid" 2>/dev/null; rm -f "$log" "$mount_log"' EXIT
+clean_up() {
+    if [[ -n "$mount_pid" ]]; then
+        kill -INT "$mount_pid" 2>/dev/null || true
+        wait "$mount_pid" || true # it unmounts what it has mounted
+    fi
+    rm -f "$log" "$mount_log"
+}
+trap clean_up EXIT
 failed=()
 
 run_tier() {

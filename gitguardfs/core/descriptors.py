@@ -27,8 +27,10 @@ OPEN_NODE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 class DescriptorCache:
     """Descriptors of nodes; the least recently used is closed when there are too many."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, by_paths: bool = False) -> None:
+        """``limit`` is a number of descriptors; ``by_paths`` that they hold paths, not objects."""
         self._limit = max(limit, MINIMUM)
+        self._by_paths = by_paths
         self._cached: OrderedDict[int, Node] = OrderedDict()
         self._pinned: dict[int, Node] = {}
 
@@ -40,7 +42,7 @@ class DescriptorCache:
         if node.fd >= 0:
             self._touch(node)
             return node.fd
-        if node.open_fds:
+        if node.open_fds and (node.parent is None or not self._by_paths):
             return node.open_fds[0]
         fd = self._reopen(node)
         self.keep(node, fd)
@@ -104,12 +106,6 @@ class DescriptorCache:
         self._cached[node.id] = node
         if len(self._cached) > self._limit:
             self._shrink(self._limit)
-
-    def renew(self, node: Node, fd: int) -> None:
-        """Cache ``fd``, which was opened just now, in the place of what there was."""
-        if node.fd >= 0:  # under the same number, which the operation may be using
-            os.dup2(fd, node.fd, inheritable=False)
-        self.keep(node, fd)
 
     def _touch(self, node: Node) -> None:
         if node.id in self._cached:

@@ -64,16 +64,10 @@ class Files(Names):
             self._backing.chmod(fd, S_IMODE(st.st_mode) & ~bits)
 
     def _open(self, node: Node, flags: int) -> tuple[int, os.stat_result]:
-        known = node.fd >= 0 or bool(node.open_fds)
-        fd = -1
+        known = not self._by_paths and (node.fd >= 0 or bool(node.open_fds))
         if known:
-            try:
-                fd = self._backing.open_file(self._descriptors.of(node), flags)
-            except FileNotFoundError:
-                if self._is_local:
-                    raise
-                known = False  # a server that goes by paths, and the host has renamed some
-        if fd < 0:
+            fd = self._backing.open_file(self._descriptors.of(node), flags)
+        else:
             fd = self._open_at(self._descriptors.parent_of(node), node.name, flags)
         try:
             st = self._backing.stat(fd)
@@ -106,7 +100,7 @@ class Files(Names):
         if not handle.append or not self._is_mapped_page(handle.node, offset, length):
             return handle.fd
         if handle.positional_fd < 0:
-            handle.positional_fd = self._backing.open_file(handle.fd, os.O_WRONLY)
+            handle.positional_fd = self._open(handle.node, os.O_WRONLY)[0]
         return handle.positional_fd
 
     def _is_mapped_page(self, node: Node, offset: int, length: int) -> bool:

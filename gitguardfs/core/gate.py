@@ -63,12 +63,15 @@ class Gate:
         descriptors: DescriptorCache,
         backing: Backing,
         read_only: bool,
+        by_paths: bool = False,
     ) -> None:
+        """``by_paths`` says that descriptors of the source hold paths, not objects."""
         self._guard = guard
         self._inodes = inodes
         self._descriptors = descriptors
         self._backing = backing
         self._read_only = read_only
+        self._by_paths = by_paths
 
     def node(self, node_id: int, change: bool = False) -> Node:
         """The node, if it may be used (with ``change``: changed); Refused, EROFS or ESTALE."""
@@ -77,6 +80,8 @@ class Gate:
             raise Refused(node.rule, partial(self.path, node))
         if change and self._read_only:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        if self._by_paths and node.parent is None and node is not self._inodes.root:
+            raise stale()  # removed: something else may have come to its path
         return node
 
     def place(self, parent_id: int, name: bytes, change: bool = False) -> Place:
@@ -156,7 +161,7 @@ class Gate:
         known = self._inodes.at(place.parent, st)
         if so_far.verdict is not Verdict.ALLOW:
             known = self._inodes.find(st, GUARDED)
-        if known is not None and self.leads_here(known, place):
+        if known is not None and known.fd >= 0 and not self._by_paths:
             fd, own = known.fd, -1
         else:
             fd = own = self._backing.open_node(place.fd, place.name)
@@ -168,20 +173,6 @@ class Gate:
         if self._backing.holds_repository(fd):
             verdict, rule = self._guard.git_verdict, "repository"
         return Judged(st, verdict, rule, own, self._backing.birth(own) if own >= 0 else 0)
-
-    def leads_here(self, node: Node, place: Place) -> bool:
-        """Whether the node's descriptor is good for what is at ``place`` now.
-
-        A server that goes by paths (9p's in QEMU) no longer knows one where the host has renamed
-        what it was, or a directory above.
-        """
-        if node.fd < 0 or node.parent is not place.parent or node.name != place.name:
-            return False
-        try:
-            self._backing.stat(node.fd)
-        except OSError:
-            return False
-        return True
 
     def allowed(self, place: Place, st: os.stat_result) -> None:
         """Refuse to remove or move an entry that is guarded in any way."""

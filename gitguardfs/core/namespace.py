@@ -10,6 +10,7 @@ from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IMODE, S_ISDIR, S_ISGID, S_ISLNK
 
 from gitguardfs.core import links, syscalls
 from gitguardfs.core.gate import Place
+from gitguardfs.core.guard import Refused
 from gitguardfs.core.inodes import Node, stale
 from gitguardfs.core.links import Deletion, Links, Target
 from gitguardfs.core.state import Caller, State
@@ -153,11 +154,16 @@ class Names(State):
     def _release_number(self, place: Place, st: os.stat_result) -> None:
         """Of something new, the inode number is new: who has it in the table is gone.
 
-        A descriptor keeps a local file system from giving it out again, but not a server.
+        A descriptor keeps a local file system from giving it out again, but not a server. Unless
+        it is still there, and another guard has moved it to ``place`` or linked it.
         """
         former = self.inodes.at(place.parent, st)
-        if former is not None:
-            self.inodes.detach(former)
+        if former is None:
+            return
+        with suppress(OSError):
+            if self._backing.is_at(self._descriptors.parent_of(former), former.name, st):
+                return
+        self.inodes.detach(former)
 
     def _undo(self, place: Place, made: int, is_directory: bool) -> None:
         with suppress(OSError):
@@ -280,14 +286,17 @@ class Names(State):
         try:
             moved = self._take(old, fds, moves=True)
             target = None
-            with suppress(FileNotFoundError):
+            try:
                 target = self._take(new, fds, moves=exchange)
+            except FileNotFoundError:
+                if exchange:
+                    raise
             # A plain rename takes its old name away; an exchange leaves both.
             leaves = old.parent is new.parent and not exchange
             # Whatever it was when looked at: through another guard over the same source, it can
             # have been exchanged for something else since.
             self._gate.admit(new, False, locks, old_name if leaves else b"")
-            if exchange and target is not None:
+            if exchange:
                 self._gate.admit(old, False, locks)
             self._backing.rename(old.fd, old_name, new.fd, new.name, flags)
             self._undo_if_dotgit(old, new, flags)
@@ -316,7 +325,7 @@ class Names(State):
         try:
             for place in (new, old) if exchange else (new,):
                 self._gate.not_dotgit(place)
-        except OSError:
+        except Refused:
             self._backing.rename(new.fd, new.name, old.fd, old.name, flags)
             raise
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from stat import S_IFBLK, S_IFMT, S_IFREG, S_ISDIR, S_ISLNK
+from stat import S_IFBLK, S_IFMT, S_IFREG, S_ISLNK
 from typing import NamedTuple
 
 from gitguardfs.core.backing import Backing
@@ -39,6 +39,7 @@ class State:
         descriptor_limit: int,
         changes_owners: bool,
         is_local: bool = True,
+        by_paths: bool = False,
         read_only: bool = False,
         policy: Policy = ORDINARY,
         links: LinkPolicy | None = None,
@@ -48,7 +49,8 @@ class State:
         """Serve the directory behind ``root_fd``, which stays the caller's.
 
         ``changes_owners`` says that the process may give files away (it is root), ``is_local``
-        that the source's file system stamps files by this machine's clock, ``links`` that
+        that the source's file system stamps files by this machine's clock, ``by_paths`` that
+        descriptors of it hold paths and not objects, ``links`` that
         symlinks are resolved, for which ``source`` is the path of the directory, and
         ``opens_devices`` that block devices are opened as files.
         """
@@ -56,9 +58,10 @@ class State:
         self.inodes = InodeTable(root)
         self.inodes.root.fd = root_fd
         self.handles = HandleTable()
-        self._descriptors = DescriptorCache(descriptor_limit)
+        self._by_paths = by_paths
+        self._descriptors = DescriptorCache(descriptor_limit, by_paths)
         self._backing = Backing(self._descriptors)
-        self._gate = Gate(guard, self.inodes, self._descriptors, self._backing, read_only)
+        self._gate = Gate(guard, self.inodes, self._descriptors, self._backing, read_only, by_paths)
         self._view = view
         self._share_owner = ShareUid(root.st_uid)
         self._changes_owners = changes_owners
@@ -107,20 +110,14 @@ class State:
                 os.close(judged.fd)
             self.inodes.close_unguarded(st, judged.verdict, judged.rule)
             return None
-        if not self._is_local:
-            self._distrust(place, st)
         node = self.inodes.see(
             place.parent, place.name, st, judged.verdict, judged.rule, judged.birth, branch
         )
+        if self._by_paths:  # what it had may lead to what the host has put in its old place
+            self._descriptors.close(node)
         if judged.fd >= 0:
-            self._descriptors.renew(node, judged.fd)
+            self._descriptors.keep(node, judged.fd)
         return node
-
-    def _distrust(self, place: Place, st: os.stat_result) -> None:
-        """Let go of the descriptor of a file that the server does not know by it any more."""
-        known = None if S_ISDIR(st.st_mode) else self.inodes.at(place.parent, st)
-        if known is not None and known.fd >= 0 and not self._gate.leads_here(known, place):
-            self._descriptors.close(known)
 
     def _drop_unknown(self, node: Node) -> None:
         """Let go of a node that the kernel was not told of."""

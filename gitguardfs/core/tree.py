@@ -205,7 +205,7 @@ class Tree(Files):
         told the kernel, and calls ``untold`` when it has not.
         """
         handle = self.handles.directory(number)
-        if handle.node.verdict is not Verdict.ALLOW:
+        if handle.node.verdict is not Verdict.ALLOW or handle.node.parent is None:
             self._gate.node(handle.node.id)
         dir_fd = self._descriptors.of(handle.node)
         if handle.names is None or position == 0:

@@ -44,7 +44,9 @@ def operations_of(tree: Tree, audit: AuditLog, options: MountOptions, is_local: 
     return operations
 
 
-def tree_of(options: MountOptions, places: Places, root_fd: int, is_local: bool) -> Tree:
+def tree_of(
+    options: MountOptions, places: Places, root_fd: int, is_local: bool, by_paths: bool
+) -> Tree:
     """The tree that shows the directory behind ``root_fd``; UserError for a map that cannot be."""
     source, mountpoint = os.fstat(root_fd), os.fstat(places.mountpoint_fd)
     try:
@@ -64,6 +66,7 @@ def tree_of(options: MountOptions, places: Places, root_fd: int, is_local: bool)
         descriptor_limit=_descriptor_budget(),
         changes_owners=os.geteuid() == 0,
         is_local=is_local,
+        by_paths=by_paths,
         read_only=options.read_only,
         policy=options.policy,
         links=options.links,

@@ -123,7 +123,8 @@ def _serve(
     os.umask(0)
     where = mounts.of_device(os.fstat(root_fd).st_dev)
     is_local = where is None or where.is_local
-    tree = assembly.tree_of(options, places, root_fd, is_local)
+    by_paths = where is not None and where.goes_by_paths
+    tree = assembly.tree_of(options, places, root_fd, is_local, by_paths)
     operations = assembly.operations_of(tree, audit, options, is_local)
     sealed = _put_seal(places.source, root_fd) if seal_it else None
     if sealed is None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Any
 
 import pytest
 
+from gitguardfs.core.backing import Backing
 from gitguardfs.core.descriptors import MINIMUM
 from gitguardfs.core.inodes import ROOT_ID
 from gitguardfs.core.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
@@ -201,3 +203,52 @@ async def test_nothing_is_moved_to_head_beside_refs(world: World, beside: str, f
         await refused(world.rename(old, new, flags), errno.EACCES)
     os.rmdir(world.source / "d" / beside)
     await world.rename("d/x", "d/HEAD", flags)
+
+
+async def test_an_exchange_with_what_comes_only_now_makes_no_repository(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another guard can put it there between our look and the rename."""
+    for part in ("refs", "HEAD"):
+        (world.source / "d" / part).mkdir(parents=True)
+    await world.id("d/HEAD")
+    rename = Backing.rename
+
+    def late(backing: Backing, *arguments: Any) -> None:
+        (world.source / "d/x").write_text("ref: refs/heads/main")
+        rename(backing, *arguments)
+
+    monkeypatch.setattr(Backing, "rename", late)
+    await refused(world.rename("d/HEAD", "d/x", RENAME_EXCHANGE), errno.ENOENT, errno.EACCES)
+    assert (world.source / "d/HEAD").is_dir()
+
+
+async def test_where_descriptors_hold_paths_what_is_removed_is_not_opened_again(
+    make_world: MakeWorld,
+) -> None:
+    """Something else, and guarded, may have been moved to its path."""
+    world = make_world(by_paths=True)
+    handle, node = await world.create(ROOT_ID, b"f")
+    await world.ops.write(handle, 0, b"text")
+    await world.ops.unlink(ROOT_ID, b"f", world.ctx)
+    (world.source / "f").write_text("another")
+    for flags in (os.O_RDONLY, os.O_RDWR):
+        await refused(world.ops.open(node, flags, world.ctx), errno.ESTALE)
+    await refused(world.setattr(node, size=0), errno.ESTALE)
+    assert bytes(await world.ops.read(handle, 0, 10)) == b"text"
+    assert (world.source / "f").read_text() == "another"
+    await world.ops.release(handle)
+
+
+async def test_where_descriptors_hold_paths_those_of_each_look_count(make_world: MakeWorld) -> None:
+    world = make_world(by_paths=True)
+    for name in ("mine", "other"):
+        (world.source / name).mkdir()
+    (world.source / "file").touch()
+    other = os.open(world.source / "other", os.O_PATH)
+    for name in ("mine", "file"):
+        node = world.tree.inodes.get(await world.id(name))
+        os.dup2(other, world.tree._descriptors.of(node), inheritable=False)
+        await world.id(name)
+        assert node.matches(os.fstat(world.tree._descriptors.of(node)))
+    os.close(other)

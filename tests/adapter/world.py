@@ -108,6 +108,7 @@ class World:
         disguise: Any = None,
         lists_names: bool = False,
         is_local: bool = True,
+        by_paths: bool = False,
     ) -> None:
         self.source = source
         self.root_fd = os.open(source, os.O_PATH | os.O_DIRECTORY)
@@ -115,7 +116,7 @@ class World:
         self.tree = Tree(
             self.root_fd, Guard(rules or Rules()), self.view, descriptor_limit=descriptor_limit,
             changes_owners=os.geteuid() == 0 if changes_owners is None else changes_owners,
-            read_only=read_only, policy=policy or Policy(xattr=xattr),
+            by_paths=by_paths, read_only=read_only, policy=policy or Policy(xattr=xattr),
             links=links, source=os.fsencode(source),
         )  # fmt: skip
         self.audit = AuditLog(None)

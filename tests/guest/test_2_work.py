@@ -165,6 +165,30 @@ def test_what_the_host_moves_can_be_used_where_it_is_then(guarded: World, each: 
 
 
 @BOTH
+def test_what_the_host_puts_in_the_place_of_another_is_not_mistaken(
+    guarded: World, each: Guard
+) -> None:
+    """As a build does with its results; what is removed then is the old one."""
+    machine, host = guarded.machine, guarded.at[each.tag]
+    machine.sh(
+        "mkdir -p dist/assets coming/assets && touch dist/assets/gone coming/assets/live && "
+        "ls -lR dist coming",
+        cwd=each.view,
+        uid=AGENT,
+    )
+    with as_host():
+        (host / "dist").rename(host / "former")
+        (host / "coming").rename(host / "dist")
+    time.sleep(CACHE_TIMEOUT + 0.5)
+    seen = machine.sh(
+        "ls former former/assets && rm -r former && ls dist/assets", cwd=each.view, uid=AGENT
+    )
+    assert seen.split() == ["former:", "assets", "former/assets:", "gone", "live"]
+    assert (host / "dist/assets/live").exists()
+    assert not (host / "former").exists()
+
+
+@BOTH
 def test_inode_numbers_that_the_host_frees_are_not_mistaken(guarded: World, each: Guard) -> None:
     """A file system gives the number of what was removed to what is made next."""
     machine, host = guarded.machine, guarded.at[each.tag]

@@ -15,7 +15,7 @@ from tests.guest.setting_up import AGENT, spare_view
 from tests.guest.sieges import CASES, UNSUPPORTED, Siege, carry_out
 from tests.guest.world import GUARDS, HOST_GUARDED, TESTS, TRANSPORTS, Guard, World, phase, spare
 from tests.support.attacks import Attack
-from tests.support.repos import as_host, make_project
+from tests.support.repos import as_host, git, make_project, metadata
 
 BOTH = pytest.mark.parametrize("each", [GUARDS[0], GUARDS[3]], ids=str)
 EACH = pytest.mark.parametrize("each", GUARDS, ids=str)
@@ -170,6 +170,46 @@ def test_t1_a_directory_that_the_host_renames_to_git_is_closed(guarded: World, e
     done = guarded.machine.channel.finish("reading", reading, 60)
     assert done.stdout == "secret", str(done)
     assert done.rc != 0
+
+
+REOPEN = """
+import os, sys
+os.makedirs("t2/mid/repo.git")
+fd = os.open("t2/mid/repo.git/config", os.O_RDWR | os.O_CREAT)
+os.unlink("t2/mid/repo.git/config")
+os.removedirs("t2/mid/repo.git")
+os.rename("top", "t2")
+again = f"/proc/self/fd/{fd}"
+ways = {
+    "read": lambda: print(open(again).read()),
+    "write": lambda: open(again, "r+").write("[core]"),
+    "truncate": lambda: os.truncate(again, 0),
+    "chmod": lambda: os.chmod(again, 0o777),
+}
+for name, way in ways.items():
+    try:
+        way()
+        print(name, "has worked")
+    except OSError as error:
+        print(name, error)
+"""
+
+
+@BOTH
+def test_r3_an_open_file_is_no_way_to_what_has_come_to_its_path(
+    guarded: World, each: Guard
+) -> None:
+    """QEMU's 9p server remembers the path of a file, also of one that is removed."""
+    machine, host = guarded.machine, guarded.at[each.tag]
+    with as_host():
+        (host / "top/mid").mkdir(parents=True)
+    git(host, "init", "--quiet", "--bare", "top/mid/repo.git")
+    before = metadata(host / "top/mid/repo.git")
+    seen = machine.sh(f"python3 -c '{REOPEN}'", cwd=each.view, uid=AGENT)
+    assert "repositoryformatversion" not in seen
+    where = host / "t2/mid/repo.git"
+    assert where.exists(), "the attack was not carried out"
+    assert metadata(where) == before, seen
 
 
 @EACH
