@@ -464,32 +464,31 @@ def race(view: Path, second: Path, rounds: int) -> tuple[int, int, list[str]]:
     return only_head, only_other, both
 
 
-def exchange_race(view: Path, second: Path, rounds: int) -> list[int]:
+def exchange_race(view: Path, second: Path, rounds: int) -> bool:
     """Move a directory to HEAD beside refs while another process exchanges it for a file.
 
     The other one goes through ``second``, which may be another view of the same project, and one
-    that remembers nothing. Returns the rounds after which HEAD was a file.
+    that remembers nothing. Returns whether HEAD was a file after one of the rounds, the last then.
     """
     spot = view / "race"
     with preparing():
         (spot / "refs").mkdir(parents=True)
         (spot / "directory").mkdir()
         (spot / "file").write_text(HEAD_TEXT)
-    planted = []
     child = os.fork()
     if child == 0:
         while True:
             with suppress(OSError):
                 renameat2(second / "race/directory", second / "race/file", RENAME_EXCHANGE)
     try:
-        for number in range(rounds):
+        for _ in range(rounds):
             with suppress(OSError):
                 (spot / "directory").rename(spot / "HEAD")
             if (second / "race/HEAD").is_file():
-                planted.append(number)
+                return True
             with suppress(OSError):
                 (spot / "HEAD").rename(spot / "directory")
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    return planted
+    return False
