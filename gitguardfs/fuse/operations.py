@@ -299,7 +299,7 @@ class Operations(pyfuse3.Operations):
     @handler(Guarded.HANDLE)
     async def read(self, fh: int, off: int, size: int) -> bytes:
         handle = self._tree.handles.file(fh)
-        if handle.tells_waiting:
+        if self._is_local and handle.tells_waiting:
             try:
                 data = backing.read_cached(handle.fd, off, size, handle.size)
             except OSError as error:

@@ -14,11 +14,15 @@ from typing import Any, TypeVar
 import pyfuse3
 import trio
 
+from gitguardfs.fuse.helper import Helper
 from gitguardfs.fuse.tick import Tick
 from gitguardfs.fuse.turns import Turns
 
 WORKERS = 32
 """Threads for calls that wait. More would not make a disk faster."""
+
+PATIENCE = 2
+"""Milliseconds that everybody else waits for a call, if nobody has to wait longer for another."""
 
 NO_IDLE_TASK, NO_FURTHER_TASK = 0, -(2**31)
 """Arguments of pyfuse3's loop: end when another task waits for requests; start none."""
@@ -37,6 +41,7 @@ class Requests:
         self._ending = trio.Event()
         self._tick = Tick()
         self._turns: Turns | None = None
+        self._helper: Helper | None = None
 
     def end(self) -> None:
         """Serve what is under way, and no more."""
@@ -51,11 +56,14 @@ class Requests:
         self._tick.install()
         self._turns = Turns(lambda: self._waiting == 0, self._ending.is_set, self._tick)
         self._turns.install()
+        self._helper = Helper()
         try:
             async with trio.open_nursery() as self._nursery:
                 self._start_loop(self._nursery)
         finally:
             self._tick.remove()
+            if self._helper.is_idle:
+                self._helper.close()
 
     def _start_loop(self, nursery: trio.Nursery) -> None:
         self._loops += 1
@@ -73,8 +81,15 @@ class Requests:
 
     async def wait(self, call: Callable[..., R], *args: Any) -> R:
         """Run a call that may take its time on a thread, while others are served."""
-        with self._others_served():
-            return await trio.to_thread.run_sync(call, *args, limiter=self._limiter)
+        helper = self._helper
+        if helper is None or not helper.is_idle:
+            with self._others_served():
+                return await trio.to_thread.run_sync(call, *args, limiter=self._limiter)
+        helper.give(call, args)
+        if self._waiting or not helper.is_done(PATIENCE):
+            with self._others_served(), trio.CancelScope(shield=True):
+                await trio.lowlevel.wait_readable(helper.fd)
+        return helper.take()  # type: ignore[no-any-return]
 
     async def pause(self, seconds: float) -> None:
         """Let time pass while others are served; no longer than the mount is to last."""

@@ -17,6 +17,7 @@ import pytest
 import trio
 import trio.testing
 
+from gitguardfs.fuse.helper import Helper
 from gitguardfs.fuse.requests import Requests
 from gitguardfs.fuse.tick import PERIOD, Tick
 
@@ -47,10 +48,12 @@ def read_in_vain() -> Iterator[Callable[[], int]]:
     os.close(writable)
 
 
+@pytest.mark.parametrize("helps", [False, True], ids=["thread", "helper"])
 async def test_a_read_is_interrupted_while_a_thread_has_something_to_deliver(
-    read_in_vain: Callable[[], int],
+    read_in_vain: Callable[[], int], helps: bool
 ) -> None:
     requests = Requests()
+    requests._helper = Helper() if helps else None
     requests._tick.install()
     delivered = []
 
@@ -62,6 +65,8 @@ async def test_a_read_is_interrupted_while_a_thread_has_something_to_deliver(
         await trio.testing.wait_all_tasks_blocked()
         assert read_in_vain() == errno.EINTR
     assert delivered == [None]
+    if requests._helper is not None:
+        requests._helper.close()
 
 
 async def test_it_ends_when_everything_is_delivered() -> None:
