@@ -39,6 +39,8 @@ class DescriptorCache:
 
     def of(self, node: Node) -> int:
         """A descriptor of ``node``, valid until the next operation; OSError if it is gone."""
+        if self._by_paths and node.parent is not None and not node.is_directory:
+            self.close(node)  # it may lead to something else by now
         if node.fd >= 0:
             self._touch(node)
             return node.fd

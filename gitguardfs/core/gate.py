@@ -14,7 +14,8 @@ from __future__ import annotations
 import errno
 import os
 from functools import partial
-from stat import S_ISDIR
+from stat import S_IFDIR, S_ISDIR
+from time import monotonic
 from typing import NamedTuple
 
 from gitguardfs.core import names
@@ -22,6 +23,9 @@ from gitguardfs.core.backing import DOTGIT, Backing
 from gitguardfs.core.descriptors import DescriptorCache
 from gitguardfs.core.guard import Guard, Refused, Verdict
 from gitguardfs.core.inodes import GUARDED, InodeTable, Node, stale
+
+JUDGED_FOR = 1.0
+"""Seconds for which it holds that no directory above is a repository."""
 
 MAX_SHOWN = 40
 """Components of a path that are shown to people."""
@@ -76,6 +80,9 @@ class Gate:
     def node(self, node_id: int, change: bool = False) -> Node:
         """The node, if it may be used (with ``change``: changed); Refused, EROFS or ESTALE."""
         node = self._inodes.get(node_id)
+        directory = node if node.kind == S_IFDIR else node.parent
+        if directory is not None and monotonic() - directory.judged >= JUDGED_FOR:
+            self._judge_again(directory)
         if node.verdict is not Verdict.ALLOW and (change or node.verdict >= Verdict.DENY):
             raise Refused(node.rule, partial(self.path, node))
         if change and self._read_only:
@@ -83,6 +90,42 @@ class Gate:
         if self._by_paths and node.parent is None and node is not self._inodes.root:
             raise stale()  # removed: something else may have come to its path
         return node
+
+    def _judge_again(self, directory: Node) -> None:
+        """Judge a directory anew, and those above it, that nobody has looked at for a while.
+
+        The kernel does not ask for the directory that somebody is in, but only for what is in
+        it, while the host may be making a repository there. Over 9p, it may also have moved the
+        directory and put another in its place (OSError(ESTALE)).
+        """
+        now = since = monotonic()
+        way: dict[Node, None] = {}
+        step: Node | None = directory
+        while step is not None and step not in way:
+            if now - step.judged < JUDGED_FOR:
+                since = step.judged
+                break
+            way[step] = None
+            step = step.parent
+        if self._by_paths:
+            for node in way:
+                if node.parent is not None:
+                    self._descriptors.close(node)
+        for node in reversed(way):
+            if node.verdict < self._guard.git_verdict and self._is_repository(node):
+                self._inodes.guard(node, self._guard.git_verdict, "repository")
+            node.judged = since
+
+    def _is_repository(self, node: Node) -> bool:
+        if node is self._inodes.root or not (self._guard.forges or self._by_paths):
+            return False
+        try:
+            fd = self._descriptors.of(node)
+        except OSError as error:
+            if self._by_paths or error.errno != errno.ESTALE:
+                raise
+            return False  # the host has moved it: where it is used, that is found out
+        return self._guard.forges and self._backing.holds_repository(fd)
 
     def place(self, parent_id: int, name: bytes, change: bool = False) -> Place:
         """The name and its directory, if it may be looked up or (with ``change``) changed.

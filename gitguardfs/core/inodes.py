@@ -53,8 +53,8 @@ class Node:
     """One object of the source, in one of its views."""
 
     __slots__ = (
-        "birth", "branch", "detached", "dev", "fd", "id", "ino", "kind", "lookups", "name",
-        "open_fds", "parent", "rule", "size", "told", "unsynced", "verdict", "view",
+        "birth", "branch", "detached", "dev", "fd", "id", "ino", "judged", "kind", "lookups",
+        "name", "open_fds", "parent", "rule", "size", "told", "unsynced", "verdict", "view",
     )  # fmt: skip
 
     def __init__(self, node_id: int, st: os.stat_result, verdict: Verdict, rule: str) -> None:
@@ -67,6 +67,8 @@ class Node:
         self.rule = rule
         self.birth = 0
         """When the object was made (nanoseconds), if it was cheap to find out; otherwise 0."""
+        self.judged = 0.0
+        """When a directory was last judged, with all above it, in seconds (time.monotonic)."""
         self.lookups = 0
         self.parent: Node | None = None
         """With ``name`` the place where it was last seen; None when it has none any more."""
@@ -168,8 +170,10 @@ class InodeTable:
             node.branch = branch if view != GUARDED else None
         node.parent = parent
         node.name = name
-        if node.verdict < verdict and node.is_directory:
-            self._tighten(node, verdict, rule)
+        if node.kind == S_IFDIR:
+            node.judged = parent.judged
+            if node.verdict < verdict:
+                self._tighten(node, verdict, rule)
         node.verdict, node.rule = verdict, rule
         return node
 
@@ -207,8 +211,12 @@ class InodeTable:
         ordinary = self.find(st)
         for twin in (ordinary, *self._branched.get((st.st_dev, st.st_ino), ())):
             if twin is not None and twin is not self.root:
-                self.detach(twin)
-                self._tighten(twin, verdict, rule)
+                self.guard(twin, verdict, rule)
+
+    def guard(self, node: Node, verdict: Verdict, rule: str) -> None:
+        """Hold what has become guarded, and all that lies below it, to ``verdict`` at least."""
+        self.detach(node)
+        self._tighten(node, verdict, rule)
 
     def _tighten(self, top: Node, verdict: Verdict, rule: str) -> None:
         """Hold all that lies below ``top`` to ``verdict`` at least."""

@@ -66,10 +66,9 @@ class Names(State):
     def link(self, caller: Caller, node_id: int, parent_id: int, name: bytes) -> Attributes:
         """Give a file another name; its owner stays."""
         node = self._gate.node(node_id, change=True)
-        fd = self._descriptors.of(node)
 
         def make(dir_fd: int) -> int:
-            self._backing.link(fd, dir_fd, name)
+            self._backing.link(self._descriptors.of(node), dir_fd, name)
             return -1
 
         return self._add(caller, parent_id, name, node.kind, make, is_new=False)
@@ -278,8 +277,8 @@ class Names(State):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         self._policy.may_rename()
         if self._links is not None:
-            new = self._links.replaced(new)
-            old = self._gate.again(old)
+            new = self._gate.again(self._links.replaced(new))
+        old = self._gate.again(old)
         exchange = bool(flags & syscalls.RENAME_EXCHANGE)
         locks: dict[int, int] = {}
         fds: list[int] = []

@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from gitguardfs.core.files import Files
 from gitguardfs.core.gate import Identity, Place
-from gitguardfs.core.guard import Verdict
 from gitguardfs.core.handles import DirectoryHandle
 from gitguardfs.core.idmap import GuestGid, GuestUid
 from gitguardfs.core.inodes import ROOT_ID, Node, stale
@@ -205,8 +204,7 @@ class Tree(Files):
         told the kernel, and calls ``untold`` when it has not.
         """
         handle = self.handles.directory(number)
-        if handle.node.verdict is not Verdict.ALLOW or handle.node.parent is None:
-            self._gate.node(handle.node.id)
+        self._gate.node(handle.node.id)
         dir_fd = self._descriptors.of(handle.node)
         if handle.names is None or position == 0:
             names = self._take_snapshot(handle, dir_fd, names_only)

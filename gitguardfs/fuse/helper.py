@@ -19,7 +19,7 @@ class Helper:
     """One thread, which takes one call at a time; used by the event loop's thread only."""
 
     def __init__(self) -> None:
-        """Raises OSError where there is no room for a descriptor or a thread."""
+        """Raises OSError or RuntimeError where there is no room for a descriptor or a thread."""
         self.is_idle = True
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Becomes readable when the call is done."""

@@ -287,11 +287,14 @@ class Operations(pyfuse3.Operations):
     async def _paced(self, pace: Pace, small: bool, call: Callable[..., R], *args: Any) -> R:
         """Do what may have to wait: on a thread, unless it is small and such have been quick.
 
-        A server may take any time for one file while it is quick with all others.
+        A server may take any time for one file while it is quick with all others: a thread then,
+        too, for which everybody waits only a moment.
         """
-        at_once = small and self._is_local and pace.is_quick
-        with pace.noted():
-            return call(*args) if at_once else await self.requests.wait(call, *args)
+        quick = small and pace.is_quick
+        with pace.under_way():
+            if quick and self._is_local:
+                return pace.timed(call, *args)
+            return await self.requests.wait(pace.timed, call, *args, quick=quick)
 
     def _file_info(self, opened: Opened) -> FileInfo:
         return FileInfo(fh=opened.handle, keep_cache=opened.keep_pages, direct_io=self._direct_io)

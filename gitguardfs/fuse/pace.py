@@ -1,15 +1,18 @@
-"""Whether a kind of call has been quick of late, and may be done without a thread."""
+"""Whether a kind of call has been quick of late, so that everybody may wait for the next one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
+from typing import Any, TypeVar
 
 QUICK = 500e-6
 """Seconds; a change of thread takes a tenth of that, and so long may everybody else wait."""
 TRUST = 4
 """Quick calls in a row before the next one is expected to be quick."""
+
+R = TypeVar("R")
 
 
 class Pace:
@@ -25,13 +28,19 @@ class Pace:
         return self._in_a_row >= TRUST and not self._under_way
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Take in how long one takes."""
+    def under_way(self) -> Iterator[None]:
+        """While one is under way. On the event loop's thread only."""
         self._under_way += 1
-        since = perf_counter()
         try:
             yield
         finally:
             self._under_way -= 1
+
+    def timed(self, call: Callable[..., R], *args: Any) -> R:
+        """Do one, on whatever thread, and note how long it takes."""
+        since = perf_counter()
+        try:
+            return call(*args)
+        finally:
             took = perf_counter() - since
             self._in_a_row = self._in_a_row + 1 if took < QUICK else 0

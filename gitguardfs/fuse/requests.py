@@ -22,7 +22,7 @@ WORKERS = 32
 """Threads for calls that wait. More would not make a disk faster."""
 
 PATIENCE = 2
-"""Milliseconds that everybody else waits for a call, if nobody has to wait longer for another."""
+"""Milliseconds to wait for a call without trio's loop, if that waits for no other."""
 
 NO_IDLE_TASK, NO_FURTHER_TASK = 0, -(2**31)
 """Arguments of pyfuse3's loop: end when another task waits for requests; start none."""
@@ -56,14 +56,13 @@ class Requests:
         self._tick.install()
         self._turns = Turns(lambda: self._waiting == 0, self._ending.is_set, self._tick)
         self._turns.install()
-        self._helper = Helper()
         try:
+            self._helper = Helper()
             async with trio.open_nursery() as self._nursery:
                 self._start_loop(self._nursery)
+            self._helper.close()
         finally:
             self._tick.remove()
-            if self._helper.is_idle:
-                self._helper.close()
 
     def _start_loop(self, nursery: trio.Nursery) -> None:
         self._loops += 1
@@ -79,17 +78,25 @@ class Requests:
                 if self._turns is not None:
                     self._turns.let_go()
 
-    async def wait(self, call: Callable[..., R], *args: Any) -> R:
-        """Run a call that may take its time on a thread, while others are served."""
+    async def wait(self, call: Callable[..., R], *args: Any, quick: bool = False) -> R:
+        """Run a call that may take its time on a thread, while others are served.
+
+        They wait for a moment for one that is expected to be ``quick``.
+        """
         helper = self._helper
         if helper is None or not helper.is_idle:
             with self._others_served():
                 return await trio.to_thread.run_sync(call, *args, limiter=self._limiter)
         helper.give(call, args)
-        if self._waiting or not helper.is_done(PATIENCE):
+        if self._waiting or not self._comes_soon(helper, quick):
             with self._others_served(), trio.CancelScope(shield=True):
                 await trio.lowlevel.wait_readable(helper.fd)
         return helper.take()  # type: ignore[no-any-return]
+
+    def _comes_soon(self, helper: Helper, quick: bool) -> bool:
+        if quick or self._turns is None:
+            return helper.is_done(PATIENCE)
+        return self._turns.comes_first(helper.fd, PATIENCE)
 
     async def pause(self, seconds: float) -> None:
         """Let time pass while others are served; no longer than the mount is to last."""

@@ -32,6 +32,15 @@ REQUESTS_IN_A_ROW = 64
 """After so many, trio gets a turn whatever comes: signals have to be seen. And processors are kept
 awake (``awake``) until there is a pause."""
 
+Poll = Callable[[int], list[tuple[int, int]]]
+
+
+def _poll_of(*fds: int) -> Poll:
+    poller = select.poll()
+    for fd in fds:
+        poller.register(fd, select.POLLIN)
+    return poller.poll
+
 
 class _NoLock:
     async def __aenter__(self) -> None:
@@ -58,7 +67,10 @@ class Turns:
         self._awake = Awake()
         self._looks = LOOKS
         self._in_a_row = 0
-        self._polls: dict[int, Callable[[int], list[tuple[int, int]]]] = {}
+        self._requests = -1
+        """The descriptor that requests come from, once they are waited for."""
+        self._poll = self._poll_either = _poll_of()
+        self._other = -1
 
     def install(self) -> None:
         """Let pyfuse3 wait like this from now on, if its module knows trio by that name."""
@@ -70,11 +82,9 @@ class Turns:
 
     async def wait_readable(self, fd: int) -> None:
         """As trio's, at once if a request comes soon; raises ClosedResourceError as trio's does."""
-        poll = self._polls.get(fd)
-        if poll is None:
-            poller = select.poll()
-            poller.register(fd, select.POLLIN)
-            poll = self._polls[fd] = poller.poll
+        if fd != self._requests:
+            self._requests, self._poll = fd, _poll_of(fd)
+        poll = self._poll
         if self._in_a_row < REQUESTS_IN_A_ROW:
             self._in_a_row += 1
             if poll(0):
@@ -99,6 +109,13 @@ class Turns:
             if self._is_ending():  # said after that time was over: nobody was told
                 raise trio.ClosedResourceError
         await trio.lowlevel.wait_readable(fd)
+
+    def comes_first(self, fd: int, milliseconds: int) -> bool:
+        """Whether ``fd`` becomes readable in that time and before there is a request."""
+        if fd != self._other:
+            both = (each for each in (fd, self._requests) if each >= 0)
+            self._other, self._poll_either = fd, _poll_of(*both)
+        return any(ready == fd for ready, _ in self._poll_either(milliseconds))
 
     def _learn(self, waited: float) -> None:
         """Look longer for the next request if that would have caught this one."""

@@ -12,6 +12,8 @@ import trio.testing
 
 from gitguardfs.fuse.helper import Helper
 from gitguardfs.fuse.requests import PATIENCE, Requests
+from gitguardfs.fuse.tick import Tick
+from gitguardfs.fuse.turns import Turns
 
 LIMIT = 20
 
@@ -46,7 +48,7 @@ async def test_a_quick_one_is_waited_for_without_a_turn_of_the_loop(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(other)
         for _ in range(5):
-            await requests.wait(divmod, 7, 3)
+            await requests.wait(divmod, 7, 3, quick=True)
         assert turns == []
 
 
@@ -86,9 +88,28 @@ async def test_it_is_not_waited_for_behind_another(
         requests._ending.set()
 
 
+async def test_a_request_is_not_kept_waiting_by_one_that_is_not_expected_to_be_quick(
+    requests: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gitguardfs.fuse.requests.PATIENCE", LIMIT * 1000)
+    requests._turns = turns = Turns(lambda: True, lambda: False, Tick())
+    goes_on = threading.Event()
+    readable, writable = os.pipe()
+    os.write(writable, b"request")
+    await turns.wait_readable(readable)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(requests.wait, goes_on.wait, LIMIT)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await requests.wait(divmod, 7, 3) == (2, 1)
+        goes_on.set()
+    os.close(readable)
+    os.close(writable)
+
+
 async def test_who_gives_up_does_not_leave_it_half_done(requests: Requests) -> None:
     """What it has begun is done to its end, and the next caller gets his own answer."""
     goes_on = threading.Event()
+    done = []
 
     async def let_go() -> None:
         await trio.sleep(5 * PATIENCE / 1000)
@@ -96,8 +117,10 @@ async def test_who_gives_up_does_not_leave_it_half_done(requests: Requests) -> N
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(let_go)
-        with trio.move_on_after(0):
-            assert await requests.wait(goes_on.wait, LIMIT) is True
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            done.append(await requests.wait(goes_on.wait, LIMIT))
+    assert done == [True]
     assert await requests.wait(divmod, 7, 3) == (2, 1)
 
 

@@ -335,3 +335,14 @@ async def test_a_deep_way_needs_no_more_descriptors_than_there_are(make_world: M
     await world.ops.unlink(ROOT_ID, b"link4", world.ctx)
     assert (world.source / deep / "file").read_text() == "newer"
     assert not os.path.lexists(world.source / "link4")
+
+
+async def test_a_link_that_leads_nowhere_is_replaced_where_descriptors_hold_paths(
+    make_world: MakeWorld,
+) -> None:
+    """Going its way takes a new descriptor of the directory that it is in."""
+    world = make_world(links=LinkPolicy(), by_paths=True)
+    fill(world)
+    link(world, "dir/l", "../dir/nowhere")
+    await world.rename("dir/file", "dir/l")
+    assert (world.source / "dir/l").read_text() == "near"

@@ -30,9 +30,11 @@ def spied(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     wait = world.ops.requests.wait
 
-    async def spy(call: Callable[..., Any], *args: Any) -> Any:
+    async def spy(
+        timed: Callable[..., Any], call: Callable[..., Any], *args: Any, **how: Any
+    ) -> Any:
         seen.append(call.__name__)
-        return await wait(call, *args)
+        return await wait(timed, call, *args, **how)
 
     monkeypatch.setattr(world.ops.requests, "wait", spy)
     return seen

@@ -47,6 +47,29 @@ async def test_what_is_there_is_not_waited_for_in_the_loop(
     assert waited == [pipe[0]]
 
 
+async def test_something_else_is_waited_for_until_there_is_a_request(
+    pipe: tuple[int, int],
+) -> None:
+    low = _low()
+    other, make_readable = os.pipe()
+    try:
+        assert not low.comes_first(other, 1), "before anybody has waited for requests"
+        os.write(pipe[1], b"x")
+        await low.wait_readable(pipe[0])
+        third = os.dup(other)
+        assert not low.comes_first(third, 20_000), "a request is there"
+        os.read(pipe[0], 1)
+        assert not low.comes_first(third, 1)
+        os.write(make_readable, b"x")
+        assert low.comes_first(third, 20_000)
+        os.write(pipe[1], b"x")
+        assert low.comes_first(third, 20_000)
+        os.close(third)
+    finally:
+        os.close(other)
+        os.close(make_readable)
+
+
 @pytest.mark.parametrize("is_alone", [True, False])
 async def test_what_comes_later_is_waited_for(pipe: tuple[int, int], is_alone: bool) -> None:
     low = _low(is_alone)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from gitguardfs.core.gate import JUDGED_FOR
 from tests.support.mounting import area, bindfs, gitguardfs
 from tests.support.people import as_user
 from tests.support.raw_calls import name_to_handle, open_by_handle, open_guessed_node, read_at
@@ -129,6 +131,8 @@ def test_t1_is_real(field: Siege, held: str) -> None:
         ("HEAD and refs", "listing", ()),
         ("HEAD and refs", "lookup", ("--cache-timeout=0",)),
         ("HEAD and refs", "listing", ("--cache-timeout=0",)),
+        ("HEAD and refs", "time alone", ()),
+        ("HEAD and refs", "time alone", ("--cache-timeout=60",)),
     ],
     ids=lambda value: value if isinstance(value, str) else "".join(value) or "cached",
 )
@@ -144,7 +148,9 @@ def test_t1_no_new_open_by_a_kept_descriptor(
         becomes, name = GUARDINGS[guarding]
         with as_host():
             becomes(project)
-        if shown_by == "lookup":
+        if shown_by == "time alone":
+            time.sleep(JUDGED_FOR)
+        elif shown_by == "lookup":
             assert stat.S_IMODE(os.lstat(view / "src" / name).st_mode) == 0
         else:
             with os.scandir(view / "src") as entries:

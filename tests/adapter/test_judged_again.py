@@ -1,0 +1,227 @@
+"""Who stays in a directory does not keep it as it was: it is judged again and again.
+
+The kernel asks for what is in a directory, and not for the directory that a process is in.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gitguardfs.core import gate
+from gitguardfs.core.backing import Backing
+from gitguardfs.core.guard import GitPolicy, Rules
+from gitguardfs.core.inodes import ROOT_ID
+from tests.adapter.conftest import MakeWorld
+from tests.adapter.world import Token, World, refused
+
+Later = Callable[[], None]
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """Let as much time pass as a judgement holds."""
+    passed = [0.0]
+    monkeypatch.setattr(gate, "monotonic", lambda: time.monotonic() + passed[0])
+
+    def pass_time() -> None:
+        passed[0] += gate.JUDGED_FOR
+
+    return pass_time
+
+
+def make_repository(path: Path) -> None:
+    """What the host's ``git init --bare`` needs to be one."""
+    (path / "refs").mkdir()
+    (path / "HEAD").write_text("ref: refs/heads/main\n")
+    (path / "config").write_text("[core]\n")
+
+
+USES: dict[str, Callable[[World, int, int], Awaitable[Any]]] = {
+    "look something up": lambda w, d, f: w.ops.lookup(d, b"config", w.ctx),
+    "make a file": lambda w, d, f: w.create(d, b"new"),
+    "make a directory": lambda w, d, f: w.ops.mkdir(d, b"hooks", 0o755, w.ctx),
+    "make a symlink": lambda w, d, f: w.ops.symlink(d, b"s", b"f", w.ctx),
+    "make a device": lambda w, d, f: w.ops.mknod(d, b"p", 0o10644, 0, w.ctx),
+    "link": lambda w, d, f: w.ops.link(f, ROOT_ID, b"l", w.ctx),
+    "remove": lambda w, d, f: w.ops.unlink(d, b"f", w.ctx),
+    "remove a directory": lambda w, d, f: w.ops.rmdir(d, b"sub", w.ctx),
+    "move out": lambda w, d, f: w.ops.rename(d, b"f", ROOT_ID, b"g", 0, w.ctx),
+    "move in": lambda w, d, f: w.ops.rename(ROOT_ID, b"top", d, b"config", 0, w.ctx),
+    "list": lambda w, d, f: w.ops.opendir(d, w.ctx),
+    "open": lambda w, d, f: w.ops.open(f, os.O_RDONLY, w.ctx),
+    "truncate": lambda w, d, f: w.setattr(f, size=0),
+    "change the mode": lambda w, d, f: w.setattr(f, mode=0o100755),
+    "check access": lambda w, d, f: w.ops.access(f, os.R_OK, w.ctx),
+    "read an attribute": lambda w, d, f: w.ops.getxattr(f, b"user.x", w.ctx),
+    "set an attribute": lambda w, d, f: w.ops.setxattr(f, b"user.x", b"1", w.ctx),
+}
+
+
+def planted(world: World) -> Path:
+    (world.source / "d/sub/deep").mkdir(parents=True)
+    (world.source / "d/f").write_text("f")
+    (world.source / "d/sub/deep/f").write_text("f")
+    (world.source / "top").write_text("top")
+    return world.source / "d"
+
+
+@pytest.mark.parametrize("use", USES)
+async def test_a_repository_made_around_somebody_is_closed_to_him(
+    world: World, later: Later, use: str
+) -> None:
+    path = planted(world)
+    d, f = await world.id("d"), await world.id("d/f")
+    make_repository(path)
+    before = sorted(os.listdir(path)), (path / "config").read_text(), os.stat(path / "f").st_mode
+    later()
+    await refused(USES[use](world, d, f))
+    after = sorted(os.listdir(path)), (path / "config").read_text(), os.stat(path / "f").st_mode
+    assert after == before
+
+
+async def test_so_is_what_lies_below_it(world: World, later: Later) -> None:
+    path = planted(world)
+    deep, f = await world.id("d/sub/deep"), await world.id("d/sub/deep/f")
+    make_repository(path)
+    later()
+    await refused(world.create(deep, b"new"))
+    await refused(world.ops.open(f, os.O_RDONLY, world.ctx))
+
+
+async def test_looks_below_do_not_put_off_a_look_at_what_is_above(
+    world: World, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them is younger than a second, and the directory above is not."""
+    path = planted(world)
+    sub = await world.id("d/sub")
+    made = 0.0
+    monkeypatch.setattr(gate, "monotonic", lambda: time.monotonic() + made)
+    make_repository(path)
+    made = 0.7 * gate.JUDGED_FOR
+    deep = int((await world.ops.lookup(sub, b"deep", world.ctx)).st_ino)
+    made = 1.4 * gate.JUDGED_FOR
+    await refused(world.create(deep, b"new"))
+
+
+async def test_a_listing_that_was_begun_ends(world: World, later: Later) -> None:
+    path = planted(world)
+    handle = await world.ops.opendir(await world.id("d"), world.ctx)
+    make_repository(path)
+    later()
+    await refused(world.ops.readdir(handle, 0, Token()))
+    await world.ops.releasedir(handle)
+
+
+async def test_read_only_repositories_can_be_read(make_world: MakeWorld, later: Later) -> None:
+    world = make_world(rules=Rules(git=GitPolicy.READONLY))
+    path = planted(world)
+    d = await world.id("d")
+    make_repository(path)
+    later()
+    assert (await world.ops.lookup(d, b"config", world.ctx)).st_ino
+    await refused(world.create(d, b"new"))
+
+
+@pytest.mark.parametrize("rules", [Rules(allow_bare=True), Rules(git=GitPolicy.OFF)], ids=str)
+async def test_where_they_are_allowed_nothing_happens(
+    make_world: MakeWorld, later: Later, rules: Rules
+) -> None:
+    world = make_world(rules=rules)
+    path = planted(world)
+    d = await world.id("d")
+    make_repository(path)
+    later()
+    handle, _ = await world.create(d, b"new")
+    await world.ops.release(handle)
+
+
+async def test_it_costs_one_look_a_second(
+    world: World, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted(world)
+    d = await world.id("d")
+    looks = []
+    holds = Backing.holds_repository
+    monkeypatch.setattr(
+        Backing, "holds_repository", lambda self, fd: looks.append(fd) or holds(self, fd)
+    )
+    for _ in range(3):
+        later()
+        for _ in range(10):
+            await world.ops.lookup(d, b"f", world.ctx)
+    assert len(looks) == 3
+
+
+async def test_what_the_host_moved_can_still_be_used(world: World, later: Later) -> None:
+    planted(world)
+    deep = await world.id("d/sub/deep")
+    assert (await world.ops.lookup(deep, b"f", world.ctx)).st_ino
+    (world.source / "d").rename(world.source / "elsewhere")
+    later()
+    assert (await world.ops.lookup(deep, b"f", world.ctx)).st_ino
+
+
+async def test_places_that_form_a_ring_are_no_way_without_end(world: World, later: Later) -> None:
+    """As host renames can leave them."""
+    planted(world)
+    d, deep = await world.id("d"), await world.id("d/sub/deep")
+    world.tree.inodes.get(d).parent = world.tree.inodes.get(deep)
+    later()
+    assert (await world.ops.lookup(deep, b"f", world.ctx)).st_ino
+
+
+async def test_a_long_way_takes_no_descriptor_away(make_world: MakeWorld, later: Later) -> None:
+    """Judging what is above one end takes more descriptors than are kept."""
+    world = make_world(descriptor_limit=1)
+    way = "/".join(f"d{level}" for level in range(40))
+    (world.source / way).mkdir(parents=True)
+    (world.source / "a").mkdir()
+    (world.source / "a/f").write_text("moved")
+    (world.source / "a/k").write_text("linked")
+    a, k, end = await world.id("a"), await world.id("a/k"), await world.id(way)
+    later()
+    await world.ops.rename(a, b"f", end, b"g", 0, world.ctx)
+    assert (world.source / way / "g").read_text() == "moved"
+    later()
+    await world.ops.link(k, end, b"h", world.ctx)
+    assert (world.source / way / "h").read_text() == "linked"
+
+
+# ------------------------------------------------------------------ Sources that go by paths
+
+
+async def test_another_directory_in_its_place_is_not_taken_for_it(
+    make_world: MakeWorld, later: Later
+) -> None:
+    world = make_world(by_paths=True)
+    path = planted(world)
+    d, deep = await world.id("d"), await world.id("d/sub/deep")
+    path.rename(world.source / "elsewhere")
+    (path / "sub/deep").mkdir(parents=True)
+    later()
+    await refused(world.create(d, b"new"), errno.ESTALE)
+    await refused(world.create(deep, b"new"), errno.ESTALE)
+    assert sorted(os.listdir(path)) == ["sub"]
+    handle, _ = await world.create(await world.id("d/sub/deep"), b"new")
+    await world.ops.release(handle)
+
+
+async def test_another_file_in_its_place_is_not_changed(make_world: MakeWorld) -> None:
+    world = make_world(by_paths=True)
+    path = planted(world)
+    f = await world.id("d/f")
+    await world.setattr(f, mode=0o100600)  # takes a descriptor
+    (path / "f").rename(path / "g")
+    (path / "f").write_text("another")
+    (path / "f").chmod(0o640)
+    await refused(world.setattr(f, mode=0o100777), errno.ESTALE)
+    await refused(world.setattr(f, size=0), errno.ESTALE)
+    assert (path / "f").read_text() == "another"
+    assert os.stat(path / "f").st_mode & 0o777 == 0o640
