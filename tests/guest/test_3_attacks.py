@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -210,6 +211,73 @@ def test_r3_an_open_file_is_no_way_to_what_has_come_to_its_path(
     where = host / "t2/mid/repo.git"
     assert where.exists(), "the attack was not carried out"
     assert metadata(where) == before, seen
+
+
+STAY = """
+import os, sys, time
+from pathlib import Path
+view = Path(sys.argv[1])
+os.chdir(view / "stay/d")
+Path("config").write_text("[user]\\n")
+config = os.open("config", os.O_PATH)
+again = f"/proc/self/fd/{config}"
+os.chmod(again, 0o600)
+(view / "stay/ready").touch()
+while not (view / "stay/go").exists():
+    time.sleep(0.2)
+time.sleep(1.2)
+ways = {
+    "list": lambda: print(os.listdir(".")),
+    "read": lambda: print(Path("config").read_text()),
+    "write": lambda: Path("config").write_text("[core]"),
+    "create": lambda: Path("hooks/post-update").write_text("#!/bin/sh"),
+    "mkdir": lambda: os.mkdir("new"),
+    "move": lambda: os.rename("HEAD", "TAIL"),
+    "truncate": lambda: os.truncate(again, 0),
+    "chmod": lambda: os.chmod(again, 0o777),
+    "touch": lambda: os.utime(again, (1, 1)),
+}
+for name, way in ways.items():
+    try:
+        way()
+        print(name, "has worked")
+    except OSError as error:
+        print(name, error)
+"""
+
+
+@pytest.mark.parametrize("how", ["made around it", "put in its place"])
+@EACH
+def test_p4_who_stays_in_a_directory_does_not_get_at_a_repository_there(
+    guarded: World, each: Guard, how: str
+) -> None:
+    """The kernel never asks for the directory that a process is in."""
+    machine, host = guarded.machine, guarded.at[each.tag]
+    with as_host():
+        (host / "stay/d").mkdir(parents=True)
+        (host / "stay/script.py").write_text(STAY)
+    staying = machine.channel.start(
+        f"python3 {each.view}/stay/script.py {each.view}", uid=AGENT, timeout=60
+    )
+    while not (host / "stay/ready").exists():
+        assert not staying.done(), str(staying.result())
+        time.sleep(0.1)
+    if how == "put in its place":
+        os.rename(host / "stay/d", host / "stay/old")
+    with as_host():
+        (host / "stay/d").mkdir(exist_ok=True)
+    git(host, "init", "--quiet", "--bare", "stay/d")
+    before = metadata(host / "stay/d")
+    with as_host():
+        (host / "stay/go").touch()
+    done = machine.channel.finish("staying", staying, 60)
+    after = metadata(host / "stay/d")
+    shutil.rmtree(host / "stay")
+    assert done.rc == 0, str(done)
+    assert "repositoryformatversion" not in done.stdout
+    assert after == before, done.stdout
+    if how == "made around it":
+        assert "worked" not in done.stdout
 
 
 @EACH
