@@ -8,11 +8,12 @@ thread can wait a moment itself, and which trio can wait for after that.
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
+
+from gitguardfs.fuse.turns import poll_of
 
 
 class Helper:
@@ -26,9 +27,7 @@ class Helper:
         self._calls: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...]] | None] = SimpleQueue()
         self._result: Any = None
         self._error: BaseException | None = None
-        poll = select.poll()
-        poll.register(self.fd, select.POLLIN)
-        self._poll = poll.poll
+        self._poll = poll_of(self.fd)
         # Whoever waits for a server that has stopped answering does not keep the process.
         self._thread = Thread(target=self._work, name="helper", daemon=True)
         self._thread.start()

@@ -285,11 +285,7 @@ class Operations(pyfuse3.Operations):
         return self._file_info(opened)
 
     async def _paced(self, pace: Pace, small: bool, call: Callable[..., R], *args: Any) -> R:
-        """Do what may have to wait: on a thread, unless it is small and such have been quick.
-
-        A server may take any time for one file while it is quick with all others: a thread then,
-        too, for which everybody waits only a moment.
-        """
+        """Do what may wait: on a thread, unless it is small and local, and such have been quick."""
         quick = small and pace.is_quick
         with pace.under_way():
             if quick and self._is_local:

@@ -35,7 +35,8 @@ awake (``awake``) until there is a pause."""
 Poll = Callable[[int], list[tuple[int, int]]]
 
 
-def _poll_of(*fds: int) -> Poll:
+def poll_of(*fds: int) -> Poll:
+    """A poll(2) for reading, given milliseconds, that was told of ``fds`` once and for all."""
     poller = select.poll()
     for fd in fds:
         poller.register(fd, select.POLLIN)
@@ -69,7 +70,7 @@ class Turns:
         self._in_a_row = 0
         self._requests = -1
         """The descriptor that requests come from, once they are waited for."""
-        self._poll = self._poll_either = _poll_of()
+        self._poll = self._poll_either = poll_of()
         self._other = -1
 
     def install(self) -> None:
@@ -83,7 +84,7 @@ class Turns:
     async def wait_readable(self, fd: int) -> None:
         """As trio's, at once if a request comes soon; raises ClosedResourceError as trio's does."""
         if fd != self._requests:
-            self._requests, self._poll = fd, _poll_of(fd)
+            self._requests, self._poll = fd, poll_of(fd)
         poll = self._poll
         if self._in_a_row < REQUESTS_IN_A_ROW:
             self._in_a_row += 1
@@ -114,7 +115,7 @@ class Turns:
         """Whether ``fd`` becomes readable in that time and before there is a request."""
         if fd != self._other:
             both = (each for each in (fd, self._requests) if each >= 0)
-            self._other, self._poll_either = fd, _poll_of(*both)
+            self._other, self._poll_either = fd, poll_of(*both)
         return any(ready == fd for ready, _ in self._poll_either(milliseconds))
 
     def _learn(self, waited: float) -> None:
