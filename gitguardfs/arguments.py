@@ -38,6 +38,33 @@ _TIMEOUTS = ("attr_timeout=", "entry_timeout=", "negative_timeout=", "ac_attr_ti
 """What libfuse has for ``cache-timeout``; the smallest of them counts."""
 
 
+_SPELLINGS = {
+    "-l": "--tag",
+    "--label": "--tag",
+    "--type": "--transport",
+    "-mm": "--map-mount",
+}
+"""Old and short spellings that click cannot have: the help shows one name a thing, and ``-mm`` is
+``-m`` with the value ``m`` to it."""
+
+
+def respelled(words: Sequence[str]) -> list[str]:
+    """Return a command line of ours with each option of ``_SPELLINGS`` by its present name."""
+    end = words.index("--") if "--" in words else len(words)
+    return [*map(_respelled, words[:end]), *words[end:]]
+
+
+def _respelled(word: str) -> str:
+    name, equals, value = word.partition("=")
+    if name in _SPELLINGS:
+        return f"{_SPELLINGS[name]}{equals}{value}"
+    if word.startswith("-mm/"):  # glued to its value, as a letter may be
+        return f"{_SPELLINGS['-mm']}={word[3:]}"
+    if re.match("-l[^-=]", word):
+        return f"{_SPELLINGS['-l']}={word[2:]}"
+    return word
+
+
 def note(given: Given, option: Option, value: object) -> None:
     """Add an option to those that were given; ``value`` is None for a flag."""
     value = option.value if value is None else value

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
-from itertools import groupby
 
 import click
 
 from gitguardfs import __version__
 from gitguardfs.arguments import Given, merge, note, parse_o, split_o
+from gitguardfs.commands.run import run
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.options import MountOptions, build
-from gitguardfs.table import MOUNT, OPTIONS, Option
+from gitguardfs.table import MOUNT, OPTIONS, SECTIONS, Option
 
 EPILOG = """\b
 Examples:
@@ -38,11 +37,14 @@ class _Command(click.Command):
     """Options in sections, as the table has them."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, members in groupby(self.get_params(ctx), _section):
-            records = [record for param in members if (record := param.get_help_record(ctx))]
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record:
+                sections[_section(param)].append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 class _TableOption(click.Option):
@@ -161,18 +163,4 @@ def main() -> None:
     while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass  # the standard streams are there, if only as /dev/null
     os.close(spare)
-    try:
-        code = command.main(standalone_mode=False)
-    except UserError as error:
-        print(f"gitguardfs: {error}", file=sys.stderr)
-        code = error.code
-    except click.UsageError as error:
-        print(f"gitguardfs: {error.format_message()} (see gitguardfs --help)", file=sys.stderr)
-        code = Exit.USAGE
-    except click.Abort:
-        code = Exit.SYSTEM
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"gitguardfs: {where}{error.strerror}", file=sys.stderr)
-        code = Exit.SYSTEM
-    sys.exit(code)
+    run(command, "gitguardfs")

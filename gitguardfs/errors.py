@@ -7,12 +7,21 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit codes, as mount(8) documents them."""
+    """Exit codes of gitguardfs, of mount helpers and of vm-mount, as in mount(8)."""
 
     OK = 0
     USAGE = 1
     SYSTEM = 2
     MOUNT = 32
+
+
+class GitguardExit(IntEnum):
+    """Exit codes of ``gitguard …``."""
+
+    OK = 0
+    FINDINGS = 1
+    USAGE = 2
+    FAILED = 3
 
 
 class UserError(Exception):

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import importlib
-import sys
+from typing import NamedTuple
 
 import click
 
 from gitguardfs import __version__
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.commands.run import of_gitguard, run
+
+
+class Subcommand(NamedTuple):
+    """A module whose ``command`` is imported when it is called, and what it does."""
+
+    module: str
+    summary: str
+
 
 COMMANDS = {
-    "share": "gitguardfs.host.share",
-    "units": "gitguardfs.host.units",
-    "doctor": "gitguardfs.guest.doctor",
+    "share": Subcommand("gitguardfs.host.share", "Print what shares a directory with a guest."),
+    "units": Subcommand("gitguardfs.host.units", "Print what mounts and guards a share at boot."),
+    "doctor": Subcommand("gitguardfs.guest.doctor", "Check that a project is guarded."),
 }
-"""Subcommands and the modules whose ``command`` they are; imported when they are called."""
 
 
 class _Lazy(click.Group):
@@ -25,40 +32,26 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(COMMANDS[cmd_name]).command
+        command = importlib.import_module(COMMANDS[cmd_name].module).command
         assert isinstance(command, click.Command)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # By the table: click would import every module, and cut the first sentences it finds.
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.summary) for name, one in COMMANDS.items()])
 
-@click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.command(
+    cls=_Lazy,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 findings, 2 wrong usage, 3 anything else.",
+)
 @click.version_option(__version__, prog_name="gitguard", message="%(prog)s %(version)s")
 def group() -> None:
     """Share a project with a virtual machine, guard it there, and check that it is guarded."""
 
 
-def run(command: click.Command, name: str) -> None:
-    """Run a command; every mistake of the user's is one line and an exit code."""
-    try:
-        code = command.main(prog_name=name, standalone_mode=False)
-    except UserError as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        code = error.code
-    except click.UsageError as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # since click 8.2; its text is the help
-            print(error.format_message())
-            sys.exit(Exit.USAGE)
-        path = error.ctx.command_path if error.ctx is not None else name
-        print(f"{path}: {error.format_message()} (see {path} --help)", file=sys.stderr)
-        code = Exit.USAGE
-    except click.Abort:
-        code = Exit.SYSTEM
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"{name}: {where}{error.strerror}", file=sys.stderr)
-        code = Exit.SYSTEM
-    sys.exit(code if isinstance(code, int) else Exit.OK)
-
-
 def main() -> None:
     """Run ``gitguard``."""
-    run(group, "gitguard")
+    run(group, "gitguard", of_gitguard)

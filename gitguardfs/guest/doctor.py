@@ -10,7 +10,7 @@ from dataclasses import replace
 import click
 
 from gitguardfs import mounts
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.errors import Exit, GitguardExit, UserError
 from gitguardfs.guest import (
     checks_attacks,
     checks_host,
@@ -48,7 +48,7 @@ It makes a directory in MOUNTPOINT for the attacks and removes it again. Reposit
 there are attacked only in ways that do no harm if they succeed. It does not look at polkit.
 
 \b
-Exit codes: 0 nothing found, 1 findings, 2 it could not be done on this system.
+Exit codes: 0 nothing found, 1 findings, 2 wrong usage, 3 anything else.
 """
 
 
@@ -78,7 +78,7 @@ def command(place: str | None, user: str | None, as_json: bool, host: bool) -> i
     elif not (sys.stdout.isatty() and checks_report.print_rich(results)):
         click.echo(checks_report.as_text(results))
     found = any(result.status is Status.FINDING for result in results)
-    return 1 if found else Exit.OK
+    return GitguardExit.FINDINGS if found else GitguardExit.OK
 
 
 class Leaving:

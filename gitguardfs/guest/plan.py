@@ -69,7 +69,7 @@ def default_tag(facts: Facts) -> str:
     hidden = facts.tags.virtiofs is None and facts.tags.has_virtiofs_device
     if known == {UTM_TAG} or (not known and hidden):
         return UTM_TAG
-    raise UserError(f"which share? The kernel sees: {facts.tags.listing()}", "say --label TAG")
+    raise UserError(f"which share? The kernel sees: {facts.tags.listing()}", "say --tag TAG")
 
 
 def default_mount(system: System, tag: str) -> str:
@@ -156,7 +156,7 @@ def _check_not_elsewhere(facts: Facts, request: Request, present: Mount | None) 
         if where != request.mount.path and (is_same or share.source == request.tag):
             hint = f"umount {where}"
             if present is None:
-                hint = f"--mount {where}, or vm-mount --remove --label {request.tag}"
+                hint = f"--mount {where}, or vm-mount --remove --tag {request.tag}"
             raise UserError(
                 f"the share {request.tag} is mounted at {where} already", hint, Exit.MOUNT
             )

@@ -46,7 +46,7 @@ def find(facts: Facts, tag: str | None, mount: str | None, map_mount: str | None
     ]
     if len(matching) > 1:
         names = ", ".join(f"{one.tag or 'a guard'} at {one.mount}" for one in matching)
-        raise UserError(f"which share? There are: {names}", "say --label TAG, or --mount PATH")
+        raise UserError(f"which share? There are: {names}", "say --tag TAG, or --mount PATH")
     return matching[0] if matching else None
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 import gitguardfs
-from gitguardfs import gitguard
-from gitguardfs.arguments import split_o
+from gitguardfs.arguments import respelled, split_o
+from gitguardfs.commands.run import run
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guest import facts, plan, plan_boot, plan_guard, removal
 from gitguardfs.guest.facts import ENVIRONMENT, Facts, System
@@ -29,25 +29,16 @@ MODULES = ("virtio_pci", "9pnet_virtio", "9p", "virtiofs", "fuse")
 
 EPILOG = """\b
 Examples:
-  sudo vm-mount --label projects --map-mount /home/me/projects
-  sudo vm-mount -l projects -m /mnt/projects -mm /home/me/projects --style fstab
-  sudo vm-mount -mm /home/me/share -o git=readonly,hide=.env       UTM: the tag is "share"
-  sudo vm-mount --remove --label projects
+  sudo vm-mount --tag projects --map-mount /home/me/projects
+  sudo vm-mount --tag projects -m /mnt/raw -mm /home/me/src --style fstab
+  sudo vm-mount -mm /home/me/share -o git=readonly,hide=.env
+  sudo vm-mount --remove --tag projects
 """
 
 
 class _Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # click reads -mm as -m with the value m.
-        return super().parse_args(ctx, [_long(arg) for arg in args])
-
-
-def _long(argument: str) -> str:
-    if argument.startswith("-mm/"):
-        return f"--map-mount={argument[3:]}"
-    if argument == "-mm" or argument.startswith("-mm="):
-        return argument.replace("-mm", "--map-mount", 1)
-    return argument
+        return super().parse_args(ctx, respelled(args))
 
 
 @dataclass(frozen=True)
@@ -78,7 +69,7 @@ class Wish:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option(
-    "-l", "--label", metavar="TAG", help="The share's mount tag.  [default: UTM's, share]"
+    "--tag", "label", metavar="TAG", help="The share's mount tag.  [default: UTM's, share]"
 )
 @click.option(
     "-m",
@@ -88,7 +79,7 @@ class Wish:
 )
 @click.option("--map-mount", metavar="PATH", help="Where the guarded view is to be. Also -mm.")
 @click.option(
-    "--type",
+    "--transport",
     "kind",
     type=click.Choice(["9p", "virtiofs"]),
     help="What kind of share it is.  [default: virtiofs if there is one so called, or 9p]",
@@ -144,7 +135,7 @@ def _leave(number: int, _frame: object) -> None:
 
 def main() -> None:
     """Run ``vm-mount``."""
-    gitguard.run(command, "vm-mount")
+    run(command, "vm-mount")
 
 
 # Bringing it

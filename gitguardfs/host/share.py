@@ -14,6 +14,7 @@ from contextlib import suppress
 import click
 
 from gitguardfs import mounts, program
+from gitguardfs.arguments import respelled
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host.spec import (
     UTM_TAG,
@@ -30,25 +31,29 @@ EPILOG = """\b
 Examples:
   gitguard share ~/projects --tag projects
       a QEMU of your own, over 9p
-  gitguard share ~/projects --tag projects --transport virtiofs --memory 4096 --cpus 4
+  gitguard share ~/projects --tag projects --transport virtiofs --memory 4096
       the same over virtiofs, which is faster and needs a daemon
   gitguard share ~/projects --tag projects --transport virtiofs --for libvirt
       XML for virsh edit
   gitguard share ~/projects --for utm
       what to choose in UTM on a Mac
   gitguard share ~/projects --tag projects --guard host --run
-      guard .git here, below the export: out of reach even for root in the guest
+      guard .git here, below the export: out of reach even for guest root
 
 \b
-Exit codes: 0 done, 1 wrong usage, 2 something is missing on this system,
-32 the mount failed.
+Exit codes: 0 done, 2 wrong usage, 3 anything else.
 """
 
 COMMAND_LIMIT = 10.0
 """Seconds for a program that only says how the system is set up."""
 
 
-@click.command(epilog=EPILOG, context_settings={"max_content_width": 100})
+class _Command(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, respelled(args))
+
+
+@click.command(cls=_Command, epilog=EPILOG, context_settings={"max_content_width": 100})
 @click.argument("directory")
 @click.option(
     "--tag",
@@ -62,6 +67,7 @@ COMMAND_LIMIT = 10.0
     type=click.Choice([transport.value for transport in Transport]),
     default=Transport.NINEP.value,
     show_default=True,
+    help="What carries the share.",
 )
 @click.option(
     "--for",

@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from gitguardfs import writer
-from gitguardfs.arguments import split_o
+from gitguardfs.arguments import respelled, split_o
 from gitguardfs.errors import UserError
 from gitguardfs.ids import AUTO, group_id, user_id
+from gitguardfs.mounts import SHARE_TYPES
 from gitguardfs.render import fstab, systemd
 from gitguardfs.render.guarded import Cache, GuardedShare, owner_map
 
@@ -20,28 +21,47 @@ FSTAB_FILE = "gitguardfs.fstab"
 
 EPILOG = """\b
 Examples:
-  gitguard units projects --mount /mnt/projects --map-mount /home/me/projects --map 1000:1000
+  gitguard units projects -m /mnt/projects -mm /home/me/projects --map 1000:1000
       two lines for /etc/fstab
-  gitguard units share --type virtiofs --style systemd --output /etc/systemd/system \\
-      --mount /mnt/share --map-mount /home/me/src --owner 501:20 --user me
+  gitguard units share --transport virtiofs --style systemd \\
+      -m /mnt/share -mm /home/me/src --owner 501:20 --user me \\
+      --output /etc/systemd/system
       units; then: systemctl daemon-reload
       systemctl enable --now gitguardfs@home-me-src.service
+
+\b
+Exit codes: 0 done, 1 files differ (--check), 2 wrong usage, 3 anything else.
 """
 
 
-@click.command(epilog=EPILOG, context_settings={"max_content_width": 100})
-@click.argument("tag", required=False)
-@click.option("-l", "--label", metavar="TAG", help="The share's mount tag, instead of TAG.")
+class _Command(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, respelled(args))
+
+
+@click.command(cls=_Command, epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.argument("label", metavar="[TAG]", required=False)
+@click.option("--tag", metavar="TAG", help="The share's mount tag, instead of TAG.")
 @click.option(
-    "--type", "kind", type=click.Choice(["9p", "virtiofs"]), default="9p", show_default=True
+    "--transport",
+    type=click.Choice(SHARE_TYPES),
+    default="9p",
+    show_default=True,
+    help="What kind of share it is.",
 )
 @click.option(
-    "--style", type=click.Choice(["fstab", "systemd"]), default="fstab", show_default=True
+    "--style",
+    type=click.Choice(["fstab", "systemd"]),
+    default="fstab",
+    show_default=True,
+    help="What mounts it at boot.",
 )
 @click.option(
     "-m", "--mount", metavar="PATH", required=True, help="Where the raw share is mounted."
 )
-@click.option("--map-mount", metavar="PATH", required=True, help="Where the guarded view is.")
+@click.option(
+    "--map-mount", metavar="PATH", required=True, help="Where the guarded view is. Also -mm."
+)
 @click.option(
     "--map",
     "maps",
@@ -70,14 +90,14 @@ Examples:
 @click.option("--output", metavar="DIR", help="Write the files there instead of printing them.")
 @click.option("--check", is_flag=True, help="Write nothing: exit 1 if the files in DIR differ.")
 def command(
-    tag: str | None, label: str | None, output: str | None, check: bool, style: str, **given: Any
+    label: str | None, tag: str | None, output: str | None, check: bool, style: str, **given: Any
 ) -> int:
     """Show what mounts the share TAG and its guard at each boot: fstab lines or systemd units.
 
     The share comes first, then the guard; without the share the boot goes on without both.
     """
     if bool(tag) == bool(label):
-        raise UserError("give the share's mount tag once", "gitguard units TAG, or --label TAG")
+        raise UserError("give the share's mount tag once", "gitguard units TAG, or --tag TAG")
     if check and not output:
         raise UserError("--check compares files", "say which: --output DIR")
     spec = _spec(str(tag or label), **given)
@@ -112,7 +132,7 @@ def _check_ours(change: writer.Change) -> None:
 
 def _spec(
     tag: str,
-    kind: str,
+    transport: str,
     mount: str,
     map_mount: str,
     maps: tuple[str, ...],
@@ -126,13 +146,18 @@ def _spec(
     ids = _map(owner, user) if user else ",".join(maps)
     return GuardedShare(
         tag=tag,
-        kind=kind,
-        mount=mount,
-        map_mount=map_mount,
+        kind=transport,
+        mount=_plain(mount),
+        map_mount=_plain(map_mount),
         map=ids or AUTO,
         options=tuple(option for value in o for option in split_o(value)),
         cache=Cache(cache),
     )
+
+
+def _plain(path: str) -> str:
+    """Return the path without the slash that a shell completes a directory with."""
+    return path.removesuffix("/") or path
 
 
 def _map(owner: str, user: str) -> str:

@@ -22,7 +22,7 @@ def shell(spec: ShareSpec) -> str:
 def _command(spec: ShareSpec) -> list[str]:
     return [
         *("sudo", "vm-mount"),
-        *("--label", spec.tag),
+        *("--tag", spec.tag),
         "--map-mount",
     ]
 

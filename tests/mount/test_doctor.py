@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.core import syscalls
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.errors import Exit, GitguardExit, UserError
 from gitguardfs.guest import (
     checks_attacks,
     checks_namespaces,
@@ -716,9 +716,9 @@ def test_the_command_reports_as_text_and_json_and_by_its_exit_code(
         said = run(place / "plain", "--user", str(AGENT))
         assert said.returncode == 1
         assert "finding  guard.mounted" in said.stdout
-    assert run("/nowhere/at/all").returncode == Exit.SYSTEM
+    assert run("/nowhere/at/all").returncode == GitguardExit.FAILED
     refused = run(guarded.path, "--user", "root")
-    assert refused.returncode == Exit.SYSTEM and "by design" in refused.stderr
+    assert refused.returncode == GitguardExit.FAILED and "by design" in refused.stderr
 
 
 def test_the_user_himself_checks_what_he_can_and_is_told(guarded: Mounted) -> None:
@@ -752,7 +752,7 @@ def test_a_number_of_nobody_is_a_mistake_in_one_line(guarded: Mounted) -> None:
     for arguments in ((guarded.path,), (guarded.source, "--host")):
         for number in ("9" * 23, "4294967295"):
             said = run(*arguments, "--user", number)
-            assert said.returncode == Exit.USAGE and len(said.stderr.splitlines()) == 1
+            assert said.returncode == GitguardExit.USAGE and len(said.stderr.splitlines()) == 1
 
 
 def test_the_host_side_is_checked_with_the_owner_of_the_directory(place: Path) -> None:

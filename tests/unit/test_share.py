@@ -207,7 +207,7 @@ def test_a_wrong_option_is_answered_with_the_help_of_the_subcommand(
     with pytest.raises(SystemExit) as left:
         main()
     said = capsys.readouterr().err
-    assert left.value.code == 1
+    assert left.value.code == 2
     assert said.startswith("gitguard share: ") and "(see gitguard share --help)" in said
 
 
@@ -288,13 +288,13 @@ def test_run_without_a_guard_on_the_host_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", [["absent"], [".", "--tag", ""], [".", "--transport", "nfs"], [], ["--for", "utm"]]
 )
-def test_a_mistake_is_one_line_and_exit_code_1(tmp_path: Path, arguments: list[str]) -> None:
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from gitguardfs.gitguard import main; main()", "share", *arguments],
         cwd=tmp_path, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(Path(share.__file__).parents[2])},
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("gitguard")
 
@@ -405,7 +405,7 @@ def test_a_root_daemon_is_not_offered_for_a_users_guarded_view() -> None:
 
 def test_the_guest_is_told_the_tag_and_a_place_in_its_home() -> None:
     said = share_json.as_object(made("/srv/my code", "work"), running=False)
-    expected = "sudo vm-mount --label work --map-mount"
+    expected = "sudo vm-mount --tag work --map-mount"
     assert said["guest"] == [*expected.split(), "~/my code"]
     assert f"{expected} ~/'my code'\n" in share_text.render(
         made("/srv/my code", "work"), running=False
@@ -425,7 +425,7 @@ def test_utm_is_told_by_its_own_names(transport: Transport, shown: str, place: s
     assert shown in text and "share (always)" in text and "501:20" in text
     assert "/home/me/projects" in text and "qemu-system" not in text
     assert share_json.as_object(spec, running=False)["guest"] == [
-        "sudo", "vm-mount", "--label", "share", "--map-mount", place,
+        "sudo", "vm-mount", "--tag", "share", "--map-mount", place,
     ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs.arguments import parse_o
+from gitguardfs.arguments import parse_o, respelled
 from gitguardfs.errors import UserError
 from gitguardfs.host.units import command
 from gitguardfs.render import fstab, quote, systemd
@@ -134,6 +134,42 @@ def test_the_templates_of_the_repository_are_what_is_rendered() -> None:
 def test_a_name_too_long_for_systemd_is_said_to_be() -> None:
     with pytest.raises(UserError, match="--style fstab"):
         systemd.files(spec(map_mount="/" + "é" * 60))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["--label", "t"], ["--tag", "t"]),
+        (["--label=t"], ["--tag", "t"]),
+        (["-l", "t"], ["--tag", "t"]),
+        (["-lt"], ["--tag", "t"]),
+        (["--tag", "t", "--type", "virtiofs"], ["--tag", "t", "--transport", "virtiofs"]),
+        (["--tag", "t", "-mm", "/v"], ["--tag", "t", "--map-mount", "/v"]),
+        (["--tag", "t", "-mm/v"], ["--tag", "t", "--map-mount", "/v"]),
+        (["--tag", "t", "-mm=/v"], ["--tag", "t", "--map-mount", "/v"]),
+    ],
+)
+def test_old_and_short_spellings_mean_the_same(old: list[str], new: list[str]) -> None:
+    base = ["--mount", "/mnt/t", "--map-mount", "/home/me/t"]
+    wanted, found = (
+        CliRunner().invoke(command, [*base, *words], standalone_mode=False) for words in (new, old)
+    )
+    assert wanted.exception is None and wanted.output
+    assert found.output == wanted.output
+
+
+def test_what_follows_two_dashes_is_left_as_it_is() -> None:
+    words = ["-l", "a", "--", "-l", "--label", "-mm"]
+    assert respelled(words) == ["--tag", "a", "--", "-l", "--label", "-mm"]
+    assert respelled(["-l=x", "--tag=-mm", "-m", "-"]) == ["--tag=x", "--tag=-mm", "-m", "-"]
+
+
+def test_a_slash_at_the_end_of_a_mount_point_is_no_mistake() -> None:
+    slashed = units("--mount", "/mnt/projects/", "--map-mount", "/home/user/projects/")
+    assert slashed.exception is None
+    assert slashed.output == units().output
+    for wrong in ("//", "/mnt//", "/"):
+        assert "not a plain path" in said(units("--mount", wrong))
 
 
 # ----------------------------------------------------------------------- systemd's own reading

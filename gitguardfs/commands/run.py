@@ -1,0 +1,42 @@
+"""Running a command: a mistake or an obstacle becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import click
+
+from gitguardfs.errors import Exit, GitguardExit, UserError
+
+
+def run(command: click.Command, name: str, code_of: Callable[[Exit], int] = int) -> NoReturn:
+    """Run ``command`` as the program ``name`` and exit; ``code_of`` gives an error's exit code.
+
+    What the command returns is the exit code if it ends without an error.
+    """
+    try:
+        code = command.main(prog_name=name, standalone_mode=False)
+    except UserError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        code = code_of(error.code)
+    except click.UsageError as error:
+        code = code_of(Exit.USAGE)
+        if type(error).__name__ == "NoArgsIsHelpError":  # since click 8.2; its text is the help
+            print(error.format_message())
+        else:
+            path = error.ctx.command_path if error.ctx is not None else name
+            print(f"{path}: {error.format_message()} (see {path} --help)", file=sys.stderr)
+    except click.Abort:
+        code = code_of(Exit.SYSTEM)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"{name}: {where}{error.strerror}", file=sys.stderr)
+        code = code_of(Exit.SYSTEM)
+    sys.exit(code if isinstance(code, int) else Exit.OK)
+
+
+def of_gitguard(code: Exit) -> int:
+    """Return the exit code of ``gitguard …`` for an error that mount(8) would give ``code``."""
+    return GitguardExit.USAGE if code is Exit.USAGE else GitguardExit.FAILED
