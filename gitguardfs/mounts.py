@@ -7,12 +7,10 @@ import os
 import re
 from dataclasses import dataclass
 
+from gitguardfs import constants
 from gitguardfs.core import syscalls
 
-SUBTYPE = "gitguardfs"
-FSTYPE = f"fuse.{SUBTYPE}"
-SHARE_TYPES = ("9p", "virtiofs")
-"""File systems that bring a host's directory into a guest."""
+SUBTYPE, FSTYPE, SHARE_TYPES = constants.SUBTYPE, constants.FSTYPE, constants.SHARE_TYPES
 
 _WAITING_TYPES = re.compile(r"9p|virtiofs|nfs|cifs|smb|ceph|afs|fuse|lustre|gfs|ocfs")
 

@@ -13,10 +13,9 @@ from typing import TypeVar
 
 from gitguardfs.arguments import Given, seconds
 from gitguardfs.core.guard import GitPolicy, Rules
-from gitguardfs.core.links import Deletion, LinkPolicy
 from gitguardfs.core.look import Look
 from gitguardfs.core.perms import Perms
-from gitguardfs.core.policy import Policy, Rule, XattrPolicy
+from gitguardfs.core.policy import Deletion, LinkPolicy, Policy, Rule, XattrPolicy
 from gitguardfs.errors import UserError, warn
 from gitguardfs.ids import MapSpec, group_id, parse_maps, parse_mirror, user_id, with_files
 

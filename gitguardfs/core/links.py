@@ -13,8 +13,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from itertools import count
 from stat import S_ISDIR, S_ISLNK
@@ -24,28 +22,13 @@ from gitguardfs.core.backing import Backing
 from gitguardfs.core.gate import Gate, Place
 from gitguardfs.core.guard import Refused, Verdict
 from gitguardfs.core.inodes import GUARDED, Branch, Identity, InodeTable, Node, stale
+from gitguardfs.core.policy import LinkPolicy
 
 MAX_LINKS = 40
 """Symlinks on one way, as in the kernel (MAXSYMLINKS)."""
 
 LEADS_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 OUTSIDE = "symlink out of the source"
-
-
-class Deletion(Enum):
-    """What removing a resolved symlink removes (``--resolved-symlink-deletion``)."""
-
-    DENY = "deny"
-    SYMLINK_ONLY = "symlink-only"
-    SYMLINK_FIRST = "symlink-first"
-    TARGET_FIRST = "target-first"
-
-
-@dataclass(frozen=True)
-class LinkPolicy:
-    """That symlinks are resolved, and what removing one does."""
-
-    deletion: Deletion = Deletion.SYMLINK_ONLY
 
 
 class Target(NamedTuple):

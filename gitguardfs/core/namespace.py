@@ -12,7 +12,8 @@ from gitguardfs.core import links, syscalls
 from gitguardfs.core.gate import Place
 from gitguardfs.core.guard import Refused
 from gitguardfs.core.inodes import Node, stale
-from gitguardfs.core.links import Deletion, Links, Target
+from gitguardfs.core.links import Links, Target
+from gitguardfs.core.policy import Deletion
 from gitguardfs.core.state import Caller, State
 from gitguardfs.core.view import Attributes
 

@@ -34,6 +34,22 @@ class XattrPolicy(Enum):
     RW = "rw"
 
 
+class Deletion(Enum):
+    """What removing a resolved symlink removes (``--resolved-symlink-deletion``)."""
+
+    DENY = "deny"
+    SYMLINK_ONLY = "symlink-only"
+    SYMLINK_FIRST = "symlink-first"
+    TARGET_FIRST = "target-first"
+
+
+@dataclass(frozen=True)
+class LinkPolicy:
+    """That symlinks are resolved, and what removing one does."""
+
+    deletion: Deletion = Deletion.SYMLINK_ONLY
+
+
 def _denied() -> OSError:
     return OSError(errno.EPERM, os.strerror(errno.EPERM))
 

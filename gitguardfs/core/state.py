@@ -13,8 +13,8 @@ from gitguardfs.core.guard import Guard, Refused, Verdict
 from gitguardfs.core.handles import HandleTable
 from gitguardfs.core.idmap import ShareUid
 from gitguardfs.core.inodes import Branch, InodeTable, Node
-from gitguardfs.core.links import LinkPolicy, Links
-from gitguardfs.core.policy import Policy
+from gitguardfs.core.links import Links
+from gitguardfs.core.policy import LinkPolicy, Policy
 from gitguardfs.core.view import View
 
 ORDINARY = Policy()

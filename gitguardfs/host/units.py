@@ -10,9 +10,9 @@ import click
 
 from gitguardfs import writer
 from gitguardfs.arguments import respelled, split_o
+from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import UserError
 from gitguardfs.ids import AUTO, group_id, user_id
-from gitguardfs.mounts import SHARE_TYPES
 from gitguardfs.render import fstab, systemd
 from gitguardfs.render.guarded import Cache, GuardedShare, owner_map
 

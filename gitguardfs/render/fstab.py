@@ -10,8 +10,8 @@ import os
 import re
 from dataclasses import dataclass
 
+from gitguardfs.constants import FSTYPE, SHARE_TYPES
 from gitguardfs.errors import UserError
-from gitguardfs.mounts import FSTYPE, SHARE_TYPES
 from gitguardfs.render import quote
 from gitguardfs.render.guarded import GuardedShare
 

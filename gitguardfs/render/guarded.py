@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gitguardfs.arguments import parse_o
+from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import UserError
 from gitguardfs.ids import parse_maps
-from gitguardfs.mounts import SHARE_TYPES
 from gitguardfs.options import build
 from gitguardfs.render import quote
 

@@ -10,7 +10,7 @@ import pytest
 
 from gitguardfs.core.guard import Rules
 from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.links import Deletion, LinkPolicy
+from gitguardfs.core.policy import Deletion, LinkPolicy
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 

@@ -11,7 +11,7 @@ from pyfuse3 import EntryAttributes
 from gitguardfs.core.guard import GitPolicy, Rules
 from gitguardfs.core.idmap import IdMap
 from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.links import LinkPolicy
+from gitguardfs.core.policy import LinkPolicy
 from gitguardfs.fuse import listing
 from gitguardfs.fuse.listing import ENOUGH, REMEMBERED, Appetite, NameEntry
 from tests.adapter.conftest import MakeWorld

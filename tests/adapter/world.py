@@ -19,8 +19,7 @@ from gitguardfs.audit import AuditLog
 from gitguardfs.core.guard import Guard, Rules
 from gitguardfs.core.idmap import IdMap
 from gitguardfs.core.inodes import ROOT_ID, Node
-from gitguardfs.core.links import LinkPolicy
-from gitguardfs.core.policy import Policy, XattrPolicy
+from gitguardfs.core.policy import LinkPolicy, Policy, XattrPolicy
 from gitguardfs.core.tree import Tree
 from gitguardfs.core.view import Attributes, View
 from gitguardfs.fuse import operations
