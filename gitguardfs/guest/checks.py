@@ -57,6 +57,12 @@ def note(id: str, title: str, detail: str, hint: str = "") -> Result:
     return Result(id, Status.NOTE, title, detail, hint)
 
 
+def unsure(id: str, title: str, why: object) -> Result:
+    """Where something kept the user's processes from trying; it may have been the agent."""
+    hint = "end what else the user has running (loginctl terminate-user), and run this again"
+    return finding(id, title, f"could not be tried: {why}", hint)
+
+
 @dataclass(frozen=True)
 class Seen:
     """A line of mountinfo with its options (``mounts.Mount`` leaves them out)."""

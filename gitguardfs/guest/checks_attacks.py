@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from gitguardfs.guest import probes, probes_attacks, probes_reach, probes_read, probes_tree
-from gitguardfs.guest.checks import Case, Result, Status, finding, note, ok
+from gitguardfs.guest.checks import Case, Result, Status, finding, note, ok, unsure
 from gitguardfs.guest.probes import LeftBehind, Lost, NotBecome, Unprepared, User
 from gitguardfs.guest.probes_tree import Found
 
@@ -98,9 +98,9 @@ def check(case: Case) -> list[Result]:
     id, title = "attack.scratch", f"attacks are tried in {case.mountpoint}"
     try:
         found = Found(**probes.apart(probes_tree.search, case.mountpoint, user=user, limit=30.0))
-    except OSError as error:
+    except PermissionError as error:
         return [note(id, title, f"{user.name} cannot look into it: {error.strerror}")]
-    except (Lost, TypeError) as error:
+    except (Lost, OSError, TypeError) as error:
         return [finding(id, title, f"not tried: the search failed: {error}", RETRY)]
     everything = found.writable is not None
 
@@ -181,24 +181,24 @@ def _reading(case: Case, ground: Ground) -> list[Result]:
 
 
 def find_policy(ground: Ground) -> str:
-    """``off``, ``readonly``, or ``deny``, which is also what ``hide`` looks like from here."""
+    """Return off, readonly, unsure, or deny, which is also what ``hide`` looks like from here."""
     planted = _plant(
         ground,
         probes_attacks.Plant("", "", probes_attacks.make_directory, frozenset({errno.EACCES})),
     )
-    if planted.kind == "passed":
-        return "off"
+    if planted.kind != "refused":
+        return "off" if planted.kind == "passed" else "unsure"
     return "readonly" if _policy_by_reading(ground) == "readonly" else "deny"
 
 
 def _policy_by_reading(ground: Ground) -> str:
-    """``readonly`` (or ``off``), ``deny``, or ``unknown`` where there is nothing to read."""
+    """Return readonly (also for off), deny, unsure, or unknown if there is nothing to read."""
     git = ground.found.directory
     if git is None:
         return "unknown"
     listing = partial(_list_open, git)
     listed = _strike("", "", frozenset({errno.EACCES}), listing, ground)
-    return "readonly" if listed.kind == "passed" else "deny"
+    return {"passed": "readonly", "refused": "deny"}.get(listed.kind, "unsure")
 
 
 def _list_open(git: str, spot: str) -> None:
@@ -216,6 +216,8 @@ def report_policy(mountpoint: str, policy: str) -> Result:
         return finding(id, title, "a .git could be made: the guard is off (--git=off)", hint)
     if policy == "readonly":
         return note(id, title, "it can be read (--git=readonly): history, remotes and their tokens")
+    if policy == "unsure":
+        return unsure(id, title, "making a .git, or listing one, gave no clear answer")
     if policy == "unknown":
         return note(id, title, "not found out: there was none to read, and nothing could be made")
     return ok(id, title, "it is denied or hidden")

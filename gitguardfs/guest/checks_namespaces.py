@@ -16,7 +16,7 @@ from functools import partial
 
 from gitguardfs.guest import checks_ways, probes, probes_namespaces
 from gitguardfs.guest.checks import Case, Result, finding, ok, parse_table
-from gitguardfs.guest.probes import Lost, Unprepared, User
+from gitguardfs.guest.probes import Hung, Lost, Unprepared, User
 from gitguardfs.guest.probes_namespaces import NS_GET_USERNS
 
 NS_GET_OWNER_UID = 0xB704
@@ -146,5 +146,5 @@ def _is_open(user: User, process: Process, place: str, guards: tuple[int, ...]) 
     call = partial(probes_namespaces.is_open, place, guards)
     try:
         return bool(probes.apart(call, user=user, root=f"{process.path}/root"))
-    except Lost:
+    except Hung:
         return True  # it waits for a server that it got through to

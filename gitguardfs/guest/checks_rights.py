@@ -313,9 +313,15 @@ def writable_among(paths: list[str], limit: int = FILES) -> tuple[list[str], lis
 
 
 def _below(path: str) -> Iterator[str]:
-    for directory, directories, files in os.walk(path):
+    for directory, directories, files in os.walk(path, onerror=_check_closed):
         for name in (*directories, *files):
             yield os.path.join(directory, name)
+
+
+def _check_closed(error: OSError) -> None:
+    """Raise what kept a directory from being listed, unless its mode did, or it is gone."""
+    if error.errno not in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR):
+        raise error
 
 
 def _way_to(path: str) -> list[str]:
@@ -345,6 +351,7 @@ def could_change(path: str) -> bool:
     """Whether this process's user may write to ``path``, or owns it and could allow himself to."""
     try:
         owner = os.lstat(path).st_uid
-    except OSError:
+    except OSError as error:
+        _check_closed(error)
         return False
     return owner == os.geteuid() or os.access(path, os.W_OK, effective_ids=True)

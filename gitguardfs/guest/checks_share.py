@@ -9,9 +9,9 @@ from functools import partial
 
 from gitguardfs import mounts
 from gitguardfs.guest import checks_namespaces, checks_ways, probes, probes_share
-from gitguardfs.guest.checks import Case, Daemon, Result, Seen, finding, note, ok
+from gitguardfs.guest.checks import Case, Daemon, Result, Seen, finding, note, ok, unsure
 from gitguardfs.guest.checks_mount import mounts_of_daemons, sources_of
-from gitguardfs.guest.probes import Lost, Unprepared, User
+from gitguardfs.guest.probes import Hung, Lost, Unprepared, User
 
 CLOSE = (
     "mount the share below a root directory of mode 0700 (vm-mount does), let the guard seal it "
@@ -84,19 +84,23 @@ def _read_tags(patterns: tuple[str, ...]) -> dict[str, str]:
 
 
 def _open(way: Callable[[], None], user: User, fake_root: bool = False) -> bool:
-    """Whether a way is open; Unprepared if it could not be tried."""
+    """Whether a way is open; Unprepared or Lost if it could not be tried."""
     try:
         probes.apart(way, user=user, fake_root=fake_root)
-    except OSError:
+    except OSError as error:
+        probes_share.check_refused(error)
         return False
-    except Lost:
+    except Hung:
         return True  # it waits for a server that it got through to
     return True
 
 
 def _by_path(user: User, path: str, guards: tuple[int, ...]) -> Result:
     id, title = "share.path", f"the raw share {path} is out of reach"
-    ways = [name for name, way in probes_share.PLAIN if _open(partial(way, path, guards), user)]
+    try:
+        ways = [n for n, way in probes_share.PLAIN if _open(partial(way, path, guards), user)]
+    except Lost as error:
+        return unsure(id, title, error)
     if ways:
         return finding(id, title, f"{user.name} gets there {' and '.join(ways)}", CLOSE)
     return ok(id, title)
@@ -114,6 +118,8 @@ def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
                 ways.append(name)
         except Unprepared as error:
             return ok(id, title, str(error))
+        except Lost as error:
+            return unsure(id, title, error)
     if ways:
         return finding(id, title, f"{user.name} gets there {' and '.join(ways)}", CLOSE)
     return ok(id, title)
@@ -121,11 +127,14 @@ def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
 
 def _by_daemon(user: User, daemon: Daemon) -> Result:
     id, title = "share.daemon", f"the daemon's /proc/{daemon.pid} is closed"
-    ways = [
-        link
-        for link in probes_share.LINKS
-        if _open(partial(probes_share.by_process, daemon.pid, link), user)
-    ]
+    try:
+        ways = [
+            link
+            for link in probes_share.LINKS
+            if _open(partial(probes_share.by_process, daemon.pid, link), user)
+        ]
+    except Lost as error:
+        return unsure(id, title, error)
     if ways:
         said = f"{user.name} may use its {', '.join(ways)}, which lead to the raw share"
         return finding(id, title, said, "let root mount it, and the user be unprivileged")
@@ -134,12 +143,15 @@ def _by_daemon(user: User, daemon: Daemon) -> Result:
 
 def _by_tag(user: User, tags: dict[str, str]) -> Result:
     id, title = "share.remount", "no share can be mounted once more"
-    ways = [
-        tag
-        for tag, kind in sorted(tags.items())
-        for fake_root in (False, True)
-        if _mounts(user, tag, kind, fake_root)
-    ]
+    try:
+        ways = [
+            tag
+            for tag, kind in sorted(tags.items())
+            for fake_root in (False, True)
+            if _mounts(user, tag, kind, fake_root)
+        ]
+    except Lost as error:
+        return unsure(id, title, error)
     if ways:
         return finding(
             id, title, f"{user.name} can mount {', '.join(sorted(set(ways)))}", "see its privileges"

@@ -1,8 +1,9 @@
 """Try something as another user, in a child process, and bring back what came of it.
 
-The child gives up root before it does anything, for good, and holds no descriptor but the pipe
-for its answer. That answer is JSON: whoever runs as the same user may tamper with the child, so
-what it says is data, never code.
+The child gives up root before it does anything, for good, and holds no descriptor but the socket
+for its answer. Processes of the same user can send it signals, so an answer counts only if the
+child was never stopped and ended by itself, with the status that goes with the answer. They cannot
+trace it, nor take the socket from it: it is not dumpable (ptrace(2)).
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import os
 import pwd
 import select
 import signal
+import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from errno import EACCES, EAGAIN, EFBIG, EMFILE, ENFILE, ENOMEM, EPERM
 from typing import Any
 
 from gitguardfs.errors import Exit, UserError
@@ -24,8 +27,21 @@ from gitguardfs.guest import probes_calls
 
 LIMIT = 15.0
 """Seconds after which a child is taken to hang; a busy daemon answers within one."""
+ENDING_LIMIT = 1.0
+"""Seconds that a child gets for each step of its end: it has nothing left to do but exit."""
 ANSWER_BYTES = 1 << 20
 """An answer that is longer is not one of ours."""
+KINDS = ("returned", "oserror", "unprepared", "left", "become", "lost", "failed")
+"""Kinds of answers; the exit status of a child is the place of its answer's kind, from 1."""
+ANSWER_FD = 3
+"""The child's end of the socket."""
+SHORTAGES = frozenset({EAGAIN, EFBIG, EMFILE, ENFILE, ENOMEM})
+"""No answer to what is tried: the user's other processes can set a child's limits (prlimit(2))."""
+MAP_ME = b"?"
+"""What a child sends that waits in a new user namespace for its ids; no answer begins so."""
+SUID_DUMPABLE = "/proc/sys/fs/suid_dumpable"
+"""At 1, who gives up root can be traced for a moment (proc_sys_fs(5))."""
+MAX_USER_NAMESPACES = "/proc/sys/user/max_user_namespaces"
 
 LAST_ID = (1 << 32) - 2
 """The kernel's ids have 32 bits, and the last one means "leave it as it is"."""
@@ -46,7 +62,11 @@ class User:
 
 
 class Lost(Exception):  # noqa: N818  # what happened
-    """The child hung, or died without an answer."""
+    """The child was stopped, killed, or died without an answer that counts."""
+
+
+class Hung(Lost):
+    """The child gave no answer in time, although nobody had stopped it."""
 
 
 class NotBecome(Exception):  # noqa: N818  # what happened
@@ -84,6 +104,8 @@ def preparing() -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno in SHORTAGES:
+            raise
         raise Unprepared(str(error)) from None
 
 
@@ -113,47 +135,54 @@ def apart(
     """Call ``function`` in a child process, as ``user`` if one is given.
 
     Returns what it returned, which must be JSON's; raises the OSError, Unprepared or LeftBehind
-    that it raised, Lost after ``limit`` seconds, NotBecome if it cannot become ``user``.
-    ``fake_root`` makes the user root of new user and mount namespaces (``unshare -Urm``);
-    Unprepared where users may not have those. ``root`` is the directory that the child has for
-    its root, entered before root is given up; Unprepared if that fails.
+    that it raised, Hung after ``limit`` seconds, Lost if it did not end by itself, NotBecome if it
+    cannot become ``user``. ``fake_root`` makes the user root of new user and mount namespaces
+    (``unshare -Urm``); Unprepared where users may not have those. ``root`` is the directory that
+    the child has for its root, entered before root is given up; Unprepared if that fails.
     """
-    readable, writable = os.pipe()
+    ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
-        _child(writable, lambda: function(*arguments), user, fake_root, root)
-    os.close(writable)
+        _child(theirs.fileno(), lambda: function(*arguments), user, fake_root, root)
+    theirs.close()
+    ids = (user.uid, user.gid) if user is not None else (os.geteuid(), os.getegid())
     try:
-        data = _read(readable, time.monotonic() + limit)
+        data = _read(ours, pid, ids, time.monotonic() + limit)
+    except BaseException:
+        _stop(pid)
+        raise
     finally:
-        os.close(readable)
-        _end(pid)
-    return _answer(data)
+        ours.close()  # the child waits for it: one that has ended does not tell what stopped it
+    return _answer(data, _stop(pid, ENDING_LIMIT))
 
 
 def _child(
-    writable: int,
+    answer: int,
     call: Callable[[], object],
     user: User | None,
     fake_root: bool,
     root: str | None,
 ) -> None:  # pragma: no cover - another process
+    status = 0
     try:
         os.setsid()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(answer, ANSWER_FD, inheritable=False)
         for stream in (0, 1, 2):
             os.dup2(null, stream)
-        answer = os.dup2(writable, 3) if writable != 3 else 3
-        os.set_inheritable(answer, False)
-        os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+        os.closerange(ANSWER_FD + 1, os.sysconf("SC_OPEN_MAX"))
         os.chdir("/")
         os.umask(0o022)
         outcome = _outcome(call, user, fake_root, root)
-        _write(answer, json.dumps(outcome).encode())
+        _write(ANSWER_FD, json.dumps(outcome).encode())
+        with socket.socket(fileno=ANSWER_FD) as sender:
+            sender.shutdown(socket.SHUT_WR)
+            sender.recv(1)
+        status = KINDS.index(str(outcome[0])) + 1
     finally:
-        os._exit(0)
+        os._exit(status)
 
 
 def _outcome(
@@ -170,30 +199,61 @@ def _outcome(
             except OSError as error:
                 return ["become", f"becoming {user.name}: {error.strerror}"]
         if fake_root:
-            try:
-                probes_calls.become_fake_root()
-            except OSError as error:
-                raise Unprepared(f"this user gets no user namespace: {error.strerror}") from None
+            _become_fake_root()
         return ["returned", call()]
     except OSError as error:
+        if error.errno in SHORTAGES:
+            return ["lost", f"it was kept from trying: {error.strerror}"]
         return ["oserror", error.errno or 0, error.strerror or str(error)]
+    except MemoryError:
+        return ["lost", "it was kept from trying: no memory"]
     except Unprepared as error:
         return ["unprepared", str(error)]
     except LeftBehind as error:
         return ["left", str(error)]
+    except Lost as error:
+        return ["lost", str(error)]
     except BaseException:
         return ["failed", traceback.format_exc()]
 
 
 def become(user: User) -> None:
-    """Become ``user`` for good; OSError if that is not allowed."""
+    """Become ``user`` for good, and not to be traced by that user; OSError if not allowed."""
     if os.geteuid() != 0 and os.geteuid() == user.uid:
         return
+    with open(SUID_DUMPABLE) as file:
+        if file.read().strip() == "1":
+            raise PermissionError(EPERM, "others could trace it, set fs.suid_dumpable to 0")
     os.setgroups(user.groups)
     os.setresgid(user.gid, user.gid, user.gid)
     os.setresuid(user.uid, user.uid, user.uid)
-    # Otherwise the process's own /proc is root's, and ways by /proc/self seem to be closed.
-    probes_calls.make_dumpable()
+    probes_calls.forbid_tracing()
+
+
+def _become_fake_root() -> None:
+    """Be root in new user and mount namespaces; the parent maps the ids.
+
+    A process that is not dumpable cannot: its own /proc is root's. Raises Unprepared where users
+    get no such namespaces, and Lost where this one got none for another reason: there is a limit
+    for each user, which the user's other processes can use up for a while.
+    """
+    try:
+        probes_calls.unshare_user_and_mounts()
+    except OSError as error:
+        what = f"this user gets no user namespace: {error.strerror}"
+        if error.errno in (EACCES, EPERM) or _has_no_user_namespaces():
+            raise Unprepared(what) from None
+        raise Lost(what) from None
+    os.write(ANSWER_FD, MAP_ME)
+    os.read(ANSWER_FD, 1)
+
+
+def _has_no_user_namespaces() -> bool:
+    try:
+        with open(MAX_USER_NAMESPACES) as file:
+            return file.read().strip() == "0"
+    except FileNotFoundError:  # the kernel has none at all
+        return True
 
 
 def _write(descriptor: int, data: bytes) -> None:
@@ -201,58 +261,101 @@ def _write(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def _read(descriptor: int, deadline: float) -> bytes:
+def _read(connection: socket.socket, pid: int, ids: tuple[int, int], deadline: float) -> bytes:
+    """Return everything that the child says; raises Lost."""
     data = b""
     while len(data) <= ANSWER_BYTES:
-        ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
-        chunk = os.read(descriptor, 1 << 16) if ready else b""
-        if not ready:
-            raise Lost("no answer in time")
+        patience = max(0.0, deadline - time.monotonic())
+        if not select.select([connection], [], [], patience)[0]:
+            _check_never_stopped(pid)
+            raise Hung("no answer in time")
+        try:
+            chunk = connection.recv(1 << 16)
+            if data + chunk == MAP_ME:
+                _map_root(pid, ids)
+                connection.send(b"!")
+                continue
+        except OSError as error:
+            raise Lost(f"it does not go on: {error.strerror}") from None
         if not chunk:
+            _check_never_stopped(pid)
             return data
         data += chunk
     raise Lost("the answer is too long")
 
 
-def _end(pid: int) -> None:
-    # The answer is read or given up; SIGTERM first: a step that has to be undone blocks it.
-    _signal(pid, signal.SIGTERM)
-    deadline = time.monotonic() + 1.0
-    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+def _check_never_stopped(pid: int) -> None:
+    """Raise Lost if a child has been stopped at any time (SIGSTOP, a tracer), or has ended."""
+    changes = os.WEXITED | os.WSTOPPED | os.WCONTINUED
+    change = os.waitid(os.P_PID, pid, changes | os.WNOHANG | os.WNOWAIT)
+    if change is None:
+        return
+    if change.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED, os.CLD_TRAPPED):
+        raise Lost("another process has stopped it meanwhile")
+    raise Lost("it died without an answer, or was killed")
+
+
+def _map_root(pid: int, ids: tuple[int, int]) -> None:
+    """Make a user root of the user namespace that a child has made; raises OSError."""
+    uid, gid = ids
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+        with open(f"/proc/{pid}/{name}", "w") as file:
+            file.write(text)
+
+
+def _stop(pid: int, patience: float = 0.0) -> int:
+    """Give a child time to end by itself, then end it, with all that it has started.
+
+    Returns its exit status; -1 if it was killed.
+    """
+    ended = _wait(pid, patience)
+    if ended is None:
+        _signal(pid, signal.SIGTERM)  # not SIGKILL: a step that has to be undone blocks it
+        _signal(pid, signal.SIGCONT)
+        ended = _wait(pid, ENDING_LIMIT)
+    _signal(pid, signal.SIGKILL)
+    # A child in an uninterruptible wait is left to init rather than waited for.
+    if ended is not None or _wait(pid, ENDING_LIMIT) is not None:
+        os.waitpid(pid, 0)
+    return ended.si_status if ended is not None and ended.si_code == os.CLD_EXITED else -1
+
+
+def _wait(pid: int, patience: float) -> os.waitid_result | None:
+    """How a child has ended, which stays to be waited for; None if it runs."""
+    deadline = time.monotonic() + patience
+    while (ended := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)) is None:
         if time.monotonic() > deadline:
-            _signal(pid, signal.SIGKILL)
-            _reap(pid, time.monotonic() + 1.0)
-            return
+            return None
         time.sleep(0.001)
+    return ended
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
     for send in (os.killpg, os.kill):  # what it has started as well; alone before its setsid
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):
             send(pid, number)
             return
 
 
-def _reap(pid: int, deadline: float) -> None:
-    # A child in an uninterruptible wait is left to init rather than waited for.
-    while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
-        time.sleep(0.01)
-
-
-def _answer(data: bytes) -> Any:
+def _answer(data: bytes, status: int) -> Any:
+    """What an answer says; Lost if there is none, or the child did not end with its status."""
     try:
         kind, *rest = json.loads(data)
+        if KINDS.index(kind) + 1 != status:
+            raise ValueError
         if kind == "returned":
             return rest[0]
         if kind == "oserror":
             raise OSError(int(rest[0]), str(rest[1]))
         text = str(rest[0])
     except (ValueError, TypeError, IndexError):
-        raise Lost("it died without an answer") from None
+        raise Lost("it died without an answer, or was killed") from None
     if kind == "become":
         raise NotBecome(text)
     if kind == "unprepared":
         raise Unprepared(text)
     if kind == "left":
         raise LeftBehind(text)
+    if kind == "lost":
+        raise Lost(text)
     raise RuntimeError(text)

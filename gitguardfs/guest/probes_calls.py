@@ -65,9 +65,9 @@ def watch(path: str) -> None:
         os.close(descriptor)
 
 
-def make_dumpable() -> None:
-    """Let the process's own /proc be its user's again (prctl(2))."""
-    _call("prctl", _PR_SET_DUMPABLE, 1, 0, 0, 0)
+def forbid_tracing() -> None:
+    """Keep the process from being traced by its user's other processes (prctl(2))."""
+    _call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def enter_namespace(namespace: int) -> None:
@@ -75,10 +75,6 @@ def enter_namespace(namespace: int) -> None:
     _call("setns", namespace, 0)
 
 
-def become_fake_root() -> None:
-    """Enter new user and mount namespaces as their root: ``unshare -Urm``."""
-    uid, gid = os.getuid(), os.getgid()
+def unshare_user_and_mounts() -> None:
+    """Enter new user and mount namespaces, in which no id is mapped yet (unshare(2))."""
     _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNS)
-    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
-        with open(f"/proc/self/{name}", "w") as file:
-            file.write(text)

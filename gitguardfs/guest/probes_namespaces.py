@@ -108,7 +108,8 @@ def is_open(place: str, guards: Sequence[int]) -> bool:
     for _, way in probes_share.PLAIN:
         try:
             way(place, guards)
-        except OSError:
+        except OSError as error:
+            probes_share.check_refused(error)
             continue
         return True
     return False

@@ -8,15 +8,42 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from errno import EACCES
+from errno import (
+    EACCES,
+    EBUSY,
+    ECONNABORTED,
+    EINVAL,
+    ELOOP,
+    ENODEV,
+    ENOENT,
+    ENOTCONN,
+    ENOTDIR,
+    EPERM,
+    EROFS,
+    ESRCH,
+)
 
-from gitguardfs.guest.probes import preparing
+from gitguardfs.guest.probes import Lost, preparing
 from gitguardfs.guest.probes_calls import MNT_DETACH, MS_BIND, MS_REC, mount, umount
 
 Way = Callable[[str, Sequence[int]], None]
 """Gets the directory, and the devices of the guards."""
 
+REFUSED = frozenset(
+    {EACCES, EPERM, EROFS}  # by whoever guards it
+    | {ENOENT, ENOTDIR, ELOOP, ESRCH}  # there is nothing
+    | {ENOTCONN, ECONNABORTED}  # a dead FUSE mount
+    | {EINVAL, EBUSY, ENODEV}  # mount(2), umount(2): locked, taken, not in this kernel
+)
+"""The errnos that show a way to be closed. After any other nothing is known."""
+
 SPOTS = ("/mnt", "/media", "/srv", "/opt", "/home", "/tmp")
+
+
+def check_refused(error: OSError) -> None:
+    """Raise Lost unless an error shows that a way is closed."""
+    if error.errno not in REFUSED:
+        raise Lost(error.strerror or str(error)) from None
 
 
 def _look(path: str, guards: Sequence[int]) -> None:
@@ -26,6 +53,7 @@ def _look(path: str, guards: Sequence[int]) -> None:
         try:
             use(path)
         except OSError as error:
+            check_refused(error)
             refusal = error
         else:
             if os.stat(path).st_dev in guards:
@@ -42,7 +70,7 @@ def by_path(path: str, guards: Sequence[int]) -> None:
 
 def by_writing(path: str, guards: Sequence[int]) -> None:
     """Whether something could be made in it."""
-    if not os.access(path, os.W_OK | os.X_OK) or os.stat(path).st_dev in guards:
+    if os.stat(path).st_dev in guards or not os.access(path, os.W_OK | os.X_OK):
         raise PermissionError(EACCES, os.strerror(EACCES))
 
 

@@ -21,6 +21,8 @@ SECONDS = 5.0
 SCRATCH = "gitguard-doctor-"
 REMOVAL_LIMIT = 20.0
 """Seconds within which a scratch directory has to go."""
+CLOSED = (PermissionError, FileNotFoundError, NotADirectoryError)
+"""What a search passes over. After other errors it is not known what is there."""
 DULL = frozenset({"node_modules", "__pycache__", ".venv", ".cache"})
 """Directories that are large and hold no repository."""
 
@@ -57,13 +59,13 @@ def search(top: str, entries: int = ENTRIES, seconds: float = SECONDS) -> dict[s
         directory = queue.popleft()
         if found.writable is None and os.access(directory, os.W_OK | os.X_OK):
             found.writable = directory
-        with suppress(OSError), os.scandir(directory) as listing:
+        with suppress(*CLOSED), os.scandir(directory) as listing:
             for entry in listing:
                 found.searched += 1
                 if found.searched > entries or time.monotonic() > deadline:
                     found.complete = False
                     return found.answer()
-                with suppress(OSError):
+                with suppress(*CLOSED):
                     _look(entry, found, top, device, queue)
         if all((found.directory, found.file, found.symlink, found.root, found.bare)):
             break

@@ -31,7 +31,7 @@ from gitguardfs.guest.checks import Result, Status, System
 from gitguardfs.guest.checks_attacks import Ground, Outcome
 from gitguardfs.guest.probes import User
 from tests.support.mounting import REPOSITORY, Mounted, area, bindfs, gitguardfs, unmount, until
-from tests.support.people import AGENT, as_user
+from tests.support.people import AGENT, as_user, make_dumpable
 from tests.support.raw_calls import MNT_DETACH, MS_BIND, mount, umount
 from tests.support.repos import (
     HOST_GID,
@@ -732,6 +732,7 @@ def test_the_user_himself_checks_what_he_can_and_is_told(guarded: Mounted) -> No
 
 
 def _examine_as_dicts(view: str) -> list[dict[str, object]]:
+    make_dumpable()  # as a command is that the user starts
     return _rows(doctor.examine(view, None, str(AGENT), QUIET))
 
 

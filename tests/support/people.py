@@ -83,9 +83,14 @@ def as_user(
     return value
 
 
+def make_dumpable() -> None:
+    """Undo what a change of user has done: /proc/self is the user's again."""
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+
+
 def _become_fake_root(uid: int, gid: int, mount_namespace: bool) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # after a change of user /proc/self is root's
+    make_dumpable()
     if libc.unshare(CLONE_NEWUSER | (CLONE_NEWNS if mount_namespace else 0)) != 0:
         error = ctypes.get_errno()
         raise AssertionError(f"unshare: {os.strerror(error)}")

@@ -79,7 +79,11 @@ def test_a_child_that_hangs_or_dies_is_given_up() -> None:
 def test_an_answer_that_is_not_ours_is_no_answer() -> None:
     for data in (b"", b"not json", b"[]", b"{}", b'"x"', b'["returned"]', b"[1, 2", b'["oserror"]'):
         with pytest.raises(Lost):
-            probes._answer(data)
+            probes._answer(data, 1)
+    assert probes._answer(b'["returned", 5]', 1) == 5
+    for status in (-1, 0, 2):
+        with pytest.raises(Lost):
+            probes._answer(b'["returned", 5]', status)
 
 
 def test_the_child_has_no_descriptor_of_ours(tmp_path: Path) -> None:
