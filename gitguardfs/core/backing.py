@@ -11,10 +11,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from stat import S_IFDIR, S_IFLNK, S_IFREG, S_ISDIR
+from functools import partial
+from stat import S_IFDIR, S_IFLNK, S_IFREG
 
 from gitguardfs.core import syscalls
 from gitguardfs.core.descriptors import OPEN_NODE, DescriptorCache
+from gitguardfs.guard import repository
 
 KEPT_FLAGS = os.O_APPEND | os.O_SYNC | os.O_DSYNC
 """What a handle keeps of its caller's flags beside the access mode. Left to the guest's
@@ -45,6 +47,18 @@ class Backing:
         """Attributes of an entry itself, never of what it points to."""
         return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
 
+    def find_at(self, dir_fd: int, name: bytes) -> os.stat_result | None:
+        """``stat_at``; None if there is nothing. Every other error of the source is raised."""
+        try:
+            return self.stat_at(dir_fd, name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def mode_at(self, dir_fd: int, name: bytes) -> int | None:
+        """The st_mode of an entry; None if there is nothing. Raises as ``find_at``."""
+        st = self.find_at(dir_fd, name)
+        return None if st is None else st.st_mode
+
     def is_at(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
         """Whether ``name`` in the directory is the object that ``st`` is of."""
         try:
@@ -54,16 +68,12 @@ class Backing:
         return other.st_ino == st.st_ino and other.st_dev == st.st_dev
 
     def holds_repository(self, fd: int) -> bool:
-        """Whether a directory holds a HEAD that is no directory, and refs or commondir.
+        """Whether a directory is a repository (rule R3).
 
-        Asked by those very names: the source's own file system does the folding.
+        Asked by git's own spellings: the source's own file system does the folding. Raises
+        OSError if that cannot be told: whoever asks must not go on.
         """
-        try:
-            if S_ISDIR(self.stat_at(fd, b"HEAD").st_mode):
-                return False
-        except OSError:
-            return False
-        return self._exists(fd, b"refs") or self._exists(fd, b"commondir")
+        return repository.is_repository(partial(self.mode_at, fd))
 
     def has_repository_inside(self, fd: int) -> bool:
         """Whether a directory directly within this one ``holds_repository``."""
@@ -81,15 +91,6 @@ class Backing:
     def birth(self, fd: int) -> int:
         """When an object was made, in nanoseconds; 0 where the file system does not tell."""
         return syscalls.birth_ns(fd)
-
-    def _exists(self, dir_fd: int, name: bytes) -> bool:
-        try:
-            self.stat_at(dir_fd, name)
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
-        return True
 
     def names(self, fd: int) -> list[bytes]:
         """The names in a directory, without ``.`` and ``..``."""

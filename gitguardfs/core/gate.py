@@ -23,6 +23,7 @@ from gitguardfs.core.backing import DOTGIT, Backing
 from gitguardfs.core.descriptors import DescriptorCache
 from gitguardfs.core.guard import Guard, Refused, Verdict
 from gitguardfs.core.inodes import GUARDED, InodeTable, Node, stale
+from gitguardfs.guard import repository
 
 JUDGED_FOR = 1.0
 """Seconds for which it holds that no directory above is a repository."""
@@ -246,25 +247,28 @@ class Gate:
         directory), no other guard over the source can add one. ``leaving`` is a name that the
         same operation takes away.
         """
-        if not self._guard.concerns_repository(place.name):
+        if not (self._guard.forges and repository.parts(place.name)):
             return
         if place.parent.id not in locks:
             locks[place.parent.id] = self._backing.lock_directory(place.fd)
-        present = [
-            entry
-            for entry in self._backing.names(place.fd)
-            if entry not in (place.name, leaving) and not self._is_head_directory(place.fd, entry)
-        ]
-        if self._guard.completes_repository(place.name, is_directory, present):
+        present = self._parts_in(place, leaving)
+        if repository.would_complete(place.name, is_directory, present.get):
             raise self._refused("fake repository", place)
 
-    def _is_head_directory(self, dir_fd: int, name: bytes) -> bool:
-        if not names.is_head(name):
-            return False
-        try:
-            return S_ISDIR(self._backing.stat_at(dir_fd, name).st_mode)
-        except OSError:
-            return False
+    def _parts_in(self, place: Place, leaving: bytes) -> dict[bytes, int]:
+        """The parts of a repository beside ``place``, and their modes.
+
+        Where several entries could resolve to one, that of one that is no directory.
+        """
+        found: dict[bytes, int] = {}
+        for entry in self._backing.names(place.fd):
+            if entry in (place.name, leaving):
+                continue
+            for part in repository.parts(entry):
+                mode = self._backing.mode_at(place.fd, entry)
+                if mode is not None and S_ISDIR(found.get(part, S_IFDIR)):
+                    found[part] = mode
+        return found
 
     def not_dotgit(self, place: Place) -> None:
         """Refuse what turned out to be ``.git`` once the source had folded its new name."""

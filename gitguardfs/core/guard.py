@@ -11,7 +11,7 @@ import errno
 import fnmatch
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import lru_cache
@@ -101,25 +101,6 @@ class Guard:
     def is_dotgit(self, name: bytes) -> bool:
         """Whether ``name`` is guarded because git could take it for ``.git``."""
         return self.on and names.is_dotgit(name)
-
-    def completes_repository(
-        self, name: bytes, is_directory: bool, present: Iterable[bytes]
-    ) -> bool:
-        """Whether adding ``name`` beside ``present`` makes what git takes for a repository.
-
-        That is a HEAD that is no directory, beside an entry called refs or commondir
-        (rule R2). ``present`` holds, folded to their own spelling, the other entries of the
-        directory; entries called HEAD that are directories must be left out of it.
-        """
-        if not self.forges:
-            return False
-        if names.is_head(name) and not is_directory:
-            return any(names.is_refs(other) for other in present)
-        return names.is_refs(name) and any(names.is_head(other) for other in present)
-
-    def concerns_repository(self, name: bytes) -> bool:
-        """Whether a new ``name`` has to be looked at by ``completes_repository`` at all."""
-        return self.forges and names.makes_repository(name)
 
 
 def _text(name: bytes) -> str:

@@ -31,15 +31,13 @@ def _component(alternatives: bytes) -> re.Pattern[bytes]:
 _ENDS_NAME = re.compile("[\ufffe\uffff]")
 
 _DOTGIT = _component(rb"\.git|git~1")
-_HEAD = _component(rb"head")
-_REFS = _component(rb"refs|commondir")
 
 # Names of these characters fold only as the patterns above say, on every file system.
 _PORTABLE = re.compile(rb"[A-Za-z0-9._-]+\Z")
 
 
 def folded(name: bytes) -> bytes:
-    """``name`` as HFS+ and casefold directories compare it, but for case.
+    """``name`` as HFS+ and casefold directories compare it; ASCII keeps its case.
 
     Malformed UTF-8 ends the string, as in git's ``next_hfs_char``.
     """
@@ -50,8 +48,8 @@ def folded(name: bytes) -> bytes:
     except UnicodeDecodeError as error:
         text = name[: error.start].decode()
     text = _ENDS_NAME.split(text, maxsplit=1)[0]
-    # The long s is the one letter outside ASCII that folds to a letter of these names.
-    return without_ignorable(text).replace("\u017f", "s").encode()
+    # Beside case: the long s, the sign for kelvin and ligatures are the letters they stand for.
+    return without_ignorable(text).casefold().encode()
 
 
 def without_ignorable(text: str) -> str:
@@ -59,7 +57,13 @@ def without_ignorable(text: str) -> str:
     return _IGNORABLE.sub("", text)
 
 
-def _matches(pattern: re.Pattern[bytes], name: bytes) -> bool:
+def pattern_of(*names: bytes) -> re.Pattern[bytes]:
+    """Return a pattern for ``matches``: what could resolve to one of ``names``."""
+    return _component(b"|".join(map(re.escape, names)))
+
+
+def matches(pattern: re.Pattern[bytes], name: bytes) -> bool:
+    """Whether ``name``, as some file system folds it, is one that the pattern is for."""
     # Malformed UTF-8 ends a name for HFS+ only: NTFS goes on to the next backslash.
     return pattern.search(folded(name)) is not None or pattern.search(name) is not None
 
@@ -67,26 +71,7 @@ def _matches(pattern: re.Pattern[bytes], name: bytes) -> bool:
 @lru_cache(CACHED_NAMES)
 def is_dotgit(name: bytes) -> bool:
     """Whether git could take the path component ``name`` for ``.git``."""
-    return _matches(_DOTGIT, name)
-
-
-@lru_cache(CACHED_NAMES)
-def makes_repository(name: bytes) -> bool:
-    """Whether ``name`` is one of those that make a directory a repository to git.
-
-    See ``is_git_directory`` (setup.c): HEAD beside refs, or beside commondir.
-    """
-    return is_head(name) or is_refs(name)
-
-
-def is_head(name: bytes) -> bool:
-    """Whether ``name`` could resolve to ``HEAD``."""
-    return _matches(_HEAD, name)
-
-
-def is_refs(name: bytes) -> bool:
-    """Whether ``name`` could resolve to ``refs`` or ``commondir``."""
-    return _matches(_REFS, name)
+    return matches(_DOTGIT, name)
 
 
 @lru_cache(CACHED_NAMES)

@@ -210,8 +210,11 @@ async def test_ordinary_trees_are_not_hurt(world: World) -> None:
             await mkdir(world, parent)
         await mkdir(world, path)
     await touch(world, "c/HEAD")
-    await touch(world, "c/config")
+    await touch(world, "c/config.h")
     await world.rename("c/HEAD", "c/Head")
+    await touch(world, "d-config")
+    await mkdir(world, "hooks")
+    await touch(world, "config")
     await world.rename("a/refs", "c/references")
 
 

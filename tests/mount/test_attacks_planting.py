@@ -76,10 +76,8 @@ def _make_ordinary_trees(view: Path) -> None:
     (view / "a").mkdir()
     (view / "a/HEAD").write_text("")
     (view / "a/objects").mkdir()
-    (view / "a/config").write_text("")
     (view / "b").mkdir()
     (view / "b/refs").mkdir()
-    (view / "b/commondir").write_text("")
     (view / "b/objects").mkdir()
     (view / "c").mkdir()
     (view / "c/HEAD").mkdir()
@@ -91,7 +89,6 @@ def _make_ordinary_trees(view: Path) -> None:
     (view / "a/HEAD").unlink()
     (view / "a/refs").mkdir()
     (view / "b/refs").rmdir()
-    (view / "b/commondir").unlink()
     (view / "b/HEAD").write_text("")
     (view / "b/HEAD").rename(view / "b/head")
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs.core import names
 from gitguardfs.core.guard import GitPolicy, Guard, Refused, Rules, Verdict
 
 ALLOW, READONLY, DENY, HIDE = Verdict.ALLOW, Verdict.READONLY, Verdict.DENY, Verdict.HIDE
@@ -90,52 +89,6 @@ def test_the_strictest_rule_wins_and_is_named() -> None:
 def test_globs_hold_when_git_is_off() -> None:
     guard = Guard(Rules(git=GitPolicy.OFF, deny=(".git*",)))
     assert guard.name(b".git")[0] is DENY
-
-
-REPOSITORY_CASES = [
-    # name, is a directory, beside, completes
-    (b"HEAD", False, [b"refs"], True),
-    (b"HEAD", False, [b"commondir"], True),
-    (b"HEAD", False, [b"objects", b"config"], False),
-    (b"HEAD", True, [b"refs"], False),
-    (b"head", False, [b"REFS"], True),
-    ("H\u200dEAD".encode(), False, [b"refs. "], True),
-    (b"refs", True, [b"HEAD"], True),
-    (b"refs", False, [b"HEAD"], True),
-    (b"commondir", False, [b"HEAD"], True),
-    (b"Refs", True, [b"Head"], True),
-    (b"refs", True, [b"commondir", b"objects"], False),
-    (b"refs", True, [], False),
-    (b"HEAD", False, [], False),
-    (b"objects", True, [b"HEAD"], False),
-    (b"main.c", False, [b"HEAD", b"refs"], False),
-    (b"HEAD", False, [b"refs2", b"\xffrefs"], False),
-]
-
-
-@pytest.mark.parametrize(("name", "is_directory", "beside", "completes"), REPOSITORY_CASES)
-def test_names_that_complete_a_repository(
-    name: bytes, is_directory: bool, beside: list[bytes], completes: bool
-) -> None:
-    assert Guard(Rules()).completes_repository(name, is_directory, beside) == completes
-    for rules in (Rules(allow_bare=True), Rules(git=GitPolicy.OFF)):
-        assert not Guard(rules).completes_repository(name, is_directory, beside)
-        assert not Guard(rules).concerns_repository(name)
-
-
-@given(
-    st.sampled_from([b"HEAD", b"refs", b"commondir", b"head.", b"REFS:x", b"x", b"objects"]),
-    st.booleans(),
-    st.lists(st.sampled_from([b"HEAD", b"refs", b"commondir", b"y"]), max_size=3),
-)
-def test_what_completes_is_always_looked_at(
-    name: bytes, is_directory: bool, beside: list[bytes]
-) -> None:
-    guard = Guard(Rules())
-    if guard.completes_repository(name, is_directory, beside):
-        assert guard.concerns_repository(name)
-        together = [name, *beside]
-        assert any(map(names.is_head, together)) and any(map(names.is_refs, together))
 
 
 @given(st.binary(max_size=30))

@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gitguardfs.core import names
+from gitguardfs.guard.repository import READ_AT_TOP, READ_BELOW, meanings
 
 GUARDED = [
     b".git", b".GIT", b".Git", b".gIt", b".giT",
@@ -113,7 +114,7 @@ def test_inserting_ignorable_characters_changes_no_answer(name: str, data: st.Da
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(changed)))
         changed = changed[:at] + data.draw(st.sampled_from(IGNORABLE)) + changed[at:]
-    for ask in (names.is_dotgit, names.is_head, names.is_refs):
+    for ask in (names.is_dotgit, meanings):
         assert ask(changed.encode()) == ask(name.encode())
 
 
@@ -125,8 +126,9 @@ def test_a_further_letter_makes_it_ordinary(spelling: str, letter: str) -> None:
 
 @given(st.binary(max_size=300))
 def test_no_bytes_raise(name: bytes) -> None:
-    for ask in (names.is_dotgit, names.makes_repository, names.is_portable):
+    for ask in (names.is_dotgit, names.is_portable):
         assert ask(name) in (True, False)
+    assert meanings(name) <= READ_AT_TOP | READ_BELOW
 
 
 # The slow reference: git's rules in other words.
@@ -249,39 +251,6 @@ def test_whatever_the_installed_git_refuses_is_guarded(repository: Path) -> None
     assert b".git" in refused and b"git~1" in refused
     assert [name for name in refused if not names.is_dotgit(name)] == []
     assert [name for name in refused if not reference(name)] == [], "the reference is wrong"
-
-
-# Names that make a repository
-
-
-@pytest.mark.parametrize(
-    ("name", "head", "refs"),
-    [
-        (b"HEAD", True, False),
-        (b"head", True, False),
-        (b"HeAd. ", True, False),
-        (b"HEAD::$DATA", True, False),
-        ("HE\u200cAD".encode(), True, False),
-        (b"HEAD\xff", True, False),
-        (b"x\\HEAD", True, False),
-        (b"HEADS", False, False),
-        (b"HEAD2", False, False),
-        (b"refs", False, True),
-        (b"Refs.", False, True),
-        ("re\u00adfs".encode(), False, True),
-        ("ref\u017f".encode(), False, True),  # a long s: casefold directories and APFS fold it
-        (b"commondir", False, True),
-        (b"COMMONDIR ", False, True),
-        (b"ref", False, False),
-        (b"refs2", False, False),
-        (b"commondirs", False, False),
-        (b"objects", False, False),
-        (b"config", False, False),
-    ],
-)
-def test_names_that_make_a_repository(name: bytes, head: bool, refs: bool) -> None:
-    assert (names.is_head(name), names.is_refs(name)) == (head, refs)
-    assert names.makes_repository(name) == (head or refs)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,108 @@
+"""What makes a directory a repository to git, and what git puts into a new one. Pure.
+
+The authority is git: ``is_git_directory`` (setup.c) for what a repository is, and
+``create_default_files`` and ``clone_init_db`` (builtin/init-db.c) for what a new one holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from stat import S_ISDIR
+
+from gitguardfs.core import names
+
+HEAD, REFS, OBJECTS, COMMONDIR = b"HEAD", b"refs", b"objects", b"commondir"
+CONFIG, CONFIG_WORKTREE, HOOKS = b"config", b"config.worktree", b"hooks"
+
+PARTS = frozenset((HEAD, REFS, OBJECTS, COMMONDIR, CONFIG, CONFIG_WORKTREE, HOOKS))
+"""What a repository consists of, and what in it makes git run something."""
+
+MADE_BY_GIT = frozenset(
+    (HEAD, b"HEAD.lock", CONFIG, b"config.lock", b"description", HOOKS, b"info", b"branches",
+     REFS, OBJECTS, b"packed-refs", b"reftable")
+)  # fmt: skip
+"""What git puts into the top directory of a new bare repository."""
+
+READ_AT_TOP = MADE_BY_GIT | {COMMONDIR, CONFIG_WORKTREE, b"shallow", b"logs", b"index"}
+"""What git reads in the top directory of a repository."""
+
+READ_BELOW = frozenset(
+    (HOOKS, b"info", OBJECTS, REFS, b"logs", b"worktrees", b"modules", b"branches", b"reftable")
+)
+"""The directories of a repository."""
+
+Modes = Callable[[bytes], int | None]
+"""From a name in git's spelling to the st_mode of the entry; None if there is none."""
+
+_PATTERNS = {name: names.pattern_of(name) for name in READ_AT_TOP | READ_BELOW}
+_ANY = names.pattern_of(*_PATTERNS)
+
+
+@lru_cache(names.CACHED_NAMES)
+def meanings(name: bytes) -> frozenset[bytes]:
+    """Return the names of this module, in git's spelling, that ``name`` could resolve to."""
+    if not names.matches(_ANY, name):
+        return frozenset()
+    return frozenset(
+        spelling for spelling, pattern in _PATTERNS.items() if names.matches(pattern, name)
+    )
+
+
+def parts(name: bytes) -> frozenset[bytes]:
+    """Return the PARTS that ``name`` could resolve to."""
+    return meanings(name) & PARTS
+
+
+def is_repository(mode_of: Modes) -> bool:
+    """Whether a directory is treated as ``.git`` itself (rule R3).
+
+    That is a HEAD that is no directory, with refs or commondir.
+    """
+    head = mode_of(HEAD)
+    if head is None or S_ISDIR(head):
+        return False
+    return mode_of(REFS) is not None or mode_of(COMMONDIR) is not None
+
+
+def would_complete(name: bytes, is_directory: bool, mode_of: Modes) -> bool:
+    """Whether ``name`` must not be added to a directory (rule R2).
+
+    Refused are HEAD with refs or commondir; HEAD with something that makes git run a program
+    (config, config.worktree, hooks); refs, objects and such a thing; and a commondir that is no
+    directory. What is missing in each of these, git on the host may restore.
+    """
+    return any(_completes(part, is_directory, mode_of) for part in parts(name))
+
+
+def _completes(part: bytes, is_directory: bool, mode_of: Modes) -> bool:
+    def is_there(*spellings: bytes) -> bool:
+        return all(mode_of(spelling) is not None for spelling in spellings)
+
+    def is_file(spelling: bytes) -> bool:
+        mode = mode_of(spelling)
+        return mode is not None and not S_ISDIR(mode)
+
+    def has_payload() -> bool:
+        return is_file(CONFIG) or is_file(CONFIG_WORKTREE) or is_there(HOOKS)
+
+    if part == HEAD:
+        others = is_there(REFS) or is_there(COMMONDIR) or has_payload()
+        return not is_directory and others
+    if part == REFS:
+        return is_file(HEAD) or (is_there(OBJECTS) and has_payload())
+    if part == OBJECTS:
+        return is_there(REFS) and has_payload()
+    if part == COMMONDIR:
+        return not is_directory or is_file(HEAD)
+    if part != HOOKS and is_directory:
+        return False
+    return is_file(HEAD) or is_there(REFS, OBJECTS)
+
+
+def may_be_forming(entries: Iterable[bytes]) -> bool:
+    """Whether every name in a directory is one that git puts into a new repository.
+
+    An empty directory counts.
+    """
+    return all(meanings(name) & MADE_BY_GIT for name in entries)

@@ -1,0 +1,165 @@
+"""What makes a directory a repository (R3), and what must not be added to one (R2)."""
+
+from __future__ import annotations
+
+from itertools import product
+from stat import S_IFDIR, S_IFLNK, S_IFREG
+
+import pytest
+
+from gitguardfs.guard import repository
+from gitguardfs.guard.repository import is_repository, would_complete
+
+FILE, DIRECTORY, LINK = S_IFREG | 0o644, S_IFDIR | 0o755, S_IFLNK | 0o777
+
+HEAD, REFS, OBJECTS, HOOKS = (
+    {b"HEAD": FILE},
+    {b"refs": DIRECTORY},
+    {b"objects": DIRECTORY},
+    b"hooks",
+)
+CONFIG = {b"config": FILE}
+
+IS_REPOSITORY: list[tuple[dict[bytes, int], bool]] = [
+    ({}, False),
+    (HEAD, False),
+    (HEAD | OBJECTS | CONFIG, False),
+    (REFS | OBJECTS | CONFIG, False),
+    (HEAD | REFS, True),
+    (HEAD | {b"refs": FILE}, True),
+    ({b"HEAD": LINK} | REFS, True),
+    ({b"HEAD": DIRECTORY} | REFS, False),
+    (HEAD | {b"commondir": FILE}, True),
+    (HEAD | {b"commondir": DIRECTORY}, True),
+]
+
+
+@pytest.mark.parametrize(("present", "answer"), IS_REPOSITORY, ids=str)
+def test_what_a_repository_is(present: dict[bytes, int], answer: bool) -> None:
+    assert is_repository(present.get) is answer
+
+
+COMPLETES: list[tuple[bytes, bool, dict[bytes, int], bool]] = [
+    # name, is it a directory, what is there, must it be refused
+    (b"HEAD", False, {}, False),
+    (b"HEAD", False, OBJECTS, False),
+    (b"HEAD", False, REFS, True),
+    (b"HEAD", False, {b"refs": FILE}, True),
+    (b"HEAD", False, {b"commondir": DIRECTORY}, True),
+    (b"HEAD", False, CONFIG, True),
+    (b"HEAD", False, {b"config": LINK}, True),
+    (b"HEAD", False, {b"config": DIRECTORY}, False),
+    (b"HEAD", False, {b"config.worktree": FILE}, True),
+    (b"HEAD", False, {HOOKS: DIRECTORY}, True),
+    (b"HEAD", False, {HOOKS: LINK}, True),
+    (b"HEAD", True, REFS | CONFIG, False),
+    (b"head", False, REFS, True),
+    ("H\u200dEAD".encode(), False, REFS, True),
+    (b"HEADS", False, REFS, False),
+    (b"refs", True, {}, False),
+    (b"refs", True, HEAD, True),
+    (b"refs", False, HEAD, True),
+    (b"Refs", True, HEAD, True),
+    (b"refs", True, {b"HEAD": DIRECTORY}, False),
+    (b"refs", True, OBJECTS, False),
+    (b"refs", True, CONFIG, False),
+    (b"refs", True, OBJECTS | CONFIG, True),
+    (b"refs", True, OBJECTS | {HOOKS: DIRECTORY}, True),
+    (b"refs", True, OBJECTS | {b"config": DIRECTORY}, False),
+    (b"objects", True, HEAD | CONFIG, False),  # that pair is refused when it comes about
+    (b"objects", True, REFS, False),
+    (b"objects", True, REFS | CONFIG, True),
+    (b"objects", False, REFS | CONFIG, True),
+    (b"objects", True, REFS | {HOOKS: FILE}, True),
+    (b"config", False, {}, False),
+    (b"config", False, OBJECTS, False),
+    (b"config", False, REFS, False),
+    (b"config", False, REFS | OBJECTS, True),
+    (b"CONFIG ", False, REFS | OBJECTS, True),
+    ("con\ufb01g".encode(), False, REFS | OBJECTS, True),
+    (b"config", True, HEAD, False),
+    (b"config", False, HEAD, True),
+    (b"config.worktree", False, HEAD, True),
+    (b"config.worktree", True, HEAD, False),
+    (b"config.py", False, HEAD | REFS | OBJECTS, False),
+    (b"hooks", True, HEAD, True),
+    (b"hooks", False, HEAD, True),
+    ("hoo\u212as".encode(), True, HEAD, True),
+    (b"hooks", True, REFS | OBJECTS, True),
+    (b"hooks", True, REFS, False),
+    (b"commondir", False, {}, True),
+    (b"commondir", True, {}, False),
+    (b"commondir", True, HEAD, True),
+    (b"COMMONDIR.", False, {}, True),
+    (b"main.c", False, HEAD | REFS | OBJECTS | CONFIG, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "is_directory", "present", "answer"), COMPLETES, ids=str)
+def test_what_must_not_be_added(
+    name: bytes, is_directory: bool, present: dict[bytes, int], answer: bool
+) -> None:
+    assert would_complete(name, is_directory, present.get) is answer
+
+
+def forbidden(present: dict[bytes, int]) -> bool:
+    """The states that rule R2 forbids, in other words."""
+    files = {name for name, mode in present.items() if mode != DIRECTORY}
+    payload = {b"config", b"config.worktree"} & files or {b"hooks"} & present.keys()
+    head = b"HEAD" in files
+    return (
+        (head and bool({b"refs", b"commondir"} & present.keys()))
+        or (head and bool(payload))
+        or ({b"refs", b"objects"} <= present.keys() and bool(payload))
+        or b"commondir" in files
+    )
+
+
+def test_every_way_to_a_forbidden_state_ends_before_it() -> None:
+    """From each state that is allowed, a name may be added exactly if that stays allowed."""
+    kinds = (None, FILE, DIRECTORY)
+    for chosen in product(kinds, repeat=len(repository.PARTS)):
+        state = {name: mode for name, mode in zip(repository.PARTS, chosen, strict=True) if mode}
+        if forbidden(state):
+            continue
+        for name, mode in product(repository.PARTS - state.keys(), kinds[1:]):
+            refused = would_complete(name, mode == DIRECTORY, state.get)
+            assert refused == forbidden(state | {name: mode}), (state, name, mode)
+
+
+@pytest.mark.parametrize(
+    ("entries", "answer"),
+    [
+        ([], True),
+        ([b"description", b"hooks", b"branches", b"info", b"refs", b"HEAD.lock"], True),
+        ([b"config", b"config.lock", b"objects", b"packed-refs", b"reftable"], True),
+        ([b"HOOKS", b"Config"], True),
+        ([b"objects", b"main.c"], False),
+        ([b"logs"], False),
+        ([b"hooks", b"README"], False),
+    ],
+)
+def test_what_may_be_a_repository_that_is_being_made(entries: list[bytes], answer: bool) -> None:
+    assert repository.may_be_forming(entries) is answer
+
+
+@pytest.mark.parametrize(
+    ("name", "meanings"),
+    [
+        (b"HEAD", {b"HEAD"}),
+        (b"HeAd. ", {b"HEAD"}),
+        (b"HEAD::$DATA", {b"HEAD"}),
+        ("HE\u200cAD".encode(), {b"HEAD"}),
+        (b"HEAD\xff", {b"HEAD"}),
+        (b"x\\HEAD", {b"HEAD"}),
+        (b"HEAD2", set()),
+        ("re\u00adfs".encode(), {b"refs"}),
+        ("ref\u017f".encode(), {b"refs"}),  # a long s: casefold directories and APFS fold it
+        (b"commondirs", set()),
+        (b"HEAD.lock", {b"HEAD.lock"}),
+        (b"config.worktree", {b"config.worktree"}),
+        (b"config.h", set()),
+    ],
+)
+def test_names_as_file_systems_fold_them(name: bytes, meanings: set[bytes]) -> None:
+    assert repository.meanings(name) == meanings
