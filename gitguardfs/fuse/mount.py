@@ -83,7 +83,7 @@ def _advise(options: MountOptions, places: preflight.Places, is_root: bool, seal
     if not is_root:
         alone = "" if "allow_other" in options.kernel else "only you can use the mount, and "
         warn(f"not root: {alone}owners cannot be changed")
-    if seal_it or places.covers_itself:
+    if seal_it or options.seal is False or places.covers_itself:
         return
     if seal.is_reachable_by_others(places.source, os.geteuid()):
         warn(

@@ -8,24 +8,15 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 
 import click
 
-from gitguardfs import mounts, program
 from gitguardfs.arguments import respelled
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.host.spec import (
-    UTM_TAG,
-    Guard,
-    Host,
-    ShareSpec,
-    Target,
-    Transport,
-    existing_directory,
-)
-from gitguardfs.render import hostguard, share_json, share_text
+from gitguardfs.host.directory import directory_elsewhere, existing_directory, secrets_in
+from gitguardfs.host.spec import UTM_TAG, Guard, Host, Network, ShareSpec, Target, Transport
+from gitguardfs.render import qemu, share_json, share_text, virtiofsd
 
 EPILOG = """\b
 Examples:
@@ -90,6 +81,17 @@ class _Command(click.Command):
 @click.option(
     "--disk", metavar="PATH", help="The machine's disk.  [default: agent.qcow2 beside DIRECTORY]"
 )
+@click.option(
+    "--network",
+    type=click.Choice([network.value for network in Network]),
+    help="What the machine may reach: open is the internet, your network and services on this "
+    "machine's 127.0.0.1; restricted is nothing, with ssh as the way in.  [default: open]",
+)
+@click.option(
+    "--elsewhere",
+    is_flag=True,
+    help="DIRECTORY is on another machine, a Mac for example: describe it, do not look at it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print an object, commands as lists.")
 def command(
     directory: str,
@@ -101,6 +103,8 @@ def command(
     memory: int | None,
     cpus: int | None,
     disk: str | None,
+    network: str | None,
+    elsewhere: bool,
     as_json: bool,
 ) -> int:
     """Show how a virtual machine is given DIRECTORY, and what to do in the guest then.
@@ -110,14 +114,19 @@ def command(
     if disk == "":
         raise UserError("the disk's path is empty", "--disk PATH, or leave it out")
     disk = disk and os.path.realpath(disk)
-    machine = {"memory": memory, "cpus": cpus, "disk": disk}
+    machine = {"memory": memory, "cpus": cpus, "disk": disk, "network": network}
     stated = {name: value for name, value in machine.items() if value is not None}
     if stated and target != Target.QEMU:
         raise UserError(f"--{next(iter(stated))} is for a machine that QEMU starts", "--for qemu")
     if run and guard != Guard.HOST:
         raise UserError("--run starts the guard on the host", "add --guard host")
+    if run and elsewhere:
+        raise UserError("--run starts the guard here", "leave --elsewhere out")
+    if network is not None:
+        stated["network"] = Network(network)
+    real = directory_elsewhere(directory) if elsewhere else existing_directory(directory)
     spec = ShareSpec(
-        directory=existing_directory(directory),
+        directory=real,
         tag=tag,
         transport=Transport(transport),
         target=Target(target),
@@ -125,13 +134,28 @@ def command(
         host=_host(),
         **stated,  # type: ignore[arg-type]
     )
+    warnings = list(_warnings(real, elsewhere))
     if run:
-        _start(spec)
+        from gitguardfs.host import start_guard  # there is none on macOS
+
+        if start_guard.start(spec):
+            warnings.append(f"the guard was running already at {spec.mountpoint}")
     if as_json:
-        click.echo(json.dumps(share_json.as_object(spec, running=run), indent=2))
+        click.echo(json.dumps(share_json.as_object(spec, run, warnings), indent=2))
     else:
         click.echo(share_text.render(spec, running=run), nl=False)
+    for text in warnings:
+        click.echo(f"gitguard share: {text}", err=True)
     return Exit.OK
+
+
+def _warnings(directory: str, elsewhere: bool) -> Iterator[str]:
+    """What the user should know about a directory that can be shared all the same."""
+    if elsewhere:
+        yield f"{directory} was not looked at, and this machine's programs are described"
+    elif secrets := secrets_in(directory):
+        listed = ", ".join(secrets)
+        yield f"warning: {directory} holds {listed}: the guest can read and change what is there"
 
 
 def _host() -> Host:
@@ -146,7 +170,16 @@ def _host() -> Host:
         group=group,
         runtime="/run" if uid == 0 else os.environ.get("XDG_RUNTIME_DIR"),
         selinux=needs_label(_os_release(), _getenforce()),
+        is_arm=platform.machine() in ("aarch64", "arm64"),
+        is_mac=platform.system() == "Darwin",
+        firmware=first_of(qemu.FIRMWARE_PLACES),
+        virtiofsd=first_of(virtiofsd.PLACES),
     )
+
+
+def first_of(paths: tuple[str, ...]) -> str | None:
+    """Return the first of the paths that exists."""
+    return next((path for path in paths if os.path.exists(path)), None)
 
 
 def needs_label(os_release: Mapping[str, str], getenforce: str | None) -> bool:
@@ -172,41 +205,3 @@ def _getenforce() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip()
-
-
-def _start(spec: ShareSpec) -> None:
-    """Do what the printed commands do; the mount's own messages go to standard error."""
-    _make_directories(spec.mountpoint)
-    mount = program.command(*hostguard.arguments(spec))
-    done = subprocess.run(mount, stdout=subprocess.DEVNULL, check=False)
-    if done.returncode != 0:
-        codes = [code for code in Exit if code == done.returncode]
-        raise UserError(
-            "the guard was not started",
-            "the reason is in the line above",
-            codes[0] if codes else Exit.SYSTEM,
-        )
-    top = mounts.top_at(os.path.realpath(spec.mountpoint))
-    if top is None or top.fstype != mounts.FSTYPE:
-        raise UserError(
-            "the guard was not started", f"nothing is mounted at {spec.mountpoint}", Exit.MOUNT
-        )
-
-
-def _make_directories(mountpoint: str) -> None:
-    """Make the mount point in a directory that is closed to all others, also if it is there."""
-    parent = os.path.dirname(mountpoint)
-    with suppress(FileExistsError):
-        os.mkdir(parent, 0o700)
-    try:
-        fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise UserError(f"{parent}: {error.strerror}", "move it away", Exit.SYSTEM) from None
-    try:
-        if os.fstat(fd).st_uid != os.geteuid():
-            raise UserError(f"{parent} belongs to another user", "move it away", Exit.SYSTEM)
-        os.fchmod(fd, 0o700)
-        with suppress(FileExistsError):  # or a dead mount, which the start clears away
-            os.mkdir(os.path.basename(mountpoint), 0o700, dir_fd=fd)
-    finally:
-        os.close(fd)

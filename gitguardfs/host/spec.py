@@ -6,12 +6,9 @@ import os
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
-from stat import S_ISDIR
 
 from gitguardfs.core import names
-from gitguardfs.core.guard import Rules
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.fuse import preflight
 from gitguardfs.render.guarded import check_tag
 
 UTM_TAG = "share"
@@ -50,6 +47,13 @@ class Guard(StrEnum):
     HOST = "host"
 
 
+class Network(StrEnum):
+    """What the machine that QEMU starts may reach."""
+
+    OPEN = "open"
+    RESTRICTED = "restricted"
+
+
 @dataclass(frozen=True)
 class Host:
     """The host, and who shares: ids as numbers, ``group`` by name."""
@@ -61,6 +65,13 @@ class Host:
     """A directory of that user's that is gone after a restart: $XDG_RUNTIME_DIR, or /run."""
     selinux: bool = False
     """Whether files need a label before a confined QEMU may use them."""
+    is_arm: bool = False
+    """Whether the processors are 64-bit ARM, which take another QEMU."""
+    is_mac: bool = False
+    firmware: str | None = None
+    """Where the UEFI for ARM guests is; None where QEMU brings it along."""
+    virtiofsd: str | None = None
+    """Where virtiofsd is; None if it is not installed where it is known to be."""
 
     @property
     def is_root(self) -> bool:
@@ -86,6 +97,7 @@ class ShareSpec:
     cpus: int = 2
     disk: str = field(default="")
     """The guest's disk; by default beside the directory."""
+    network: Network = Network.OPEN
 
     def __post_init__(self) -> None:
         _check_tag(self.tag, self.target)
@@ -130,9 +142,9 @@ class ShareSpec:
         return self.host.runtime
 
     def _check_guard_on_host(self) -> None:
-        if self.target is Target.UTM:
+        if self.target is Target.UTM or self.host.is_mac:
             raise UserError(
-                "UTM runs on macOS, and gitguardfs on Linux", "put the guard in the guest"
+                "gitguardfs runs on Linux and this host on macOS", "put the guard in the guest"
             )
         _check_path(self.mountpoint, "the mount point on the host")
         if _inside(self.mountpoint, self.directory):
@@ -154,6 +166,8 @@ class ShareSpec:
             )
         if self.transport is not Transport.VIRTIOFS:
             return
+        if self.host.is_mac:
+            raise UserError("virtiofsd runs on Linux only", "--transport 9p, or --for utm")
         _check_path(self.socket, "the socket's path")
         if len(self.socket.encode()) > SOCKET_PATH_BYTES:
             raise UserError(
@@ -188,37 +202,3 @@ def _check_path(path: str, what: str) -> None:
 
 def _inside(path: str, directory: str) -> bool:
     return os.path.commonpath([path, directory]) == directory
-
-
-def existing_directory(path: str) -> str:
-    """``path`` resolved; raises UserError if it is no directory or belongs to git."""
-    if not path:
-        raise UserError("the directory's name is empty")
-    try:
-        real = os.path.realpath(path, strict=True)
-        is_directory = S_ISDIR(os.stat(real).st_mode)
-    except FileNotFoundError:
-        raise UserError(f"no such directory: {path}", "create it first") from None
-    except NotADirectoryError:
-        raise UserError(f"{path} is not a directory") from None
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", code=Exit.SYSTEM) from None
-    if not is_directory:
-        raise UserError(f"{path} is not a directory", "share the directory that holds it")
-    if any(names.is_dotgit(os.fsencode(part)) for part in real.split("/")):
-        raise UserError(f"{path} is a .git or lies below one", "share the directory that holds it")
-    _check_no_repository(real)
-    return real
-
-
-def _check_no_repository(real: str) -> None:
-    path = real
-    while True:
-        try:
-            preflight.check_no_repository(path, path, Rules())
-        except UserError as error:
-            # Its hint names an option of the mount command.
-            raise UserError(error.message, "share a directory above it") from None
-        if path == "/":
-            return
-        path = os.path.dirname(path)

@@ -23,8 +23,8 @@ def start(spec: ShareSpec) -> list[list[str]]:
 
 
 def arguments(spec: ShareSpec) -> list[str]:
-    """What gitguardfs is given."""
-    return [spec.directory, spec.mountpoint]
+    """What gitguardfs is given. No seal: the host's user goes on working in the directory."""
+    return ["--no-seal", spec.directory, spec.mountpoint]
 
 
 def stop(spec: ShareSpec) -> list[str]:

@@ -5,10 +5,18 @@ from __future__ import annotations
 import re
 import zlib
 
-from gitguardfs.host.spec import ShareSpec, Transport
+from gitguardfs.host.spec import Network, ShareSpec, Transport
 from gitguardfs.render import quote
 
-PROGRAM = "qemu-system-x86_64"
+FIRMWARE = "edk2-aarch64-code.fd"
+"""The UEFI for ARM that QEMU looks up in its own directory, where it is not a package apart."""
+FIRMWARE_PLACES = (
+    "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd",
+    "/usr/share/edk2/aarch64/QEMU_EFI.fd",
+)
+"""Where Debian and Ubuntu, and where Fedora have it."""
+SSH_PORT = 2222
+"""On this machine's 127.0.0.1, the way into a guest with a restricted network."""
 INSTALLER = "installer.iso"
 """Stands for the image that the user has downloaded."""
 DISK_SIZE = "20G"
@@ -59,24 +67,52 @@ def create_disk(spec: ShareSpec) -> list[str]:
 
 
 def machine(spec: ShareSpec) -> list[str]:
-    """A machine with the disk and a user network, without the share."""
+    """The machine without network and share."""
+    accelerator = "hvf" if spec.host.is_mac else "kvm"
     return [
-        PROGRAM,
-        *("-machine", "q35"),
-        *("-accel", "kvm", "-accel", "tcg"),
+        program(spec),
+        *_board(spec),
+        *("-accel", accelerator, "-accel", "tcg"),
         *("-cpu", "max"),
         *("-m", str(spec.memory)),
         *("-smp", str(spec.cpus)),
         *("-drive", f"file={quote.qemu(spec.disk_path)},format=qcow2,if=virtio"),
-        *("-nic", "user,model=virtio-net-pci"),
     ]
 
 
+def program(spec: ShareSpec) -> str:
+    """The QEMU that emulates the host's own kind of processor."""
+    return "qemu-system-aarch64" if spec.host.is_arm else "qemu-system-x86_64"
+
+
+def _board(spec: ShareSpec) -> list[str]:
+    if not spec.host.is_arm:
+        return ["-machine", "q35"]
+    return ["-machine", "virt", "-bios", spec.host.firmware or FIRMWARE]
+
+
+def _network(network: Network) -> list[str]:
+    """A user network, and whether the guest may connect to anything by it."""
+    options = ["user", "model=virtio-net-pci"]
+    if network is Network.RESTRICTED:
+        options += ["restrict=on", "ipv6=off", f"hostfwd=tcp:127.0.0.1:{SSH_PORT}-:22"]
+    return ["-nic", ",".join(options)]
+
+
 def install(spec: ShareSpec) -> list[str]:
-    """The machine as it is started the first time, from the installer's image."""
-    return [*machine(spec), "-cdrom", INSTALLER, "-boot", "once=d"]
+    """The machine as it is started the first time: from the installer's image, which fetches."""
+    # The board for ARM cannot be told to boot from a drive once; an empty disk leaves it no other.
+    once = [] if spec.host.is_arm else ["-boot", "once=d"]
+    return [*machine(spec), *_network(Network.OPEN), "-cdrom", INSTALLER, *once]
 
 
 def run(spec: ShareSpec) -> list[str]:
     """The machine with the share."""
-    return [*machine(spec), *share(spec)]
+    return [*machine(spec), *_network(spec.network), *share(spec)]
+
+
+def login(spec: ShareSpec) -> list[str] | None:
+    """The command that logs in to the guest; None where its window is the way in."""
+    if spec.network is not Network.RESTRICTED:
+        return None
+    return ["ssh", "-p", str(SSH_PORT), "USER@127.0.0.1"]

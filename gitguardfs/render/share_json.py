@@ -6,13 +6,15 @@ arguments. Keys may be added; a change that breaks a reader would raise ``format
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gitguardfs.host.spec import Guard, ShareSpec, Target, Transport
 from gitguardfs.render import guest, hostguard, libvirt, qemu, selinux, utm, virtiofsd
 
 FORMAT = 1
 
 
-def as_object(spec: ShareSpec, running: bool) -> dict[str, object]:
+def as_object(spec: ShareSpec, running: bool, warnings: Sequence[str] = ()) -> dict[str, object]:
     """The share as an object that json can write."""
     return {
         "format": FORMAT,
@@ -28,6 +30,7 @@ def as_object(spec: ShareSpec, running: bool) -> dict[str, object]:
         "libvirt": _libvirt(spec) if spec.target is Target.LIBVIRT else None,
         "utm": _utm(spec) if spec.target is Target.UTM else None,
         "guest": guest.command(spec),
+        "warnings": list(warnings),
     }
 
 
@@ -48,6 +51,8 @@ def _qemu(spec: ShareSpec) -> dict[str, object]:
         "install": qemu.install(spec),
         "run": qemu.run(spec),
         "arguments": qemu.share(spec),
+        "network": spec.network.value,
+        "login": qemu.login(spec),
     }
 
 
@@ -57,7 +62,7 @@ def _virtiofsd(spec: ShareSpec) -> dict[str, object] | None:
     return {
         "socket": spec.socket,
         "command": virtiofsd.command(spec),
-        "debian12": virtiofsd.command_in_c(spec),
+        "debian12": virtiofsd.alternative(spec),
     }
 
 

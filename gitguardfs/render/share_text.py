@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gitguardfs.host.spec import Guard, ShareSpec, Target, Transport
+from gitguardfs.host.spec import Guard, Network, ShareSpec, Target, Transport
 from gitguardfs.render import guest, hostguard, libvirt, qemu, quote, selinux, utm, virtiofsd
 
 INDENT = "    "
@@ -82,16 +82,44 @@ def _qemu(spec: ShareSpec) -> Iterator[Section]:
     yield Section(
         "Start the guest",
         (quote.shell_lines(qemu.run(spec)),),
-        (
-            "-accel kvm -accel tcg: hardware virtualisation, or without it slow emulation.",
-            "If QEMU aborts although there is a /dev/kvm, leave -accel kvm out.",
-        ),
+        (*_network_notes(spec), *_machine_notes(spec)),
     )
+    login = qemu.login(spec)
+    if login is not None:
+        yield Section(
+            "Log in to the guest",
+            (quote.shell(login),),
+            (f"If QEMU says that port {qemu.SSH_PORT} is taken, choose another in both commands.",),
+        )
     yield Section(
         "The share alone, for a command line of your own",
         (quote.shell_lines(qemu.share(spec)),),
         _share_notes(spec),
     )
+
+
+def _network_notes(spec: ShareSpec) -> tuple[str, ...]:
+    if spec.network is Network.RESTRICTED:
+        return (
+            "restrict=on: the guest reaches nothing, neither the internet nor this machine's",
+            "  services; an agent that works by a network service cannot work there either.",
+            "The installer's machine above has an open network: let no agent in before this one.",
+        )
+    return (
+        "-nic user: the guest reaches the internet, your local network and, at 10.0.2.2, whatever",
+        "  listens on this machine's own 127.0.0.1: databases, development servers, debuggers.",
+        "  --network restricted leaves only a way in, by ssh.",
+    )
+
+
+def _machine_notes(spec: ShareSpec) -> Iterator[str]:
+    accelerator = "hvf" if spec.host.is_mac else "kvm"
+    yield f"-accel {accelerator} -accel tcg: hardware virtualisation, or without it slow emulation."
+    if not spec.host.is_mac:
+        yield "If QEMU aborts although there is a /dev/kvm, leave -accel kvm out."
+    if spec.host.is_arm and spec.host.firmware is None:
+        yield f"If QEMU does not find {qemu.FIRMWARE}: Debian's package is qemu-efi-aarch64,"
+        yield "  Fedora's edk2-aarch64; put the path of their QEMU_EFI.fd for it."
 
 
 def _share_notes(spec: ShareSpec) -> tuple[str, ...]:
@@ -109,7 +137,10 @@ def _share_notes(spec: ShareSpec) -> tuple[str, ...]:
 
 def _virtiofsd(spec: ShareSpec) -> Iterator[Section]:
     notes = ["--cache=auto: what you change here shows in the guest within a second."]
-    if not spec.host.is_root:
+    is_in_c = spec.host.virtiofsd == virtiofsd.PROGRAM_IN_C
+    if is_in_c:
+        notes = ["cache=auto: what you change here shows in the guest within a second."]
+    elif not spec.host.is_root:
         notes += [
             "--translate-…=squash-guest: it runs as you, so all that the guest makes is yours.",
             "  Older than 1.13 (Ubuntu 24.04): leave these two out, run it with sudo and add",
@@ -120,11 +151,11 @@ def _virtiofsd(spec: ShareSpec) -> Iterator[Section]:
         (quote.shell_lines(virtiofsd.command(spec)),),
         tuple(notes),
     )
-    in_c = virtiofsd.command_in_c(spec)
-    if in_c is not None:
+    other = virtiofsd.alternative(spec)
+    if other is not None:
         yield Section(
             "Instead of it on Debian 12, where the daemon is in qemu-system-common",
-            (quote.shell_lines(in_c),),
+            (quote.shell_lines(other),),
         )
 
 
@@ -144,6 +175,15 @@ def _libvirt(spec: ShareSpec) -> Iterator[Section]:
             "For qemu:///session, where QEMU runs as you; with qemu:///system use virtiofs.",
         )
     yield Section("libvirt: virsh edit DOMAIN, below <devices>", (libvirt.filesystem(spec),), notes)
+    yield Section(
+        "libvirt: the network",
+        notes=(
+            "libvirt's default network lets the guest reach the internet, your local network and",
+            "what listens on all addresses of this machine (192.168.122.1); the user network of",
+            "qemu:///session also what listens on its 127.0.0.1 alone (10.0.2.2). A machine",
+            "without an <interface> reaches nothing: virsh console is the way in then.",
+        ),
+    )
 
 
 def _utm(spec: ShareSpec) -> Iterator[Section]:
@@ -155,6 +195,7 @@ def _utm(spec: ShareSpec) -> Iterator[Section]:
             f"The share holds the directory under its name: ~/{utm.GUEST_NAME}/{spec.name}"
         )
     yield Section(f"UTM, backend {utm.BACKENDS[spec.transport]}", ("\n".join(lines),), tuple(notes))
+    yield Section("UTM: the network", notes=utm.network(spec))
 
 
 def _guest(spec: ShareSpec) -> Section:

@@ -24,3 +24,17 @@ def settings(spec: ShareSpec) -> list[tuple[str, str]]:
         ("The machine's page > Shared Directory > Add", spec.directory),
         ("Mount tag", f"{UTM_TAG} (always)"),
     ]
+
+
+def network(spec: ShareSpec) -> tuple[str, ...]:
+    """What the guest reaches by UTM's networks, and how to take that away."""
+    if spec.transport is Transport.VIRTIOFS:
+        return (
+            "Shared Network lets the guest reach the internet, your local network and what listens",
+            "on all addresses of the Mac. A machine without a network device reaches nothing.",
+        )
+    return (
+        "Shared Network lets the guest reach the internet, your local network and what listens on",
+        "all addresses of the Mac; Emulated VLAN also what listens on its 127.0.0.1 (10.0.2.2).",
+        "Settings > Network > Isolate Guest from Host closes the way to the Mac.",
+    )

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+from gitguardfs.errors import UserError
 from gitguardfs.host.spec import Guard, ShareSpec
 from gitguardfs.render import quote
 
 PROGRAM = "/usr/libexec/virtiofsd"
 """The daemon in Rust, where Debian 13, Ubuntu and Fedora have it."""
 PROGRAM_IN_C = "/usr/lib/qemu/virtiofsd"
-"""The daemon of Debian 12, in qemu-system-common."""
+"""The daemon of Debian 12 and Ubuntu 22.04, in qemu-system-common."""
+PLACES = (PROGRAM, "/usr/lib/virtiofsd", PROGRAM_IN_C)
+"""Where to look for one, the better first; the second is Arch Linux's."""
 
 EVERY_ID = 2**32 - 1
 """All ids but the last, which stands for none (chown(2))."""
 
 
 def command(spec: ShareSpec) -> list[str]:
+    """The daemon that this host has, or in Rust if that is not known. Raises UserError."""
+    if spec.host.virtiofsd != PROGRAM_IN_C:
+        return _in_rust(spec)
+    words = command_in_c(spec)
+    if words is None:
+        raise UserError(
+            f"{PROGRAM_IN_C} must be root, and root may not enter your guarded view",
+            "--transport 9p, or run this command as root",
+        )
+    return words
+
+
+def alternative(spec: ShareSpec) -> list[str] | None:
+    """The daemon in C, for a host that may have that one; None where it cannot serve."""
+    return command_in_c(spec) if spec.host.virtiofsd is None else None
+
+
+def _in_rust(spec: ShareSpec) -> list[str]:
     """The daemon in Rust, as the user who shares.
 
     No ``--tag``: QEMU has its own, and versions 7.1 to 8.0 crash at the daemon's.
     """
     return [
-        PROGRAM,
+        spec.host.virtiofsd or PROGRAM,
         f"--socket-path={spec.socket}",
         f"--shared-dir={spec.exported}",
         "--cache=auto",

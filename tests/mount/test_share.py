@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from gitguardfs import mounts
+from gitguardfs import mounts, program
+from gitguardfs.errors import GitguardExit
 from tests.support.mounting import REPOSITORY, area, until
 from tests.support.people import AGENT, as_user, open_fuse_device, reachable_python
 
@@ -127,11 +129,72 @@ def test_it_works_as_the_installed_launcher_starts_it(here: Path, tag: str) -> N
         assert read(f"{said['exported']}/file") == "text"
 
 
-def test_a_second_start_is_refused_with_the_reason(here: Path, tag: str) -> None:
-    with stopping(share(here, "--json", "--tag", tag, uid=0), 0):
-        again = share(here, "--tag", tag, uid=0)
-        assert again.returncode == 32 and again.stdout == ""
-        assert "is a gitguardfs mount already" in again.stderr
+def test_a_second_start_prints_the_settings_again_and_says_that_it_is_running(
+    here: Path, tag: str
+) -> None:
+    with stopping(share(here, "--json", "--tag", tag, uid=0), 0) as said:
+        again = share(here, "--json", "--tag", tag, uid=0)
+        assert again.returncode == 0 and "was running already" in again.stderr
+        repeated = json.loads(again.stdout)
+        assert "was running already" in repeated.pop("warnings")[0]
+        assert said.pop("warnings") == [] and repeated == said
+        text = share(here, "--tag", tag, uid=0)
+        assert text.returncode == 0 and "it is running" in text.stdout
+        mounted = [m for m in mounts.listed() if os.fsdecode(m.path) == said["exported"]]
+        assert len(mounted) == 1
+
+
+def test_a_users_second_start_is_recognised_too(here: Path) -> None:
+    with reachable_python() as python, open_fuse_device():
+        with stopping(share(here, "--json", uid=AGENT, python=python), AGENT):
+            again = share(here, "--json", uid=AGENT, python=python)
+            assert again.returncode == 0 and "was running already" in again.stderr
+
+
+def test_a_guard_that_died_is_started_again_and_not_called_running(here: Path, tag: str) -> None:
+    first = share(here, "--json", "--tag", tag, uid=0)
+    assert first.returncode == 0, first.stderr
+    view = json.loads(first.stdout)["exported"]
+    (daemon,) = daemons_of(view)
+    os.kill(daemon, signal.SIGKILL)
+    until(lambda: not daemons_of(view), "the daemon is gone")
+    with stopping(share(here, "--json", "--tag", tag, uid=0), 0) as said:
+        assert said["warnings"] == [] and read(f"{view}/file") == "text"
+
+
+def daemons_of(view: str) -> list[int]:
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().endswith(os.fsencode(f"\0{view}\0")):
+                found.append(int(pid))
+    return found
+
+
+@pytest.mark.parametrize("how", ["another directory", "other options"])
+def test_a_guard_that_lets_through_something_else_is_not_called_running(
+    here: Path, tag: str, how: str
+) -> None:
+    view = VIEWS / tag
+    view.mkdir(mode=0o700, parents=True)
+    (here / "other").mkdir()
+    source = here / ("other" if how == "another directory" else "my, project")
+    options = [] if how == "another directory" else ["--git", "off"]
+    subprocess.run(program.command(*options, "--no-seal", str(source), str(view)), check=True)
+    try:
+        done = share(here, "--tag", tag, uid=0)
+        assert done.returncode == GitguardExit.FAILED and done.stdout == ""
+        assert f"umount {view}" in done.stderr and len(done.stderr.splitlines()) == 1
+    finally:
+        subprocess.run(["umount", view], check=True)
+
+
+def test_nobody_is_told_of_an_option_that_share_does_not_have(here: Path, tag: str) -> None:
+    for path in (here, here / "my, project"):
+        path.chmod(0o755)
+    done = share(here, "--json", "--tag", tag, uid=0)
+    with stopping(done, 0):
+        assert "--seal" not in done.stderr
 
 
 def test_the_text_says_that_it_is_running_and_how_to_stop_it(here: Path, tag: str) -> None:

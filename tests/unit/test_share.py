@@ -7,20 +7,21 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from stat import S_IMODE
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gitguardfs import program
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.gitguard import main
-from gitguardfs.host import share
-from gitguardfs.host.spec import Guard, Host, ShareSpec, Target, Transport, existing_directory
+from gitguardfs.host import share, start_guard
+from gitguardfs.host.spec import Guard, Host, Network, ShareSpec, Target, Transport
 from gitguardfs.render import hostguard, share_json, share_text
 
 USER = Host(uid=1000, gid=100, group="users", runtime="/run/user/1000")
@@ -153,40 +154,9 @@ def test_without_a_runtime_directory_only_what_needs_one_is_refused() -> None:
         made(host=host, transport=Transport.VIRTIOFS)
 
 
-def test_a_directory_that_is_missing_or_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for path in ("absent", "file", "file/x", ""):
-        with pytest.raises(UserError):
-            existing_directory(path and str(tmp_path / path))
-    assert existing_directory(str(tmp_path)) == str(tmp_path)
-
-
-@pytest.mark.parametrize("name", [".git", ".GIT", "git~1", ".git ", ".g\u200cit"])
-def test_a_git_directory_and_what_is_below_it_are_refused(tmp_path: Path, name: str) -> None:
-    below = tmp_path / name / "refs"
-    below.mkdir(parents=True)
-    (tmp_path / "link").symlink_to(below)
-    for path in (below.parent, below, tmp_path / "link"):
-        with pytest.raises(UserError, match=r"\.git"):
-            existing_directory(str(path))
-    assert existing_directory(str(tmp_path))
-
-
-def test_a_bare_repository_and_what_is_below_it_are_refused(tmp_path: Path) -> None:
-    bare = tmp_path / "repo"
-    (bare / "refs" / "heads").mkdir(parents=True)
-    (bare / "HEAD").write_text("ref: refs/heads/main\n")
-    for path in (bare, bare / "refs" / "heads"):
-        with pytest.raises(UserError, match="share a directory above it"):
-            existing_directory(str(path))
-
-
-def test_a_work_tree_can_be_shared(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    assert existing_directory(str(tmp_path)) == str(tmp_path)
-
-
-@pytest.mark.parametrize("option", [("--memory", "512"), ("--cpus", "1"), ("--disk", "/d")])
+@pytest.mark.parametrize(
+    "option", [("--memory", "512"), ("--cpus", "1"), ("--disk", "/d"), ("--network", "restricted")]
+)
 @pytest.mark.parametrize("target", ["libvirt", "utm"])
 def test_options_of_a_machine_are_refused_where_qemu_is_not_started(
     tmp_path: Path, option: tuple[str, str], target: str
@@ -236,7 +206,7 @@ def test_the_command_line_keeps_a_path_with_quotes_whole(monkeypatch: pytest.Mon
 
 def start(tmp_path: Path) -> None:
     host = Host(uid=os.geteuid(), gid=os.getegid(), group="g", runtime=str(tmp_path))
-    share._start(made(str(tmp_path / "p"), "t", guard=Guard.HOST, host=host))
+    start_guard.start(made(str(tmp_path / "p"), "t", guard=Guard.HOST, host=host))
 
 
 def test_a_guard_that_did_not_come_up_is_not_called_running(
@@ -323,14 +293,20 @@ def lists_of(value: Any) -> list[list[str]]:
     return [found for item in value for found in lists_of(item)] if isinstance(value, list) else []
 
 
-@given(NAMES, TAGS, HOSTS, st.sampled_from(Transport), st.sampled_from(Guard))
-@example('my, "pro\'jects" $(id) é', "a,b 'c'", FEDORA, Transport.VIRTIOFS, Guard.HOST)
+@settings(deadline=None)
+@given(
+    NAMES, TAGS, HOSTS, st.sampled_from(Transport), st.sampled_from(Guard), st.sampled_from(Network)
+)
+@example('my, "pro\'jects" $(id) é', "a,b 'c'", FEDORA, Transport.VIRTIOFS, Guard.HOST, "open")
 def test_a_shell_takes_from_the_text_what_json_says(
-    name: str, tag: str, host: Host, transport: Transport, guard: Guard
+    name: str, tag: str, host: Host, transport: Transport, guard: Guard, network: Network
 ) -> None:
     if tag in (".", "..") or ".git" in tag:
         return
-    spec = made(f"/home/me/{name}", tag, host=host, transport=transport, guard=guard)
+    spec = made(
+        f"/home/me/{name}", tag, host=host, transport=transport, guard=guard,
+        network=Network(network),
+    )  # fmt: skip
     said = share_json.as_object(spec, running=False)
     assert json.loads(json.dumps(said)) == said
     text = share_text.render(spec, running=False)
@@ -347,7 +323,7 @@ def hostguard_stop(said: dict[str, Any]) -> list[str] | None:
 
 KEYS = {
     "format", "directory", "exported", "tag", "transport", "for", "guard", "selinux", "qemu",
-    "virtiofsd", "libvirt", "utm", "guest",
+    "virtiofsd", "libvirt", "utm", "guest", "warnings",
 }  # fmt: skip
 
 
@@ -372,7 +348,9 @@ def test_a_guard_on_the_host_is_what_is_shared() -> None:
     said: Any = share_json.as_object(made(guard=Guard.HOST, tag="work"), running=True)
     view = "/run/user/1000/gitguardfs/work"
     assert said["exported"] == said["guard"]["mountpoint"] == view
-    assert said["guard"]["start"][-1] == ["gitguardfs", "/home/me/projects", view]
+    assert said["guard"]["start"][-1] == [
+        "gitguardfs", "--no-seal", "/home/me/projects", view,
+    ]  # fmt: skip
     assert said["guard"]["stop"] == ["fusermount3", "-u", view]
     assert f"path={view}," in said["qemu"]["arguments"][1]
     assert "/home/me/projects" not in " ".join(said["qemu"]["arguments"])
@@ -427,6 +405,82 @@ def test_utm_is_told_by_its_own_names(transport: Transport, shown: str, place: s
     assert share_json.as_object(spec, running=False)["guest"] == [
         "sudo", "vm-mount", "--tag", "share", "--map-mount", place,
     ]  # fmt: skip
+
+
+# The network
+
+
+def test_the_text_says_what_the_open_network_opens_and_how_to_close_it() -> None:
+    text = share_text.render(made(), running=False)
+    for word in ("10.0.2.2", "127.0.0.1", "the internet", "--network restricted"):
+        assert word in text
+    said: Any = share_json.as_object(made(), running=False)
+    assert (said["qemu"]["network"], said["qemu"]["login"]) == ("open", None)
+
+
+def test_a_restricted_network_has_one_way_in_and_none_out() -> None:
+    spec = made(network=Network.RESTRICTED)
+    said: Any = share_json.as_object(spec, running=False)
+    (nic,) = [words for words in said["qemu"]["run"] if words.startswith("user,")]
+    assert nic.split(",")[2:] == ["restrict=on", "ipv6=off", "hostfwd=tcp:127.0.0.1:2222-:22"]
+    assert said["qemu"]["login"] == ["ssh", "-p", "2222", "USER@127.0.0.1"]
+    assert "restrict=on" not in " ".join(said["qemu"]["install"])  # the installer fetches packages
+    text = share_text.render(spec, running=False)
+    assert "reaches nothing" in text and "let no agent in before this one" in text
+
+
+@pytest.mark.parametrize("transport", list(Transport))
+@pytest.mark.parametrize("target", [Target.LIBVIRT, Target.UTM])
+def test_other_machines_are_told_what_their_network_opens(
+    target: Target, transport: Transport
+) -> None:
+    text = share_text.render(made(target=target, transport=transport), running=False)
+    assert "the internet, your local network" in text
+    assert "reaches nothing" in text or "Isolate Guest from Host" in text
+
+
+# Other hosts
+
+
+def test_a_host_with_arm_processors_gets_their_machine() -> None:
+    host = replace(USER, is_arm=True, firmware="/usr/share/a,b/QEMU_EFI.fd")
+    said: Any = share_json.as_object(made(host=host), running=False)
+    assert said["qemu"]["run"][:5] == [
+        "qemu-system-aarch64", "-machine", "virt", "-bios", "/usr/share/a,b/QEMU_EFI.fd",
+    ]  # fmt: skip
+    assert "-boot" not in said["qemu"]["install"] and "-cdrom" in said["qemu"]["install"]
+    assert "package" not in share_text.render(made(host=host), running=False)
+    text = share_text.render(made(host=replace(host, firmware=None)), running=False)
+    assert "-bios edk2-aarch64-code.fd" in text and "qemu-efi-aarch64" in text
+
+
+def test_a_mac_has_its_own_accelerator_and_no_linux_daemon() -> None:
+    mac = Host(uid=501, gid=20, group="staff", runtime=None, is_arm=True, is_mac=True)
+    text = share_text.render(made("/Users/me/p", host=mac), running=False)
+    assert "-accel hvf -accel tcg" in text and "kvm" not in text
+    with pytest.raises(UserError, match="virtiofsd runs on Linux"):
+        made(host=replace(mac, runtime="/tmp"), transport=Transport.VIRTIOFS)
+    with pytest.raises(UserError, match="macOS"):
+        made(host=replace(mac, runtime="/tmp"), guard=Guard.HOST)
+
+
+def test_the_virtiofsd_that_is_there_is_the_one_that_is_run() -> None:
+    def of(place: str | None, **more: Any) -> Any:
+        spec = made(transport=Transport.VIRTIOFS, host=replace(USER, virtiofsd=place), **more)
+        return share_json.as_object(spec, running=False)["virtiofsd"], share_text.render(
+            spec, running=False
+        )
+
+    said, text = of("/usr/lib/virtiofsd")
+    assert said["command"][0] == "/usr/lib/virtiofsd" and said["debian12"] is None
+    said, text = of("/usr/lib/qemu/virtiofsd")
+    assert said["command"][:2] == ["sudo", "/usr/lib/qemu/virtiofsd"]
+    assert "source=/home/me/projects" in said["command"] and said["debian12"] is None
+    assert "translate" not in text and "Instead of it" not in text
+    with pytest.raises(UserError, match="--transport 9p"):
+        of("/usr/lib/qemu/virtiofsd", guard=Guard.HOST)
+    said, text = of(None)
+    assert said["command"][0] == "/usr/libexec/virtiofsd" and "Instead of it on Debian 12" in text
 
 
 # SELinux

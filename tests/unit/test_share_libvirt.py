@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from gitguardfs.host.spec import Guard, ShareSpec, Target, Transport
 from gitguardfs.render import libvirt
@@ -59,6 +59,7 @@ def test_libvirts_schema_takes_the_elements(
     assert validate(tmp_path / "domain.xml", broken).returncode != 0
 
 
+@settings(deadline=None)
 @given(NAMES, TAGS)
 def test_a_parser_reads_back_path_and_tag(name: str, tag: str) -> None:
     if ".git" in tag or tag in (".", ".."):

@@ -8,14 +8,16 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gitguardfs.host.spec import Host, ShareSpec, Transport
+from gitguardfs.host.share import first_of
+from gitguardfs.host.spec import Host, Network, ShareSpec, Transport
 from gitguardfs.render import qemu, virtiofsd
 from tests.unit.test_share import made
 
@@ -23,8 +25,9 @@ AWKWARD = "a, b=c,,d \"e\" 'f' é $x %y\\z"
 TAGS = ["projects", "a,b", "my share", "é=1"]
 LIMIT = 60.0
 
+PROGRAM = qemu.program(made())
 pytestmark = pytest.mark.skipif(
-    shutil.which(qemu.PROGRAM) is None, reason=f"{qemu.PROGRAM} is not installed (qemu-system-x86)"
+    shutil.which(PROGRAM) is None, reason=f"{PROGRAM} is not installed (qemu-system-x86)"
 )
 
 
@@ -38,6 +41,7 @@ def place() -> Iterator[Path]:
 def shared(place: Path, tag: str = "projects", **given: Any) -> ShareSpec:
     (place / AWKWARD).mkdir(exist_ok=True)
     host = Host(uid=os.geteuid(), gid=os.getegid(), group="root", runtime=str(place))
+    host = replace(host, virtiofsd=first_of(virtiofsd.PLACES))
     given = {"host": host, "memory": 256, "disk": str(place / f"{AWKWARD}.qcow2"), **given}
     return made(str(place / AWKWARD), tag, **given)
 
@@ -47,7 +51,13 @@ def created(spec: ShareSpec) -> ShareSpec:
     return spec
 
 
-def stopped_machine(arguments: list[str], place: Path) -> subprocess.CompletedProcess[str]:
+def human(line: str) -> dict[str, Any]:
+    return {"execute": "human-monitor-command", "arguments": {"command-line": line}}
+
+
+def stopped_machine(
+    arguments: list[str], place: Path, asking: Sequence[dict[str, Any]] = ()
+) -> subprocess.CompletedProcess[str]:
     """Start QEMU with these arguments, the processors halted; ask for its devices; end it."""
     kvm = arguments.index("kvm")
     # Where there is a /dev/kvm that does not work, QEMU aborts instead of going on to tcg.
@@ -58,7 +68,7 @@ def stopped_machine(arguments: list[str], place: Path) -> subprocess.CompletedPr
         for i in range(4)
         for name in ("mount_tag", "tag")
     ]
-    asked += [{"execute": "query-block"}, {"execute": "quit"}]
+    asked += [*asking, {"execute": "query-block"}, {"execute": "quit"}]
     return subprocess.run(
         [*arguments, "-S", "-display", "none", "-monitor", "none", "-qmp", "stdio"],
         input=" ".join(map(json.dumps, asked)),
@@ -106,19 +116,27 @@ def test_qemu_takes_the_installers_command_line(place: Path) -> None:
     assert qemu.INSTALLER in [d["inserted"]["file"] for d in disks if "inserted" in d]
 
 
+def test_qemu_takes_the_restricted_network_and_opens_one_port_on_the_loopback(place: Path) -> None:
+    spec = created(shared(place, network=Network.RESTRICTED))
+    # Any free port: the printed one may be taken on this machine.
+    words = [word.replace(f":{qemu.SSH_PORT}-", ":0-") for word in qemu.run(spec)]
+    found = answers(stopped_machine(words, place, asking=[human("info usernet")]))
+    (network,) = [text for text in found if isinstance(text, str) and "HOST_FORWARD" in text]
+    forwards = [line.split() for line in network.splitlines() if "HOST_FORWARD" in line]
+    assert [(words[2], words[4:6]) for words in forwards] == [("127.0.0.1", ["10.0.2.15", "22"])]
+    broken = [word.replace("restrict=on", "restricted=on") for word in words]
+    assert "restricted" in stopped_machine(broken, place).stderr
+
+
 # virtiofs
 
 
 @contextmanager
 def daemon(spec: ShareSpec) -> Iterator[Path]:
     """This system's virtiofsd, started as printed; yields its log."""
-    if Path(virtiofsd.PROGRAM_IN_C).exists():
-        words = virtiofsd.command_in_c(spec)
-    elif Path(virtiofsd.PROGRAM).exists():
-        words = virtiofsd.command(spec)
-    else:
+    if spec.host.virtiofsd is None:
         pytest.skip("virtiofsd is not installed (virtiofsd, or qemu-system-common)")
-    assert words is not None
+    words = virtiofsd.command(spec)
     log = Path(spec.socket).with_suffix(".log")
     with log.open("wb") as file:
         process = subprocess.Popen(words, stdout=file, stderr=file)

@@ -1,0 +1,125 @@
+"""Which directory may be shared: one that exists, is not git's, and is not somebody's home."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from stat import S_ISDIR
+
+from gitguardfs.core import names
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.guard.repository import is_repository
+
+SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr",
+          "/Library", "/System", "/private/etc")  # fmt: skip
+"""Directories of the system's own, as a whole or in part."""
+HOMES = ("/home", "/var/home", "/Users")
+"""Where home directories are."""
+
+SECRETS = (
+    ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker/config.json", ".config/gcloud",
+    ".config/gh", ".config/containers/auth.json", ".local/share/keyrings", ".password-store",
+    ".netrc", ".git-credentials", ".pypirc", ".vault-token", "Library/Keychains",
+)  # fmt: skip
+"""Keys, tokens and passwords, by where programs keep them in a home directory."""
+
+
+def existing_directory(path: str) -> str:
+    """Return ``path`` resolved. Raises UserError if it is missing or must not be shared."""
+    if not path:
+        raise UserError("the directory's name is empty")
+    try:
+        real = os.path.realpath(path, strict=True)
+        is_directory = S_ISDIR(os.stat(real).st_mode)
+    except FileNotFoundError:
+        raise UserError(
+            f"no such directory: {path}", "create it first; --elsewhere if another machine has it"
+        ) from None
+    except NotADirectoryError:
+        raise UserError(f"{path} is not a directory") from None
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}", code=Exit.SYSTEM) from None
+    if not is_directory:
+        raise UserError(f"{path} is not a directory", "share the directory that holds it")
+    _check_path(real, path)
+    above = real
+    while above != "/":
+        _check_no_repository(above)
+        above = os.path.dirname(above)
+    return real
+
+
+def directory_elsewhere(path: str) -> str:
+    """Return ``path``, of another machine, tidied. Raises UserError if it must not be shared."""
+    if not os.path.isabs(path):
+        raise UserError(f"{path!r} is not an absolute path", "--elsewhere knows no other")
+    plain = os.path.normpath(path)
+    _check_path(plain, path)
+    return plain
+
+
+def secrets_in(real: str) -> list[str]:
+    """Return which of SECRETS the directory holds; what cannot be looked at counts as held."""
+    return [name for name in SECRETS if _is_there(f"{real}/{name}")]
+
+
+def _check_path(real: str, path: str) -> None:
+    """Raise UserError for what can be told from the path alone."""
+    if any(names.is_dotgit(os.fsencode(part)) for part in real.split("/")):
+        raise UserError(f"{path} is a .git or lies below one", "share the directory that holds it")
+    for name in SECRETS:
+        if f"/{name}/" in f"{real}/":
+            raise UserError(f"{path} holds secrets ({name})", "no guest should have them")
+    further_down = "share a directory further down"
+    if any(_lies_in(real, directory) for directory in SYSTEM):
+        raise UserError(f"{path} belongs to this machine's system", "share another directory")
+    if os.path.dirname(real) in HOMES or any(_lies_in(home, real) for home in _homes()):
+        raise UserError(
+            f"{path} is or holds a home directory: its keys, and what its owner's shell runs",
+            further_down,
+        )
+
+
+def _homes() -> list[str]:
+    """Return the home directories of this user and of root, and the directories of all others."""
+    found = [os.path.expanduser("~")]
+    for uid in (os.geteuid(), 0):
+        try:
+            found.append(pwd.getpwuid(uid).pw_dir)
+        except KeyError:
+            continue
+    return [*HOMES, *(os.path.realpath(home) for home in found if home not in ("", "/"))]
+
+
+def _lies_in(path: str, directory: str) -> bool:
+    return os.path.commonpath([path, directory]) == directory
+
+
+def _check_no_repository(real: str) -> None:
+    def mode_of(name: bytes) -> int | None:
+        try:
+            return os.lstat(os.path.join(os.fsencode(real), name)).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    try:
+        found = is_repository(mode_of)
+    except OSError as error:
+        raise UserError(
+            f"cannot tell whether {real} is a git repository: {error.strerror}", code=Exit.SYSTEM
+        ) from None
+    if found:
+        raise UserError(
+            f"{real} looks like a git repository itself (it holds HEAD and refs)",
+            "share a directory above it",
+        )
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True

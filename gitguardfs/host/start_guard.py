@@ -1,0 +1,102 @@
+"""Starting the guard below the export, and recognising the one that runs already. Linux only."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import suppress
+
+from gitguardfs import constants, mounts, program
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.host.spec import ShareSpec
+from gitguardfs.render import hostguard, quote
+
+
+def start(spec: ShareSpec) -> bool:
+    """Do what the printed commands do; return whether that had been done already.
+
+    The mount's own messages go to standard error. Raises UserError.
+    """
+    _make_directories(spec.mountpoint)
+    if _is_running(spec):
+        return True
+    mount = program.command(*hostguard.arguments(spec))
+    done = subprocess.run(mount, stdout=subprocess.DEVNULL, check=False)
+    if done.returncode != 0:
+        codes = [code for code in Exit if code == done.returncode]
+        raise UserError(
+            "the guard was not started",
+            "the reason is in the line above",
+            codes[0] if codes else Exit.SYSTEM,
+        )
+    if _guard_at(spec.mountpoint) is None:
+        raise UserError(
+            "the guard was not started", f"nothing is mounted at {spec.mountpoint}", Exit.MOUNT
+        )
+    return False
+
+
+def _is_running(spec: ShareSpec) -> bool:
+    """Return whether the very guard that would be started is mounted and answers.
+
+    Raises UserError for one of another directory, or with options of its own: what it lets
+    through would not be what the settings say. A dead one is cleared away by the next start.
+    """
+    if _guard_at(spec.mountpoint) is None:
+        return False
+    try:
+        os.statvfs(spec.mountpoint)  # stat would be answered from the kernel's cache for a while
+    except OSError:
+        return False
+    if any(_is_started_for(spec, words) for words in _command_lines()):
+        return True
+    raise UserError(
+        f"another guard is mounted at {spec.mountpoint}",
+        f"choose another --tag, or stop it: {quote.shell(hostguard.stop(spec))}",
+        Exit.MOUNT,
+    )
+
+
+def _guard_at(mountpoint: str) -> mounts.Mount | None:
+    top = mounts.top_at(os.path.realpath(mountpoint))
+    return top if top is not None and top.fstype == constants.FSTYPE else None
+
+
+def _is_started_for(spec: ShareSpec, words: list[str]) -> bool:
+    """Return whether a command line is that of this guard: its arguments, and nothing before."""
+    arguments = hostguard.arguments(spec)
+    if words[-len(arguments) :] != arguments:
+        return False
+    before = words[: -len(arguments)][-1:]
+    return any(
+        word == program.command()[-1] or os.path.basename(word) == constants.SUBTYPE
+        for word in before
+    )
+
+
+def _command_lines() -> list[list[str]]:
+    """Return the command lines of all processes that this user may look at."""
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+            found.append([os.fsdecode(word) for word in file.read().split(b"\0")[:-1]])
+    return found
+
+
+def _make_directories(mountpoint: str) -> None:
+    """Make the mount point in a directory that is closed to all others, also if it is there."""
+    parent = os.path.dirname(mountpoint)
+    with suppress(FileExistsError):
+        os.mkdir(parent, 0o700)
+    try:
+        fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise UserError(f"{parent}: {error.strerror}", "move it away", Exit.SYSTEM) from None
+    try:
+        if os.fstat(fd).st_uid != os.geteuid():
+            raise UserError(f"{parent} belongs to another user", "move it away", Exit.SYSTEM)
+        os.fchmod(fd, 0o700)
+        with suppress(FileExistsError):  # or a dead mount, which the start clears away
+            os.mkdir(os.path.basename(mountpoint), 0o700, dir_fd=fd)
+    finally:
+        os.close(fd)
