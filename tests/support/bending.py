@@ -1,0 +1,40 @@
+"""A user who exchanges two names under root's hands, over and over."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.support import raw_calls
+from tests.support.people import AGENT
+
+
+@contextmanager
+def exchanged_in_a_loop(one: Path, other: Path) -> Iterator[None]:
+    """A process of the agent's exchanges ``one`` and ``other``, which are the agent's to rename."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            os.setgroups([])
+            os.setresgid(AGENT, AGENT, AGENT)
+            os.setresuid(AGENT, AGENT, AGENT)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            raw_calls.renameat2(one, other, raw_calls.RENAME_EXCHANGE)
+            os.write(write_end, b"r")
+            while True:
+                raw_calls.renameat2(one, other, raw_calls.RENAME_EXCHANGE)
+        os._exit(1)
+    os.close(write_end)
+    try:
+        with os.fdopen(read_end, "rb") as pipe:
+            assert pipe.read(1) == b"r", "the agent cannot exchange them"
+        yield
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), "the agent has stopped exchanging them"
+    finally:
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(child, signal.SIGTERM)
+            os.waitpid(child, 0)
