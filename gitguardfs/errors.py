@@ -40,4 +40,22 @@ class UserError(Exception):
 
 def warn(text: str) -> None:
     """Say something that the user should know, and go on."""
-    print(f"gitguardfs: warning: {text}", file=sys.stderr)
+    print(f"gitguardfs: warning: {shown(text)}", file=sys.stderr)
+
+
+def shown(text: str | bytes, keep: str = "") -> str:
+    """Return ``text`` as it may go to a terminal: what is not printable is escaped.
+
+    Names of files, mounts, tags and processes are chosen by others. ESC, newlines, bidirectional
+    controls and bytes that are no UTF-8 would alter what root sees, or what the terminal does.
+    Characters in ``keep`` stay.
+    """
+    if isinstance(text, bytes):
+        text = text.decode(errors="surrogateescape")
+    return "".join(c if c.isprintable() or c in keep else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":  # a byte that is no UTF-8
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode()

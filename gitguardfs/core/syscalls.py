@@ -104,9 +104,12 @@ def enter_mounts(namespace: int) -> None:
     _check(_libc.setns(namespace, CLONE_NEWNS))
 
 
-def clone_tree(path: bytes) -> int:
-    """A descriptor of a private copy of the mounts at and below ``path`` (open_tree(2))."""
-    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE
+def clone_tree(path: bytes, *, recursive: bool = True) -> int:
+    """A descriptor of a private copy of the mounts at and below ``path`` (open_tree(2)).
+
+    Unless ``recursive``, of the mount at ``path`` alone, without what is mounted on it.
+    """
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0)
     fd = _libc.syscall(ctypes.c_long(_SYS_OPEN_TREE), AT_FDCWD, path, ctypes.c_uint(flags))
     if fd < 0:
         _check(-1)

@@ -4,70 +4,161 @@ from __future__ import annotations
 
 import errno
 import os
-from stat import S_IFDIR, S_ISDIR, S_ISLNK
+from dataclasses import dataclass
+from stat import S_IMODE, S_ISDIR, S_ISLNK
 
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.errors import UserError, shown
 
 MAX_SYMLINKS = 40
 """As many as the kernel follows (path_resolution(7))."""
 
-_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_COMPONENT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_NO_DAEMON = (errno.ENOTCONN, errno.ECONNABORTED)
+"""What the root of a FUSE mount answers whose daemon is gone. It is a directory all the same."""
+
+
+@dataclass(frozen=True)
+class PathComponent:
+    """One directory on the way to a path."""
+
+    path: str
+    uid: int
+    mode: int
+
+    @property
+    def only_root_writes(self) -> bool:
+        """Whether only root can change the names in it."""
+        return self.uid == 0 and not self.mode & 0o022
+
+
+@dataclass(frozen=True)
+class ResolvedPath:
+    """How far a path exists, and a descriptor of what was found there."""
+
+    path: str
+    """Absolute, without symlinks as far as it exists."""
+    fd: int
+    """An O_PATH descriptor of the deepest directory that exists; the caller closes it."""
+    components: tuple[PathComponent, ...]
+    """The directories that exist, outermost first; without the roots of dead FUSE mounts."""
+    missing: tuple[str, ...] = ()
+    """The names that do not exist below ``fd``, outermost first."""
 
 
 def open_directory(path: str, is_root: bool) -> int:
-    """An O_PATH descriptor of the directory ``path``; OSError, or UserError for a foreign symlink.
+    """Return an O_PATH descriptor of the directory ``path``.
 
-    Root goes one component at a time and follows only symlinks that are root's, so that nobody
-    can lead it to another directory, neither before nor while it looks. Work on the descriptor
-    is then safe: the path may lead elsewhere a moment later.
+    Root walks by descriptors (``resolve``): work on the descriptor is then safe, although the path
+    may lead elsewhere a moment later. Raises OSError, and UserError for a symlink that is refused.
     """
     if not is_root:
-        return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.open(path, _DIRECTORY)
+    found = resolve(path)
+    if found.missing:
+        os.close(found.fd)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    return found.fd
+
+
+def resolve(path: str) -> ResolvedPath:
+    """Walk ``path`` by descriptors, one component at a time, as far as it exists.
+
+    A symlink is followed if it is root's and in a directory that only root writes: nobody can lead
+    root to another directory, neither before nor while it looks. Raises UserError for any other
+    symlink, NotADirectoryError, and OSError for what cannot be looked at.
+    """
     if not path:
-        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-    start = "/" if path.startswith("/") else "."
-    fd = os.open(start, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    rest = [part for part in path.split("/") if part]
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    fd = os.open("/" if path.startswith("/") else ".", _DIRECTORY)
+    rest = _names(path)
     links = 0
     try:
+        # Of the directories down to ``fd``; and their names, from / on.
+        stats, names = [_stat(fd)], _names(path_of(fd))
         while rest:
-            part = rest.pop(0)
-            step = os.open(part, _FLAGS, dir_fd=fd)
-            if S_ISLNK(_mode(step)):
-                links += 1
-                target = _follow(step, part, path, links)
-                os.close(step)
-                rest = [p for p in target.split("/") if p] + rest
-                if not target.startswith("/"):
+            try:
+                step = os.open(rest[0], _COMPONENT, dir_fd=fd)
+            except FileNotFoundError:
+                break
+            try:
+                name, st = rest.pop(0), _stat(step)
+                if st is not None and S_ISLNK(st.st_mode):
+                    links += 1
+                    target = _target(step, st, stats[-1], name, path, links)
+                    rest = _names(target) + rest
+                    if target.startswith("/"):
+                        slash = os.open("/", _DIRECTORY)
+                        os.close(fd)
+                        fd, stats, names = slash, [_stat(slash)], []
                     continue
-                step = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            os.close(fd)
-            fd = step
-        if not S_ISDIR(_mode(fd)):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+                if name == "..":
+                    stats, names = [*stats[:-2], st], names[:-1]
+                else:
+                    stats, names = [*stats, st], [*names, name]
+                fd, step = step, fd
+            finally:
+                os.close(step)
+        return _result(fd, stats, names, rest)
     except BaseException:
         os.close(fd)
         raise
-    return fd
 
 
-def _mode(fd: int) -> int:
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
+def _stat(fd: int) -> os.stat_result | None:
+    """Return what is behind ``fd``; None for the root of a FUSE mount without its daemon."""
     try:
-        return os.fstat(fd).st_mode
-    except OSError:
-        return S_IFDIR  # what cannot even be asked is the root of a dead FUSE mount
+        return os.fstat(fd)
+    except OSError as error:
+        if error.errno in _NO_DAEMON:
+            return None
+        raise OSError(error.errno, error.strerror, path_of(fd)) from None
 
 
-def _follow(fd: int, part: str, path: str, links: int) -> str:
+def _target(
+    fd: int,
+    link: os.stat_result,
+    directory: os.stat_result | None,
+    name: str,
+    path: str,
+    links: int,
+) -> str:
+    """Return where a symlink on the way leads; UserError if a user may have put it there."""
     if links > MAX_SYMLINKS:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    if os.fstat(fd).st_uid != 0:
+    target = os.readlink("", dir_fd=fd)
+    others = ""
+    if link.st_uid != 0:
+        others = "that is not root's"
+    elif directory is None or directory.st_uid != 0 or directory.st_mode & 0o022:
+        others = "in a directory that others can change"
+    if others:
         raise UserError(
-            f"{path}: {part} is a symlink that is not root's",
-            f"give the directory itself: {os.path.realpath(path)}",
-            Exit.USAGE,
+            f"{path}: {name} is a symlink {others}, and leads to {shown(target)}",
+            "give the directory itself",
         )
-    return os.readlink("", dir_fd=fd)
+    return target
+
+
+def _result(
+    fd: int, stats: list[os.stat_result | None], names: list[str], rest: list[str]
+) -> ResolvedPath:
+    last = stats[-1]
+    if last is not None and not S_ISDIR(last.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path_of(fd))
+    if ".." in rest:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    found = [
+        PathComponent("/" + "/".join(names[: len(names) - above]), st.st_uid, S_IMODE(st.st_mode))
+        for above, st in enumerate(reversed(stats))
+        if st is not None
+    ]
+    path = "/" + "/".join([*names, *rest])
+    return ResolvedPath(path, fd, tuple(reversed(found)), tuple(rest))
 
 
 def path_of(fd: int) -> str:

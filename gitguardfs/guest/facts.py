@@ -6,14 +6,15 @@ import glob
 import os
 import pwd
 import shutil
-import stat
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gitguardfs import mounts, writer
+from gitguardfs.core import syscalls
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.fuse import seal
-from gitguardfs.fuse.preflight import DEAD, SYSTEM_PATH
+from gitguardfs.fuse import directories, seal
+from gitguardfs.fuse.directories import PathComponent, ResolvedPath
+from gitguardfs.fuse.preflight import SYSTEM_PATH
 from gitguardfs.guest import running
 from gitguardfs.mounts import Mount
 from gitguardfs.render import systemd
@@ -72,33 +73,28 @@ class Tags:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One directory on the way to a path."""
-
-    path: str
-    uid: int
-    mode: int
-
-    @property
-    def is_roots(self) -> bool:
-        """Whether only root can change what is in it."""
-        return self.uid == 0 and not self.mode & 0o022
-
-
-@dataclass(frozen=True)
 class Way:
     """How far a path exists, from / on; ``path`` has no symlinks in it as far as it exists."""
 
     path: str
-    steps: tuple[Step, ...]
+    components: tuple[PathComponent, ...]
+    """The directories that exist, ``path`` among them if it does."""
     missing: tuple[str, ...] = ()
-    """Its directories that are to be made, outermost first."""
+    """The paths of directories that are to be made, outermost first."""
     is_empty: bool = True
+    """Whether nothing is in it, below a view of ours."""
+    fd: int = -1
+    """Where something is missing: an O_PATH descriptor of the directory to make it in."""
 
     @property
-    def parents(self) -> tuple[Step, ...]:
+    def parents(self) -> tuple[PathComponent, ...]:
         """The existing directories above it."""
-        return tuple(step for step in self.steps if step.path != self.path)
+        return tuple(found for found in self.components if found.path != self.path)
+
+    def close(self) -> None:
+        """Let go of the descriptor."""
+        if self.fd >= 0:
+            os.close(self.fd)
 
 
 @dataclass(frozen=True)
@@ -243,25 +239,30 @@ def owner_of_share(path: str) -> Ids:
 
 
 def way(path: str) -> Way:
-    """Resolve ``path`` as far as it exists. UserError if a symlink on it is not root's."""
-    real = _resolve(os.path.abspath(path))
-    steps, missing = [], []
-    for part in _prefixes(real):
-        try:
-            st = os.lstat(part)
-        except FileNotFoundError:
-            missing.append(part)
-            continue
-        except PermissionError:  # root, and refused: a FUSE mount for one user alone
-            raise not_ours(part) from None
-        except OSError as error:
-            if error.errno not in DEAD:
-                raise
-            continue
-        if not stat.S_ISDIR(st.st_mode):
-            raise UserError(f"{part} is not a directory")
-        steps.append(Step(part, st.st_uid, stat.S_IMODE(st.st_mode)))
-    return Way(real, tuple(steps), tuple(missing), _is_empty(real))
+    """Walk ``path`` once, by descriptors. What is done later is done with what was found.
+
+    Raises UserError for a symlink that a user may have put there, OSError for what cannot be read.
+    """
+    try:
+        found = directories.resolve(os.path.abspath(path))
+    except PermissionError as error:  # root, and refused: a FUSE mount for one user alone
+        raise not_ours(str(error.filename)) from None
+    except NotADirectoryError as error:
+        raise UserError(f"{error.filename or path} is not a directory") from None
+    missing = [
+        found.path.removesuffix("/".join(["", *found.missing[count + 1 :]]))
+        for count in range(len(found.missing))
+    ]
+    try:
+        above = os.path.dirname(missing[0]) if missing else found.path
+        if directories.path_of(found.fd) != above:
+            raise UserError(f"{above} was moved while it was looked at", "try again", Exit.SYSTEM)
+        way = Way(found.path, found.components, tuple(missing))
+        if missing:
+            return replace(way, fd=os.dup(found.fd))
+        return replace(way, is_empty=_is_empty(found))
+    finally:
+        os.close(found.fd)
 
 
 def not_ours(path: str) -> UserError:
@@ -273,43 +274,64 @@ def not_ours(path: str) -> UserError:
     )
 
 
-def _resolve(path: str) -> str:
-    for part in _prefixes(path):
-        if os.path.islink(part) and os.lstat(part).st_uid != 0:
-            raise UserError(
-                f"{part} is a symlink that is not root's", "give the directory itself instead"
-            )
-    return os.path.realpath(path)
-
-
-def _prefixes(path: str) -> list[str]:
-    parts = path.strip("/").split("/")
-    return ["/", *("/" + "/".join(parts[: n + 1]) for n in range(len(parts)) if parts[n])]
-
-
-def _is_empty(path: str) -> bool:
+def _is_empty(found: ResolvedPath) -> bool:
+    """Whether nothing is in a directory; in the one below it if a view of ours is on it."""
+    number = mounts.number_of(found.fd)
     try:
-        with os.scandir(path) as entries:
-            return next(entries, None) is None
+        if all(guard.number != number for guard in running.guards()):
+            return _lists_nothing(".", found.fd)
+        parent = directories.open_directory(os.path.dirname(found.path), True)
+        try:
+            below = syscalls.clone_tree(b"/proc/self/fd/%d" % parent, recursive=False)
+        finally:
+            os.close(parent)
+        try:
+            return _lists_nothing(os.path.basename(found.path), below)
+        finally:
+            os.close(below)
     except OSError:
-        return True
+        return False  # it cannot be told
+
+
+def _lists_nothing(name: str, directory: int) -> bool:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(name, flags, dir_fd=directory)
+    try:
+        with os.scandir(fd) as entries:
+            return next(entries, None) is None
+    finally:
+        os.close(fd)
 
 
 def target_user(map_mount: str, user: str | None) -> Ids:
     """Who is to own what is seen at ``map_mount``: ``user``, or the owner of the home it is in."""
     if user is not None:
         return account(user)
-    homes = [
-        entry
-        for entry in pwd.getpwall()
-        if entry.pw_uid != 0
-        and entry.pw_dir.strip("/")
-        and map_mount.startswith(os.path.realpath(entry.pw_dir) + "/")
-    ]
-    for entry in sorted(homes, key=lambda e: len(e.pw_dir), reverse=True):
-        if os.path.isdir(entry.pw_dir) and os.stat(entry.pw_dir).st_uid == entry.pw_uid:
+    homes = [(path, entry) for entry in pwd.getpwall() if (path := _home_of(entry)) is not None]
+    for path, entry in sorted(homes, key=lambda home: len(home[0]), reverse=True):
+        if map_mount.startswith(f"{path}/"):
             return entry.pw_uid, entry.pw_gid
     raise UserError(f"{map_mount} is in nobody's home", "say whose it is to be: --user NAME")
+
+
+def _home_of(entry: pwd.struct_passwd) -> str | None:
+    """Where a user's own home is; None for root, and for one that is not there or not the user's.
+
+    Found as any path here: nobody gets another one's files by a symlink for a home.
+    """
+    if entry.pw_uid == 0 or not entry.pw_dir.strip("/"):
+        return None
+    try:
+        fd = directories.open_directory(entry.pw_dir, True)
+    except (OSError, UserError):
+        return None
+    try:
+        is_own = os.fstat(fd).st_uid == entry.pw_uid
+        return directories.path_of(fd) if is_own else None
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
 
 
 def account(user: str) -> Ids:

@@ -54,6 +54,11 @@ class Request:
         if "fsname" in self._parsed():
             raise UserError("fsname would hide what is guarded", "leave it out")
 
+    def close(self) -> None:
+        """Let go of the descriptors of both paths."""
+        self.mount.close()
+        self.map_mount.close()
+
     def _parsed(self) -> dict[str, object]:
         return parse_o([quote.mount_option(option) for option in self.options])
 
@@ -132,15 +137,15 @@ def check_not_covered(facts: Facts, share: Mount) -> None:
 def _check_place(request: Request) -> None:
     """Refuse a raw mount point that an ordinary user could get round or move."""
     mount = request.mount.path
-    for step in request.mount.parents:
-        if not step.is_roots:
+    for above in request.mount.parents:
+        if not above.only_root_writes:
             raise UserError(
-                f"the raw share cannot be closed off at {mount}: others can change {step.path}",
+                f"the raw share cannot be closed off at {mount}: others can change {above.path}",
                 "leave --mount out, or give a place below directories that only root can change",
             )
     # What is missing above the mount point will be made private.
     is_private = len(request.mount.missing) > 1
-    is_private |= any(not step.mode & 0o011 for step in request.mount.parents)
+    is_private |= any(not above.mode & 0o011 for above in request.mount.parents)
     if not request.is_sealed and not is_private:
         raise UserError(
             f"without a seal everybody can read the raw share at {mount}",
@@ -165,9 +170,9 @@ def _check_not_elsewhere(facts: Facts, request: Request, present: Mount | None) 
 def _private_directory(system: System, request: Request) -> list[Step]:
     if os.path.dirname(request.mount.path) != system.shares:
         return []
-    for step in request.mount.steps:
-        if step.path == system.shares and step.mode & 0o077:
-            return [Close(step.path, step.mode)]
+    for found in request.mount.components:
+        if found.path == system.shares and found.mode & 0o077:
+            return [Close(found.path, found.mode)]
     return []
 
 
@@ -175,15 +180,16 @@ def make(way: Way, *, root: bool, user: Ids = (0, 0)) -> list[Step]:
     """Make what is missing of a mount point: root's alone, or the user's."""
     if not way.missing:
         return []
-    if root or all(step.is_roots for step in way.steps):
+    if root or all(above.only_root_writes for above in way.components):
         mode = 0o700 if root else 0o755
-        return [Make(way.missing, user, mode=mode)]
-    if way.steps[-1].uid != user[0]:
+        return [Make(way.missing, user, mode=mode, fd=way.fd)]
+    nearest = way.components[-1]
+    if nearest.uid != user[0]:
         raise UserError(
-            f"{way.path} is to be user {user[0]}'s, and {way.steps[-1].path} is not",
+            f"{way.path} is to be user {user[0]}'s, and {nearest.path} is not",
             f"make it first: mkdir {way.path}",
         )
-    return [Make(way.missing, user, by=user)]
+    return [Make(way.missing, user, by=user, fd=way.fd)]
 
 
 def mount_command(system: System, kind: str, tag: str, mount: str) -> tuple[str, ...]:

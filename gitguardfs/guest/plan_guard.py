@@ -92,7 +92,9 @@ def _check_guards(facts: Facts, request: Request) -> None:
 
 
 def _start(system: System, spec: GuardedShare, program: tuple[str, ...]) -> Step:
-    options = ",".join(spec.guard_options)
+    # Whatever the path leads to by now, it is mounted there or nowhere.
+    place = f"mountpoint={quote.mount_option(spec.map_mount)}"
+    options = ",".join([*spec.guard_options, place])
     command = (*program, "-o", options, "--", spec.mount, spec.map_mount)
     return StartGuard(command, spec.mount, spec.map_mount)
 

@@ -13,8 +13,11 @@ COMMAND_LIMIT = 120.0
 """Seconds for one command; starting a service may take systemd's 90."""
 
 
-def call(command: Sequence[str], user: Ids | None = None) -> None:
-    """Run a program to its end; UserError with what it wrote to standard error if it fails."""
+def call(command: Sequence[str], user: Ids | None = None, directory: int | None = None) -> None:
+    """Run a program to its end; UserError with what it wrote to standard error if it fails.
+
+    It works in ``directory``, an open one, or in /.
+    """
     ids: dict[str, object] = {}
     if user is not None:
         ids = {"user": user[0], "group": user[1], "extra_groups": []}
@@ -28,7 +31,7 @@ def call(command: Sequence[str], user: Ids | None = None) -> None:
             stderr=subprocess.PIPE,
             timeout=COMMAND_LIMIT,
             umask=0o022,
-            cwd="/",
+            cwd="/" if directory is None else f"/proc/self/fd/{directory}",
             start_new_session=True,  # ^C is for us, once the step is done
             **ids,  # type: ignore[call-overload]  # the three of them go together
         )

@@ -6,10 +6,11 @@ import os
 import shlex
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gitguardfs import writer
 from gitguardfs.errors import Exit, UserError
+from gitguardfs.fuse import directories
 from gitguardfs.guest.facts import ENVIRONMENT, Ids
 from gitguardfs.guest.programs import call
 from gitguardfs.guest.runner import Undo
@@ -41,14 +42,16 @@ class Run:
 class Make:
     """Make directories, outermost first; the last one becomes ``owner``'s.
 
-    ``by`` makes them: where a user may write, only that user can do it without the risk of doing
-    it somewhere else, since what is on the way can be changed under our hands.
+    ``fd`` is open on the directory to make them in, whatever its path leads to by now. ``by``
+    makes them: where a user may write, what is made is done with that user's rights alone, since
+    the user can put a symlink between two of them.
     """
 
     paths: tuple[str, ...]
     owner: Ids
     by: Ids | None = None
     mode: int = 0o755
+    fd: int = field(default=-1, compare=False)
 
     def describe(self) -> str:
         """The commands."""
@@ -59,17 +62,19 @@ class Make:
     def do(self) -> Undo:
         """Make them."""
         made: list[str] = []
+        above = os.path.dirname(self.paths[0])
+        names = [f"./{os.path.relpath(path, above)}" for path in self.paths]
 
         def undo() -> None:
-            for path in reversed(made):
-                call(["rmdir", "--", path], self.by)
+            for name in reversed(made):
+                call(["rmdir", "--", name], self.by, self.fd)
 
         try:
-            for path in self.paths:
-                call(["mkdir", "-m", f"{self.mode:o}", "--", path], self.by)
-                made.append(path)
+            for name in names:
+                call(["mkdir", "-m", f"{self.mode:o}", "--", name], self.by, self.fd)
+                made.append(name)
             if self.by is None:
-                os.chown(self.paths[-1], *self.owner, follow_symlinks=False)
+                os.chown(names[-1], *self.owner, dir_fd=self.fd, follow_symlinks=False)
         except BaseException:
             undo()
             raise
@@ -89,8 +94,15 @@ class Close:
 
     def do(self) -> Undo:
         """Change the mode."""
-        os.chmod(self.path, 0o700)
-        return lambda: os.chmod(self.path, self.before)
+        self._chmod(0o700)
+        return lambda: self._chmod(self.before)
+
+    def _chmod(self, mode: int) -> None:
+        fd = directories.open_directory(self.path, True)
+        try:
+            os.chmod(f"/proc/self/fd/{fd}", mode)
+        finally:
+            os.close(fd)
 
 
 @dataclass(frozen=True)
@@ -162,4 +174,8 @@ class RemoveDirectory:
     def do(self) -> None:
         """Remove it."""
         with suppress(OSError):  # something else is in it, or it is used
-            os.rmdir(self.path)
+            parent = directories.open_directory(os.path.dirname(self.path), True)
+            try:
+                os.rmdir(os.path.basename(self.path), dir_fd=parent)
+            finally:
+                os.close(parent)

@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import subprocess
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -150,6 +151,13 @@ def bring(system: System, wish: Wish) -> int:
         system = replace(system, guard=program[0])
     look = facts.gather(system)
     request = _request(system, look, wish, is_installed=len(program) == 1)
+    with closing(request):
+        return _bring(system, look, request, wish, program)
+
+
+def _bring(
+    system: System, look: Facts, request: Request, wish: Wish, program: tuple[str, ...]
+) -> int:
     first = plan.share_steps(system, look, request)
     if wish.dry_run or wish.asks:
         spec, changed = _preview(system, look, request, first, program)
@@ -278,8 +286,8 @@ def _report(
 def take_away(system: System, wish: Wish) -> int:
     """Unmount and take the entries out; the exit code. UserError, with everything put back."""
     look = facts.gather(system)
-    mount = wish.mount and facts.way(wish.mount).path
-    map_mount = wish.map_mount and facts.way(wish.map_mount).path
+    mount = wish.mount and _resolved(wish.mount)
+    map_mount = wish.map_mount and _resolved(wish.map_mount)
     found = removal.find(look, wish.label, mount, map_mount)
     steps = [] if found is None else removal.remove_steps(system, look, found, _program(system))
     if found is None or not steps:
@@ -296,6 +304,11 @@ def take_away(system: System, wish: Wish) -> int:
     if why := removal.left(system, look, found):
         tell(f"The share stays mounted at {found.mount}, open now to all who can enter it: {why}.")
     return Exit.OK
+
+
+def _resolved(path: str) -> str:
+    with closing(facts.way(path)) as found:
+        return found.path
 
 
 # Talking

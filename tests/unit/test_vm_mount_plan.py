@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from gitguardfs import mounts
 from gitguardfs.errors import UserError
+from gitguardfs.fuse.directories import PathComponent
 from gitguardfs.guest import (
     facts,
     plan,
@@ -50,7 +51,7 @@ def way(path: str, *, exists: bool = False, users_from: int = 99, mode: int = 0o
     paths = ["/", *("/" + "/".join(parts[: n + 1]) for n in range(len(parts)))]
     found = paths if exists else paths[:-1]
     steps = tuple(
-        facts.Step(p, 1000 if level >= users_from else 0, mode) for level, p in enumerate(found)
+        PathComponent(p, 1000 if level >= users_from else 0, mode) for level, p in enumerate(found)
     )
     return Way(path, steps, () if exists else (paths[-1],))
 
@@ -237,7 +238,7 @@ def test_options_that_would_break_the_entry_are_refused_at_once(
 def test_fstab_style_guards_first_and_writes_then() -> None:
     mkdir, guard, write, verify = guard_plan(Facts(), request())
     assert mkdir == f"mkdir -m 755 {VIEW} (as user 1000)"
-    assert guard == f"{PROGRAM[0]} -o map=501/1000:@20/@1000,seal -- {RAW} {VIEW}"
+    assert guard == f"{PROGRAM[0]} -o map=501/1000:@20/@1000,seal,mountpoint={VIEW} -- {RAW} {VIEW}"
     assert write == "write /etc/fstab"
     assert verify.startswith("findmnt --verify")
 
