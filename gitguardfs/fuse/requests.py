@@ -17,6 +17,7 @@ import trio
 from gitguardfs.fuse.helper import Helper
 from gitguardfs.fuse.tick import Tick
 from gitguardfs.fuse.turns import Turns
+from gitguardfs.sessions.pyfuse3_session.unwanted_replies import UnwantedReplies
 
 WORKERS = 32
 """Threads for calls that wait. More would not make a disk faster."""
@@ -56,12 +57,15 @@ class Requests:
         self._tick.install()
         self._turns = Turns(lambda: self._waiting == 0, self._ending.is_set, self._tick)
         self._turns.install()
+        unwanted = UnwantedReplies(self._turns.has_ended)
+        unwanted.install()
         try:
             self._helper = Helper()
             async with trio.open_nursery() as self._nursery:
                 self._start_loop(self._nursery)
             self._helper.close()
         finally:
+            unwanted.remove()
             self._tick.remove()
 
     def _start_loop(self, nursery: trio.Nursery) -> None:

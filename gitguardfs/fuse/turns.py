@@ -28,6 +28,9 @@ SOON = 200e-6
 """Seconds after which it would have been as well to sleep."""
 PATIENCE = 2
 """Milliseconds to wait outside of trio's loop if nothing else is going on in it."""
+ABORT = 100
+"""Milliseconds that the kernel takes at most, while it ends a connection, from refusing replies to
+saying so (fuse_abort_conn in fs/fuse/dev.c): microseconds, unless a hypervisor stalls us."""
 REQUESTS_IN_A_ROW = 64
 """After so many, trio gets a turn whatever comes: signals have to be seen. And processors are kept
 awake (``awake``) until there is a pause."""
@@ -117,6 +120,14 @@ class Turns:
             both = (each for each in (fd, self._requests) if each >= 0)
             self._other, self._poll_either = fd, poll_of(*both)
         return any(ready == fd for ready, _ in self._poll_either(milliseconds))
+
+    def has_ended(self) -> bool:
+        """Return whether the kernel has ended the connection; waits a moment if it has not."""
+        if self._requests < 0:
+            return False
+        poller = select.poll()
+        poller.register(self._requests, 0)  # errors only, which are reported unasked
+        return bool(poller.poll(ABORT))
 
     def _learn(self, waited: float) -> None:
         """Look longer for the next request if that would have caught this one."""

@@ -70,6 +70,20 @@ async def test_something_else_is_waited_for_until_there_is_a_request(
         os.close(make_readable)
 
 
+async def test_a_connection_has_ended_when_its_descriptor_says_so() -> None:
+    low = _low()
+    assert not low.has_ended(), "before anybody has waited for requests"
+    readable, writable = os.pipe()
+    try:
+        os.write(writable, b"x")
+        await low.wait_readable(readable)
+        assert not low.has_ended()
+        os.close(writable)
+        assert low.has_ended()
+    finally:
+        os.close(readable)
+
+
 @pytest.mark.parametrize("is_alone", [True, False])
 async def test_what_comes_later_is_waited_for(pipe: tuple[int, int], is_alone: bool) -> None:
     low = _low(is_alone)

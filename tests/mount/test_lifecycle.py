@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import random
 import signal
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.errorfs import Fault, errorfs
 from tests.support.mounting import REPOSITORY, Mounted, area, command, gitguardfs, unmount, until
 from tests.support.people import AGENT, as_user, reachable_python
 from tests.support.slowfs import CONTENT, slowfs
@@ -145,6 +147,26 @@ def test_a_lazy_umount_ends_the_daemon_when_the_last_user_is_gone(here: Path) ->
             assert file.read() == "text"
             assert mounted.alive()
         assert mounted.process.wait(LIMIT) == 0
+
+
+def test_a_request_that_outlives_the_mount_is_no_error(here: Path) -> None:
+    """The kernel takes back what is not answered when the last user goes, and wants no reply.
+
+    The last RELEASE of a view that was unmounted lazily often is such a request. Here the
+    daemon has taken it and waits for the source's server while the mount goes.
+    """
+    with errorfs(here / "source", here / "share", here / "control") as share:
+        with gitguardfs(share.path, here / "view") as mounted:
+            user = os.open(mounted.path, os.O_PATH)
+            file = os.open(mounted.path / "file", os.O_RDONLY)
+            mapped = mmap.mmap(file, 1, prot=mmap.PROT_READ)
+            os.close(file)  # flushed; what the mapping holds is only released
+            subprocess.run(["umount", "-l", mounted.path], check=True)
+            with share.failing(Fault(("FLUSH",), "file", held=True)):
+                mapped.close()
+                until(share.hits, "the daemon closes the file")
+                os.close(user)
+            assert mounted.process.wait(LIMIT) == 0
 
 
 def test_mounting_again_and_again_leaves_nothing_behind(here: Path) -> None:

@@ -14,6 +14,10 @@ import gitguardfs
 PACKAGE = Path(gitguardfs.__file__).parent
 CORE = sorted((PACKAGE / "core").glob("*.py"))
 SOURCES = sorted(PACKAGE.rglob("*.py"))
+LEAVES = {"errors"}
+"""Import nothing of ours; everybody may import them."""
+ALLOWED: dict[str, set[str]] = {"sessions": set()}
+"""By room, the other rooms that its modules may import."""
 FORBIDDEN_IN_CORE = ("pyfuse3", "trio", "click")
 
 # Calls of os that take a path or act relative to a directory.
@@ -80,6 +84,9 @@ def test_imports_point_one_way(path: Path) -> None:
     if layer == "fuse":
         assert "click" not in tops
         assert "gitguardfs.cli" not in found
+    if layer in ALLOWED:
+        rooms = {name.split(".")[1] for name in found if name.startswith("gitguardfs.")}
+        assert rooms <= ALLOWED[layer] | LEAVES | {layer}, rooms
 
 
 def calls_of(path: Path, module: str) -> list[tuple[int, str]]:
