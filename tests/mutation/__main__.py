@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from enum import Enum
 from fnmatch import fnmatchcase
+from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
@@ -41,10 +42,10 @@ class Failure(Exception):
     """Nothing can be said; the text says why."""
 
 
-def changed(mutant: Mutant) -> dict[str, str]:
+def changed(mutant: Mutant, tree: Path = CHECKOUT) -> dict[str, str]:
     """The file that the fault is put into, with its new text; Failure if the entry is stale."""
     path = f"gitguardfs/{mutant.file}"
-    text = (CHECKOUT / path).read_text()
+    text = (tree / path).read_text()
     if (times := text.count(mutant.old)) != 1:
         raise Failure(f"{mutant.name} is stale: its old text stands {times} times in {path}")
     return {path: text.replace(mutant.old, mutant.new)}
@@ -63,26 +64,27 @@ def check_tests(made: Copies, mutants: Sequence[Mutant], limit: float) -> None:
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     mounting = [test for test in tests if test.startswith("mount/")]
     others = [test for test in tests if test not in mounting]
-    runs: list[tuple[dict[str, str], list[str]]] = [({}, t) for t in (others, mounting) if t]
-    runs.append((BREAKS_ALL, ["unit/test_mounts.py"]))
+    whole = [part for part in (others, mounting) if part]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
-            ended = list(pool.map(lambda run: made.run(*run, len(tests) * limit), runs))
+            broken = pool.submit(made.run, BREAKS_ALL, ["unit/test_mounts.py"], limit)
+            runs = [pool.submit(made.run, {}, part, limit * len(part)) for part in whole]
+            noticed, ended = broken.result(), [future.result() for future in runs]
         except BaseException:
             made.end()
             raise
-    for end in ended[:-1]:
+    if noticed.code in (0, None):
+        raise Failure("the tests do not run the copy: one that cannot be imported passes them")
+    for end in ended:
         if end.code != 0:
             raise Failure(f"the tests fail without a fault:\n{end.output}")
-    if ended[-1].code in (0, None):
-        raise Failure("the tests do not run the copy: one that cannot be imported passes them")
 
 
 def run_all(made: Copies, mutants: Sequence[Mutant], limit: float) -> Iterator[Result]:
     """Run the tests of each fault; gives results as they come."""
 
     def run(mutant: Mutant) -> Result:
-        ended = made.run(changed(mutant), mutant.tests, limit)
+        ended = made.run(changed(mutant, made.tree), mutant.tests, limit)
         return Result(mutant, _outcome(ended.code), ended)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -159,10 +161,10 @@ def run(names: Sequence[str], limit: float) -> int:
     """Run the faults; the exit status."""
     begin = monotonic()
     mutants = chosen(names)
-    for mutant in mutants:
-        changed(mutant)
     with copies() as made:
-        print(f"running the tests of {len(mutants)} faults without any of them", flush=True)
+        for mutant in mutants:
+            changed(mutant, made.tree)
+        print(f"{len(mutants)} faults; first their tests without any of them", flush=True)
         check_tests(made, mutants, limit)
         print(f"they pass in {monotonic() - begin:.0f} s; now with the faults, {AT_ONCE} at a time")
         results = []

@@ -57,6 +57,7 @@ class Copies:
     """The unchanged copy of this checkout, and what runs in changed ones."""
 
     work: Path
+    tree: Path
     running: set[subprocess.Popen[bytes]] = field(default_factory=set)
     _lock: Lock = field(default_factory=Lock)
     _ended: bool = False
@@ -84,8 +85,8 @@ class Copies:
         return Ended(code, monotonic() - begin, output)
 
     def _run(self, work: Path, tests: list[str], limit: float) -> int | None:
-        script = CHECKOUT / "tests/mutation/inside.sh"
-        places = [CHECKOUT, self.work / "tree", work]
+        script = self.tree / "tests/mutation/inside.sh"
+        places = [CHECKOUT, self.tree, work]
         # Nothing may be skipped; and a cached file is known by its source's text, not its time.
         environment = {**os.environ, "CI": "true", "PYTHONDONTWRITEBYTECODE": "1"}
         with open(work / "output", "wb") as output, self._lock:
@@ -136,7 +137,7 @@ def copies() -> Iterator[Copies]:
              tree / "gitguardfs", tree / "tests"],
             check=True,
         )  # fmt: skip
-        yield Copies(work)
+        yield Copies(work, tree)
     finally:
         _remove(work)
         os.close(lock)
