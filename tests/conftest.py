@@ -1,15 +1,19 @@
-"""Rules for all tiers: nothing is skipped in CI, nothing stays mounted."""
+"""Rules for all tiers: mounts are the test process's own, none stays, nothing is skipped in CI."""
 
 from __future__ import annotations
 
 import os
 import signal
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support import raw_calls
+from tests.support.isolated import private_mounts
 from tests.support.mounting import AREAS
+from tests.support.people import as_user
 
 # Started in a shell's background, we ignore SIGINT, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -17,7 +21,46 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup(1): we go on to, 
     signal.signal(signal.SIGHUP, lambda *_: None)
 
 IN_CI = os.environ.get("CI") == "true"
+FUSE_DEVICE = Path("/dev/fuse")
+OWN_DEVICES = Path("/mnt")
+"""Where a tmpfs with our own device is mounted for as long as it takes to mount that elsewhere."""
 _skipped: list[str] = []
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Root's tests see mounts of their own, so that a fault in unmounting harms no machine.
+
+    Each worker has its own namespace, and so has a pytest that is started by hand.
+    """
+    if os.geteuid() == 0:
+        private_mounts()
+        if FUSE_DEVICE.exists():
+            _own_fuse_device()
+
+
+def _own_fuse_device() -> None:
+    """Mount a FUSE device that all users may open, as udev's rules make it, over the machine's."""
+    number = os.stat(FUSE_DEVICE).st_rdev
+    raw_calls.mount("tmpfs", OWN_DEVICES, "tmpfs")
+    own = OWN_DEVICES / "fuse"
+    os.mknod(own, stat.S_IFCHR | 0o666, number)
+    own.chmod(0o666)
+    raw_calls.mount(str(own), FUSE_DEVICE, flags=raw_calls.MS_BIND)
+    raw_calls.umount(OWN_DEVICES, raw_calls.MNT_DETACH)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is marked ``one_thread`` in a child process, which has one.
+
+    A signal for a process goes to any thread that does not hold it, and a worker of pytest-xdist
+    has a second one, for its messages.
+    """
+    if pyfuncitem.get_closest_marker("one_thread") is None:
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    as_user(lambda: pyfuncitem.obj(**arguments), uid=os.geteuid(), gid=os.getegid())
+    return True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,30 +3,44 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tiers=(lint unit adapter mount quickstart guest)
+tiers=(guest guest-attacks guest-old lint unit adapter mount quickstart)
+quick=(lint unit adapter)
 
 usage() {
     cat <<TEXT
-Usage: sudo ./tests/run.sh [--no-install] [TIER...] [-- PYTEST-OPTIONS]
+Usage: sudo ./tests/run.sh [OPTION...] [TIER...] [-- PYTEST-OPTIONS]
 
-Runs the tests of gitguardfs, by default all tiers:
-  lint        ruff, mypy, shellcheck
-  unit        pure parts, no mount
-  adapter     request handlers, no mount
-  mount       real mounts: conformance, attacks, faults, programs
-  quickstart  guest-setup/quickstart.sh, on the distribution's own packages
-  guest       a virtual machine with real 9p and virtiofs shares (Debian and Ubuntu hosts);
-              nine minutes where there is no hardware virtualisation
+Runs the tests of gitguardfs, by default all tiers, side by side:
+  lint           ruff, mypy, shellcheck
+  unit           pure parts, no mount
+  adapter        request handlers, no mount
+  mount          real mounts: conformance, attacks, faults, programs
+  quickstart     guest-setup/quickstart.sh, on the distribution's own packages
+  guest          Debian 13 in a virtual machine with real 9p and virtiofs shares: its life
+  guest-attacks  another one: attacks and conformance over the shares
+  guest-old      Debian 12 in a third one, the oldest system that is supported
 
-Needs root, for mounts and several users. The first run installs Debian, Ubuntu or Fedora
-packages and a virtual environment in .venv; --no-install leaves that out.
+  --quick       lint, unit and adapter: for whoever changes a line
+  --durations   print the 20 slowest tests at the end
+  --no-install  install nothing
+  --help        show this text
+
+All tiers take about 12 minutes on two processors without hardware virtualisation, --quick
+about a minute. The first run installs packages of the distribution and a virtual environment
+in .venv, and makes two images for the virtual machines (3 minutes, on Debian and Ubuntu only).
+Needs root, for mounts and several users. Mounts and processes of the tests are invisible to
+the rest of the machine and go with them, also when they are killed.
+
+The exit status is 0 if all is well, 1 if a test failed or a tier could not be run, 2 for a
+mistake in the options, 130 if the run was stopped.
 TEXT
 }
 
 say() { printf '\n== %s\n' "$*"; }
 
 install_packages() {
-    local -a wanted
+    local -a wanted missing=()
+    local package
     if command -v apt-get >/dev/null; then
         wanted=(fuse3 libfuse3-dev pkg-config gcc make git bindfs rsync sqlite3 ripgrep
             inotify-tools attr e2fsprogs shellcheck python3-dev python3-venv tar util-linux
@@ -34,12 +48,10 @@ install_packages() {
             systemd libxml2-utils libvirt0)
         command -v npm >/dev/null || wanted+=(npm)
         # Newer releases have virtiofsd and the schemas of libvirt in packages of their own.
-        local package
         for package in virtiofsd libvirt-common; do
             [[ "$(apt-cache policy "$package" 2>/dev/null)" != *'Candidate: '[0-9]* ]] ||
                 wanted+=("$package")
         done
-        local missing=()
         for package in "${wanted[@]}"; do
             [[ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] ||
                 missing+=("$package")
@@ -50,8 +62,14 @@ install_packages() {
         DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
             "${missing[@]}" >/dev/null
     elif command -v dnf >/dev/null; then
-        dnf install -q -y fuse3 fuse3-devel pkgconf-pkg-config gcc make git bindfs rsync sqlite \
-            ripgrep inotify-tools attr e2fsprogs ShellCheck python3-devel npm tar util-linux
+        wanted=(fuse3 fuse3-devel pkgconf-pkg-config gcc make git bindfs rsync sqlite ripgrep
+            inotify-tools attr e2fsprogs ShellCheck python3-devel npm tar util-linux)
+        for package in "${wanted[@]}"; do
+            rpm -q --quiet --whatprovides "$package" || missing+=("$package")
+        done
+        ((${#missing[@]})) || return 0
+        say "installing ${missing[*]}"
+        dnf install -q -y "${missing[@]}"
     else
         echo "tests/run.sh: neither apt-get nor dnf: install the needed programs yourself" >&2
     fi
@@ -68,46 +86,35 @@ install_python() {
     local stamp=.venv/requirements.sha256 now
     now=$(sha256sum pyproject.toml)
     [[ -f "$stamp" && "$(<"$stamp")" == "$now" ]] && return
-    say "installing Python packages"
-    .venv/bin/pip install -q --disable-pip-version-check -e '.[test]'
+    say "installing Python packages in .venv"
+    .venv/bin/pip install -q --disable-pip-version-check -e '.[test]' 2>"$log" || {
+        cat "$log" >&2
+        return 1
+    }
     printf '%s' "$now" >"$stamp"
 }
 
-lint() {
-    say lint
-    # One chain: errexit is off in a function that is tested for failure.
-    .venv/bin/ruff check . &&
-        .venv/bin/ruff format --check . &&
-        .venv/bin/mypy &&
-        find . -name .venv -prune -o -name '*.sh' -print0 | xargs -0 shellcheck -x .ci/run
+wrong() {
+    printf 'tests/run.sh: %s\n\n' "$1" >&2
+    usage >&2
+    exit 2
 }
 
-pytest_tier() {
-    say "$1"
-    .venv/bin/python -m pytest "tests/$1" "${options[@]}"
-}
-
-quickstart() {
-    say quickstart
-    ./guest-setup/quickstart.sh >"$log" 2>&1 || {
-        cat "$log"
-        return 1
-    }
-    grep -c '^ok$' "$log" | sed 's/$/ steps of the demonstration are ok/'
-}
-
-arguments=("$@") chosen=() options=() install=yes
+arguments=("$@") chosen=() options=() install=yes pytest_options=()
 while (($#)); do
     case "$1" in
         -h | --help) usage && exit ;;
         --no-install) install=no ;;
-        --) shift && options=("$@") && break ;;
-        *) [[ " ${tiers[*]} " == *" $1 "* ]] || { usage >&2 && exit 1; } && chosen+=("$1") ;;
+        --durations) options+=("$1") ;;
+        --quick) chosen+=("${quick[@]}") ;;
+        --) pytest_options=("$@") && break ;;
+        -*) wrong "no such option: $1" ;;
+        *) [[ " ${tiers[*]} " == *" $1 "* ]] || wrong "no such tier: $1" && chosen+=("$1") ;;
     esac
     shift
 done
 ((${#chosen[@]})) || chosen=("${tiers[@]}")
-((EUID == 0)) || { echo "tests/run.sh: needs root: sudo $0" >&2 && exit 1; }
+((EUID == 0)) || { echo "tests/run.sh: needs root: sudo $0 ${arguments[*]}" >&2 && exit 1; }
 
 # Several tests run the checkout as ordinary users, who cannot enter somebody's private directory.
 if ! setpriv --reuid 65534 --regid 65534 --clear-groups test -r "$PWD/tests/run.sh"; then
@@ -122,44 +129,11 @@ if ! setpriv --reuid 65534 --regid 65534 --clear-groups test -r "$PWD/tests/run.
 fi
 
 if [[ "$install" == yes ]]; then
+    log=$(mktemp)
+    trap 'rm -f "$log"' EXIT
     install_packages
     install_python
+    rm -f "$log"
 fi
-log=$(mktemp) mount_log=$(mktemp)
-mount_pid=
-clean_up() {
-    if [[ -n "$mount_pid" ]]; then
-        kill -INT "$mount_pid" 2>/dev/null || true
-        wait "$mount_pid" || true # it unmounts what it has mounted
-    fi
-    rm -f "$log" "$mount_log"
-}
-trap clean_up EXIT
-failed=()
-
-run_tier() {
-    case "$1" in
-        lint | quickstart) "$1" || failed+=("$1") ;;
-        *) pytest_tier "$1" || failed+=("$1") ;;
-    esac
-}
-
-# The tier that takes longest starts first; those that mount nothing do not disturb it.
-if [[ " ${chosen[*]} " == *" mount "* && " ${chosen[*]} " == *" unit "* ]]; then
-    (say mount && exec .venv/bin/python -m pytest tests/mount "${options[@]}") >"$mount_log" 2>&1 &
-    mount_pid=$!
-fi
-for tier in "${chosen[@]}"; do
-    if [[ "$tier" == mount && -n "$mount_pid" ]]; then
-        tail -n +1 -f --pid="$mount_pid" "$mount_log"
-        wait "$mount_pid" || failed+=(mount)
-        mount_pid=
-    else
-        run_tier "$tier"
-    fi
-done
-if ((${#failed[@]})); then
-    say "FAILED: ${failed[*]}"
-    exit 1
-fi
-say "all is well: ${chosen[*]}"
+exec .venv/bin/python tests/support/isolated.py .venv/bin/python -m tests.tiers \
+    ${options[@]+"${options[@]}"} "${chosen[@]}" ${pytest_options[@]+"${pytest_options[@]}"}

@@ -102,13 +102,9 @@ class Image:
 def obtain(recipe: Recipe) -> Image:
     """The image, from the cache or newly built. Raises CalledProcessError with the tool's word."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    packages = _hash(recipe.suite, *sorted(recipe.packages), *_LEFT_OUT)
-    layer = _hash(packages, str(recipe.disk_mib), *(text for _, text in _files()), *MASKED,
-                  Path(initrd.__file__).read_text(), _PREPARE_VERSION)  # fmt: skip
-    archive = CACHE / f"{recipe.name}-{packages}.tar"
-    place = CACHE / f"{recipe.name}-{layer}"
+    archive, place = _places(recipe)
     image = Image(recipe, place / "vmlinuz", place / "initrd", place / "disk.img")
-    with _locked():
+    with _locked(recipe):
         if not archive.exists():
             _build_archive(recipe, archive)
         if not place.exists():
@@ -117,6 +113,19 @@ def obtain(recipe: Recipe) -> Image:
             if old not in (archive, place):
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
     return image
+
+
+def is_cached(recipe: Recipe) -> bool:
+    """Whether the image is there already."""
+    return _places(recipe)[1].exists()
+
+
+def _places(recipe: Recipe) -> tuple[Path, Path]:
+    """Where the two layers are kept: the packages, and the directory with what is booted."""
+    packages = _hash(recipe.suite, *sorted(recipe.packages), *_LEFT_OUT)
+    layer = _hash(packages, str(recipe.disk_mib), *(text for _, text in _files()), *MASKED,
+                  Path(initrd.__file__).read_text(), _PREPARE_VERSION)  # fmt: skip
+    return CACHE / f"{recipe.name}-{packages}.tar", CACHE / f"{recipe.name}-{layer}"
 
 
 def overlay(image: Image, path: Path) -> None:
@@ -132,8 +141,8 @@ def _hash(*parts: str) -> str:
 
 
 @contextmanager
-def _locked() -> Iterator[None]:
-    with open(CACHE / ".lock", "w") as lock:
+def _locked(recipe: Recipe) -> Iterator[None]:
+    with open(CACHE / f".{recipe.name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

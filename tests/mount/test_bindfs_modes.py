@@ -24,7 +24,7 @@ from tests.support.likeness import (
     write,
 )  # fmt: skip
 from tests.support.mounting import area, bindfs, command
-from tests.support.people import AGENT, open_fuse_device, reachable_python
+from tests.support.people import AGENT, reachable_python
 
 OTHER = 1001
 
@@ -146,7 +146,7 @@ def test_realistic_permissions_of_root() -> None:
 
 @pytest.fixture
 def ordinary_users_can_mount(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with reachable_python() as python, open_fuse_device():
+    with reachable_python() as python:
         monkeypatch.setattr(sys, "executable", python)
         yield
 

@@ -26,7 +26,7 @@ from tests.support.likeness import (
     write,
 )  # fmt: skip
 from tests.support.mounting import area, bindfs, command, gitguardfs
-from tests.support.people import AGENT, open_fuse_device, reachable_python
+from tests.support.people import AGENT, reachable_python
 
 OTHER = 1001
 KIB = 1024
@@ -267,7 +267,7 @@ def test_a_mount_for_the_mounting_user_alone(options: tuple[str, ...]) -> None:
 
 @pytest.fixture
 def ordinary_users_can_mount(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with reachable_python() as python, open_fuse_device():
+    with reachable_python() as python:
         monkeypatch.setattr(sys, "executable", python)
         yield
 

@@ -27,7 +27,7 @@ from tests.support.mounting import (
     unmount,
     until,
 )
-from tests.support.people import AGENT, as_user, open_fuse_device, reachable_python
+from tests.support.people import AGENT, as_user, reachable_python
 
 USAGE, SYSTEM, MOUNT = 1, 2, 32
 LIMIT = 60
@@ -298,7 +298,7 @@ def ordinary_user(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     for name in ("source", "view"):
         os.chown(here / name, AGENT, AGENT)
         (here / name).chmod(0o700)
-    with reachable_python() as python, open_fuse_device():
+    with reachable_python() as python:
         monkeypatch.setattr(sys, "executable", python)
         yield
 

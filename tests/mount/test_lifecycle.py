@@ -21,7 +21,7 @@ import pytest
 
 from tests.support.errorfs import Fault, errorfs
 from tests.support.mounting import REPOSITORY, Mounted, area, command, gitguardfs, unmount, until
-from tests.support.people import AGENT, as_user, open_fuse_device, reachable_python
+from tests.support.people import AGENT, as_user, reachable_python
 from tests.support.slowfs import CONTENT, slowfs
 
 LIMIT = 60
@@ -461,7 +461,7 @@ def test_an_ordinary_user_can_guard_a_directory_for_himself(
     for name in ("source", "source/file", "view"):
         os.chown(here / name, AGENT, AGENT)
     (here / "source/.git").mkdir()
-    with reachable_python() as python, open_fuse_device():
+    with reachable_python() as python:
         monkeypatch.setattr(sys, "executable", python)
         done = _run(
             here / "source", here / "view", user=AGENT, group=AGENT, extra_groups=[], cwd="/"
@@ -490,7 +490,7 @@ def test_an_ordinary_user_can_guard_a_directory_for_himself(
 
 def test_an_ordinary_user_cannot_seal(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.chown(here / "view", AGENT, AGENT)
-    with reachable_python() as python, open_fuse_device():
+    with reachable_python() as python:
         monkeypatch.setattr(sys, "executable", python)
         done = _run(
             here / "source", here / "view", "--seal",

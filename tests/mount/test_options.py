@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.mounting import Mounted, area, bindfs, gitguardfs, until
-from tests.support.people import AGENT, as_user, open_fuse_device, reachable_python
+from tests.support.people import AGENT, as_user, reachable_python
 
 HOST_UID, HOST_GID = 501, 20
 MAP = "501/1000:@20/@1000"
@@ -590,7 +590,7 @@ def _read(path: str) -> str:
 
 @pytest.fixture
 def ordinary_users_can_mount(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with reachable_python() as python, open_fuse_device():
+    with reachable_python() as python:
         monkeypatch.setattr(sys, "executable", python)
         yield
 

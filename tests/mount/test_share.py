@@ -18,7 +18,7 @@ import pytest
 from gitguardfs import mounts, program
 from gitguardfs.errors import GitguardExit
 from tests.support.mounting import REPOSITORY, area, until
-from tests.support.people import AGENT, as_user, open_fuse_device, reachable_python
+from tests.support.people import AGENT, as_user, reachable_python
 
 LIMIT = 60
 VIEWS = Path("/run/gitguardfs")
@@ -76,7 +76,7 @@ def read(path: str) -> str:
 
 
 def test_a_user_starts_and_stops_the_guard_on_the_host(here: Path) -> None:
-    with reachable_python() as python, open_fuse_device():
+    with reachable_python() as python:
         done = share(here, "--json", "--tag", "a,b", uid=AGENT, python=python)
         with stopping(done, AGENT) as said:
             view = said["exported"]

@@ -21,7 +21,7 @@ import pytest
 
 from gitguardfs.render import systemd
 from gitguardfs.render.guarded import GuardedShare
-from tests.support.mounting import AREAS, REPOSITORY
+from tests.support.mounting import AREAS, PLACE, REPOSITORY
 
 MANAGER = "/usr/lib/systemd/systemd"
 LIMIT = 30.0
@@ -96,7 +96,7 @@ def wait_for(condition: Callable[[], bool], what: str, manager: Manager | None =
 def manager() -> Iterator[Manager]:
     if not os.path.exists(MANAGER):
         pytest.skip("needs systemd")
-    area = Path(tempfile.mkdtemp(prefix="ggfs-", dir="/var/tmp"))
+    area = Path(tempfile.mkdtemp(prefix="ggfs-", dir=PLACE))
     AREAS.append(str(area))
     hierarchy = Path("/sys/fs/cgroup/systemd")
     group = (hierarchy if hierarchy.is_dir() else hierarchy.parent) / area.name

@@ -560,6 +560,7 @@ def test_a_reader_who_leaves_changes_nothing_of_what_is_done(
     assert b"x-gitguardfs" not in world.fstab()
 
 
+@pytest.mark.one_thread
 def test_a_signal_while_a_line_is_written_brings_the_old_view_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

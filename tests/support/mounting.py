@@ -17,6 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+AREA = "GITGUARDFS_TEST_AREA"
+"""Environment variable with the directory that a run of all tiers removes at its end."""
+PLACE = os.environ.get(AREA, "/var/tmp")
+"""Where tests make what ordinary users have to reach, on a disk."""
+
 AREAS: list[str] = []
 """The areas that were made in this run; nothing may stay mounted in them."""
 
@@ -66,7 +71,7 @@ def command(*arguments: str | Path) -> list[str]:
 @contextmanager
 def area() -> Iterator[Path]:
     """A directory that every user can reach (pytest's tmp_path is private to root)."""
-    path = Path(tempfile.mkdtemp(prefix="ggfs-", dir="/var/tmp"))
+    path = Path(tempfile.mkdtemp(prefix="ggfs-", dir=PLACE))
     path.chmod(0o755)
     AREAS.append(str(path))
     try:
@@ -94,7 +99,7 @@ def gitguardfs(
     holds no warning that the test did not expect.
     """
     path.mkdir(exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="ggfs-run-", dir="/var/tmp"))
+    work = Path(tempfile.mkdtemp(prefix="ggfs-run-", dir=PLACE))
     work.chmod(0o777)
     ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     ready.bind(str(work / "ready"))

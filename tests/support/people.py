@@ -6,7 +6,6 @@ import ctypes
 import os
 import pickle
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.mounting import PLACE
 
 AGENT = 1000
 """The unprivileged user of the tests: uid and gid; it needs no entry in passwd."""
@@ -111,7 +112,7 @@ def reachable_python() -> Iterator[str]:
         return
     other = f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
     packages = [path for path in sys.path if path.endswith("site-packages")]
-    with tempfile.TemporaryDirectory(prefix="ggfs-python-", dir="/var/tmp") as directory:
+    with tempfile.TemporaryDirectory(prefix="ggfs-python-", dir=PLACE) as directory:
         Path(directory).chmod(0o755)
         wrapper = Path(directory) / "python"
         wrapper.write_text(
@@ -140,14 +141,3 @@ def _runs(python: str | Path) -> bool:
     except OSError:
         return False
     return done.returncode == 0
-
-
-@contextmanager
-def open_fuse_device() -> Iterator[None]:
-    """Let ordinary users open /dev/fuse, as the rules of udev do and bare containers do not."""
-    before = stat.S_IMODE(os.stat("/dev/fuse").st_mode)
-    os.chmod("/dev/fuse", 0o666)
-    try:
-        yield
-    finally:
-        os.chmod("/dev/fuse", before)

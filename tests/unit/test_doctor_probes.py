@@ -176,6 +176,7 @@ def handled() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@pytest.mark.one_thread
 @pytest.mark.usefixtures("handled")
 @pytest.mark.parametrize("number", sorted(checks_attacks.STOPPING))
 @pytest.mark.parametrize("stopped_before", [False, True])
@@ -213,6 +214,7 @@ def test_only_the_first_signal_ends_the_command() -> None:
             leave(number, None)
 
 
+@pytest.mark.one_thread
 @pytest.mark.usefixtures("handled")
 def test_a_signal_that_comes_up_as_others_are_held_ends_no_removal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

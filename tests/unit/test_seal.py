@@ -14,6 +14,7 @@ from gitguardfs import mounts
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.fuse import seal
 from gitguardfs.mounts import Mount
+from tests.support.mounting import PLACE
 
 
 class Kernel:
@@ -93,7 +94,7 @@ def test_share_roots(
 @pytest.fixture
 def area() -> Iterator[Path]:
     """A directory that every user can reach."""
-    with TemporaryDirectory(dir="/var/tmp") as name:
+    with TemporaryDirectory(dir=PLACE) as name:
         Path(name).chmod(0o755)
         yield Path(name)
 

@@ -19,6 +19,7 @@ import pytest
 from gitguardfs.host.share import first_of
 from gitguardfs.host.spec import Host, Network, ShareSpec, Transport
 from gitguardfs.render import qemu, virtiofsd
+from tests.support.mounting import PLACE
 from tests.unit.test_share import made
 
 AWKWARD = "a, b=c,,d \"e\" 'f' é $x %y\\z"
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A directory with a path short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="ggfs-", dir="/var/tmp") as path:
+    with tempfile.TemporaryDirectory(prefix="ggfs-", dir=PLACE) as path:
         yield Path(path)
 
 

@@ -21,6 +21,7 @@ from gitguardfs.errors import UserError
 from gitguardfs.host.units import command
 from gitguardfs.render import fstab, quote, systemd
 from gitguardfs.render.guarded import GuardedShare
+from tests.support.mounting import PLACE
 from tests.unit.test_fstab import NAME, PATH, spec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -184,7 +185,7 @@ def put(files: dict[str, str], directory: Path) -> None:
 
 def systemd_reads(files: dict[str, str], unit: str) -> list[str]:
     """What a service manager makes of the unit and those it needs (``systemd --test``)."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+    with tempfile.TemporaryDirectory(dir=PLACE) as name:
         directory = Path(name)
         put(files, directory)
         os.chmod(directory, 0o755)

@@ -480,6 +480,7 @@ def test_a_line_that_cannot_be_written_stops_nothing() -> None:
     assert log == ["a", "b", "c", "d", "-d", "-c"]
 
 
+@pytest.mark.one_thread
 def test_a_signal_while_a_line_is_written_undoes_what_was_done() -> None:
     log: list[str] = []
 
@@ -576,6 +577,7 @@ def test_a_view_in_nobodys_home_needs_a_user() -> None:
         facts.target_user("/srv/projects", "nobody-of-that-name")
 
 
+@pytest.mark.one_thread
 def test_a_signal_waits_for_the_step_and_then_undoes_it_too() -> None:
     log: list[str] = []
 

@@ -1,0 +1,15 @@
+"""Small faults, put into the code one at a time, to see whether the tests notice (mutants.sh)."""
+
+from __future__ import annotations
+
+from tests.mutation import files, guard, mount, tools
+from tests.mutation.mutant import Mutant
+
+AREAS: dict[str, tuple[Mutant, ...]] = {
+    "guard": guard.MUTANTS,
+    "files and tables": files.MUTANTS,
+    "mount": mount.MUTANTS,
+    "root's tools": tools.MUTANTS,
+}
+
+MUTANTS = tuple(mutant for mutants in AREAS.values() for mutant in mutants)

@@ -1,0 +1,159 @@
+"""Copies of the checkout, and tests run in them: nothing of a run outlives it.
+
+The copy stands in the place of the checkout, in a mount namespace of its own, so that no path,
+no installed package and no child of a test can lead to the code as it is. It lies on a tmpfs that
+goes with the namespace. All processes are in a PID namespace and are killed with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PLACE = Path("/var/tmp")
+PREFIX = "gitguardfs-mutants-"
+
+_NOT_COPIED = shutil.ignore_patterns(
+    ".venv", ".git", ".hypothesis", ".*_cache", "__pycache__", "*.egg-info"
+)
+# If we die the namespaces do, and with them every process and mount in them.
+_ALONE = (
+    "setpriv", "--pdeathsig", "KILL", "--",
+    "unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child",
+    "--mount-proc", "--",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run of tests ended."""
+
+    code: int | None
+    """pytest's exit status; None if it took too long."""
+    seconds: float
+    output: str
+
+    @property
+    def failed(self) -> str:
+        """The test that failed first, or an empty string."""
+        found = re.search(r"^(?:FAILED|ERROR) tests/(\S+)", self.output, re.MULTILINE)
+        return found[1] if found else ""
+
+
+@dataclass
+class Copies:
+    """The unchanged copy of this checkout, and what runs in changed ones."""
+
+    work: Path
+    tree: Path
+    running: set[subprocess.Popen[bytes]] = field(default_factory=set)
+    _lock: Lock = field(default_factory=Lock)
+    _ended: bool = False
+
+    def run(self, changed: dict[str, str], tests: Sequence[str], limit: float) -> Ended:
+        """Run tests where files, by their path in the checkout, hold another text.
+
+        ``limit`` is in seconds.
+        """
+        begin = monotonic()
+        work = Path(tempfile.mkdtemp(prefix="run-", dir=self.work))
+        work.chmod(0o755)
+        try:
+            for name in ("copy", "changed", "tmp", "var-tmp"):
+                (work / name).mkdir()
+            for name in ("tmp", "var-tmp"):
+                (work / name).chmod(0o1777)
+            for name, text in changed.items():
+                (work / "changed" / name).parent.mkdir(parents=True, exist_ok=True)
+                (work / "changed" / name).write_text(text)
+            code = self._run(work, [f"tests/{test}" for test in tests], limit)
+            output = (work / "output").read_text(errors="replace")
+        finally:
+            _remove(work)
+        return Ended(code, monotonic() - begin, output)
+
+    def _run(self, work: Path, tests: list[str], limit: float) -> int | None:
+        script = self.tree / "tests/mutation/inside.sh"
+        places = [CHECKOUT, self.tree, work]
+        # Nothing may be skipped; and a cached file is known by its source's text, not its time.
+        environment = {**os.environ, "CI": "true", "PYTHONDONTWRITEBYTECODE": "1"}
+        with open(work / "output", "wb") as output, self._lock:
+            if self._ended:
+                raise InterruptedError
+            process = subprocess.Popen(
+                [*_ALONE, "bash", script, *places, *tests],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                start_new_session=True,
+            )
+            self.running.add(process)
+        try:
+            return process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            process.kill()
+            process.wait()
+            with self._lock:
+                self.running.discard(process)
+
+    def end(self) -> None:
+        """Kill what runs, and start nothing more."""
+        with self._lock:
+            self._ended = True
+            for process in self.running:
+                process.kill()
+
+
+@contextmanager
+def copies() -> Iterator[Copies]:
+    """Copy the checkout as it is now; also removes what runs that were killed have left."""
+    for left in PLACE.glob(f"{PREFIX}*"):
+        if not left.is_symlink() and left.stat().st_uid == os.geteuid():
+            _remove_unless_in_use(left)
+    work = Path(tempfile.mkdtemp(prefix=PREFIX, dir=PLACE))
+    work.chmod(0o755)
+    lock = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        tree = work / "tree"
+        shutil.copytree(CHECKOUT, tree, symlinks=True, ignore=_NOT_COPIED)
+        subprocess.run(
+            [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash",
+             tree / "gitguardfs", tree / "tests"],
+            check=True,
+        )  # fmt: skip
+        yield Copies(work, tree)
+    finally:
+        _remove(work)
+        os.close(lock)
+
+
+def _remove_unless_in_use(directory: Path) -> None:
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove(directory)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(lock)
+
+
+def _remove(directory: Path) -> None:
+    subprocess.run(["chattr", "-R", "-f", "-i", "-a", directory], capture_output=True, check=False)
+    shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,206 @@
+"""Faults in open files, ids, links and the tables behind them."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant
+
+CONTENT = ("adapter/test_content.py", "adapter/test_create.py")
+COUNTS = ("adapter/test_counts.py",)
+DESCRIPTORS = ("unit/test_descriptors.py",)
+IDS = ("unit/test_idmap.py",)
+LINKS = ("adapter/test_links.py",)
+OWNERS = ("unit/test_idmap.py", "unit/test_policy.py", "adapter/test_attributes.py")
+PERMS = ("unit/test_perms.py",)
+RENAME = ("adapter/test_rename.py",)
+VIEW = ("unit/test_view.py",)
+
+MUTANTS = (
+    # Ids, modes, attributes
+    Mutant(
+        "ids-twice-on-one-side",
+        "two ids of the share may be mapped to one of the guest",
+        "core/idmap.py",
+        "if guest in back:",
+        "if False:",
+        IDS,
+    ),
+    Mutant(
+        "ids-given-away-can-be-stored",
+        "an id that nobody is shown as is stored as somebody else's",
+        "core/idmap.py",
+        "            raise _overflow()\n        return guest",
+        "            pass\n        return guest",
+        IDS,
+    ),
+    Mutant(
+        "ids-out-of-range",
+        'a map may use the number that means "leave as it is"',
+        "core/idmap.py",
+        "                if not 0 <= number <= MAX_ID:\n                    raise MapError",
+        "                if number < 0:\n                    raise MapError",
+        IDS,
+    ),
+    Mutant(
+        "ids-not-mapped-back",
+        "what a user of the guest makes belongs to the same number on the share",
+        "core/idmap.py",
+        "        if share is not None:\n            return share\n        if guest in self.out:",
+        "        if guest in self.out:",
+        OWNERS,
+    ),
+    Mutant(
+        "ids-mapped-without-offset",
+        "an offset is ignored where a rule's id is asked for",
+        "core/idmap.py",
+        "return self.back.get(guest - self.offset)",
+        "return self.back.get(guest)",
+        OWNERS,
+    ),
+    Mutant(
+        "perms-x-for-all",
+        "X makes files executable that nobody could execute",
+        "core/perms.py",
+        'elif is_directory or (operand == "X" and original & 0o111):',
+        'elif is_directory or operand == "X":',
+        PERMS,
+    ),
+    Mutant(
+        "perms-equals-adds",
+        "= keeps the bits that it does not name",
+        "core/perms.py",
+        "return mode & ~self.who | bits",
+        "return mode | bits",
+        PERMS,
+    ),
+    Mutant(
+        "perms-copy-of-the-wrong",
+        "a copy of u, g or o takes the owner's bits for all",
+        "core/perms.py",
+        '_SHIFT = {"u": 6, "g": 3, "o": 0}',
+        '_SHIFT = {"u": 6, "g": 6, "o": 6}',
+        PERMS,
+    ),
+    Mutant(
+        "view-denied-shows-owner",
+        "a denied object is shown with its owner, who passes its mode in a user namespace",
+        "core/view.py",
+        "return shown._replace(mode=S_IFMT(mode), uid=0, gid=0)",
+        "return shown._replace(mode=S_IFMT(mode))",
+        VIEW,
+    ),
+    Mutant(
+        "view-shows-set-id",
+        "set-id bits of files are shown",
+        "core/view.py",
+        "            mode &= ~SET_ID_BITS\n        shown",
+        "            pass\n        shown",
+        VIEW,
+    ),
+    # Open files
+    Mutant(
+        "files-open-follows-symlinks",
+        "a symlink that the host has put in the place of a file is followed",
+        "core/backing.py",
+        "flags |= os.O_NOFOLLOW | os.O_CLOEXEC | NO_BLOCKING",
+        "flags |= os.O_CLOEXEC | NO_BLOCKING",
+        (*CONTENT, *RENAME),
+    ),
+    Mutant(
+        "files-write-keeps-told",
+        "after a write the kernel keeps pages that the host has changed",
+        "core/files.py",
+        "node.told = 0  # the kernel may drop what it is told of the file in the meantime",
+        "pass",
+        CONTENT,
+    ),
+    Mutant(
+        "files-append-as-mapped-page",
+        "an append goes where the kernel takes the end to be, not behind what the host added",
+        "core/files.py",
+        "any(handle.node is node and handle.mappable for handle in self.handles.files())",
+        "True",
+        CONTENT,
+    ),
+    Mutant(
+        "files-dsync-not-synchronous",
+        "writes with O_DSYNC are done on the event loop",
+        "core/handles.py",
+        "bool(flags & (os.O_SYNC | os.O_DSYNC))",
+        "flags & os.O_SYNC == os.O_SYNC",
+        (*CONTENT, "adapter/test_pace.py", "unit/test_handles.py"),
+    ),
+    Mutant(
+        "files-short-cached-read",
+        "a read is cut where memory ends and the file does not",
+        "core/backing.py",
+        "if (end == known_end and end % PAGE) or end >= os.fstat(fd).st_size:",
+        "if got or end >= os.fstat(fd).st_size:",
+        (*CONTENT, "adapter/test_pace.py"),
+    ),
+    # Tables
+    Mutant(
+        "nodes-untold-stays-told",
+        "an entry that did not fit into a listing counts as told",
+        "core/tree.py",
+        "        node.told = 0\n        self._drop_unknown(node)",
+        "        self._drop_unknown(node)",
+        COUNTS,
+    ),
+    Mutant(
+        "nodes-lost-name-takes-all",
+        "when one name of a file goes, the place of another is forgotten",
+        "core/namespace.py",
+        "if last or (node.parent is place.parent and node.name == place.name):",
+        "if True:",
+        RENAME,
+    ),
+    Mutant(
+        "nodes-rename-onto-own-link",
+        "a rename of a file onto another name of it, which does nothing, is noted as a move",
+        "core/namespace.py",
+        "            return  # two links of one file: rename(2) does nothing",
+        "            pass",
+        RENAME,
+    ),
+    Mutant(
+        "descriptors-first-in-first-out",
+        "descriptors that are in use are closed before those that are not",
+        "core/descriptors.py",
+        "            self._cached.move_to_end(node.id)",
+        "            pass",
+        DESCRIPTORS,
+    ),
+    Mutant(
+        "descriptors-without-limit",
+        "the cache of descriptors grows without bound",
+        "core/descriptors.py",
+        "if len(self._cached) > self._limit:",
+        "if False:",
+        DESCRIPTORS,
+    ),
+    Mutant(
+        "descriptors-not-compared",
+        "what was put in the place of a node is used for it",
+        "core/descriptors.py",
+        "if not step.matches(os.fstat(fd)):",
+        "if False:",
+        DESCRIPTORS,
+    ),
+    # Resolved symlinks
+    Mutant(
+        "links-absolute-from-here",
+        "an absolute link goes on from its own directory",
+        "core/links.py",
+        "                    del way[1:]\n",
+        "",
+        LINKS,
+    ),
+    Mutant(
+        "links-way-not-held",
+        "directories on the way of a link are forgotten, and what lies behind stays open",
+        "core/links.py",
+        "if node not in self._held:\n            node.lookups += 1",
+        "if False:\n            node.lookups += 1",
+        LINKS,
+    ),
+)

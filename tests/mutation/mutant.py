@@ -1,0 +1,21 @@
+"""One small fault, put into the code on purpose."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """``old``, which stands exactly once in ``file``, is replaced by ``new``."""
+
+    name: str
+    breaks: str
+    """What no longer holds."""
+    file: str
+    """Below gitguardfs/."""
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    """Below tests/, as pytest takes them: the tests that should notice it."""
+    survives: str = ""
+    """Why no test notices it, where that is known and accepted."""

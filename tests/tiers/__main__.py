@@ -1,0 +1,155 @@
+"""Run tiers side by side: ``python -m tests.tiers [--durations] TIER... [-- PYTEST-OPTIONS]``.
+
+tests/run.sh has installed what they need by now and has isolated this process, so that nothing
+stays when it is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.support.mounting import AREA
+from tests.tiers import report
+from tests.tiers.catalogue import TIERS, Tier
+from tests.tiers.running import STOP_LIMIT, Run
+
+PREFIX = "gitguardfs-tests-"
+PLACE = "/var/tmp"
+"""Every user can reach it, and it is on a disk: a tmpfs is no stand-in for one."""
+
+
+class Stopped(Exception):
+    """A signal asked to end."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the chosen tiers. Returns 0, 1 if anything failed, 130 if it was stopped."""
+    options: list[str] = []
+    if "--" in arguments:
+        at = arguments.index("--")
+        arguments, options = arguments[:at], arguments[at + 1 :]
+    durations = "--durations" in arguments
+    named = [name for name in arguments if name != "--durations"]
+    in_ci = os.environ.get("CI") == "true"
+    chosen, left_out = _sort_out([tier for tier in TIERS if tier.name in named])
+    print(report.plan(chosen, left_out), flush=True)
+    if left_out and in_ci:
+        print("in CI no tier may be left out")
+        return 1
+    if not chosen:
+        print("nothing is left to run")
+        return 1
+    _remove_stale()
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=PLACE, ignore_cleanup_errors=True) as name:
+        place = Path(name)
+        place.chmod(0o755)
+        lock = os.open(place, os.O_RDONLY)  # held until the end, also by what is started
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        os.environ[AREA] = name
+        status = _run(chosen, place, options, durations)
+        os.close(lock)
+        _make_removable(place)
+    return status
+
+
+def _sort_out(tiers: Sequence[Tier]) -> tuple[list[Tier], list[tuple[Tier, str]]]:
+    lacks = [(tier, tier.lacks()) for tier in tiers]
+    return [tier for tier, why in lacks if not why], [(tier, why) for tier, why in lacks if why]
+
+
+def _remove_stale() -> None:
+    """Remove what runs that were killed have left: files only, since mounts went with them."""
+    for path in Path(PLACE).glob(f"{PREFIX}*"):
+        lock = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(lock)
+        _make_removable(path)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _make_removable(path: Path) -> None:
+    subprocess.run(["chattr", "-R", "-i", "-a", path], capture_output=True, check=False)
+
+
+def _run(chosen: list[Tier], place: Path, options: list[str], durations: bool) -> int:
+    started = time.monotonic()
+    runs: list[Run] = []
+    waiting = list(chosen)
+    progress = report.Progress(runs, waiting)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
+    try:
+        while waiting or not all(run.is_over for run in runs):
+            _start_next(runs, waiting, place, options)
+            _look(runs, progress)
+            time.sleep(0.2)
+        stopped = False
+    except Stopped:
+        stopped = True
+        progress.say("stopping ...")
+        _end(runs)
+    if durations:
+        print(report.slowest(runs))
+        print(*(report.phases(run) for run in runs if run.tier.is_guest), sep="\n")
+    print(report.table(runs, waiting, time.monotonic() - started), flush=True)
+    if stopped:
+        return 130
+    return 1 if any(run.is_failed for run in runs) else 0
+
+
+def _stop(*_: object) -> None:
+    raise Stopped
+
+
+def _start_next(runs: list[Run], waiting: list[Tier], place: Path, options: list[str]) -> None:
+    """Start the guests, all at once, and one of the others at a time."""
+    is_free = all(run.is_over or run.tier.is_guest for run in runs)
+    for tier in list(waiting):
+        if not tier.is_guest and not is_free:
+            continue
+        is_free = is_free and tier.is_guest
+        waiting.remove(tier)
+        runs.append(Run(tier, place / tier.name))
+        runs[-1].start(options)
+
+
+def _look(runs: list[Run], progress: report.Progress) -> None:
+    for run in runs:
+        was_over = run.is_over
+        for name in run.look():
+            progress.say(f"FAILED {name}")
+        if run.is_over and not was_over:
+            progress.say(report.ending(run))
+            if run.is_failed:
+                progress.say(report.details(run))
+    progress.show()
+
+
+def _end(runs: list[Run]) -> None:
+    """Let the tiers end by themselves; what does not is killed when this process is gone."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for run in runs:
+        run.stop()
+    deadline = time.monotonic() + STOP_LIMIT
+    while time.monotonic() < deadline and not all(run.is_over for run in runs):
+        for run in runs:
+            run.look()
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

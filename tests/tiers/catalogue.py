@@ -1,0 +1,110 @@
+"""The tiers: what each runs, how long that takes, and what the machine must have for it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.guest import image as images
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ISOLATED = REPOSITORY / "tests/support/isolated.py"
+WORKERS = max(2, os.cpu_count() or 2)
+"""Processes that share the tests of a tier; a mount test waits for its daemon half of the time."""
+
+
+def _nothing() -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One part of the tests."""
+
+    name: str
+    about: str
+    command: Sequence[str]
+    seconds: float
+    """About what it takes on two processors, beside the others."""
+    is_pytest: bool = True
+    is_guest: bool = False
+    """Runs beside the others from the start: a virtual machine waits more than it computes."""
+    image: images.Recipe | None = None
+    """What it boots."""
+    lacks: Callable[[], str] = _nothing
+    """What the machine lacks for it; "" if nothing."""
+    count: str = ""
+    """Without pytest: a line of the output that stands for one check."""
+
+
+def _pytest(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-p", "tests.tiers.events", *arguments]
+
+
+def _shared_out(directory: str) -> list[str]:
+    """A directory's tests for workers that each have mounts and processes of their own.
+
+    A module stays with one worker: its tests share mounts.
+    """
+    worker = shlex.join([sys.executable, str(ISOLATED), sys.executable])
+    return _pytest(directory, "--dist=loadfile", f"--tx={WORKERS}*popen//python={worker}")
+
+
+def _missing(*programs: str) -> Callable[[], str]:
+    def lacks() -> str:
+        missing = [program for program in programs if shutil.which(program) is None]
+        return f"not installed: {', '.join(missing)}" if missing else ""
+
+    return lacks
+
+
+GUEST_PROGRAMS = ("qemu-system-x86_64", "qemu-img", "mmdebstrap", "mke2fs")
+LINT = """set -e
+"$1/ruff" check .
+"$1/ruff" format --check .
+"$1/mypy"
+find . -name .venv -prune -o -name '*.sh' -print0 | xargs -0 shellcheck -x .ci/run
+"""
+
+
+def _guest(name: str, about: str, seconds: float, image: images.Recipe, *modules: str) -> Tier:
+    """A virtual machine of its own, for the modules of tests/guest that are named."""
+    command = _pytest(*(f"tests/guest/test_{module}.py" for module in modules))
+    lacks = _missing(*GUEST_PROGRAMS)
+    return Tier(name, about, command, seconds, is_guest=True, image=image, lacks=lacks)
+
+
+TIERS = (
+    _guest(
+        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares: its life", 400,
+        images.DEBIAN_13, "1_setup", "2_work", "5_doctor", "6_failures", "7_reboot",
+    ),
+    _guest(
+        "guest-attacks", "another one: attacks and conformance over the shares", 400,
+        images.DEBIAN_13, "3_attacks", "4_conformance",
+    ),
+    _guest(
+        "guest-old", "Debian 12 in a third one, the oldest system that is supported", 300,
+        images.DEBIAN_12, "8_debian12",
+    ),
+    Tier(
+        "lint", "ruff, mypy, shellcheck",
+        ["sh", "-c", LINT, "lint", str(Path(sys.executable).parent)],
+        seconds=20, is_pytest=False, lacks=_missing("shellcheck"),
+    ),
+    Tier("unit", "pure parts, no mount", _shared_out("tests/unit"), seconds=25),
+    Tier("adapter", "request handlers, no mount", _shared_out("tests/adapter"), seconds=10),
+    Tier("mount", "real mounts: conformance, attacks, faults, programs",
+         _shared_out("tests/mount"), seconds=300, lacks=_missing("bindfs", "fusermount3")),
+    Tier(
+        "quickstart", "guest-setup/quickstart.sh, on the distribution's own packages",
+        ["./guest-setup/quickstart.sh"], seconds=30, is_pytest=False, count="ok",
+    ),
+)  # fmt: skip
+QUICK = ("lint", "unit", "adapter")
+"""What --quick runs."""

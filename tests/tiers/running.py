@@ -1,0 +1,124 @@
+"""Run tiers as processes and follow them by what their tests note."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.tiers import events
+from tests.tiers.catalogue import REPOSITORY, Tier
+
+STOP_LIMIT = 40.0
+"""Seconds that a tier which is told to stop has for taking its mounts off."""
+
+
+@dataclass
+class Run:
+    """A tier that was started, and what is known of it so far."""
+
+    tier: Tier
+    work: Path
+    """A directory of its own, for its logs and for what its tests make."""
+    started: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+    status: int | None = None
+    processor_seconds: float = 0.0
+    collected: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    why_skipped: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    durations: list[tuple[float, str]] = field(default_factory=list)
+    _read: int = 0
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        return self.work / "log"
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended or time.monotonic()) - self.started
+
+    @property
+    def is_over(self) -> bool:
+        return self.status is not None
+
+    @property
+    def is_failed(self) -> bool:
+        return self.status not in (None, 0)
+
+    @property
+    def fraction(self) -> float:
+        """How much of it is done: by its tests, before they are known by the usual time."""
+        if self.is_over:
+            return 1.0
+        if self.collected:
+            return sum(self.outcomes.values()) / self.collected
+        return min(self.seconds / self.tier.seconds, 0.9) if not self.tier.is_pytest else 0.0
+
+    def start(self, options: list[str]) -> None:
+        """Start it; ``options`` are pytest's."""
+        self.work.mkdir()
+        command = list(self.tier.command)
+        if self.tier.is_pytest:
+            command += [f"--basetemp={self.work}/pytest", *options]
+        with open(self.log, "wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=REPOSITORY,
+                env={**os.environ, events.FILE: str(self.work / "events")},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # we pass on what the terminal sends, once
+            )
+
+    def look(self) -> list[str]:
+        """Read what is new. Returns the tests that have failed since the last look."""
+        known = len(self.failures)
+        self._wait(os.WNOHANG)
+        path = self.work / "events"
+        if path.exists():
+            with open(path) as file:
+                file.seek(self._read)
+                lines = file.read().split("\n")
+            self._read += sum(len(line.encode()) + 1 for line in lines[:-1])
+            for line in lines[:-1]:
+                self._take(json.loads(line))
+        if self.is_over and self.tier.count:
+            said = self.log.read_text(errors="replace")
+            self.outcomes["passed"] = len(re.findall(f"^{self.tier.count}$", said, re.MULTILINE))
+        return self.failures[known:]
+
+    def _take(self, event: dict[str, object]) -> None:
+        if "collected" in event:
+            self.collected = int(str(event["collected"]))
+            return
+        name, outcome = str(event["test"]), str(event["outcome"])
+        self.outcomes[outcome] += 1
+        self.durations.append((float(str(event["seconds"])), name))
+        if outcome == "failed":
+            self.failures.append(name)
+        elif outcome == "skipped":
+            self.why_skipped[str(event["why"])] += 1
+
+    def _wait(self, flags: int) -> None:
+        if self._process is None or self.is_over:
+            return
+        pid, status, used = os.wait4(self._process.pid, flags)
+        if pid:
+            self.status = self._process.returncode = os.waitstatus_to_exitcode(status)
+            self.ended = time.monotonic()
+            self.processor_seconds = used.ru_utime + used.ru_stime
+
+    def stop(self) -> None:
+        """Tell it to end in its own way."""
+        if self._process is not None and not self.is_over:
+            os.kill(self._process.pid, signal.SIGINT if self.tier.is_pytest else signal.SIGTERM)
