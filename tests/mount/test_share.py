@@ -145,7 +145,7 @@ def test_a_second_start_prints_the_settings_again_and_says_that_it_is_running(
 
 
 def test_a_users_second_start_is_recognised_too(here: Path) -> None:
-    with reachable_python() as python, open_fuse_device():
+    with reachable_python() as python:
         with stopping(share(here, "--json", uid=AGENT, python=python), AGENT):
             again = share(here, "--json", uid=AGENT, python=python)
             assert again.returncode == 0 and "was running already" in again.stderr
