@@ -70,7 +70,7 @@ def backing_of(case: Case) -> dict[int, tuple[str, ...]]:
     return {
         seen.mount.number: sources_of(seen, find_daemons(seen))
         for seen in case.table
-        if seen.mount.fstype.startswith("fuse") and seen is not case.guard
+        if seen.mount.is_fuse and seen is not case.guard
     }
 
 

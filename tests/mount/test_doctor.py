@@ -21,6 +21,7 @@ from gitguardfs.core import syscalls
 from gitguardfs.errors import Exit, GitguardExit, UserError
 from gitguardfs.guest import (
     checks_attacks,
+    checks_mount,
     checks_namespaces,
     doctor,
     probes_attacks,
@@ -394,6 +395,26 @@ def test_an_open_share_is_found_whatever_the_mount_calls_itself(open_share: Path
     options = ("--map", MAP, "--no-seal", "-o", "fsname=foo")
     with gitguardfs(Path("raw/share"), view, *options, cwd=open_share, expected=ANY_WARNING):
         assert findings(examine(view)) == ["share.path"]
+
+
+@pytest.mark.usefixtures("without_attacks")
+def test_the_only_daemon_is_not_taken_for_that_of_other_fuse_mounts(
+    guarded: Mounted, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks_mount, "parse_connection", lambda _: None)  # as before Linux 6.17
+    monkeypatch.setattr(checks_mount, "_pids", lambda: [str(guarded.process.pid)])
+    for name in ("connections", "other", "plain"):
+        (place / name).mkdir(exist_ok=True)
+    mount("fusectl", place / "connections", "fusectl")
+    try:
+        with bindfs(place / "other", place / "plain", "-o", "fsname=me@host:/dir"):
+            results = examine(guarded.path)
+    finally:
+        umount(place / "connections", MNT_DETACH)
+    assert findings(results) == []
+    tried = [result.title for result in results if result.id == "share.path"]
+    assert tried == [f"the raw share {guarded.source} is out of reach"]
+    assert [r.status for r in results if r.id == "guard.daemon"] == [Status.OK]
 
 
 @pytest.mark.usefixtures("without_attacks")

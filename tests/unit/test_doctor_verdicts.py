@@ -116,14 +116,22 @@ def test_a_daemon_is_known_by_its_connection_and_otherwise_by_its_arguments() ->
         Daemon(5, 0, ("bindfs", "/a", GUARD.path), None),
     ]
     assert [d.pid for d in checks_mount.serving(GUARD, old)] == [3]
-    assert [d.pid for d in checks_mount.serving(GUARD, old[1:])] == [4]
-    assert checks_mount.serving(GUARD, old[2:]) == ()
+    assert checks_mount.serving(GUARD, old[1:]) == ()
+    agents = Daemon(6, 1000, old[0].arguments, None)
+    assert checks_mount.serving(GUARD, [agents]) == ()
+
+
+def test_a_lone_daemon_is_not_taken_for_that_of_another_mount() -> None:
+    daemon = Daemon(3, 0, ("/usr/bin/gitguardfs", "/a", "/srv/view"), None)
+    for seen in TABLE:
+        assert checks_mount.serving(seen, [daemon]) == ()
 
 
 def test_what_proc_says_of_a_daemon_is_read() -> None:
     assert checks_mount.parse_connection("pos:\t0\nino:\t90\nfuse_connection:\t39\n") == 39
     assert checks_mount.parse_connection("pos:\t0\nino:\t90\n") is None
-    assert checks_mount.parse_uid("Name:\tx\nUid:\t1000\t0\t0\t0\nGid:\t5\t5\t5\t5\n") == 0
+    for uids, uid in (("0 0", 0), ("1000 0", 1000), ("0 1000", 1000), ("1000 1000", 1000)):
+        assert checks_mount.parse_uid(f"Name:\tx\nUid:\t{uids} 0 0\nGid:\t5 5 5 5\n") == uid
     assert checks_mount.parse_arguments(b"a\0b c\0\xff\0") == ("a", "b c", "\udcff")
 
 
