@@ -207,6 +207,25 @@ def test_each_mount_that_shows_the_guarded_directory_is_known() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [("/srv/view", "on"), ("/srv/view/a", "in"), ("/srv", "around"), ("/srv/view2", None),
+     ("/mnt/share", "on"), ("/mnt/share/x", "in"), ("/mnt", "around"), ("/mnt/sharex", None)],
+)  # fmt: skip
+def test_a_fuse_mount_that_is_not_roots_is_found_wherever_it_can_bend_the_guard(
+    path: str, where: str | None
+) -> None:
+    def line(number: int, path: str, kind: str, uid: int) -> str:
+        return f"{number} 1 0:{number} / {path} rw - {kind} /mnt/share rw,user_id={uid}"
+
+    lines = [line(20, path, "fuse.x", 1000), line(21, "/srv/view", "fuse.gitguardfs", 0),
+             line(22, "/mnt/share", "fuse.gocryptfs", 0)]  # fmt: skip
+    table = parse_table("\n".join(lines).encode())
+    result = checks_ways.not_roots(Case("/srv/view", AGENT, True, table))
+    assert result.status is (Status.OK if where is None else Status.FINDING)
+    assert where is None or f"{path} is mounted by uid 1000 ({where} " in result.detail
+
+
 def test_what_is_mounted_in_the_view_is_noted() -> None:
     [said] = checks_ways.within(Case("/home/view", AGENT, True, WAYS))
     assert said.status is Status.NOTE and "/home/view/in it (ext4)" in said.detail
