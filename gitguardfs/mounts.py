@@ -35,6 +35,11 @@ class Mount:
         return self.number, self.device, self.fstype, self.source
 
     @property
+    def is_fuse(self) -> bool:
+        """Whether a process serves it by /dev/fuse; fusectl only tells of those."""
+        return self.fstype.partition(".")[0] in ("fuse", "fuseblk")
+
+    @property
     def is_local(self) -> bool:
         """Whether writes go to memory rather than to a server."""
         return not _WAITING_TYPES.match(self.fstype)

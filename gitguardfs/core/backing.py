@@ -60,12 +60,12 @@ class Backing:
         return None if st is None else st.st_mode
 
     def is_at(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
-        """Whether ``name`` in the directory is the object that ``st`` is of."""
-        try:
-            other = self.stat_at(dir_fd, name)
-        except OSError:
-            return False
-        return other.st_ino == st.st_ino and other.st_dev == st.st_dev
+        """Whether ``name`` in the directory is the object that ``st`` is of.
+
+        Raises OSError if that cannot be told.
+        """
+        other = self.find_at(dir_fd, name)
+        return other is not None and os.path.samestat(other, st)
 
     def holds_repository(self, fd: int) -> bool:
         """Whether a directory is a repository (rule R3).
@@ -76,11 +76,14 @@ class Backing:
         return repository.is_repository(partial(self.mode_at, fd))
 
     def has_repository_inside(self, fd: int) -> bool:
-        """Whether a directory directly within this one ``holds_repository``."""
+        """Whether a directory directly within this one ``holds_repository``; raises as that."""
         with self._descriptors.with_room(lambda: os.scandir(_HERE % fd)) as entries:
             directories = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         for name in directories:
-            inner = self.open_node(fd, name)
+            try:
+                inner = self.open_node(fd, name)
+            except FileNotFoundError:
+                continue
             try:
                 if self.holds_repository(inner):
                     return True
@@ -282,8 +285,3 @@ def write(fd: int, offset: int, data: bytes) -> int:
                 return done
             raise
     return done
-
-
-def is_regular(st: os.stat_result) -> bool:
-    """Whether it is a regular file."""
-    return st.st_mode & 0o170000 == S_IFREG

@@ -33,6 +33,9 @@ MAX_SHOWN = 40
 
 NO_NAMES = (b"", b".", b"..")
 
+UNREADABLE = "cannot be looked into"
+"""The rule behind a refusal where nobody can tell whether a directory is a repository."""
+
 Identity = tuple[int, int] | None
 """(device, inode) of a directory's ``.git``; None if it has none."""
 
@@ -56,6 +59,9 @@ class Judged(NamedTuple):
     """An O_PATH descriptor if judging needed one, which now is the caller's; otherwise -1."""
     birth: int = 0
     """When the object was made, in nanoseconds, if the descriptor is new; otherwise 0."""
+    is_open: bool = True
+    """False for a directory that the source does not let us look into (EACCES, EPERM): nobody
+    can tell whether it is a repository. It is shown as it is, and judged again at each use."""
 
 
 class Gate:
@@ -126,7 +132,10 @@ class Gate:
             if self._by_paths or error.errno != errno.ESTALE:
                 raise
             return False  # the host has moved it: where it is used, that is found out
-        return self._guard.forges and self._backing.holds_repository(fd)
+        try:
+            return self._guard.forges and self._backing.holds_repository(fd)
+        except PermissionError:
+            raise Refused(UNREADABLE, partial(self.path, node)) from None
 
     def place(self, parent_id: int, name: bytes, change: bool = False) -> Place:
         """The name and its directory, if it may be looked up or (with ``change``) changed.
@@ -145,6 +154,10 @@ class Gate:
     def is_ordinary(self, name: bytes) -> bool:
         """Whether no rule speaks of ``name``."""
         return self._guard.name(name)[0] is Verdict.ALLOW
+
+    def hides(self, name: bytes) -> bool:
+        """Whether a rule hides ``name``."""
+        return self._guard.name(name)[0] is Verdict.HIDE
 
     def step(self, directory: Node, name: bytes) -> Place:
         """A component on the way that a symlink leads; Refused if that cannot be gone."""
@@ -169,19 +182,17 @@ class Gate:
         return place
 
     def dotgit(self, dir_fd: int) -> Identity:
-        """What a directory's ``.git`` is, by identity."""
+        """What a directory's ``.git`` is, by identity; OSError if that cannot be told."""
         if not self._guard.on:
             return None
-        try:
-            st = self._backing.stat_at(dir_fd, DOTGIT)
-        except OSError:
-            return None
-        return st.st_dev, st.st_ino
+        st = self._backing.find_at(dir_fd, DOTGIT)
+        return None if st is None else (st.st_dev, st.st_ino)
 
     def judge(self, place: Place, st: os.stat_result, dotgit: Identity | bool = True) -> Judged:
         """Judge an entry by its name, its parent, its identity and its content.
 
-        ``dotgit`` is what ``self.dotgit(place.fd)`` gives, where the caller has it.
+        ``dotgit`` is what ``self.dotgit(place.fd)`` gives, where the caller has it. OSError if
+        the source fails: what it does not tell is never taken for "not there".
         """
         guard = self._guard
         verdict, rule = guard.name(place.name)
@@ -209,22 +220,42 @@ class Gate:
             fd, own = known.fd, -1
         else:
             fd = own = self._backing.open_node(place.fd, place.name)
-            opened = self._backing.stat(fd)
-            if (opened.st_dev, opened.st_ino) != (st.st_dev, st.st_ino):
-                os.close(fd)
-                raise stale()
-        verdict, rule = so_far.verdict, so_far.rule
-        if self._backing.holds_repository(fd):
-            verdict, rule = self._guard.git_verdict, "repository"
-        return Judged(st, verdict, rule, own, self._backing.birth(own) if own >= 0 else 0)
+        try:
+            birth = 0
+            if own >= 0:
+                if not os.path.samestat(self._backing.stat(own), st):
+                    raise stale()
+                birth = self._backing.birth(own)
+            is_repository = self._backing.holds_repository(fd)
+        except PermissionError:
+            return Judged(st, so_far.verdict, so_far.rule, own, birth, is_open=False)
+        except BaseException:
+            if own >= 0:
+                os.close(own)
+            raise
+        if is_repository:
+            return Judged(st, self._guard.git_verdict, "repository", own, birth)
+        return Judged(st, so_far.verdict, so_far.rule, own, birth)
+
+    def verdict_of(
+        self, place: Place, st: os.stat_result, dotgit: Identity | bool = True
+    ) -> tuple[Verdict, str]:
+        """The verdict on an entry and the rule behind it, as ``judge`` has them.
+
+        What cannot be looked into is denied.
+        """
+        judged = self.judge(place, st, dotgit)
+        if judged.fd >= 0:
+            os.close(judged.fd)
+        if not judged.is_open and judged.verdict < Verdict.DENY:
+            return Verdict.DENY, UNREADABLE
+        return judged.verdict, judged.rule
 
     def allowed(self, place: Place, st: os.stat_result) -> None:
         """Refuse to remove or move an entry that is guarded in any way."""
-        judged = self.judge(place, st)
-        if judged.fd >= 0:
-            os.close(judged.fd)
-        if judged.verdict is not Verdict.ALLOW:
-            raise self._refused(judged.rule, place)
+        verdict, rule = self.verdict_of(place, st)
+        if verdict is not Verdict.ALLOW:
+            raise self._refused(rule, place)
 
     def movable(self, place: Place, fd: int, st: os.stat_result) -> None:
         """Refuse to move a directory with a repository in it.
@@ -235,7 +266,11 @@ class Gate:
             return
         if any(self._guard.is_dotgit(entry) for entry in self._backing.names(fd)):
             raise self._refused("repository root", place)
-        if self._guard.forges and self._backing.has_repository_inside(fd):
+        try:
+            holds = self._guard.forges and self._backing.has_repository_inside(fd)
+        except PermissionError:
+            raise self._refused(UNREADABLE, place) from None
+        if holds:
             raise self._refused("holds a repository", place)
 
     def admit(

@@ -26,6 +26,9 @@ ORDINARY, GUARDED = 0, 1
 Identity = tuple[int, int]
 """Device and inode."""
 
+NEVER = float("-inf")
+"""When a directory was judged that has to be judged again at each use."""
+
 FIRST_OWN_ID = 1 << 62
 """Node numbers from here on are ours; file systems do not hand out such inode numbers."""
 

@@ -178,13 +178,9 @@ class Links:
         return Target(step, self._backing.stat_at(step.fd, step.name), branch)
 
     def _checked(self, target: Target) -> Target:
-        judged = self._gate.judge(target.place, target.st)
-        if judged.fd >= 0:
-            os.close(judged.fd)
-        if judged.verdict >= Verdict.DENY:
-            raise Refused(
-                judged.rule, partial(self._gate.path, target.place.parent, target.place.name)
-            )
+        verdict, rule = self._gate.verdict_of(target.place, target.st)
+        if verdict >= Verdict.DENY:
+            raise Refused(rule, partial(self._gate.path, target.place.parent, target.place.name))
         return target
 
     def _refused(self, place: Place) -> Refused:

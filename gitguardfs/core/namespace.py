@@ -120,7 +120,7 @@ class Names(State):
                 node = self._see(place, st)
                 if node is None:
                     raise stale()
-                shown = self._view.present(node, st, caller.uid)
+                shown = self._present_found(node, st, caller.uid)
             except BaseException:
                 self._undo(place, made, is_directory)
                 os.close(made)

@@ -12,10 +12,10 @@ from gitguardfs.core.gate import Gate, Identity, Place
 from gitguardfs.core.guard import Guard, Refused, Verdict
 from gitguardfs.core.handles import HandleTable
 from gitguardfs.core.idmap import ShareUid
-from gitguardfs.core.inodes import Branch, InodeTable, Node
+from gitguardfs.core.inodes import NEVER, Branch, InodeTable, Node
 from gitguardfs.core.links import Links
 from gitguardfs.core.policy import LinkPolicy, Policy
-from gitguardfs.core.view import View
+from gitguardfs.core.view import Attributes, View
 
 ORDINARY = Policy()
 
@@ -85,7 +85,7 @@ class State:
         """
         if self._links is None or not S_ISLNK(st.st_mode):
             return self._see(place, st, dotgit), st
-        if self._gate.judge(place, st, dotgit).verdict is Verdict.ALLOW:
+        if self._gate.verdict_of(place, st, dotgit)[0] is Verdict.ALLOW:
             try:
                 target = self._links.target(place)
             except Refused as refused:
@@ -113,11 +113,21 @@ class State:
         node = self.inodes.see(
             place.parent, place.name, st, judged.verdict, judged.rule, judged.birth, branch
         )
+        if not judged.is_open:
+            node.judged = NEVER
         if self._by_paths:  # what it had may lead to what the host has put in its old place
             self._descriptors.close(node)
         if judged.fd >= 0:
             self._descriptors.keep(node, judged.fd)
         return node
+
+    def _present_found(self, node: Node, st: os.stat_result, viewer: int) -> Attributes:
+        """Show a node that was just found; let go of it if it cannot be shown."""
+        try:
+            return self._view.present(node, st, viewer)
+        except BaseException:
+            self._drop_unknown(node)
+            raise
 
     def _drop_unknown(self, node: Node) -> None:
         """Let go of a node that the kernel was not told of."""

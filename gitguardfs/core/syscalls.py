@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 
 RENAME_NOREPLACE = 1
@@ -70,10 +71,17 @@ class _Statx(ctypes.Structure):
 
 
 def birth_ns(fd: int) -> int:
-    """When the object behind ``fd`` was made (statx(2), stx_btime); 0 if that is not known."""
+    """When the object behind ``fd`` was made (statx(2), stx_btime).
+
+    0 where the kernel or the file system does not know; OSError if asking fails otherwise.
+    """
     result = _Statx()
-    if _libc.statx(fd, b"", AT_EMPTY_PATH, STATX_BTIME, ctypes.byref(result)) != 0:
-        return 0
+    try:
+        _check(_libc.statx(fd, b"", AT_EMPTY_PATH, STATX_BTIME, ctypes.byref(result)))
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            return 0
+        raise
     if not result.stx_mask & STATX_BTIME:
         return 0
     return int(result.btime_sec) * 10**9 + int(result.btime_nsec)

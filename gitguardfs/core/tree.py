@@ -32,6 +32,10 @@ JUST_NOW_NS = 100_000_000
 """How long a setattr may be under way on a slow machine."""
 
 
+UNKNOWN_INODE = 0xFFFFFFFF
+"""What an entry is given that could not be looked at, as by libfuse (FUSE_UNKNOWN_INO)."""
+
+
 class Entry(NamedTuple):
     """One entry of a listing."""
 
@@ -81,7 +85,7 @@ class Tree(Files):
         node, st = self._look_at(place, st)
         if node is None:
             return None
-        found = self._view.present(node, st, viewer)
+        found = self._present_found(node, st, viewer)
         node.lookups += 1
         return found
 
@@ -201,7 +205,8 @@ class Tree(Files):
 
         With ``names_only``, for which ``lists_names`` has to hold, files and symlinks come
         without attributes. For each entry with a node the caller counts a lookup when it has
-        told the kernel, and calls ``untold`` when it has not.
+        told the kernel, and calls ``untold`` when it has not. An entry that cannot be looked at
+        has neither attributes nor a type.
         """
         handle = self.handles.directory(number)
         self._gate.node(handle.node.id)
@@ -226,9 +231,13 @@ class Tree(Files):
                 node, st = self._look_at(Place(handle.node, dir_fd, name), st, dotgit)
                 if node is None:
                     continue
-                shown = self._view.present(node, st, handle.viewer)
-            except OSError:
-                continue  # gone since the snapshot, or not to be shown as anything
+                shown = self._present_found(node, st, handle.viewer)
+            except FileNotFoundError:
+                continue  # gone since the snapshot
+            except OSError:  # told by name alone, so that its own lookup gives the error
+                if not self._gate.hides(name):
+                    yield Entry(name, index + 1, inode=UNKNOWN_INODE)
+                continue
             yield Entry(name, index + 1, shown, node)
 
     def _take_snapshot(self, handle: DirectoryHandle, dir_fd: int, typed: bool) -> list[bytes]:

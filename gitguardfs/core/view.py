@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gitguardfs.core.guard import Verdict
 from gitguardfs.core.idmap import IdMap
-from gitguardfs.core.inodes import ROOT_ID, Node
+from gitguardfs.core.inodes import NEVER, ROOT_ID, Node
 
 SET_ID_BITS = 0o6000
 WRITE_BITS = 0o222
@@ -31,6 +31,8 @@ class Attributes(NamedTuple):
     atime_ns: int
     mtime_ns: int
     ctime_ns: int
+    lasts: bool = True
+    """Whether the kernel may go on using the node without a look at its name."""
 
 
 def digest(st: os.stat_result) -> int:
@@ -89,6 +91,8 @@ class View:
             if node.verdict is Verdict.READONLY:
                 return shown._replace(mode=shown.mode & ~WRITE_BITS)
             return shown._replace(mode=S_IFMT(mode), uid=0, gid=0)
+        if node.judged == NEVER:
+            return shown._replace(lasts=False)
         if node.kind == S_IFREG:
             node.told = digest(st)
             node.size = st.st_size

@@ -44,6 +44,8 @@ class NameEntry:
     def of(self, entry: Entry) -> EntryAttributes:
         """What to tell of ``entry``; valid until the next one."""
         self._entry.st_ino = entry.inode
+        if self._node is None and entry.name not in (b".", b".."):
+            self._entry.st_ino = 0
         self._entry.st_mode = entry.kind
         if self._node is not None:
             self._node.value = 0

@@ -154,8 +154,9 @@ class Operations(pyfuse3.Operations):
             entry.st_atime_ns,
             entry.st_mtime_ns,
             entry.st_ctime_ns,
+            lasts,
         ) = attributes
-        entry.entry_timeout = self._timeout
+        entry.entry_timeout = self._timeout if lasts else 0.0
         entry.attr_timeout = self._attr_timeout
         return entry
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from dataclasses import dataclass
+from stat import S_ISDIR
 
 from gitguardfs import mounts
 from gitguardfs.core import names
@@ -185,16 +186,29 @@ def _check_not_below_git(source: str, real: str, rules: Rules) -> None:
 
 
 def check_no_repository(name: str, path: str, rules: Rules) -> None:
-    """Refuse a directory that git takes for a repository; ``name`` is how to call it."""
+    """Refuse a directory that git takes for a repository; ``name`` is how to call it.
+
+    Raises UserError, also if the directory does not tell (UserError with Exit.SYSTEM).
+    """
     if rules.git is GitPolicy.OFF or rules.allow_bare:
         return
 
-    def has(entry: str) -> bool:
-        return os.path.lexists(os.path.join(path, entry))
+    def mode_of(entry: str) -> int | None:
+        try:
+            return os.lstat(os.path.join(path, entry)).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise UserError(
+                f"cannot tell whether {name} is a git repository: {entry}: {error.strerror}",
+                f"it must be known before anything is served: stat {os.path.join(name, entry)}",
+                Exit.SYSTEM,
+            ) from None
 
-    head = os.path.join(path, "HEAD")
-    is_file = has("HEAD") and (os.path.islink(head) or not os.path.isdir(head))
-    if is_file and (has("refs") or has("commondir")):
+    head = mode_of("HEAD")
+    if head is None or S_ISDIR(head):
+        return
+    if mode_of("refs") is not None or mode_of("commondir") is not None:
         raise UserError(
             f"{name} looks like a git repository itself (it holds HEAD and refs)",
             "give a directory above it, or --allow-bare",

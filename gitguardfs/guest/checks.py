@@ -79,6 +79,14 @@ class Seen:
         return os.fsdecode(self.mount.path)
 
     @property
+    def mounter(self) -> int | None:
+        """The uid that mounted it, if it is a FUSE mount; None for others."""
+        if not self.mount.is_fuse:
+            return None
+        said = (o.removeprefix("user_id=") for o in self.options if o.startswith("user_id="))
+        return next((int(uid) for uid in said), None)
+
+    @property
     def device(self) -> int:
         """Its st_dev."""
         major, _, minor = self.mount.device.partition(":")

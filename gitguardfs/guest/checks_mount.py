@@ -121,23 +121,25 @@ def find_daemons(guard: Seen) -> tuple[Daemon, ...]:
 
 
 def serving(guard: Seen, candidates: list[Daemon]) -> tuple[Daemon, ...]:
-    """Those of the processes with a FUSE device that serve ``guard``.
+    """Return those of the processes with a FUSE device that serve the FUSE mount ``guard``.
 
-    By the connection's number where the kernel tells it (6.17), otherwise by their arguments.
+    By the connection's number where the kernel tells it (6.17). Otherwise a gitguardfs is known by
+    its arguments, if whoever mounted it runs it; the process of any other FUSE mount is not known.
     """
     minor = os.minor(guard.device)
     by_number = [daemon for daemon in candidates if daemon.connection == minor]
     if by_number:
         return tuple(by_number)
-    ours = [
+    if guard.mount.fstype != mounts.FSTYPE:
+        return ()
+    return tuple(
         daemon
         for daemon in candidates
-        if daemon.connection is None and mounts.SUBTYPE in " ".join(daemon.arguments)
-    ]
-    by_path = tuple(
-        daemon for daemon in ours if any(_may_be(word, guard.path) for word in daemon.arguments)
+        if daemon.connection is None
+        and daemon.uid == guard.mounter
+        and mounts.SUBTYPE in " ".join(daemon.arguments)
+        and any(_may_be(word, guard.path) for word in daemon.arguments)
     )
-    return by_path or tuple(ours if len(ours) == 1 else ())
 
 
 def _may_be(word: str, path: str) -> bool:
@@ -230,9 +232,12 @@ def parse_connection(fdinfo: str) -> int | None:
 
 
 def parse_uid(status: str) -> int:
-    """The effective user id of a process, from its /proc/PID/status."""
+    """Return whose a process is, from its /proc/PID/status: root's only if it is in every way.
+
+    A set-user-id program (fusermount3) is its caller's, who gives it its arguments.
+    """
     line = next(line for line in status.splitlines() if line.startswith("Uid:"))
-    return int(line.split()[2])
+    return next((uid for uid in map(int, line.split()[1:3]) if uid != 0), 0)
 
 
 def parse_arguments(cmdline: bytes) -> tuple[str, ...]:

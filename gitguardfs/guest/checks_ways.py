@@ -6,8 +6,9 @@ import os
 
 from gitguardfs import mounts
 from gitguardfs.fuse import seal
-from gitguardfs.guest.checks import Case, Result, Seen, holding, note
-from gitguardfs.guest.checks_mount import find_daemons, sources_of
+from gitguardfs.guest.checks import Case, Result, Seen, finding, holding, note, ok
+from gitguardfs.guest.checks_mount import find_daemons, mounts_of_daemons, sources_of
+from gitguardfs.render import quote
 
 
 def shown_at(root: str, path: str, wanted: str) -> str | None:
@@ -70,7 +71,7 @@ def backing_of(case: Case) -> dict[int, tuple[str, ...]]:
     return {
         seen.mount.number: sources_of(seen, find_daemons(seen))
         for seen in case.table
-        if seen.mount.fstype.startswith("fuse") and seen is not case.guard
+        if seen.mount.is_fuse and seen is not case.guard
     }
 
 
@@ -97,6 +98,41 @@ def other_guards(case: Case) -> list[str]:
         if seen.mount.fstype == mounts.FSTYPE
     }
     return sorted(found - {case.mountpoint})
+
+
+def not_roots(case: Case) -> Result:
+    """Whether a FUSE mount of another user's is where it can bend the guard.
+
+    Whoever has one may have it taken off, by the set-user-id program fusermount3, and race that to
+    take off what is on top of it: the view, or the seal.
+    """
+    id = "guard.foreign"
+    sources = sources_of(case.guard, case.daemons) if case.guard is not None else ()
+    places = (case.mountpoint, *(path for path in sources if path != case.mountpoint))
+    table = (*case.table, *mounts_of_daemons(case.daemons))
+    found = {
+        f"{seen.path} is mounted by uid {seen.mounter} ({where} {place})": seen
+        for seen in table
+        if seen.mounter not in (None, 0) and seen != case.guard
+        for place in places
+        if (where := _relation(seen.path, place)) is not None
+    }
+    if found:
+        title = f"another user has a FUSE mount on, in or around {case.mountpoint} or its source"
+        places = tuple(dict.fromkeys(seen.path for seen in found.values()))
+        hint = f"stop the guard, {quote.shell(['umount', *places])}, and start it again"
+        return finding(id, title, ", ".join(found), hint)
+    title = f"all FUSE mounts on, in and around {case.mountpoint} and its source are root's"
+    return ok(id, title)
+
+
+def _relation(path: str, place: str) -> str | None:
+    """Where a mount is, seen from ``place``; None if it has nothing to do with it."""
+    if path == place:
+        return "on"
+    if is_inside(path, place):
+        return "in"
+    return "around" if is_inside(place, path) else None
 
 
 def within(case: Case) -> list[Result]:

@@ -136,7 +136,7 @@ def _checked(case: Case) -> list[Result]:
     usable = False
     if case.mountpoint:
         about_mount = _tried(checks_mount.check, case) + checks_ways.within(case)
-        results += about_mount
+        results += [*about_mount, checks_ways.not_roots(case)]
         usable = any(r.id == "guard.answers" and r.status is Status.OK for r in about_mount)
     checks: list[Check] = [checks_share.check, checks_rights.check]
     if usable:

@@ -19,8 +19,10 @@ import pytest
 
 from gitguardfs.core import syscalls
 from gitguardfs.errors import Exit, GitguardExit, UserError
+from gitguardfs.fuse import seal
 from gitguardfs.guest import (
     checks_attacks,
+    checks_mount,
     checks_namespaces,
     doctor,
     probes_attacks,
@@ -397,6 +399,71 @@ def test_an_open_share_is_found_whatever_the_mount_calls_itself(open_share: Path
 
 
 @pytest.mark.usefixtures("without_attacks")
+def test_the_only_daemon_is_not_taken_for_that_of_other_fuse_mounts(
+    guarded: Mounted, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks_mount, "parse_connection", lambda _: None)  # as before Linux 6.17
+    monkeypatch.setattr(checks_mount, "_pids", lambda: [str(guarded.process.pid)])
+    for name in ("connections", "other", "plain"):
+        (place / name).mkdir(exist_ok=True)
+    mount("fusectl", place / "connections", "fusectl")
+    try:
+        with bindfs(place / "other", place / "plain", "-o", "fsname=me@host:/dir"):
+            results = examine(guarded.path)
+    finally:
+        umount(place / "connections", MNT_DETACH)
+    assert findings(results) == []
+    tried = [result.title for result in results if result.id == "share.path"]
+    assert tried == [f"the raw share {guarded.source} is out of reach"]
+    assert [r.status for r in results if r.id == "guard.daemon"] == [Status.OK]
+
+
+@pytest.mark.usefixtures("without_attacks")
+def test_a_fuse_mount_of_the_agents_is_found_below_the_seal_and_in_the_view(
+    open_share: Path,
+) -> None:
+    share, view = open_share / "raw/share", open_share / "view"
+    share.chmod(0o777)
+    options = ("--map", MAP, "--no-seal")
+    with gitguardfs(share, view, *options, expected=ANY_WARNING):
+        rows = as_user(_examine_beside_the_agents_mounts, share, view, uid=0)
+    results = [Result(**row) for row in rows]
+    assert findings(results) == ["guard.foreign"]
+    [detail] = [r.detail for r in results if r.id == "guard.foreign"]
+    assert f"{share} is mounted by uid {AGENT} (on {share})" in detail
+    assert f"{view}/src is mounted by uid {AGENT} (in {view})" in detail
+
+
+def _examine_beside_the_agents_mounts(share: Path, view: Path) -> list[dict[str, object]]:
+    """Let the agent mount on the share, then seal that, and mount in the view."""
+    _let_users_mount(view.parent)
+    _mount_as_agent(share.parent, share)
+    mount(seal.NAME, share, "tmpfs", data="mode=000")
+    _mount_as_agent(share.parent, view / "src")
+    try:
+        return _rows(examine(view))
+    finally:
+        unmount(view / "src")
+        unmount(share)
+
+
+def _mount_as_agent(source: Path, path: Path, options: str = "nonempty") -> None:
+    command = ["bindfs", "--no-allow-other", "-o", options, source, path]
+    subprocess.run(command, check=True, user=AGENT, group=AGENT, extra_groups=[])
+
+
+def _let_users_mount(place: Path) -> None:
+    """Go where only we see what is mounted, and let everybody use the FUSE device there.
+
+    Here only root may; a copy of it is open to all.
+    """
+    syscalls.unshare_mounts()
+    os.mknod(place / "fuse", stat.S_IFCHR | 0o666, os.stat("/dev/fuse").st_rdev)
+    (place / "fuse").chmod(0o666)
+    mount(str(place / "fuse"), Path("/dev/fuse"), flags=MS_BIND)
+
+
+@pytest.mark.usefixtures("without_attacks")
 def test_a_bind_mount_of_the_source_is_found(guarded: Mounted, place: Path) -> None:
     (place / "bound").mkdir(exist_ok=True)
     for source in (guarded.source, guarded.source / "src", guarded.source.parent):
@@ -480,19 +547,9 @@ def test_a_mount_of_the_users_own_that_poses_as_a_guard_is_found(open_share: Pat
 
 def _examine_impostor(place: Path) -> list[dict[str, object]]:
     """Let the agent mount bindfs under our name, where nobody else sees it."""
-    syscalls.unshare_mounts()
-    # Here only root may use the device; a copy of it is open to all.
-    os.mknod(place / "fuse", stat.S_IFCHR | 0o666, os.stat("/dev/fuse").st_rdev)
-    (place / "fuse").chmod(0o666)
-    mount(str(place / "fuse"), Path("/dev/fuse"), flags=MS_BIND)
+    _let_users_mount(place)
     options = f"subtype=gitguardfs,fsname={place}/raw/share"
-    subprocess.run(
-        ["bindfs", "--no-allow-other", "-o", options, place / "raw/share", place / "view"],
-        check=True,
-        user=AGENT,
-        group=AGENT,
-        extra_groups=[],
-    )
+    _mount_as_agent(place / "raw/share", place / "view", options)
     try:
         return _rows(doctor.examine(str(place / "view"), None, None, QUIET))
     finally:

@@ -116,14 +116,22 @@ def test_a_daemon_is_known_by_its_connection_and_otherwise_by_its_arguments() ->
         Daemon(5, 0, ("bindfs", "/a", GUARD.path), None),
     ]
     assert [d.pid for d in checks_mount.serving(GUARD, old)] == [3]
-    assert [d.pid for d in checks_mount.serving(GUARD, old[1:])] == [4]
-    assert checks_mount.serving(GUARD, old[2:]) == ()
+    assert checks_mount.serving(GUARD, old[1:]) == ()
+    agents = Daemon(6, 1000, old[0].arguments, None)
+    assert checks_mount.serving(GUARD, [agents]) == ()
+
+
+def test_a_lone_daemon_is_not_taken_for_that_of_another_mount() -> None:
+    daemon = Daemon(3, 0, ("/usr/bin/gitguardfs", "/a", "/srv/view"), None)
+    for seen in TABLE:
+        assert checks_mount.serving(seen, [daemon]) == ()
 
 
 def test_what_proc_says_of_a_daemon_is_read() -> None:
     assert checks_mount.parse_connection("pos:\t0\nino:\t90\nfuse_connection:\t39\n") == 39
     assert checks_mount.parse_connection("pos:\t0\nino:\t90\n") is None
-    assert checks_mount.parse_uid("Name:\tx\nUid:\t1000\t0\t0\t0\nGid:\t5\t5\t5\t5\n") == 0
+    for uids, uid in (("0 0", 0), ("1000 0", 1000), ("0 1000", 1000), ("1000 1000", 1000)):
+        assert checks_mount.parse_uid(f"Name:\tx\nUid:\t{uids} 0 0\nGid:\t5 5 5 5\n") == uid
     assert checks_mount.parse_arguments(b"a\0b c\0\xff\0") == ("a", "b c", "\udcff")
 
 
@@ -197,6 +205,25 @@ def test_each_mount_that_shows_the_guarded_directory_is_known() -> None:
         "/srv/fuse/p": 10,
         "/home/second": 12,
     }
+
+
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [("/srv/view", "on"), ("/srv/view/a", "in"), ("/srv", "around"), ("/srv/view2", None),
+     ("/mnt/share", "on"), ("/mnt/share/x", "in"), ("/mnt", "around"), ("/mnt/sharex", None)],
+)  # fmt: skip
+def test_a_fuse_mount_that_is_not_roots_is_found_wherever_it_can_bend_the_guard(
+    path: str, where: str | None
+) -> None:
+    def line(number: int, path: str, kind: str, uid: int) -> str:
+        return f"{number} 1 0:{number} / {path} rw - {kind} /mnt/share rw,user_id={uid}"
+
+    lines = [line(20, path, "fuse.x", 1000), line(21, "/srv/view", "fuse.gitguardfs", 0),
+             line(22, "/mnt/share", "fuse.gocryptfs", 0)]  # fmt: skip
+    table = parse_table("\n".join(lines).encode())
+    result = checks_ways.not_roots(Case("/srv/view", AGENT, True, table))
+    assert result.status is (Status.OK if where is None else Status.FINDING)
+    assert where is None or f"{path} is mounted by uid 1000 ({where} " in result.detail
 
 
 def test_what_is_mounted_in_the_view_is_noted() -> None:

@@ -1,0 +1,288 @@
+"""An error of the source is not absence: what cannot be told is refused, and nothing else is.
+
+The source is a share of our own making, the view most often one without a kernel, so that each
+request of the daemon can be made to fail, one after the other.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyfuse3 import FUSEError
+
+from gitguardfs.core import gate
+from gitguardfs.core.inodes import ROOT_ID
+from tests.adapter.world import World, open_descriptors, refused, stand_ins
+from tests.support.errorfs import ERRNOS, READING, Fault, Share, errorfs
+from tests.support.mounting import area, command, gitguardfs
+
+NAMES = {number: errno.errorcode[number] for number in ERRNOS}
+DENIALS = (errno.EACCES, errno.EPERM)
+UNCLEAR = [number for number in ERRNOS if number not in DENIALS]
+
+Later = Callable[[], None]
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """Let as much time pass as a judgement holds."""
+    passed = [0.0]
+    monkeypatch.setattr(gate, "monotonic", lambda: time.monotonic() + passed[0])
+
+    def pass_time() -> None:
+        passed[0] += gate.JUDGED_FOR
+
+    return pass_time
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[Share, Share]]:
+    """Two shares; the second one folds names as nobody foresaw."""
+    with (
+        area() as path,
+        errorfs(path / "host", path / "share", path / "control") as plain,
+        errorfs(path / "host2", path / "share2", path / "control2", fold=True) as folding,
+    ):
+        yield plain, folding
+
+
+@pytest.fixture
+def share(served: tuple[Share, Share]) -> Share:
+    return _emptied(served[0])
+
+
+@pytest.fixture
+def folding(served: tuple[Share, Share]) -> Share:
+    return _emptied(served[1])
+
+
+def _emptied(share: Share) -> Share:
+    share.clear()
+    for path in share.host.iterdir():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    return share
+
+
+@contextmanager
+def guarding(share: Share, **options: Any) -> Iterator[World]:
+    """A guard over the share; all that it opens is closed again."""
+    with stand_ins():
+        before = open_descriptors()
+        world = World(share.path, **options)
+        try:
+            yield world
+        finally:
+            share.clear()
+            world.close()
+        assert open_descriptors() == before
+
+
+def make_bare(path: Path, second: str = "refs") -> Path:
+    (path / second).mkdir(parents=True)
+    (path / "HEAD").write_text("ref: refs/heads/main\n")
+    (path / "config").write_text("[core]\n")
+    (path / "hooks").mkdir()
+    return path
+
+
+# ------------------------------------------------------------ Directories that may be repositories
+
+
+@pytest.mark.parametrize("number", ERRNOS, ids=NAMES.get)
+@pytest.mark.parametrize("request_", ["LOOKUP", "GETATTR"])
+@pytest.mark.parametrize("second", ["refs", "commondir"])
+async def test_a_repository_is_never_open_because_it_does_not_answer(
+    share: Share, number: int, request_: str, second: str
+) -> None:
+    make_bare(share.host / "b", second)
+    with guarding(share) as world:
+        for name in ("HEAD", second):
+            with share.failing(Fault((request_,), f"b/{name}", number)):
+                try:
+                    b = await world.id("b")
+                except FUSEError as error:
+                    assert error.errno == number
+                else:
+                    assert number in DENIALS
+                    await refused(world.ops.lookup(b, b"config", world.ctx))
+                    await refused(world.ops.opendir(b, world.ctx))
+                    await refused(world.create(b, b"new"))
+        assert (await world.entry("b")).st_mode & 0o777 == 0
+
+
+async def test_one_request_that_fails_opens_no_repository(share: Share) -> None:
+    """Whichever it is, and whatever comes of it."""
+    make_bare(share.host / "b")
+    for nth in range(1, 100):
+        with guarding(share) as world:
+            with share.failing(Fault(READING, nth=nth)):
+                hits = len(share.hits())
+                try:
+                    b = await world.id("b")
+                    await world.create(await world.id("b/hooks"), b"post-update")
+                except FUSEError:
+                    pass
+                else:
+                    raise AssertionError(f"a hook was planted, request {nth}")
+                met = len(share.hits()) > hits
+            b = await world.id("b")
+            await refused(world.ops.opendir(b, world.ctx))
+        if not met:
+            break
+    assert os.listdir(share.host / "b/hooks") == []
+
+
+@pytest.mark.parametrize("number", ERRNOS, ids=NAMES.get)
+async def test_a_directory_moves_only_if_no_repository_is_in_it(share: Share, number: int) -> None:
+    make_bare(share.host / "D/b")
+    with guarding(share) as world:
+        with share.failing(Fault(("LOOKUP",), "HEAD", number)):
+            wanted = errno.EACCES if number in DENIALS else number
+            await refused(world.rename("D", "E"), wanted)
+    assert os.listdir(share.host) == ["D"]
+
+
+@pytest.mark.parametrize("number", ERRNOS, ids=NAMES.get)
+async def test_who_is_in_a_repository_gets_nothing_while_it_does_not_answer(
+    share: Share, later: Later, number: int
+) -> None:
+    (share.host / "b/hooks").mkdir(parents=True)
+    with guarding(share) as world:
+        hooks = await world.id("b/hooks")
+        (share.host / "b/refs").mkdir()
+        (share.host / "b/HEAD").write_text("ref: refs/heads/main\n")
+        later()
+        with share.failing(Fault(("LOOKUP",), "b/HEAD", number)):
+            for _ in range(2):
+                wanted = errno.EACCES if number in DENIALS else number
+                await refused(world.create(hooks, b"post-update"), wanted)
+        await refused(world.create(hooks, b"post-update"))
+    assert os.listdir(share.host / "b/hooks") == []
+
+
+async def test_an_ordinary_directory_is_open_again_when_the_source_answers(
+    share: Share, later: Later
+) -> None:
+    (share.host / "d/e").mkdir(parents=True)
+    (share.host / "d/HEAD").write_text("a text\n")
+    with guarding(share) as world:
+        e = await world.id("d/e")
+        for name in ("HEAD", "refs"):
+            later()
+            with share.failing(Fault(("LOOKUP",), f"d/{name}")):
+                await refused(world.create(e, b"new"), errno.EIO)
+                await refused(world.entry("d"), errno.EIO)
+            handle, _ = await world.create(e, f"after {name}".encode())
+            await world.ops.release(handle)
+
+
+async def test_looks_that_fail_leave_no_descriptors(share: Share) -> None:
+    (share.host / "d").mkdir()
+    with guarding(share) as world, share.failing(Fault(("LOOKUP",), "d/HEAD")):
+        before = open_descriptors()
+        for _ in range(200):
+            await refused(world.entry("d"), errno.EIO)
+        assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("number", DENIALS, ids=NAMES.get)
+async def test_a_directory_that_nobody_may_enter_is_shown(share: Share, number: int) -> None:
+    """Such as a database's, under a server that is not root."""
+    (share.host / "database").mkdir(mode=0o700)
+    (share.host / "database/f").touch()
+    os.chown(share.host / "database", 999, 999)
+    with guarding(share) as world:
+        with share.failing(Fault(("LOOKUP",), "HEAD", number)):
+            entry = await world.entry("database")
+            assert (entry.st_mode & 0o777, entry.st_uid) == (0o700, 999)
+            assert entry.entry_timeout == 0
+            assert (await world.list(""))[b"database"].st_mode == entry.st_mode
+            await refused(world.ops.lookup(entry.st_ino, b"f", world.ctx))
+            await refused(world.ops.rmdir(ROOT_ID, b"database", world.ctx))
+            await refused(world.rename("database", "elsewhere"))
+        # asked again at each use, by the same node
+        assert (await world.ops.lookup(entry.st_ino, b"f", world.ctx)).st_ino
+        assert (await world.entry("database")).entry_timeout > 0
+
+
+@pytest.mark.parametrize("number", ERRNOS, ids=NAMES.get)
+@pytest.mark.parametrize("name", ["d/HEAD", "d", ".git"])
+async def test_a_listing_drops_no_name(share: Share, number: int, name: str) -> None:
+    (share.host / "d").mkdir()
+    (share.host / "f").touch()
+    (share.host / ".git").mkdir()
+    with guarding(share) as world:
+        with share.failing(Fault(("LOOKUP",), name, number)):
+            assert set(await world.list("")) == {b"d", b"f", b".git"}
+        (share.host / "f").unlink()
+        assert set(await world.list("")) == {b"d", b".git"}
+
+
+def test_a_tool_that_copies_is_told_of_what_it_leaves_out(share: Share) -> None:
+    (share.host / "tree/d").mkdir(parents=True)
+    (share.host / "tree/f").write_text("text")
+    with area() as here:
+        here.chmod(0o700)
+        with gitguardfs(share.path, here / "view", "--cache-timeout", "0") as mounted:
+            with (
+                share.failing(Fault(("LOOKUP",), "d/HEAD")),
+                share.failing(Fault(("LOOKUP",), "tree/d/HEAD")),
+            ):
+                assert sorted(os.listdir(mounted.path / "tree")) == ["d", "f"]
+                done = subprocess.run(
+                    ["cp", "-r", mounted.path / "tree", here / "copy"], capture_output=True
+                )
+                assert done.returncode != 0
+                assert b"Input/output error" in done.stderr
+            assert (here / "copy/f").read_text() == "text"
+
+
+# ------------------------------------------------------------------------- Second names of .git
+
+
+@pytest.mark.parametrize("number", ERRNOS, ids=NAMES.get)
+async def test_a_second_name_of_a_git_file_stays_one(share: Share, number: int) -> None:
+    (share.host / "d").mkdir()
+    (share.host / "d/.git").write_text("gitdir: ../r\n")
+    os.link(share.host / "d/.git", share.host / "d/x")
+    with guarding(share) as world:
+        with share.failing(Fault(("LOOKUP",), ".git", number)):
+            await refused(world.entry("d/x"), number)
+        assert (await world.entry("d/x")).st_mode & 0o777 == 0
+
+
+@pytest.mark.parametrize("number", ERRNOS, ids=NAMES.get)
+async def test_so_does_a_spelling_that_nobody_foresaw(folding: Share, number: int) -> None:
+    (folding.host / ".git/hooks").mkdir(parents=True)
+    with guarding(folding) as world:
+        with folding.failing(Fault(("LOOKUP",), ".git", number)):
+            await refused(world.entry(".ｇｉｔ"), number)
+        assert (await world.entry(".ｇｉｔ")).st_mode & 0o777 == 0
+        await refused(world.entry(".ｇｉｔ/hooks"))
+
+
+# ------------------------------------------------------------------------------------ The start
+
+
+@pytest.mark.parametrize("source", ["b", "b/hooks"])
+def test_a_source_that_may_be_a_repository_is_not_served(share: Share, source: str) -> None:
+    make_bare(share.host / "b")
+    with area() as here:
+        (here / "view").mkdir()
+        with share.failing(Fault(("LOOKUP",), "HEAD")):
+            done = subprocess.run(
+                command(share.path / source, here / "view", "-f"),
+                capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "cannot tell whether" in done.stderr
+    assert "Input/output error" in done.stderr
