@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import platform
 from typing import NamedTuple
 
 import click
 
 from gitguardfs import __version__
 from gitguardfs.commands.run import of_gitguard, run
+from gitguardfs.errors import Exit, UserError
 
 
 class Subcommand(NamedTuple):
@@ -16,12 +18,15 @@ class Subcommand(NamedTuple):
 
     module: str
     summary: str
+    needs_linux: bool = False
 
 
 COMMANDS = {
     "share": Subcommand("gitguardfs.host.share", "Print what shares a directory with a guest."),
     "units": Subcommand("gitguardfs.host.units", "Print what mounts and guards a share at boot."),
-    "doctor": Subcommand("gitguardfs.guest.doctor", "Check that a project is guarded."),
+    "doctor": Subcommand(
+        "gitguardfs.guest.doctor", "Check that a project is guarded.", needs_linux=True
+    ),
 }
 
 
@@ -30,9 +35,12 @@ class _Lazy(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        found = COMMANDS.get(cmd_name)
+        if found is None:
             return None
-        command = importlib.import_module(COMMANDS[cmd_name].module).command
+        if found.needs_linux and platform.system() != "Linux":
+            raise UserError(f"{cmd_name} runs on Linux only", "run it in the guest", Exit.SYSTEM)
+        command = importlib.import_module(found.module).command
         assert isinstance(command, click.Command)
         return command
 

@@ -1,0 +1,97 @@
+"""Host commands on macOS: run here without anything that only Linux has."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.program import HOLDER
+
+# What is not on macOS, or is and is of no use there: fcntl's leases, ctypes without renameat2.
+LIKE_MACOS = """
+import importlib.abc, os, platform, sys, types
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyfuse3", "trio", "ctypes", "_ctypes", "fcntl"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+for name in ("pyfuse3", "trio", "ctypes", "fcntl"):
+    assert name not in sys.modules, name
+LACKING = (
+    "O_PATH O_TMPFILE O_DIRECT O_NOATIME O_RSYNC setxattr getxattr listxattr removexattr "
+    "memfd_create pidfd_open posix_fadvise posix_fallocate copy_file_range splice eventfd "
+    "setresuid setresgid getresuid getresgid getrandom pipe2 sched_setaffinity sched_getaffinity"
+)
+for name in LACKING.split():
+    delattr(os, name)
+for name in ("unshare", "setns"):  # since Python 3.12
+    os.__dict__.pop(name, None)
+
+def refuse(event, arguments):
+    if event != "open" or isinstance(arguments[0], int):
+        return
+    path = os.fsdecode(arguments[0])
+    if path.startswith(("/proc/", "/sys/")) or path == "/etc/os-release":
+        raise FileNotFoundError(2, "No such file or directory", path)
+
+sys.addaudithook(refuse)
+sys.platform = "darwin"
+platform.system = lambda: "Darwin"
+platform.machine = lambda: "arm64"
+from gitguardfs.gitguard import main
+main()
+"""
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": HOLDER, "COLUMNS": "80"}
+    environment.pop("XDG_RUNTIME_DIR", None)
+    return subprocess.run(
+        [sys.executable, "-c", LIKE_MACOS, *map(str, arguments)],
+        capture_output=True, text=True, env=environment, cwd="/",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("transport", ["9p", "virtiofs"])
+def test_share_describes_utm(tmp_path: Path, transport: str) -> None:
+    done = run("share", tmp_path, "--for", "utm", "--transport", transport)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert str(tmp_path) in done.stdout and "share (always)" in done.stdout
+    said = json.loads(run("share", tmp_path, "--for", "utm", "--json").stdout)
+    assert said["utm"]["backend"] == "QEMU" and said["selinux"] == []
+
+
+def test_share_prints_the_command_for_a_macs_qemu(tmp_path: Path) -> None:
+    done = run("share", tmp_path, "--network", "restricted")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "qemu-system-aarch64 -machine virt" in done.stdout and "-accel hvf" in done.stdout
+    for words in (["--transport", "virtiofs"], ["--guard", "host"]):
+        refused = run("share", tmp_path, *words)
+        assert refused.returncode != 0 and len(refused.stderr.splitlines()) == 1
+
+
+def test_units_prints_what_the_guest_needs() -> None:
+    done = run("units", "share", "-m", "/mnt/share", "-mm", "/home/me/src", "-o", "git=readonly")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "fuse.gitguardfs" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["share", "--help"], ["units", "--help"], ["--version"]]
+)
+def test_help_is_there(arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_needs_linux_says_so_in_one_line() -> None:
+    done = run("doctor")
+    assert done.returncode == 3 and "Linux" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
