@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-import queue
-import threading
 import time
 from collections import Counter
-from contextlib import suppress
 from typing import Any
 
 from gitguardfs.core.guard import Refused
+from gitguardfs.spool import Spool
 
 LINES_PER_SECOND = 50
 """What one mount writes at most; an agent that floods is told of by a count instead."""
@@ -32,8 +30,7 @@ class AuditLog:
         self._allowance = float(BURST)
         self._refilled = time.monotonic()
         self._dropped = 0
-        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(QUEUE_LENGTH)
-        self._thread: threading.Thread | None = None
+        self._spool: Spool[dict[str, Any]] | None = None
         self._fd = -1
         if name is not None:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -44,13 +41,12 @@ class AuditLog:
     def start(self) -> None:
         """Start the writer; after fork, since threads do not survive it."""
         if self._fd >= 0:
-            self._thread = threading.Thread(target=self._write, name="audit", daemon=True)
-            self._thread.start()
+            self._spool = Spool("audit", self._write, QUEUE_LENGTH)
 
     def refuse(self, operation: str, refused: Refused, uid: int, pid: int) -> None:
         """Note one refusal; ``pid`` 0 means unknown."""
         self.refused[refused.rule] += 1
-        if self._thread is None:
+        if self._spool is None:
             return
         if not self._may_write():
             self._dropped += 1
@@ -66,12 +62,7 @@ class AuditLog:
         }
         if self._dropped:
             line["dropped"] = self._dropped
-        try:
-            self._queue.put_nowait(line)
-        except queue.Full:
-            self._dropped += 1
-        else:
-            self._dropped = 0
+        self._dropped = 0 if self._spool.put(line) else self._dropped + 1
 
     def _may_write(self) -> bool:
         now = time.monotonic()
@@ -83,21 +74,18 @@ class AuditLog:
         self._allowance -= 1
         return True
 
-    def _write(self) -> None:
-        while (line := self._queue.get()) is not None:
-            try:
-                os.write(self._fd, json.dumps(line).encode() + b"\n")
-            except OSError as error:
-                log.error("audit log: %s", error.strerror)
+    def _write(self, line: dict[str, Any]) -> None:
+        try:
+            os.write(self._fd, json.dumps(line).encode() + b"\n")
+        except OSError as error:
+            log.error("audit log: %s", error.strerror)
 
     def close(self) -> None:
         """Write what waits, and end."""
-        if self._thread is not None:
+        if self._spool is not None:
             if self._dropped:
                 log.warning("the audit log is short of %d refusals", self._dropped)
-            with suppress(queue.Full):
-                self._queue.put(None, timeout=1)
-                self._thread.join(5)
+            self._spool.close(room=1, patience=5)
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

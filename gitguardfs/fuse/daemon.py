@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 import logging
-import logging.handlers
 import os
 import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 
+from gitguardfs.daemon.logs import log_to_syslog
 from gitguardfs.errors import Exit
-
-LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
-SYSLOG = "/dev/log"
-
-
-def log_to_stderr(debug: bool) -> None:
-    """Log where the user sees it."""
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.DEBUG if debug else logging.INFO, format=LOG_FORMAT
-    )
-
-
-def _log_to_syslog() -> None:
-    root = logging.getLogger()
-    for handler in root.handlers[:]:
-        root.removeHandler(handler)
-    if os.path.exists(SYSLOG):
-        handler = logging.handlers.SysLogHandler(
-            SYSLOG, facility=logging.handlers.SysLogHandler.LOG_DAEMON
-        )
-        handler.setFormatter(logging.Formatter(f"gitguardfs[%(process)d]: {LOG_FORMAT}"))
-        root.addHandler(handler)
-    else:
-        root.addHandler(logging.NullHandler())
 
 
 def in_background(run: Callable[[Callable[[], None]], int]) -> int:
@@ -49,13 +25,15 @@ def in_background(run: Callable[[Callable[[], None]], int]) -> int:
         os.setsid()
 
         def ready() -> None:
-            _log_to_syslog()
-            null = os.open(os.devnull, os.O_RDWR)
-            for stream in (0, 1, 2):
-                os.dup2(null, stream)
-            os.close(null)
-            os.write(writable, bytes([Exit.OK]))
-            os.close(writable)
+            try:
+                log_to_syslog()
+                null = os.open(os.devnull, os.O_RDWR)
+                for stream in (0, 1, 2):
+                    os.dup2(null, stream)
+                os.close(null)
+            finally:
+                os.write(writable, bytes([Exit.OK]))
+                os.close(writable)
 
         code = int(Exit.SYSTEM)
         try:

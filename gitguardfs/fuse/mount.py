@@ -18,6 +18,7 @@ import trio
 
 from gitguardfs import mounts
 from gitguardfs.audit import AuditLog
+from gitguardfs.daemon import logs
 from gitguardfs.errors import Exit, UserError, warn
 from gitguardfs.fuse import assembly, daemon, directories, preflight, seal, session
 from gitguardfs.fuse.operations import Operations
@@ -47,7 +48,7 @@ def _run(options: MountOptions, notify_socket: str | None) -> int:
     os.chdir("/")
 
     def serve(ready: Callable[[], None]) -> int:
-        daemon.log_to_stderr(options.debug)
+        logs.log_to_stderr(options.debug)
         try:
             return _serve(options, places, audit, seal_it, ready)
         except UserError as error:
@@ -136,6 +137,7 @@ def _serve(
             sealed.leave()
         raise
     audit.start()
+    logs.start()
     try:
         ended_by = trio.run(
             session.serve, operations.requests, options.look.mirror, places.mountpoint, ready

@@ -5,18 +5,16 @@ between; what may wait for a disk or a server (reads that are not in memory, lar
 synchronous writes, fsync) goes to worker threads, which get a descriptor and bytes only, unless
 the source is local and such calls have been quick of late (``pace``).
 
-pyfuse3 ends the mount on any exception that is not FUSEError: ``handler`` turns every other
-one into an errno.
+pyfuse3 ends the mount on any exception that is not FUSEError, and on an answer that it cannot
+translate: ``handler`` turns every one of them into an errno.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from enum import Enum
 from functools import wraps
 from stat import S_ISDIR
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -28,14 +26,15 @@ from gitguardfs.audit import AuditLog
 from gitguardfs.core import backing
 from gitguardfs.core.files import Opened
 from gitguardfs.core.guard import Refused
+from gitguardfs.core.inodes import Node
 from gitguardfs.core.state import Caller
-from gitguardfs.core.tree import Changes, Tree
+from gitguardfs.core.tree import Changes, Entry, Tree
 from gitguardfs.core.view import Attributes
 from gitguardfs.fuse.listing import Appetite, NameEntry
 from gitguardfs.fuse.pace import Pace
 from gitguardfs.fuse.requests import Requests
-
-log = logging.getLogger(__name__)
+from gitguardfs.serving.boundary import GUARDED, Guarded, errno_of
+from gitguardfs.sessions.pyfuse3_session.answers import FITS, ReadData
 
 AT_ONCE = 128 * 1024
 """Bytes up to which a transfer may be done without a thread, and a write to a local file always
@@ -43,46 +42,30 @@ is: it goes to memory, and a change of thread costs more than the copying."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Handler = Callable[Concatenate["Operations", P], Coroutine[Any, Any, R]]
+S = TypeVar("S", bound="Operations")
+Handler = Callable[Concatenate[S, P], Coroutine[Any, Any, R]]
 
 
-class Guarded(Enum):
-    """How the guard comes into a request. A test demands one of these for every handler."""
-
-    NAME = "by a name in a directory"
-    NODE = "by a node"
-    HANDLE = "when its handle was opened"
-    NOTHING = "not at all: it names no object"
-    UNSUPPORTED = "never served"
-
-
-GUARDED: dict[str, Guarded] = {"poll": Guarded.UNSUPPORTED}
-"""The classification of every handler of ``pyfuse3.Operations``."""
-
-
-def handler(guarded: Guarded) -> Callable[[Handler[P, R]], Handler[P, R]]:
+def handler(guarded: Guarded) -> Callable[[Handler[S, P, R]], Handler[S, P, R]]:
     """Classify a handler and give it the error boundary."""
 
-    def decorate(method: Handler[P, R]) -> Handler[P, R]:
+    def decorate(method: Handler[S, P, R]) -> Handler[S, P, R]:
         name = method.__name__
         GUARDED[name] = guarded
+        fits = FITS[method.__annotations__["return"]]
 
         @wraps(method)
-        async def bounded(self: Operations, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        async def bounded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
             try:
-                return await method(self, *args, **kwargs)
+                answer = await method(self, *args, **kwargs)
+                if fits(answer):
+                    return answer
+                raise TypeError(f"no answer to {name}: {answer!r:.100}")
             except FUSEError:
                 raise
-            except Refused as refused:
-                self.note_refusal(name, refused, args)
-                raise FUSEError(errno.EACCES) from None
-            except OSError as error:
-                if not error.errno:
-                    log.exception("%s failed without an errno; answered EIO", name)
-                raise FUSEError(error.errno or errno.EIO) from None
-            except Exception:
-                log.exception("%s failed; answered EIO", name)
-                raise FUSEError(errno.EIO) from None
+            except Exception as error:
+                number = errno_of(error, name, lambda it: self.note_refusal(name, it, args))
+            raise FUSEError(number)
 
         return bounded
 
@@ -173,10 +156,12 @@ class Operations(pyfuse3.Operations):
             self._appetite.note_look(ctx.pid)
         return self._entry(found)
 
-    @handler(Guarded.NOTHING)
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         for inode, times in inode_list:
-            self._tree.forget(inode, times)
+            try:
+                self._tree.forget(inode, times)
+            except Exception as error:  # nobody is answered, and pyfuse3 takes no FUSEError here
+                errno_of(error, "forget", lambda _: None)
 
     @handler(Guarded.NODE)
     async def getattr(self, inode: int, ctx: RequestContext) -> EntryAttributes:
@@ -297,7 +282,7 @@ class Operations(pyfuse3.Operations):
         return FileInfo(fh=opened.handle, keep_cache=opened.keep_pages, direct_io=self._direct_io)
 
     @handler(Guarded.HANDLE)
-    async def read(self, fh: int, off: int, size: int) -> bytes:
+    async def read(self, fh: int, off: int, size: int) -> ReadData:  # type: ignore[override]
         handle = self._tree.handles.file(fh)
         if self._is_local and handle.tells_waiting:
             try:
@@ -308,7 +293,7 @@ class Operations(pyfuse3.Operations):
                 handle.tells_waiting = False
             else:
                 if data is not None:
-                    return data  # type: ignore[return-value]  # any buffer will do
+                    return data
         small = size <= AT_ONCE
         return await self._paced(self._reading, small, backing.read, handle.fd, off, size)
 
@@ -353,16 +338,29 @@ class Operations(pyfuse3.Operations):
     async def readdir(self, fh: int, start_id: int, token: ReaddirToken) -> None:
         pid = self._listing.get(fh)
         names_only = pid is not None and self._appetite.is_for_names(pid)
-        for entry in self._tree.read_directory(fh, start_id, names_only):
-            attributes, node = entry.attributes, entry.node
-            reply = self._name_entry.of(entry) if attributes is None else self._entry(attributes)
-            told = pyfuse3.readdir_reply(token, entry.name, reply, entry.position)
-            if node is not None and told:
-                node.lookups += 1
-            elif node is not None:
-                self._tree.untold(node)
-            if not told:
-                break
+        told: list[Node] = []
+        try:
+            for entry in self._tree.read_directory(fh, start_id, names_only):
+                if entry.node is not None:
+                    entry.node.lookups += 1
+                    told.append(entry.node)
+                if not self._tell(token, entry):
+                    self._untell(told[-1:] if entry.node is not None else [])
+                    break
+        except BaseException:
+            self._untell(told)
+            raise
+
+    def _tell(self, token: ReaddirToken, entry: Entry) -> bool:
+        """Add an entry to a reply; returns False if there is no room for it."""
+        attributes = entry.attributes
+        reply = self._name_entry.of(entry) if attributes is None else self._entry(attributes)
+        return pyfuse3.readdir_reply(token, entry.name, reply, entry.position)
+
+    def _untell(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            node.lookups -= 1
+            self._tree.untold(node)
 
     @handler(Guarded.NODE)
     async def fsyncdir(self, fh: int, datasync: bool) -> None:

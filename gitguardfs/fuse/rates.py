@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import trio
 
-from gitguardfs.fuse.operations import Operations
+from gitguardfs.fuse.operations import Operations, handler
+from gitguardfs.serving.boundary import Guarded
+from gitguardfs.sessions.pyfuse3_session.answers import ReadData
 
 
 class Rate:
@@ -32,12 +34,14 @@ class LimitedOperations(Operations):
         self._reads = None if read_rate is None else Rate(read_rate)
         self._writes = None if write_rate is None else Rate(write_rate)
 
-    async def read(self, fh: int, off: int, size: int) -> bytes:
+    @handler(Guarded.HANDLE)
+    async def read(self, fh: int, off: int, size: int) -> ReadData:  # type: ignore[override]
         """Read, and answer when the bytes may have come."""
         data = await super().read(fh, off, size)
         await self._hold(self._reads, len(data))
         return data
 
+    @handler(Guarded.HANDLE)
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         """Write, and answer when the bytes may have gone."""
         done = await super().write(fh, off, buf)

@@ -23,7 +23,7 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, HAND_OVER)
 REREAD = signal.SIGUSR1
 """Who is in which group is to be found out anew."""
 ANSWER_LIMIT = 30.0
-"""Seconds within which a new mount has to answer."""
+"""Seconds after which it is said that a new mount does not answer yet."""
 
 
 async def serve(
@@ -60,8 +60,9 @@ def _obey_signals(requests: Requests, mirror: Mirror | None, came: list[signal.S
                 mirror.reread()
         elif not came:
             came.append(number)
-            log.info("%s: unmounting", number.name)
             requests.end()
+            with suppress(Exception):  # what is raised here would end trio's loop as a bug
+                log.info("%s: unmounting", number.name)
 
     def note(number: int, _frame: FrameType | None) -> None:
         with suppress(trio.RunFinishedError):
@@ -72,14 +73,25 @@ def _obey_signals(requests: Requests, mirror: Mirror | None, came: list[signal.S
 
 
 async def _announce(mountpoint: str, ready: Callable[[], None]) -> None:
-    """Call ``ready`` once a request has gone through the kernel and come back."""
+    """Call ``ready`` once a request has gone through the kernel and come back.
+
+    Raises nothing: a mount that is late, or that nobody could be told of, stays.
+    """
     answered = trio.Event()
     token = trio.lowlevel.current_trio_token()
-    # Not to_thread.run_sync: a request that hangs could then not be given up.
-    trio.lowlevel.start_thread_soon(
-        lambda: os.statvfs(mountpoint), lambda _outcome: token.run_sync_soon(answered.set)
-    )
-    with trio.fail_after(ANSWER_LIMIT):
-        await answered.wait()
-    with suppress(OSError):
+
+    def deliver(_outcome: object) -> None:
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(answered.set)
+
+    try:
+        # Not to_thread.run_sync: a request that hangs could then not be given up.
+        trio.lowlevel.start_thread_soon(lambda: os.statvfs(mountpoint), deliver)
+        with trio.move_on_after(ANSWER_LIMIT):
+            await answered.wait()
+        if not answered.is_set():
+            log.warning("%s has not answered for %d s: waiting on", mountpoint, ANSWER_LIMIT)
+            await answered.wait()
         ready()
+    except Exception:
+        log.exception("nobody was told that the mount is there; it stays")

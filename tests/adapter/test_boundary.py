@@ -5,14 +5,20 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections.abc import Iterator
 
+import pyfuse3
 import pytest
+from pyfuse3 import EntryAttributes, FileInfo, FUSEError, StatvfsData
 
+from gitguardfs.core import backing
 from gitguardfs.core.guard import Refused
 from gitguardfs.core.inodes import ROOT_ID
 from gitguardfs.core.tree import Tree
 from gitguardfs.fuse import operations
-from gitguardfs.fuse.operations import GUARDED, Guarded
+from gitguardfs.fuse.rates import LimitedOperations, Rate
+from gitguardfs.serving.boundary import GUARDED, Guarded
+from gitguardfs.sessions.pyfuse3_session.answers import FITS
 from tests.adapter.world import Context, Token, World, refused
 
 BUGS = [
@@ -35,7 +41,6 @@ def arguments(name: str) -> list[object]:
     """Arguments of the right number for a handler; the tree never gets to see them."""
     ctx = Context()
     table: dict[str, list[object]] = {
-        "forget": [[(5, 1)]],
         "setattr": [5, _Anything(), _Anything(), None, ctx],
         "mknod": [1, b"n", 0o644, 0, ctx],
         "mkdir": [1, b"n", 0o755, ctx],
@@ -73,10 +78,11 @@ class _Anything:
 
 
 WITHOUT_TREE = {"flush"}
+WITHOUT_ANSWER = {"forget"}
 SERVED = [
     name
     for name, guarded in sorted(GUARDED.items())
-    if guarded is not Guarded.UNSUPPORTED and name not in WITHOUT_TREE
+    if guarded is not Guarded.UNSUPPORTED and name not in WITHOUT_TREE | WITHOUT_ANSWER
 ]
 
 
@@ -115,6 +121,162 @@ async def test_a_refusal_is_eacces_and_counted(world: World, name: str) -> None:
     world.ops._tree = BrokenTree(Refused("some rule", lambda: b"p"))
     await refused(getattr(world.ops, name)(*arguments(name)))
     assert world.audit.refused == {"some rule": 1}
+
+
+@pytest.mark.parametrize("number", [0, -1, 512, 529, 10**9, "EIO", 5.0, None])
+async def test_an_errno_that_the_kernel_takes_no_reply_with_is_eio(
+    world: World, number: object
+) -> None:
+    """From 512 on they are its own, and the caller would wait for ever."""
+    error = OSError("text")
+    error.errno = number  # type: ignore[assignment]
+    world.ops._tree = BrokenTree(error)
+    await refused(world.ops.statfs(world.ctx), errno.EIO)
+
+
+@pytest.mark.parametrize("error", [*BUGS, OSError(errno.ESTALE, "stale"), FUSEError(errno.EIO)])
+async def test_forget_raises_nothing_and_goes_on(world: World, error: Exception) -> None:
+    """pyfuse3 awaits it in its own loop: whatever left it would end the mount."""
+    for name in "abc":
+        (world.source / name).touch()
+    nodes = [await world.id(name) for name in "abc"]
+    forget = world.tree.forget
+
+    def breaks(node: int, times: int) -> None:
+        forget(node, times)
+        if node == nodes[0]:
+            raise error
+
+    world.tree.forget = breaks  # type: ignore[method-assign]
+    await world.ops.forget([(node, 1) for node in nodes])
+    assert len(world.tree.inodes) == 1
+
+
+# Whoever is told of a failure may fail, too
+
+
+class BrokenHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise RuntimeError("no space for a line")
+
+
+@pytest.fixture
+def broken_log() -> Iterator[None]:
+    handler = BrokenHandler()
+    logging.getLogger("gitguardfs").addHandler(handler)
+    yield
+    logging.getLogger("gitguardfs").removeHandler(handler)
+
+
+@pytest.mark.usefixtures("broken_log")
+@pytest.mark.parametrize("name", SERVED)
+async def test_a_log_that_fails_is_no_end(world: World, name: str) -> None:
+    world.ops._tree = BrokenTree(KeyError("k"))
+    await refused(getattr(world.ops, name)(*arguments(name)), errno.EIO)
+    await world.ops.forget([(5, 1)])
+
+
+@pytest.mark.parametrize("name", SERVED)
+async def test_an_audit_that_fails_leaves_a_refusal_a_refusal(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    monkeypatch.setattr(world.audit, "refuse", _broken)
+    world.ops._tree = BrokenTree(Refused("some rule", lambda: b"p"))
+    await refused(getattr(world.ops, name)(*arguments(name)))
+    assert "not noted" in caplog.text
+
+
+# Answers that pyfuse3 cannot translate
+
+NO_ANSWERS: dict[str, tuple[str, list[object]]] = {
+    "readlink": ("readlink", ["text", None, bytearray(b"x")]),
+    "getxattr": ("getxattr", ["text", None, memoryview(b"x")]),
+    "listxattr": ("listxattr", [["text"], None, b"text", 5]),
+    "opendir": ("opendir", [-1, 2**64, None, "1"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [(name, answer) for name, (_, answers) in NO_ANSWERS.items() for answer in answers],
+)
+async def test_what_cannot_be_told_to_the_kernel_is_eio(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str, answer: object
+) -> None:
+    monkeypatch.setattr(Tree, NO_ANSWERS[name][0], lambda *_: answer)
+    await refused(getattr(world.ops, name)(*arguments(name)), errno.EIO)
+
+
+@pytest.mark.parametrize("count", [-1, None, "4", 2**64])
+async def test_a_count_that_is_none_is_eio(
+    world: World, monkeypatch: pytest.MonkeyPatch, count: object
+) -> None:
+    handle, _ = await world.create(ROOT_ID, b"f")
+    with monkeypatch.context() as patch:
+        patch.setattr(backing, "write", lambda *_: count)
+        patch.setattr(Tree, "wrote", lambda *_: None)
+        await refused(world.ops.write(handle, 0, b"data"), errno.EIO)
+    await world.ops.release(handle)
+
+
+@pytest.mark.parametrize("data", ["text", None, [b"x"]])
+async def test_what_is_no_data_is_eio(
+    world: World, monkeypatch: pytest.MonkeyPatch, data: object
+) -> None:
+    handle, _ = await world.create(ROOT_ID, b"f")
+    with monkeypatch.context() as patch:
+        patch.setattr(backing, "read_cached", lambda *_: data)
+        patch.setattr(backing, "read", lambda *_: data)
+        await refused(world.ops.read(handle, 0, 4), errno.EIO)
+    await world.ops.release(handle)
+
+
+async def test_every_answer_of_pyfuse3_s_types_has_its_check(world: World) -> None:
+    for check, fitting in (
+        ("EntryAttributes", EntryAttributes()), ("FileInfo", FileInfo()),
+        ("pyfuse3.StatvfsData", StatvfsData()),
+        ("tuple[FileInfo, EntryAttributes]", (FileInfo(), EntryAttributes())),
+    ):  # fmt: skip
+        assert FITS[check](fitting)
+        for other in (None, 1, "x", (), (EntryAttributes(), FileInfo()), (FileInfo(),)):
+            assert not FITS[check](other), (check, other)
+
+
+@pytest.mark.parametrize("name", ["read", "write"])
+async def test_a_rate_that_fails_is_no_end(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What comes after the transfer itself is within the boundary as well."""
+    world.ops.__class__ = LimitedOperations
+    world.ops.limit(1e6, 1e6)
+    handle, _ = await world.create(ROOT_ID, b"f")
+    arguments = {"read": (handle, 0, 1), "write": (handle, 0, b"x")}[name]
+    with monkeypatch.context() as patch:
+        patch.setattr(Rate, "wait_for", _broken)
+        await refused(getattr(world.ops, name)(*arguments), errno.EIO)
+    await world.ops.release(handle)
+
+
+async def test_a_listing_that_breaks_off_has_told_of_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel gets the error alone: what was counted before that is not known to it."""
+    for name in "abcd":
+        (world.source / name).touch()
+    told: list[bytes] = []
+
+    def reply(token: Token, name: bytes, *rest: object) -> bool:
+        told.append(name)
+        if len(told) == 5:
+            raise OverflowError
+        return True
+
+    handle = await world.ops.opendir(ROOT_ID, world.ctx)
+    with monkeypatch.context() as patch:
+        patch.setattr(pyfuse3, "readdir_reply", reply)
+        await refused(world.ops.readdir(handle, 0, Token()), errno.EIO)
+    assert len(world.tree.inodes) == 1
+    await world.ops.releasedir(handle)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), GeneratorExit()])

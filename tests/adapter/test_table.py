@@ -15,7 +15,7 @@ from pyfuse3 import EntryAttributes
 from gitguardfs.core.guard import GitPolicy, Rules
 from gitguardfs.core.inodes import ROOT_ID
 from gitguardfs.core.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
-from gitguardfs.fuse.operations import GUARDED, Guarded
+from gitguardfs.serving.boundary import GUARDED, Guarded
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Context, Fields, Token, World, refused
 

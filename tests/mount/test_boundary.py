@@ -1,0 +1,151 @@
+"""A daemon with bugs in it, put in by hand: a request may fail by one, the mount never does."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.mounting import REPOSITORY, area, unmount, until
+
+LIMIT = 60
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+
+PROGRAM = """
+import logging, sys
+from gitguardfs import audit
+from gitguardfs.core import backing, tree
+from gitguardfs.fuse import operations, rates, session
+def broken(*_): raise RuntimeError("put in by hand")
+class Broken(logging.Handler): emit = broken
+{}
+sys.argv = ["gitguardfs", *sys.argv[1:]]
+from gitguardfs.cli import main
+main()
+"""
+
+
+@pytest.fixture
+def here() -> Iterator[Path]:
+    with area() as path:
+        path.chmod(0o700)
+        (path / "source/.git").mkdir(parents=True)
+        (path / "source/file").write_text("text")
+        (path / "source/link").symlink_to("file")
+        (path / "view").mkdir()
+        try:
+            yield path
+        finally:
+            unmount(path / "view")
+            for pid in _daemons(path):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _daemons(here: Path) -> list[int]:
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if os.fsencode(here) + b"/" in Path(f"/proc/{name}/cmdline").read_bytes():
+                found.append(int(name))
+    return found
+
+
+def _forget(view: Path) -> None:
+    """The kernel forgets at once what has lost its last name."""
+    (view / "new").touch()
+    (view / "new").unlink()
+    (view / "next").touch()
+    (view / "next").unlink()
+
+
+def _refused(view: Path) -> None:
+    _fails_with(errno.EACCES, lambda: os.listdir(view / ".git"))
+
+
+def _fails(call: Callable[[Path], object]) -> Callable[[Path], None]:
+    return lambda view: _fails_with(errno.EIO, lambda: call(view))
+
+
+def _fails_with(number: int, call: Callable[[], object]) -> None:
+    with pytest.raises(OSError) as caught:
+        call()
+    assert caught.value.errno == number
+
+
+RATES = ("--read-rate", "1M", "--write-rate", "1M")
+
+BUGS: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
+    "forget": ("tree.Tree.forget = broken", _forget, ()),
+    "audit": ("audit.AuditLog.refuse = broken", _refused, ()),
+    "log": (
+        "tree.Tree.statfs = broken\nlogging.getLogger('gitguardfs').addHandler(Broken())",
+        _fails(os.statvfs),
+        (),
+    ),
+    "rate of reading": (
+        "rates.Rate.wait_for = broken", _fails(lambda view: (view / "file").read_text()), RATES,
+    ),
+    "rate of writing": (
+        "rates.Rate.wait_for = broken", _fails(lambda view: (view / "x").write_text("x")), RATES,
+    ),
+    "text for bytes": (
+        "tree.Tree.readlink = lambda *_: 'text'",
+        _fails(lambda view: os.readlink(view / "link")),
+        (),
+    ),
+    "a negative count": (
+        "backing.write = lambda *_: -1\ntree.Tree.wrote = lambda *_: None",
+        _fails(lambda view: (view / "x").write_text("x")),
+        (),
+    ),
+}  # fmt: skip
+
+
+def _command(here: Path, code: str, *options: str) -> list[str]:
+    """How to mount in the background."""
+    program = [sys.executable, "-c", PROGRAM.format(code)]
+    return [*program, str(here / "source"), str(here / "view"), *options]
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_costs_the_request_alone(here: Path, bug: str) -> None:
+    code, provoke, options = BUGS[bug]
+    subprocess.run(_command(here, code, *options), env=ENVIRONMENT, timeout=LIMIT, check=True)
+    (pid,) = _daemons(here)
+    for _ in range(2):
+        provoke(here / "view")
+    assert os.listdir(here / "view")
+    assert _daemons(here) == [pid]
+    subprocess.run(["umount", here / "view"], check=True)
+    until(lambda: not _daemons(here), "the daemon ends")
+
+
+LATE = """
+import os, time, types
+session.ANSWER_LIMIT = 0.01
+def late(path):
+    while not os.path.exists({!r}):
+        time.sleep(0.01)
+    return os.statvfs(path)
+session.os = types.SimpleNamespace(statvfs=late)
+"""
+
+
+def test_a_mount_that_is_late_says_so_and_stays(here: Path) -> None:
+    starting = subprocess.Popen(
+        _command(here, LATE.format(str(here / "gate"))),
+        env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert starting.stderr is not None
+    assert "has not answered" in starting.stderr.readline()
+    (here / "gate").touch()
+    starting.communicate(timeout=LIMIT)
+    assert starting.returncode == 0
+    assert (here / "view/file").read_text() == "text"
