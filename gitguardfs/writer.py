@@ -7,13 +7,15 @@ reader, or a crash, meets the old text or the new one and nothing between.
 from __future__ import annotations
 
 import difflib
+import errno
 import os
+import secrets
 import stat
-import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.errors import Exit, UserError, shown
 
 BACKUP_SUFFIX = ".before-gitguardfs"
 _LABEL = "security.selinux"
@@ -59,10 +61,13 @@ def planned(path: str, after: bytes | str | None, mode: int = 0o644) -> Change:
 
 
 def read(path: str) -> bytes | None:
-    """What ``path`` holds; None if it does not exist. OSError for any other reason."""
+    """Return what the file ``path`` holds; None if there is none, nothing for a device or a FIFO.
+
+    Raises UserError for a symlink that is refused, and OSError.
+    """
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        with _place_of(path) as place:
+            return place.content()
     except FileNotFoundError:
         return None
 
@@ -71,24 +76,26 @@ def apply(change: Change, *, backup: bool = False) -> None:
     """Carry out a change, in a directory that is made if it is missing.
 
     ``backup`` keeps what was there beside it (BACKUP_SUFFIX), unless an earlier change has: the
-    first one is what was there before us. A symlink that is root's, or the caller's, is followed.
-    UserError if the file is no longer what the change was made for; OSError if it cannot be
-    written.
+    first one is what was there before us. A symlink is followed if nobody but root, or the caller,
+    can have put it there. Raises UserError if the file is no longer what the change was made for,
+    or is no file; OSError if it cannot be written.
     """
     if not change.is_one:
         return
-    real = _follow(change.path)
-    if read(change.path) != change.before:
-        raise UserError(f"{change.path} was changed by somebody else just now", "run it again")
-    saved = f"{change.path}{BACKUP_SUFFIX}"
-    if backup and change.before is not None and not os.path.lexists(saved):
-        _put(saved, change.before, real, change.mode)
-    if change.after is None:
-        os.unlink(change.path)
-        _drop_empty_drop_in_directory(change.path)
-        return
-    os.makedirs(os.path.dirname(real), 0o755, exist_ok=True)
-    _put(real, change.after, real, change.mode)
+    with _place_of(change.path, make=change.after is not None) as place:
+        if not place.is_regular():
+            raise UserError(f"{change.path} is not a file", "move it away")
+        if place.content() != change.before:
+            raise UserError(f"{change.path} was changed by somebody else just now", "run it again")
+        if backup and change.before is not None:
+            with _directory_of(f"{change.path}{BACKUP_SUFFIX}") as (directory, name):
+                saved = _Place(directory, name)
+                if not saved.exists():
+                    saved.put(change.before, place, change.mode)
+        if change.after is not None:
+            place.put(change.after, place, change.mode)
+            return
+    _remove(change.path)
 
 
 def revert(change: Change) -> None:
@@ -96,59 +103,152 @@ def revert(change: Change) -> None:
     apply(replace(change, before=change.after, after=change.before))
 
 
-def _follow(path: str) -> str:
-    """The file itself; UserError if a symlink to it is another user's, or leads to a device."""
+def _remove(path: str) -> None:
+    """Remove a file, and with it a directory of drop-ins that is empty then."""
+    with _directory_of(path) as (directory, name):
+        os.unlink(name, dir_fd=directory)
+    holder = os.path.dirname(path)
+    if holder.endswith(".d"):
+        with suppress(OSError), _directory_of(holder) as (directory, name):
+            os.rmdir(name, dir_fd=directory)  # unless others' drop-ins are in it
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A name in an open directory; the name itself is never followed."""
+
+    directory: int
+    name: str
+
+    def stat(self) -> os.stat_result:
+        return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
+
+    def exists(self) -> bool:
+        try:
+            self.stat()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def is_regular(self) -> bool:
+        """Whether a file is there, or nothing."""
+        return not self.exists() or stat.S_ISREG(self.stat().st_mode)
+
+    def open(self) -> int:
+        # O_NONBLOCK: a FIFO that somebody has put there must not keep us waiting.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        return os.open(self.name, flags, dir_fd=self.directory)
+
+    def content(self) -> bytes | None:
+        if not self.exists():
+            return None
+        if not stat.S_ISREG(self.stat().st_mode):
+            return b""
+        with os.fdopen(self.open(), "rb") as file:
+            return file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+
+    def put(self, content: bytes, like: _Place, mode: int) -> None:
+        """Write a file beside it, dressed as ``like``, and let it take its place. OSError."""
+        temporary = f".{self.name[:100]}.{secrets.token_hex(8)}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, 0o600, dir_fd=self.directory)
+        here = self.directory
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                _dress(file.fileno(), like, mode)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self.name, src_dir_fd=here, dst_dir_fd=here)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=here)
+            raise
+        _sync_directory(here)
+
+
+@contextmanager
+def _place_of(path: str, *, make: bool = False) -> Iterator[_Place]:
+    """Give the place of the file ``path``, where symlinks to it lead. UserError, OSError."""
     named = path
     for _ in range(_MAX_SYMLINKS):
-        if not os.path.islink(path):
-            break
-        if os.lstat(path).st_uid not in (0, os.geteuid()):
-            raise UserError(f"{path} is a symlink of another user's", "replace it by the file")
-        path = os.path.join(os.path.dirname(path), os.readlink(path))
-    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
-        raise UserError(f"{named} is not a file", "move it away")
-    return path
+        with _directory_of(path, make=make) as (directory, name):
+            place = _Place(directory, name)
+            if not (place.exists() and stat.S_ISLNK(place.stat().st_mode)):
+                yield place
+                return
+            target = os.readlink(name, dir_fd=directory)
+            if not _may_follow(place):
+                raise UserError(
+                    f"{shown(path)} is a symlink of another user's, and leads to {shown(target)}",
+                    "replace it by the file",
+                )
+            path = os.path.join(os.path.dirname(path), target)
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), named)
 
 
-def _drop_empty_drop_in_directory(path: str) -> None:
-    directory = os.path.dirname(path)
-    if directory.endswith(".d"):
-        with suppress(OSError):  # others' drop-ins are in it
-            os.rmdir(directory)
+def _may_follow(link: _Place) -> bool:
+    """Whether nobody but root and the caller can have put a symlink there."""
+    user = os.geteuid()
+    above = os.stat(".", dir_fd=link.directory)
+    is_ours = {link.stat().st_uid, above.st_uid} <= {0, user}
+    return is_ours and (user != 0 or not above.st_mode & 0o022)
 
 
-def _put(path: str, content: bytes, like: str, mode: int) -> None:
-    directory, name = os.path.split(path)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{name[:100]}.", dir=directory)
+@contextmanager
+def _directory_of(path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    """Open the directory that holds ``path``, made if it is missing; give it and the last name."""
+    above, name = os.path.split(os.path.abspath(path))
+    fd = _open_directory(above, make)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            _dress(file.fileno(), like, mode)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-    _sync_directory(directory)
+        yield fd, name
+    finally:
+        os.close(fd)
 
 
-def _dress(descriptor: int, like: str, mode: int) -> None:
-    """Owner, mode and SELinux label of the file ``like``; without one, ``mode`` and our own."""
+def _open_directory(path: str, make: bool) -> int:
+    if os.geteuid() != 0 or not hasattr(os, "O_PATH"):  # a Mac
+        if make:
+            os.makedirs(path, 0o755, exist_ok=True)
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    from gitguardfs.fuse import directories
+
+    found = directories.resolve(path)
+    if found.missing and not make:
+        os.close(found.fd)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    fd = found.fd
+    for name in found.missing:
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o755, dir_fd=fd)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            below = os.open(name, flags, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = below
+    return fd
+
+
+def _dress(descriptor: int, like: _Place, mode: int) -> None:
+    """Give owner, mode and SELinux label of the file ``like``; without one, ``mode``, our own."""
     try:
-        st = os.stat(like)
+        model = like.open()
     except FileNotFoundError:
         os.fchmod(descriptor, mode)
         return
-    os.fchown(descriptor, st.st_uid, st.st_gid)
-    os.fchmod(descriptor, st.st_mode & 0o7777)
-    with suppress(OSError):
-        os.setxattr(descriptor, _LABEL, os.getxattr(like, _LABEL))
+    try:
+        st = os.fstat(model)
+        os.fchown(descriptor, st.st_uid, st.st_gid)
+        os.fchmod(descriptor, st.st_mode & 0o777)
+        with suppress(OSError, AttributeError):  # a Mac has no such calls
+            os.setxattr(descriptor, _LABEL, os.getxattr(model, _LABEL))
+    finally:
+        os.close(model)
 
 
-def _sync_directory(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _sync_directory(directory: int) -> None:
+    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
     try:
         os.fsync(descriptor)
     finally:

@@ -129,7 +129,7 @@ def break_verify(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_write(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: object) -> None:
+    def fail(*arguments: object, **more: object) -> None:
         raise OSError(28, "out of order")
 
     monkeypatch.setattr(os, "replace", fail)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from gitguardfs import writer
 from gitguardfs.errors import UserError
 from gitguardfs.writer import BACKUP_SUFFIX, Change
+from tests.support.bending import exchanged_in_a_loop
+from tests.support.mounting import area
 
 CONTENT = st.none() | st.binary(max_size=40) | st.text(max_size=20).map(str.encode)
 
@@ -178,3 +181,46 @@ def test_a_file_is_said_to_be_written_once_it_is(
     with pytest.raises(UserError, match="changed by somebody else"):
         writer.check_or_write(changes, check=False)
     assert capsys.readouterr().out == f"{tmp_path}/a: written\n"
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@as_root
+def test_a_symlink_of_roots_where_a_user_can_put_it_is_refused(tmp_path: Path) -> None:
+    """Anybody may rename root's symlinks in a directory of their own."""
+    (tmp_path / "users").mkdir()
+    (tmp_path / "real").write_text("old\n")
+    (tmp_path / "users/fstab").symlink_to(tmp_path / "real")
+    os.chown(tmp_path / "users", 1000, 1000)
+    with pytest.raises(UserError, match=f"and leads to {tmp_path}/real"):
+        writer.planned(str(tmp_path / "users/fstab"), "new\n")
+    assert (tmp_path / "real").read_text() == "old\n"
+
+
+@as_root
+def test_a_directory_that_a_user_exchanges_for_a_symlink_leads_no_write_elsewhere() -> None:
+    with area() as here:
+        users, victim = here / "users", here / "victim"
+        for directory in (users, users / "units", victim):
+            directory.mkdir()
+        (victim / "file").write_text("old\n")
+        (users / "link").symlink_to(victim)
+        for path in (users, users / "units", users / "link"):
+            os.chown(path, 1000, 1000, follow_symlinks=False)
+        written = 0
+        with exchanged_in_a_loop(users / "units", users / "link"):
+            for number in range(400):
+                with suppress(UserError, OSError):
+                    writer.apply(writer.planned(str(users / "units/file"), f"{number}\n"))
+                    written += 1
+        assert [path.name for path in victim.iterdir()] == ["file"]
+        assert (victim / "file").read_text() == "old\n"
+        assert written > 0
+
+
+def test_a_fifo_in_the_place_of_a_file_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fstab")
+    with pytest.raises(UserError, match="not a file"):
+        writer.apply(writer.planned(str(tmp_path / "fstab"), "new\n"))
+    assert stat.S_ISFIFO((tmp_path / "fstab").stat().st_mode)
