@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import click
 
-from gitguardfs.errors import Exit, GitguardExit, UserError
+from gitguardfs.errors import Exit, GitguardExit, UserError, shown
 
 
 def run(command: click.Command, name: str, code_of: Callable[[Exit], int] = int) -> NoReturn:
@@ -19,7 +19,7 @@ def run(command: click.Command, name: str, code_of: Callable[[Exit], int] = int)
     try:
         code = command.main(prog_name=name, standalone_mode=False)
     except UserError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(shown(f"{name}: {error}"), file=sys.stderr)
         code = code_of(error.code)
     except click.UsageError as error:
         code = code_of(Exit.USAGE)
@@ -27,12 +27,13 @@ def run(command: click.Command, name: str, code_of: Callable[[Exit], int] = int)
             print(error.format_message())
         else:
             path = error.ctx.command_path if error.ctx is not None else name
-            print(f"{path}: {error.format_message()} (see {path} --help)", file=sys.stderr)
+            said = f"{path}: {error.format_message()} (see {path} --help)"
+            print(shown(said), file=sys.stderr)
     except click.Abort:
         code = code_of(Exit.SYSTEM)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"{name}: {where}{error.strerror}", file=sys.stderr)
+        print(shown(f"{name}: {where}{error.strerror}"), file=sys.stderr)
         code = code_of(Exit.SYSTEM)
     sys.exit(code if isinstance(code, int) else Exit.OK)
 

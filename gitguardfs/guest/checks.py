@@ -208,11 +208,3 @@ class Case:
 
 
 Check = Callable[[Case], list[Result]]
-
-
-def printable(text: str) -> str:
-    """``text`` for a terminal: names in the tree are the agent's, and may hold escapes."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )

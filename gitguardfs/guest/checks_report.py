@@ -7,7 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gitguardfs.guest.checks import Result, Status, printable
+from gitguardfs.errors import shown
+from gitguardfs.guest.checks import Result, Status
 
 COLOURS = {Status.OK: "green", Status.FINDING: "bold red", Status.NOTE: "yellow"}
 
@@ -32,14 +33,14 @@ def as_text(results: Sequence[Result]) -> str:
     width = max((len(result.id) for result in results), default=0)
     lines = []
     for result in results:
-        line = f"{result.status.value:<7}  {result.id:<{width}}  {printable(result.title)}"
+        line = f"{result.status.value:<7}  {result.id:<{width}}  {shown(result.title)}"
         if result.status is Status.OK and result.detail:
-            line += f" ({printable(result.detail)})"
+            line += f" ({shown(result.detail)})"
         lines.append(line)
         indent = " " * (7 + 2 + width + 2)
         if result.status is not Status.OK:
-            lines += [f"{indent}{printable(text)}" for text in (result.detail,) if text]
-            lines += [f"{indent}-> {printable(text)}" for text in (result.hint,) if text]
+            lines += [f"{indent}{shown(text)}" for text in (result.detail,) if text]
+            lines += [f"{indent}-> {shown(text)}" for text in (result.hint,) if text]
     return "\n".join([*lines, summary(results)])
 
 
@@ -68,11 +69,11 @@ def print_rich(results: Sequence[Result]) -> bool:
         table.add_column(heading, overflow="fold")
     for result in results:
         # Text and not str: names in the tree must not be taken for markup.
-        seen = text_module.Text(printable(result.detail))
+        seen = text_module.Text(shown(result.detail))
         if result.hint:
-            seen.append(("\n" if result.detail else "") + f"-> {printable(result.hint)}", "italic")
+            seen.append(("\n" if result.detail else "") + f"-> {shown(result.hint)}", "italic")
         status = text_module.Text(result.status.value, COLOURS[result.status])
-        table.add_row(status, result.id, text_module.Text(printable(result.title)), seen)
+        table.add_row(status, result.id, text_module.Text(shown(result.title)), seen)
     console = console_module.Console()
     console.print(table)
     console.print(summary(results), highlight=False)

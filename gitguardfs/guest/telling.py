@@ -8,11 +8,16 @@ from contextlib import suppress
 
 import click
 
+from gitguardfs.errors import shown
+
 
 def tell(text: str, *, newline: bool = True) -> None:
-    """Print a line. Never raises: the reader may be gone, the disk full, the locale ASCII."""
+    """Print lines, with what is not printable in them escaped.
+
+    Never raises: the reader may be gone, the disk full, the locale ASCII.
+    """
     try:
-        _print(text, newline)
+        _print(shown(text, keep="\n\t"), newline)
     except (OSError, ValueError):  # ValueError: standard output is closed
         _hush()
 

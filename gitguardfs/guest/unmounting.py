@@ -12,10 +12,11 @@ import select
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from gitguardfs import mounts
 from gitguardfs.core import syscalls
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.fuse import directories, seal
 from gitguardfs.guest import running
 from gitguardfs.mounts import Mount
@@ -251,16 +252,25 @@ def _users_of(mount: Mount, but: int = 0, at_most: int = 5) -> list[str]:
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         if int(pid) == but:
             continue
-        links = [f"/proc/{pid}/cwd", f"/proc/{pid}/root"]
-        try:
-            links += [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
-            held = [link for link in links if f"{os.readlink(link)}/".startswith(f"{path}/")]
+        with suppress(OSError):  # it has ended
+            held = _held(pid, path)
             if held and not _is_covered(pid, held, mount):
-                with open(f"/proc/{pid}/comm") as file:
-                    found.append(f"{file.read().strip()} ({pid})")
-        except OSError:  # it has ended, or closed the file
-            continue
+                with open(f"/proc/{pid}/comm", "rb") as file:  # any bytes: the process says it
+                    name = shown(file.read().removesuffix(b"\n"))
+                found.append(f"{name} ({pid})")
     return found[:at_most]
+
+
+def _held(pid: str, path: str) -> list[str]:
+    """Links of a process (proc(5)) that lead to ``path`` or below it."""
+    links = [f"/proc/{pid}/cwd", f"/proc/{pid}/root"]
+    links += [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
+    found = []
+    for link in links:
+        with suppress(OSError):  # closed; our own listing above is one
+            if f"{os.readlink(link)}/".startswith(f"{path}/"):
+                found.append(link)
+    return found
 
 
 def _is_covered(pid: str, held: list[str], mount: Mount) -> bool:

@@ -813,3 +813,33 @@ def test_a_label_that_is_no_text_is_a_users_mistake(world: World) -> None:
     with pytest.raises(UserError, match="cannot be a mount tag"):
         world.bring(label="a\udcff")
     assert world.remove(label="a\udcff") == 0
+
+
+def test_a_process_with_any_name_is_named_and_writes_nothing_to_the_terminal(world: World) -> None:
+    """A process chooses its name, in bytes: PR_SET_NAME."""
+    world.bring(persist=False)
+    code = (
+        "import ctypes, time\n"
+        "ctypes.CDLL(None).prctl(15, b'\\xff\\x1b[2J\\n\\xe2\\x80\\xae', 0, 0, 0)\n"
+        "print(flush=True); time.sleep(120)"
+    )
+    command = ["/usr/bin/python3", "-c", code]
+    with subprocess.Popen(command, cwd=world.view, stdout=subprocess.PIPE) as busy:
+        assert busy.stdout is not None and busy.stdout.read(1) == b"\n"
+        with pytest.raises(UserError) as said:
+            world.remove()
+        busy.kill()
+    assert rf"leave it first: \xff\x1b[2J\n\u202e ({busy.pid})" in str(said.value)
+    assert str(said.value).isprintable()
+    is_guarded(world)
+
+
+def test_who_removes_a_share_from_within_its_view_is_told_to_leave_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.bring(persist=False)
+    monkeypatch.chdir(world.view / "project")
+    with pytest.raises(UserError, match=rf"busy \(leave it first: .*\({os.getpid()}\)"):
+        world.remove()
+    monkeypatch.chdir("/")
+    is_guarded(world)

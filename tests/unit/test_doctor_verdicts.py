@@ -40,7 +40,6 @@ from gitguardfs.guest.checks import (
     note,
     ok,
     parse_table,
-    printable,
     top_at,
 )
 from gitguardfs.guest.checks_attacks import Outcome
@@ -607,4 +606,3 @@ def test_names_from_the_tree_cannot_write_to_the_terminal(text: str) -> None:
     shown = checks_report.as_text([Result("x", Status.FINDING, text, text, text)])
     assert all(line.isprintable() for line in shown.split("\n"))
     assert len(shown.split("\n")) <= 4
-    assert printable("caf\u00e9") == "caf\u00e9"

@@ -504,7 +504,7 @@ def test_what_goes_wrong_between_two_runs_undoes_the_first() -> None:
 @pytest.mark.parametrize(
     ("environment", "redirection", "expected"),
     [
-        ({"PYTHONIOENCODING": "latin-1"}, "", "\\u6f22\\udcff\nend\n"),
+        ({"PYTHONIOENCODING": "latin-1"}, "", "\\u6f22\\xff\nend\n"),
         ({}, ">/dev/full", ""),
         ({}, ">&-", ""),
         ({}, "| true", ""),
