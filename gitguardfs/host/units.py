@@ -23,7 +23,7 @@ FSTAB_FILE = "gitguardfs.fstab"
 
 EPILOG = """\b
 Examples:
-  gitguard units projects -m /mnt/projects -mm /home/me/projects --map 1000:1000
+  gitguard units projects -m /mnt/raw -mm /home/me/src --map 1000:1000
       two lines for /etc/fstab
   gitguard units share --transport virtiofs --style systemd \\
       -m /mnt/share -mm /home/me/src --owner 501:20 --user me \\

@@ -429,6 +429,11 @@ def test_a_restricted_network_has_one_way_in_and_none_out() -> None:
     assert "reaches nothing" in text and "let no agent in before this one" in text
 
 
+def test_the_option_restricts_the_network(tmp_path: Path) -> None:
+    assert "restrict=on" in gitguard_share(tmp_path, "--network", "restricted")
+    assert "restrict=on" not in gitguard_share(tmp_path, "--network", "open")
+
+
 @pytest.mark.parametrize("transport", list(Transport))
 @pytest.mark.parametrize("target", [Target.LIBVIRT, Target.UTM])
 def test_other_machines_are_told_what_their_network_opens(

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from gitguardfs.errors import UserError
 from gitguardfs.host import share
-from gitguardfs.host.directory import directory_elsewhere, existing_directory
+from gitguardfs.host.directory import directory_elsewhere, existing_directory, secrets_in
 
 
 def gitguard_share(*arguments: str | Path) -> Result:
@@ -53,18 +53,25 @@ def test_a_work_tree_can_be_shared(tmp_path: Path) -> None:
     assert existing_directory(str(tmp_path)) == str(tmp_path)
 
 
-@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.EACCES])
-def test_what_cannot_be_looked_at_is_not_called_an_ordinary_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
-) -> None:
+def fails(monkeypatch: pytest.MonkeyPatch, name: str, error: int) -> None:
+    """Looking at what is called ``name`` fails with ``error``."""
     real = os.lstat
 
     def lstat(path: str | bytes | Path) -> os.stat_result:
-        if os.fsencode(path).endswith(b"/HEAD"):
+        if os.path.basename(os.fsdecode(path)) == name:
             raise OSError(error, os.strerror(error))
         return real(path)
 
     monkeypatch.setattr(os, "lstat", lstat)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_what_cannot_be_looked_at_is_not_called_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    fails(monkeypatch, ".ssh", error)
+    assert secrets_in(str(tmp_path)) == [".ssh"]
+    fails(monkeypatch, "HEAD", error)
     with pytest.raises(UserError, match="cannot tell"):
         existing_directory(str(tmp_path))
 
