@@ -8,10 +8,12 @@ from collections.abc import Callable
 from functools import partial
 
 from gitguardfs import mounts
+from gitguardfs.errors import shown
 from gitguardfs.guest import checks_namespaces, checks_ways, probes, probes_share
 from gitguardfs.guest.checks import Case, Daemon, Result, Seen, finding, note, ok, unsure
 from gitguardfs.guest.checks_mount import mounts_of_daemons, sources_of
 from gitguardfs.guest.probes import Hung, Lost, Unprepared, User
+from gitguardfs.linux import processes
 
 CLOSE = (
     "mount the share below a root directory of mode 0700 (vm-mount does), let the guard seal it "
@@ -34,6 +36,7 @@ def check(case: Case) -> list[Result]:
         results.append(_unknown(case.is_root))
     if case.is_root:
         results.append(checks_namespaces.check(case, case.user, raw, guards))
+        results.append(_held(case, sources))
     results += [_by_daemon(case.user, daemon) for daemon in case.daemons]
     tags = tags_of(table, _read_tags(case.system.tags))
     if tags:
@@ -123,6 +126,31 @@ def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
     if ways:
         return finding(id, title, f"{user.name} gets there {' and '.join(ways)}", CLOSE)
     return ok(id, title)
+
+
+def _held(case: Case, sources: tuple[str, ...]) -> Result:
+    """Whether processes have kept something of the source from before it was covered."""
+    id = "share.held"
+    passed = "no process of a user's holds anything of the raw share"
+    raw = [
+        (seen.mount.number, source)
+        for source in sources
+        for seen in checks_ways.raw_mounts((*case.table, *mounts_of_daemons(case.daemons)), source)
+    ]
+    proc = case.system.processes
+    try:
+        found = {
+            f"process {one.pid} ({shown(one.name)}, uid {one.uid}): {', '.join(one.held)}": one.pid
+            for number, source in (dict.fromkeys(raw) if os.path.isdir(proc) else ())
+            for one in processes.holders(number, os.fsencode(source), proc)
+        }
+    except OSError as error:
+        return unsure(id, passed, error)
+    if found:
+        title = "processes of users hold what is below the seal"
+        numbers = " ".join(map(str, dict.fromkeys(found.values())))
+        return finding(id, title, "; ".join(found), f"kill {numbers}, or have them leave it")
+    return ok(id, passed)
 
 
 def _by_daemon(user: User, daemon: Daemon) -> Result:

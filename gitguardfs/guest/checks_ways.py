@@ -53,6 +53,15 @@ def parts_in(
     return found
 
 
+def raw_mounts(table: tuple[Seen, ...], source: str) -> list[Seen]:
+    """The mounts that have ``source`` itself: without guards and seals, and all in one place."""
+    covers = {seen for seen in table if seen.mount.fstype == mounts.FSTYPE}
+    covers |= {seen for seen in table if seen.mount.source == seal.NAME}
+    bare = tuple(seen for seen in table if seen not in covers)
+    own = holding(bare, source)
+    return [seen for seen in bare if own is not None and seen.path == own.path]
+
+
 def by_fuse(
     table: tuple[Seen, ...], source: str, backing: dict[int, tuple[str, ...]]
 ) -> dict[str, Seen]:

@@ -28,7 +28,7 @@ from gitguardfs.guest import probes_calls
 LIMIT = 15.0
 """Seconds after which a child is taken to hang; a busy daemon answers within one."""
 ENDING_LIMIT = 1.0
-"""Seconds that a child gets for each step of its end: it has nothing left to do but exit."""
+"""Seconds that a child which is given up gets to undo what it has done, and to die."""
 ANSWER_BYTES = 1 << 20
 """An answer that is longer is not one of ours."""
 KINDS = ("returned", "oserror", "unprepared", "left", "become", "lost", "failed")
@@ -153,7 +153,7 @@ def apart(
         raise
     finally:
         ours.close()  # the child waits for it: one that has ended does not tell what stopped it
-    return _answer(data, _stop(pid, ENDING_LIMIT))
+    return _answer(data, _stop(pid, LIMIT))
 
 
 def _child(

@@ -262,6 +262,58 @@ def test_a_namespace_from_before_the_seal_is_found(open_share: Path) -> None:
         assert said == f"process {before} (sleep) sees {share}"
 
 
+HOLDS = """
+import mmap, os, sys
+os.chdir(sys.argv[1])
+os.chroot(".")
+held = os.open("a.txt", os.O_RDONLY)
+mapped = mmap.mmap(os.open("b.txt", os.O_RDONLY), 1, prot=mmap.PROT_READ)
+os.close(held + 1)
+os.setresgid(*[int(sys.argv[2])] * 3)
+os.setresuid(*[int(sys.argv[2])] * 3)
+print(held, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def holder(directory: Path) -> Iterator[int]:
+    """A process of the agent's that holds a directory and two files in it; its number."""
+    command = ["/usr/bin/python3", "-c", HOLDS, directory, str(AGENT)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, extra_groups=[]
+    ) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"3\n"
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@pytest.mark.usefixtures("without_attacks")
+def test_what_a_process_holds_below_the_seal_is_found(open_share: Path) -> None:
+    share, view, other = open_share / "raw/share", open_share / "view", open_share / "raw/other"
+    other.mkdir()
+    for directory in (share / "held", other):
+        directory.mkdir(exist_ok=True)
+        for name in ("a.txt", "b.txt"):
+            (directory / name).write_text("x")
+    options = ("--map", MAP, "--no-seal")
+    with gitguardfs(share, view, *options, expected=ANY_WARNING):
+        with holder(share / "held") as inside, holder(view / "held") as above, holder(other) as no:
+            mount(seal.NAME, share, "tmpfs", data="mode=000")
+            try:
+                results = examine(view, only(open_share, inside, above, no, os.getpid()))
+            finally:
+                umount(share, MNT_DETACH)
+    assert findings(results) == ["share.held"], results
+    [said] = [r for r in results if r.id == "share.held"]
+    places = ("its working directory", "its root directory", "descriptor 3")
+    held = ", ".join((*places, "descriptor 5", "a mapped file"))  # mmap keeps one of its own
+    assert said.detail == f"process {inside} (python3, uid {AGENT}): {held}"
+    assert str(inside) in said.hint
+
+
 @contextmanager
 def spreading(place: Path) -> Iterator[Path]:
     """A share at a place from which mounts spread, before which ``in_slave`` is to be entered."""

@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "fs": {"core", "guard"},
     "guard": {"core"},
     "serving": {"core"},
+    "linux": set(),
     "sessions": set(),
     "daemon": set(),
 }
