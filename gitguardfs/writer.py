@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.errors import GitguardExit, UserError, shown
 
 BACKUP_SUFFIX = ".before-gitguardfs"
 _LABEL = "security.selinux"
@@ -262,4 +262,4 @@ def check_or_write(changes: list[Change], check: bool) -> int:
         if not check:
             apply(change)
         print(f"{change.path}: {'differs' if check else 'written'}")
-    return Exit.USAGE if check and wrong else Exit.OK
+    return GitguardExit.FINDINGS if check and wrong else GitguardExit.OK

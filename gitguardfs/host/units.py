@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import pwd
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from gitguardfs import writer
 from gitguardfs.arguments import respelled, split_o
 from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import UserError
 from gitguardfs.ids import AUTO, group_id, user_id
 from gitguardfs.render import fstab, systemd
 from gitguardfs.render.guarded import Cache, GuardedShare, owner_map
-
-if TYPE_CHECKING:
-    from gitguardfs import writer
 
 FSTAB_FILE = "gitguardfs.fstab"
 """Not `fstab`: with ``--output /etc`` that would be somebody else's."""
@@ -107,8 +105,6 @@ def command(
     if output is None:
         click.echo(_listing(files), nl=False)
         return 0
-    from gitguardfs import writer  # none of what it calls is on macOS
-
     directory = os.path.abspath(output)
     changes = [writer.planned(os.path.join(directory, n), text) for n, text in files.items()]
     if not check:

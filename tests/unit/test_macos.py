@@ -77,10 +77,16 @@ def test_share_prints_the_command_for_a_macs_qemu(tmp_path: Path) -> None:
         assert refused.returncode != 0 and len(refused.stderr.splitlines()) == 1
 
 
-def test_units_prints_what_the_guest_needs() -> None:
-    done = run("units", "share", "-m", "/mnt/share", "-mm", "/home/me/src", "-o", "git=readonly")
+def test_units_prints_and_writes_what_the_guest_needs(tmp_path: Path) -> None:
+    words = ["units", "share", "-m", "/mnt/share", "-mm", "/home/me/src", "-o", "git=readonly"]
+    done = run(*words)
     assert (done.returncode, done.stderr) == (0, "")
     assert "fuse.gitguardfs" in done.stdout
+    written = run(*words, "--output", tmp_path)
+    assert (written.returncode, written.stderr) == (0, "")
+    (found,) = tmp_path.iterdir()
+    assert found.read_text() == done.stdout
+    assert run(*words, "--output", tmp_path, "--check").returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gitguardfs.arguments import parse_o, respelled
 from gitguardfs.errors import UserError
-from gitguardfs.host.units import command
+from gitguardfs.host.units import FSTAB_FILE, command
 from gitguardfs.render import fstab, quote, systemd
 from gitguardfs.render.guarded import GuardedShare
 from tests.support.mounting import PLACE
@@ -124,6 +124,29 @@ def test_fstab_in_etc_is_never_the_output(tmp_path: Path) -> None:
     (tmp_path / "fstab").write_text("mine")
     assert units("--output", str(tmp_path)).return_value == 0
     assert (tmp_path / "fstab").read_text() == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a directory of another user's")
+@pytest.mark.parametrize("more", [[], ["--check"]], ids=["write", "check"])
+def test_what_root_writes_and_reads_is_led_nowhere_by_another_user(
+    tmp_path: Path, more: list[str]
+) -> None:
+    theirs, roots = tmp_path / "home", tmp_path / "etc"
+    theirs.mkdir()
+    roots.mkdir()
+    (theirs / "units").symlink_to(roots)
+    os.chown(theirs, NOBODY, NOBODY)
+    os.lchown(theirs / "units", NOBODY, NOBODY)
+    for output in (theirs / "units", theirs / "units/below"):
+        assert "leads to" in said(units("--output", str(output), *more))
+    assert list(roots.iterdir()) == []
+
+
+def test_a_fifo_in_the_place_of_the_file_is_not_waited_for_nor_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FSTAB_FILE)
+    assert "not" in said(units("--output", str(tmp_path)))
+    assert units("--output", str(tmp_path), "--check").return_value == 1
+    assert (tmp_path / FSTAB_FILE).is_fifo()
 
 
 def test_the_templates_of_the_repository_are_what_is_rendered() -> None:
