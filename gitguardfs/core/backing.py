@@ -8,8 +8,6 @@ to the object itself and not along a path.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 from functools import partial
 from stat import S_IFDIR, S_IFLNK, S_IFREG
@@ -132,23 +130,9 @@ class Backing:
         return self._descriptors.open(flags, name, dir_fd)
 
     def open_directory(self, fd: int) -> int:
-        """Open a directory for fsync or flock."""
+        """Open a directory for fsync."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         return self._descriptors.open(flags, _HERE % fd, None)
-
-    def lock_directory(self, fd: int) -> int:
-        """Keep other guards over the same source from adding names to a directory.
-
-        Returns a descriptor that holds the lock until it is closed; OSError(EBUSY) if another
-        process has it. flock(2) on the source is not reachable through a mount.
-        """
-        locked = self.open_directory(fd)
-        try:
-            fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(locked)
-            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY)) from None
-        return locked
 
     # Adding and removing names
 

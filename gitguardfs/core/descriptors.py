@@ -77,9 +77,12 @@ class DescriptorCache:
                 if step is not way[-1]:
                     os.close(fd)
             fd = opened
-            if not step.matches(os.fstat(fd)):
+            try:
+                if not step.matches(os.fstat(fd)):
+                    raise stale()
+            except OSError:
                 os.close(fd)
-                raise stale()
+                raise
         return fd
 
     def open(self, flags: int, name: bytes, dir_fd: int | None, mode: int = 0) -> int:

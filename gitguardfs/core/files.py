@@ -135,14 +135,14 @@ class Files(Names):
         mode = self._policy.new_mode(S_IFREG | self._view.incoming_mode(S_IFREG, mode))
 
         def make(dir_fd: int) -> int:
-            try:
-                return self._backing.create(dir_fd, name, _backing_flags(flags), S_IMODE(mode))
-            except FileExistsError:
-                if flags & os.O_EXCL:
-                    raise
-                raise stale() from None
+            return self._backing.create(dir_fd, name, _backing_flags(flags), S_IMODE(mode))
 
-        node, attributes, fd = self._add_node(caller, parent_id, name, mode, make)
+        try:
+            node, attributes, fd = self._add_node(caller, parent_id, name, mode, make)
+        except FileExistsError:
+            if flags & os.O_EXCL:
+                raise
+            raise stale() from None
         handle = self.handles.add_file(FileHandle(node, fd, flags))
         return Opened(handle, keep_pages=False, attributes_changed=False), attributes
 

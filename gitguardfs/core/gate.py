@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import os
 from functools import partial
-from stat import S_IFDIR, S_ISDIR
+from stat import S_IFDIR, S_IFREG, S_ISDIR
 from time import monotonic
 from typing import NamedTuple
 
@@ -273,21 +273,36 @@ class Gate:
         if holds:
             raise self._refused("holds a repository", place)
 
-    def admit(
-        self, place: Place, is_directory: bool, locks: dict[int, int], leaving: bytes = b""
-    ) -> None:
+    def matters(self, name: bytes) -> bool:
+        """Whether ``name`` could be ``.git`` by a folding of the source, or make a repository."""
+        return self._guard.on and (
+            not names.is_portable(name) or (self._guard.forges and bool(repository.parts(name)))
+        )
+
+    def admit(self, place: Place, is_directory: bool, leaving: bytes = b"") -> None:
         """Refuse a name that would make its directory a repository (rule R2).
 
-        While names that matter are looked at and until the caller has closed ``locks`` (by
-        directory), no other guard over the source can add one. ``leaving`` is a name that the
-        same operation takes away.
+        ``leaving`` is a name that the same operation takes away.
         """
         if not (self._guard.forges and repository.parts(place.name)):
             return
-        if place.parent.id not in locks:
-            locks[place.parent.id] = self._backing.lock_directory(place.fd)
         present = self._parts_in(place, leaving)
         if repository.would_complete(place.name, is_directory, present.get):
+            raise self._refused("fake repository", place)
+
+    def check_added(self, place: Place, is_directory: bool) -> None:
+        """Look at a name once more after it was added; raises Refused, or OSError.
+
+        Another guard over the same source, in another kernel, may have added its counterpart
+        meanwhile, and the source may have folded it. The caller undoes it after any exception.
+        """
+        if not self.matters(place.name):
+            return
+        self.admit(place, is_directory)
+        if names.is_portable(place.name):
+            return
+        self.not_dotgit(place)
+        if self._guard.forges and self._backing.holds_repository(place.fd):
             raise self._refused("fake repository", place)
 
     def _parts_in(self, place: Place, leaving: bytes) -> dict[bytes, int]:
@@ -301,16 +316,15 @@ class Gate:
                 continue
             for part in repository.parts(entry):
                 mode = self._backing.mode_at(place.fd, entry)
-                if mode is not None and S_ISDIR(found.get(part, S_IFDIR)):
-                    found[part] = mode
+                if S_ISDIR(found.get(part, S_IFDIR)):
+                    # What is listed is there: a kernel may believe in its absence for a while.
+                    found[part] = S_IFREG if mode is None else mode
         return found
 
     def not_dotgit(self, place: Place) -> None:
         """Refuse what turned out to be ``.git`` once the source had folded its new name."""
-        if not self._guard.on or names.is_portable(place.name):
-            return
-        st = self._backing.stat_at(place.fd, place.name)
-        if self._backing.is_at(place.fd, DOTGIT, st):
+        st = self._backing.find_at(place.fd, place.name)
+        if st is not None and self._backing.is_at(place.fd, DOTGIT, st):
             raise self._refused("git alias", place)
 
     def _refused(self, rule: str, place: Place) -> Refused:

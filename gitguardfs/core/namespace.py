@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IMODE, S_ISDIR, S_ISGID, S_ISLNK
+from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IMODE, S_ISDIR, S_ISGID, S_ISLNK, S_ISREG
 
 from gitguardfs.core import links, syscalls
 from gitguardfs.core.gate import Place
@@ -17,8 +18,13 @@ from gitguardfs.core.policy import Deletion
 from gitguardfs.core.state import Caller, State
 from gitguardfs.core.view import Attributes
 
+log = logging.getLogger(__name__)
+
 CLOCK_TICK_NS = 20_000_000
 """File systems stamp with a clock that may be a tick behind; twice the longest tick."""
+
+OWNS_ALL = (errno.EPERM, errno.EACCES, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What a share answers that does not let owners be changed; anything else is a failure."""
 
 RENAME_FLAGS = syscalls.RENAME_NOREPLACE | syscalls.RENAME_EXCHANGE
 """RENAME_WHITEOUT would leave a device behind, which only overlay mounts have a use for."""
@@ -72,7 +78,7 @@ class Names(State):
             self._backing.link(self._descriptors.of(node), dir_fd, name)
             return -1
 
-        return self._add(caller, parent_id, name, node.kind, make, is_new=False)
+        return self._add(caller, parent_id, name, node.kind, make, node)
 
     def _add(
         self,
@@ -81,9 +87,9 @@ class Names(State):
         name: bytes,
         mode: int,
         make: Callable[[int], int],
-        is_new: bool = True,
+        linked: Node | None = None,
     ) -> Attributes:
-        return self._add_node(caller, parent_id, name, mode, make, is_new)[1]
+        return self._add_node(caller, parent_id, name, mode, make, linked)[1]
 
     def _add_node(
         self,
@@ -92,64 +98,74 @@ class Names(State):
         name: bytes,
         mode: int,
         make: Callable[[int], int],
-        is_new: bool = True,
+        linked: Node | None = None,
     ) -> tuple[Node, Attributes, int]:
         """Add a name: check it, make it, give it to the caller; all of that or nothing.
 
         ``make`` gets the directory's descriptor and returns that of the new object, or -1.
         ``mode`` has the type and, for an open file, the permission bits it is to end with.
-        ``is_new`` says that the object is, and not only its name.
+        ``linked`` is what gets another name, if nothing new is made.
         """
         place = self._gate.place(parent_id, name, change=True)
         directory = self._backing.stat(place.fd)
-        owner = self._new_owner(caller, directory) if is_new else None
-        is_directory = S_ISDIR(mode)
-        locks: dict[int, int] = {}
+        owner = self._new_owner(caller, directory) if linked is None else None
+        self._gate.admit(place, S_ISDIR(mode))
+        fd = self._make(place, mode, make, linked)
+        made = fd
+        is_ours = True
         try:
-            self._gate.admit(place, is_directory, locks)
-            fd = make(place.fd)
-            before = directory.st_ctime_ns if is_new else 0
-            made = fd if fd >= 0 else self._open_new(place, mode, before)
-            try:
-                self._gate.not_dotgit(place)
-                st = self._backing.stat(made)
-                if owner is not None:
-                    st = self._give(owner, made, st, mode)
-                if is_new:
-                    self._release_number(place, st)
-                node = self._see(place, st)
-                if node is None:
-                    raise stale()
-                shown = self._present_found(node, st, caller.uid)
-            except BaseException:
-                self._undo(place, made, is_directory)
-                os.close(made)
-                raise
             if fd < 0:
+                made = self._backing.open_node(place.fd, place.name)
+                is_ours = self._is_ours(made, mode, directory.st_ctime_ns if linked is None else 0)
+                if not is_ours:
+                    raise stale()
+            self._gate.check_added(place, S_ISDIR(mode))
+            st = self._backing.stat(made)
+            if owner is not None:
+                st = self._give(owner, made, st, mode)
+            if linked is None:
+                self._release_number(place, st)
+            node = self._see(place, st)
+            if node is None:
+                raise stale()
+            shown = self._present_found(node, st, caller.uid)
+        except BaseException:
+            if is_ours:
+                self._undo(place, made, mode, linked)
+            if made >= 0:
                 os.close(made)
-        finally:
-            for lock in locks.values():
-                os.close(lock)
+            raise
+        if fd < 0:
+            os.close(made)
         node.lookups += 1
         return node, shown, fd
 
-    def _open_new(self, place: Place, mode: int, before: int) -> int:
-        """Open what was just made by its name, and make sure that it is that.
+    def _make(
+        self, place: Place, mode: int, make: Callable[[int], int], linked: Node | None
+    ) -> int:
+        """Run ``make``; what a call that failed has made all the same is removed, if it matters."""
+        was_free = self._gate.matters(place.name)
+        was_free = was_free and self._backing.find_at(place.fd, place.name) is None
+        try:
+            return make(place.fd)
+        except FileExistsError:
+            raise
+        except OSError:
+            if was_free:
+                self._undo(place, -1, mode, linked)
+            raise
 
-        Through another guard over the same source, something older may have been moved there
-        meanwhile, which is not the caller's to get, nor ours to remove. ``before`` is when the
-        directory was last changed before that, in nanoseconds; 0 for a link, which may be to
-        something as old as it likes.
+    def _is_ours(self, made: int, mode: int, before: int) -> bool:
+        """Whether ``made`` is what was just made, and not something older in its place.
+
+        Through another guard over the same source, that may have been moved there meanwhile; it
+        is not the caller's to get, nor ours to remove. ``before`` is when the directory was last
+        changed before that, in nanoseconds; 0 for a link, which may be to something as old as it
+        likes.
         """
-        made = self._backing.open_node(place.fd, place.name)
-        kind = S_IFMT(mode) or S_IFLNK
         birth = self._backing.birth(made)
-        is_new = S_IFMT(self._backing.stat(made).st_mode) == kind
-        is_new &= not 0 < birth < before - CLOCK_TICK_NS
-        if not is_new:
-            os.close(made)
-            raise stale()
-        return made
+        is_old = 0 < birth < before - CLOCK_TICK_NS
+        return S_IFMT(self._backing.stat(made).st_mode) == _kind_of(mode) and not is_old
 
     def _release_number(self, place: Place, st: os.stat_result) -> None:
         """Of something new, the inode number is new: who has it in the table is gone.
@@ -165,10 +181,38 @@ class Names(State):
                 return
         self.inodes.detach(former)
 
-    def _undo(self, place: Place, made: int, is_directory: bool) -> None:
-        with suppress(OSError):
-            if self._backing.is_at(place.fd, place.name, self._backing.stat(made)):
-                self._backing.remove(place.fd, place.name, is_directory)
+    def _undo(self, place: Place, made: int, mode: int, linked: Node | None) -> None:
+        """Remove the name that was just made; without a descriptor, what can only be that."""
+
+        def undo() -> None:
+            st = self._backing.find_at(place.fd, place.name)
+            if st is None:
+                return
+            if made >= 0:
+                is_it = os.path.samestat(st, self._backing.stat(made))
+            elif linked is not None:
+                is_it = linked.matches(st)
+            else:
+                is_it = S_IFMT(st.st_mode) == _kind_of(mode) and not (
+                    S_ISREG(st.st_mode) and st.st_size
+                )
+            if is_it:
+                self._backing.remove(place.fd, place.name, S_ISDIR(mode))
+
+        self._surely(undo, place)
+
+    def _surely(self, undo: Callable[[], None], place: Place) -> None:
+        """Undo something, and try again if that fails; an error is for the log."""
+        for is_last in (False, True):
+            try:
+                undo()
+                return
+            except OSError as error:
+                if is_last:
+                    path = os.fsdecode(self._gate.path(place.parent, place.name))
+                    log.error(
+                        "%r could not be undone: %s; look at it on the host", path, error.strerror
+                    )
 
     def _new_owner(self, caller: Caller, directory: os.stat_result) -> tuple[int, int] | None:
         if not self._changes_owners:
@@ -186,9 +230,9 @@ class Names(State):
             return st
         try:
             self._backing.chown(fd, uid, gid)
-        except OSError:
+        except OSError as error:
             # A share with one owner for all (QEMU's security_model=none) keeps it so.
-            if st.st_uid in (owner[0], self._share_owner):
+            if error.errno in OWNS_ALL and st.st_uid in (owner[0], self._share_owner):
                 return st
             raise
         if mode & 0o6000 and not S_ISDIR(mode):
@@ -229,7 +273,7 @@ class Names(State):
         if deletion is Deletion.DENY:
             raise links.denied()
         target = None
-        with suppress(OSError):  # one that leads nowhere, or where it must not, just goes
+        with suppress(Refused):  # one that leads where it must not just goes
             target = resolved.target(place)
         if target is not None and deletion is Deletion.TARGET_FIRST:
             self._remove_target(target)
@@ -281,52 +325,71 @@ class Names(State):
             new = self._gate.again(self._links.replaced(new))
         old = self._gate.again(old)
         exchange = bool(flags & syscalls.RENAME_EXCHANGE)
-        locks: dict[int, int] = {}
         fds: list[int] = []
         try:
             moved = self._take(old, fds, moves=True)
-            target = None
-            try:
-                target = self._take(new, fds, moves=exchange)
-            except FileNotFoundError:
-                if exchange:
-                    raise
+            target = self._take(new, fds, moves=exchange)
+            if moved is None or (exchange and target is None):
+                raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
             # A plain rename takes its old name away; an exchange leaves both.
             leaves = old.parent is new.parent and not exchange
             # Whatever it was when looked at: through another guard over the same source, it can
             # have been exchanged for something else since.
-            self._gate.admit(new, False, locks, old_name if leaves else b"")
+            self._gate.admit(new, False, old_name if leaves else b"")
             if exchange:
-                self._gate.admit(old, False, locks)
-            self._backing.rename(old.fd, old_name, new.fd, new.name, flags)
-            self._undo_if_dotgit(old, new, flags)
+                self._gate.admit(old, False)
+            self._move(old, new, moved, flags)
             self._note_rename(old, new, moved, target, exchange, fds)
         finally:
-            for fd in (*locks.values(), *fds):
+            for fd in fds:
                 os.close(fd)
 
-    def _take(self, place: Place, fds: list[int], moves: bool) -> os.stat_result:
-        """Look at an end of a rename; a descriptor that is needed later is added to ``fds``."""
-        if moves:
-            st = self._backing.stat_at(place.fd, place.name)
-            if not S_ISDIR(st.st_mode):
-                self._gate.allowed(place, st)
-                return st
-        fd = self._backing.open_node(place.fd, place.name)
-        fds.append(fd)
-        st = self._backing.stat(fd)
+    def _take(self, place: Place, fds: list[int], moves: bool) -> os.stat_result | None:
+        """Look at an end of a rename; a descriptor that is needed later is added to ``fds``.
+
+        None if there is nothing.
+        """
+        st = self._backing.find_at(place.fd, place.name)
+        if st is None:
+            return None
+        if not moves or S_ISDIR(st.st_mode):
+            fd = self._backing.open_node(place.fd, place.name)
+            fds.append(fd)
+            st = self._backing.stat(fd)
         self._gate.allowed(place, st)
-        if moves:
-            self._gate.movable(place, fd, st)
+        if moves and S_ISDIR(st.st_mode):
+            self._gate.movable(place, fds[-1], st)
         return st
 
-    def _undo_if_dotgit(self, old: Place, new: Place, flags: int) -> None:
-        exchange = flags & syscalls.RENAME_EXCHANGE
+    def _move(self, old: Place, new: Place, moved: os.stat_result, flags: int) -> None:
+        """Rename, or exchange, and undo that if the new names turn out to be forbidden ones.
+
+        So is undone what a call that failed has done all the same, if the names matter.
+        """
+        ends = (new, old) if flags & syscalls.RENAME_EXCHANGE else (new,)
+
+        def undo() -> None:
+            if not self._backing.is_at(new.fd, new.name, moved):
+                return
+            back = flags if len(ends) == 2 else syscalls.RENAME_NOREPLACE
+            try:
+                self._backing.rename(new.fd, new.name, old.fd, old.name, back)
+            except OSError as error:  # 9p has no flags
+                if error.errno != errno.EINVAL or self._backing.find_at(old.fd, old.name):
+                    raise
+                self._backing.rename(new.fd, new.name, old.fd, old.name, 0)
+
         try:
-            for place in (new, old) if exchange else (new,):
-                self._gate.not_dotgit(place)
-        except Refused:
-            self._backing.rename(new.fd, new.name, old.fd, old.name, flags)
+            self._backing.rename(old.fd, old.name, new.fd, new.name, flags)
+        except OSError:
+            if any(self._gate.matters(place.name) for place in ends):
+                self._surely(undo, new)
+            raise
+        try:
+            for place in ends:
+                self._gate.check_added(place, False)
+        except BaseException:
+            self._surely(undo, new)
             raise
 
     def _note_rename(
@@ -350,3 +413,7 @@ class Names(State):
         node = self.inodes.at(place.parent, st)
         if node is not None:
             node.parent, node.name = place.parent, place.name
+
+
+def _kind_of(mode: int) -> int:
+    return S_IFMT(mode) or S_IFLNK

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from stat import S_IFREG, S_IMODE
 
@@ -224,17 +223,6 @@ async def test_a_name_that_leaves_in_the_same_step_does_not_count(world: World) 
     await world.rename("d/HEAD", "d/refs")
     await world.rename("d/refs", "d/HEAD")
     assert os.listdir(world.source / "d") == ["HEAD"]
-
-
-async def test_while_another_guard_looks_nothing_that_matters_is_added(world: World) -> None:
-    """P3: two mounts of one source lock the directory on the source."""
-    (world.source / "d").mkdir()
-    fd = os.open(world.source / "d", os.O_RDONLY)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    await refused(touch(world, "d/HEAD"), errno.EBUSY)
-    await touch(world, "d/main.c")
-    os.close(fd)
-    await touch(world, "d/HEAD")
 
 
 # R3: what looks like a repository is one
