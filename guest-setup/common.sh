@@ -110,6 +110,11 @@ add_packages() {
     esac
 }
 
+# Whether install.sh wrote a launcher.
+is_ours() {
+    [[ ! -L "$1" ]] && grep -qsF "\"$PREFIX/lib\"" "$1"
+}
+
 same_as_checkout() {
     diff -rq --exclude=__pycache__ --exclude=tests \
         "$CHECKOUT/gitguardfs" "$PREFIX/lib/gitguardfs" >/dev/null 2>&1

@@ -150,10 +150,6 @@ sys.exit($function())
 END
 }
 
-is_ours() {
-    grep -qsF "\"$PREFIX/lib\"" "$1"
-}
-
 write_launchers() {
     local entry name module function
     run mkdir -p "$BIN"
@@ -162,6 +158,24 @@ write_launchers() {
         run install -o root -g root -m 0755 /dev/stdin "$BIN/.$name.new" \
             <<<"$(launcher_text "$module" "$function")"
         run mv -fT "$BIN/.$name.new" "$BIN/$name"
+    done
+}
+
+# Whoever may write to a directory on the way could lead what root writes to another place, and
+# would have root run what it likes. A sticky one (/tmp) leaves root's own names alone.
+refuse_places_of_others() {
+    local path
+    [[ "$dry_run" == no ]] || return 0
+    for path in "$PREFIX" "$BIN"; do
+        path=$(realpath -m -- "$path")
+        while :; do
+            if [[ -e "$path" && -n "$(find "$path" -maxdepth 0 ! -uid 0 -o -maxdepth 0 ! -perm -1000 \
+                '(' -perm -002 -o -perm -020 ! -gid 0 ! -group staff ')')" ]]; then
+                die "$path can be changed by others than root: chown root $path; chmod go-w $path"
+            fi
+            [[ "$path" != / ]] || break
+            path=$(dirname -- "$path")
+        done
     done
 }
 
@@ -203,6 +217,7 @@ install_all() {
     local want_venv=$1 family
     [[ -f "$CHECKOUT/gitguardfs/__init__.py" ]] || die "there is no gitguardfs package in $CHECKOUT"
     family=$(os_family)
+    refuse_places_of_others
     refuse_foreign_launchers
     prepare_python "$family" "$want_venv"
     stage_package

@@ -33,7 +33,8 @@ END
 
 install_if_needed() {
     local arguments=()
-    if same_as_checkout && "$GITGUARDFS" --version >/dev/null 2>&1; then
+    # What else is there by that name is install.sh's to refuse.
+    if same_as_checkout && is_ours "$GITGUARDFS" && "$GITGUARDFS" --version >/dev/null 2>&1; then
         return
     fi
     [[ "$dry_run" == no ]] || arguments+=(--dry-run)
@@ -50,17 +51,20 @@ guarded_source() {
     findmnt -rn -t fuse.gitguardfs -o SOURCE --mountpoint "$1" 2>/dev/null | tail -n 1
 }
 
-# As the owner of the directory it goes into, so that it is theirs, and so that nobody who
-# may write there can turn root's mkdir or chown against another place.
+# By descriptors, as all of gitguardfs walks a path: whoever may write on the way could exchange
+# a directory and a symlink between any two commands of a shell.
 make_mountpoint() {
-    local mountpoint=$1 parent
+    local mountpoint=$1
     [[ ! -e "$mountpoint" ]] || return 0
-    parent=$(dirname -- "$mountpoint")
-    while [[ ! -e "$parent" ]]; do
-        parent=$(dirname -- "$parent")
-    done
-    run setpriv --reuid="$(stat -c %u -- "$parent")" --regid="$(stat -c %g -- "$parent")" \
-        --clear-groups mkdir -p -- "$mountpoint"
+    if [[ "$dry_run" == yes ]]; then
+        echo "would make, as the owner of the directory it goes into: $(quoted "$mountpoint")"
+        return
+    fi
+    "$(sed -n '1s/^#!\([^ ]*\).*/\1/p' "$GITGUARDFS")" -I -c '
+import sys
+sys.path.insert(0, sys.argv[1])
+from gitguardfs.guest.mountpoint import main
+main(*sys.argv[2:])' "$PREFIX/lib" "${0##*/}" "$mountpoint"
 }
 
 guard_share() {

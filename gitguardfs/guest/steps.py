@@ -15,6 +15,8 @@ from gitguardfs.guest.facts import ENVIRONMENT, Ids
 from gitguardfs.guest.programs import call
 from gitguardfs.guest.runner import Undo
 
+_MADE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 @dataclass(frozen=True)
 class Run:
@@ -69,15 +71,22 @@ class Make:
             for name in reversed(made):
                 call(["rmdir", "--", name], self.by, self.fd)
 
+        here = os.dup(self.fd)
         try:
-            for name in names:
-                call(["mkdir", "-m", f"{self.mode:o}", "--", name], self.by, self.fd)
+            for path, name in zip(self.paths, names, strict=True):
+                last = f"./{os.path.basename(path)}"
+                call(["mkdir", "-m", f"{self.mode:o}", "--", last], self.by, here)
                 made.append(name)
+                below = os.open(last, _MADE, dir_fd=here)
+                os.close(here)
+                here = below
             if self.by is None:
-                os.chown(names[-1], *self.owner, dir_fd=self.fd, follow_symlinks=False)
+                os.chown(f"/proc/self/fd/{here}", *self.owner)
         except BaseException:
             undo()
             raise
+        finally:
+            os.close(here)
         return undo
 
 

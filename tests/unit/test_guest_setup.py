@@ -9,9 +9,13 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.bending import exchanged_in_a_loop
+from tests.support.mounting import area
 
 SETUP = Path(__file__).parents[2] / "guest-setup"
 INSTALL = "install.sh"
@@ -348,13 +352,69 @@ def test_quickstart_installs_again_only_after_a_change(root_guest: Guest, tmp_pa
     assert "compileall" in root_guest.plan(QUICKSTART, source, source)
 
 
+def test_quickstart_takes_no_program_of_somebody_elses_for_gitguardfs(root_guest: Guest) -> None:
+    assert root_guest.run(INSTALL).returncode == 0
+    launcher = root_guest.local / "bin/gitguardfs"
+    launcher.write_text("#!/bin/sh\necho foreign\n")
+    done = root_guest.run(QUICKSTART, "/", "/nonexistent")
+    assert done.returncode == 1
+    assert f"{launcher} was not written by this script" in done.stderr
+    assert "foreign" not in done.stdout
+
+
+@pytest.mark.parametrize(("mode", "owner"), [(0o777, 0), (0o775, 0), (0o755, 1000)])
+def test_nothing_is_installed_where_others_can_change_it(
+    root_guest: Guest, mode: int, owner: int
+) -> None:
+    root_guest.local.chmod(mode)
+    os.chown(root_guest.local, owner, 1000)
+    done = root_guest.run(INSTALL)
+    assert done.returncode == 1
+    assert f"{root_guest.local} can be changed by others than root" in done.stderr
+    assert root_guest.installed() == []
+    root_guest.local.chmod(0o1777)
+    os.chown(root_guest.local, 0, 0)
+    assert root_guest.run(INSTALL).returncode == 0
+
+
+def make_mountpoint(path: Path, holder: Path) -> None:
+    """What quickstart.sh does for a mount point that is missing, by the code of this checkout."""
+    (holder / "launcher").write_text(f"#!{sys.executable} -I\n")
+    script = (SETUP / QUICKSTART).read_text().replace('\nmain "$@"', "")
+    (holder / QUICKSTART).write_text(script)
+    shutil.copy(SETUP / "common.sh", holder)
+    code = 'source "$1/quickstart.sh"; PREFIX=$1 GITGUARDFS=$1/launcher; make_mountpoint "$2"'
+    subprocess.run(
+        ["bash", "-c", code, "quickstart.sh", str(holder), str(path)],
+        check=False, capture_output=True,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_mount_point_is_not_made_where_an_exchanged_symlink_leads(tmp_path: Path) -> None:
+    (tmp_path / "lib").symlink_to(SETUP.parent)
+    with area() as here:
+        home, victim = here / "home", here / "victim"
+        for path in (home, home / "src", victim):
+            path.mkdir()
+        (home / "link").symlink_to(victim)
+        for path in (home, home / "src", home / "link"):
+            os.chown(path, 1000, 1000, follow_symlinks=False)
+        with exchanged_in_a_loop(home / "src", home / "link"):
+            for number in range(12):
+                make_mountpoint(home / f"src/{number}/view", tmp_path)
+        assert os.listdir(victim) == []
+        make_mountpoint(home / "made/view", tmp_path)
+        assert (home / "made/view").stat().st_uid == 1000
+
+
 def test_quickstart_hands_options_over_as_they_are(guest: Guest, tmp_path: Path) -> None:
     mountpoint = tmp_path / "projects"
     options = ["--map", "1000:1000", "-o", "ro,noatime", "--deny", "*.pem"]
     plan = guest.plan(QUICKSTART, "/mnt/projects", str(mountpoint), *options)
     typed = f"/mnt/projects {mountpoint} --map 1000:1000 -o ro,noatime --deny '*.pem'"
     assert f"would run: /usr/local/bin/gitguardfs {typed}\n" in plan
-    assert f"mkdir -p -- {mountpoint}\n" in plan
+    assert f"as the owner of the directory it goes into: {mountpoint}\n" in plan
     assert not mountpoint.exists()
 
 

@@ -1,0 +1,34 @@
+"""Making a mount point for quickstart.sh, whose shell cannot walk a path by descriptors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import closing
+
+from gitguardfs.errors import UserError, shown
+from gitguardfs.guest import facts
+from gitguardfs.guest.steps import Make
+
+
+def main(program: str, path: str) -> None:
+    """Make ``path``; exit with one line, by the name of ``program``, if that fails."""
+    try:
+        make(path)
+    except UserError as error:
+        sys.exit(shown(f"{program}: {error}"))
+    except OSError as error:
+        sys.exit(shown(f"{program}: {path}: {error.strerror}"))
+
+
+def make(path: str) -> None:
+    """Make what is missing of ``path``, as the owner of the directory it goes into.
+
+    It is that user's then, and nobody who may write there can turn root's rights against another
+    place. Raises UserError, OSError.
+    """
+    with closing(facts.way(path)) as way:
+        if way.missing:
+            st = os.fstat(way.fd)
+            owner = st.st_uid, st.st_gid
+            Make(way.missing, owner, by=owner, fd=way.fd).do()
