@@ -395,15 +395,15 @@ def test_a_mount_point_is_not_made_where_an_exchanged_symlink_leads(tmp_path: Pa
     (tmp_path / "lib").symlink_to(SETUP.parent)
     with area() as here:
         home, victim = here / "home", here / "victim"
-        for path in (home, home / "src", victim):
+        for path in (home, home / "src", home / "src/sub", victim, victim / "sub"):
             path.mkdir()
         (home / "link").symlink_to(victim)
-        for path in (home, home / "src", home / "link"):
+        for path in (home, home / "src", home / "src/sub", home / "link"):
             os.chown(path, 1000, 1000, follow_symlinks=False)
         with exchanged_in_a_loop(home / "src", home / "link"):
             for number in range(12):
-                make_mountpoint(home / f"src/{number}/view", tmp_path)
-        assert os.listdir(victim) == []
+                make_mountpoint(home / f"src/sub/{number}/view", tmp_path)
+        assert os.listdir(victim / "sub") == []
         make_mountpoint(home / "made/view", tmp_path)
         assert (home / "made/view").stat().st_uid == 1000
 
