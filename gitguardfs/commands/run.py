@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -34,6 +35,9 @@ def run(command: click.Command, name: str, code_of: Callable[[Exit], int] = int)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(shown(f"{name}: {where}{error.strerror}"), file=sys.stderr)
+        code = code_of(Exit.SYSTEM)
+    except Exception:  # Python's own exit code for a bug would be that of a finding
+        traceback.print_exc()
         code = code_of(Exit.SYSTEM)
     sys.exit(code if isinstance(code, int) else Exit.OK)
 

@@ -39,11 +39,10 @@ from gitguardfs.render import quote
 
 EPILOG = """\b
 Examples:
-  sudo gitguard doctor                          every guard that is mounted, as its owner
+  sudo gitguard doctor                          every guard, as its owner
   sudo gitguard doctor ~/projects --user agent  one, as a user
-  gitguard doctor --host ~/projects             the host's side of a shared directory
+  gitguard doctor --host ~/projects             the host's side of a share
 
-\b
 It makes a directory in MOUNTPOINT for the attacks and removes it again. Repositories that are
 there are attacked only in ways that do no harm if they succeed. It does not look at polkit.
 

@@ -6,9 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 
+import click
 import pytest
 
+from gitguardfs.commands.run import of_gitguard
+from gitguardfs.commands.run import run as run_command
+from gitguardfs.errors import Exit
 from gitguardfs.gitguard import COMMANDS
 from gitguardfs.program import HOLDER
 
@@ -33,7 +38,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     [[program] for program in PROGRAMS] + [["gitguard", name] for name in COMMANDS],
     ids=" ".join,
 )
-def test_help_has_no_cut_sentence_and_no_section_twice(command: list[str]) -> None:
+def test_help_is_whole_once_and_no_wider_than_a_terminal(command: list[str]) -> None:
     done = run(*command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     usage, *lines = done.stdout.splitlines()
@@ -41,6 +46,7 @@ def test_help_has_no_cut_sentence_and_no_section_twice(command: list[str]) -> No
     assert [line for line in lines if re.search(r"\w\.\.\.", line)] == []
     headings = [line.strip() for line in lines if re.match(r" {0,2}[A-Z][^:]*:( |$)", line)]
     assert len(headings) == len(set(headings))
+    assert [line for line in lines if len(line) > WIDTH] == []
 
 
 def test_the_list_of_subcommands_is_whole_sentences() -> None:
@@ -52,7 +58,7 @@ def test_the_list_of_subcommands_is_whole_sentences() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [["bogus"], ["--bogus"], ["share"], ["share", "/", "--bogus"], ["units", "--check"],
-     ["share", "/nonexistent"], ["doctor", "--bogus"]],
+     ["share", "/dev/null/none"], ["doctor", "--bogus"]],
     ids=" ".join,
 )  # fmt: skip
 def test_wrong_usage_of_gitguard_is_2(arguments: list[str]) -> None:
@@ -71,3 +77,23 @@ def test_gitguard_alone_shows_its_help_and_is_2() -> None:
 def test_wrong_usage_of_what_mounts_is_1_as_in_mount(program: str) -> None:
     done = run(program, "--bogus")
     assert done.returncode == 1 and done.stderr.startswith(f"{program}: ")
+
+
+@pytest.mark.parametrize(("code_of", "expected"), [(int, 2), (of_gitguard, 3)])
+def test_a_bug_is_neither_a_finding_nor_wrong_usage(
+    code_of: Callable[[Exit], int],
+    expected: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["broken"])
+
+    @click.command()
+    def broken() -> None:
+        raise RuntimeError("no such luck")
+
+    with pytest.raises(SystemExit) as ended:
+        run_command(broken, "broken", code_of)
+    assert ended.value.code == expected
+    said = capsys.readouterr().err
+    assert "Traceback" in said and "RuntimeError: no such luck" in said
