@@ -12,6 +12,7 @@ from gitguardfs.core import syscalls
 
 SUBTYPE, FSTYPE, SHARE_TYPES = constants.SUBTYPE, constants.FSTYPE, constants.SHARE_TYPES
 
+_USER_ID = re.compile(r"(?:^|,)user_id=([0-9]+)(?:,|$)")
 _WAITING_TYPES = re.compile(r"9p|virtiofs|nfs|cifs|smb|ceph|afs|fuse|lustre|gfs|ocfs")
 
 
@@ -25,6 +26,10 @@ class Mount:
     source: str
     number: int = 0
     """What tells this mount from all others (mnt_id)."""
+    parent: int = 0
+    """The number of the mount that it lies on."""
+    owner: int | None = None
+    """The user who mounted it, if it is a FUSE file system (user_id)."""
 
     @property
     def identity(self) -> tuple[int, str, str, str]:
@@ -68,6 +73,8 @@ def parse(text: bytes) -> list[Mount]:
                 fstype=os.fsdecode(_unescape(kind[0])),
                 source=os.fsdecode(_unescape(kind[1])),
                 number=int(fields[0]),
+                parent=int(fields[1]),
+                owner=_owner(os.fsdecode(kind[0]), os.fsdecode(kind[-1])),
             )
         )
     return found
@@ -75,6 +82,11 @@ def parse(text: bytes) -> list[Mount]:
 
 def _unescape(field: bytes) -> bytes:
     return re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), field)
+
+
+def _owner(fstype: str, options: str) -> int | None:
+    found = _USER_ID.search(options) if fstype.startswith("fuse") else None
+    return int(found[1]) if found else None
 
 
 def listed() -> list[Mount]:
@@ -86,7 +98,29 @@ def listed() -> list[Mount]:
 def top_at(path: str) -> Mount | None:
     """The mount that is on top of exactly ``path`` (resolved), if any is."""
     target = os.fsencode(path)
-    return next((m for m in reversed(listed()) if m.path == target), None)
+    found = [m for m in listed() if m.path == target]
+    covered = {m.parent for m in found if m.parent != m.number}
+    return next((m for m in reversed(found) if m.number not in covered), None)
+
+
+def stack_of(fd: int) -> list[Mount]:
+    """Return the mount that a descriptor is of, and those that it covers at its own path.
+
+    The uppermost comes first. Empty for a descriptor of no mount of this namespace.
+    """
+    by_number = {m.number: m for m in listed()}
+    found: list[Mount] = []
+    here = by_number.get(number_of(fd))
+    while here is not None and here not in found and here.path == (found or [here])[0].path:
+        found.append(here)
+        here = by_number.get(here.parent)
+    return found
+
+
+def on_top_of(number: int, path: str) -> Mount | None:
+    """Return the mount that lies directly on ``path`` in the mount with this number."""
+    target = os.fsencode(path)
+    return next((m for m in listed() if m.parent == number and m.path == target), None)
 
 
 def current(mount: Mount) -> Mount | None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic, TypeVar
 
+from gitguardfs.daemon.signals import leave_to_main_thread
+
 T = TypeVar("T")
 
 
@@ -40,6 +42,7 @@ class Spool(Generic[T]):
             self._thread.join(patience)
 
     def _work(self) -> None:
+        leave_to_main_thread()
         while (item := self._queue.get()) is not None:
             with suppress(Exception):  # the next one may go
                 self._write(item)

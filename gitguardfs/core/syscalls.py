@@ -22,10 +22,12 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REC, MS_PRIVATE = 1 << 14, 1 << 18
 CLONE_NEWNS = 0x20000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC, AT_RECURSIVE = 1, os.O_CLOEXEC, 0x8000
-MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH = 4, 0x40
+MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH, MOVE_MOUNT_BENEATH = 4, 0x40, 0x200
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
+_FSCONFIG_SET_FLAG, _FSCONFIG_SET_STRING, _FSCONFIG_CMD_CREATE = 0, 1, 6
 # The same on every architecture; the C library of Debian 12 has no functions for them.
-_SYS_OPEN_TREE, _SYS_MOVE_MOUNT = 428, 429
-MNT_DETACH, MNT_EXPIRE, UMOUNT_NOFOLLOW = 2, 4, 8
+_SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_FSOPEN, _SYS_FSCONFIG, _SYS_FSMOUNT = range(428, 433)
+MNT_FORCE, MNT_DETACH, MNT_EXPIRE, UMOUNT_NOFOLLOW = 1, 2, 4, 8
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -118,15 +120,43 @@ def clone_tree(path: bytes, *, recursive: bool = True) -> int:
     Unless ``recursive``, of the mount at ``path`` alone, without what is mounted on it.
     """
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0)
-    fd = _libc.syscall(ctypes.c_long(_SYS_OPEN_TREE), AT_FDCWD, path, ctypes.c_uint(flags))
+    return _descriptor(_SYS_OPEN_TREE, AT_FDCWD, path, ctypes.c_uint(flags))
+
+
+def _descriptor(number: int, *arguments: object) -> int:
+    fd = _libc.syscall(ctypes.c_long(number), *arguments)
     if fd < 0:
         _check(-1)
     return int(fd)
 
 
-def attach_tree(tree: int, target: int) -> None:
-    """Mount what ``clone_tree`` gave, all of it at once, on a directory (move_mount(2))."""
-    flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
+def new_mount(kind: str, source: str, attributes: int, options: dict[str, str]) -> int:
+    """Return a descriptor of a new file system that is mounted nowhere yet (fsmount(2)).
+
+    ``attributes`` are MOUNT_ATTR_*. An option without a value is a flag. OSError.
+    """
+    context = _descriptor(_SYS_FSOPEN, kind.encode(), 1)  # FSOPEN_CLOEXEC
+    try:
+        for key, value in {"source": source, **options}.items():
+            command = _FSCONFIG_SET_STRING if value else _FSCONFIG_SET_FLAG
+            _configure(context, command, key.encode(), value.encode() or None)
+        _configure(context, _FSCONFIG_CMD_CREATE, None, None)
+        return _descriptor(_SYS_FSMOUNT, context, 1, attributes)  # FSMOUNT_CLOEXEC
+    finally:
+        os.close(context)
+
+
+def _configure(context: int, command: int, key: bytes | None, value: bytes | None) -> None:
+    _check(_libc.syscall(ctypes.c_long(_SYS_FSCONFIG), context, command, key, value, 0))
+
+
+def attach_tree(tree: int, target: int, beneath: bool = False) -> None:
+    """Mount what ``clone_tree`` or ``new_mount`` gave, all at once, on a directory (move_mount(2)).
+
+    It comes above whatever is mounted there by then, or ``beneath`` the uppermost of that, of
+    which ``target`` is the root (Linux 6.5; EINVAL before).
+    """
+    flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH | beneath * MOVE_MOUNT_BENEATH
     _check(
         _libc.syscall(ctypes.c_long(_SYS_MOVE_MOUNT), tree, b"", target, b"", ctypes.c_uint(flags))
     )

@@ -7,15 +7,34 @@ import os
 from dataclasses import dataclass
 from stat import S_IMODE, S_ISDIR, S_ISLNK
 
-from gitguardfs.errors import UserError, shown
+from gitguardfs import mounts
+from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.mounts import Mount
 
 MAX_SYMLINKS = 40
 """As many as the kernel follows (path_resolution(7))."""
 
 _COMPONENT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-_NO_DAEMON = (errno.ENOTCONN, errno.ECONNABORTED)
-"""What the root of a FUSE mount answers whose daemon is gone. It is a directory all the same."""
+DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
+"""What the root of a FUSE mount answers whose daemon is gone, or is just dying. It is a directory
+all the same."""
+
+
+class ForeignMountError(UserError):
+    """A FUSE file system that a user has mounted is in the way."""
+
+    def __init__(self, mount: Mount, path: str) -> None:
+        super().__init__(
+            f"user {mount.owner} has mounted a FUSE file system ({shown(mount.fstype)}) at {path}",
+            f"umount -i -l {path} takes it off",
+            Exit.MOUNT,
+        )
+
+
+def is_foreign(mount: Mount, also: int | None = None) -> bool:
+    """Return whether neither root nor this process's user, nor ``also``, mounted this FUSE."""
+    return mount.owner is not None and mount.owner not in (0, os.geteuid(), also)
 
 
 @dataclass(frozen=True)
@@ -66,7 +85,7 @@ def resolve(path: str) -> ResolvedPath:
 
     A symlink is followed if it is root's and in a directory that only root writes: nobody can lead
     root to another directory, neither before nor while it looks. Raises UserError for any other
-    symlink, NotADirectoryError, and OSError for what cannot be looked at.
+    symlink, ForeignMountError, NotADirectoryError, and OSError for what cannot be looked at.
     """
     if not path:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -114,8 +133,11 @@ def _stat(fd: int) -> os.stat_result | None:
     try:
         return os.fstat(fd)
     except OSError as error:
-        if error.errno in _NO_DAEMON:
+        if error.errno in DEAD:
             return None
+        top = next(iter(mounts.stack_of(fd)), None)
+        if top is not None and is_foreign(top):
+            raise ForeignMountError(top, os.fsdecode(top.path)) from None
         raise OSError(error.errno, error.strerror, path_of(fd)) from None
 
 
@@ -159,6 +181,33 @@ def _result(
     ]
     path = "/" + "/".join([*names, *rest])
     return ResolvedPath(path, fd, tuple(reversed(found)), tuple(rest))
+
+
+def open_file(path: str, is_root: bool, flags: int, mode: int = 0o600) -> int:
+    """Return a descriptor of the file ``path``, opened with ``flags``.
+
+    Root opens only what no other user can have placed there: the file is root's, has one link,
+    and nobody else may write it. Raises OSError, and UserError for any other file.
+    """
+    flags |= os.O_CLOEXEC
+    if not is_root:
+        return os.open(path, flags, mode)
+    parent = open_directory(os.path.dirname(path) or ".", True)
+    try:
+        # A FIFO that nobody reads is an error, not something to wait for.
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK
+        fd = os.open(os.path.basename(path), flags, mode, dir_fd=parent)
+    finally:
+        os.close(parent)
+    st = os.fstat(fd)
+    if st.st_uid == 0 and st.st_nlink == 1 and not st.st_mode & 0o022:
+        os.set_blocking(fd, True)
+        return fd
+    os.close(fd)
+    raise UserError(
+        f"{path} is not a file of root's that nobody else may write, with a single link",
+        f"see stat {path}, and choose a file in a directory of root's",
+    )
 
 
 def path_of(fd: int) -> str:

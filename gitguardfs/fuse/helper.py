@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
+from gitguardfs.daemon.signals import leave_to_main_thread
 from gitguardfs.fuse.turns import poll_of
 
 
@@ -61,6 +62,7 @@ class Helper:
         os.close(self.fd)
 
     def _work(self) -> None:
+        leave_to_main_thread()
         while (given := self._calls.get()) is not None:
             call, args = given
             try:

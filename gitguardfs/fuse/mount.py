@@ -1,9 +1,10 @@
 """One mount from its options to its end: descriptors, seal, session, signals.
 
 The order matters. The root descriptor is taken before the seal covers the source, the seal is
-on before the view appears, and it comes off only after the view is gone. On any end that is
-not clean the mount point stays behind, dead, and so does the seal. Where no guard comes about
-the source is sealed all the same: at boot nobody would see that it is open.
+on before the view appears, and it comes off only after the view is gone, and only on root's word:
+a signal, or the umount helper. That the view is gone proves nothing, since users can bring that
+about. On any end that is not clean the mount point stays behind, dead, and so does the seal. Where
+no guard comes about the source is sealed all the same: at boot nobody would see that it is open.
 """
 
 from __future__ import annotations
@@ -12,19 +13,25 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from threading import Thread
 
 import pyfuse3
 import trio
 
 from gitguardfs import mounts
 from gitguardfs.audit import AuditLog
-from gitguardfs.daemon import logs
+from gitguardfs.daemon import logs, signals
+from gitguardfs.daemon.drain import Drain, close_device
 from gitguardfs.errors import Exit, UserError, warn
 from gitguardfs.fuse import assembly, daemon, directories, preflight, seal, session
 from gitguardfs.fuse.operations import Operations
+from gitguardfs.mounting import utab
 from gitguardfs.options import MountOptions
 
 log = logging.getLogger(__name__)
+
+DETACH_LIMIT = 2.0
+"""Seconds for unmounting a view that is given up."""
 
 
 def run(options: MountOptions, notify_socket: str | None) -> int:
@@ -115,11 +122,10 @@ def _serve(
     seal_it: bool,
     ready: Callable[[], None],
 ) -> Exit:
-    seal.check_free(places.source)
+    seal.check_unlocked(places.source_fd, places.source)
     root_fd = places.source_fd
-    if seal.is_sealed(places.source):
-        os.close(root_fd)
-        root_fd = _open_below_seal(places.source)
+    if seal.sealing(places.source_fd) is not None:
+        root_fd = _open_below_seal(places)
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
     where = mounts.of_device(os.fstat(root_fd).st_dev)
@@ -127,7 +133,7 @@ def _serve(
     by_paths = where is not None and where.goes_by_paths
     tree = assembly.tree_of(options, places, root_fd, is_local, by_paths)
     operations = assembly.operations_of(tree, audit, options, is_local)
-    sealed = _put_seal(places.source, root_fd) if seal_it else None
+    sealed = _put_seal(places) if seal_it else None
     if sealed is None:
         seal.lift_stale(places.source)
     try:
@@ -136,64 +142,112 @@ def _serve(
         if sealed is not None:
             sealed.leave()
         raise
+    if mounted is not None:
+        utab.add(mounted)
     audit.start()
     logs.start()
-    try:
-        ended_by = trio.run(
-            session.serve, operations.requests, options.look.mirror, places.mountpoint, ready
+
+    def give_up() -> None:
+        log.error("%s: the source does not answer: given up", options.mountpoint)
+        _leave_by_force(mounted, sealed)
+
+    requests = operations.requests
+    with Drain(lambda: requests.answers, give_up) as drain:
+        view = session.View(
+            places.mountpoint,
+            lambda: mounted is not None and mounts.current(mounted) is None,
+            ready,
+            drain.begin,
         )
-    except BaseException:
-        # Closes the session without unmounting: a dead mount point, and the seal stays.
-        pyfuse3.close(unmount=False)
-        raise
-    trouble = "" if ended_by is not None else _trouble(mounted, places)
-    _unmount(mounted, by_itself=ended_by is None)
-    tree.close()
+        try:
+            word = trio.run(session.serve, requests, options.look.mirror, view)
+        except BaseException:
+            # Closes the session without unmounting: a dead mount point, and the seal stays.
+            pyfuse3.close(unmount=False)
+            raise
+        trouble = "" if word is not None else _trouble(mounted, places)
+        _unmount(mounted, by_itself=word is None)
+        tree.close()
     os.close(root_fd)
     os.close(places.mountpoint_fd)
-    if sealed is not None and (ended_by == session.HAND_OVER or trouble):
+    if sealed is not None and word in (None, signals.HAND_OVER):
         sealed.leave()
     elif sealed is not None:
-        sealed.lift()
+        _lift(sealed)
     audit.close()
     if trouble:
-        log.error("%s: %s", options.mountpoint, trouble)
+        stays = f"; {places.source} stays sealed: vm-mount guards it again, umount {places.source}"
+        log.error("%s: %s%s", options.mountpoint, trouble, f"{stays} opens it" if sealed else "")
         return Exit.SYSTEM
     return Exit.OK
 
 
-def _trouble(mounted: mounts.Mount | None, places: preflight.Places) -> str:
-    """What else than unmounting the view ended the session, if it was that.
+def _lift(sealed: seal.Seal) -> None:
+    try:
+        sealed.lift()
+    except OSError as error:
+        log.error("the seal stays: %s: %s", error.filename or "", error.strerror)
 
-    To remove the mount point, or to put another directory in its place, unmounts the view: in a
-    mount namespace of their own, where it is no mount point, users can do that to a directory of
-    theirs.
+
+def _leave_by_force(mounted: mounts.Mount | None, sealed: seal.Seal | None) -> None:
+    """End the process at once; the main thread waits for the source, maybe for good.
+
+    Whoever waits for the view is answered ENOTCONN, and the next daemon can take the seal over.
     """
-    if mounted is not None and mounts.current(mounted) is not None:
+    close_device(preflight.FUSE_DEVICE)
+    if sealed is not None:
+        sealed.leave()  # the kernel keeps a lock as long as a thread is stuck in it
+    if mounted is not None:
+        # On a thread: users can make the way to the mount point hang as well.
+        detaching = Thread(target=_detach, args=(mounted,), daemon=True)
+        detaching.start()
+        detaching.join(DETACH_LIMIT)
+    logging.shutdown()
+    os._exit(Exit.SYSTEM)
+
+
+def _detach(mounted: mounts.Mount) -> bool:
+    now = mounts.current(mounted)
+    return now is None or mounts.detach(now)
+
+
+def _trouble(mounted: mounts.Mount | None, places: preflight.Places) -> str:
+    """Return what ended the session without root's word; nothing if that is as it should be.
+
+    A user unmounts a view of their own by fusermount3. Root's can be unmounted by users as well:
+    fusermount3 goes by paths, and to remove the mount point, or to put another directory in its
+    place, unmounts the view: in a mount namespace of their own, where it is no mount point, users
+    can do that to a directory of theirs.
+    """
+    if mounted is None:
+        return ""
+    if mounts.current(mounted) is not None:
         return "the kernel ended the connection; a dead mount is left"
     is_gone = directories.path_of(places.mountpoint_fd).endswith(" (deleted)")
     if is_gone or os.fstat(places.mountpoint_fd).st_nlink == 0:
         return "the mount point was taken away from under the view"
-    return ""
+    return "the view was unmounted, and not by root's umount(8) with its helper"
 
 
-def _open_below_seal(source: str) -> int:
+def _open_below_seal(places: preflight.Places) -> int:
     try:
-        return seal.open_below(source)
+        return seal.open_below(places.source, places.source_fd)
     except OSError as error:
         raise UserError(
-            f"cannot reach {source} below its seal: {error.strerror}",
+            f"cannot reach {places.source} below its seal: {error.strerror}",
             "this needs mount namespaces: CAP_SYS_ADMIN and CAP_SYS_CHROOT",
             Exit.SYSTEM,
         ) from None
 
 
-def _put_seal(source: str, source_fd: int) -> seal.Seal:
+def _put_seal(places: preflight.Places) -> seal.Seal:
     try:
-        return seal.Seal(source, source_fd)
+        return seal.Seal(places.source, places.source_fd)
     except OSError as error:
         raise UserError(
-            f"cannot seal {source}: {error.strerror}", "--no-seal leaves it open", Exit.MOUNT
+            f"cannot seal {places.source}: {error.strerror}",
+            "--no-seal leaves it open",
+            Exit.MOUNT,
         ) from None
 
 
@@ -206,6 +260,7 @@ def _init(
     """
     is_root = os.geteuid() == 0
     target = f"/proc/self/fd/{places.mountpoint_fd}" if is_root else places.mountpoint
+    before = {m.number for m in mounts.listed()}
     try:
         pyfuse3.init(operations, target, _fuse_options(options, places))
     except RuntimeError as error:
@@ -214,7 +269,26 @@ def _init(
             "the reason is in the line above, if the kernel gave one",
             Exit.MOUNT,
         ) from None
-    return mounts.top_at(directories.path_of(places.mountpoint_fd)) if is_root else None
+    if not is_root:
+        return None
+    # What is mounted comes above all that is there by then, also a user's mount of just now.
+    path = directories.path_of(places.mountpoint_fd)
+    mounted = mounts.on_top_of(mounts.number_of(places.mountpoint_fd), path)
+    if mounted is None or mounted.number in before or not _is_ours(mounted):
+        pyfuse3.close(unmount=False)
+        for mount in mounts.listed():
+            if mount.number not in before and mount.path == os.fsencode(path) and _is_ours(mount):
+                mounts.detach(mount)
+        raise UserError(
+            f"something else was mounted at {options.mountpoint} meanwhile",
+            f"see findmnt {path}",
+            Exit.MOUNT,
+        )
+    return mounted
+
+
+def _is_ours(mount: mounts.Mount) -> bool:
+    return mount.fstype == mounts.FSTYPE and mount.owner == os.geteuid()
 
 
 def _unmount(mounted: mounts.Mount | None, by_itself: bool) -> None:
@@ -226,6 +300,8 @@ def _unmount(mounted: mounts.Mount | None, by_itself: bool) -> None:
     if now is not None and not mounts.detach(now):
         log.error("%s leads elsewhere now; a dead mount is left", os.fsdecode(now.path))
     pyfuse3.close(unmount=False)
+    if mounts.current(mounted) is None:
+        utab.remove(mounted)
 
 
 def _fuse_options(options: MountOptions, places: preflight.Places) -> set[str]:

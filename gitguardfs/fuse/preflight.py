@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import subprocess
@@ -19,10 +18,7 @@ FUSE_DEVICE = "/dev/fuse"
 FUSERMOUNT = "fusermount3"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where to look for programs: mount(8) gives its helpers no PATH."""
-
-
-DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
-"""What a FUSE mount without its daemon answers; the second while the daemon is still dying."""
+DEAD = directories.DEAD
 
 
 @dataclass(frozen=True)
@@ -40,12 +36,19 @@ class Places:
         return self.source == self.mountpoint
 
 
-def check(source: str, mountpoint: str, rules: Rules, is_root: bool) -> Places:
-    """Resolve and check both directories and the system; raises UserError."""
+def check(
+    source: str, mountpoint: str, rules: Rules, is_root: bool, source_owner: int | None = None
+) -> Places:
+    """Resolve and check both directories and the system; raises UserError.
+
+    ``source_owner`` is a user other than root whose FUSE file system the source may be in.
+    """
     _check_system(is_root)
     _clear_dead(mountpoint, is_root)
     source_fd = _open(source, "source", is_root, answers=True)
+    _refuse_foreign(source_fd, source, source_owner)
     mountpoint_fd = _open(mountpoint, "mount point", is_root)
+    _refuse_foreign(mountpoint_fd, mountpoint, None)
     places = Places(
         directories.path_of(source_fd), source_fd, directories.path_of(mountpoint_fd), mountpoint_fd
     )
@@ -62,6 +65,16 @@ def check(source: str, mountpoint: str, rules: Rules, is_root: bool) -> Places:
         )
     _check_not_below_git(source, places.source, rules)
     return places
+
+
+def _refuse_foreign(fd: int, path: str, also: int | None) -> None:
+    """Raise ForeignMountError if a user's FUSE mount is at ``path``, also one below other mounts.
+
+    That user may unmount it at any time, and fusermount3 then takes what lies on top of it.
+    """
+    for mount in mounts.stack_of(fd):
+        if directories.is_foreign(mount, also):
+            raise directories.ForeignMountError(mount, path)
 
 
 def check_intended(mountpoint: str, intended: str | None, is_root: bool) -> None:
@@ -140,9 +153,12 @@ def _clear_dead(mountpoint: str, is_root: bool) -> None:
             os.statvfs(fd)  # stat would be answered from the kernel's cache for a while
             return
         except OSError as error:
-            top = mounts.top_at(directories.path_of(fd))
-            if top is None or not top.fstype.startswith("fuse"):
+            top = next(iter(mounts.stack_of(fd)), None)
+            path = os.fsencode(directories.path_of(fd))
+            if top is None or top.path != path or not top.fstype.startswith("fuse"):
                 return
+            if directories.is_foreign(top):
+                raise directories.ForeignMountError(top, mountpoint) from None
             if error.errno not in DEAD and not isinstance(error, PermissionError):
                 return
             if error.errno not in DEAD or top.fstype != mounts.FSTYPE:

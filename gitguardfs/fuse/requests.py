@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pyfuse3
 import trio
 
+from gitguardfs.daemon.signals import leave_to_main_thread
 from gitguardfs.fuse.helper import Helper
 from gitguardfs.fuse.tick import Tick
 from gitguardfs.fuse.turns import Turns
@@ -43,6 +44,8 @@ class Requests:
         self._tick = Tick()
         self._turns: Turns | None = None
         self._helper: Helper | None = None
+        self.answers = 0
+        """How many calls that were waited for have come back; it only grows."""
 
     def end(self) -> None:
         """Serve what is under way, and no more."""
@@ -76,6 +79,7 @@ class Requests:
         try:
             await pyfuse3._session_loop(nursery, NO_IDLE_TASK, NO_FURTHER_TASK)  # type: ignore[attr-defined]
         finally:
+            self.answers += 1
             self._loops -= 1
             if self._loops == self._waiting:  # the session has ended: nobody takes requests
                 self._ending.set()
@@ -90,7 +94,7 @@ class Requests:
         helper = self._helper
         if helper is None or not helper.is_idle:
             with self._others_served():
-                return await trio.to_thread.run_sync(call, *args, limiter=self._limiter)
+                return await trio.to_thread.run_sync(_call, call, args, limiter=self._limiter)
         helper.give(call, args)
         if self._waiting or not self._comes_soon(helper, quick):
             with self._others_served(), trio.CancelScope(shield=True):
@@ -116,5 +120,11 @@ class Requests:
         try:
             yield
         finally:
+            self.answers += 1
             self._waiting -= 1
             self._tick.stop()
+
+
+def _call(call: Callable[..., R], args: tuple[Any, ...]) -> R:
+    leave_to_main_thread()
+    return call(*args)

@@ -1,9 +1,12 @@
 """The seal: an empty, unreadable mount over the raw share while its guarded view is up.
 
 It is a tmpfs of mode 000, read-only, called gitguardfs-seal. The daemon holds a lock on it, so
-that a seal without its daemon, after a crash, can be told from one that is in use. Taking the
-seal off is part of a clean end; after a crash it stays, and so it does where a guard does not start
-or loses its mount point: the raw share stays closed.
+that a seal without its daemon, after a crash, can be told from one that is in use. Only root's
+word takes a seal off: a signal or the umount helper to its daemon, or umount(8) of a seal without
+a daemon. However else a daemon or a view ends, or a guard fails to start, the seal stays.
+
+A seal protects what it lies directly on. A mount of a user's between it and the share would let
+that user take both off, so the kernel's table is compared with the directory that was checked.
 """
 
 from __future__ import annotations
@@ -18,42 +21,94 @@ from gitguardfs import mounts
 from gitguardfs.core import syscalls
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.fuse import directories
+from gitguardfs.mounts import Mount
 
 NAME = "gitguardfs-seal"
-_FLAGS = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+_ATTRIBUTES = (
+    syscalls.MOUNT_ATTR_RDONLY
+    | syscalls.MOUNT_ATTR_NOSUID
+    | syscalls.MOUNT_ATTR_NODEV
+    | syscalls.MOUNT_ATTR_NOEXEC
+)
+_OPTIONS = {"mode": "000", "size": "4k", "nr_inodes": "1", "ro": ""}
+_READ = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LOCK = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
 class Seal:
     """A seal that is on; the lock goes with the process."""
 
     def __init__(self, source: str, source_fd: int) -> None:
-        """Cover ``source``, or take over the seal of a daemon that died.
+        """Cover a directory, or take over the seal of a daemon that died.
 
-        ``source_fd`` is of the directory to cover. OSError if the kernel refuses, or if the
-        path has come to lead elsewhere.
+        ``source_fd`` is of the directory to cover, or of the root of that seal; ``source`` is its
+        name in errors. Raises OSError: EWOULDBLOCK if a daemon holds the seal, ESTALE if another
+        mount is between the seal and the directory, which is then as it was.
         """
-        if not is_sealed(source):
-            target = b"/proc/self/fd/%d" % source_fd
-            syscalls.mount(NAME, target, "tmpfs", _FLAGS, "mode=000,size=4k,nr_inodes=1")
-        self._lock = _open(source)
-        top = mounts.top_at(source)
-        if top is None or top.source != NAME or top.number != mounts.number_of(self._lock):
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._source = source
+        seal = sealing(source_fd)
+        if seal is not None:
+            self._covers = seal.parent
+            self._lock = os.open(f"/proc/self/fd/{source_fd}", _READ)
+        else:
+            self._covers = mounts.number_of(source_fd)
+            self._lock = _put_on(source_fd)
+        try:
+            fcntl.flock(self._lock, _LOCK)
+            self.check()
+        except BaseException:
+            if seal is None:
+                with suppress(OSError):
+                    self.lift()
+            else:
+                self.leave()
+            raise
+
+    def check(self) -> None:
+        """Raise OSError(ESTALE) unless the seal lies on what it covers, with nothing above it."""
+        number = mounts.number_of(self._lock)
+        if _listed(number).parent != self._covers or _is_covered(number):
+            raise OSError(errno.ESTALE, "another mount came between", self._source)
 
     def lift(self) -> None:
-        """Take the seal off, at a clean end: this very mount, by its own descriptor."""
-        with suppress(OSError):
+        """Take the seal off: this very mount, by its own descriptor. Raises OSError."""
+        try:
+            if _is_covered(mounts.number_of(self._lock)):  # that would be unmounted instead
+                raise OSError(errno.EBUSY, "something is mounted over the seal", self._source)
             syscalls.umount(b"/proc/self/fd/%d" % self._lock, syscalls.MNT_DETACH)
-        os.close(self._lock)
+        finally:
+            os.close(self._lock)
 
     def leave(self) -> None:
         """Leave it on, as a crash does, for the next daemon to take over."""
         os.close(self._lock)
 
 
-def _open(source: str) -> int:
-    return os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _put_on(directory: int, beneath: bool = False) -> int:
+    """Mount a seal on a directory; return a descriptor of the seal's own root, locked."""
+    seal = syscalls.new_mount("tmpfs", NAME, _ATTRIBUTES, _OPTIONS)
+    try:
+        root = os.open(f"/proc/self/fd/{seal}", _READ)
+        try:
+            fcntl.flock(root, _LOCK)
+            syscalls.attach_tree(seal, directory, beneath)
+        except BaseException:
+            os.close(root)
+            raise
+    finally:
+        os.close(seal)
+    return root
+
+
+def is_seal(mount: Mount) -> bool:
+    """Return whether a mount is a seal, of a daemon dead or alive."""
+    return (mount.fstype, mount.source) == ("tmpfs", NAME)
+
+
+def sealing(fd: int) -> Mount | None:
+    """Return the seal that a descriptor is of; None if it is of something else."""
+    top = next(iter(mounts.stack_of(fd)), None)
+    return top if top is not None and is_seal(top) else None
 
 
 def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError:
@@ -69,40 +124,93 @@ def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError
 
 def _close(source: str, wanted: bool) -> bool:
     """Put a seal on, if one is wanted and there is none; whether there is one that no guard has."""
+    fd = -1
     try:
-        fd = directories.open_directory(source, True)
-    except (OSError, UserError):
-        return False
-    try:
-        path = directories.path_of(fd)
-        if not is_sealed(path):
-            if not (wanted or is_share_root(path)):
+        try:
+            fd = directories.open_directory(source, True)
+        except directories.ForeignMountError:
+            fd = _open_top(source)
+        if sealing(fd) is None:
+            if not (wanted or _is_share(fd)):
                 return False
-            Seal(path, fd).leave()
-        check_free(path)
+            if any(map(directories.is_foreign, mounts.stack_of(fd))):
+                return _close_beneath(fd)
+            Seal(source, fd).leave()
+        check_unlocked(fd, source)
     except (OSError, UserError):
         return False
     finally:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
     return True
+
+
+def _open_top(path: str) -> int:
+    """Return a descriptor of what is mounted at ``path``, which a user may refuse to show."""
+    directory, name = os.path.split(path.rstrip("/"))
+    parent = directories.open_directory(directory or ".", os.geteuid() == 0)
+    try:
+        return os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+def _close_beneath(fd: int) -> bool:
+    """Put a seal between a user's mount, which is left alone, and what that covers.
+
+    Above the user's mount a seal would go with it. False if the kernel cannot do that, or if
+    there are several such mounts.
+    """
+    top, *below = mounts.stack_of(fd)
+    if any(map(directories.is_foreign, below)):
+        return False
+    root = _put_on(fd, beneath=True)
+    try:
+        # If another one came meanwhile, this seal is left: unmounting it would take that off.
+        return _listed(mounts.number_of(root)).parent == top.parent
+    finally:
+        os.close(root)
+
+
+def _is_covered(number: int) -> bool:
+    return any(mount.parent == number for mount in mounts.listed())
+
+
+def _listed(number: int) -> Mount:
+    """Return a mount by its number. Raises OSError(ESTALE) if it is gone."""
+    found = next((m for m in mounts.listed() if m.number == number), None)
+    if found is None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+    return found
 
 
 def is_sealed(source: str) -> bool:
     """Whether a seal, of a daemon dead or alive, is on ``source``."""
     top = mounts.top_at(source)
-    return top is not None and top.fstype == "tmpfs" and top.source == NAME
+    return top is not None and is_seal(top)
 
 
 def check_free(source: str) -> None:
     """Raise UserError if the daemon that sealed ``source`` is alive."""
     if not is_sealed(source):
         return
+    fd = _open_top(source)
     try:
-        lock = _open(source)
+        check_unlocked(fd, source)
+    finally:
+        os.close(fd)
+
+
+def check_unlocked(fd: int, source: str) -> None:
+    """Raise UserError if a daemon holds the seal that ``fd`` is of; nothing if it is of none."""
+    if sealing(fd) is None:
+        return
+    try:
+        lock = os.open(f"/proc/self/fd/{fd}", _READ)
     except PermissionError:
         raise UserError(f"{source} is sealed", "only root can guard it again", Exit.MOUNT) from None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, _LOCK)
     except OSError as error:
         if error.errno != errno.EWOULDBLOCK:
             raise
@@ -132,27 +240,64 @@ def lift_stale(source: str) -> None:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
 
-def open_below(source: str) -> int:
-    """An O_PATH descriptor of what lies below the seal of ``source``.
+def open_below(source: str, seal_fd: int) -> int:
+    """Return an O_PATH descriptor of what lies below a seal, of which ``seal_fd`` is the root.
 
     A seal is not taken off for that, not for a moment: whoever opened the raw share in that
     moment would have it for good. It is taken off in a mount namespace that nobody else sees,
     and what lies below is copied from there. Must be called before any thread is started.
+    Raises OSError, ESTALE if ``source`` leads elsewhere by now.
     """
     here = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     syscalls.unshare_mounts()
     try:
-        lift_stale(source)
-        return syscalls.clone_tree(os.fsencode(source))
+        return _copy_below(source, seal_fd)
     finally:
         syscalls.enter_mounts(here)
         os.close(here)
 
 
+def _copy_below(source: str, seal_fd: int) -> int:
+    expected = os.fstat(seal_fd)
+    while True:
+        fd = directories.open_directory(source, True)
+        try:
+            seal = sealing(fd)
+            if seal is None or not os.path.samestat(os.fstat(fd), expected):
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            syscalls.umount(b"/proc/self/fd/%d" % fd, syscalls.MNT_DETACH)
+        finally:
+            os.close(fd)
+        below = directories.open_directory(source, True)
+        if mounts.number_of(below) != seal.parent:
+            os.close(below)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        if sealing(below) is None:
+            break
+        expected = os.fstat(below)
+        os.close(below)
+    try:
+        return syscalls.clone_tree(b"/proc/self/fd/%d" % below)
+    finally:
+        os.close(below)
+
+
 def is_share_root(source: str) -> bool:
-    """Whether ``source`` is where a 9p or virtiofs share is mounted."""
-    top = mounts.top_at(source)
-    return top is not None and top.fstype in mounts.SHARE_TYPES
+    """Whether ``source`` is where a 9p or virtiofs share is mounted, maybe below other mounts."""
+    try:
+        fd = _open_top(source)
+    except (OSError, UserError):
+        return False
+    try:
+        return _is_share(fd)
+    finally:
+        os.close(fd)
+
+
+def _is_share(fd: int) -> bool:
+    """Return whether a share's root is at the place of a descriptor, at whatever depth."""
+    path = os.fsencode(directories.path_of(fd))
+    return any(m.fstype in mounts.SHARE_TYPES and m.path == path for m in mounts.stack_of(fd))
 
 
 def is_reachable_by_others(source: str, uid: int) -> bool:

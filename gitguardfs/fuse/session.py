@@ -9,67 +9,96 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
+from typing import NamedTuple
 
 import trio
 
 from gitguardfs.core.mirror import Mirror
+from gitguardfs.daemon.signals import ENDING, REREAD, UNMOUNTED
 from gitguardfs.fuse.requests import Requests
 
 log = logging.getLogger(__name__)
 
-HAND_OVER = signal.SIGUSR2
-"""Ends it like the others, but for the seal, which stays for the next daemon to take over."""
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, HAND_OVER)
-REREAD = signal.SIGUSR1
-"""Who is in which group is to be found out anew."""
+WORD_LIMIT = 5.0
+"""Seconds after a view was unmounted in which root's helper says that it did that."""
 ANSWER_LIMIT = 30.0
 """Seconds after which it is said that a new mount does not answer yet."""
 
 
-async def serve(
-    requests: Requests, mirror: Mirror | None, mountpoint: str, ready: Callable[[], None]
-) -> signal.Signals | None:
-    """Serve to the end; returns the signal that ended it, if it was one.
+class View(NamedTuple):
+    """What the session asks and tells of its own mount."""
 
-    ``ready`` is called when the mount answers.
-    """
-    came: list[signal.Signals] = []
-    _obey_signals(requests, mirror, came)
+    mountpoint: str
+    is_unmounted: Callable[[], bool]
+    """Whether it has gone from the mount table of this namespace."""
+    ready: Callable[[], None]
+    """Called when the mount answers."""
+    ending: Callable[[], None]
+    """Called when the end begins."""
+
+
+async def serve(requests: Requests, mirror: Mirror | None, view: View) -> signal.Signals | None:
+    """Serve to the end; returns root's word for it: a signal, or None if there was none."""
+    word = _Word(requests, mirror, view)
+    word.listen()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_announce, mountpoint, ready)
+        nursery.start_soon(_announce, view.mountpoint, view.ready)
         gc.collect()
         gc.freeze()
         await requests.serve()
         nursery.cancel_scope.cancel()
-    for number in (*ENDING, REREAD):  # Python's exit puts the default back for all others
+    if word.came is None and view.is_unmounted():
+        with trio.move_on_after(WORD_LIMIT):  # its helper says so when it has done it
+            await word.spoken.wait()
+    view.ending()
+    for number in _HEARD:  # Python's exit puts the default back for all others
         signal.signal(number, signal.SIG_IGN)
-    return came[0] if came else None
+    return word.came
 
 
-def _obey_signals(requests: Requests, mirror: Mirror | None, came: list[signal.Signals]) -> None:
-    """Handle signals from now on for good: while the view comes down, more of them mean nothing.
+_HEARD = (*ENDING, UNMOUNTED, REREAD)
 
-    trio's own way puts the handlers back when the loop ends, and a second SIGTERM would then kill
-    a daemon that is just about to unmount.
+
+class _Word:
+    """What root says by signals, heard from now on for good.
+
+    While the view comes down, more of them mean nothing. trio's own way puts the handlers back
+    when the loop ends, and a second SIGTERM would then kill a daemon that is about to unmount.
     """
-    token = trio.lowlevel.current_trio_token()
 
-    def obey(number: signal.Signals) -> None:
+    def __init__(self, requests: Requests, mirror: Mirror | None, view: View) -> None:
+        self.came: signal.Signals | None = None
+        self.spoken = trio.Event()
+        self._requests, self._mirror, self._view = requests, mirror, view
+        self._token = trio.lowlevel.current_trio_token()
+
+    def listen(self) -> None:
+        for number in _HEARD:
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        # A view that is still there may be taken away by somebody else later on.
+        if number != UNMOUNTED or self._view.is_unmounted():
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._obey, signal.Signals(number))
+
+    def _obey(self, number: signal.Signals) -> None:
         if number == REREAD:
-            if mirror is not None:
-                mirror.reread()
-        elif not came:
-            came.append(number)
-            requests.end()
+            if self._mirror is not None:
+                self._mirror.reread()
+        elif number == UNMOUNTED:
+            if self.came is None:
+                self._hear(number)  # whoever still uses it is served to the end
+        elif self.came in (None, UNMOUNTED):
+            self._hear(number)
+            self._view.ending()
+            self._requests.end()
             with suppress(Exception):  # what is raised here would end trio's loop as a bug
                 log.info("%s: unmounting", number.name)
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        with suppress(trio.RunFinishedError):
-            token.run_sync_soon(obey, signal.Signals(number))
-
-    for number in (*ENDING, REREAD):
-        signal.signal(number, note)
+    def _hear(self, number: signal.Signals) -> None:
+        self.came = number
+        self.spoken.set()
 
 
 async def _announce(mountpoint: str, ready: Callable[[], None]) -> None:

@@ -225,7 +225,7 @@ def owner_of_share(path: str) -> Ids:
     child = os.fork()
     if child == 0:
         try:
-            st = os.fstat(seal.open_below(path))
+            st = os.fstat(seal.open_below(path, directories.open_directory(path, True)))
             os.write(writable, f"{st.st_uid} {st.st_gid}".encode())
         finally:
             os._exit(0)

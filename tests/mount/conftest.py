@@ -1,5 +1,50 @@
-"""Fixtures that several modules of this tier use."""
+"""Fixtures of this tier: umount(8) finds the umount helper of this checkout."""
 
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.support.mounting import REPOSITORY
 from tests.support.vm_world import systemd_world, world
 
-__all__ = ["systemd_world", "world"]
+__all__ = ["systemd_world", "umount_helper", "world"]
+
+HELPER = "umount.fuse.gitguardfs"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def umount_helper() -> Iterator[None]:
+    """umount(8) finds the helper of this checkout; /run/mount/utab is this process's own."""
+    if os.geteuid() != 0:
+        yield
+        return
+    with TemporaryDirectory(prefix="ggfs-sbin-", dir="/var/tmp") as work:
+        covered = _install_helper(Path(work))
+        yield
+        subprocess.run(["umount", "-n", "-i", "-l", *covered, work], check=True)
+
+
+def _install_helper(work: Path) -> tuple[str, str]:
+    """Mount what is needed, for this process's namespace alone; return where."""
+    Path("/run/mount").mkdir(exist_ok=True)
+    subprocess.run(["mount", "-n", "-i", "-t", "tmpfs", "none", "/run/mount"], check=True)
+    subprocess.run(["mount", "-n", "-t", "tmpfs", "none", work], check=True)
+    for name in ("upper", "work"):
+        (work / name).mkdir()
+    launcher = work / "upper" / HELPER
+    code = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})"
+    launcher.write_text(
+        f"#!{sys.executable} -I\n{code}\nfrom gitguardfs.commands.umount import main\nmain()\n"
+    )
+    launcher.chmod(0o755)
+    sbin = os.path.realpath("/sbin")
+    layers = f"lowerdir={sbin},upperdir={work}/upper,workdir={work}/work"
+    subprocess.run(["mount", "-n", "-t", "overlay", "helper", "-o", layers, sbin], check=True)
+    return sbin, "/run/mount"

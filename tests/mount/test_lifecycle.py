@@ -81,6 +81,11 @@ def _numbers_at(path: Path) -> list[str]:
     return [line.split()[0] for line in lines if line.split()[4] == str(path)]
 
 
+def _umount(path: Path, *options: str) -> None:
+    """As root does it: umount(8), which runs the umount helper."""
+    subprocess.run(["umount", *options, path], check=True)
+
+
 def _ended(here: Path) -> None:
     until(lambda: not _daemons(here), "the daemon ends")
 
@@ -141,12 +146,52 @@ def test_umount_ends_a_daemon_in_the_foreground_with_success(here: Path) -> None
 
 
 def test_a_lazy_umount_ends_the_daemon_when_the_last_user_is_gone(here: Path) -> None:
-    with gitguardfs(here / "private/source", here / "view") as mounted:
+    with gitguardfs(here / "private/source", here / "view", "--seal") as mounted:
         with open(mounted.path / "file") as file:
             subprocess.run(["umount", "-l", mounted.path], check=True)
             assert file.read() == "text"
             assert mounted.alive()
+            assert _mounts_at(here / "private/source") == [["tmpfs", SEAL]]
         assert mounted.process.wait(LIMIT) == 0
+        assert _mounts_at(here / "private/source") == []
+
+
+def test_a_busy_view_stays_and_its_seal_too(here: Path) -> None:
+    with gitguardfs(here / "private/source", here / "view", "--seal") as mounted:
+        with open(mounted.path / "file") as file:
+            done = subprocess.run(["umount", mounted.path], capture_output=True, text=True)
+            assert (done.returncode, done.stderr) == (
+                32, f"umount.fuse.gitguardfs: {mounted.path}: target is busy\n",
+            )  # fmt: skip
+            assert file.read() == "text"
+        assert (mounted.path / "file").read_text() == "text"
+        assert _mounts_at(here / "private/source") == [["tmpfs", SEAL]]
+
+
+def test_only_root_s_word_takes_the_seal_off(here: Path) -> None:
+    """The helper of another user does nothing; a word for a view that is there counts for none."""
+    with pytest.raises(AssertionError, match=r"ended with 2"):
+        with gitguardfs(
+            here / "private/source", here / "view", "--seal", expected=(r"not by root",)
+        ) as mounted:
+            done = subprocess.run(
+                ["/sbin/umount.fuse.gitguardfs", mounted.path], user=AGENT, group=AGENT,
+                extra_groups=[], cwd="/", capture_output=True, check=False,
+            )  # fmt: skip
+            assert done.returncode != 0
+            mounted.process.send_signal(signal.SIGRTMIN)
+            until(lambda: (mounted.path / "file").read_text(), "it goes on")
+            subprocess.run(["umount", "-i", mounted.path], check=True)
+            mounted.process.wait(LIMIT)
+    assert _mounts_at(here / "private/source") == [["tmpfs", SEAL]]
+
+
+def test_umount_8_is_told_of_the_helper_as_long_as_the_view_is_there(here: Path) -> None:
+    utab = Path("/run/mount/utab")
+    with gitguardfs(here / "private/source", here / "view"):
+        entry = f"TARGET={here}/view ROOT=/ OPTS=uhelper=gitguardfs"
+        assert entry in utab.read_text()
+    assert str(here) not in utab.read_text()
 
 
 def test_a_request_that_outlives_the_mount_is_no_error(here: Path) -> None:
@@ -639,7 +684,7 @@ def test_a_guard_that_does_not_start_seals_what_it_was_to_guard(
     assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
     assert _run(here / "source", here / "view").returncode == 0
     assert (here / "view/file").read_text() == "text"
-    unmount(here / "view")
+    _umount(here / "view")
     _ended(here)
     assert (here / "source/file").read_text() == "text"
 
@@ -670,14 +715,14 @@ def test_a_daemon_that_outlives_its_view_unmounts_nothing_else(here: Path) -> No
         keeper.wait()
         for other in others:
             unmount(other)
-    assert _mounts_at(here / "source") == []
+    assert _mounts_at(here / "source") == [["tmpfs", SEAL]], "nobody told it that root unmounted"
 
 
 def test_a_view_that_was_moved_with_its_parent_ends_cleanly(here: Path) -> None:
     (here / "home/view").mkdir(parents=True)
     assert _run(here / "source", here / "home/view", "--seal").returncode == 0
     (here / "home").rename(here / "house")
-    unmount(here / "house/view")
+    _umount(here / "house/view", "-l")  # without -l, umount(8) looks for the helper by the path
     _ended(here)
     assert _mounts_at(here / "source") == []
 
@@ -711,7 +756,7 @@ def test_a_daemon_that_hands_over_leaves_its_seal(here: Path) -> None:
     assert _mounts_at(here / "view") == []
     assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
     assert _run(here / "source", here / "view").returncode == 0
-    unmount(here / "view")
+    _umount(here / "view")
     _ended(here)
     assert _mounts_at(here / "source") == []
 

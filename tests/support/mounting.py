@@ -172,9 +172,9 @@ def bindfs(source: Path, path: Path, *options: str) -> Iterator[Path]:
 
 
 def unmount(path: Path) -> None:
-    """Take every mount off ``path``, also a dead one."""
+    """Take every mount off ``path``, also a dead one; no daemon is told."""
     while any(line.split()[4] == str(path) for line in MOUNTINFO.read_text().splitlines()):
-        subprocess.run(["umount", "-l", path], check=True, capture_output=True)
+        subprocess.run(["umount", "-i", "-l", path], check=True, capture_output=True)
 
 
 def until(condition: Callable[[], T], what: str, limit: float = LIMIT) -> T:

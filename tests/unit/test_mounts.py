@@ -51,7 +51,31 @@ def test_a_file_system_type_that_is_no_utf8_is_read() -> None:
 @pytest.mark.parametrize("optional", [b"", b"shared:1 ", b"master:2 propagate_from:1 unbindable "])
 def test_optional_fields_are_passed_over(optional: bytes) -> None:
     (found,) = mounts.parse(line(b"/x", b"fuse.gitguardfs", b"/src dir", optional))
-    assert found == Mount("98:0", b"/x", "fuse.gitguardfs", "/src dir", number=36)
+    assert found == Mount("98:0", b"/x", "fuse.gitguardfs", "/src dir", number=36, parent=35)
+
+
+@pytest.mark.parametrize(
+    ("fstype", "options", "owner"),
+    [
+        (b"fuse.own", b"rw,user_id=1000,group_id=1000", 1000), (b"fuse", b"rw,user_id=0", 0),
+        (b"fuseblk", b"user_id=0,blksize=4096", 0), (b"ext4", b"rw,user_id=7", None),
+        (b"virtiofs", b"rw", None), (b"fuse.x", b"rw,xuser_id=3", None),
+    ],
+)  # fmt: skip
+def test_who_mounted_a_fuse_file_system(fstype: bytes, options: bytes, owner: int | None) -> None:
+    (found,) = mounts.parse(b"36 35 0:5 / /x rw - %s own %s\n" % (fstype, options))
+    assert found.owner == owner
+
+
+def test_what_is_on_top_is_what_no_other_one_covers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount that was put beneath another one is younger, and listed after it."""
+    rows = [Mount("0:1", b"/x", kind, "", number, parent) for number, parent, kind in
+            ((20, 1, "9p"), (21, 22, "fuse.own"), (22, 20, "tmpfs"))]  # fmt: skip
+    monkeypatch.setattr(mounts, "listed", lambda: rows)
+    monkeypatch.setattr(mounts, "number_of", lambda _fd: 21)
+    assert mounts.top_at("/x") == rows[1]
+    assert mounts.stack_of(3) == [rows[1], rows[2], rows[0]]
+    assert mounts.on_top_of(20, "/x") == rows[2]
 
 
 def test_an_empty_source_is_read() -> None:

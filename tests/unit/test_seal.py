@@ -27,6 +27,9 @@ class Kernel:
     def top_at(self, path: str) -> Mount | None:
         return self.stack[-1] if path == self.path and self.stack else None
 
+    def stack_of(self, _fd: int) -> list[Mount]:
+        return self.stack[::-1]
+
     def detach(self, mount: Mount) -> bool:
         assert mount is self.stack[-1]
         self.stack.pop()
@@ -34,6 +37,7 @@ class Kernel:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(mounts, "top_at", self.top_at)
+        monkeypatch.setattr(mounts, "stack_of", self.stack_of)
         monkeypatch.setattr(mounts, "detach", self.detach)
 
 
@@ -81,7 +85,8 @@ def test_a_seal_in_use_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ("stack", "root"),
     [
         ([], False), ([SHARE], True), ([("virtiofs", "p")], True), ([("ext4", "/dev/vda")], False),
-        ([SHARE, SEAL], False), ([("fuse.gitguardfs", "p")], False),
+        ([SHARE, SEAL], True), ([SHARE, ("fuse.own", "agent")], True),
+        ([("fuse.gitguardfs", "p")], False),
     ],
 )  # fmt: skip
 def test_share_roots(

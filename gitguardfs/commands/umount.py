@@ -1,0 +1,147 @@
+"""The program ``umount.fuse.gitguardfs``, by which umount(8) unmounts a view for root.
+
+It tells the daemon that root has done it; only then does the seal come off. umount(8) calls it as
+``umount.fuse.gitguardfs PATH [-flnrv] [-N NAMESPACE] [-t TYPE]`` (mount(8), "EXTERNAL HELPERS").
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gitguardfs import mounts
+from gitguardfs.core import syscalls
+from gitguardfs.daemon.signals import UNMOUNTED
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.fuse import directories
+from gitguardfs.guest import running
+from gitguardfs.mounts import Mount
+
+NAME = f"umount.{mounts.FSTYPE}"
+SETTLE_LIMIT = 60.0
+"""Seconds within which a daemon whose view is gone has to take its seal off and end."""
+LAZY_LIMIT = 1.0
+"""Seconds to wait for that with -l: programs may go on using the view for any time."""
+_WITH_VALUE = "Nt"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What umount(8) asks for."""
+
+    path: str
+    flags: int = 0
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether programs may go on using the view."""
+        return bool(self.flags & syscalls.MNT_DETACH)
+
+
+def parse(words: Sequence[str]) -> Request:
+    """Return what umount(8) asks for; options that say nothing to us are passed over. UserError."""
+    paths: list[str] = []
+    flags = 0
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-") or word == "-":
+            paths.append(word)
+            continue
+        flags |= syscalls.MNT_DETACH if "l" in word[1:] else 0
+        flags |= syscalls.MNT_FORCE if "f" in word[1:] else 0
+        if word[-1] in _WITH_VALUE:
+            rest = rest[1:]
+    if len(paths) != 1:
+        raise UserError(f"usage: {NAME} MOUNTPOINT [-fl]", "it is run by umount(8)")
+    return Request(paths[0], flags)
+
+
+def unmount(request: Request) -> None:
+    """Unmount a view of root's, tell its daemon, and wait for its end. UserError."""
+    if (os.getuid(), os.geteuid()) != (0, 0):
+        raise UserError("only root can unmount a guarded view", code=Exit.USAGE)
+    path = os.path.abspath(request.path)
+    directory, name = os.path.split(path)
+    parent = directories.open_directory(directory, True)
+    try:
+        view = _view(parent, name, path)
+        daemon = running.daemon_of(view)
+        process = _open_process(daemon)
+        if daemon != running.daemon_of(view):
+            raise UserError(f"the daemon of {path} was replaced just now", "try again", Exit.MOUNT)
+        # While the parent is held, nobody can put something else under the name of a mount point.
+        here = os.fsencode(f"/proc/self/fd/{parent}/{name}")
+        _umount(here, path, request.flags)
+    finally:
+        os.close(parent)
+    if process is None:
+        raise UserError(
+            f"{path} is unmounted, but its daemon is not known: a seal stays",
+            f"umount {view.source} opens the share",
+            Exit.SYSTEM,
+        )
+    try:
+        _tell(process, daemon.pid if daemon else 0, request.is_lazy)
+    finally:
+        os.close(process)
+
+
+def _view(parent: int, name: str, path: str) -> Mount:
+    """Return the gitguardfs of root's that is mounted just there. UserError."""
+    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        stack = mounts.stack_of(fd)
+    finally:
+        os.close(fd)
+    view = stack[0] if stack else None
+    if view is None or view.path != os.fsencode(path):
+        raise UserError(f"{path}: not mounted", code=Exit.MOUNT)
+    if directories.is_foreign(view):
+        raise directories.ForeignMountError(view, path)
+    if view.fstype != mounts.FSTYPE:
+        raise UserError(f"{path} is not a gitguardfs", f"umount -i {path}", Exit.MOUNT)
+    return view
+
+
+def _open_process(daemon: running.Daemon | None) -> int | None:
+    try:
+        return None if daemon is None else os.pidfd_open(daemon.pid)
+    except ProcessLookupError:
+        return None
+
+
+def _umount(here: bytes, path: str, flags: int) -> None:
+    try:
+        syscalls.umount(here, flags | syscalls.UMOUNT_NOFOLLOW)
+    except OSError as error:
+        busy = error.errno == errno.EBUSY
+        text = "target is busy" if busy else error.strerror
+        raise UserError(f"{path}: {text}", code=Exit.MOUNT) from None
+
+
+def _tell(process: int, pid: int, is_lazy: bool) -> None:
+    try:
+        signal.pidfd_send_signal(process, UNMOUNTED)
+    except ProcessLookupError:
+        return
+    if select.select([process], [], [], LAZY_LIMIT if is_lazy else SETTLE_LIMIT)[0] or is_lazy:
+        return
+    raise UserError(f"gitguardfs ({pid}) does not end", f"kill {pid}", Exit.SYSTEM)
+
+
+def main() -> None:
+    """Run the program; every failure is one line and an exit code as umount(8) has them."""
+    try:
+        unmount(parse(sys.argv[1:]))
+    except UserError as error:
+        print(f"{NAME}: {error}", file=sys.stderr)
+        sys.exit(error.code)
+    except OSError as error:
+        print(f"{NAME}: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+        sys.exit(Exit.SYSTEM)

@@ -1,0 +1,165 @@
+"""Taking root's view or seal off by way of FUSE mounts of one's own (rows V1a, V1b and V1c)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gitguardfs import mounts
+from gitguardfs.fuse import seal
+from tests.support.mounting import LIMIT, Mounted, area, command, gitguardfs, unmount, until
+from tests.support.own_mounts import own_mount, paused_command, race_for, unmount_own
+from tests.support.people import AGENT, as_user
+
+MAP = "501/1000:@20/@1000"
+RACE_LIMIT = 300.0
+"""Seconds; on an idle machine the race is won within one."""
+
+
+@pytest.fixture
+def here() -> Iterator[Path]:
+    """A share whose root belongs to the agent's number, and the agent's directory for the view."""
+    with area() as path:
+        for name in ("raw/share/.git", "home/view"):
+            (path / name).mkdir(parents=True)
+        (path / "raw/share/.git/config").write_text("secret")
+        for name in ("raw/share", "raw/share/.git", "home/view"):
+            os.chown(path / name, AGENT, AGENT)
+        try:
+            yield path
+        finally:
+            unmount(path / "home/view")
+            unmount(path / "raw/share")
+
+
+def _stack(path: Path) -> list[mounts.Mount]:
+    """What is mounted at ``path``, the uppermost first."""
+    fd = os.open(path, os.O_PATH)
+    try:
+        return [mount for mount in mounts.stack_of(fd) if mount.path == bytes(path)]
+    finally:
+        os.close(fd)
+
+
+def _is_open(share: Path) -> bool:
+    """Whether the agent can read the raw share."""
+    try:
+        return bool(as_user((share / ".git/config").read_text) == "secret")
+    except OSError:
+        return False
+
+
+def _unmount_twice(path: Path) -> None:
+    for _ in range(2):
+        unmount_own(path).wait(LIMIT)
+
+
+def _run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=LIMIT)
+
+
+# --------------------------------------------------------------------------------------- V1a
+
+
+@contextmanager
+def _losing_its_view(here: Path, *options: str) -> Iterator[Mounted]:
+    with pytest.raises(AssertionError, match=r"ended with 2"):
+        with gitguardfs(
+            here / "raw/share", here / "home/view", *options, expected=(r"not by root|open to",)
+        ) as mounted:
+            yield mounted
+
+
+def _is_guarded(path: Path) -> bool:
+    return any(mount.path == bytes(path) and mount.owner == 0 for mount in mounts.listed())
+
+
+def test_v1a_a_view_that_users_take_away_leaves_the_seal(here: Path) -> None:
+    with _losing_its_view(here, "--seal") as mounted:
+        race_for(mounted.path, RACE_LIMIT)
+        assert not _is_guarded(mounted.path)
+        assert mounted.process.wait(LIMIT) == 2
+        text = mounted.log.read_text()
+    assert "not by root" in text and "vm-mount" in text and f"umount {here}/raw/share" in text
+    assert [seal.is_seal(mount) for mount in _stack(here / "raw/share")] == [True]
+    assert not _is_open(here / "raw/share")
+
+
+def test_v1a_umount_without_the_helper_leaves_the_seal(here: Path) -> None:
+    with _losing_its_view(here, "--seal") as mounted:
+        subprocess.run(["umount", "-i", mounted.path], check=True)
+        assert mounted.process.wait(LIMIT) == 2
+    assert [seal.is_seal(mount) for mount in _stack(here / "raw/share")] == [True]
+    subprocess.run(["umount", here / "raw/share"], check=True)
+    assert (here / "raw/share/.git/config").read_text() == "secret"
+
+
+# --------------------------------------------------------------------------------------- V1b
+
+
+@pytest.mark.parametrize("served", [True, False], ids=["served", "dead"])
+@pytest.mark.parametrize("place", ["raw/share", "home/view"])
+def test_v1b_a_mount_of_a_user_s_is_refused_and_left(here: Path, place: str, served: bool) -> None:
+    with own_mount(here / place, "subtype=gitguardfs", served):
+        done = _run(here / "raw/share", here / "home/view", "--seal", "--map", MAP)
+        assert done.returncode == 32, done.stderr
+        assert f"user {AGENT}" in done.stderr and f"umount -i -l {here / place}" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert [mount.owner for mount in _stack(here / place)][:1] == [AGENT]
+        _unmount_twice(here / place)
+        assert [seal.is_seal(mount) for mount in _stack(here / "raw/share")] == [True]
+        assert not _is_open(here / "raw/share")
+
+
+def test_v1b_no_seal_is_claimed_that_would_not_hold(here: Path) -> None:
+    """Above two mounts of the agent's, a seal would go with them."""
+    (here / "elsewhere").mkdir()
+    os.chown(here / "elsewhere", AGENT, AGENT)
+    with own_mount(here / "elsewhere"), own_mount(here / "raw/share"):
+        subprocess.run(
+            ["mount", "--bind", here / "elsewhere", here / "raw/share"], check=True
+        )  # stands for one that the agent's own server lets it make
+        done = _run(here / "raw/share", here / "home/view", "--seal", "--map", MAP)
+        assert done.returncode == 32, done.stderr
+        assert "is sealed" not in done.stderr
+        assert not any(map(seal.is_seal, _stack(here / "raw/share")))
+        subprocess.run(["umount", "-l", here / "elsewhere"], check=True)
+
+
+# --------------------------------------------------------------------------------------- V1c
+
+
+@contextmanager
+def _between_check_and_use(here: Path, place: str) -> Iterator[subprocess.Popen[str]]:
+    """gitguardfs has checked its places when the agent mounts at one of them."""
+    gate = here / "gate"
+    process = subprocess.Popen(
+        paused_command(gate, here / "raw/share", here / "home/view", "--seal", "--map", MAP),
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        until((here / "gate.reached").exists, "the places are checked")
+        with own_mount(here / place):
+            gate.touch()
+            yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("place", ["raw/share", "home/view"])
+def test_v1c_a_mount_that_came_between_undoes_all(here: Path, place: str) -> None:
+    with _between_check_and_use(here, place) as process:
+        _, said = process.communicate(timeout=LIMIT)
+        assert process.returncode == 32, said
+        assert "Traceback" not in said
+        assert not _is_guarded(here / "home/view")
+        assert [mount.owner for mount in _stack(here / place)][:1] == [AGENT]
+        _unmount_twice(here / place)
+        assert [seal.is_seal(mount) for mount in _stack(here / "raw/share")] == [True]
+        assert not _is_open(here / "raw/share")
