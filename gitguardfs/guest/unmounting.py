@@ -82,19 +82,17 @@ def _unmount(mount: Mount, flags: int) -> None:
 def hand_over(guard: Mount, source: str) -> bool:
     """End a guard that nobody uses, and leave its seal on for the next one; False if it is gone.
 
-    UserError, with nothing done, if it is used. An ordinary unmount cannot be tried for that:
-    the daemon would lift the seal, and the raw share would be open until the next one has put
-    its own on. So it is asked first whether the view is used, and then the daemon is told to go.
-    Whoever starts to use the view between the two loses it, as by ``umount --lazy``; nothing
-    opens.
+    UserError, with nothing done, if it is used: it is asked first whether the view is used, and
+    then the daemon is told to go. Whoever starts to use the view between the two loses it, as by
+    ``umount --lazy``; nothing opens.
     """
     found = mounts.current(guard)
     if found is None:
         return False
     daemon = _daemon_of(guard, found)
     if daemon is None:
-        # Nobody to tell it to: a process of another pid namespace, say. Its seal comes off.
-        _unmount_and_settle(found, source)
+        # Nobody to tell it to: a process of another pid namespace, say. It leaves its seal by itself.
+        unmount(found)
         return True
     _check_unused(found, daemon)
     if not _end(daemon.pid, lambda: _daemon_of(guard, found) == daemon):
@@ -181,15 +179,6 @@ def _check_unused(mount: Mount, daemon: running.Daemon) -> None:
             raise UserError(f"umount {path}: {error.strerror}", code=Exit.MOUNT) from None
     if _users_of(mount, daemon.pid):
         raise _busy(mount, daemon.pid)
-
-
-def _unmount_and_settle(guard: Mount, source: str) -> None:
-    unmount(guard)
-    deadline = time.monotonic() + SETTLE_LIMIT
-    while seal.is_sealed(source):
-        if time.monotonic() > deadline:
-            raise UserError(f"the seal of {source} is not lifted", f"umount {source}", Exit.SYSTEM)
-        time.sleep(_PAUSE)
 
 
 def unmount_share(share: Mount) -> None:
