@@ -144,7 +144,7 @@ class ShareSpec:
     def _check_guard_on_host(self) -> None:
         if self.target is Target.UTM or self.host.is_mac:
             raise UserError(
-                "gitguardfs runs on Linux and this host on macOS", "put the guard in the guest"
+                "gitguardfs runs on Linux, not on a Mac", "leave --guard out: it is in the guest"
             )
         _check_path(self.mountpoint, "the mount point on the host")
         if _inside(self.mountpoint, self.directory):

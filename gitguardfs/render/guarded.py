@@ -164,7 +164,10 @@ def check_guard_options(options: tuple[str, ...]) -> None:
             raise UserError(f"option {option!r} would let others mount it", "leave it out")
     found = parse_o([quote.mount_option(option) for option in options])
     if "map" in found:
-        raise UserError("the map is not one of the further options", "give it as --map or --user")
+        raise UserError(
+            "the map is not one of the further options",
+            "--user says whose the files are to be; gitguard units has --map as well",
+        )
     if "mountpoint" in found:
         raise UserError("the mount point is not one of the further options", "leave it out")
     for name in ("foreground", "debug"):
