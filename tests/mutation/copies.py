@@ -48,7 +48,7 @@ class Ended:
     @property
     def failed(self) -> str:
         """The test that failed first, or an empty string."""
-        found = re.search(r"^(?:FAILED|ERROR) tests/(\S+)", self.output, re.MULTILINE)
+        found = re.search(r"^(?:FAILED|ERROR) tests/(.+?)(?: - |$)", self.output, re.MULTILINE)
         return found[1] if found else ""
 
 
