@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import textwrap
@@ -43,7 +44,7 @@ class Failure(Exception):
 
 
 def changed(mutant: Mutant, tree: Path = CHECKOUT) -> dict[str, str]:
-    """The file that the fault is put into, with its new text; Failure if the entry is stale."""
+    """Return the file that the fault is put into, with its new text. Raises Failure if stale."""
     path = f"gitguardfs/{mutant.file}"
     text = (tree / path).read_text()
     if (times := text.count(mutant.old)) != 1:
@@ -52,7 +53,7 @@ def changed(mutant: Mutant, tree: Path = CHECKOUT) -> dict[str, str]:
 
 
 def chosen(names: Sequence[str]) -> list[Mutant]:
-    """The faults that are meant; Failure for a name that none has."""
+    """Return the faults that are meant. Raises Failure for a name that none has."""
     for name in names:
         if not any(fnmatchcase(mutant.name, name) for mutant in MUTANTS):
             raise Failure(f"there is no fault {name!r}; see ./tests/mutants.sh --list")
@@ -60,7 +61,7 @@ def chosen(names: Sequence[str]) -> list[Mutant]:
 
 
 def check_tests(made: Copies, mutants: Sequence[Mutant], limit: float) -> None:
-    """Failure unless the tests pass on the copy, and notice that it is the copy which they run."""
+    """Raise Failure unless the tests pass on the copy, and fail on one that cannot be imported."""
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     mounting = [test for test in tests if test.startswith("mount/")]
     others = [test for test in tests if test not in mounting]
@@ -81,7 +82,7 @@ def check_tests(made: Copies, mutants: Sequence[Mutant], limit: float) -> None:
 
 
 def run_all(made: Copies, mutants: Sequence[Mutant], limit: float) -> Iterator[Result]:
-    """Run the tests of each fault; gives results as they come."""
+    """Run the tests of each fault. Yields results as they come."""
 
     def run(mutant: Mutant) -> Result:
         ended = made.run(changed(mutant, made.tree), mutant.tests, limit)
@@ -158,7 +159,7 @@ def _show_counts(what: str, counts: Counter[str]) -> None:
 
 
 def run(names: Sequence[str], limit: float) -> int:
-    """Run the faults; the exit status."""
+    """Run the faults. Returns the exit status."""
     begin = monotonic()
     mutants = chosen(names)
     with copies() as made:
@@ -185,7 +186,7 @@ def run(names: Sequence[str], limit: float) -> int:
 
 
 def main() -> int:
-    """Read the arguments; the exit status."""
+    """Read the arguments. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="tests/mutants.sh", add_help=False)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--list", action="store_true")
@@ -197,6 +198,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup(1)
             signal.signal(number, signal.default_int_handler)
+    os.umask(0o022)  # ordinary users read the copies
     try:
         return run(arguments.names, arguments.limit)
     except Failure as failure:
