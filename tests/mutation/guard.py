@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant
 
 NAMES = ("unit/test_names.py",)
+REPOSITORY = ("unit/test_repository.py",)
 RULES = ("unit/test_guard.py",)
 GATE = ("adapter/test_table.py", "adapter/test_policies.py")
 AGAIN = ("adapter/test_judged_again.py",)
@@ -54,14 +55,6 @@ MUTANTS = (
         NAMES,
     ),
     Mutant(
-        "names-without-commondir",
-        "commondir makes no repository",
-        "core/names.py",
-        'rb"refs|commondir"',
-        'rb"refs"',
-        NAMES,
-    ),
-    Mutant(
         "names-tilde-is-portable",
         "a short name is not compared with .git",
         "core/names.py",
@@ -87,28 +80,53 @@ MUTANTS = (
         RULES,
     ),
     Mutant(
-        "rules-head-may-follow-refs",
-        "HEAD beside refs completes no repository",
-        "core/guard.py",
-        "return any(names.is_refs(other) for other in present)",
-        "return False",
-        RULES,
-    ),
-    Mutant(
-        "rules-head-directory-counts",
-        "a directory called HEAD completes a repository",
-        "core/guard.py",
-        "if names.is_head(name) and not is_directory:",
-        "if names.is_head(name):",
-        RULES,
-    ),
-    Mutant(
         "rules-allow-bare-ignored",
         "--allow-bare changes nothing",
         "core/guard.py",
         "self.forges = self.on and not rules.allow_bare",
         "self.forges = self.on",
         (*RULES, "adapter/test_policies.py"),
+    ),
+    # What makes a repository
+    Mutant(
+        "repository-without-commondir",
+        "HEAD beside commondir is no repository (rule R3)",
+        "guard/repository.py",
+        "return mode_of(REFS) is not None or mode_of(COMMONDIR) is not None",
+        "return mode_of(REFS) is not None",
+        REPOSITORY,
+    ),
+    Mutant(
+        "repository-head-may-follow-refs",
+        "HEAD can be made beside refs (rule R2)",
+        "guard/repository.py",
+        "others = is_there(REFS) or is_there(COMMONDIR) or has_payload()",
+        "others = is_there(COMMONDIR) or has_payload()",
+        REPOSITORY,
+    ),
+    Mutant(
+        "repository-head-directory-counts",
+        "a directory called HEAD completes a repository",
+        "guard/repository.py",
+        "return not is_directory and others",
+        "return others",
+        REPOSITORY,
+    ),
+    Mutant(
+        "repository-config-may-follow-head",
+        "config can be made beside HEAD, so that the host's git completes the rest",
+        "guard/repository.py",
+        "    return is_file(HEAD) or is_there(REFS, OBJECTS)",
+        "    return is_there(REFS, OBJECTS)",
+        REPOSITORY,
+    ),
+    Mutant(
+        "repository-commondir-file-is-free",
+        "a commondir that is no directory can be made",
+        "guard/repository.py",
+        "return not is_directory or is_file(HEAD)",
+        "return is_file(HEAD)",
+        REPOSITORY,
     ),
     # The gate
     Mutant(
@@ -155,8 +173,8 @@ MUTANTS = (
         "gate-repository-is-ordinary",
         "a bare repository that is there already can be used (rule R3)",
         "core/gate.py",
-        "        if self._backing.holds_repository(fd):\n            verdict, rule",
-        "        if False:\n            verdict, rule",
+        "if is_repository:",
+        "if False:",
         GATE,
     ),
     Mutant(
@@ -171,7 +189,7 @@ MUTANTS = (
         "gate-bare-parent-moves",
         "a directory that holds a bare repository can be moved",
         "core/gate.py",
-        "if self._guard.forges and self._backing.has_repository_inside(fd):",
+        "if holds:",
         "if False:",
         (*GATE, "mount/test_attacks.py::test_is_refused[R7-move_parent_of_bare_repository-root]"),
     ),
@@ -187,7 +205,7 @@ MUTANTS = (
         "gate-exchange-half-checked",
         "an exchange can bring refs beside HEAD at its other end",
         "core/namespace.py",
-        "            if exchange:\n                self._gate.admit(old, False, locks)\n",
+        "            if exchange:\n                self._gate.admit(old, False)\n",
         "",
         (*GATE, "adapter/test_rename.py"),
     ),
@@ -195,7 +213,7 @@ MUTANTS = (
         "gate-opened-not-compared",
         "a directory that was exchanged while it was being judged passes as the one that was seen",
         "core/gate.py",
-        "if (opened.st_dev, opened.st_ino) != (st.st_dev, st.st_ino):",
+        "if not os.path.samestat(self._backing.stat(own), st):",
         "if False:",
         (*GATE, *AGAIN),
     ),
@@ -211,16 +229,16 @@ MUTANTS = (
         "gate-new-name-not-compared",
         "not_dotgit does nothing: what the source folds to .git can be made",
         "core/gate.py",
-        "if not self._guard.on or names.is_portable(place.name):",
-        "if True:",
+        "if st is not None and self._backing.is_at(place.fd, DOTGIT, st):",
+        "if False:",
         (*GATE, "adapter/test_create.py", "adapter/test_rename.py"),
     ),
     Mutant(
         "gate-rename-to-folded-git-stays",
         "a rename that turned out to lead to .git is refused, but not undone",
         "core/namespace.py",
-        "self._backing.rename(new.fd, new.name, old.fd, old.name, flags)",
-        "pass",
+        "        except BaseException:\n            self._surely(undo, new)\n            raise",
+        "        except BaseException:\n            raise",
         (*GATE, "adapter/test_rename.py"),
     ),
     Mutant(
@@ -249,10 +267,10 @@ MUTANTS = (
     ),
     Mutant(
         "gate-unreadable-commondir-absent",
-        "refs or commondir that cannot be looked at counts as not there",
+        "HEAD, refs or commondir that cannot be looked at counts as not there",
         "core/backing.py",
-        "        except OSError:\n            return True\n        return True",
-        "        except OSError:\n            return False\n        return True",
+        "except (FileNotFoundError, NotADirectoryError):\n            return None",
+        "except OSError:\n            return None",
         (*GATE, *AGAIN),
     ),
     Mutant(
