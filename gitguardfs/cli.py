@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 
 import click
 
@@ -123,6 +124,9 @@ def command(ctx: click.Context, source: str, mountpoint: str, o: tuple[str, ...]
     replaced, moved or planted, by any user. Run by root it serves all users; run by a user,
     that user only. It goes into the background when the mount answers.
     """  # fmt: skip
+    if platform.system() != "Linux":
+        hint = "in the guest; gitguard share runs here"
+        raise UserError("gitguardfs runs on Linux only", hint, Exit.SYSTEM)
     return _run(_options(source, mountpoint, o, _given(ctx)))
 
 

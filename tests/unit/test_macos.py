@@ -45,16 +45,15 @@ sys.addaudithook(refuse)
 sys.platform = "darwin"
 platform.system = lambda: "Darwin"
 platform.machine = lambda: "arm64"
-from gitguardfs.gitguard import main
-main()
 """
+MAIN = "from gitguardfs.{} import main; main()"
 
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str | Path, program: str = "gitguard") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": HOLDER, "COLUMNS": "80"}
     environment.pop("XDG_RUNTIME_DIR", None)
     return subprocess.run(
-        [sys.executable, "-c", LIKE_MACOS, *map(str, arguments)],
+        [sys.executable, "-c", LIKE_MACOS + MAIN.format(program), *map(str, arguments)],
         capture_output=True, text=True, env=environment, cwd="/",
     )  # fmt: skip
 
@@ -100,4 +99,7 @@ def test_help_is_there(arguments: list[str]) -> None:
 def test_what_needs_linux_says_so_in_one_line() -> None:
     done = run("doctor")
     assert done.returncode == 3 and "Linux" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    done = run("/a", "/b", program="cli")
+    assert done.returncode == 2 and "gitguard share runs here" in done.stderr
     assert len(done.stderr.splitlines()) == 1
