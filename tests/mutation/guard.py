@@ -223,7 +223,7 @@ MUTANTS = (
         "core/gate.py",
         "if is_directory or st.st_nlink > 1 or not names.is_portable(place.name):",
         "if is_directory or st.st_nlink > 1:",
-        GATE,
+        (*GATE, "mount/test_errors.py::test_so_does_a_spelling_that_nobody_foresaw"),
     ),
     Mutant(
         "gate-new-name-not-compared",
@@ -231,7 +231,7 @@ MUTANTS = (
         "core/gate.py",
         "if st is not None and self._backing.is_at(place.fd, DOTGIT, st):",
         "if False:",
-        (*GATE, "adapter/test_create.py", "adapter/test_rename.py"),
+        (*GATE, "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer"),
     ),
     Mutant(
         "gate-rename-to-folded-git-stays",
@@ -239,7 +239,7 @@ MUTANTS = (
         "core/namespace.py",
         "        except BaseException:\n            self._surely(undo, new)\n            raise",
         "        except BaseException:\n            raise",
-        (*GATE, "adapter/test_rename.py"),
+        (*GATE, "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer"),
     ),
     Mutant(
         "gate-step-ignores-directory",
@@ -271,7 +271,7 @@ MUTANTS = (
         "core/backing.py",
         "except (FileNotFoundError, NotADirectoryError):\n            return None",
         "except OSError:\n            return None",
-        (*GATE, *AGAIN),
+        ("mount/test_errors.py::test_a_repository_is_never_open_because_it_does_not_answer",),
     ),
     Mutant(
         "nodes-tighten-loosens",

@@ -6,6 +6,10 @@ from tests.mutation.mutant import Mutant
 
 PLAN = ("unit/test_vm_mount_plan.py",)
 WRITER = ("unit/test_writer.py",)
+MADE_WHERE_THE_WALK_WAS = (
+    "mount/test_vm_mount_ways.py::"
+    "test_what_is_made_is_made_where_the_walk_was_whatever_the_path_leads_to_by_now"
+)
 
 
 def vm_mount(*names: str) -> tuple[str, ...]:
@@ -100,7 +104,7 @@ MUTANTS = (
         "guest/steps.py",
         'os.chown(f"/proc/self/fd/{here}", *self.owner)',
         "os.chown(self.paths[-1], *self.owner)",
-        vm_mount("test_the_mount_point_that_is_made_is_the_users"),
+        (*vm_mount("test_the_mount_point_that_is_made_is_the_users"), MADE_WHERE_THE_WALK_WAS),
     ),
     Mutant(
         "steps-unrestartable-leaves-open",
