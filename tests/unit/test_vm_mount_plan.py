@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from gitguardfs import mounts
+from gitguardfs.core.guard import GitPolicy
 from gitguardfs.errors import UserError
 from gitguardfs.fuse.directories import PathComponent
 from gitguardfs.guest import (
@@ -230,6 +231,70 @@ def test_options_that_would_break_the_entry_are_refused_at_once(
 ) -> None:
     with pytest.raises(UserError):
         request(options=(option,))
+
+
+def test_a_refused_map_points_to_an_option_that_there_is() -> None:
+    with pytest.raises(UserError) as said:
+        request(options=("map=1:2",))
+    options = {opt for p in vm_mount.command.params for opt in p.opts}
+    assert set(re.findall(r"--[a-z-]+", str(said.value))) <= options
+
+
+# ------------------------------------------------------------------------------------ places
+
+OF_THE_SYSTEM = [
+    "/", "/etc", "/usr", "/home", "/root", "/var", "/boot", "/mnt", "/srv", "/projects",
+    "/etc/x", "/usr/local/sbin", "/usr/x/y/z", "/bin/x", "/sbin/x", "/lib/x", "/lib64/x/y",
+    "/libx32/x", "/boot/x", "/dev/shm/x", "/proc/x", "/sys/x", "/run/user/1000/x",
+    "/home/me", "/var/home/me", "/var/lib", "/var/tmp",
+]  # fmt: skip
+FREE = [
+    "/home/me/x", "/home/me/x/y", "/var/home/me/x", "/root/x", "/srv/x", "/mnt/x", "/media/x",
+    "/opt/x/y", "/var/lib/x", "/var/lib/gitguardfs/shares/x", "/data/x", "/usrx/y", "/etcetera/x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", OF_THE_SYSTEM)
+@pytest.mark.parametrize("cover", [True, False])
+def test_a_directory_of_the_system_is_never_covered(path: str, cover: bool) -> None:
+    with pytest.raises(UserError, match=rf"^{path} is a directory of the system"):
+        request(map_mount=way(path, exists=True), cover=cover)
+    asked = request(mount=way(path, exists=True), cover=cover)
+    with pytest.raises(UserError, match=rf"^{path} is a directory of the system"):
+        share_plan(Facts(tags=TAGS), asked)
+
+
+@pytest.mark.parametrize("path", FREE)
+def test_directories_of_users_and_for_mounts_are_free(path: str) -> None:
+    request(map_mount=way(path, exists=True))
+    assert share_plan(Facts(tags=TAGS), request(mount=way(path)))
+
+
+def test_a_directory_with_something_in_it_is_covered_on_demand_alone() -> None:
+    full = replace(way(VIEW, exists=True, users_from=2), is_empty=False)
+    with pytest.raises(UserError, match=r"not empty.*--cover"):
+        guard_plan(Facts(), request(map_mount=full))
+    assert guard_plan(Facts(), request(map_mount=full, cover=True))
+    full = replace(way("/mnt/raw", exists=True), is_empty=False)
+    with pytest.raises(UserError, match=r"not empty.*--cover"):
+        share_plan(Facts(tags=TAGS), request(mount=full))
+    assert share_plan(Facts(tags=TAGS), request(mount=full, cover=True))
+
+
+def test_a_mount_point_of_a_users_is_no_place_for_a_raw_share() -> None:
+    asked = request(mount=way("/mnt/raw", exists=True, users_from=2))
+    with pytest.raises(UserError, match="others can change /mnt/raw"):
+        share_plan(Facts(tags=TAGS), asked)
+    assert share_plan(Facts(mounts=(mounted("9p", "/mnt/raw", "projects"),)), asked) == []
+
+
+@pytest.mark.parametrize("options", [("git=off",), ("git=hide", "git=off")])
+def test_to_guard_nothing_takes_a_flag_of_its_own(options: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match=r"leaves .git open.*--git-off"):
+        request(options=options)
+    assert request(options=options, git_off=True).policy is GitPolicy.OFF
+    with pytest.raises(UserError, match="--git-off and git=hide contradict"):
+        request(options=("git=off", "git=hide"), git_off=True)
 
 
 # ------------------------------------------------------------------------------------- guard
@@ -670,7 +735,7 @@ def test_a_stopped_guard_is_brought_back_as_it_was_and_never_by_mount() -> None:
     ("before", "options", "gone"),
     [
         ((*WANTED, "deny=.env", "git=hide"), (), ["deny=.env", "git=hide"]),
-        ((*WANTED, "deny=.env", "git=hide"), ("deny=.env", "git=off"), ["git=hide"]),
+        ((*WANTED, "deny=.env", "git=hide"), ("deny=.env", "git=readonly"), ["git=hide"]),
         ((*WANTED, "deny=.env"), ("deny=.env", "deny=x"), []),
         (("map=1:2", "no-seal", "rw", "x-gitguardfs", "git=deny"), (), []),
         ((*WANTED, "audit-log=/a", "ro", "noatime"), (), ["audit-log=/a", "ro", "noatime"]),
