@@ -91,7 +91,7 @@ def hand_over(guard: Mount, source: str) -> bool:
         return False
     daemon = _daemon_of(guard, found)
     if daemon is None:
-        # Nobody to tell it to: a process of another pid namespace, say. It leaves its seal by itself.
+        # Nobody to tell it to: a process of another pid namespace, say. Its seal stays anyway.
         unmount(found)
         return True
     _check_unused(found, daemon)
