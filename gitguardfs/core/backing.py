@@ -269,3 +269,15 @@ def write(fd: int, offset: int, data: bytes) -> int:
                 return done
             raise
     return done
+
+
+def close_all(fds: tuple[int, ...]) -> None:
+    """Close descriptors; raises the first error that one reports, when all are closed."""
+    errors = []
+    for fd in fds:
+        try:
+            os.close(fd)
+        except OSError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]

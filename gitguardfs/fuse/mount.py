@@ -26,6 +26,7 @@ from gitguardfs.errors import Exit, UserError, shown, warn
 from gitguardfs.fuse import assembly, daemon, directories, preflight, seal, session
 from gitguardfs.fuse.operations import Operations
 from gitguardfs.linux import processes
+from gitguardfs.linux.local_devices import LocalDevices
 from gitguardfs.mounting import utab
 from gitguardfs.options import MountOptions
 
@@ -134,7 +135,7 @@ def _serve(
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
     where = mounts.of_device(os.fstat(root_fd).st_dev)
-    is_local = where is None or where.is_local
+    is_local = LocalDevices(places.source)
     by_paths = where is not None and where.goes_by_paths
     tree = assembly.tree_of(options, places, root_fd, is_local, by_paths)
     operations = assembly.operations_of(tree, audit, options, is_local)
