@@ -62,7 +62,9 @@ class State:
         self._by_paths = by_paths
         self._descriptors = DescriptorCache(descriptor_limit, by_paths)
         self._backing = Backing(self._descriptors)
-        self._gate = Gate(guard, self.inodes, self._descriptors, self._backing, read_only, by_paths)
+        self._gate = Gate(
+            guard, self.inodes, self._descriptors, self._backing, read_only, by_paths, is_local
+        )
         self._view = view
         self._share_owner = ShareUid(root.st_uid)
         self._changes_owners = changes_owners
