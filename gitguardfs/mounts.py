@@ -13,7 +13,14 @@ from gitguardfs.core import syscalls
 SUBTYPE, FSTYPE, SHARE_TYPES = constants.SUBTYPE, constants.FSTYPE, constants.SHARE_TYPES
 
 _USER_ID = re.compile(r"(?:^|,)user_id=([0-9]+)(?:,|$)")
-_WAITING_TYPES = re.compile(r"9p|virtiofs|nfs|cifs|smb|ceph|afs|fuse|lustre|gfs|ocfs")
+LOCAL_TYPES = frozenset(
+    (
+        "bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfsplus",
+        "iso9660", "jfs", "msdos", "nilfs2", "ntfs", "ntfs3", "ramfs", "squashfs", "tmpfs", "udf",
+        "vfat", "xfs", "zfs",
+    )
+)  # fmt: skip
+"""File systems of this machine's own disks and memory. Any other may wait for a server."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,8 @@ class Mount:
     """The number of the mount that it lies on."""
     owner: int | None = None
     """The user who mounted it, if it is a FUSE file system (user_id)."""
+    options: str = ""
+    """Of the file system, not of the mount."""
 
     @property
     def identity(self) -> tuple[int, str, str, str]:
@@ -47,7 +56,7 @@ class Mount:
     @property
     def is_local(self) -> bool:
         """Whether writes go to memory rather than to a server."""
-        return not _WAITING_TYPES.match(self.fstype)
+        return self.fstype in LOCAL_TYPES
 
     @property
     def goes_by_paths(self) -> bool:
@@ -75,6 +84,7 @@ def parse(text: bytes) -> list[Mount]:
                 number=int(fields[0]),
                 parent=int(fields[1]),
                 owner=_owner(os.fsdecode(kind[0]), os.fsdecode(kind[-1])),
+                options=os.fsdecode(_unescape(kind[2])) if len(kind) > 2 else "",
             )
         )
     return found

@@ -42,6 +42,10 @@ class MountOptions:
     audit_log: str | None = None
     seal: bool | None = None
     """None: when root mounts the root of a 9p or virtiofs share."""
+    allow_holders: bool = False
+    """Start although processes hold something of the source from before the seal."""
+    source_owner: int | None = None
+    """A user in whose FUSE file system the source may be."""
     read_only: bool = False
     read_rate: float | None = None
     """In bytes a second, as ``write_rate``; None for no limit."""
@@ -84,6 +88,8 @@ def build(source: str, mountpoint: str, given: Given) -> MountOptions:
         cache_timeout=1.0 if timeout is None else timeout,
         audit_log=values.text("audit_log"),
         seal=given.get("seal"),  # type: ignore[arg-type]  # a flag's value or nothing
+        allow_holders=values.flag("allow_holders"),
+        source_owner=values.read("source_owner", user_id),
         read_only=values.flag("read_only"),
         read_rate=values.read("read_rate", _rate),
         write_rate=values.read("write_rate", _rate),

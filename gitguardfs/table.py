@@ -71,6 +71,8 @@ OPTIONS = (
     Option("audit-log", GUARD, "Append each refusal to FILE as a line of JSON.", "FILE"),
     Option("seal", GUARD, "Cover SOURCE while it is guarded, so that only the view can be used. "
            "The default when root mounts the root of a 9p or virtiofs share."),
+    Option("allow-holders", GUARD, "Guard SOURCE although processes hold directories or files of "
+           "it from before the seal, which it cannot close to them."),
     Option("no-seal", GUARD, "Leave SOURCE open.", key="seal", value=False, also=("noseal",)),
 
     Option("map", OWNERS, "HOST:GUEST (user and group), @HOST:@GUEST (group), u1/u2:@g1/@g2 (as "
@@ -156,6 +158,8 @@ OPTIONS = (
     Option("no-allow-other", MOUNT, "Let only the mounting user use the mount.", short="-n"),
     Option("read-only", MOUNT, "Allow no changes at all.", short="-r", also=("ro",)),
     Option("rw", MOUNT, "", key="read-only", value=False, in_o_only=True),
+    Option("source-owner", MOUNT, "SOURCE may be in a FUSE file system that USER has mounted "
+           "(sshfs, gocryptfs). USER can unmount it, and with it a seal.", "USER"),
     Option("foreground", MOUNT, "Stay in the foreground; for systemd, tells NOTIFY_SOCKET when "
            "it is up.", short="-f"),
     Option("debug", MOUNT, "Stay in the foreground and log every request.", short="-d"),

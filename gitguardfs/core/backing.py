@@ -134,6 +134,16 @@ class Backing:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         return self._descriptors.open(flags, _HERE % fd, None)
 
+    def open_parent(self, fd: int) -> int:
+        """An O_PATH descriptor of the directory above; OSError(EXDEV) if a mount is between."""
+        return self._descriptors.with_room(lambda: syscalls.open_parent(fd))
+
+    def name_of(self, dir_fd: int, st: os.stat_result) -> bytes | None:
+        """The name of a directory in the one above it; None if it is not there."""
+        with self._descriptors.with_room(lambda: os.scandir(_HERE % dir_fd)) as entries:
+            alike = [entry.name for entry in entries if entry.inode() == st.st_ino]
+        return next((name for name in alike if self.is_at(dir_fd, name, st)), None)
+
     # Adding and removing names
 
     def create(self, dir_fd: int, name: bytes, flags: int, mode: int) -> int:
@@ -269,3 +279,15 @@ def write(fd: int, offset: int, data: bytes) -> int:
                 return done
             raise
     return done
+
+
+def close_all(fds: tuple[int, ...]) -> None:
+    """Close descriptors; raises the first error that one reports, when all are closed."""
+    errors = []
+    for fd in fds:
+        try:
+            os.close(fd)
+        except OSError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]

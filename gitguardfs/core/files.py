@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import time
+from functools import partial
 from stat import S_IFREG, S_IMODE, S_ISGID, S_ISUID, S_IXGRP
 from typing import NamedTuple
 
-from gitguardfs.core.backing import KEPT_FLAGS, PAGE
+from gitguardfs.core.backing import KEPT_FLAGS, PAGE, close_all
 from gitguardfs.core.handles import FileHandle
 from gitguardfs.core.inodes import Node, stale
 from gitguardfs.core.namespace import Names
@@ -51,11 +52,14 @@ class Files(Names):
             told = digest(st)
             same = told == node.told
             node.told = told
-            handle = self.handles.add_file(FileHandle(node, fd, flags, st.st_size))
+            handle = self.handles.add_file(self._handle(node, fd, flags, st.st_size))
         except BaseException:
             os.close(fd)
             raise
         return Opened(handle, same and time.time_ns() - st.st_ctime_ns > RACY_NS, not same)
+
+    def _handle(self, node: Node, fd: int, flags: int, size: int) -> FileHandle:
+        return FileHandle(node, fd, flags, size, self._is_local(node.dev))
 
     def _drop_set_id(self, fd: int, st: os.stat_result) -> None:
         # What the kernel does for a truncate by a user, unless it comes with the open.
@@ -120,6 +124,21 @@ class Files(Names):
         node.size = max(node.size, offset + length)
         node.told = 0  # the kernel may drop what it is told of the file in the meantime
 
+    def duplicates(self, handle: FileHandle) -> tuple[int, ...]:
+        """Return copies of the descriptors that were written to, for the caller to close.
+
+        On a file system of the network, close(2) may be the first to say that the disk is full.
+        """
+        written = [fd for fd in (handle.fd, handle.positional_fd) if fd >= 0]
+        copies: list[int] = []
+        try:
+            for fd in written:
+                copies.append(self._descriptors.with_room(partial(os.dup, fd)))
+        except BaseException:
+            close_all(tuple(copies))
+            raise
+        return tuple(copies)
+
     def release(self, handle: int) -> None:
         """Close a file."""
         self.handles.release_file(handle)
@@ -143,7 +162,7 @@ class Files(Names):
             if flags & os.O_EXCL:
                 raise
             raise stale() from None
-        handle = self.handles.add_file(FileHandle(node, fd, flags))
+        handle = self.handles.add_file(self._handle(node, fd, flags, 0))
         return Opened(handle, keep_pages=False, attributes_changed=False), attributes
 
 

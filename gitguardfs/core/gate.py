@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from functools import partial
 from stat import S_IFDIR, S_IFREG, S_ISDIR
 from time import monotonic
@@ -23,6 +24,7 @@ from gitguardfs.core.backing import DOTGIT, Backing
 from gitguardfs.core.descriptors import DescriptorCache
 from gitguardfs.core.guard import Guard, Refused, Verdict
 from gitguardfs.core.inodes import GUARDED, InodeTable, Node, stale
+from gitguardfs.fs.ancestors import way_up
 from gitguardfs.guard import repository
 
 JUDGED_FOR = 1.0
@@ -75,21 +77,30 @@ class Gate:
         backing: Backing,
         read_only: bool,
         by_paths: bool = False,
+        is_local: Callable[[int], bool] = lambda _: True,
     ) -> None:
-        """``by_paths`` says that descriptors of the source hold paths, not objects."""
+        """``by_paths`` says that descriptors of the source hold paths, not objects.
+
+        ``is_local`` says of a device that ``..`` of a directory there is where it is now.
+        """
         self._guard = guard
         self._inodes = inodes
         self._descriptors = descriptors
         self._backing = backing
         self._read_only = read_only
         self._by_paths = by_paths
+        self._is_local = is_local
 
     def node(self, node_id: int, change: bool = False) -> Node:
-        """The node, if it may be used (with ``change``: changed); Refused, EROFS or ESTALE."""
+        """The node, if it may be used (with ``change``: changed); Refused, EROFS or ESTALE.
+
+        Other errors are those of the source, where nobody can tell whether it may be used.
+        """
         node = self._inodes.get(node_id)
         directory = node if node.kind == S_IFDIR else node.parent
         if directory is not None and monotonic() - directory.judged >= JUDGED_FOR:
             self._judge_again(directory)
+            node = self._inodes.get(node_id)
         if node.verdict is not Verdict.ALLOW and (change or node.verdict >= Verdict.DENY):
             raise Refused(node.rule, partial(self.path, node))
         if change and self._read_only:
@@ -102,8 +113,9 @@ class Gate:
         """Judge a directory anew, and those above it, that nobody has looked at for a while.
 
         The kernel does not ask for the directory that somebody is in, but only for what is in
-        it, while the host may be making a repository there. Over 9p, it may also have moved the
-        directory and put another in its place (OSError(ESTALE)).
+        it, while the host may be making a repository there. It may also have moved a directory
+        on the way: on a local file system it is judged by where it is now, and over a share,
+        where nobody can tell, that is OSError(ESTALE).
         """
         now = since = monotonic()
         way: dict[Node, None] = {}
@@ -118,24 +130,56 @@ class Gate:
             for node in way:
                 if node.parent is not None:
                     self._descriptors.close(node)
-        for node in reversed(way):
-            if node.verdict < self._guard.git_verdict and self._is_repository(node):
-                self._inodes.guard(node, self._guard.git_verdict, "repository")
-            node.judged = since
+        try:
+            for node in reversed(way):
+                self._judge_in_place(node)
+                node.judged = since
+        except OSError as error:
+            if error.errno != errno.ESTALE or not self._is_local(directory.dev):
+                raise
+            self._judge_where_it_is(directory)
+            directory.judged = now
+
+    def _judge_in_place(self, node: Node) -> None:
+        """Judge a directory, the one above it being judged; ESTALE if it is not there any more."""
+        root = self._inodes.root
+        if node is root:
+            holds = self._guard.forges and self._is_repository(node)
+            verdict = self._guard.git_verdict if holds else Verdict.ALLOW
+            if verdict is not root.verdict:
+                self._inodes.judge_root(verdict, "repository" if holds else "")
+            return
+        if not (self._by_paths or self._guard.speaks):
+            return
+        if node.parent is not None and not self._by_paths:
+            st = self._backing.find_at(self._descriptors.of(node.parent), node.name)
+            if st is None or not node.matches(st):
+                raise stale()
+        if node.verdict < self._guard.git_verdict and self._is_repository(node):
+            self._inodes.guard(node, self._guard.git_verdict, "repository")
 
     def _is_repository(self, node: Node) -> bool:
-        if node is self._inodes.root or not (self._guard.forges or self._by_paths):
-            return False
-        try:
-            fd = self._descriptors.of(node)
-        except OSError as error:
-            if self._by_paths or error.errno != errno.ESTALE:
-                raise
-            return False  # the host has moved it: where it is used, that is found out
+        fd = self._descriptors.of(node)
         try:
             return self._guard.forges and self._backing.holds_repository(fd)
         except PermissionError:
             raise Refused(UNREADABLE, partial(self.path, node)) from None
+
+    def _judge_where_it_is(self, directory: Node) -> None:
+        """Judge a directory, that the host has moved, by what is above it now."""
+        found, rule = Verdict.ALLOW, ""
+        fd, root_fd = self._descriptors.of(directory), self._inodes.root.fd
+        for step in way_up(self._backing, fd, root_fd):
+            verdict, why = self._guard.name(step.name)
+            if verdict < self._guard.git_verdict:
+                if self.dotgit(step.parent_fd) == (step.st.st_dev, step.st.st_ino):
+                    verdict, why = self._guard.git_verdict, "git alias"
+                elif self._guard.forges and self._backing.holds_repository(step.fd):
+                    verdict, why = self._guard.git_verdict, "repository"
+            if verdict > found:
+                found, rule = verdict, why
+        if found > directory.verdict:
+            self._inodes.guard(directory, found, rule)
 
     def place(self, parent_id: int, name: bytes, change: bool = False) -> Place:
         """The name and its directory, if it may be looked up or (with ``change``) changed.

@@ -84,6 +84,8 @@ class Guard:
             )
             for glob in globs
         )
+        self.speaks = self.on or bool(self._globs)
+        """Whether there is a rule at all."""
         self.hides = self.git_verdict is Verdict.HIDE or bool(rules.hide)
         """Whether anything is kept out of listings."""
         self.name = lru_cache(names.CACHED_NAMES)(self._name)

@@ -23,11 +23,13 @@ class FileHandle:
     """An open file."""
 
     __slots__ = (
-        "append", "fd", "mappable", "node", "positional_fd", "size", "synchronous",
+        "append", "fd", "is_local", "mappable", "node", "positional_fd", "size", "synchronous",
         "tells_waiting", "writable",
     )  # fmt: skip
 
-    def __init__(self, node: Node, fd: int, flags: int, size: int = 0) -> None:
+    def __init__(
+        self, node: Node, fd: int, flags: int, size: int = 0, is_local: bool = True
+    ) -> None:
         self.node = node
         self.fd = fd
         self.positional_fd = -1
@@ -41,6 +43,8 @@ class FileHandle:
         """Whether the source's file system can say that a read would have to wait."""
         self.size = size
         """Of the file when it was opened."""
+        self.is_local = is_local
+        """Whether writes go to memory, and no server is waited for."""
 
 
 class DirectoryHandle:

@@ -57,7 +57,8 @@ class Node:
 
     __slots__ = (
         "birth", "branch", "detached", "dev", "fd", "id", "ino", "judged", "kind", "lookups",
-        "name", "open_fds", "parent", "rule", "size", "told", "unsynced", "verdict", "view",
+        "name", "open_fds", "parent", "restrictions", "rule", "size", "told",
+        "unsynced", "verdict", "view",
     )  # fmt: skip
 
     def __init__(self, node_id: int, st: os.stat_result, verdict: Verdict, rule: str) -> None:
@@ -72,6 +73,8 @@ class Node:
         """When the object was made (nanoseconds), if it was cheap to find out; otherwise 0."""
         self.judged = 0.0
         """When a directory was last judged, with all above it, in seconds (time.monotonic)."""
+        self.restrictions = 0
+        """Up to which of the table's restrictions of directories the verdict is known."""
         self.lookups = 0
         self.parent: Node | None = None
         """With ``name`` the place where it was last seen; None when it has none any more."""
@@ -114,6 +117,8 @@ class InodeTable:
         self._by_key: dict[tuple[int, int, int], Node] = {}
         self._branched: dict[Identity, list[Node]] = {}
         self._own_ids = count(FIRST_OWN_ID)
+        self._restrictions = 0
+        """How often something has become guarded; each node notes up to where it knows."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -122,10 +127,15 @@ class InodeTable:
         return iter(self._by_id.values())
 
     def get(self, node_id: int) -> Node:
-        """The node with this number; OSError(ESTALE) for one that was never handed out."""
+        """The node with this number; OSError(ESTALE) for one that was never handed out.
+
+        Its verdict is up to date with those above it.
+        """
         node = self._by_id.get(node_id)
         if node is None:
             raise stale()
+        if node.restrictions != self._restrictions:
+            self._restrict(node)
         return node
 
     def find(self, st: os.stat_result, view: int = ORDINARY) -> Node | None:
@@ -176,8 +186,9 @@ class InodeTable:
         if node.kind == S_IFDIR:
             node.judged = parent.judged
             if node.verdict < verdict:
-                self._tighten(node, verdict, rule)
+                self._restrictions += 1
         node.verdict, node.rule = verdict, rule
+        node.restrictions = self._restrictions
         return node
 
     def _add(self, st: os.stat_result, view: int, verdict: Verdict, rule: str) -> Node:
@@ -217,15 +228,36 @@ class InodeTable:
                 self.guard(twin, verdict, rule)
 
     def guard(self, node: Node, verdict: Verdict, rule: str) -> None:
-        """Hold what has become guarded, and all that lies below it, to ``verdict`` at least."""
-        self.detach(node)
-        self._tighten(node, verdict, rule)
+        """Hold what has become guarded, and all that lies below it, to ``verdict`` at least.
 
-    def _tighten(self, top: Node, verdict: Verdict, rule: str) -> None:
-        """Hold all that lies below ``top`` to ``verdict`` at least."""
-        for node in self._by_id.values():
-            if node is not self.root and _is_below(node, top):
-                node.verdict, node.rule = max(node.verdict, verdict), rule
+        What lies below takes that over when it is next asked for (``get``): a table can have a
+        million nodes.
+        """
+        self.detach(node)
+        if node.verdict < verdict:
+            node.verdict, node.rule = verdict, rule
+        self._restrictions += 1
+
+    def judge_root(self, verdict: Verdict, rule: str) -> None:
+        """The root has become a repository, or is none any more."""
+        self.root.verdict, self.root.rule = verdict, rule
+        self._restrictions += 1
+
+    def _restrict(self, node: Node) -> None:
+        """Take over what directories above have been restricted to since the last time.
+
+        Places can be out of date after host renames, and then even form a ring.
+        """
+        way: dict[Node, None] = {}
+        step: Node | None = node
+        while step is not None and step not in way and step.restrictions != self._restrictions:
+            way[step] = None
+            step = step.parent
+        for step in reversed(way):
+            above = step.parent
+            if above is not None and above.verdict > step.verdict:
+                step.verdict, step.rule = above.verdict, above.rule
+            step.restrictions = self._restrictions
 
     def detach(self, node: Node) -> None:
         """Let (device, inode) mean another node from now on; the kernel may still use this one."""
@@ -252,15 +284,3 @@ class InodeTable:
         """Remove a node that the kernel does not know."""
         self._by_id.pop(node.id, None)
         self.detach(node)
-
-
-def _is_below(node: Node, ancestor: Node) -> bool:
-    # Places can be out of date after host renames, and then even form a ring.
-    seen = set()
-    step: Node | None = node
-    while step is not None and step.id not in seen:
-        if step is ancestor:
-            return True
-        seen.add(step.id)
-        step = step.parent
-    return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from stat import S_IFBLK, S_IFMT, S_IFREG, S_ISLNK
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ class State:
         *,
         descriptor_limit: int,
         changes_owners: bool,
-        is_local: bool = True,
+        is_local: Callable[[int], bool] = lambda _: True,
         by_paths: bool = False,
         read_only: bool = False,
         policy: Policy = ORDINARY,
@@ -49,10 +50,10 @@ class State:
         """Serve the directory behind ``root_fd``, which stays the caller's.
 
         ``changes_owners`` says that the process may give files away (it is root), ``is_local``
-        that the source's file system stamps files by this machine's clock, ``by_paths`` that
-        descriptors of it hold paths and not objects, ``links`` that
-        symlinks are resolved, for which ``source`` is the path of the directory, and
-        ``opens_devices`` that block devices are opened as files.
+        that the file system with a certain st_dev stamps files by this machine's clock and waits
+        for no server, ``by_paths`` that descriptors of the source hold paths and not objects,
+        ``links`` that symlinks are resolved, for which ``source`` is the path of the directory,
+        and ``opens_devices`` that block devices are opened as files.
         """
         root = os.fstat(root_fd)
         self.inodes = InodeTable(root)
@@ -61,7 +62,9 @@ class State:
         self._by_paths = by_paths
         self._descriptors = DescriptorCache(descriptor_limit, by_paths)
         self._backing = Backing(self._descriptors)
-        self._gate = Gate(guard, self.inodes, self._descriptors, self._backing, read_only, by_paths)
+        self._gate = Gate(
+            guard, self.inodes, self._descriptors, self._backing, read_only, by_paths, is_local
+        )
         self._view = view
         self._share_owner = ShareUid(root.st_uid)
         self._changes_owners = changes_owners

@@ -27,6 +27,7 @@ MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2
 _FSCONFIG_SET_FLAG, _FSCONFIG_SET_STRING, _FSCONFIG_CMD_CREATE = 0, 1, 6
 # The same on every architecture; the C library of Debian 12 has no functions for them.
 _SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_FSOPEN, _SYS_FSCONFIG, _SYS_FSMOUNT = range(428, 433)
+_SYS_OPENAT2, RESOLVE_NO_XDEV = 437, 1
 MNT_FORCE, MNT_DETACH, MNT_EXPIRE, UMOUNT_NOFOLLOW = 1, 2, 4, 8
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -59,6 +60,30 @@ def _timespec(nanoseconds: int | None) -> _Timespec:
     if nanoseconds == NOW:
         return _Timespec(0, UTIME_NOW)
     return _Timespec(*divmod(nanoseconds, 10**9))
+
+
+class _OpenHow(ctypes.Structure):
+    # struct open_how of <linux/openat2.h>
+    _fields_ = (
+        ("flags", ctypes.c_uint64),
+        ("mode", ctypes.c_uint64),
+        ("resolve", ctypes.c_uint64),
+    )
+
+
+def open_parent(fd: int) -> int:
+    """An O_PATH descriptor of the directory above one; OSError(EXDEV) if a mount is between.
+
+    Mounts below it count, and also one on top of it: what lies there is not entered.
+    """
+    how = _OpenHow(os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, RESOLVE_NO_XDEV)
+    opened = _libc.syscall(
+        ctypes.c_long(_SYS_OPENAT2), fd, b"..", ctypes.byref(how),
+        ctypes.c_size_t(ctypes.sizeof(how)),
+    )  # fmt: skip
+    if opened < 0:
+        _check(-1)
+    return int(opened)
 
 
 class _Statx(ctypes.Structure):

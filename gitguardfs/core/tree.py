@@ -125,7 +125,7 @@ class Tree(Files):
             self._backing.chown(fd, uid, gid)
         if mode is not None:
             self._backing.chmod(fd, mode)
-        atime_ns, mtime_ns = self._times(changes)
+        atime_ns, mtime_ns = self._times(changes, self._is_local(node.dev))
         if atime_ns is not None or mtime_ns is not None:
             self._backing.utimens(fd, atime_ns, mtime_ns)
         return self._view.present(node, self._backing.stat(fd), viewer)
@@ -140,14 +140,14 @@ class Tree(Files):
         mode = self._policy.mode(old, new)
         return None if mode is None else S_IMODE(mode)
 
-    def _times(self, changes: Changes) -> tuple[int | None, int | None]:
+    def _times(self, changes: Changes, is_local: bool) -> tuple[int | None, int | None]:
         """The times to set, with "now" by the clock that stamps the source's files.
 
         The kernel turns "now" into a time of this machine's clock. With a size it is always
         "now", which the change of the size has set already. Else, on a share, a time that has
         only just passed is taken for it: make(1) must not see files of two clocks.
         """
-        if changes.size is not None or self._is_local:
+        if changes.size is not None or is_local:
             return changes.atime_ns, None if changes.size is not None else changes.mtime_ns
         given = {t for t in (changes.atime_ns, changes.mtime_ns) if t is not None}
         if len(given) == 1 and 0 <= time.time_ns() - next(iter(given)) < JUST_NOW_NS:
@@ -193,10 +193,14 @@ class Tree(Files):
         """Open a directory."""
         return self.handles.add_directory(DirectoryHandle(self._gate.node(node_id), viewer))
 
-    def directory_descriptor(self, handle: int) -> int:
-        """A new descriptor of an open directory, for fsync; the caller closes it."""
+    def directory_descriptor(self, handle: int) -> tuple[int, bool]:
+        """A new descriptor of an open directory, for fsync, and whether that is local.
+
+        The caller closes it.
+        """
         node = self._gate.node(self.handles.directory(handle).node.id)
-        return self._backing.open_directory(self._descriptors.of(node))
+        fd = self._backing.open_directory(self._descriptors.of(node))
+        return fd, self._is_local(node.dev)
 
     def read_directory(
         self, number: int, position: int, names_only: bool = False

@@ -19,6 +19,7 @@ from gitguardfs.fuse.devices import device_size
 from gitguardfs.fuse.operations import Operations
 from gitguardfs.fuse.preflight import Places
 from gitguardfs.fuse.rates import LimitedOperations
+from gitguardfs.linux.local_devices import LocalDevices
 from gitguardfs.options import MountOptions
 
 RESERVED_DESCRIPTORS = 64
@@ -27,7 +28,9 @@ CACHED_DESCRIPTORS = 8192
 """O_PATH descriptors kept at most; each pins an inode of the source in the kernel."""
 
 
-def operations_of(tree: Tree, audit: AuditLog, options: MountOptions, is_local: bool) -> Operations:
+def operations_of(
+    tree: Tree, audit: AuditLog, options: MountOptions, is_local: LocalDevices
+) -> Operations:
     """The requests' handlers over ``tree``."""
     is_limited = options.read_rate is not None or options.write_rate is not None
     operations = (LimitedOperations if is_limited else Operations)(
@@ -36,7 +39,7 @@ def operations_of(tree: Tree, audit: AuditLog, options: MountOptions, is_local: 
         cache_timeout=options.cache_timeout,
         same_for_all=options.look.mirror is None,
         direct_io=options.direct_io,
-        is_local=is_local,
+        closes_late=not is_local.all_are(tree.inodes.root.dev),
         invalidate=lambda node: pyfuse3.invalidate_inode(node, attr_only=True),
     )
     if isinstance(operations, LimitedOperations):
@@ -45,7 +48,7 @@ def operations_of(tree: Tree, audit: AuditLog, options: MountOptions, is_local: 
 
 
 def tree_of(
-    options: MountOptions, places: Places, root_fd: int, is_local: bool, by_paths: bool
+    options: MountOptions, places: Places, root_fd: int, is_local: LocalDevices, by_paths: bool
 ) -> Tree:
     """The tree that shows the directory behind ``root_fd``; UserError for a map that cannot be."""
     source, mountpoint = os.fstat(root_fd), os.fstat(places.mountpoint_fd)

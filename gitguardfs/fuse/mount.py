@@ -22,14 +22,18 @@ from gitguardfs import mounts
 from gitguardfs.audit import AuditLog
 from gitguardfs.daemon import logs, signals
 from gitguardfs.daemon.drain import Drain, close_device
-from gitguardfs.errors import Exit, UserError, warn
+from gitguardfs.errors import Exit, UserError, shown, warn
 from gitguardfs.fuse import assembly, daemon, directories, preflight, seal, session
 from gitguardfs.fuse.operations import Operations
+from gitguardfs.linux import processes
+from gitguardfs.linux.local_devices import LocalDevices
 from gitguardfs.mounting import utab
 from gitguardfs.options import MountOptions
 
 log = logging.getLogger(__name__)
 
+NAMED = 5
+"""How many processes that hold something of the source are named."""
 DETACH_LIMIT = 2.0
 """Seconds for unmounting a view that is given up."""
 
@@ -47,7 +51,9 @@ def _run(options: MountOptions, notify_socket: str | None) -> int:
     if options.needs_root is not None and not is_root:
         raise UserError(f"--{options.needs_root} needs root", "owners cannot be changed without")
     preflight.check_intended(options.mountpoint, options.intended, is_root)
-    places = preflight.check(options.source, options.mountpoint, options.rules, is_root)
+    places = preflight.check(
+        options.source, options.mountpoint, options.rules, is_root, options.source_owner
+    )
     preflight.check_is(places.mountpoint, options.intended)
     seal_it = _wants_seal(options, places, is_root)
     _advise(options, places, is_root, seal_it)
@@ -129,7 +135,7 @@ def _serve(
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
     where = mounts.of_device(os.fstat(root_fd).st_dev)
-    is_local = where is None or where.is_local
+    is_local = LocalDevices(places.source)
     by_paths = where is not None and where.goes_by_paths
     tree = assembly.tree_of(options, places, root_fd, is_local, by_paths)
     operations = assembly.operations_of(tree, audit, options, is_local)
@@ -137,6 +143,8 @@ def _serve(
     if sealed is None:
         seal.lift_stale(places.source)
     try:
+        if sealed is not None:
+            _refuse_holders(options, places, sealed)
         mounted = _init(operations, options, places)
     except BaseException:
         if sealed is not None:
@@ -249,6 +257,34 @@ def _put_seal(places: preflight.Places) -> seal.Seal:
             "--no-seal leaves it open",
             Exit.MOUNT,
         ) from None
+
+
+def _refuse_holders(options: MountOptions, places: preflight.Places, sealed: seal.Seal) -> None:
+    """Raise UserError if a process holds something below the seal, which does not reach it."""
+    text = _holders_of(places.source, sealed.covers)
+    if text and not options.allow_holders:
+        hint = "leave the directory or end it, then start again; or --allow-holders"
+        raise UserError(text, hint, Exit.MOUNT)
+    if text:
+        log.warning("%s", text)
+    try:
+        sealed.check()  # a fusermount3 that was in there can mount over the seal
+    except OSError as error:
+        raise UserError(f"cannot seal {places.source}: {error.strerror}", code=Exit.MOUNT) from None
+
+
+def _holders_of(source: str, mount: int) -> str:
+    """Return who holds something at or below ``source`` of a mount; empty if nobody does."""
+    try:
+        found = processes.holders(mount, os.fsencode(source))
+    except OSError as error:
+        needs = " (CAP_SYS_PTRACE)" if isinstance(error, PermissionError) else ""
+        return f"cannot look who holds {source} from before the seal: {error.strerror}{needs}"
+    if not found:
+        return ""
+    named = [f"{each.pid} ({shown(each.name)}): {', '.join(each.held)}" for each in found[:NAMED]]
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return f"processes hold {source} from before the seal: {'; '.join(named)}{more}"
 
 
 def _init(

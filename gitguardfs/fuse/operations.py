@@ -87,15 +87,15 @@ class Operations(pyfuse3.Operations):
         cache_timeout: float,
         same_for_all: bool = True,
         direct_io: bool = False,
-        is_local: bool,
+        closes_late: bool = False,
         invalidate: Callable[[int], None],
     ) -> None:
         """Serve ``tree``.
 
         ``cache_timeout`` is in seconds; attributes are remembered by the kernel only if they are
-        the ``same_for_all``. ``direct_io`` keeps no pages at all. ``is_local`` says that writes
-        to the source go to memory, and that no server is waited for. ``invalidate`` makes the
-        kernel ask for the attributes of a node anew.
+        the ``same_for_all``. ``direct_io`` keeps no pages at all. ``closes_late`` says that the
+        source may report errors of writing at close(2) only. ``invalidate`` makes the kernel ask
+        for the attributes of a node anew.
         """
         super().__init__()
         self._tree = tree
@@ -103,10 +103,10 @@ class Operations(pyfuse3.Operations):
         self._timeout = cache_timeout
         self._attr_timeout = cache_timeout if same_for_all else 0.0
         self._direct_io = direct_io
-        self._is_local = is_local
+        self._closes_late = closes_late
         self._invalidate = invalidate
         self.requests = Requests()
-        self._reading, self._writing, self._syncing = Pace(), Pace(), Pace()
+        self._reading, self._writing, self._syncing, self._closing = Pace(), Pace(), Pace(), Pace()
         self._appetite = Appetite()
         self._name_entry = NameEntry()
         self._lists_names = tree.lists_names and self._name_entry.works
@@ -270,11 +270,13 @@ class Operations(pyfuse3.Operations):
                 self._invalidate(inode)
         return self._file_info(opened)
 
-    async def _paced(self, pace: Pace, small: bool, call: Callable[..., R], *args: Any) -> R:
+    async def _paced(
+        self, pace: Pace, small: bool, is_local: bool, call: Callable[..., R], *args: Any
+    ) -> R:
         """Do what may wait: on a thread, unless it is small and local, and such have been quick."""
         quick = small and pace.is_quick
         with pace.under_way():
-            if quick and self._is_local:
+            if quick and is_local:
                 return pace.timed(call, *args)
             return await self.requests.wait(pace.timed, call, *args, quick=quick)
 
@@ -284,7 +286,7 @@ class Operations(pyfuse3.Operations):
     @handler(Guarded.HANDLE)
     async def read(self, fh: int, off: int, size: int) -> ReadData:  # type: ignore[override]
         handle = self._tree.handles.file(fh)
-        if self._is_local and handle.tells_waiting:
+        if handle.is_local and handle.tells_waiting:
             try:
                 data = backing.read_cached(handle.fd, off, size, handle.size)
             except OSError as error:
@@ -295,31 +297,40 @@ class Operations(pyfuse3.Operations):
                 if data is not None:
                     return data
         small = size <= AT_ONCE
-        return await self._paced(self._reading, small, backing.read, handle.fd, off, size)
+        return await self._paced(
+            self._reading, small, handle.is_local, backing.read, handle.fd, off, size
+        )
 
     @handler(Guarded.HANDLE)
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         handle = self._tree.handles.file(fh)
         fd = self._tree.write_target(handle, off, len(buf))
         small = len(buf) <= AT_ONCE
-        if small and self._is_local and not handle.synchronous:
+        if small and handle.is_local and not handle.synchronous:
             done = backing.write(fd, off, buf)
         else:
-            done = await self._paced(self._writing, small, backing.write, fd, off, buf)
+            done = await self._paced(
+                self._writing, small, handle.is_local, backing.write, fd, off, buf
+            )
         self._tree.wrote(handle, off, done)
         return done
 
     @handler(Guarded.HANDLE)
     async def flush(self, fh: int) -> None:
-        # Nothing is buffered here; the kernel stops asking after the first ENOSYS.
-        raise FUSEError(errno.ENOSYS)
+        if not self._closes_late:  # the kernel stops asking after the first ENOSYS
+            raise FUSEError(errno.ENOSYS)
+        handle = self._tree.handles.file(fh)
+        if not handle.is_local:
+            copies = self._tree.duplicates(handle)
+            await self._paced(self._closing, True, False, backing.close_all, copies)
 
     @handler(Guarded.HANDLE)
     async def fsync(self, fh: int, datasync: bool) -> None:
         handle = self._tree.handles.file(fh)
         unsynced, handle.node.unsynced = handle.node.unsynced, 0
         sync = os.fdatasync if datasync else os.fsync
-        await self._paced(self._syncing, unsynced <= AT_ONCE, sync, handle.fd)
+        small = unsynced <= AT_ONCE
+        await self._paced(self._syncing, small, handle.is_local, sync, handle.fd)
 
     @handler(Guarded.HANDLE)
     async def release(self, fh: int) -> None:
@@ -364,9 +375,10 @@ class Operations(pyfuse3.Operations):
 
     @handler(Guarded.NODE)
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
-        fd = self._tree.directory_descriptor(fh)
+        fd, is_local = self._tree.directory_descriptor(fh)
+        sync = os.fdatasync if datasync else os.fsync
         try:
-            await self._paced(self._syncing, True, os.fdatasync if datasync else os.fsync, fd)
+            await self._paced(self._syncing, True, is_local, sync, fd)
         finally:
             os.close(fd)
 

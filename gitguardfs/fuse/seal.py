@@ -48,10 +48,11 @@ class Seal:
         self._source = source
         seal = sealing(source_fd)
         if seal is not None:
-            self._covers = seal.parent
+            self.covers = seal.parent
+            """The number of the mount that it lies on."""
             self._lock = os.open(f"/proc/self/fd/{source_fd}", _READ)
         else:
-            self._covers = mounts.number_of(source_fd)
+            self.covers = mounts.number_of(source_fd)
             self._lock = _put_on(source_fd)
         try:
             fcntl.flock(self._lock, _LOCK)
@@ -67,7 +68,7 @@ class Seal:
     def check(self) -> None:
         """Raise OSError(ESTALE) unless the seal lies on what it covers, with nothing above it."""
         number = mounts.number_of(self._lock)
-        if _listed(number).parent != self._covers or _is_covered(number):
+        if _listed(number).parent != self.covers or _is_covered(number):
             raise OSError(errno.ESTALE, "another mount came between", self._source)
 
     def lift(self) -> None:

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 
 from gitguardfs import mounts
 from gitguardfs.guest.probes import Groups, User
@@ -31,6 +31,17 @@ class Status(Enum):
     """Worth knowing; no way round the guard."""
 
 
+class Severity(IntEnum):
+    """How bad a finding is."""
+
+    LOW = 1
+    """A setting that would help."""
+    MEDIUM = 2
+    """A way round the guard cannot be excluded."""
+    HIGH = 3
+    """There is a way round the guard."""
+
+
 @dataclass(frozen=True)
 class Result:
     """One row: which check, how it came out, what was seen and what to do about it."""
@@ -40,6 +51,8 @@ class Result:
     title: str
     detail: str = ""
     hint: str = ""
+    severity: Severity | None = None
+    """Of a finding."""
 
 
 def ok(id: str, title: str, detail: str = "") -> Result:
@@ -47,9 +60,11 @@ def ok(id: str, title: str, detail: str = "") -> Result:
     return Result(id, Status.OK, title, detail)
 
 
-def finding(id: str, title: str, detail: str, hint: str) -> Result:
+def finding(
+    id: str, title: str, detail: str, hint: str, severity: Severity = Severity.HIGH
+) -> Result:
     """Something is to be mended."""
-    return Result(id, Status.FINDING, title, detail, hint)
+    return Result(id, Status.FINDING, title, detail, hint, severity)
 
 
 def note(id: str, title: str, detail: str, hint: str = "") -> Result:
@@ -60,7 +75,7 @@ def note(id: str, title: str, detail: str, hint: str = "") -> Result:
 def unsure(id: str, title: str, why: object) -> Result:
     """Where something kept the user's processes from trying; it may have been the agent."""
     hint = "end what else the user has running (loginctl terminate-user), and run this again"
-    return finding(id, title, f"could not be tried: {why}", hint)
+    return finding(id, title, f"could not be tried: {why}", hint, Severity.MEDIUM)
 
 
 @dataclass(frozen=True)

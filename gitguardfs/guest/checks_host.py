@@ -8,8 +8,9 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from gitguardfs.guest import checks_hooks, probes
-from gitguardfs.guest.checks import SEARCH_PATH, Result, note, ok
+from gitguardfs.guest import checks_git_config, probes
+from gitguardfs.guest.checks import SEARCH_PATH, Result, Severity, finding, note, ok, unsure
+from gitguardfs.guest.git_config import Git
 from gitguardfs.guest.probes import Lost, User
 from gitguardfs.render import quote
 
@@ -19,6 +20,7 @@ LABELS = frozenset({"svirt_home_t", "svirt_image_t", "virt_content_t", "containe
 QEMU = ("qemu-system-x86_64", "qemu-system-aarch64", "qemu-kvm", "/usr/libexec/qemu-kvm")
 VIRTIOFSD = ("virtiofsd", "/usr/libexec/virtiofsd", "/usr/lib/virtiofsd", "/usr/lib/qemu/virtiofsd")
 SECONDS = 20
+BARE = "git trusts no bare repository that it comes across"
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,11 @@ def check(case: HostCase) -> list[Result]:
     results = [
         judge_versions("qemu", _versions(case, QEMU)),
         judge_versions("virtiofsd", _versions(case, VIRTIOFSD)),
-        judge_bare(_git_config(case, "safe.bareRepository")),
+        _bare(case),
     ]
     if case.directory is not None:
         results.insert(0, judge_label(case.directory, _enforcing(), _label(case.directory)))
-    results.append(checks_hooks.check(case.user, case.directory, case.search_path))
+    results.append(checks_git_config.check(case.user, case.directory, case.search_path))
     return results
 
 
@@ -114,18 +116,21 @@ def parse_version(text: str) -> str:
 # git
 
 
-def _git_config(case: HostCase, key: str) -> str:
-    git = shutil.which("git", path=case.search_path)
-    if git is None:
-        return ""
-    code, said = _run(case.user, [git, "config", "--get", key])
-    return said.rstrip("\n") if code == 0 else ""
+def _bare(case: HostCase) -> Result:
+    program = shutil.which("git", path=case.search_path)
+    if program is None:
+        return ok("host.bare", BARE, "no git here")
+    git = Git(program, checks_git_config.home_of(case.user))
+    try:
+        return judge_bare(probes.apart(checks_git_config.bare_repositories, git, user=case.user))
+    except (Lost, OSError) as error:
+        return unsure("host.bare", BARE, error)
 
 
 def _run(user: User, arguments: list[str]) -> tuple[int, str]:
     try:
         code, said = probes.apart(
-            _call, arguments, checks_hooks.home_of(user), user=user, limit=SECONDS + 5
+            _call, arguments, checks_git_config.home_of(user), user=user, limit=SECONDS + 5
         )
     except (Lost, OSError):
         return 127, ""
@@ -146,8 +151,9 @@ def _call(arguments: list[str], home: str) -> tuple[int, str]:
 
 def judge_bare(value: str) -> Result:
     """Whether git runs what a bare repository inside a project says."""
-    id, title = "host.bare", "git trusts no bare repository that it comes across"
     if value == "explicit":
-        return ok(id, title, "safe.bareRepository = explicit")
+        return ok("host.bare", BARE, "safe.bareRepository = explicit")
+    title = "git trusts bare repositories that it comes across in a project"
     hint = "git config --global safe.bareRepository explicit"
-    return note(id, title, f"safe.bareRepository is {value or 'not set'}", hint)
+    said = f"safe.bareRepository is {value or 'not set'}"
+    return finding("host.bare", title, said, hint, Severity.LOW)

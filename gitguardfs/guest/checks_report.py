@@ -14,11 +14,12 @@ COLOURS = {Status.OK: "green", Status.FINDING: "bold red", Status.NOTE: "yellow"
 
 
 def as_json(results: Sequence[Result]) -> str:
-    """A list of objects with id, status, title, detail and hint."""
+    """A list of objects with id, status, severity, title, detail and hint."""
     rows = [
         {
             "id": result.id,
             "status": result.status.value,
+            "severity": result.severity.name.lower() if result.severity is not None else None,
             "title": result.title,
             "detail": result.detail,
             "hint": result.hint,

@@ -26,6 +26,7 @@ from gitguardfs.guest.checks import (
     Check,
     Result,
     Seen,
+    Severity,
     Status,
     System,
     finding,
@@ -60,12 +61,20 @@ Exit codes: 0 nothing found, 1 findings, 2 wrong usage, 3 anything else.
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 @click.option("--host", is_flag=True, help="Check the host's side; MOUNTPOINT is what is shared.")
-def command(place: str | None, user: str | None, as_json: bool, host: bool) -> int:
+@click.option(
+    "--fail-on",
+    type=click.Choice([severity.name.lower() for severity in Severity]),
+    default="medium",
+    show_default=True,
+    help="Exit with 1 for findings of this severity and above.",
+)
+def command(place: str | None, user: str | None, as_json: bool, host: bool, fail_on: str) -> int:
     """Check, as the agent's user, that a project is guarded and nothing leads round the guard.
 
     Looks at the mount, tries to reach the raw share, looks for ways to become root, and carries
     out the known attacks on .git for real.
     """
+    limit = Severity[fail_on.upper()]
     leave = Leaving()
     for number in checks_attacks.STOPPING:
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -76,7 +85,7 @@ def command(place: str | None, user: str | None, as_json: bool, host: bool) -> i
         click.echo(checks_report.as_json(results))
     elif not (sys.stdout.isatty() and checks_report.print_rich(results)):
         click.echo(checks_report.as_text(results))
-    found = any(result.status is Status.FINDING for result in results)
+    found = any(result.severity is not None and result.severity >= limit for result in results)
     return GitguardExit.FINDINGS if found else GitguardExit.OK
 
 

@@ -347,6 +347,14 @@ def account(user: str) -> Ids:
     return entry.pw_uid, entry.pw_gid
 
 
+def name_of(uid: int) -> str:
+    """A user's name, or the number of one without an account."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
 def guard_command(system: System) -> str | None:
     """The installed gitguardfs, by its absolute path; None if there is none."""
     return system.guard or shutil.which(mounts.SUBTYPE, path=SYSTEM_PATH)

@@ -7,12 +7,15 @@ that for the guard (``plan_guard``). One without steps says that all is as it sh
 from __future__ import annotations
 
 import os
+import re
 import urllib.parse
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from gitguardfs.arguments import parse_o
+from gitguardfs.core.guard import GitPolicy
 from gitguardfs.errors import Exit, UserError
+from gitguardfs.fuse.directories import PathComponent
 from gitguardfs.guest.facts import Facts, Ids, System, Way
 from gitguardfs.guest.runner import Step
 from gitguardfs.guest.steps import Close, Make
@@ -46,11 +49,26 @@ class Request:
     kind: str | None = None
     options: tuple[str, ...] = ()
     cover: bool = False
-    """Mount over a directory that is not empty."""
+    """Mount over directories that are not empty."""
+    git_off: bool = False
+    """Guard nothing: .git stays open."""
 
     def __post_init__(self) -> None:
         check_tag(self.tag, self.kind)
+        check_not_of_the_system(self.map_mount.path)
+        if "map" in self._parsed():
+            raise UserError(
+                "the map is not one of the further options",
+                "leave it out: the share's owner is shown as --user",
+            )
         check_guard_options(self.options)
+        if self.policy is GitPolicy.OFF and not self.git_off:
+            raise UserError(
+                "git=off leaves .git open to the agent: nothing would guard it",
+                "leave it out; --git-off if that is what you want",
+            )
+        if self.git_off and self.policy is not GitPolicy.OFF:
+            raise UserError(f"--git-off and git={self.policy.value} contradict one another")
         if "fsname" in self._parsed():
             raise UserError("fsname would hide what is guarded", "leave it out")
 
@@ -63,9 +81,39 @@ class Request:
         return parse_o([quote.mount_option(option) for option in self.options])
 
     @property
+    def policy(self) -> GitPolicy:
+        """What is in force for .git."""
+        return GitPolicy(self._parsed().get("git", GitPolicy.DENY))
+
+    @property
     def is_sealed(self) -> bool:
         """Whether the raw share is to be covered."""
         return self._parsed().get("seal") is not False
+
+
+_SYSTEM = re.compile(
+    r"/([^/]+)?"  # / and its direct children
+    r"|/(etc|usr|bin|sbin|lib[^/]*|boot|dev|proc|sys|run)/.*"
+    r"|/(var/)?home/[^/]+|/var/[^/]+"  # Silverblue has its homes in /var
+)
+
+
+def check_not_of_the_system(path: str) -> None:
+    """Raise UserError for a directory that the system, or a login, needs as it is."""
+    if _SYSTEM.fullmatch(path):
+        raise UserError(
+            f"{path} is a directory of the system, and nothing is mounted over it",
+            "choose one of its own: /home/USER/projects, /srv/projects, /mnt/projects",
+        )
+
+
+def check_empty(way: Way, cover: bool) -> None:
+    """Raise UserError for a directory with something in it, unless it may be covered."""
+    if not way.is_empty and not cover:
+        raise UserError(
+            f"{way.path} is not empty: what is there would be hidden",
+            "move it away, or say --cover",
+        )
 
 
 def default_tag(facts: Facts) -> str:
@@ -105,6 +153,9 @@ def share_steps(system: System, facts: Facts, request: Request) -> list[Step]:
     top = facts.top_at(mount)
     if top is not None:
         raise UserError(f"{top.fstype} is mounted at {mount}", "choose another --mount")
+    check_not_of_the_system(mount)
+    _check_closed(mount, request.mount.components)
+    check_empty(request.mount, request.cover)
     kinds = facts.tags.kinds_of(request.tag)
     if request.kind is not None:
         kinds = tuple(kind for kind in kinds if kind == request.kind)
@@ -137,12 +188,7 @@ def check_not_covered(facts: Facts, share: Mount) -> None:
 def _check_place(request: Request) -> None:
     """Refuse a raw mount point that an ordinary user could get round or move."""
     mount = request.mount.path
-    for above in request.mount.parents:
-        if not above.only_root_writes:
-            raise UserError(
-                f"the raw share cannot be closed off at {mount}: others can change {above.path}",
-                "leave --mount out, or give a place below directories that only root can change",
-            )
+    _check_closed(mount, request.mount.parents)
     # What is missing above the mount point will be made private.
     is_private = len(request.mount.missing) > 1
     is_private |= any(not above.mode & 0o011 for above in request.mount.parents)
@@ -151,6 +197,15 @@ def _check_place(request: Request) -> None:
             f"without a seal everybody can read the raw share at {mount}",
             "leave no-seal out, or leave --mount out: the default is below a private directory",
         )
+
+
+def _check_closed(mount: str, components: tuple[PathComponent, ...]) -> None:
+    for found in components:
+        if not found.only_root_writes:
+            raise UserError(
+                f"the raw share cannot be closed off at {mount}: others can change {found.path}",
+                "leave --mount out, or give a place below directories that only root can change",
+            )
 
 
 def _check_not_elsewhere(facts: Facts, request: Request, present: Mount | None) -> None:

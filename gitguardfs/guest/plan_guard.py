@@ -9,7 +9,7 @@ from gitguardfs.arguments import split_o
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guest import plan_boot, running
 from gitguardfs.guest.facts import Facts, System, not_ours
-from gitguardfs.guest.plan import Request, make
+from gitguardfs.guest.plan import Request, check_empty, make
 from gitguardfs.guest.runner import Step
 from gitguardfs.guest.steps_mount import StartGuard, StopGuard
 from gitguardfs.render import fstab, quote, systemd
@@ -34,15 +34,11 @@ def guard_steps(
         changes_boot = bool(changes)
     if is_right and not changes_boot:
         return []
+    check_empty(request.map_mount, request.cover)
     found: list[Step] = []
     if facts.guard_at(spec.map_mount) is not None:
         found.append(stop(system, facts, spec.mount, spec.map_mount, program))
     elif facts.any_guard_at(spec.map_mount) is None:
-        if not request.map_mount.is_empty and not request.cover:
-            raise UserError(
-                f"{spec.map_mount} is not empty: what is there would be hidden",
-                "move it away, or say -y",
-            )
         found += make(request.map_mount, root=False, user=request.user)
     if not by_service:
         found.append(_start(system, spec, program))

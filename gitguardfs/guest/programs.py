@@ -38,7 +38,10 @@ def call(command: Sequence[str], user: Ids | None = None, directory: int | None 
     except FileNotFoundError:
         raise UserError(f"{command[0]} is not installed", code=Exit.SYSTEM) from None
     except subprocess.TimeoutExpired:
-        raise UserError(f"{shlex.join(command)} takes for ever", code=Exit.SYSTEM) from None
+        raise UserError(
+            f"{shlex.join(command)} did not finish within {COMMAND_LIMIT:.0f} seconds",
+            code=Exit.SYSTEM,
+        ) from None
     if done.returncode != 0:
         lines = done.stderr.decode(errors="replace").split("\n")
         reason = "; ".join(

@@ -91,7 +91,7 @@ def hand_over(guard: Mount, source: str) -> bool:
         return False
     daemon = _daemon_of(guard, found)
     if daemon is None:
-        # Nobody to tell it to: a process of another pid namespace, say. It leaves its seal by itself.
+        # Nobody to tell it to: a process of another pid namespace, say. Its seal stays anyway.
         unmount(found)
         return True
     _check_unused(found, daemon)
@@ -118,7 +118,8 @@ def _end(pid: int, is_it: Callable[[], bool]) -> bool:
         return False
     try:
         if not is_it():
-            raise UserError(f"gitguardfs ({pid}) is in motion", "try again", Exit.MOUNT)
+            replaced = f"process {pid} was replaced while it was being stopped"
+            raise UserError(replaced, "try again", Exit.MOUNT)
         signal.pidfd_send_signal(process, signal.SIGUSR2)
         if not select.select([process], [], [], SETTLE_LIMIT)[0]:
             raise UserError(f"gitguardfs ({pid}) does not end", code=Exit.SYSTEM)

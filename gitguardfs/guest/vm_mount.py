@@ -15,6 +15,7 @@ import click
 import gitguardfs
 from gitguardfs.arguments import respelled, split_o
 from gitguardfs.commands.run import run
+from gitguardfs.core.guard import GitPolicy
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guest import facts, plan, plan_boot, plan_guard, removal
 from gitguardfs.guest.facts import ENVIRONMENT, Facts, System
@@ -56,6 +57,8 @@ class Wish:
     persist: bool = True
     interactive: bool = False
     yes: bool = False
+    cover: bool = False
+    git_off: bool = False
     dry_run: bool = False
 
     @property
@@ -97,9 +100,9 @@ class Wish:
 )
 @click.option("--no-persist", is_flag=True, help="Mount now, and write nothing for the next boot.")
 @click.option("--interactive", is_flag=True, help="Ask for what is not given, and before acting.")
-@click.option(
-    "-y", "--yes", is_flag=True, help="Do not ask, and mount over a directory that is not empty."
-)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--cover", is_flag=True, help="Mount over a directory that is not empty.")
+@click.option("--git-off", is_flag=True, help="Guard nothing: leave .git open to the agent.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 @click.option(
     "--remove",
@@ -159,12 +162,14 @@ def _bring(
     system: System, look: Facts, request: Request, wish: Wish, program: tuple[str, ...]
 ) -> int:
     first = plan.share_steps(system, look, request)
+    # All of it, before anything is done: what is refused later would have to be undone.
+    spec, second = _foresee(system, look, request, first, program)
     if wish.dry_run or wish.asks:
-        spec, changed = _preview(system, look, request, first, program)
+        _preview(look, spec, first, second)
         if wish.dry_run:
-            _report(look, request, spec, changed=changed, would=True)
+            _report(look, request, spec, changed=bool(first or second), would=True)
             return Exit.OK
-        _confirm(changed)
+        _confirm(bool(first or second))
         look = facts.gather(system)  # answers take their time
         first = plan.share_steps(system, look, request)
     with Runner(tell) as runner:
@@ -219,8 +224,9 @@ def _request(system: System, look: Facts, wish: Wish, *, is_installed: bool) -> 
         user=facts.target_user(map_mount.path, wish.user),
         style=style,
         kind=wish.kind,
-        options=wish.options,
-        cover=wish.yes,
+        options=("git=off", *wish.options) if wish.git_off else wish.options,
+        cover=wish.cover,
+        git_off=wish.git_off,
     )
 
 
@@ -238,25 +244,31 @@ def _spec(look: Facts, request: Request) -> GuardedShare:
     return plan.with_owner(request, share.fstype, owner_map(owner, request.user))
 
 
-def _preview(
+def _foresee(
     system: System, look: Facts, request: Request, first: list[Step], program: tuple[str, ...]
-) -> tuple[GuardedShare, bool]:
-    """Show what would be done; what would be guarded then, and whether anything would change."""
-    for step in first:
-        _show(step)
+) -> tuple[GuardedShare, list[Step]]:
+    """Return what would be guarded, and the steps of the second plan. UserError.
+
+    The share's owner is not known before it is mounted: taken for the user.
+    """
     if first:
-        # The owner shows only once the share is mounted.
         look = plan.without_unmounted(look, request)
         kind = next(m.fstype for m in look.shares() if m.source == request.tag)
         spec = plan.with_owner(request, kind, owner_map(request.user, request.user))
-        tell("# The share's owner is not known before it is mounted: shown as the user's.")
     else:
         spec = _spec(look, request)
-    second = plan_guard.guard_steps(system, look, request, spec, program)
+    return spec, plan_guard.guard_steps(system, look, request, spec, program)
+
+
+def _preview(look: Facts, spec: GuardedShare, first: list[Step], second: list[Step]) -> None:
+    """Show what would be done."""
+    for step in first:
+        _show(step)
+    if first:
+        tell("# The share's owner is not known before it is mounted: shown as the user's.")
     _tell_dropped(look, spec)
     for step in second:
         _show(step)
-    return spec, bool(first or second)
 
 
 def _tell_dropped(look: Facts, spec: GuardedShare) -> None:
@@ -265,19 +277,32 @@ def _tell_dropped(look: Facts, spec: GuardedShare) -> None:
         tell(f"No longer in force, since it was not given again: -o {shlex.quote(options)}")
 
 
+_POLICIES = {
+    GitPolicy.DENY: "guarded: .git is denied",
+    GitPolicy.READONLY: "guarded: .git can be read, not changed",
+    GitPolicy.HIDE: "guarded: .git is hidden",
+    GitPolicy.OFF: "NOT guarded: .git is open (git=off)",
+}
+
+
 def _report(
     look: Facts, request: Request, spec: GuardedShare, *, changed: bool, would: bool = False
 ) -> None:
-    if not changed:
-        tell(f"Nothing to do: {spec.map_mount} shows the share {spec.tag}, guarded.")
-        return
-    boot = {"fstab": "by fstab", "systemd": "by systemd"}.get(request.style)
-    boot = boot or plan_boot.left_at_boot(look, spec)
-    verb = "would show" if would else "shows"
-    tell(
-        f"{spec.map_mount} {verb} the share {spec.tag} ({spec.kind}, raw at {spec.mount}),"
-        f" guarded, map {spec.map}; at boot: {boot}."
-    )
+    policy = _POLICIES[request.policy]
+    if changed:
+        boot = {"fstab": "by fstab", "systemd": "by systemd"}.get(request.style)
+        boot = boot or plan_boot.left_at_boot(look, spec)
+        verb = "would show" if would else "shows"
+        tell(
+            f"{spec.map_mount} {verb} the share {spec.tag} ({spec.kind}, raw at {spec.mount}),"
+            f" {policy}; map {spec.map}; at boot: {boot}."
+        )
+    else:
+        tell(f"Nothing to do: {spec.map_mount} shows the share {spec.tag}, {policy}.")
+    if not would and request.policy is not GitPolicy.OFF:
+        user = facts.name_of(request.user[0])
+        command = ["sudo", "gitguard", "doctor", spec.map_mount, "--user", user, "--attack"]
+        tell(f"Next: {quote.shell(command)}")
 
 
 # Taking it away

@@ -26,7 +26,8 @@ def start(spec: ShareSpec) -> bool:
         codes = [code for code in Exit if code == done.returncode]
         raise UserError(
             "the guard was not started",
-            "the reason is in the line above",
+            "the reason is in the line above; options that it names are those of gitguardfs,"
+            " which you can start by hand",
             codes[0] if codes else Exit.SYSTEM,
         )
     if _guard_at(spec.mountpoint) is None:

@@ -7,11 +7,14 @@ which mount it is of (proc(5): fdinfo, map_files).
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 PROC = "/proc"
+PASSES = 50
+"""How often to look for processes that were started during the look before."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +34,27 @@ def holders(mount_id: int, path: bytes, proc: str = PROC) -> list[Holder]:
 
     ``path`` is where that mount has it, whatever is mounted on top. To be called by root; left out
     are its own processes, those whose user ids are all 0 here. ``proc`` lists the processes.
-    Processes that end meanwhile are left out. Raises OSError if one cannot be looked at.
+    Processes that end meanwhile are left out, and those that they have started are looked at.
+    Raises OSError if one cannot be looked at, EAGAIN if new ones come all the time.
     """
-    found = []
-    for pid in sorted(map(int, filter(str.isdecimal, os.listdir(proc)))):
-        try:
-            uid, name = _identity(f"{proc}/{pid}")
-            held = () if uid == 0 else tuple(dict.fromkeys(_held(f"{proc}/{pid}", mount_id, path)))
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended
-        if held:
-            found.append(Holder(pid, uid, name, held))
-    return found
+    found: list[Holder] = []
+    seen: set[int] = set()
+    for _ in range(PASSES):
+        new = set(map(int, filter(str.isdecimal, os.listdir(proc)))) - seen
+        if not new:
+            return found
+        found += filter(None, (_holder(proc, pid, mount_id, path) for pid in sorted(new)))
+        seen |= new
+    raise OSError(errno.EAGAIN, "processes come and go too fast to be looked through")
+
+
+def _holder(proc: str, pid: int, mount_id: int, path: bytes) -> Holder | None:
+    try:
+        uid, name = _identity(f"{proc}/{pid}")
+        held = () if uid == 0 else tuple(dict.fromkeys(_held(f"{proc}/{pid}", mount_id, path)))
+    except (FileNotFoundError, ProcessLookupError):
+        return None  # it has ended
+    return Holder(pid, uid, name, held) if held else None
 
 
 def _identity(process: str) -> tuple[int, bytes]:

@@ -71,7 +71,9 @@ RestartPreventExitStatus=1
 NoNewPrivileges=yes
 # SYS_CHROOT: with SYS_ADMIN, what setns(2) to a mount namespace needs. A restart does that to get
 # below the seal that a crash left, without lifting it.
-CapabilityBoundingSet=CAP_SYS_ADMIN CAP_SYS_CHROOT CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH
+# SYS_PTRACE: seeing what processes hold of the share from before the seal.
+CapabilityBoundingSet=CAP_SYS_ADMIN CAP_SYS_CHROOT CAP_SYS_PTRACE
+CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH
 CapabilityBoundingSet=CAP_CHOWN CAP_FOWNER CAP_FSETID CAP_SETUID CAP_SETGID CAP_MKNOD
 RestrictNamespaces=mnt
 RestrictRealtime=yes

@@ -19,7 +19,8 @@ from gitguardfs.fuse import operations
 from gitguardfs.fuse.rates import LimitedOperations, Rate
 from gitguardfs.serving.boundary import GUARDED, Guarded
 from gitguardfs.sessions.pyfuse3_session.answers import FITS
-from tests.adapter.world import Context, Token, World, refused
+from tests.adapter.conftest import MakeWorld
+from tests.adapter.world import Context, Token, World, open_descriptors, refused
 
 BUGS = [
     KeyError("k"), RuntimeError("r"), MemoryError(), ValueError("v"), RecursionError("deep"),
@@ -286,8 +287,44 @@ async def test_what_ends_the_program_is_let_through(world: World, error: BaseExc
         await world.ops.statfs(world.ctx)
 
 
-async def test_flush_turns_itself_off(world: World) -> None:
+async def test_flush_turns_itself_off_where_the_source_is_local(world: World) -> None:
     await refused(world.ops.flush(1), errno.ENOSYS)
+
+
+async def test_errors_of_a_server_are_reported_at_every_close(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the descriptor for pages of a mapping as well; none is left open."""
+    world = make_world(is_local=False)
+    (world.source / "f").write_bytes(b"x" * 5000)
+    handle = await world.open("f", os.O_RDWR | os.O_APPEND)
+    assert await world.ops.write(handle, 0, b"y" * 4096) == 4096
+    before, close = open_descriptors(), os.close
+    errors = [errno.EDQUOT, errno.ENOSPC]
+
+    def fails(fd: int) -> None:
+        close(fd)
+        if errors:
+            raise OSError(errors.pop(0), "")
+
+    monkeypatch.setattr(os, "close", fails)
+    await refused(world.ops.flush(handle), errno.EDQUOT)
+    assert not errors
+    await world.ops.flush(handle)
+    assert open_descriptors() == before
+    await world.ops.release(handle)
+    await refused(world.ops.flush(handle), errno.EBADF)
+
+
+async def test_a_local_file_in_a_source_with_others_has_nothing_to_report(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(is_local=False)
+    world.tree._is_local = lambda device: device == os.stat(world.source).st_dev
+    handle, _ = await world.create(ROOT_ID, b"f")
+    monkeypatch.setattr(Tree, "duplicates", _broken)
+    await world.ops.flush(handle)
+    await world.ops.release(handle)
 
 
 @pytest.mark.parametrize("name", ["read", "write", "fsync", "release", "readdir", "fsyncdir"])

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyfuse3 import EntryAttributes
 
 from gitguardfs.core import gate
 from gitguardfs.core.backing import Backing
 from gitguardfs.core.guard import GitPolicy, Rules
 from gitguardfs.core.inodes import ROOT_ID
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.world import Token, World, refused
+from tests.adapter.world import Fields, Token, World, refused
 
 Later = Callable[[], None]
 
@@ -156,7 +157,7 @@ async def test_it_costs_one_look_a_second(
         later()
         for _ in range(10):
             await world.ops.lookup(d, b"f", world.ctx)
-    assert len(looks) == 3
+    assert len(looks) == 3 * 2, "at the directory and at the root"
 
 
 async def test_what_the_host_moved_can_still_be_used(world: World, later: Later) -> None:
@@ -192,6 +193,165 @@ async def test_a_long_way_takes_no_descriptor_away(make_world: MakeWorld, later:
     later()
     await world.ops.link(k, end, b"h", world.ctx)
     assert (world.source / way / "h").read_text() == "linked"
+
+
+# ------------------------------------------------------------------ What the host has moved
+
+
+def _into_git(source: Path) -> Path:
+    (source / "r/.git").mkdir(parents=True)
+    return source / "r/.git/A"
+
+
+def _into_a_bare_one(source: Path) -> Path:
+    make_repository(source / "bare")
+    return source / "bare/A"
+
+
+def _to_git(source: Path) -> Path:
+    return source / ".git"
+
+
+def _to_a_spelling_of_git(source: Path) -> Path:
+    return source / ".GIT"
+
+
+def _and_makes_it_one(source: Path) -> Path:
+    return source / "B"
+
+
+MOVES = [_into_git, _into_a_bare_one, _to_git, _to_a_spelling_of_git, _and_makes_it_one]
+
+
+def _settled(world: World) -> Path:
+    (world.source / "A/b/hooks").mkdir(parents=True)
+    (world.source / "A/b/hooks/f").write_text("f")
+    (world.source / "bare").mkdir()
+    return world.source / "A"
+
+
+def _move(world: World, move: Callable[[Path], Path]) -> Path:
+    target = move(world.source)
+    (world.source / "A").rename(target)
+    if move is _and_makes_it_one:
+        make_repository(target)
+    return target
+
+
+@pytest.mark.parametrize("evicted", [False, True], ids=["kept", "evicted"])
+@pytest.mark.parametrize("is_local", [False, True], ids=["share", "local"])
+@pytest.mark.parametrize("move", MOVES)
+async def test_what_the_host_moves_into_git_is_closed(
+    make_world: MakeWorld, later: Later, move: Callable[[Path], Path], is_local: bool, evicted: bool
+) -> None:
+    """Also where the descriptor of a directory above was closed for want of room."""
+    world = make_world(is_local=is_local)
+    _settled(world)
+    hooks, f = await world.id("A/b/hooks"), await world.id("A/b/hooks/f")
+    await world.ops.setattr(f, *_no_change(), None, world.ctx)
+    later()
+    assert (await world.ops.lookup(hooks, b"f", world.ctx)).st_ino
+    if evicted:
+        for path in ("A", "A/b"):
+            node = world.tree.inodes.get(os.stat(world.source / path).st_ino)
+            world.tree._descriptors.close(node)
+            assert node.fd < 0
+    target = _move(world, move)
+    before = sorted(os.listdir(target / "b/hooks"))
+    later()
+    wanted = {errno.EACCES} if is_local else {errno.EACCES, errno.ESTALE}
+    for _ in range(2):
+        await refused(world.create(hooks, b"post-update"), *wanted)
+        await refused(world.ops.opendir(hooks, world.ctx), *wanted)
+        await refused(world.ops.open(f, os.O_RDWR, world.ctx), *wanted)
+        await refused(world.ops.lookup(hooks, b"f", world.ctx), *wanted)
+    assert sorted(os.listdir(target / "b/hooks")) == before
+
+
+def _no_change() -> tuple[Any, Any]:
+    return EntryAttributes(), Fields()
+
+
+async def test_rules_of_names_hold_where_it_is_now(make_world: MakeWorld, later: Later) -> None:
+    world = make_world(rules=Rules(deny=("secret*",)))
+    _settled(world)
+    hooks = await world.id("A/b/hooks")
+    (world.source / "A").rename(world.source / "secrets")
+    later()
+    await refused(world.create(hooks, b"new"))
+
+
+@pytest.mark.parametrize("is_local", [False, True], ids=["share", "local"])
+async def test_what_was_evicted_is_opened_again(
+    make_world: MakeWorld, later: Later, is_local: bool
+) -> None:
+    world = make_world(is_local=is_local)
+    _settled(world)
+    hooks = await world.id("A/b/hooks")
+    for path in ("A", "A/b"):
+        world.tree._descriptors.close(world.tree.inodes.get(await world.id(path)))
+    later()
+    handle, _ = await world.create(hooks, b"new")
+    await world.ops.release(handle)
+
+
+async def test_out_of_the_source_is_out_of_reach(make_world: MakeWorld, later: Later) -> None:
+    world = make_world()
+    _settled(world)
+    hooks = await world.id("A/b/hooks")
+    (world.source / "A").rename(world.source.parent / "outside")
+    later()
+    await refused(world.create(hooks, b"new"), errno.ESTALE)
+
+
+async def test_what_the_host_removes_is_no_error_of_ours(world: World, later: Later) -> None:
+    (world.source / "d").mkdir()
+    d = await world.id("d")
+    await world.ops.setattr(d, *_no_change(), None, world.ctx)
+    (world.source / "d").rmdir()
+    later()
+    await world.ops.releasedir(await world.ops.opendir(d, world.ctx))
+    await refused(world.create(d, b"new"), errno.ENOENT)
+
+
+async def test_time_counts_from_when_it_was_judged(
+    world: World, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not from when something below it was judged by what was known of it."""
+    (world.source / "d/e/f").mkdir(parents=True)
+    d, e = await world.id("d"), await world.id("d/e")
+    start = time.monotonic()
+    passed = 0.0
+    monkeypatch.setattr(gate, "monotonic", lambda: start + passed)
+    passed = 2 * gate.JUDGED_FOR
+    await world.ops.lookup(d, b"x", world.ctx)
+    passed += 0.7 * gate.JUDGED_FOR
+    make_repository(world.source / "d")
+    await world.ops.lookup(e, b"x", world.ctx)  # what is above is still as it was judged
+    passed += 0.7 * gate.JUDGED_FOR
+    await refused(world.create(e, b"new"))
+
+
+@pytest.mark.parametrize("git", [GitPolicy.DENY, GitPolicy.READONLY, GitPolicy.HIDE])
+async def test_the_root_may_become_a_repository_and_be_none_again(
+    make_world: MakeWorld, later: Later, git: GitPolicy
+) -> None:
+    world = make_world(rules=Rules(git=git))
+    (world.source / "d").mkdir()
+    (world.source / "f").touch()
+    d, f = await world.id("d"), await world.id("f")
+    make_repository(world.source)
+    later()
+    await refused(world.create(d, b"new"))
+    await refused(world.ops.open(f, os.O_RDWR, world.ctx))
+    await refused(world.create(ROOT_ID, b"new"))
+    assert (await world.ops.getattr(ROOT_ID, world.ctx)).st_mode & 0o222 == 0
+    (world.source / "HEAD").unlink()
+    later()
+    handle, _ = await world.create(ROOT_ID, b"new")
+    await world.ops.release(handle)
+    handle, _ = await world.create(await world.id("d"), b"new")
+    await world.ops.release(handle)
 
 
 # ------------------------------------------------------------------ Sources that go by paths

@@ -115,13 +115,13 @@ class World:
         self.tree = Tree(
             self.root_fd, Guard(rules or Rules()), self.view, descriptor_limit=descriptor_limit,
             changes_owners=os.geteuid() == 0 if changes_owners is None else changes_owners,
-            by_paths=by_paths, read_only=read_only, policy=policy or Policy(xattr=xattr),
-            links=links, source=os.fsencode(source),
+            is_local=lambda _: is_local, by_paths=by_paths, read_only=read_only,
+            policy=policy or Policy(xattr=xattr), links=links, source=os.fsencode(source),
         )  # fmt: skip
         self.audit = AuditLog(None)
         self.invalidated: list[int] = []
         self.ops: Any = Operations(
-            self.tree, self.audit, cache_timeout=cache_timeout, is_local=is_local,
+            self.tree, self.audit, cache_timeout=cache_timeout, closes_late=not is_local,
             invalidate=self.invalidated.append,
         )  # fmt: skip
         self.ops._lists_names = lists_names

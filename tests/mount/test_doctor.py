@@ -817,7 +817,7 @@ def test_the_command_reports_as_text_and_json_and_by_its_exit_code(
 ) -> None:
     said = run(guarded.path, "--json")
     rows = json.loads(said.stdout)
-    assert list(rows[0]) == ["id", "status", "title", "detail", "hint"]
+    assert list(rows[0]) == ["id", "status", "severity", "title", "detail", "hint"]
     by_id = {row["id"]: row["status"] for row in rows}
     assert by_id["guard.policy"] == by_id["attack.R1"] == by_id["share.path"] == "ok"
     assert said.returncode == ("finding" in by_id.values())
@@ -868,6 +868,8 @@ def test_a_number_of_nobody_is_a_mistake_in_one_line(guarded: Mounted) -> None:
 def test_the_host_side_is_checked_with_the_owner_of_the_directory(place: Path) -> None:
     said = run("--host", place / "hidden/project", "--json")
     rows = {row["id"]: row for row in json.loads(said.stdout)}
-    assert said.returncode == 0
-    assert rows["host.hooks"]["status"] == "ok"
+    assert said.returncode == 0, "a finding of low severity does not count"
+    assert rows["host.git"]["status"] == "ok"
+    again = run("--host", place / "hidden/project", "--fail-on", "low")
+    assert again.returncode == (rows["host.bare"]["status"] == "finding")
     assert {"host.selinux", "host.qemu", "host.virtiofsd", "host.bare"} <= rows.keys()

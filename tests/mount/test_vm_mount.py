@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import time
@@ -21,7 +22,7 @@ from gitguardfs.guest import facts, plan_guard, running, unmounting, vm_mount
 from gitguardfs.mounts import Mount
 from gitguardfs.render import fstab
 from gitguardfs.writer import BACKUP_SUFFIX
-from tests.support.mounting import unmount
+from tests.support.mounting import LIMIT, unmount
 from tests.support.people import AGENT, as_user
 from tests.support.vm_world import FOREIGN, World, is_guarded, mountinfo
 
@@ -200,6 +201,16 @@ def test_a_busy_view_is_not_forced_and_its_user_is_named(world: World, change: b
     is_guarded(world)
 
 
+def unmount_by_hand(world: World) -> None:
+    """Unmount the view, and wait for its daemon's end."""
+    daemon = running.daemon_of(guard_of(world))
+    assert daemon is not None
+    process = os.pidfd_open(daemon.pid)
+    unmount(world.view)
+    assert select.select([process], [], [], LIMIT)[0]
+    os.close(process)
+
+
 def kill_daemon(world: World) -> None:
     """Kill this world's daemon, and wait until its view is dead."""
     for pid in filter(str.isdecimal, os.listdir("/proc")):
@@ -317,8 +328,7 @@ def test_a_view_that_was_mounted_otherwise_by_hand_is_put_right(
     world: World, persist: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.bring(persist=persist)
-    unmount(world.view)
-    time.sleep(0.3)
+    unmount_by_hand(world)
     command = [world.system.guard, world.raw, world.view, "--git=off", "--no-seal", "--map", "1:1"]
     subprocess.run([str(word) for word in command], check=True, stderr=subprocess.DEVNULL)
     assert daemon_of(world) == ("git=off", "no-seal", "map=1:1")
@@ -422,8 +432,7 @@ def test_a_signal_while_the_view_comes_up_leaves_no_view_behind(world: World) ->
 def test_what_mount_resolved_to_another_place_is_refused(world: World) -> None:
     world.bring()
     (entry,) = [e for e in fstab.entries(world.fstab()) if e.is_guard]
-    unmount(world.view)
-    time.sleep(0.3)
+    unmount_by_hand(world)
     victim = world.area / "victim"
     victim.mkdir()
     # mount(8) hands on what the agent's symlink led to.
@@ -740,8 +749,7 @@ def test_a_share_that_is_mounted_elsewhere_as_well_is_refused(world: World) -> N
     world.bring()
     other = world.area / "other"
     other.mkdir()
-    unmount(world.view)
-    time.sleep(0.3)
+    unmount_by_hand(world)
     subprocess.run(["mount", "--bind", world.raw, other], check=True)
     with pytest.raises(UserError, match=f"mounted at {other} already"):
         world.bring()
@@ -791,8 +799,7 @@ def test_a_seal_that_is_undone_is_not_spoken_of(systemd_world: World, style: str
 
 def test_a_guard_line_without_its_share_is_taken_out(world: World) -> None:
     world.bring()
-    unmount(world.view)
-    time.sleep(0.3)
+    unmount_by_hand(world)
     subprocess.run(["umount", world.raw], check=True)
     lines = world.fstab().split(b"\n")
     left = b"\n".join(line for line in lines if not line.startswith(b"projects "))
@@ -843,3 +850,84 @@ def test_who_removes_a_share_from_within_its_view_is_told_to_leave_it(
         world.remove()
     monkeypatch.chdir("/")
     is_guarded(world)
+
+
+# ------------------------------------------------------------------------------- what is refused
+
+
+def full_view(world: World) -> None:
+    world.view.mkdir()
+    (world.view / "thesis").write_text("mine")
+    os.chown(world.view, AGENT, AGENT)
+
+
+def test_only_a_flag_of_its_own_covers_what_is_in_a_directory(world: World) -> None:
+    full_view(world)
+    before = world.state()
+    with pytest.raises(UserError, match="is not empty"):
+        world.bring(yes=True)
+    assert world.state() == before
+    assert world.bring(cover=True, persist=False) == 0
+    is_guarded(world)
+    # What is below the view counts, and not what the view shows.
+    with pytest.raises(UserError, match="is not empty"):
+        world.bring(persist=False, options=("git=hide",))
+    assert world.bring(persist=False, options=("git=hide",), cover=True) == 0
+    kill_daemon(world)
+    with pytest.raises(UserError, match="is not empty"):
+        world.bring(persist=False)
+    world.remove()
+    assert (world.view / "thesis").read_text() == "mine"
+
+
+def in_fstab(world: World) -> dict[str, object]:
+    Path(world.system.fstab).write_bytes(f"/dev/sdb1 {world.view} ext4\n".encode())
+    return {}
+
+
+def not_empty(world: World) -> dict[str, object]:
+    full_view(world)
+    return {"yes": True}
+
+
+def of_somebody_else(world: World) -> dict[str, object]:
+    return {"user": "7:7"}
+
+
+def inside(world: World) -> dict[str, object]:
+    return {"mount": f"{world.area}/x", "map_mount": f"{world.area}/x/y"}
+
+
+@pytest.mark.parametrize("refused", [in_fstab, not_empty, of_somebody_else, inside])
+def test_what_is_refused_is_refused_before_anything_is_done(
+    world: World,
+    capsys: pytest.CaptureFixture[str],
+    refused: Callable[[World], dict[str, object]],
+) -> None:
+    asked = refused(world)
+    before = world.state()
+    with pytest.raises(UserError):
+        world.bring(**asked)
+    assert capsys.readouterr().out == ""  # no step was begun
+    assert world.state() == before
+
+
+def test_the_policy_in_force_and_what_to_do_next_are_said(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    user = facts.name_of(AGENT)
+    for options, said in [
+        ((), "guarded: .git is denied"),
+        (("git=readonly",), "guarded: .git can be read, not changed"),
+    ]:
+        for _ in range(2):
+            world.bring(persist=False, options=options)
+            policy, following = capsys.readouterr().out.splitlines()[-2:]
+            assert said in policy
+            assert following == f"Next: sudo gitguard doctor {world.view} --user {user} --attack"
+    with pytest.raises(UserError, match="--git-off"):
+        world.bring(persist=False, options=("git=off",))
+    for _ in range(2):
+        world.bring(persist=False, git_off=True)
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert "NOT guarded: .git is open (git=off)" in last and ", guarded" not in last

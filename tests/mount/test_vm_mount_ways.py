@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs import mounts
 from gitguardfs.errors import UserError
-from gitguardfs.guest import facts, plan
+from gitguardfs.fuse import seal
+from gitguardfs.guest import facts, plan, unmounting
+from gitguardfs.mounts import Mount
 from tests.support.bending import exchanged_in_a_loop
+from tests.support.mounting import area, unmount
 from tests.support.people import AGENT
-from tests.support.vm_world import World, mountinfo
+from tests.support.vm_world import World, is_guarded, mountinfo
 
 
 @contextmanager
@@ -30,6 +34,75 @@ def bent(world: World, place: Path) -> Iterator[Path]:
     os.chown(link, AGENT, AGENT, follow_symlinks=False)
     with exchanged_in_a_loop(place, link):
         yield victim
+
+
+@pytest.fixture
+def two_mounts() -> Iterator[tuple[Path, Path]]:
+    """Two file systems in memory, in a directory of their own."""
+    with area() as here:
+        places = here / "view", here / "victim"
+        for place in places:
+            place.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", place.name, place], check=True)
+        yield places
+        for place in here.iterdir():
+            unmount(place)
+
+
+def mount_at(path: Path) -> Mount:
+    (found,) = [mount for mount in mounts.listed() if mount.path == os.fsencode(path)]
+    return found
+
+
+def test_a_symlink_in_the_place_of_a_mount_point_leads_no_unmount_elsewhere(
+    two_mounts: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is unmounted goes away at the last moment, and the agent puts a symlink there."""
+    view, victim = two_mounts
+    number_of = mounts.number_of
+
+    def and_then_bend(fd: int) -> int:
+        number = number_of(fd)
+        subprocess.run(["umount", "-l", view], check=True)
+        view.rmdir()
+        view.symlink_to(victim)
+        return number
+
+    gone = mount_at(view)
+    monkeypatch.setattr(mounts, "number_of", and_then_bend)
+    with pytest.raises(UserError, match="umount"):
+        unmounting.unmount(gone)
+    assert os.path.ismount(victim)
+
+
+def test_a_share_that_is_used_is_sealed_again(two_mounts: tuple[Path, Path]) -> None:
+    share, _ = two_mounts
+    mount = mount_at(share)
+    with subprocess.Popen(["sleep", "60"], cwd=share) as busy:
+        fd = os.open(share, os.O_PATH)
+        seal.Seal(str(share), fd).leave()
+        os.close(fd)
+        with pytest.raises(UserError, match="busy"):
+            unmounting.unmount_share(mount)
+        assert seal.is_sealed(str(share))
+        busy.kill()
+    unmounting.unmount_share(mount)
+    assert not os.path.ismount(share)
+
+
+def test_who_uses_a_copy_of_the_view_in_another_namespace_is_named(world: World) -> None:
+    world.bring(persist=False)
+    command = ["unshare", "-Urm", "sh", "-c", 'cd "$0" && echo ready && exec sleep 120', world.view]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, user=AGENT, group=AGENT, extra_groups=[]
+    ) as user:
+        try:
+            assert user.stdout is not None and user.stdout.readline() == b"ready\n"
+            with pytest.raises(UserError, match=rf"busy \(leave it first: sleep \({user.pid}\)"):
+                world.remove()
+            is_guarded(world)
+        finally:
+            user.kill()
 
 
 ATTEMPTS = 6

@@ -277,8 +277,8 @@ MUTANTS = (
         "nodes-tighten-loosens",
         "what lies below a directory gets its verdict even where its own is stricter",
         "core/inodes.py",
-        "node.verdict, node.rule = max(node.verdict, verdict), rule",
-        "node.verdict, node.rule = verdict, rule",
+        "if above is not None and above.verdict > step.verdict:",
+        "if above is not None:",
         (*INODES, *AGAIN),
     ),
     Mutant(

@@ -6,15 +6,16 @@ from tests.mutation.mutant import Mutant
 
 PLAN = ("unit/test_vm_mount_plan.py",)
 WRITER = ("unit/test_writer.py",)
-MADE_WHERE_THE_WALK_WAS = (
-    "mount/test_vm_mount_ways.py::"
-    "test_what_is_made_is_made_where_the_walk_was_whatever_the_path_leads_to_by_now"
-)
 
 
 def vm_mount(*names: str) -> tuple[str, ...]:
     """Tests of vm-mount on real mounts, after those of its plans."""
     return (*PLAN, *(f"mount/test_vm_mount.py::{name}" for name in names))
+
+
+def ways(*names: str) -> tuple[str, ...]:
+    """Tests of vm-mount on paths that the agent bends."""
+    return tuple(f"mount/test_vm_mount_ways.py::{name}" for name in names)
 
 
 MUTANTS = (
@@ -64,7 +65,7 @@ MUTANTS = (
         "guest/plan.py",
         "any(not above.mode & 0o011 for above",
         "any(not above.mode & 0o001 for above",
-        vm_mount("test_without_a_seal_the_raw_share_must_be_in_a_private_place"),
+        PLAN,
     ),
     Mutant(
         "plan-share-of-another-guard",
@@ -104,7 +105,7 @@ MUTANTS = (
         "guest/steps.py",
         'os.chown(f"/proc/self/fd/{here}", *self.owner)',
         "os.chown(self.paths[-1], *self.owner)",
-        (*vm_mount("test_the_mount_point_that_is_made_is_the_users"), MADE_WHERE_THE_WALK_WAS),
+        PLAN,
     ),
     Mutant(
         "steps-unrestartable-leaves-open",
@@ -112,7 +113,7 @@ MUTANTS = (
         "guest/steps_mount.py",
         'raise UserError(f"{why}; {close_off(self.source)}", code=Exit.SYSTEM) from None',
         'raise UserError(f"{why}; ", code=Exit.SYSTEM) from None',
-        vm_mount("test_a_view_that_cannot_be_brought_back_leaves_the_share_closed_and_says_so"),
+        PLAN,
     ),
     Mutant(
         "steps-undo-stops-halfway",
@@ -128,7 +129,7 @@ MUTANTS = (
         "guest/unmounting.py",
         "flags | syscalls.UMOUNT_NOFOLLOW)",
         "flags)",
-        vm_mount("test_an_unmount_is_not_led_elsewhere_by_what_the_agent_puts_in_its_way"),
+        ways("test_a_symlink_in_the_place_of_a_mount_point_leads_no_unmount_elsewhere"),
     ),
     Mutant(
         "umount-overlooks-copies",
@@ -136,10 +137,7 @@ MUTANTS = (
         "guest/unmounting.py",
         "    if _users_of(mount, daemon.pid):\n        raise _busy(mount, daemon.pid)",
         "    pass",
-        vm_mount(
-            "test_a_busy_view_is_not_forced_and_its_user_is_named",
-            "test_a_copy_of_the_view_in_the_agents_namespace_locks_nobody_out",
-        ),
+        ways("test_who_uses_a_copy_of_the_view_in_another_namespace_is_named"),
     ),
     Mutant(
         "umount-busy-share-stays-open",
@@ -147,7 +145,7 @@ MUTANTS = (
         "guest/unmounting.py",
         "        if was_sealed:\n            close_off(path)\n",
         "",
-        vm_mount("test_removal_leaves_what_was_there_before"),
+        ways("test_a_share_that_is_used_is_sealed_again"),
     ),
     Mutant(
         "umount-signals-any-process",
@@ -155,6 +153,54 @@ MUTANTS = (
         "guest/unmounting.py",
         "        if not is_it():",
         "        if False:",
-        vm_mount("test_a_changed_option_replaces_entry_and_view"),
+        PLAN,
+    ),
+    Mutant(
+        "resolve-follows-link-of-a-user",
+        "a symlink of a user's on the way is followed",
+        "fuse/directories.py",
+        "if link.st_uid != 0:",
+        "if False:",
+        (*ways("test_the_walk_of_a_path_never_comes_to_where_an_exchanged_symlink_leads"), *WRITER),
+    ),
+    Mutant(
+        "resolve-follows-link-in-a-users-directory",
+        "a symlink of root's that a user has moved is followed",
+        "fuse/directories.py",
+        "elif directory is None or directory.st_uid != 0 or directory.st_mode & 0o022:",
+        "elif directory is None:",
+        ("unit/test_directories.py",),
+    ),
+    Mutant(
+        "plan-covers-the-system",
+        "a view is mounted over a directory of the system",
+        "guest/plan.py",
+        "        check_not_of_the_system(self.map_mount.path)\n",
+        "",
+        PLAN,
+    ),
+    Mutant(
+        "plan-raw-share-in-a-users-directory",
+        "a raw share is mounted on a directory that a user can mount over as well",
+        "guest/plan.py",
+        "    _check_closed(mount, request.mount.components)\n",
+        "",
+        PLAN,
+    ),
+    Mutant(
+        "plan-guards-nothing-unasked",
+        "-o git=off guards nothing without the flag of its own",
+        "guest/plan.py",
+        "if self.policy is GitPolicy.OFF and not self.git_off:",
+        "if False:",
+        PLAN,
+    ),
+    Mutant(
+        "names-reach-the-terminal-raw",
+        "control characters in names reach root's terminal",
+        "errors.py",
+        "c if c.isprintable() or c in keep else _escaped(c)",
+        "c",
+        ("unit/test_errors.py",),
     ),
 )

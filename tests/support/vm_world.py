@@ -146,7 +146,8 @@ def mountinfo() -> list[str]:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     # Not in /var/tmp: a share may only lie below directories that nobody else can change.
-    area = Path(tempfile.mkdtemp(prefix="ggfs-", dir="/run"))
+    # Not in /run: that is the system's.
+    area = Path(tempfile.mkdtemp(prefix="ggfs-", dir="/srv"))
     area.chmod(0o755)
     AREAS.append(str(area))
     (area / "home/me").mkdir(parents=True)

@@ -16,8 +16,6 @@ import pytest
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guest import (
     checks_attacks,
-    checks_hooks,
-    checks_host,
     checks_namespaces,
     checks_rights,
     doctor,
@@ -338,59 +336,6 @@ def test_a_sticky_directory_keeps_only_what_belongs_to_others(tmp_path: Path) ->
     tmp_path.chmod(0o1777)
     assert probes_tree.is_kept(str(tmp_path / "x"), ME.uid + 1)
     assert not probes_tree.is_kept(str(tmp_path / "x"), ME.uid)
-
-
-def git(*arguments: str) -> None:
-    assert os.spawnlp(os.P_WAIT, "git", "git", *arguments) == 0
-
-
-def test_hooks_in_the_work_tree_are_found_on_the_host(tmp_path: Path) -> None:
-    git("init", "--quiet", str(tmp_path / "sound"))
-    git("init", "--quiet", str(tmp_path / "husky"))
-    git("-C", str(tmp_path / "husky"), "config", "core.hooksPath", ".husky")
-    results = checks_host.check(checks_host.HostCase(ME, str(tmp_path)))
-    found = {r.id: r.detail for r in results if r.status is Status.FINDING}
-    assert list(found) == ["host.hooks"]
-    assert "husky" in found["host.hooks"] and "sound" not in found["host.hooks"]
-
-
-def test_hooks_are_found_in_the_last_of_many_and_below_dot_directories(tmp_path: Path) -> None:
-    git("init", "--quiet", str(tmp_path / "one"))
-    for number in range(60):
-        (tmp_path / f"{number:02}").mkdir()
-        (tmp_path / f"{number:02}/.git").symlink_to("../one/.git")
-    for place in ("zz", ".hidden/deep"):
-        git("init", "--quiet", str(tmp_path / place))
-        git("-C", str(tmp_path / place), "config", "core.hooksPath", "hooks")
-    said = checks_hooks.check(ME, str(tmp_path), os.environ["PATH"])
-    assert said.status is Status.FINDING
-    assert str(tmp_path / "zz") in said.detail and str(tmp_path / ".hidden/deep") in said.detail
-
-
-def test_a_search_for_hooks_that_does_not_get_through_says_so(tmp_path: Path) -> None:
-    for number in range(9):
-        (tmp_path / f"{number}").mkdir()
-    assert checks_hooks.search("git", str(tmp_path), "/")["complete"]
-    assert not checks_hooks.search("git", str(tmp_path), "/", entries=8)["complete"]
-    assert not checks_hooks.search("git", str(tmp_path), "/", seconds=-1.0)["complete"]
-
-
-def test_git_that_fails_runs_no_hook_and_git_that_does_not_answer_is_a_finding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / ".git").write_text("gitdir: /nowhere\n")
-    assert checks_hooks.check(ME, str(project), os.environ["PATH"]).status is Status.OK
-    (tmp_path / "git").write_text("#!/bin/sh\nkill -9 $$\n")
-    (tmp_path / "git").chmod(0o755)
-    for directory in (str(project), None):
-        said = checks_hooks.check(ME, directory, str(tmp_path))
-        assert said.status is Status.FINDING and "could not be checked" in said.detail
-    (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 20\n")
-    monkeypatch.setattr(checks_hooks, "CALL_SECONDS", 0.1)
-    said = checks_hooks.check(ME, str(project), f"{tmp_path}:/usr/bin:/bin")
-    assert said.status is Status.FINDING and str(project) in said.detail
 
 
 def test_processes_and_their_namespaces_are_read() -> None:

@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import sys
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 from gitguardfs.core import names
 from gitguardfs.guest import (
     checks_attacks,
-    checks_hooks,
     checks_host,
     checks_mount,
     checks_namespaces,
@@ -33,6 +31,7 @@ from gitguardfs.guest.checks import (
     Case,
     Daemon,
     Result,
+    Severity,
     Status,
     System,
     finding,
@@ -43,7 +42,6 @@ from gitguardfs.guest.checks import (
     top_at,
 )
 from gitguardfs.guest.checks_attacks import Outcome
-from gitguardfs.guest.checks_hooks import Searched
 from gitguardfs.guest.checks_namespaces import Process
 from gitguardfs.guest.checks_rights import Said
 from gitguardfs.guest.probes import Lost, User
@@ -478,50 +476,14 @@ def test_versions_are_read(said: str, version: str) -> None:
     assert checks_host.parse_version(said) == version
 
 
-def test_bare_repositories_and_old_virtiofsd_are_noted() -> None:
+def test_bare_repositories_and_old_virtiofsd_are_told() -> None:
     assert checks_host.judge_bare("explicit").status is Status.OK
-    assert checks_host.judge_bare("all").status is Status.NOTE
-    assert checks_host.judge_bare("").status is Status.NOTE
+    for value in ("all", ""):
+        assert checks_host.judge_bare(value).severity is Severity.LOW
     assert checks_host.judge_versions("virtiofsd", {}).status is Status.NOTE
     old = {"/usr/lib/qemu/virtiofsd": "virtiofsd backend 7.2"}
     assert checks_host.judge_versions("virtiofsd", old).status is Status.NOTE
     assert checks_host.judge_versions("qemu", {"/usr/bin/q": "v 9.1"}).status is Status.OK
-
-
-@pytest.mark.parametrize(
-    ("value", "inside"),
-    [
-        (".husky", True),
-        ("./hooks", True),
-        ("/home/me/p/hooks", True),
-        ("~/p/hooks", True),
-        (".git/hooks", False),
-        ("../../hooks", False),
-        ("/usr/share/hooks", False),
-        ("~/hooks", False),
-    ],
-)
-def test_hooks_count_when_the_agent_could_write_them(value: str, inside: bool) -> None:
-    found = checks_hooks.in_work_tree(value, "/home/me/p/a", "/home/me/p", "/home/me")
-    assert found is inside
-
-
-def test_hooks_that_were_not_looked_at_are_a_finding() -> None:
-    def said(**searched: Any) -> Result:
-        return checks_hooks.judge(Searched(**searched), "/p", "/home/me")
-
-    assert said().status is said(values={"/p/a": ".git/x"}).status is Status.OK
-    partly = said(names=70, complete=False)
-    assert partly.status is Status.FINDING and "first 70 names" in partly.detail
-    unasked = said(unasked=[f"/p/{n}" for n in range(9)])
-    assert unasked.status is Status.FINDING and "/p/4 and 4 more" in unasked.detail
-    assert "/p/a: core.hooksPath = x" in said(values={"/p/a": "x"}, complete=False).detail
-
-
-def test_a_relative_hooks_path_for_all_repositories_is_a_finding() -> None:
-    assert checks_hooks.judge_everywhere(".husky").status is Status.FINDING
-    for value in ("", "/usr/share/hooks", "~/hooks"):
-        assert checks_hooks.judge_everywhere(value).status is Status.OK
 
 
 def test_hints_can_be_pasted_into_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -579,10 +541,12 @@ RESULTS = [
 ]
 
 
-def test_json_is_a_list_of_objects_with_the_same_five_keys() -> None:
+def test_json_is_a_list_of_objects_with_the_same_keys() -> None:
     rows = json.loads(checks_report.as_json(RESULTS))
     assert [row["status"] for row in rows] == ["ok", "finding", "note"]
-    assert all(list(row) == ["id", "status", "title", "detail", "hint"] for row in rows)
+    keys = ["id", "status", "severity", "title", "detail", "hint"]
+    assert all(list(row) == keys for row in rows)
+    assert [row["severity"] for row in rows] == [None, "high", None]
 
 
 def test_text_is_aligned_and_says_what_to_do() -> None:

@@ -77,7 +77,7 @@ class Model(RuleBasedStateMachine):
         self, data: st.DataObject, ino: int, dev: int, kind: int, nlink: int, verdict: Verdict,
         told: bool,
     ) -> None:  # fmt: skip
-        parent = data.draw(st.sampled_from(self._known()))
+        parent = self.table.get(data.draw(st.sampled_from(self._known())).id)
         st_ = fake_stat(ino, kind, dev, nlink)
         expected = self._mean(st_, verdict)
         taken = {node.id for node in self._known()}
@@ -96,7 +96,8 @@ class Model(RuleBasedStateMachine):
         if twin is not None and (kind == S_IFDIR or nlink == 1):
             del self.meaning[dev, ino, False]
             for inside in self._below(twin) - {node}:
-                assert inside.verdict >= verdict, "open below what is guarded now"
+                known = self.table.get(inside.id)
+                assert known.verdict >= verdict, "open below what is guarded now"
         if told or self.counts[node]:
             node.lookups += 1
             self.counts[node] += 1
@@ -202,7 +203,11 @@ def test_what_is_guarded_by_now_closes_its_open_view_and_all_below() -> None:
     _, outer, inner, leaf = _chain(inodes)
     guarded = see(inodes, inodes.root, b".git", fake_stat(inner.ino, S_IFDIR), Verdict.DENY)
     assert guarded is not inner
-    assert [n.verdict for n in (outer, inner, leaf)] == [Verdict.ALLOW, Verdict.DENY, Verdict.DENY]
+    assert [inodes.get(n.id).verdict for n in (outer, inner, leaf)] == [
+        Verdict.ALLOW,
+        Verdict.DENY,
+        Verdict.DENY,
+    ]
 
 
 def test_guarded_again_it_closes_the_view_that_was_open_in_between() -> None:
@@ -212,7 +217,7 @@ def test_guarded_again_it_closes_the_view_that_was_open_in_between() -> None:
     away = see(inodes, inodes.root, b"x", directory)
     below = see(inodes, away, b"config", fake_stat(11))
     see(inodes, inodes.root, b".git", directory, Verdict.DENY)
-    assert (away.verdict, below.verdict) == (Verdict.DENY, Verdict.DENY)
+    assert (away.verdict, inodes.get(below.id).verdict) == (Verdict.DENY, Verdict.DENY)
 
 
 def test_a_stricter_verdict_reaches_what_is_known_below() -> None:
@@ -220,7 +225,7 @@ def test_a_stricter_verdict_reaches_what_is_known_below() -> None:
     kept = see(inodes, inodes.root, b"d", fake_stat(10, S_IFDIR), Verdict.READONLY)
     below = see(inodes, kept, b"config", fake_stat(11), Verdict.READONLY)
     see(inodes, inodes.root, b"d", fake_stat(10, S_IFDIR), Verdict.DENY)
-    assert below.verdict is Verdict.DENY
+    assert inodes.get(below.id).verdict is Verdict.DENY
 
 
 def test_a_file_with_another_name_stays_open_under_that() -> None:
@@ -237,7 +242,7 @@ def test_a_ring_of_places_hangs_nothing() -> None:
     see(inodes, b, b"a", fake_stat(10, S_IFDIR))
     see(inodes, inodes.root, b".git", fake_stat(12, S_IFDIR), Verdict.DENY)
     see(inodes, inodes.root, b".git", fake_stat(11, S_IFDIR), Verdict.DENY)
-    assert (a.verdict, b.verdict) == (Verdict.DENY, Verdict.DENY)
+    assert (inodes.get(a.id).verdict, b.verdict) == (Verdict.DENY, Verdict.DENY)
 
 
 def test_the_root_is_never_forgotten_nor_guarded() -> None:
@@ -254,3 +259,17 @@ def test_a_number_that_was_never_handed_out_is_stale(number: int) -> None:
         inodes.get(number)
     assert error.value.errno == errno.ESTALE
     assert inodes.forget(number, 1) is None
+
+
+def test_what_lies_below_takes_a_verdict_over_when_it_is_asked_for() -> None:
+    """Nothing walks a table of a million nodes because one directory has become guarded."""
+    inodes = table()
+    d = see(inodes, inodes.root, b"d", fake_stat(10, S_IFDIR))
+    strict = see(inodes, d, b"a", fake_stat(11), Verdict.HIDE)
+    plain = see(inodes, d, b"b", fake_stat(12))
+    inodes.guard(d, Verdict.DENY, "repository")
+    assert plain.verdict is Verdict.ALLOW, "not looked at yet"
+    assert inodes.get(plain.id).verdict is Verdict.DENY
+    assert inodes.get(strict.id).verdict is Verdict.HIDE, "no verdict is loosened"
+    elsewhere = see(inodes, inodes.root, b"c", fake_stat(12))  # a hard link
+    assert inodes.get(elsewhere.id).verdict is Verdict.ALLOW

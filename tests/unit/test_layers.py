@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "fs": {"core", "guard"},
     "guard": {"core"},
     "serving": {"core"},
-    "linux": set(),
+    "linux": {"mounts"},
     "sessions": set(),
     "daemon": set(),
 }

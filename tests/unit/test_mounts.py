@@ -51,7 +51,10 @@ def test_a_file_system_type_that_is_no_utf8_is_read() -> None:
 @pytest.mark.parametrize("optional", [b"", b"shared:1 ", b"master:2 propagate_from:1 unbindable "])
 def test_optional_fields_are_passed_over(optional: bytes) -> None:
     (found,) = mounts.parse(line(b"/x", b"fuse.gitguardfs", b"/src dir", optional))
-    assert found == Mount("98:0", b"/x", "fuse.gitguardfs", "/src dir", number=36, parent=35)
+    assert found == Mount(
+        "98:0", b"/x", "fuse.gitguardfs", "/src dir", number=36, parent=35,
+        options="rw,errors=continue",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -86,9 +89,12 @@ def test_an_empty_source_is_read() -> None:
 @pytest.mark.parametrize(
     ("fstype", "local"),
     [
-        ("ext4", True), ("xfs", True), ("btrfs", True), ("tmpfs", True), ("overlay", True),
+        ("ext4", True), ("xfs", True), ("btrfs", True), ("tmpfs", True), ("zfs", True),
         ("9p", False), ("virtiofs", False), ("nfs", False), ("nfs4", False), ("cifs", False),
         ("smb3", False), ("ceph", False), ("fuse.sshfs", False), ("fuseblk", False),
+        ("vboxsf", False), ("prl_fs", False), ("vmhgfs", False), ("fuse.vmhgfs-fuse", False),
+        ("glusterfs", False), ("fuse.glusterfs", False), ("orangefs", False), ("overlay", False),
+        ("a type of next year", False),
     ],
 )  # fmt: skip
 def test_local(fstype: str, local: bool) -> None:

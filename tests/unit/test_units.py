@@ -294,11 +294,12 @@ def test_the_hardening_makes_no_mount_namespace_and_stays_on() -> None:
     assert sorted(capabilities.split()[1:]) == sorted(
         f"cap_{name}" for name in (
             "sys_admin", "sys_chroot", "dac_override", "dac_read_search", "chown", "fowner",
-            "fsetid", "setuid", "setgid", "mknod",
+            "fsetid", "setuid", "setgid", "mknod", "sys_ptrace",
         )
     )  # fmt: skip
     (calls,) = [line for line in service if line.startswith("SystemCallFilter:")]
-    needed = {"unshare", "setns", "open_tree", "mount", "umount2", "renameat2", "statx", "flock"}
+    needed = {"unshare", "setns", "open_tree", "mount", "umount2", "renameat2", "statx", "flock",
+              "fsopen", "fsconfig", "fsmount", "move_mount"}  # fmt: skip
     assert needed <= set(calls.split())
     assert not {"ptrace", "reboot", "init_module", "bpf"} & set(calls.split())
 

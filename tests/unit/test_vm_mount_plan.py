@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gitguardfs import mounts
+from gitguardfs import mounts, writer
+from gitguardfs.core.guard import GitPolicy
 from gitguardfs.errors import UserError
 from gitguardfs.fuse.directories import PathComponent
 from gitguardfs.guest import (
@@ -27,13 +30,15 @@ from gitguardfs.guest import (
     plan_guard,
     removal,
     running,
+    steps,
     steps_mount,
+    unmounting,
     vm_mount,
 )
 from gitguardfs.guest.facts import Facts, System, Tags, Way
 from gitguardfs.guest.plan import Request
 from gitguardfs.guest.runner import Runner, Step, Undo
-from gitguardfs.guest.steps import Make
+from gitguardfs.guest.steps import Make, Write
 from gitguardfs.guest.steps_mount import MountShare, StopGuard
 from gitguardfs.mounts import Mount
 from gitguardfs.render import fstab, systemd
@@ -232,6 +237,82 @@ def test_options_that_would_break_the_entry_are_refused_at_once(
         request(options=(option,))
 
 
+def test_a_refused_map_points_to_an_option_that_there_is() -> None:
+    with pytest.raises(UserError) as said:
+        request(options=("map=1:2",))
+    options = {opt for p in vm_mount.command.params for opt in p.opts}
+    assert set(re.findall(r"--[a-z-]+", str(said.value))) <= options
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_private"), [(0o700, True), (0o710, False), (0o701, False), (0o750, False)]
+)
+def test_a_parent_that_a_group_may_pass_is_not_private(mode: int, is_private: bool) -> None:
+    asked = request(mount=way("/mnt/raw", mode=mode), options=("no-seal",))
+    if is_private:
+        assert share_plan(Facts(tags=TAGS), asked)
+        return
+    with pytest.raises(UserError, match="without a seal"):
+        share_plan(Facts(tags=TAGS), asked)
+
+
+# ------------------------------------------------------------------------------------ places
+
+OF_THE_SYSTEM = [
+    "/", "/etc", "/usr", "/home", "/root", "/var", "/boot", "/mnt", "/srv", "/projects",
+    "/etc/x", "/usr/local/sbin", "/usr/x/y/z", "/bin/x", "/sbin/x", "/lib/x", "/lib64/x/y",
+    "/libx32/x", "/boot/x", "/dev/shm/x", "/proc/x", "/sys/x", "/run/user/1000/x",
+    "/home/me", "/var/home/me", "/var/lib", "/var/tmp",
+]  # fmt: skip
+FREE = [
+    "/home/me/x", "/home/me/x/y", "/var/home/me/x", "/root/x", "/srv/x", "/mnt/x", "/media/x",
+    "/opt/x/y", "/var/lib/x", "/var/lib/gitguardfs/shares/x", "/data/x", "/usrx/y", "/etcetera/x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", OF_THE_SYSTEM)
+@pytest.mark.parametrize("cover", [True, False])
+def test_a_directory_of_the_system_is_never_covered(path: str, cover: bool) -> None:
+    with pytest.raises(UserError, match=rf"^{path} is a directory of the system"):
+        request(map_mount=way(path, exists=True), cover=cover)
+    asked = request(mount=way(path, exists=True), cover=cover)
+    with pytest.raises(UserError, match=rf"^{path} is a directory of the system"):
+        share_plan(Facts(tags=TAGS), asked)
+
+
+@pytest.mark.parametrize("path", FREE)
+def test_directories_of_users_and_for_mounts_are_free(path: str) -> None:
+    request(map_mount=way(path, exists=True))
+    assert share_plan(Facts(tags=TAGS), request(mount=way(path)))
+
+
+def test_a_directory_with_something_in_it_is_covered_on_demand_alone() -> None:
+    full = replace(way(VIEW, exists=True, users_from=2), is_empty=False)
+    with pytest.raises(UserError, match=r"not empty.*--cover"):
+        guard_plan(Facts(), request(map_mount=full))
+    assert guard_plan(Facts(), request(map_mount=full, cover=True))
+    full = replace(way("/mnt/raw", exists=True), is_empty=False)
+    with pytest.raises(UserError, match=r"not empty.*--cover"):
+        share_plan(Facts(tags=TAGS), request(mount=full))
+    assert share_plan(Facts(tags=TAGS), request(mount=full, cover=True))
+
+
+def test_a_mount_point_of_a_users_is_no_place_for_a_raw_share() -> None:
+    asked = request(mount=way("/mnt/raw", exists=True, users_from=2))
+    with pytest.raises(UserError, match="others can change /mnt/raw"):
+        share_plan(Facts(tags=TAGS), asked)
+    assert share_plan(Facts(mounts=(mounted("9p", "/mnt/raw", "projects"),)), asked) == []
+
+
+@pytest.mark.parametrize("options", [("git=off",), ("git=hide", "git=off")])
+def test_to_guard_nothing_takes_a_flag_of_its_own(options: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match=r"leaves .git open.*--git-off"):
+        request(options=options)
+    assert request(options=options, git_off=True).policy is GitPolicy.OFF
+    with pytest.raises(UserError, match="--git-off and git=hide contradict"):
+        request(options=("git=off", "git=hide"), git_off=True)
+
+
 # ------------------------------------------------------------------------------------- guard
 
 
@@ -312,6 +393,25 @@ def test_what_comes_back_at_boot_without_persistence_is_said(lines: str, boot: s
     assert plan_boot.left_at_boot(Facts(fstab=lines.encode()), spec) == boot
     service = "as before, by gitguardfs@home-me-projects.service"
     assert plan_boot.left_at_boot(installed("systemd"), spec) == service
+
+
+def test_a_dead_guard_at_another_place_is_in_nobodys_way() -> None:
+    elsewhere = mounted("fuse.gitguardfs", "/v", RAW)
+    look = Facts(mounts=(mounted("9p", RAW, "projects"), elsewhere), dead=frozenset(["/v"]))
+    assert guard_plan(look, request())
+    with pytest.raises(UserError, match="guarded at /v already"):
+        guard_plan(replace(look, dead=frozenset()), request())
+
+
+def test_a_share_that_another_guard_needs_keeps_its_unit() -> None:
+    spec = plan.with_owner(request(style="systemd"), "9p", "1:1")
+    units: dict[str, bytes] = {}
+    for one in (spec, replace(spec, map_mount="/home/me/other")):
+        units |= {name: text.encode() for name, text in systemd.files(one).items()}
+    names = plan_boot.unit_names(Facts(units=units), "/mnt/new", (VIEW,))
+    assert systemd.mount_name(RAW) not in names
+    names = plan_boot.unit_names(Facts(units=units), "/mnt/new", (VIEW, "/home/me/other"))
+    assert systemd.mount_name(RAW) in names
 
 
 def test_a_share_that_loses_its_guard_to_another_has_no_unit_either() -> None:
@@ -428,6 +528,96 @@ def test_the_template_stays_as_long_as_another_guard_needs_it() -> None:
     look = replace(look, units=look.units | {name: t.encode() for name, t in other.items()})
     names = plan_boot.unit_names(look, RAW, (VIEW,))
     assert systemd.TEMPLATE not in names and len(names) == 2
+
+
+# ------------------------------------------------------------------------------------- steps
+
+
+def test_a_file_that_is_written_when_its_step_fails_is_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "fstab"
+    path.write_text("old\n")
+    step = Write(writer.planned(str(path), "new\n"))
+    real = writer._sync_directory
+    failures = [OSError(5, "out of order")]
+
+    def sync(directory: int) -> None:
+        assert path.read_text() == ("new\n" if failures else "old\n")
+        if failures:
+            raise failures.pop()
+        real(directory)
+
+    monkeypatch.setattr(writer, "_sync_directory", sync)
+    with pytest.raises(OSError, match="out of order"):
+        step.do()
+    assert path.read_text() == "old\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_new_directory_is_given_away_and_nothing_that_its_path_leads_to_by_now(
+    tmp_path: Path,
+) -> None:
+    for name in ("srv", "victim/a"):
+        (tmp_path / name).mkdir(parents=True)
+    with closing(facts.way(str(tmp_path / "srv/a"))) as found:
+        step = Make(found.missing, (1000, 1000), fd=found.fd)
+        (tmp_path / "srv").rename(tmp_path / "old")
+        (tmp_path / "srv").symlink_to("victim")
+        undo = step.do()
+    assert (tmp_path / "old/a").stat().st_uid == 1000
+    assert (tmp_path / "victim/a").stat().st_uid == 0
+    assert undo is not None
+
+
+def test_what_is_put_in_the_place_of_a_new_directory_is_not_given_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "victim").mkdir()
+
+    def call(command: Sequence[str], user: object, directory: int) -> None:
+        if command[0] == "mkdir":
+            os.symlink("victim", command[-1], dir_fd=directory)
+
+    def chown(path: str, *owner: int) -> None:
+        raise AssertionError(f"{path} is given away")
+
+    monkeypatch.setattr(steps, "call", call)
+    monkeypatch.setattr(os, "chown", chown)
+    fd = os.open(tmp_path, os.O_PATH)
+    with pytest.raises(OSError, match="Not a directory"):
+        Make((str(tmp_path / "a"),), (1000, 1000), fd=fd).do()
+    os.close(fd)
+
+
+def test_a_guard_that_cannot_be_brought_back_leaves_its_share_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[str] = []
+
+    def close_off(source: str) -> str:
+        closed.append(source)
+        return "the raw share is sealed"
+
+    monkeypatch.setattr(steps_mount, "hand_over", lambda guard, source: True)
+    monkeypatch.setattr(steps_mount, "close_off", close_off)
+    for restart in ((), (("false",),)):
+        undo = StopGuard(VIEW, RAW, mounted("fuse.gitguardfs", VIEW, RAW), restart).do()
+        assert undo is not None
+        with pytest.raises(UserError, match=r"is not guarded again: .*; the raw share is sealed"):
+            undo()
+    assert closed == [RAW, RAW]
+
+
+def test_a_process_that_is_not_the_daemon_any_more_gets_no_signal() -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        with pytest.raises(UserError, match="was replaced"):
+            unmounting._end(other.pid, lambda: False)
+        process = os.pidfd_open(other.pid)
+        assert select.select([process], [], [], 0)[0] == []  # it goes on
+        os.close(process)
+        assert unmounting._end(other.pid, lambda: True)  # SIGUSR2 ends it
+        assert other.wait() == -signal.SIGUSR2
 
 
 # ------------------------------------------------------------------------------------ runner
@@ -670,7 +860,7 @@ def test_a_stopped_guard_is_brought_back_as_it_was_and_never_by_mount() -> None:
     ("before", "options", "gone"),
     [
         ((*WANTED, "deny=.env", "git=hide"), (), ["deny=.env", "git=hide"]),
-        ((*WANTED, "deny=.env", "git=hide"), ("deny=.env", "git=off"), ["git=hide"]),
+        ((*WANTED, "deny=.env", "git=hide"), ("deny=.env", "git=readonly"), ["git=hide"]),
         ((*WANTED, "deny=.env"), ("deny=.env", "deny=x"), []),
         (("map=1:2", "no-seal", "rw", "x-gitguardfs", "git=deny"), (), []),
         ((*WANTED, "audit-log=/a", "ro", "noatime"), (), ["audit-log=/a", "ro", "noatime"]),

@@ -1,0 +1,85 @@
+"""Which devices hold local file systems: no server is waited for, and close(2) reports nothing.
+
+A device is one that mountinfo lists with a type of ``mounts.LOCAL_TYPES``. Anything unknown counts
+as remote, which costs time and loses nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from time import monotonic
+
+from gitguardfs import mounts
+
+VALID_FOR = 1.0
+"""Seconds for which the list of mounts is taken to be as it was; mounts come and go."""
+MAX_LAYERS = 4
+"""Overlays on overlays: the kernel stacks no more than two."""
+
+_LAYER = re.compile(r"(?:lowerdir\+?|upperdir|datadir\+?)=((?:\\.|[^,\\])*)")
+
+
+class LocalDevices:
+    """Whether a device is local, by its st_dev."""
+
+    def __init__(self, source: str) -> None:
+        """``source`` is the path of the source, without symlinks."""
+        self._path = os.fsencode(source)
+        self._answers: dict[int, bool] = {}
+        self._read_at = -VALID_FOR
+
+    def __call__(self, device: int) -> bool:
+        """Return whether the file system with this st_dev is local."""
+        now = monotonic()
+        if now - self._read_at >= VALID_FOR:
+            self._answers.clear()
+            self._read_at = now
+        answer = self._answers.get(device)
+        if answer is None:
+            answer = self._answers[device] = self._ask(device)
+        return answer
+
+    def all_are(self, device: int) -> bool:
+        """Return whether ``device``, the source's own, and all that is mounted below are local."""
+        return self(device) and all(_is_local(mount) for mount in self._below())
+
+    def _ask(self, device: int) -> bool:
+        mount = mounts.of_device(device)
+        if mount is not None:
+            return _is_local(mount)
+        # btrfs gives each of its subvolumes a device of its own, which is not listed.
+        return any(each.fstype == "btrfs" for each in (*self._around(), *self._below()))
+
+    def _below(self) -> list[mounts.Mount]:
+        return [each for each in mounts.listed() if _is_in(each.path, self._path)]
+
+    def _around(self) -> list[mounts.Mount]:
+        """The mounts at the nearest mount point that is the source's or above it."""
+        above = [e for e in mounts.listed() if e.path == self._path or _is_in(self._path, e.path)]
+        nearest = max((len(each.path) for each in above), default=0)
+        return [each for each in above if len(each.path) == nearest]
+
+
+def _is_in(path: bytes, directory: bytes) -> bool:
+    return path.startswith(directory.rstrip(b"/") + b"/") and path != directory
+
+
+def _is_local(mount: mounts.Mount, layers: int = MAX_LAYERS) -> bool:
+    if mount.fstype != "overlay":
+        return mount.is_local
+    # Only if all of its layers are; in a container their paths lead nowhere.
+    paths = [
+        re.sub(r"\\(.)", r"\1", part)
+        for found in _LAYER.findall(mount.options)
+        for part in re.split(r"(?<!\\):+", found)
+    ]
+    return bool(paths) and layers > 0 and all(_is_local_layer(path, layers - 1) for path in paths)
+
+
+def _is_local_layer(path: str, layers: int) -> bool:
+    with suppress(OSError):
+        mount = mounts.of_device(os.stat(path).st_dev) if path.startswith("/") else None
+        return mount is not None and _is_local(mount, layers)
+    return False

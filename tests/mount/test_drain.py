@@ -1,0 +1,154 @@
+"""The end of a daemon whose source's server takes requests and does not answer (row E5a)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gitguardfs import mounts
+from gitguardfs.errors import UserError
+from gitguardfs.fuse import seal
+from tests.support.errorfs import ROOT, Fault, Share, errorfs
+from tests.support.mounting import LIMIT, area, unmount, until
+
+_IMPATIENT = """
+from gitguardfs.daemon import drain
+from gitguardfs.cli import main
+drain.SILENCE = 1.0
+main()
+"""
+"""gitguardfs that waits for one second without an answer, not for ten."""
+
+
+@dataclass
+class Hung:
+    """A view of a share that is about to hang."""
+
+    view: Path
+    share: Share
+    process: subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def here() -> Iterator[Path]:
+    with area() as path:
+        (path / "host/directory").mkdir(parents=True)
+        (path / "host/file").write_text("text")
+        (path / "host/unread").write_text("text")
+        (path / "view").mkdir()
+        yield path
+
+
+@contextmanager
+def _daemon(here: Path, *faults: Fault) -> Iterator[Hung]:
+    with errorfs(here / "host", here / "share", here / "control") as share:
+        share.add(*faults)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _IMPATIENT, share.path, here / "view", "-f", "--seal",
+             "--cache-timeout", "0"]
+        )  # fmt: skip
+        try:
+            yield Hung(here / "view", share, process)
+        finally:
+            share.clear()
+            process.kill()
+            process.wait(LIMIT)
+            unmount(here / "view")
+            while seal.is_sealed(str(share.path)):
+                subprocess.run(["umount", "-i", share.path], check=True)
+
+
+def _answers(view: Path) -> bool:
+    return os.path.ismount(view) and (view / "file").read_text() == "text"
+
+
+def _stat(view: Path) -> None:
+    os.stat(view / "directory")
+
+
+def _list(view: Path) -> None:
+    os.listdir(view / "directory")
+
+
+def _create(view: Path) -> None:
+    (view / "new").touch()
+
+
+def _read(view: Path) -> None:
+    (view / "unread").read_bytes()
+
+
+def _sync(view: Path) -> None:
+    fd = os.open(view / "file", os.O_WRONLY)
+    os.fsync(fd)
+
+
+def _caller(call: Callable[[Path], None], view: Path) -> int:
+    """Start a process that makes the call; it ends with 1 when that fails."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            call(view)
+        except OSError:
+            os._exit(1)
+        finally:
+            os._exit(0)
+    return pid
+
+
+def _has_ended(pid: int) -> bool:
+    return os.waitpid(pid, os.WNOHANG)[0] == pid
+
+
+CALLS = {
+    "LOOKUP": _stat, "GETATTR": _stat, "READDIR": _list, "CREATE": _create, "OPEN": _read,
+    "READ": _read, "FSYNC": _sync,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("request_", "number"),
+    [*((name, signal.SIGTERM) for name in CALLS), ("LOOKUP", signal.SIGUSR2)],
+)
+def test_e5a_callers_are_answered_and_the_seal_stays(
+    here: Path, request_: str, number: signal.Signals
+) -> None:
+    with _daemon(here) as hung:
+        until(lambda: _answers(hung.view), "the view answers")
+        (fault,) = hung.share.add(Fault((request_,), held=True))
+        caller = _caller(CALLS[request_], hung.view)
+        until(lambda: hung.share.hits(fault), "the server has the request")
+        hung.process.send_signal(number)
+        until(lambda: _has_ended(caller), "the caller is answered while the server hangs")
+        until(lambda: not os.path.ismount(hung.view), "the view is gone")
+        assert seal.is_sealed(str(hung.share.path))
+        until(lambda: _is_free(hung.share.path), "the next daemon can take the seal over")
+        hung.share.clear()
+        assert hung.process.wait(LIMIT) == 2
+
+
+def _is_free(share: Path) -> bool:
+    try:
+        seal.check_free(str(share))
+    except UserError:
+        return False
+    return True
+
+
+def test_e5a_a_view_that_never_answered_goes_as_well(here: Path) -> None:
+    """The daemon waits for its own mount, which only the end of the connection ends."""
+    first_of_the_view = Fault(("STATFS",), name=ROOT, nth=2, held=True)
+    with _daemon(here, first_of_the_view) as hung:
+        until(lambda: len(hung.share.hits()) > 0, "the view's STATFS is at the server")
+        hung.process.terminate()
+        until(lambda: mounts.top_at(str(hung.view)) is None, "the view is gone")
+        hung.share.clear()
+        assert hung.process.wait(LIMIT) == 2

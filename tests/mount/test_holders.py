@@ -1,0 +1,151 @@
+"""Processes that hold something of the raw share from before the seal (row V6)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gitguardfs import mounts
+from gitguardfs.fuse import seal
+from tests.support.mounting import LIMIT, area, command, gitguardfs, unmount
+from tests.support.own_mounts import AS_AGENT
+
+_HOLD = """
+import ctypes, mmap, os, sys
+source, what = sys.argv[1:]
+if what == "its working directory":
+    os.chdir(source + "/sub")
+elif what == "a descriptor":
+    kept = os.open(source + "/sub", os.O_PATH)
+elif what == "a mapped file":
+    fd = os.open(source + "/file", os.O_RDONLY)
+    kept = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+    os.close(fd)
+elif what == "a thread's directory":
+    import threading
+    ready = threading.Event()
+    def stay():
+        assert ctypes.CDLL(None).unshare(0x200) == 0  # CLONE_FS
+        os.chdir(source)
+        ready.set()
+        threading.Event().wait()
+    threading.Thread(target=stay, daemon=True).start()
+    ready.wait()
+ctypes.CDLL(None).prctl(15, b"na\\033[2Jme", 0, 0, 0)
+print("holds", flush=True)
+sys.stdin.read()
+"""
+_HOP = """
+import os, sys
+os.chdir(sys.argv[1])
+print("hops", flush=True)
+while not os.path.exists(sys.argv[2]):
+    if os.fork():
+        os._exit(0)
+"""
+
+
+@pytest.fixture
+def here() -> Iterator[Path]:
+    with area() as path:
+        (path / "source/sub").mkdir(parents=True)
+        (path / "source/file").write_text("text")
+        (path / "view").mkdir()
+        (path / "beside").mkdir()
+        try:
+            yield path
+        finally:
+            unmount(path / "view")
+            unmount(path / "source")
+
+
+@contextmanager
+def _held(place: Path, what: str) -> Iterator[int]:
+    process = subprocess.Popen(
+        ["/usr/bin/python3", "-c", _HOLD, place, what],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, **AS_AGENT,
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"holds\n"
+        yield process.pid
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait()
+
+
+def _run(here: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(here / "source", here / "view", "--seal", *options),
+        capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+
+
+def _is_sealed(here: Path) -> bool:
+    top = mounts.top_at(str(here / "source"))
+    return top is not None and seal.is_seal(top)
+
+
+@pytest.mark.parametrize(
+    "what", ["its working directory", "a descriptor", "a mapped file", "a thread's directory"]
+)
+def test_v6_who_holds_the_share_is_named_and_keeps_the_guard_from_starting(
+    here: Path, what: str
+) -> None:
+    with _held(here / "source", what) as pid:
+        for _ in range(2):  # the second one takes the first one's seal over
+            done = _run(here)
+            assert done.returncode == 32, done.stderr
+            assert f"{pid} (na\\x1b[2Jme): " in done.stderr, done.stderr
+            assert "then start again" in done.stderr
+            assert _is_sealed(here)
+            assert not os.path.ismount(here / "view")
+    done = _run(here)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_v6_a_process_that_becomes_another_one_all_the_time_is_not_overlooked(here: Path) -> None:
+    process = subprocess.Popen(
+        ["/usr/bin/python3", "-c", _HOP, here / "source", here / "stop"],
+        stdout=subprocess.PIPE, **AS_AGENT,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"hops\n"
+        done = _run(here)
+    finally:
+        (here / "stop").touch()
+        process.stdout.read()
+        process.stdout.close()
+        process.wait()
+    assert done.returncode == 32, done.stderr
+    assert _is_sealed(here)
+
+
+def test_v6_what_is_beside_the_share_or_in_a_view_of_it_does_not_count(here: Path) -> None:
+    with gitguardfs(
+        here / "source", here / "beside", "--git=off", expected=(r"stays open",)
+    ) as beside:
+        with _held(beside.path, "a descriptor"), _held(here, "none"):
+            with subprocess.Popen(["sleep", "600"], cwd=here, user=1000) as process:
+                done = _run(here)
+                process.kill()
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_v6_root_s_own_processes_do_not_count_and_others_can_be_allowed(here: Path) -> None:
+    with subprocess.Popen(["sleep", "600"], cwd=here / "source/sub") as process:
+        done = _run(here)
+        process.kill()
+    assert (done.returncode, done.stderr) == (0, "")
+    subprocess.run(["umount", here / "view"], check=True)
+    with _held(here / "source", "a descriptor") as pid:
+        done = _run(here, "--allow-holders")
+        assert done.returncode == 0
+        assert f"{pid} (" in done.stderr

@@ -1,0 +1,108 @@
+"""Which devices are local: those that are known to be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gitguardfs import mounts
+from gitguardfs.linux import local_devices
+from gitguardfs.linux.local_devices import LocalDevices
+
+Table = list[tuple[str, str, str, str]]
+"""Device, path, type and options of each mount."""
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Table:
+    rows: Table = []
+
+    def listed() -> list[mounts.Mount]:
+        return [
+            mounts.Mount(device, os.fsencode(path), fstype, "", 1, options=options)
+            for device, path, fstype, options in rows
+        ]
+
+    monkeypatch.setattr(mounts, "listed", listed)
+    return rows
+
+
+def _device(number: str) -> int:
+    return os.makedev(*map(int, number.split(":")))
+
+
+def test_each_device_is_asked_for(table: Table) -> None:
+    table += [
+        ("8:1", "/", "ext4", ""), ("0:40", "/src", "virtiofs", ""),
+        ("0:41", "/src/cache", "tmpfs", ""), ("0:42", "/src/nfs", "nfs4", ""),
+        ("0:43", "/src/vbox", "vboxsf", ""),
+    ]  # fmt: skip
+    local = LocalDevices("/src")
+    found = {number: local(_device(number)) for number, *_ in table}
+    assert found == {"8:1": True, "0:40": False, "0:41": True, "0:42": False, "0:43": False}
+    assert not local(_device("0:99")), "nobody knows it"
+
+
+def test_a_device_number_that_is_given_out_again_is_asked_for_anew(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(local_devices, "monotonic", lambda: clock[0])
+    table.append(("0:40", "/src", "tmpfs", ""))
+    local = LocalDevices("/src")
+    assert local(_device("0:40"))
+    table[:] = [("0:40", "/src", "nfs4", "")]
+    clock[0] += local_devices.VALID_FOR
+    assert not local(_device("0:40"))
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"), [("/", True), ("/src", True), ("/src/sub", True), ("/other", False)]
+)
+def test_a_subvolume_has_a_device_that_is_not_listed(
+    table: Table, path: str, expected: bool
+) -> None:
+    table += [("8:1", "/", "ext4", ""), ("0:30", path, "btrfs", "")]
+    assert LocalDevices("/src")(_device("0:31")) == expected
+
+
+def test_what_is_not_listed_in_a_share_beside_a_subvolume_is_not_local(table: Table) -> None:
+    table += [("0:30", "/", "btrfs", ""), ("0:40", "/src", "virtiofs", "")]
+    assert not LocalDevices("/src")(_device("0:31"))
+
+
+@pytest.mark.parametrize("fstype", ["nfs4", "vboxsf", "fuse.sshfs", "prl_fs"])
+@pytest.mark.parametrize(
+    ("path", "matters"), [("/src/deep/down", True), ("/srcs", False), ("/", False)]
+)
+def test_all_are_local_if_all_below_the_source_are(
+    table: Table, fstype: str, path: str, matters: bool
+) -> None:
+    table += [("0:50", path, fstype, ""), ("8:1", "/src", "ext4", "")]
+    assert LocalDevices("/src").all_are(_device("8:1")) == (not matters)
+    assert not LocalDevices("/src").all_are(_device("0:50"))
+
+
+def test_an_overlay_is_local_if_all_its_layers_are(table: Table, tmp_path: Path) -> None:
+    layer = tmp_path / "with:colon"
+    layer.mkdir()
+    mine = os.stat(layer).st_dev
+    escaped = str(layer).replace(":", "\\:")
+    mine_text = f"{os.major(mine)}:{os.minor(mine)}"
+    for options, expected in (
+        (f"lowerdir={escaped}:/nowhere,upperdir={escaped}", False),
+        (f"lowerdir={escaped},upperdir={escaped},workdir=/nowhere", True),
+        (f"lowerdir+={escaped},datadir+={escaped}", True),
+        (f"lowerdir={escaped},upperdir=relative", False),
+        ("", False),
+    ):
+        for fstype in ("ext4", "nfs4"):
+            table[:] = [(mine_text, "/", fstype, ""), ("0:60", "/src", "overlay", options)]
+            local = LocalDevices("/src")
+            assert local(_device("0:60")) == (expected and fstype == "ext4"), (options, fstype)
+
+
+def test_this_machine_s_own_list_is_read(tmp_path: Path) -> None:
+    assert not LocalDevices("/")(os.stat("/proc").st_dev)
