@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from stat import S_ISDIR, S_ISLNK
+from stat import S_ISDIR, S_ISLNK, S_ISVTX
 from typing import NamedTuple
 
 from gitguardfs.core.backing import Backing
@@ -23,6 +23,7 @@ from gitguardfs.core.gate import Gate, Place
 from gitguardfs.core.guard import Refused, Verdict
 from gitguardfs.core.inodes import GUARDED, Branch, Identity, InodeTable, Node, stale
 from gitguardfs.core.policy import LinkPolicy
+from gitguardfs.core.view import Attributes
 
 MAX_LINKS = 40
 """Symlinks on one way, as in the kernel (MAXSYMLINKS)."""
@@ -130,14 +131,10 @@ class Links:
             self._held.remove(node)
             node.lookups -= 1
 
-    def replaced(self, place: Place) -> Place:
-        """The place that a rename to ``place`` replaces: a symlink's target, or ``place``."""
-        try:
-            st = self._backing.stat_at(place.fd, place.name)
-        except FileNotFoundError:
-            return place
-        target = self.target(place) if S_ISLNK(st.st_mode) else None
-        return place if target is None else self._gate.changeable(target.place)
+    def replaced(self, place: Place) -> Target | None:
+        """What a rename to ``place`` replaces, if that is a symlink's target."""
+        st = self._backing.find_at(place.fd, place.name)
+        return self.target(place) if st is not None and S_ISLNK(st.st_mode) else None
 
     def _way_to(self, directory: Node) -> list[Node]:
         way = [directory]
@@ -190,3 +187,24 @@ class Links:
 def denied() -> OSError:
     """The symlinks of a mount are not to be made or removed."""
     return OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def may_remove(caller: tuple[int, int], directory: Attributes, entry: Attributes) -> bool:
+    """Whether a user (uid, gid) may remove or replace ``entry`` of ``directory``.
+
+    As in Linux, by attributes as the view shows them; but the user's further groups are not
+    known: what others may do counts only where the group may do it too.
+    """
+    uid, gid = caller
+    if uid == 0:
+        return True
+    mode = directory.mode
+    if uid == directory.uid:
+        bits = mode >> 6
+    elif gid == directory.gid:
+        bits = mode >> 3
+    else:
+        bits = mode & mode >> 3
+    if bits & 0o3 != 0o3:
+        return False
+    return not mode & S_ISVTX or uid in (directory.uid, entry.uid)

@@ -241,33 +241,38 @@ class Names(State):
 
     # Names that go or move
 
-    def unlink(self, parent_id: int, name: bytes) -> None:
+    def unlink(self, caller: Caller, parent_id: int, name: bytes) -> None:
         """Remove an entry that is no directory."""
-        self._remove(parent_id, name, is_directory=False)
+        self._remove(caller, parent_id, name, is_directory=False)
 
-    def rmdir(self, parent_id: int, name: bytes) -> None:
+    def rmdir(self, caller: Caller, parent_id: int, name: bytes) -> None:
         """Remove an empty directory."""
-        self._remove(parent_id, name, is_directory=True)
+        self._remove(caller, parent_id, name, is_directory=True)
 
-    def _remove(self, parent_id: int, name: bytes, is_directory: bool) -> None:
-        self._remove_at(self._gate.place(parent_id, name, change=True), is_directory)
+    def _remove(self, caller: Caller, parent_id: int, name: bytes, is_directory: bool) -> None:
+        place = self._gate.place(parent_id, name, change=True)
 
-    def _remove_at(self, place: Place, is_directory: bool) -> None:
+        def remove(st: os.stat_result) -> None:
+            if self._links is not None and S_ISLNK(st.st_mode):
+                self._remove_link(caller, self._links, place)
+            else:
+                self._backing.remove(place.fd, place.name, is_directory)
+
+        self._remove_at(place, remove)
+
+    def _remove_at(self, place: Place, remove: Callable[[os.stat_result], None]) -> None:
         fd = self._backing.open_node(place.fd, place.name)
         try:
             st = self._backing.stat(fd)
             self._gate.allowed(place, st)
             self._policy.may_remove()
-            if self._links is not None and S_ISLNK(st.st_mode):
-                self._remove_link(self._links, place)
-            else:
-                self._backing.remove(place.fd, place.name, is_directory)
+            remove(st)
         except BaseException:
             os.close(fd)
             raise
         self._lose_name(place, st, fd)
 
-    def _remove_link(self, resolved: Links, place: Place) -> None:
+    def _remove_link(self, caller: Caller, resolved: Links, place: Place) -> None:
         """Remove a symlink that is shown as its target, and the target as the policy says."""
         deletion = resolved.deletion
         if deletion is Deletion.DENY:
@@ -275,22 +280,44 @@ class Names(State):
         target = None
         with suppress(Refused):  # one that leads where it must not just goes
             target = resolved.target(place)
+        takes_target = deletion in (Deletion.SYMLINK_FIRST, Deletion.TARGET_FIRST)
+        if target is not None and takes_target:
+            self._may_replace(caller, target)
         if target is not None and deletion is Deletion.TARGET_FIRST:
             self._remove_target(target)
         self._backing.remove(self._gate.again(place).fd, place.name, is_directory=False)
         if target is None:
             return
         if deletion is Deletion.SYMLINK_FIRST:
-            with suppress(OSError):
+            try:
                 self._remove_target(target)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:  # as bindfs: the symlink is gone in any case
+                    raise
         if target.branch is not None:  # the kernel takes it for removed
             node = self.inodes.find(target.st, target.branch.view)
             if node is not None:
                 self.inodes.detach(node)
 
     def _remove_target(self, target: Target) -> None:
+        place = self._gate.again(target.place)
+        is_directory = S_ISDIR(target.st.st_mode)
+        self._remove_at(place, lambda _: self._backing.remove(place.fd, place.name, is_directory))
+
+    def _may_replace(self, caller: Caller, target: Target) -> Place:
+        """The place of a symlink's target, which the caller is about to remove or replace.
+
+        The kernel has looked at the rights in the symlink's directory only. Raises Refused, or
+        OSError(EACCES) if the caller may not do that in the target's, as the view shows it.
+        """
         place = self._gate.changeable(self._gate.again(target.place))
-        self._remove_at(place, S_ISDIR(target.st.st_mode))
+        directory, entry = (
+            self._view.unguarded(0, st, caller.uid)
+            for st in (self._backing.stat(place.fd), target.st)
+        )
+        if not links.may_remove(caller, directory, entry):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        return place
 
     def _lose_name(self, place: Place, st: os.stat_result, fd: int) -> None:
         """Note that a name is gone; ``fd``, of the object, is now ours to keep or close.
@@ -313,7 +340,13 @@ class Names(State):
             node.parent = None
 
     def rename(
-        self, old_parent_id: int, old_name: bytes, new_parent_id: int, new_name: bytes, flags: int
+        self,
+        caller: Caller,
+        old_parent_id: int,
+        old_name: bytes,
+        new_parent_id: int,
+        new_name: bytes,
+        flags: int,
     ) -> None:
         """Move an entry, replace another by it, or (RENAME_EXCHANGE) swap two."""
         old = self._gate.place(old_parent_id, old_name, change=True)
@@ -322,14 +355,15 @@ class Names(State):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         self._policy.may_rename()
         if self._links is not None:
-            new = self._gate.again(self._links.replaced(new))
+            target = self._links.replaced(new)
+            new = self._gate.again(new if target is None else self._may_replace(caller, target))
         old = self._gate.again(old)
         exchange = bool(flags & syscalls.RENAME_EXCHANGE)
         fds: list[int] = []
         try:
             moved = self._take(old, fds, moves=True)
-            target = self._take(new, fds, moves=exchange)
-            if moved is None or (exchange and target is None):
+            replaced = self._take(new, fds, moves=exchange)
+            if moved is None or (exchange and replaced is None):
                 raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
             # A plain rename takes its old name away; an exchange leaves both.
             leaves = old.parent is new.parent and not exchange
@@ -339,7 +373,7 @@ class Names(State):
             if exchange:
                 self._gate.admit(old, False)
             self._move(old, new, moved, flags)
-            self._note_rename(old, new, moved, target, exchange, fds)
+            self._note_rename(old, new, moved, replaced, exchange, fds)
         finally:
             for fd in fds:
                 os.close(fd)

@@ -68,11 +68,25 @@ class View:
         permissions; owner 0 because the root of a user namespace passes permission bits of
         owners that are mapped there. OSError(EOVERFLOW) if the owner cannot be shown.
         """
+        shown = self.unguarded(st.st_ino if node.id == ROOT_ID else node.id, st, viewer)
+        if node.verdict is not Verdict.ALLOW:
+            if node.verdict is Verdict.READONLY:
+                return shown._replace(mode=shown.mode & ~WRITE_BITS)
+            return shown._replace(mode=S_IFMT(st.st_mode), uid=0, gid=0)
+        if node.judged == NEVER:
+            return shown._replace(lasts=False)
+        if node.kind == S_IFREG:
+            node.told = digest(st)
+            node.size = st.st_size
+        return shown
+
+    def unguarded(self, ino: int, st: os.stat_result, viewer: int) -> Attributes:
+        """The attributes of an object, whatever the guard says of it. Notes nothing."""
         mode = st.st_mode
         if self.strips(mode):
             mode &= ~SET_ID_BITS
         shown = Attributes(
-            st.st_ino if node.id == ROOT_ID else node.id,
+            ino,
             mode,
             st.st_nlink,
             self.idmap.guest_uid(st.st_uid),  # type: ignore[arg-type]
@@ -87,13 +101,4 @@ class View:
         )
         if self._disguise is not None:
             shown = self._disguise(shown, mode, st.st_uid, st.st_gid, viewer)
-        if node.verdict is not Verdict.ALLOW:
-            if node.verdict is Verdict.READONLY:
-                return shown._replace(mode=shown.mode & ~WRITE_BITS)
-            return shown._replace(mode=S_IFMT(mode), uid=0, gid=0)
-        if node.judged == NEVER:
-            return shown._replace(lasts=False)
-        if node.kind == S_IFREG:
-            node.told = digest(st)
-            node.size = st.st_size
         return shown

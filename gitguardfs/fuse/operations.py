@@ -241,11 +241,11 @@ class Operations(pyfuse3.Operations):
 
     @handler(Guarded.NAME)
     async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
-        self._tree.unlink(parent_inode, name)
+        self._tree.unlink(_caller(ctx), parent_inode, name)
 
     @handler(Guarded.NAME)
     async def rmdir(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
-        self._tree.rmdir(parent_inode, name)
+        self._tree.rmdir(_caller(ctx), parent_inode, name)
 
     @handler(Guarded.NAME)
     async def rename(
@@ -257,7 +257,9 @@ class Operations(pyfuse3.Operations):
         flags: int,
         ctx: RequestContext,
     ) -> None:
-        self._tree.rename(parent_inode_old, name_old, parent_inode_new, name_new, flags)
+        self._tree.rename(
+            _caller(ctx), parent_inode_old, name_old, parent_inode_new, name_new, flags
+        )
 
     # Open files
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Awaitable, Callable
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_IMODE
 
 import pytest
 
 from gitguardfs.core.guard import Rules
+from gitguardfs.core.idmap import IdMap
 from gitguardfs.core.inodes import ROOT_ID
 from gitguardfs.core.policy import Deletion, LinkPolicy
+from gitguardfs.core.syscalls import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 
@@ -235,6 +238,78 @@ async def test_a_target_that_cannot_be_removed(make_world: MakeWorld) -> None:
             await call
         assert os.path.lexists(world.source / "link") == (deletion is Deletion.TARGET_FIRST)
         assert (world.source / "full/x").is_dir()
+
+
+async def _unlinked(world: World) -> None:
+    await world.ops.unlink(await world.id("mine"), b"l", world.ctx)
+
+
+async def _renamed_over(world: World) -> None:
+    await world.rename("mine/new", "mine/l")
+
+
+async def _exchanged(world: World) -> None:
+    await world.rename("mine/new", "mine/l", RENAME_EXCHANGE)
+
+
+@pytest.mark.parametrize("deletion", [Deletion.SYMLINK_FIRST, Deletion.TARGET_FIRST])
+@pytest.mark.parametrize("change", [_unlinked, _renamed_over, _exchanged])
+@pytest.mark.parametrize(
+    ("mode", "owner", "group", "is_theirs"),
+    [
+        (0o755, 0, 0, False),
+        (0o775, 0, 1000, True),
+        (0o757, 0, 0, False),
+        (0o777, 0, 0, True),
+        (0o1777, 0, 0, False),
+        (0o1777, 1000, 0, True),
+        (0o722, 0, 0, False),
+        (0o755, 1000, 0, True),
+        (0o077, 1000, 1000, False),
+    ],
+)
+async def test_a_link_gives_no_right_to_its_target_s_directory(
+    make_world: MakeWorld,
+    deletion: Deletion,
+    change: Callable[[World], Awaitable[None]],
+    mode: int,
+    owner: int,
+    group: int,
+    is_theirs: bool,
+) -> None:
+    """The kernel looks at the rights in the directory where the link stands."""
+    world = make_world(links=LinkPolicy(deletion))
+    for path in ("etc", "mine"):
+        (world.source / path).mkdir()
+    (world.source / "etc/passwd").write_text("root's")
+    (world.source / "mine/new").write_text("the agent's")
+    link(world, "mine/l", "../etc/passwd")
+    os.chmod(world.source / "etc", mode)
+    os.chown(world.source / "etc", owner, group)
+    world.ctx.uid = world.ctx.gid = 1000
+    if is_theirs:
+        await change(world)
+        assert not (world.source / "etc/passwd").exists() or (
+            (world.source / "etc/passwd").read_text() == "the agent's"
+        )
+        return
+    await refused(change(world))
+    assert (world.source / "etc/passwd").read_text() == "root's"
+    assert (world.source / "mine/l").is_symlink()
+    assert (world.source / "mine/new").read_text() == "the agent's"
+
+
+async def test_by_what_the_view_shows(make_world: MakeWorld) -> None:
+    """The share's user 501 is the guest's 1000."""
+    idmap = IdMap([(501, 1000)])
+    world = make_world(links=LinkPolicy(Deletion.TARGET_FIRST), idmap=idmap)
+    (world.source / "dir").mkdir()
+    (world.source / "dir/file").touch()
+    link(world, "l", "dir/file")
+    os.chown(world.source / "dir", 501, 0)
+    world.ctx.uid = world.ctx.gid = 1000
+    await world.ops.unlink(ROOT_ID, b"l", world.ctx)
+    assert os.listdir(world.source / "dir") == []
 
 
 async def test_a_directory_behind_a_link_is_a_node_of_its_own(world: World) -> None:

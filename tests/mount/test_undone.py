@@ -163,7 +163,7 @@ def _moved(tree: Tree, parent: int, name: bytes) -> None:
     kind = b"d" if name == b"refs" else b"f"
     spare = tree.lookup(ROOT_ID, b"spare", 0)
     assert spare is not None
-    tree.rename(spare.ino, kind, parent, name, 0)
+    tree.rename(ROOT, spare.ino, kind, parent, name, 0)
 
 
 def _linked(tree: Tree, parent: int, name: bytes) -> None:
