@@ -84,8 +84,8 @@ MUTANTS = (
         "view-denied-shows-owner",
         "a denied object is shown with its owner, who passes its mode in a user namespace",
         "core/view.py",
-        "return shown._replace(mode=S_IFMT(mode), uid=0, gid=0)",
-        "return shown._replace(mode=S_IFMT(mode))",
+        "return shown._replace(mode=S_IFMT(st.st_mode), uid=0, gid=0)",
+        "return shown._replace(mode=S_IFMT(st.st_mode))",
         VIEW,
     ),
     Mutant(
