@@ -14,7 +14,7 @@ from gitguardfs.core.idmap import MapError, ShareGid, ShareUid
 from gitguardfs.core.look import Disguise, Look, Reach
 from gitguardfs.core.tree import Tree
 from gitguardfs.core.view import Attributes, View
-from gitguardfs.errors import UserError
+from gitguardfs.errors import UserError, warn
 from gitguardfs.fuse.devices import device_size
 from gitguardfs.fuse.operations import Operations
 from gitguardfs.fuse.preflight import Places
@@ -62,6 +62,11 @@ def tree_of(
         raise UserError(f"contradictory --map: {error}") from None
     except OSError:
         raise UserError(f"an offset leaves no id for the owner of {options.source}") from None
+    if options.map.auto and mountpoint.st_uid == 0 != source.st_uid:
+        warn(
+            f"--map auto: {options.mountpoint} is root's, so all files are shown as root's"
+            " (chown it to the user who works there, or --map HOST:GUEST)"
+        )
     return Tree(
         root_fd,
         Guard(options.rules),

@@ -27,7 +27,7 @@ from gitguardfs.fuse import assembly, daemon, directories, preflight, seal, sess
 from gitguardfs.fuse.operations import Operations
 from gitguardfs.linux import processes
 from gitguardfs.linux.local_devices import LocalDevices
-from gitguardfs.mounting import utab
+from gitguardfs.mounting import fstab_check, utab
 from gitguardfs.options import MountOptions
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,8 @@ def run(options: MountOptions, notify_socket: str | None) -> int:
     """Mount, and serve until unmounted; returns the exit code. Raises UserError."""
     try:
         return _run(options, notify_socket)
+    except fstab_check.NotMountedError:
+        raise
     except UserError as error:
         raise seal.fail_closed(options.source, options.seal, error) from None
 
@@ -50,11 +52,16 @@ def _run(options: MountOptions, notify_socket: str | None) -> int:
     is_root = os.geteuid() == 0
     if options.needs_root is not None and not is_root:
         raise UserError(f"--{options.needs_root} needs root", "owners cannot be changed without")
-    preflight.check_intended(options.mountpoint, options.intended, is_root)
+    intended = options.intended
+    if intended is None and is_root:
+        intended = fstab_check.intended(options.source, options.mountpoint)
+    preflight.check_intended(options.mountpoint, intended, is_root)
     places = preflight.check(
         options.source, options.mountpoint, options.rules, is_root, options.source_owner
     )
-    preflight.check_is(places.mountpoint, options.intended)
+    preflight.check_is(places.mountpoint, intended)
+    if is_root:
+        fstab_check.check_mounted(options.source, places.source, places.source_fd)
     seal_it = _wants_seal(options, places, is_root)
     _advise(options, places, is_root, seal_it)
     audit = _open_audit(options.audit_log)

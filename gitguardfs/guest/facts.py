@@ -16,6 +16,7 @@ from gitguardfs.fuse import directories, seal
 from gitguardfs.fuse.directories import PathComponent, ResolvedPath
 from gitguardfs.fuse.preflight import SYSTEM_PATH
 from gitguardfs.guest import running
+from gitguardfs.linux import kernel_log
 from gitguardfs.mounts import Mount
 from gitguardfs.render import systemd
 
@@ -37,6 +38,7 @@ class System:
     sys: str = "/sys"
     booted_systemd: str = "/run/systemd/system"
     """Is there if systemd runs this machine (sd_booted(3))."""
+    kernel_log: str = kernel_log.DEVICE
     mount: str = "mount"
     systemctl: str = "systemctl"
     guard: str | None = None

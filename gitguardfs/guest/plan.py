@@ -169,7 +169,7 @@ def share_steps(system: System, facts: Facts, request: Request) -> list[Step]:
     return [
         *_private_directory(system, request),
         *make(request.mount, root=True),
-        MountShare(commands, mount, request.is_sealed),
+        MountShare(commands, mount, request.is_sealed, system.kernel_log),
     ]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 
 from gitguardfs import mounts
 from gitguardfs.errors import Exit, UserError
@@ -23,6 +23,7 @@ from gitguardfs.guest.unmounting import (
     unmount,
     unmount_share,
 )
+from gitguardfs.linux.kernel_log import DEVICE, KernelLog
 from gitguardfs.mounts import Mount
 
 
@@ -36,6 +37,7 @@ class MountShare:
     commands: tuple[tuple[str, ...], ...]
     target: str
     is_sealed: bool
+    kernel_log: str = field(default=DEVICE, compare=False)
 
     def describe(self) -> str:
         """The commands."""
@@ -45,15 +47,19 @@ class MountShare:
     def do(self) -> Undo:
         """Try one after the other."""
         reasons = []
-        for command in self.commands:
-            try:
-                self._mount(command)
-            except UserError as error:
-                self._undo()  # it may have been ended just after it had done it
-                reasons.append(str(error))
-            else:
-                return self._undo
-        raise UserError("cannot mount the share: " + "; ".join(reasons), code=Exit.MOUNT)
+        hint = ""
+        with closing(KernelLog(self.kernel_log)) as log:
+            for command in self.commands:
+                try:
+                    self._mount(command)
+                except UserError as error:
+                    self._undo()  # it may have been ended just after it had done it
+                    reasons.append(_unknown_tag(log.lines()) or str(error))
+                    if "virtiofs" in command:
+                        hint = "dmesg | grep virtio"
+                else:
+                    return self._undo
+        raise UserError("cannot mount the share: " + "; ".join(reasons), hint, Exit.MOUNT)
 
     def _mount(self, command: tuple[str, ...]) -> None:
         if self.is_sealed:
@@ -65,6 +71,14 @@ class MountShare:
         for mount in reversed(mounts.listed()):
             if mount.path == os.fsencode(self.target) and mount.fstype in mounts.SHARE_TYPES:
                 unmount_share(mount)
+
+
+def _unknown_tag(said: list[str]) -> str | None:
+    """Return what the kernel says of a virtiofs tag that it does not know; mount(8) guesses."""
+    for line in said:
+        if found := re.search(r"tag <(.*)> not found", line):
+            return f"no device has the virtiofs tag {found[1]!r}, says the kernel"
+    return None
 
 
 @dataclass(frozen=True)

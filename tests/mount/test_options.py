@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.mounting import Mounted, area, bindfs, gitguardfs, until
+from tests.support.mounting import Mounted, area, bindfs, command, gitguardfs, unmount, until
 from tests.support.people import AGENT, as_user, reachable_python
 
 HOST_UID, HOST_GID = 501, 20
@@ -650,3 +650,17 @@ def test_what_would_get_the_wrong_owner_is_not_made(here: Path) -> None:
         assert os.listdir(path) == []
         _fails(errno.EPERM, os.chown, mounted.path, OTHER, OTHER)
     assert os.listdir(here / "raw") == []
+
+
+@pytest.mark.parametrize(("owner", "is_said"), [(0, True), (AGENT, False)])
+def test_auto_at_a_mount_point_of_roots_says_whose_the_files_are_then(
+    here: Path, owner: int, is_said: bool
+) -> None:
+    (here / "view").mkdir()
+    os.chown(here / "view", owner, owner)
+    done = subprocess.run(
+        command(here / "source", here / "view", "--map", "auto"), capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    unmount(here / "view")
+    assert (f"{here}/view is root's, so all files are shown as root's" in done.stderr) == is_said

@@ -17,7 +17,7 @@ import pytest
 
 from gitguardfs import mounts
 from gitguardfs.core import syscalls
-from gitguardfs.errors import UserError
+from gitguardfs.errors import Exit, UserError
 from gitguardfs.guest import facts, plan_guard, running, unmounting, vm_mount
 from gitguardfs.mounts import Mount
 from gitguardfs.render import fstab
@@ -931,3 +931,15 @@ def test_the_policy_in_force_and_what_to_do_next_are_said(
         world.bring(persist=False, git_off=True)
         last = capsys.readouterr().out.splitlines()[-1]
         assert "NOT guarded: .git is open (git=off)" in last and ", guarded" not in last
+
+
+def test_a_wrong_virtiofs_tag_is_named_as_the_kernel_names_it(world: World) -> None:
+    """Before Linux 6.9 no tag of virtiofs is known, and mount(8) speaks of superblocks."""
+    (world.area / "sys/bus/virtio/drivers/virtiofs/virtio2").mkdir(parents=True)
+    before = world.state()
+    for kind in (None, "virtiofs"):
+        with pytest.raises(UserError, match=r"tag 'other', says the kernel \(dmesg") as said:
+            world.bring(label="other", kind=kind)
+        assert said.value.code == Exit.MOUNT
+        assert "superblock" not in str(said.value) and "earlier" not in str(said.value)
+    assert world.state() == before

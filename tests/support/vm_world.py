@@ -45,6 +45,8 @@ if args[0] == "--fstab":
             command = ["{area}/gitguardfs", "-o", options, "--", entry.source, entry.target]
             sys.exit(subprocess.run(command).returncode)
 kind, tag, target = args[1], *args[-2:]
+if kind == "virtiofs":
+    open("{area}/kmsg", "a").write(f"6,339,5140900,-;virtio-fs: tag <{{tag}}> not found\\n")
 if kind != "9p" or "access=0" not in args[3]:
     sys.exit("mount: wrong fs type")
 subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", tag, target], check=True)
@@ -130,7 +132,7 @@ class World:
             directories[:] = [d for d in directories if not os.path.ismount(f"{where}/{d}")]
             for name in files:
                 path = Path(where, name)
-                if name not in ("systemctl.log", "running") and not path.is_symlink():
+                if name not in ("systemctl.log", "running", "kmsg") and not path.is_symlink():
                     found[str(path)] = path.read_bytes()
             found[where] = os.stat(where).st_mode
         found["mounts"] = [line for line in mountinfo() if str(self.area) in line]
@@ -153,6 +155,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     (area / "home/me").mkdir(parents=True)
     os.chown(area / "home/me", AGENT, AGENT)
     (area / "fstab").write_bytes(FOREIGN)
+    (area / "kmsg").write_text("6,1,2,-;virtio-fs: tag <earlier> not found\n")
     (area / "units").mkdir()
     tags = area / "sys/bus/virtio/drivers/9pnet_virtio/virtio0"
     tags.mkdir(parents=True)
@@ -178,7 +181,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         area,
         System(
             fstab=f"{area}/fstab", units=f"{area}/units", shares=f"{area}/shares",
-            sys=f"{area}/sys", booted_systemd=f"{area}/booted", mount=f"{area}/mount",
+            sys=f"{area}/sys", kernel_log=f"{area}/kmsg",
+            booted_systemd=f"{area}/booted", mount=f"{area}/mount",
             systemctl=f"{area}/systemctl", guard=f"{area}/gitguardfs",
         ),
     )  # fmt: skip

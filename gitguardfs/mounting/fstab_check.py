@@ -1,0 +1,108 @@
+"""What fstab says of a guard's two directories, compared with what they are.
+
+mount(8) resolves the mount point, through anybody's symlinks, before it hands it on, and knows
+nothing of an order between a share and its guard.
+"""
+
+from __future__ import annotations
+
+import os
+
+from gitguardfs import mounts
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.fuse import directories, seal
+from gitguardfs.render import fstab
+from gitguardfs.render.fstab import Entry
+
+FSTAB = "/etc/fstab"
+_BETWEEN = ("sh", "dash", "bash", "mount.fuse3", "mount.fuse")
+"""Programs that mount(8) runs, and that run us."""
+_OLD_TYPE, _OLD_PREFIX = "fuse", f"{mounts.SUBTYPE}#"
+"""How a line of a FUSE file system was written in old times: ``gitguardfs#SOURCE``."""
+
+
+class NotMountedError(UserError):
+    """What is to be guarded is not mounted. A seal would come below it, and close nothing."""
+
+
+def intended(source: str, mountpoint: str) -> str | None:
+    """Return where fstab has the guard of ``source`` that mount(8) has started us for.
+
+    The path of that line is walked by descriptors. None if it was not mount(8), or if fstab has no
+    guard of ``source``: then root has given the mount point. Raises UserError if fstab says
+    another one than ``mountpoint``, or if a user can have put a symlink on the way.
+    """
+    lines = [each for each in _guards() if _same(each[0], source)] if _by_mount_8() else []
+    if not lines:
+        return None
+    for _, target in lines:
+        try:
+            fd = directories.open_directory(target, True)
+        except OSError:
+            continue
+        try:
+            real = directories.path_of(fd)
+        finally:
+            os.close(fd)
+        if real == os.path.realpath(mountpoint):
+            return real
+    targets = " or ".join(target for _, target in lines)
+    raise UserError(
+        f"fstab has the guard of {source} at {targets}, and {mountpoint} was given",
+        "see what made it lead elsewhere; mountpoint=PATH in that line says so outright",
+        Exit.MOUNT,
+    )
+
+
+def check_mounted(source: str, real: str, source_fd: int) -> None:
+    """Raise NotMountedError if fstab mounts something at ``source`` and nothing is mounted there.
+
+    ``real`` is the path of the directory behind ``source_fd``.
+    """
+    wanted = [e for e in _entries() if not _is_guard(e) and e.target in (source.rstrip("/"), real)]
+    if not wanted:
+        return
+    there = [m for m in mounts.stack_of(source_fd) if m.path == os.fsencode(real)]
+    if any(not seal.is_seal(m) and m.fstype != "autofs" for m in there):
+        return
+    raise NotMountedError(
+        f"fstab has {wanted[0].source} at {source}, and it is not mounted",
+        f"mount {source}",
+        Exit.MOUNT,
+    )
+
+
+def _entries() -> list[Entry]:
+    try:
+        with open(FSTAB, "rb") as file:
+            return fstab.entries(file.read())
+    except FileNotFoundError:
+        return []
+
+
+def _is_guard(entry: Entry) -> bool:
+    return entry.is_guard or (entry.kind == _OLD_TYPE and entry.source.startswith(_OLD_PREFIX))
+
+
+def _guards() -> list[tuple[str, str]]:
+    """Return source and target of each guard in fstab."""
+    found = filter(_is_guard, _entries())
+    return [(entry.source.removeprefix(_OLD_PREFIX), entry.target) for entry in found]
+
+
+def _same(one: str, other: str) -> bool:
+    return one == other or os.path.realpath(one) == os.path.realpath(other)
+
+
+def _by_mount_8() -> bool:
+    """Return whether mount(8) has started this process, maybe by mount.fuse3 and a shell."""
+    pid = os.getppid()
+    while pid > 1:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            name, _, rest = file.read().partition(b"(")[2].rpartition(b")")
+        if name == b"mount":
+            return True
+        if os.fsdecode(name) not in _BETWEEN:
+            return False
+        pid = int(rest.split()[1])
+    return False
