@@ -2,7 +2,8 @@
 
 Ids without a rule pass unchanged; an offset is added to all that the guest sees. An id that the
 guest uses but that no share id is shown as cannot be stored: mapping it in raises EOVERFLOW, as
-the kernel's idmapped mounts do.
+the kernel's idmapped mounts do. An id of the share that an offset leaves nothing of cannot be
+shown: mapping it out raises EIO, as in bindfs.
 """
 
 from __future__ import annotations
@@ -51,8 +52,11 @@ class _Rules:
         return _Rules(out, back, offset)
 
     def shifted(self, share: int) -> int:
-        """The guest's id where there is an offset; OSError(EOVERFLOW) if it is none."""
-        return _in_range(self.out.get(share, share) + self.offset)
+        """Return the guest's id where there is an offset; raises OSError(EIO) if it is none."""
+        guest = self.out.get(share, share) + self.offset
+        if not 0 <= guest <= MAX_ID:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return guest
 
     def to_share(self, guest: int) -> int:
         guest = _in_range(guest - self.offset)
@@ -96,12 +100,12 @@ class IdMap:
         self._gids = _Rules.build(gids, gid_offset, "group")
 
     def guest_uid(self, uid: ShareUid) -> GuestUid:
-        """The user that the guest sees for a share's user; OSError(EOVERFLOW) by an offset."""
+        """The user that the guest sees for a share's user; OSError(EIO) by an offset."""
         rules = self._uids  # on the path of every request, where a call of NewType shows
         return rules.shifted(uid) if rules.offset else rules.out.get(uid, uid)  # type: ignore[return-value]
 
     def guest_gid(self, gid: ShareGid) -> GuestGid:
-        """The group that the guest sees for a share's group; OSError(EOVERFLOW) by an offset."""
+        """The group that the guest sees for a share's group; OSError(EIO) by an offset."""
         rules = self._gids
         return rules.shifted(gid) if rules.offset else rules.out.get(gid, gid)  # type: ignore[return-value]
 

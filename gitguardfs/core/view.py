@@ -66,7 +66,7 @@ class View:
 
         Notes what the kernel was told. A denied object shows its type, owner 0:0 and no
         permissions; owner 0 because the root of a user namespace passes permission bits of
-        owners that are mapped there. OSError(EOVERFLOW) if the owner cannot be shown.
+        owners that are mapped there. OSError(EIO) if the owner cannot be shown.
         """
         shown = self.unguarded(st.st_ino if node.id == ROOT_ID else node.id, st, viewer)
         if node.verdict is not Verdict.ALLOW:

@@ -10,7 +10,7 @@ import pyfuse3
 
 from gitguardfs.audit import AuditLog
 from gitguardfs.core.guard import Guard
-from gitguardfs.core.idmap import MapError, ShareGid, ShareUid
+from gitguardfs.core.idmap import MapError
 from gitguardfs.core.look import Disguise, Look, Reach
 from gitguardfs.core.tree import Tree
 from gitguardfs.core.view import Attributes, View
@@ -56,12 +56,8 @@ def tree_of(
         idmap = options.map.resolve(
             (source.st_uid, source.st_gid), (mountpoint.st_uid, mountpoint.st_gid)
         )
-        idmap.guest_uid(ShareUid(source.st_uid))
-        idmap.guest_gid(ShareGid(source.st_gid))
     except MapError as error:
         raise UserError(f"contradictory --map: {error}") from None
-    except OSError:
-        raise UserError(f"an offset leaves no id for the owner of {options.source}") from None
     if options.map.auto and mountpoint.st_uid == 0 != source.st_uid:
         warn(
             f"--map auto: {options.mountpoint} is root's, so all files are shown as root's"

@@ -75,6 +75,20 @@ def test_an_id_that_nobody_is_shown_as_cannot_be_stored() -> None:
     assert user.value.errno == group.value.errno == errno.EOVERFLOW
 
 
+@pytest.mark.parametrize(("offset", "share"), [(-2, 0), (-2, 1), (5, MAX_ID), (-1000, 501)])
+def test_what_an_offset_leaves_nothing_of_cannot_be_shown(offset: int, share: int) -> None:
+    idmap = IdMap([(501, 999)], [(501, 999)], uid_offset=offset, gid_offset=offset)
+    unstorable = offset - 1 if offset > 0 else MAX_ID + offset + 1
+    with pytest.raises(OSError) as user:
+        idmap.guest_uid(ShareUid(share))
+    with pytest.raises(OSError) as group:
+        idmap.guest_gid(ShareGid(share))
+    assert user.value.errno == group.value.errno == errno.EIO
+    with pytest.raises(OSError) as stored:
+        idmap.share_uid(GuestUid(unstorable))
+    assert stored.value.errno == errno.EOVERFLOW
+
+
 def test_users_and_groups_are_apart() -> None:
     idmap = IdMap([(501, 1000)], [(20, 1001)])
     assert idmap.guest_gid(ShareGid(501)) == 501
