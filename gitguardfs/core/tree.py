@@ -207,14 +207,16 @@ class Tree(Files):
     ) -> Iterator[Entry]:
         """Entries from ``position`` on.
 
-        With ``names_only``, for which ``lists_names`` has to hold, files and symlinks come
-        without attributes. For each entry with a node the caller counts a lookup when it has
+        With ``names_only``, for which ``lists_names`` has to hold, files and symlinks of the
+        source's own file system come without attributes. For each entry with a node the caller counts a lookup when it has
         told the kernel, and calls ``untold`` when it has not. An entry that cannot be looked at
         has neither attributes nor a type.
         """
         handle = self.handles.directory(number)
         self._gate.node(handle.node.id)
         dir_fd = self._descriptors.of(handle.node)
+        # What is mounted below the source has nodes whose numbers are not its inode numbers.
+        names_only = names_only and handle.node.dev == self.inodes.root.dev
         if handle.names is None or position == 0:
             names = self._take_snapshot(handle, dir_fd, names_only)
         else:
