@@ -22,7 +22,8 @@ from tests.tiers import report
 from tests.tiers.catalogue import TIERS, Tier
 from tests.tiers.running import STOP_LIMIT, Run
 
-PREFIX = "gitguardfs-tests-"
+PREFIX = "ggfs-tests-"
+"""Not the name of the program: tests find its processes by their command lines."""
 PLACE = "/var/tmp"
 """Every user can reach it, and it is on a disk: a tmpfs is no stand-in for one."""
 
