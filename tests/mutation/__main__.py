@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -60,8 +61,11 @@ def chosen(names: Sequence[str]) -> list[Mutant]:
     return [m for m in MUTANTS if not names or any(fnmatchcase(m.name, n) for n in names)]
 
 
-def check_tests(made: Copies, mutants: Sequence[Mutant], limit: float) -> None:
-    """Raise Failure unless the tests pass on the copy, and fail on one that cannot be imported."""
+def failing_tests(made: Copies, mutants: Sequence[Mutant], limit: float) -> dict[str, str]:
+    """Run the tests without a fault. Returns those that fail, and what they print.
+
+    Raises Failure if they do not fail on a copy that cannot be imported.
+    """
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     mounting = [test for test in tests if test.startswith("mount/")]
     others = [test for test in tests if test not in mounting]
@@ -69,16 +73,28 @@ def check_tests(made: Copies, mutants: Sequence[Mutant], limit: float) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             broken = pool.submit(made.run, BREAKS_ALL, ["unit/test_mounts.py"], limit)
-            runs = [pool.submit(made.run, {}, part, limit * len(part)) for part in whole]
+            runs = [pool.submit(made.run, {}, t, limit * len(t), all_of=True) for t in whole]
             noticed, ended = broken.result(), [future.result() for future in runs]
         except BaseException:
             made.end()
             raise
     if noticed.code in (0, None):
         raise Failure("the tests do not run the copy: one that cannot be imported passes them")
+    found: dict[str, str] = {}
     for end in ended:
-        if end.code != 0:
-            raise Failure(f"the tests fail without a fault:\n{end.output}")
+        if end.code != 0 and not end.failed:
+            raise Failure(f"the tests cannot be run:\n{end.output}")
+        found |= dict.fromkeys(end.failed, end.output)
+    return found
+
+
+def uses(mutant: Mutant, failing: Iterable[str]) -> list[str]:
+    """Return those of the failing tests that should notice a fault."""
+    return [
+        test
+        for test in failing
+        if any(re.match(rf"{re.escape(wanted)}($|::|\[)", test) for wanted in mutant.tests)
+    ]
 
 
 def run_all(made: Copies, mutants: Sequence[Mutant], limit: float) -> Iterator[Result]:
@@ -166,13 +182,26 @@ def run(names: Sequence[str], limit: float) -> int:
         for mutant in mutants:
             changed(mutant, made.tree)
         print(f"{len(mutants)} faults; first their tests without any of them", flush=True)
-        check_tests(made, mutants, limit)
-        print(f"they pass in {monotonic() - begin:.0f} s; now with the faults, {AT_ONCE} at a time")
-        results = []
-        for result in run_all(made, mutants, limit):
+        failing = failing_tests(made, mutants, limit)
+        for output in set(failing.values()):
+            print(textwrap.indent(output, "    "))
+        results = [
+            Result(mutant, Outcome.ERROR, Ended(1, 0, f"fail without it: {', '.join(tests)}"))
+            for mutant in mutants
+            if (tests := uses(mutant, failing))
+        ]
+        for mutant, _, ended in results:
+            print(f"cannot be judged: {mutant.name}: {ended.output}")
+        sound = [mutant for mutant in mutants if not uses(mutant, failing)]
+        print(
+            f"took {monotonic() - begin:.0f} s, {len(failing)} failed;"
+            f" now {len(sound)} faults, {AT_ONCE} at a time",
+            flush=True,
+        )
+        for result in run_all(made, sound, limit):
             results.append(result)
             mutant, outcome, ended = result
-            by = f", by {ended.failed}" if ended.failed else ""
+            by = f", by {ended.failed[0]}" if ended.failed else ""
             place = f"[{len(results):{len(str(len(mutants)))}}/{len(mutants)}]"
             print(
                 f"{place} {outcome.value:8} {ended.seconds:5.1f} s  {mutant.name}{by}", flush=True

@@ -44,10 +44,9 @@ class Ended:
     output: str
 
     @property
-    def failed(self) -> str:
-        """Return the test that failed first, or an empty string."""
-        found = re.search(r"^(?:FAILED|ERROR) tests/(.+?)(?: - |$)", self.output, re.MULTILINE)
-        return found[1] if found else ""
+    def failed(self) -> list[str]:
+        """Return the tests that failed, as far as pytest names them."""
+        return re.findall(r"^(?:FAILED|ERROR) tests/(.+?)(?: - |$)", self.output, re.MULTILINE)
 
 
 @dataclass
@@ -60,10 +59,12 @@ class Copies:
     _lock: Lock = field(default_factory=Lock)
     _ended: bool = False
 
-    def run(self, changed: dict[str, str], tests: Sequence[str], limit: float) -> Ended:
+    def run(
+        self, changed: dict[str, str], tests: Sequence[str], limit: float, *, all_of: bool = False
+    ) -> Ended:
         """Run tests where files, by their path in the checkout, hold another text.
 
-        ``limit`` is in seconds.
+        Up to the first that fails, or ``all_of`` them. ``limit`` is in seconds.
         """
         begin = monotonic()
         work = Path(tempfile.mkdtemp(prefix="run-", dir=self.work))
@@ -75,13 +76,14 @@ class Copies:
             for name, text in changed.items():
                 (work / "changed" / name).parent.mkdir(parents=True, exist_ok=True)
                 (work / "changed" / name).write_text(text)
-            code = self._run(work, [f"tests/{test}" for test in tests], limit)
+            arguments = [f"tests/{test}" for test in tests]
+            code = self._run(work, arguments if all_of else ["-x", *arguments], limit)
             output = (work / "output").read_text(errors="replace")
         finally:
             _remove(work)
         return Ended(code, monotonic() - begin, output)
 
-    def _run(self, work: Path, tests: list[str], limit: float) -> int | None:
+    def _run(self, work: Path, arguments: list[str], limit: float) -> int | None:
         isolated = self.tree / "tests/support/isolated.py"
         script = self.tree / "tests/mutation/inside.sh"
         places = [CHECKOUT, self.tree, work]
@@ -95,7 +97,7 @@ class Copies:
             if self._ended:
                 raise InterruptedError
             process = subprocess.Popen(
-                [*_ENDS_WITH_US, isolated, "bash", script, *places, *tests],
+                [*_ENDS_WITH_US, isolated, "bash", script, *places, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

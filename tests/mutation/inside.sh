@@ -15,4 +15,4 @@ mount --rbind "$work/copy" "$checkout"
 mount -t tmpfs -o mode=755 run /run # tests of vm-mount make files there
 
 cd "$checkout"
-exec .venv/bin/python -m pytest -q -x --basetemp="$work/pytest" "$@"
+exec .venv/bin/python -m pytest -q --basetemp="$work/pytest" "$@"
