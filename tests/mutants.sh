@@ -18,8 +18,8 @@ The faults are listed in tests/mutation/*.py as (name, what it breaks, file, old
 tests). To add one, write an entry and run it by its name. An entry whose old text does not stand
 exactly once in its file is stale, which is an error and never a survivor.
 
-First the tests are run without a fault: they have to pass, or nothing would follow from a
-failure. Then come the faults, two at a time, each for ${limit} seconds at most (a test that hangs
+First the tests are run without a fault: where one fails, nothing would follow from its failure, and
+the faults that it should notice are left out as errors. Then come the faults, two at a time, each for ${limit} seconds at most (a test that hangs
 has noticed). All of them take some minutes. Your working tree is not written to: every run has
 mount and process namespaces of its own, where a copy stands in the place of the checkout, so
 that nothing stays mounted or running whenever and however it is ended.
@@ -27,7 +27,8 @@ that nothing stays mounted or running whenever and however it is ended.
 Needs root, and .venv as ./tests/run.sh makes it.
 
 Exit status: 0 every fault was noticed, but for those that are listed with a reason (survives);
-1 one survived; 2 nothing can be said: wrong usage, a stale entry, tests that fail without a fault.
+1 one survived; 2 something cannot be said: wrong usage, a stale entry, tests that fail without a
+fault.
 TEXT
 }
 

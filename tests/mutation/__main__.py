@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import signal
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -43,7 +45,7 @@ class Failure(Exception):
 
 
 def changed(mutant: Mutant, tree: Path = CHECKOUT) -> dict[str, str]:
-    """The file that the fault is put into, with its new text; Failure if the entry is stale."""
+    """Return the file that the fault is put into, with its new text. Raises Failure if stale."""
     path = f"gitguardfs/{mutant.file}"
     text = (tree / path).read_text()
     if (times := text.count(mutant.old)) != 1:
@@ -52,15 +54,18 @@ def changed(mutant: Mutant, tree: Path = CHECKOUT) -> dict[str, str]:
 
 
 def chosen(names: Sequence[str]) -> list[Mutant]:
-    """The faults that are meant; Failure for a name that none has."""
+    """Return the faults that are meant. Raises Failure for a name that none has."""
     for name in names:
         if not any(fnmatchcase(mutant.name, name) for mutant in MUTANTS):
             raise Failure(f"there is no fault {name!r}; see ./tests/mutants.sh --list")
     return [m for m in MUTANTS if not names or any(fnmatchcase(m.name, n) for n in names)]
 
 
-def check_tests(made: Copies, mutants: Sequence[Mutant], limit: float) -> None:
-    """Failure unless the tests pass on the copy, and notice that it is the copy which they run."""
+def failing_tests(made: Copies, mutants: Sequence[Mutant], limit: float) -> dict[str, str]:
+    """Run the tests without a fault. Returns those that fail, and what they print.
+
+    Raises Failure if they do not fail on a copy that cannot be imported.
+    """
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     mounting = [test for test in tests if test.startswith("mount/")]
     others = [test for test in tests if test not in mounting]
@@ -68,20 +73,32 @@ def check_tests(made: Copies, mutants: Sequence[Mutant], limit: float) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             broken = pool.submit(made.run, BREAKS_ALL, ["unit/test_mounts.py"], limit)
-            runs = [pool.submit(made.run, {}, part, limit * len(part)) for part in whole]
+            runs = [pool.submit(made.run, {}, t, limit * len(t), all_of=True) for t in whole]
             noticed, ended = broken.result(), [future.result() for future in runs]
         except BaseException:
             made.end()
             raise
     if noticed.code in (0, None):
         raise Failure("the tests do not run the copy: one that cannot be imported passes them")
+    found: dict[str, str] = {}
     for end in ended:
-        if end.code != 0:
-            raise Failure(f"the tests fail without a fault:\n{end.output}")
+        if end.code != 0 and not end.failed:
+            raise Failure(f"the tests cannot be run:\n{end.output}")
+        found |= dict.fromkeys(end.failed, end.output)
+    return found
+
+
+def uses(mutant: Mutant, failing: Iterable[str]) -> list[str]:
+    """Return those of the failing tests that should notice a fault."""
+    return [
+        test
+        for test in failing
+        if any(re.match(rf"{re.escape(wanted)}($|::|\[)", test) for wanted in mutant.tests)
+    ]
 
 
 def run_all(made: Copies, mutants: Sequence[Mutant], limit: float) -> Iterator[Result]:
-    """Run the tests of each fault; gives results as they come."""
+    """Run the tests of each fault. Yields results as they come."""
 
     def run(mutant: Mutant) -> Result:
         ended = made.run(changed(mutant, made.tree), mutant.tests, limit)
@@ -158,20 +175,33 @@ def _show_counts(what: str, counts: Counter[str]) -> None:
 
 
 def run(names: Sequence[str], limit: float) -> int:
-    """Run the faults; the exit status."""
+    """Run the faults. Returns the exit status."""
     begin = monotonic()
     mutants = chosen(names)
     with copies() as made:
         for mutant in mutants:
             changed(mutant, made.tree)
         print(f"{len(mutants)} faults; first their tests without any of them", flush=True)
-        check_tests(made, mutants, limit)
-        print(f"they pass in {monotonic() - begin:.0f} s; now with the faults, {AT_ONCE} at a time")
-        results = []
-        for result in run_all(made, mutants, limit):
+        failing = failing_tests(made, mutants, limit)
+        for output in set(failing.values()):
+            print(textwrap.indent(output, "    "))
+        results = [
+            Result(mutant, Outcome.ERROR, Ended(1, 0, f"fail without it: {', '.join(tests)}"))
+            for mutant in mutants
+            if (tests := uses(mutant, failing))
+        ]
+        for mutant, _, ended in results:
+            print(f"cannot be judged: {mutant.name}: {ended.output}")
+        sound = [mutant for mutant in mutants if not uses(mutant, failing)]
+        print(
+            f"took {monotonic() - begin:.0f} s, {len(failing)} failed;"
+            f" now {len(sound)} faults, {AT_ONCE} at a time",
+            flush=True,
+        )
+        for result in run_all(made, sound, limit):
             results.append(result)
             mutant, outcome, ended = result
-            by = f", by {ended.failed}" if ended.failed else ""
+            by = f", by {ended.failed[0]}" if ended.failed else ""
             place = f"[{len(results):{len(str(len(mutants)))}}/{len(mutants)}]"
             print(
                 f"{place} {outcome.value:8} {ended.seconds:5.1f} s  {mutant.name}{by}", flush=True
@@ -185,7 +215,7 @@ def run(names: Sequence[str], limit: float) -> int:
 
 
 def main() -> int:
-    """Read the arguments; the exit status."""
+    """Read the arguments. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="tests/mutants.sh", add_help=False)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--list", action="store_true")
@@ -197,6 +227,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup(1)
             signal.signal(number, signal.default_int_handler)
+    os.umask(0o022)  # ordinary users read the copies
     try:
         return run(arguments.names, arguments.limit)
     except Failure as failure:

@@ -2,7 +2,8 @@
 
 The copy stands in the place of the checkout, in a mount namespace of its own, so that no path,
 no installed package and no child of a test can lead to the code as it is. It lies on a tmpfs that
-goes with the namespace. All processes are in a PID namespace and are killed with it.
+goes with the namespace. All processes are in a process namespace and are killed with it, which is
+when pytest ends, when it takes too long, and when we are killed ourselves.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from pathlib import Path
 from threading import Lock
 from time import monotonic
 
+from tests.support.mounting import AREA
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 PLACE = Path("/var/tmp")
 PREFIX = "gitguardfs-mutants-"
@@ -28,12 +31,7 @@ PREFIX = "gitguardfs-mutants-"
 _NOT_COPIED = shutil.ignore_patterns(
     ".venv", ".git", ".hypothesis", ".*_cache", "__pycache__", "*.egg-info"
 )
-# If we die the namespaces do, and with them every process and mount in them.
-_ALONE = (
-    "setpriv", "--pdeathsig", "KILL", "--",
-    "unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child",
-    "--mount-proc", "--",
-)  # fmt: skip
+_ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--", sys.executable)
 
 
 @dataclass(frozen=True)
@@ -46,10 +44,9 @@ class Ended:
     output: str
 
     @property
-    def failed(self) -> str:
-        """The test that failed first, or an empty string."""
-        found = re.search(r"^(?:FAILED|ERROR) tests/(\S+)", self.output, re.MULTILINE)
-        return found[1] if found else ""
+    def failed(self) -> list[str]:
+        """Return the tests that failed, as far as pytest names them."""
+        return re.findall(r"^(?:FAILED|ERROR) tests/(.+?)(?: - |$)", self.output, re.MULTILINE)
 
 
 @dataclass
@@ -62,38 +59,45 @@ class Copies:
     _lock: Lock = field(default_factory=Lock)
     _ended: bool = False
 
-    def run(self, changed: dict[str, str], tests: Sequence[str], limit: float) -> Ended:
+    def run(
+        self, changed: dict[str, str], tests: Sequence[str], limit: float, *, all_of: bool = False
+    ) -> Ended:
         """Run tests where files, by their path in the checkout, hold another text.
 
-        ``limit`` is in seconds.
+        Up to the first that fails, or ``all_of`` them. ``limit`` is in seconds.
         """
         begin = monotonic()
         work = Path(tempfile.mkdtemp(prefix="run-", dir=self.work))
         work.chmod(0o755)
         try:
-            for name in ("copy", "changed", "tmp", "var-tmp"):
+            for name in ("copy", "changed", "area"):
                 (work / name).mkdir()
-            for name in ("tmp", "var-tmp"):
-                (work / name).chmod(0o1777)
+                (work / name).chmod(0o755)
             for name, text in changed.items():
                 (work / "changed" / name).parent.mkdir(parents=True, exist_ok=True)
                 (work / "changed" / name).write_text(text)
-            code = self._run(work, [f"tests/{test}" for test in tests], limit)
+            arguments = [f"tests/{test}" for test in tests]
+            code = self._run(work, arguments if all_of else ["-x", *arguments], limit)
             output = (work / "output").read_text(errors="replace")
         finally:
             _remove(work)
         return Ended(code, monotonic() - begin, output)
 
-    def _run(self, work: Path, tests: list[str], limit: float) -> int | None:
+    def _run(self, work: Path, arguments: list[str], limit: float) -> int | None:
+        isolated = self.tree / "tests/support/isolated.py"
         script = self.tree / "tests/mutation/inside.sh"
         places = [CHECKOUT, self.tree, work]
-        # Nothing may be skipped; and a cached file is known by its source's text, not its time.
-        environment = {**os.environ, "CI": "true", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {
+            **os.environ,
+            "CI": "true",  # nothing may be skipped
+            "PYTHONDONTWRITEBYTECODE": "1",
+            AREA: str(work / "area"),
+        }
         with open(work / "output", "wb") as output, self._lock:
             if self._ended:
                 raise InterruptedError
             process = subprocess.Popen(
-                [*_ALONE, "bash", script, *places, *tests],
+                [*_ENDS_WITH_US, isolated, "bash", script, *places, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -132,6 +136,7 @@ def copies() -> Iterator[Copies]:
     try:
         tree = work / "tree"
         shutil.copytree(CHECKOUT, tree, symlinks=True, ignore=_NOT_COPIED)
+        # Known to be current by the source's text: its time says nothing of a changed copy.
         subprocess.run(
             [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash",
              tree / "gitguardfs", tree / "tests"],

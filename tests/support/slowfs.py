@@ -47,16 +47,23 @@ class Slow:
 @contextmanager
 def slowfs(path: Path, gate: Path) -> Iterator[Slow]:
     """Mount it at ``path`` with the files ``slow`` and ``quick``, for all users."""
+    with served(path, "tests.support.slowfs", path, gate):
+        slow = Slow(path, gate)
+        try:
+            yield slow
+        finally:
+            slow.release()
+
+
+@contextmanager
+def served(path: Path, module: str, *arguments: Path | str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a file system of ours, a module, that mounts itself at ``path``."""
     path.mkdir(exist_ok=True)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.slowfs", path, gate], cwd=REPOSITORY
-    )
-    slow = Slow(path, gate)
+    process = subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=REPOSITORY)
     try:
-        until(lambda: process.poll() is not None or os.path.ismount(path), "slowfs is mounted")
-        yield slow
+        until(lambda: process.poll() is not None or os.path.ismount(path), f"{module} is mounted")
+        yield process
     finally:
-        slow.release()
         subprocess.run(["umount", "-l", path], check=False, capture_output=True)
         try:
             process.wait(LIMIT)

@@ -30,7 +30,7 @@ def test_the_old_text_stands_once_and_the_new_one_is_python(name: str) -> None:
 
 @pytest.mark.parametrize("test", sorted({test for mutant in MUTANTS for test in mutant.tests}))
 def test_the_tests_that_should_notice_are_there(test: str) -> None:
-    path, _, name = test.partition("::")
+    path, _, name = test.partition("[")[0].partition("::")
     assert not name or re.search(
         rf"^(async )?def {re.escape(name)}\(", _read(f"tests/{path}"), re.M
     )
@@ -51,6 +51,22 @@ def test_names_and_patterns_choose() -> None:
     }
     with pytest.raises(mutation.Failure, match="no fault 'nothing'"):
         mutation.chosen(["seal-*", "nothing"])
+
+
+@pytest.mark.parametrize(
+    ("failing", "used"),
+    [
+        ("unit/test_a.py::test_x", True),
+        ("unit/test_a.py", True),
+        ("unit/test_ab.py::test_x", False),
+        ("mount/test_b.py::test_y[1-2]", True),
+        ("mount/test_b.py::test_yes", False),
+    ],
+)
+def test_a_test_that_fails_without_a_fault_judges_none(failing: str, used: bool) -> None:
+    tests = ("unit/test_a.py", "mount/test_b.py::test_y")
+    mutant = Mutant("name", "nothing", "core/gate.py", "", "", tests)
+    assert mutation.uses(mutant, [failing]) == [failing] * used
 
 
 def test_help_says_what_the_exit_status_means() -> None:

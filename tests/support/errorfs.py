@@ -1,0 +1,123 @@
+"""A share of our own making: a directory passed through FUSE that answers errors on demand.
+
+Nothing is cached: each look of a client's kernel is a request. The test itself is the share's
+host, in the directory. ``errorfs_server`` is what runs.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tests.support.slowfs import served
+
+ERRNOS = (
+    errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EACCES, errno.ENOMEM, errno.EPERM,
+    errno.ENOTCONN, errno.EREMOTEIO,
+)  # fmt: skip
+"""What a share may answer that is not absence."""
+
+READING = (
+    "LOOKUP", "GETATTR", "READLINK", "ACCESS", "STATFS", "OPENDIR", "READDIR", "OPEN", "READ"
+)  # fmt: skip
+CHANGING = (
+    "SETATTR", "MKNOD", "MKDIR", "SYMLINK", "LINK", "CREATE", "UNLINK", "RMDIR", "RENAME",
+    "WRITE", "FLUSH", "FSYNC", "FSYNCDIR", "RELEASE",
+)  # fmt: skip
+ROOT = "."
+"""What the root is called in a fault."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Which requests are answered wrongly, and how."""
+
+    requests: tuple[str, ...] = READING
+    name: str | None = None
+    """The last component, or the path below the mount's root; a rename goes by both of its ends.
+    None is any."""
+    error: int = errno.EIO
+    """What is answered; 0 leaves the answer as it is (of what is held back, say)."""
+    nth: int = 0
+    """Only the nth such request since the fault came to be; 0 is all of them. A client's kernel
+    looks a name that it knows up again if the first answer is an error (d_revalidate)."""
+    done: bool = False
+    """What was asked is done all the same."""
+    held: bool = False
+    """Nothing is answered, or done, while the fault is in force."""
+
+
+@dataclass
+class Share:
+    """Such a share in use."""
+
+    host: Path
+    """The directory itself."""
+    path: Path
+    """Where it is mounted."""
+    control: Path
+    process: subprocess.Popen[bytes]
+    _faults: dict[int, Fault] = field(default_factory=dict)
+    _last: int = 0
+
+    def add(self, *faults: Fault) -> list[int]:
+        """Put faults in force beside those that are; returns their numbers."""
+        numbers = range(self._last + 1, self._last + 1 + len(faults))
+        self._faults.update(zip(numbers, faults, strict=True))
+        self._last += len(faults)
+        self._write()
+        return list(numbers)
+
+    def remove(self, *numbers: int) -> None:
+        """Take faults back, by number."""
+        for number in numbers:
+            self._faults.pop(number, None)
+        self._write()
+
+    @contextmanager
+    def failing(self, *faults: Fault) -> Iterator[None]:
+        """Have faults in force for a while."""
+        numbers = self.add(*faults)
+        try:
+            yield
+        finally:
+            self.remove(*numbers)
+
+    def clear(self) -> None:
+        """Take all faults back."""
+        self._faults.clear()
+        self._write()
+
+    def hits(self, *numbers: int) -> list[tuple[str, str]]:
+        """The (request, name) that faults have met: these, or all that there ever were."""
+        log = self.control.with_suffix(".hits")
+        lines = log.read_text(errors="surrogateescape").splitlines() if log.exists() else []
+        found = [json.loads(line) for line in lines]
+        return [(hit[1], hit[2]) for hit in found if not numbers or hit[0] in numbers]
+
+    def _write(self) -> None:
+        new = self.control.with_suffix(".new")
+        new.write_text(json.dumps({number: asdict(f) for number, f in self._faults.items()}))
+        new.rename(self.control)
+
+
+@contextmanager
+def errorfs(host: Path, path: Path, control: Path, fold: bool = False) -> Iterator[Share]:
+    """Mount ``host`` at ``path``, for all users; ``control`` is a path for a file of its own.
+
+    With ``fold`` the server compares names by Unicode's NFKC, whatever their case: a folding that
+    no rule of names foresees.
+    """
+    host.mkdir(exist_ok=True)
+    arguments = ["tests.support.errorfs_server", host, path, control, *(["--fold"] if fold else [])]
+    with served(path, *arguments) as process:
+        share = Share(host, path, control, process)
+        try:
+            yield share
+        finally:
+            share.clear()
