@@ -16,6 +16,9 @@ from typing import Any
 
 AGENT_SLACK = 30.0
 """Seconds beyond a command's own limit in which the agent itself has to answer."""
+HANG_LIMIT = 180.0
+"""Seconds after which a command is taken to hang: emulated, beside other tests, a start of Python
+takes several."""
 
 
 class GuestGone(AssertionError):
@@ -75,7 +78,7 @@ class Channel:
         gid: int | None = None,
         cwd: str = "/",
         stdin: str = "",
-        timeout: float = 60.0,
+        timeout: float = HANG_LIMIT,
         **env: str,
     ) -> Future[dict[str, Any]]:
         """Start a command (a shell line, or words) in the guest; the answer comes as a future."""
@@ -91,7 +94,7 @@ class Channel:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
         return answer
 
-    def run(self, command: str | Sequence[str], *, timeout: float = 60.0, **how: Any) -> Done:
+    def run(self, command: str | Sequence[str], *, timeout: float = HANG_LIMIT, **how: Any) -> Done:
         """Run a command in the guest and wait for its end."""
         return self.finish(command, self.start(command, timeout=timeout, **how), timeout)
 

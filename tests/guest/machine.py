@@ -17,9 +17,9 @@ from tests.guest.channel import Channel, Done, GuestGone
 from tests.guest.inside.agent import PORT
 from tests.support.mounting import until
 
-BOOT_LIMIT = 150.0
+BOOT_LIMIT = 240.0
 """Seconds until a boot is taken to hang; one takes 10 to 20 here, on a busy machine twice that."""
-DOWN_LIMIT = 60.0
+DOWN_LIMIT = 120.0
 BOOT_ATTEMPTS = 2
 """Under emulation a kernel panics now and then for no fault of anything under test."""
 

@@ -275,7 +275,7 @@ def test_gcc_and_make_build_a_program_that_runs(desk: tuple[Machine, str, Path])
         "make -s -j2 && test $(./main) = 10 && make -q && touch f2.c && ! make -q && make -s",
         cwd=view,
         uid=AGENT,
-        timeout=120,
+        timeout=180,
     )
     assert (host / "main").stat().st_mode & 0o111 == 0o111
     assert owner(host / "main") == HOST
@@ -323,7 +323,7 @@ def test_sqlite_keeps_its_promises(desk: tuple[Machine, str, Path]) -> None:
         "test $(sqlite3 delete.db \"select count(*) from t where x like 'process%'\") = 15",
         cwd=view,
         uid=AGENT,
-        timeout=120,
+        timeout=180,
     )
     assert (host / "delete.db").read_bytes().startswith(b"SQLite format 3")
 
@@ -349,7 +349,7 @@ def test_large_files_come_through_whole(desk: tuple[Machine, str, Path]) -> None
         "truncate -s 10000001 big && dd if=big bs=4321 status=none | sha256sum",
         cwd=view,
         uid=AGENT,
-        timeout=120,
+        timeout=180,
     )
     assert len((host / "big").read_bytes()) == 10_000_001
     assert hashlib.sha256((host / "big").read_bytes()).hexdigest() == sums.split()[2]

@@ -100,7 +100,7 @@ def test_what_was_written_before_the_crash_is_there(guest: Machine, each: Guard)
 def test_a_busy_view_is_not_forced(guest: Machine, each: Guard) -> None:
     holding = guest.channel.start(f"cd {each.view}/demo && sleep 7", uid=AGENT)
     time.sleep(1)
-    done = guest.run([*vm_mount(each), "--remove"], timeout=60)
+    done = guest.run([*vm_mount(each), "--remove"])
     assert done.rc != 0, str(done)
     assert "busy" in (done.stdout + done.stderr).lower() or "use" in done.stderr, str(done)
     assert mounted(guest, each.view) == ["fuse.gitguardfs"]

@@ -23,7 +23,7 @@ def rebooted(guarded: World) -> World:
     machine.sh("sync")
     machine.reboot()
     with phase("reboot: all units settled"):
-        machine.run("systemctl is-system-running --wait", timeout=120)
+        machine.run("systemctl is-system-running --wait")
     return guarded
 
 
@@ -70,7 +70,7 @@ def test_no_units_wait_for_each_other(rebooted: World) -> None:
 @EACH
 def test_remove_takes_away_all_that_was_made(rebooted: World, each: Guard) -> None:
     machine = rebooted.machine
-    machine.run([*vm_mount(each), "--remove"], timeout=60).ok()
+    machine.run([*vm_mount(each), "--remove"]).ok()
     assert mounted(machine, each.view) == []
     assert mounted(machine, each.raw) == []
     assert machine.run(f"grep -r -- {each.tag} /etc/fstab").stdout == ""
@@ -80,7 +80,7 @@ def test_remove_takes_away_all_that_was_made(rebooted: World, each: Guard) -> No
     ).stdout == ""  # fmt: skip
     assert BY_HAND in machine.sh("cat /etc/fstab"), "a foreign line is gone"
     # And again, so that the last boot has something to miss.
-    machine.run(vm_mount(each), timeout=120).ok()
+    machine.run(vm_mount(each)).ok()
 
 
 @pytest.fixture(scope="session")
@@ -102,9 +102,7 @@ def test_without_the_shares_the_guest_reaches_a_login(without_shares: World) -> 
         LIMIT,
     )
     assert "emergency" not in machine.console.read_text(errors="replace").lower()
-    assert machine.run("systemctl is-active multi-user.target", timeout=60).stdout.strip() == (
-        "active"
-    )
+    assert machine.run("systemctl is-active multi-user.target").stdout.strip() == ("active")
 
 
 @EACH

@@ -22,7 +22,8 @@ from tests.tiers import report
 from tests.tiers.catalogue import TIERS, Tier
 from tests.tiers.running import STOP_LIMIT, Run
 
-PREFIX = "gitguardfs-tests-"
+PREFIX = "ggfs-tests-"
+"""Not the name of the program: tests find its processes by their command lines."""
 PLACE = "/var/tmp"
 """Every user can reach it, and it is on a disk: a tmpfs is no stand-in for one."""
 
@@ -103,7 +104,7 @@ def _run(chosen: list[Tier], place: Path, options: list[str], durations: bool) -
         _end(runs)
     if durations:
         print(report.slowest(runs))
-        print(*(report.phases(run) for run in runs if run.tier.is_guest), sep="\n")
+        print(*(report.phases(run) for run in runs if run.tier.image), sep="\n")
     print(report.table(runs, waiting, time.monotonic() - started), flush=True)
     if stopped:
         return 130
@@ -115,22 +116,22 @@ def _stop(*_: object) -> None:
 
 
 def _start_next(runs: list[Run], waiting: list[Tier], place: Path, options: list[str]) -> None:
-    """Start the guests, all at once, and one of the others at a time."""
-    is_free = all(run.is_over or run.tier.is_guest for run in runs)
+    """Start the next tier of each lane in which none is running."""
+    busy = {run.tier.lane for run in runs if not run.is_over}
     for tier in list(waiting):
-        if not tier.is_guest and not is_free:
-            continue
-        is_free = is_free and tier.is_guest
-        waiting.remove(tier)
-        runs.append(Run(tier, place / tier.name))
-        runs[-1].start(options)
+        if tier.lane not in busy:
+            busy.add(tier.lane)
+            waiting.remove(tier)
+            runs.append(Run(tier, place / tier.name))
+            runs[-1].start(options)
 
 
 def _look(runs: list[Run], progress: report.Progress) -> None:
     for run in runs:
         was_over = run.is_over
         for name in run.look():
-            progress.say(f"FAILED {name}")
+            if len(run.failures) <= report.MOST:
+                progress.say(f"FAILED {name}")
         if run.is_over and not was_over:
             progress.say(report.ending(run))
             if run.is_failed:

@@ -32,8 +32,8 @@ class Tier:
     seconds: float
     """About what it takes on two processors, beside the others."""
     is_pytest: bool = True
-    is_guest: bool = False
-    """Runs beside the others from the start: a virtual machine waits more than it computes."""
+    lane: str = "tests"
+    """Tiers of one lane run one after the other, lanes side by side: guests wait a lot."""
     image: images.Recipe | None = None
     """What it boots."""
     lacks: Callable[[], str] = _nothing
@@ -72,25 +72,27 @@ find . -name .venv -prune -o -name '*.sh' -print0 | xargs -0 shellcheck -x .ci/r
 """
 
 
-def _guest(name: str, about: str, seconds: float, image: images.Recipe, *modules: str) -> Tier:
+def _guest(
+    name: str, about: str, seconds: float, lane: str, image: images.Recipe, *modules: str
+) -> Tier:
     """A virtual machine of its own, for the modules of tests/guest that are named."""
     command = _pytest(*(f"tests/guest/test_{module}.py" for module in modules))
     lacks = _missing(*GUEST_PROGRAMS)
-    return Tier(name, about, command, seconds, is_guest=True, image=image, lacks=lacks)
+    return Tier(name, about, command, seconds, lane=lane, image=image, lacks=lacks)
 
 
 TIERS = (
     _guest(
-        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares: its life", 400,
-        images.DEBIAN_13, "1_setup", "2_work", "5_doctor", "6_failures", "7_reboot",
+        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares: its life", 360,
+        "guest", images.DEBIAN_13, "1_setup", "2_work", "5_doctor", "6_failures", "7_reboot",
     ),
     _guest(
-        "guest-attacks", "another one: attacks and conformance over the shares", 400,
-        images.DEBIAN_13, "3_attacks", "4_conformance",
+        "guest-attacks", "another one: attacks and conformance over the shares", 300,
+        "more guests", images.DEBIAN_13, "3_attacks", "4_conformance",
     ),
     _guest(
-        "guest-old", "Debian 12 in a third one, the oldest system that is supported", 300,
-        images.DEBIAN_12, "8_debian12",
+        "guest-old", "Debian 12 after that, the oldest system that is supported", 180,
+        "more guests", images.DEBIAN_12, "8_debian12",
     ),
     Tier(
         "lint", "ruff, mypy, shellcheck",

@@ -11,6 +11,8 @@ from tests.guest import image as images
 from tests.tiers.catalogue import Tier
 from tests.tiers.running import Run
 
+MOST = 20
+"""Failed tests that are named at once, and at the end; one fault can fail them all."""
 IMAGE_SECONDS = 150.0
 """What it takes to make the images, side by side."""
 EVERY = 20.0
@@ -31,10 +33,11 @@ def rough(seconds: float) -> str:
 
 def plan(chosen: Sequence[Tier], left_out: Sequence[tuple[Tier, str]]) -> str:
     """What is about to be run, and for how long."""
-    guests = max((tier.seconds for tier in chosen if tier.is_guest), default=0.0)
-    rest = sum(tier.seconds for tier in chosen if not tier.is_guest)
+    lanes: dict[str, float] = {}
+    for tier in chosen:
+        lanes[tier.lane] = lanes.get(tier.lane, 0.0) + tier.seconds
     missing = sorted({t.image.name for t in chosen if t.image and not images.is_cached(t.image)})
-    whole = max(guests + (IMAGE_SECONDS if missing else 0.0), rest)
+    whole = max(lanes.values(), default=0.0) + (IMAGE_SECONDS if missing else 0.0)
     lines = [f"This takes about {rough(whole)} on two processors. Side by side:"]
     lines += [f"  {tier.name:<14} {tier.about}" for tier in chosen]
     if missing:
@@ -129,7 +132,9 @@ def table(runs: Sequence[Run], waiting: Sequence[Tier], seconds: float) -> str:
     )
     for run in runs:
         lines += [f"skipped: {n} of {run.tier.name}: {why}" for why, n in run.why_skipped.items()]
-    lines += [f"failed: {name}" for run in runs for name in run.failures]
+    failures = [name for run in runs for name in run.failures]
+    lines += [f"failed: {name}" for name in failures[:MOST]]
+    lines += [f"failed: {len(failures) - MOST} more"] if len(failures) > MOST else []
     lines += ["", f"tests: {passed} passed, {failed} failed, {skipped} skipped"]
     return "\n".join(lines)
 

@@ -53,6 +53,22 @@ def test_names_and_patterns_choose() -> None:
         mutation.chosen(["seal-*", "nothing"])
 
 
+@pytest.mark.parametrize(
+    ("failing", "used"),
+    [
+        ("unit/test_a.py::test_x", True),
+        ("unit/test_a.py", True),
+        ("unit/test_ab.py::test_x", False),
+        ("mount/test_b.py::test_y[1-2]", True),
+        ("mount/test_b.py::test_yes", False),
+    ],
+)
+def test_a_test_that_fails_without_a_fault_judges_none(failing: str, used: bool) -> None:
+    tests = ("unit/test_a.py", "mount/test_b.py::test_y")
+    mutant = Mutant("name", "nothing", "core/gate.py", "", "", tests)
+    assert mutation.uses(mutant, [failing]) == [failing] * used
+
+
 def test_help_says_what_the_exit_status_means() -> None:
     done = subprocess.run(
         [CHECKOUT / "tests/mutants.sh", "--help"], capture_output=True, text=True, check=True
