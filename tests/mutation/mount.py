@@ -115,7 +115,7 @@ MUTANTS = (
         "mount-place-not-checked-again",
         "the mount point is compared with the one written down only before it is resolved for good",
         "fuse/mount.py",
-        "    preflight.check_is(places.mountpoint, options.intended)\n",
+        "    preflight.check_is(places.mountpoint, intended)\n",
         "",
         (
             "unit/test_cli.py",
