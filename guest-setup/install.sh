@@ -6,11 +6,15 @@ umask 022
 # shellcheck source=common.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
-# Command, module and function of each program.
+# The only directory in which umount(8) looks for a helper.
+SBIN=${SBIN:-/sbin}
+
+# Path, module and function of each program.
 LAUNCHERS=(
-    gitguardfs:gitguardfs.cli:main
-    gitguard:gitguardfs.gitguard:main
-    vm-mount:gitguardfs.guest.vm_mount:main
+    "$BIN/gitguardfs:gitguardfs.cli:main"
+    "$BIN/gitguard:gitguardfs.gitguard:main"
+    "$BIN/vm-mount:gitguardfs.guest.vm_mount:main"
+    "$SBIN/umount.fuse.gitguardfs:gitguardfs.commands.umount:main"
 )
 
 RUNTIME_DEBIAN=(fuse3 python3 python3-pyfuse3 python3-trio python3-click)
@@ -31,7 +35,8 @@ usage() {
 Usage: ${0##*/} [--dry-run] [--venv] [--uninstall] [--help]
 
 Installs gitguardfs on Debian 12/13, Ubuntu 24.04+ or Fedora 41+:
-the programs gitguardfs, gitguard and vm-mount in $BIN, their code below $PREFIX.
+the programs gitguardfs, gitguard and vm-mount in $BIN, their code below $PREFIX,
+and $SBIN/umount.fuse.gitguardfs, by which umount takes a seal off with its view.
 
   --venv       build pyfuse3 in a virtual environment ($VENV)
                instead of using the distribution's packages (always so on Fedora)
@@ -151,13 +156,14 @@ END
 }
 
 write_launchers() {
-    local entry name module function
+    local entry path new module function
     run mkdir -p "$BIN"
     for entry in "${LAUNCHERS[@]}"; do
-        IFS=: read -r name module function <<<"$entry"
-        run install -o root -g root -m 0755 /dev/stdin "$BIN/.$name.new" \
+        IFS=: read -r path module function <<<"$entry"
+        new=${path%/*}/.${path##*/}.new
+        run install -o root -g root -m 0755 /dev/stdin "$new" \
             <<<"$(launcher_text "$module" "$function")"
-        run mv -fT "$BIN/.$name.new" "$BIN/$name"
+        run mv -fT "$new" "$path"
     done
 }
 
@@ -166,7 +172,7 @@ write_launchers() {
 refuse_places_of_others() {
     local path
     [[ "$dry_run" == no ]] || return 0
-    for path in "$PREFIX" "$BIN"; do
+    for path in "$PREFIX" "$BIN" "$SBIN"; do
         path=$(realpath -m -- "$path")
         while :; do
             if [[ -e "$path" && -n "$(find "$path" -maxdepth 0 ! -uid 0 -o -maxdepth 0 ! -perm -1000 \
@@ -182,7 +188,7 @@ refuse_places_of_others() {
 refuse_foreign_launchers() {
     local entry path
     for entry in "${LAUNCHERS[@]}"; do
-        path=$BIN/${entry%%:*}
+        path=${entry%%:*}
         if [[ -e "$path" || -L "$path" ]] && ! is_ours "$path"; then
             die "$path was not written by this script: move it away first"
         fi
@@ -201,6 +207,22 @@ check_fuse_device() {
     [[ "$dry_run" == yes || -c /dev/fuse ]] ||
         warn "there is no /dev/fuse, so nothing can be mounted yet: load the kernel module" \
             "fuse, or give this container the device (--device /dev/fuse)"
+}
+
+# A view of nothing, where nobody else sees it: when it is unmounted, its seal must go.
+check_umount_helper() {
+    [[ "$dry_run" == no && -c /dev/fuse ]] || return 0
+    local place
+    place=$(mktemp -d "$PREFIX/check.XXXXXX")
+    mkdir "$place/source" "$place/view"
+    # shellcheck disable=SC2016
+    unshare --mount --propagation private sh -c '
+        mkdir -p /run/mount && mount -n -i -t tmpfs none /run/mount &&
+            "$1" --seal "$2/source" "$2/view" && umount "$2/view" && ! mountpoint -q "$2/source"
+    ' sh "$BIN/gitguardfs" "$place" >"$place/log" 2>&1 ||
+        warn "umount does not call $SBIN/umount.fuse.gitguardfs: a share stays sealed when its" \
+            "view is unmounted, until its seal is, too ($(tail -n 1 "$place/log"))"
+    rm -rf --one-file-system "$place"
 }
 
 report() {
@@ -225,6 +247,7 @@ install_all() {
     write_launchers
     drop_unused_venv
     check_fuse_device
+    check_umount_helper
     report
 }
 
@@ -244,7 +267,7 @@ uninstall_all() {
     local entry path found=no
     refuse_while_in_use
     for entry in "${LAUNCHERS[@]}"; do
-        path=$BIN/${entry%%:*}
+        path=${entry%%:*}
         if is_ours "$path"; then
             found=yes
             run rm -f "$path"

@@ -35,6 +35,9 @@ Examples:
   sudo vm-mount --tag projects -m /mnt/raw -mm /home/me/src --style fstab
   sudo vm-mount -mm /home/me/share -o git=readonly,hide=.env
   sudo vm-mount --remove --tag projects
+
+\b
+Exit codes, as of mount(8): 0 done, 1 wrong usage, 2 the system, 32 a mount.
 """
 
 

@@ -59,6 +59,7 @@ class Guest:
         self.bin.mkdir()
         self.local = root / "usr-local"
         self.local.mkdir()
+        (self.local / "sbin").mkdir()
         self.checkout = root / "checkout"
         self.copy_checkout()
         self.os_release = root / "os-release"
@@ -96,6 +97,7 @@ class Guest:
             "OS_RELEASE": str(self.os_release),
             "FSTAB": str(self.os_release.parent / "fstab"),
             "UNITS": str(self.os_release.parent / "units"),
+            "SBIN": str(self.local / "sbin"),
         }
         return subprocess.run(
             [str(self.checkout / "guest-setup" / script), *arguments],
@@ -303,6 +305,8 @@ def test_installing_twice_leaves_one_clean_package(root_guest: Guest) -> None:
         "lib/gitguardfs/lib/gitguardfs/__init__.py",
         "lib/gitguardfs/lib/gitguardfs/__pycache__",
         "lib/gitguardfs/lib/gitguardfs/cli.py",
+        "sbin",
+        "sbin/umount.fuse.gitguardfs",
     ]
     assert not any("stale" in name for name in root_guest.installed())
 
@@ -341,7 +345,7 @@ def test_uninstall_removes_what_install_wrote_and_nothing_else(root_guest: Guest
     (root_guest.local / "bin" / "other").write_text("")
     (root_guest.local / "lib" / "other").write_text("")
     assert root_guest.run(INSTALL, "--uninstall").returncode == 0
-    assert root_guest.installed() == ["bin", "bin/other", "lib", "lib/other"]
+    assert root_guest.installed() == ["bin", "bin/other", "lib", "lib/other", "sbin"]
 
 
 def test_quickstart_installs_again_only_after_a_change(root_guest: Guest, tmp_path: Path) -> None:
@@ -371,7 +375,7 @@ def test_nothing_is_installed_where_others_can_change_it(
     done = root_guest.run(INSTALL)
     assert done.returncode == 1
     assert f"{root_guest.local} can be changed by others than root" in done.stderr
-    assert root_guest.installed() == []
+    assert root_guest.installed() == ["sbin"]
     root_guest.local.chmod(0o1777)
     os.chown(root_guest.local, 0, 0)
     assert root_guest.run(INSTALL).returncode == 0
