@@ -116,6 +116,8 @@ class State:
         node = self.inodes.see(
             place.parent, place.name, st, judged.verdict, judged.rule, judged.birth, branch
         )
+        while self.inodes.left:
+            self._descriptors.close(self.inodes.left.pop())
         if not judged.is_open:
             node.judged = NEVER
         if self._by_paths:  # what it had may lead to what the host has put in its old place
