@@ -290,3 +290,13 @@ class InodeTable:
         """Remove a node that the kernel does not know."""
         self._by_id.pop(node.id, None)
         self.detach(node)
+
+
+def ancestors(node: Node) -> Iterator[Node]:
+    """Yield a node and what lies above it, as last seen; ends where places form a ring."""
+    seen = set()
+    step: Node | None = node
+    while step is not None and step.id not in seen:
+        yield step
+        seen.add(step.id)
+        step = step.parent

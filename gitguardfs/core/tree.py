@@ -132,6 +132,7 @@ class Tree(Files):
         atime_ns, mtime_ns = self._times(changes, self._is_local(node.dev))
         if atime_ns is not None or mtime_ns is not None:
             self._backing.utimens(fd, atime_ns, mtime_ns)
+        self._host.note_attributes(node, fd)
         return self._view.present(node, self._backing.stat(fd), viewer)
 
     def _new_mode_of(self, node: Node, fd: int, changes: Changes) -> int | None:
