@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from time import monotonic
 
 from gitguardfs.core.backing import Backing
@@ -49,17 +50,18 @@ class _Seen:
 class Forming:
     """Knows what changed in directories, and whether that was us."""
 
-    def __init__(self, backing: Backing, is_local: bool) -> None:
-        """``is_local`` says that the source stamps its files by this machine's clock."""
+    def __init__(self, backing: Backing, is_local: Callable[[int], bool]) -> None:
+        """``is_local`` says of a st_dev that its files are stamped by this machine's clock."""
         self._backing = backing
+        self._is_local = is_local
         self._seen: OrderedDict[tuple[int, int], _Seen] = OrderedDict()
-        self._clock_offset: float | None = 0.0 if is_local else None
-        """The source's clock less this machine's, in seconds; None while that is not known."""
+        self._clock_offsets: dict[int, float] = {}
+        """By st_dev, how far its server's clock is ahead of ours, in seconds."""
 
     def note_clock(self, made: os.stat_result) -> None:
         """Learn how far the source's clock is ahead, from an object made this very moment."""
-        if self._clock_offset != 0.0:
-            self._clock_offset = made.st_ctime - time.time()
+        if not self._is_local(made.st_dev):
+            self._clock_offsets[made.st_dev] = made.st_ctime - time.time()
 
     def note_made(self, st: os.stat_result) -> None:
         """Note a directory that was made here and is empty."""
@@ -115,9 +117,10 @@ class Forming:
 
     def _age(self, st: os.stat_result) -> float:
         """Seconds since a directory that was never looked at was changed."""
-        if self._clock_offset is None:
-            return 0.0
-        return max(time.time() + self._clock_offset - st.st_ctime, 0.0)
+        offset = 0.0 if self._is_local(st.st_dev) else self._clock_offsets.get(st.st_dev)
+        if offset is None:
+            return 0.0  # nothing was made there yet that would tell
+        return max(time.time() + offset - st.st_ctime, 0.0)
 
     def _note(self, st: os.stat_result, names: frozenset[bytes] | None, changed_at: float) -> None:
         key = st.st_dev, st.st_ino
