@@ -24,19 +24,14 @@ log = logging.getLogger(__name__)
 class AuditLog:
     """Counts refusals and hands lines to a thread that writes them."""
 
-    def __init__(self, name: str | None, dir_fd: int | None = None) -> None:
-        """Append to ``name`` in the directory; OSError if it cannot be. None only counts."""
+    def __init__(self, fd: int | None) -> None:
+        """Append to the file behind ``fd``, which is closed at the end; None only counts."""
         self.refused: Counter[str] = Counter()
         self._allowance = float(BURST)
         self._refilled = time.monotonic()
         self._dropped = 0
         self._spool: Spool[dict[str, Any]] | None = None
-        self._fd = -1
-        if name is not None:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            # A FIFO that nobody reads is an error, not something to wait for.
-            self._fd = os.open(name, flags | os.O_NONBLOCK, 0o600, dir_fd=dir_fd)
-            os.set_blocking(self._fd, True)
+        self._fd = -1 if fd is None else fd
 
     def start(self) -> None:
         """Start the writer; after fork, since threads do not survive it."""

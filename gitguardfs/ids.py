@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import os
 import pwd
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -151,8 +152,11 @@ def _joined(stronger: Pairs, weaker: Iterable[tuple[int, int]]) -> Pairs:
 
 def _read_ids(path: str, find: Callable[[str], int], is_of_guest: bool) -> list[tuple[int, int]]:
     """Pairs of (share, guest) ids from lines of ``name:password:id``."""
+    from gitguardfs.fuse import directories  # of Linux; nothing is mounted elsewhere
+
     try:
-        with open(path, errors="surrogateescape") as file:
+        fd = directories.open_file(path, os.geteuid() == 0, os.O_RDONLY)
+        with open(fd, errors="surrogateescape") as file:
             lines = file.read().splitlines()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None

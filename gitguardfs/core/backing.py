@@ -9,6 +9,7 @@ to the object itself and not along a path.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from stat import S_IFDIR, S_IFLNK, S_IFREG
 
@@ -96,6 +97,16 @@ class Backing:
     def names(self, fd: int) -> list[bytes]:
         """The names in a directory, without ``.`` and ``..``."""
         return self._descriptors.with_room(lambda: os.listdir(_HERE % fd))
+
+    def names_if(self, fd: int, wanted: Callable[[bytes], bool]) -> frozenset[bytes] | None:
+        """The names in a directory; None as soon as one is not ``wanted``."""
+        found = set()
+        with self._descriptors.with_room(lambda: os.scandir(_HERE % fd)) as entries:
+            for entry in entries:
+                if not wanted(entry.name):
+                    return None
+                found.add(entry.name)
+        return frozenset(found)
 
     def typed_names(self, fd: int) -> dict[bytes, tuple[int, int]]:
         """The same with inode numbers and types (S_IFMT); of all but files and symlinks S_IFDIR."""

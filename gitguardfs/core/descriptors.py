@@ -31,8 +31,10 @@ class DescriptorCache:
         """``limit`` is a number of descriptors; ``by_paths`` that they hold paths, not objects."""
         self._limit = max(limit, MINIMUM)
         self._by_paths = by_paths
-        self._cached: OrderedDict[int, Node] = OrderedDict()
-        self._pinned: dict[int, Node] = {}
+        # By node, not by its number: that may be another node's by now, while this one is still
+        # somebody's parent.
+        self._cached: OrderedDict[Node, None] = OrderedDict()
+        self._pinned: set[Node] = set()
 
     def __len__(self) -> int:
         return len(self._cached) + len(self._pinned)
@@ -57,24 +59,23 @@ class DescriptorCache:
         return self.of(node.parent)
 
     def _reopen(self, node: Node) -> int:
-        way = []
-        seen = set()
+        way: dict[Node, None] = {}
         step = node
         while step.fd < 0:
-            if step.parent is None or step.id in seen:
+            if step.parent is None or step in way:
                 raise stale()
-            seen.add(step.id)
-            way.append(step)
+            way[step] = None
             step = step.parent
-        self._touch(step)
-        fd = step.fd
+        top = step
+        self._touch(top)
+        fd = top.fd
         for step in reversed(way):
             try:
                 opened = self.open(OPEN_NODE, step.name, fd)
             except (FileNotFoundError, NotADirectoryError):
                 raise stale() from None
             finally:
-                if step is not way[-1]:
+                if fd != top.fd:
                     os.close(fd)
             fd = opened
             try:
@@ -108,36 +109,39 @@ class DescriptorCache:
             os.close(fd)
             return
         node.fd = fd
-        self._cached[node.id] = node
+        self._cached[node] = None
         if len(self._cached) > self._limit:
             self._shrink(self._limit)
 
     def _touch(self, node: Node) -> None:
-        if node.id in self._cached:
-            self._cached.move_to_end(node.id)
+        if node in self._cached:
+            self._cached.move_to_end(node)
 
     def _shrink(self, size: int) -> None:
         while len(self._cached) > size:
-            _, node = self._cached.popitem(last=False)
+            node, _ = self._cached.popitem(last=False)
             os.close(node.fd)
             node.fd = -1
 
     def pin(self, node: Node) -> None:
         """Keep the descriptor of a node that has lost its last name until it is forgotten."""
-        if self._cached.pop(node.id, None) is not None:
-            self._pinned[node.id] = node
+        if node in self._cached:
+            del self._cached[node]
+            self._pinned.add(node)
 
     def close(self, node: Node) -> None:
         """Close what is kept for a forgotten node."""
-        if node.fd >= 0 and (
-            self._cached.pop(node.id, None) is not None
-            or self._pinned.pop(node.id, None) is not None
-        ):
-            os.close(node.fd)
-            node.fd = -1
+        if node in self._cached:
+            del self._cached[node]
+        elif node in self._pinned:
+            self._pinned.remove(node)
+        else:
+            return
+        os.close(node.fd)
+        node.fd = -1
 
     def close_all(self) -> None:
         """Close everything, at the end of a mount."""
         self._shrink(0)
-        for node in list(self._pinned.values()):
+        for node in list(self._pinned):
             self.close(node)

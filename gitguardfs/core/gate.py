@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from stat import S_IFDIR, S_IFREG, S_ISDIR
 from time import monotonic
@@ -23,8 +23,10 @@ from gitguardfs.core import names
 from gitguardfs.core.backing import DOTGIT, Backing
 from gitguardfs.core.descriptors import DescriptorCache
 from gitguardfs.core.guard import Guard, Refused, Verdict
-from gitguardfs.core.inodes import GUARDED, InodeTable, Node, stale
+from gitguardfs.core.inodes import GUARDED, InodeTable, Node, ancestors, stale
 from gitguardfs.fs.ancestors import way_up
+from gitguardfs.fs.forming import Forming
+from gitguardfs.fs.removed_names import RemovedNames
 from gitguardfs.guard import repository
 
 JUDGED_FOR = 1.0
@@ -76,6 +78,8 @@ class Gate:
         descriptors: DescriptorCache,
         backing: Backing,
         read_only: bool,
+        forming: Forming,
+        removed: RemovedNames,
         by_paths: bool = False,
         is_local: Callable[[int], bool] = lambda _: True,
     ) -> None:
@@ -88,6 +92,8 @@ class Gate:
         self._descriptors = descriptors
         self._backing = backing
         self._read_only = read_only
+        self._forming = forming
+        self._removed = removed
         self._by_paths = by_paths
         self._is_local = is_local
 
@@ -107,7 +113,39 @@ class Gate:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         if self._by_paths and node.parent is None and node is not self._inodes.root:
             raise stale()  # removed: something else may have come to its path
+        if change and node.kind != S_IFDIR and node.parent is not None:
+            self._settle(node.parent, node.name, is_new=False)
         return node
+
+    def settle(self, place: Place) -> None:
+        """Wait for git on the host to be ready with a directory that is to be changed.
+
+        Raises Later; Refused if the directory is, or lies in, a repository by now.
+        """
+        self._settle(place.parent, place.name, is_new=True)
+
+    def _settle(self, directory: Node, name: bytes, is_new: bool) -> None:
+        """Judge anew, without any grace, where git would read ``name``; then wait.
+
+        ``is_new`` says that the name may be added or taken away, and not only what it stands for
+        be changed: then the directory is waited for whatever the name.
+        """
+        if not self._guard.forges:
+            return
+        if repository.is_read_at_top(name):
+            self._judge_now(directory)
+            is_new = True
+        for below in ancestors(directory):
+            if below.parent is not None and repository.is_read_below(below.name):
+                self._judge_now(below.parent)
+                self._forming.wait_for(self._descriptors.of(below.parent))
+        if is_new:
+            self._forming.wait_for(self._descriptors.of(directory))
+
+    def _judge_now(self, directory: Node) -> None:
+        self._judge(directory, (directory,), directory.judged, monotonic())
+        if directory.verdict is not Verdict.ALLOW:
+            raise Refused(directory.rule, partial(self.path, directory))
 
     def _judge_again(self, directory: Node) -> None:
         """Judge a directory anew, and those above it, that nobody has looked at for a while.
@@ -130,15 +168,24 @@ class Gate:
             for node in way:
                 if node.parent is not None:
                     self._descriptors.close(node)
+        self._judge(directory, reversed(way), since, now)
+
+    def _judge(
+        self, directory: Node, way: Iterable[Node], since: float, where_it_is: float
+    ) -> None:
+        """Judge what is on the ``way`` to a directory, or, if that was moved, where it is now.
+
+        ``since`` and ``where_it_is`` are the times that the judgement is of then.
+        """
         try:
-            for node in reversed(way):
+            for node in way:
                 self._judge_in_place(node)
                 node.judged = since
         except OSError as error:
             if error.errno != errno.ESTALE or not self._is_local(directory.dev):
                 raise
             self._judge_where_it_is(directory)
-            directory.judged = now
+            directory.judged = where_it_is
 
     def _judge_in_place(self, node: Node) -> None:
         """Judge a directory, the one above it being judged; ESTALE if it is not there any more."""
@@ -193,6 +240,7 @@ class Gate:
             verdict, rule = self._guard.name(name)
             if verdict is not Verdict.ALLOW:
                 raise Refused(rule, partial(self.path, parent, name))
+            self._settle(parent, name, is_new=True)
         return Place(parent, self._descriptors.of(parent), name)
 
     def is_ordinary(self, name: bytes) -> bool:
@@ -352,11 +400,14 @@ class Gate:
     def _parts_in(self, place: Place, leaving: bytes) -> dict[bytes, int]:
         """The parts of a repository beside ``place``, and their modes.
 
-        Where several entries could resolve to one, that of one that is no directory.
+        Where several entries could resolve to one, that of one that is no directory. What git on
+        the host may bring back counts.
         """
-        found: dict[bytes, int] = {}
+        found = dict(self._removed.at(place.parent))
         for entry in self._backing.names(place.fd):
-            if entry in (place.name, leaving):
+            if entry == place.name:
+                continue
+            if entry == leaving and self._removed.was_made_here(place.fd, entry):
                 continue
             for part in repository.parts(entry):
                 mode = self._backing.mode_at(place.fd, entry)

@@ -117,6 +117,9 @@ class InodeTable:
         self._by_key: dict[tuple[int, int, int], Node] = {}
         self._branched: dict[Identity, list[Node]] = {}
         self._own_ids = count(FIRST_OWN_ID)
+        self.left: list[Node] = []
+        """Directories that the kernel has forgotten, and where something was last seen until now:
+        whoever takes them from here closes what is kept for them."""
         self._restrictions = 0
         """How often something has become guarded; each node notes up to where it knows."""
 
@@ -181,7 +184,10 @@ class InodeTable:
             node = self._add(st, view, verdict, rule)
             node.birth = birth
             node.branch = branch if view != GUARDED else None
-        node.parent = parent
+        if node.parent is not parent:
+            if node.parent is not None and node.parent.lookups <= 0:
+                self.left.append(node.parent)
+            node.parent = parent
         node.name = name
         if node.kind == S_IFDIR:
             node.judged = parent.judged
@@ -284,3 +290,13 @@ class InodeTable:
         """Remove a node that the kernel does not know."""
         self._by_id.pop(node.id, None)
         self.detach(node)
+
+
+def ancestors(node: Node) -> Iterator[Node]:
+    """Yield a node and what lies above it, as last seen; ends where places form a ring."""
+    seen = set()
+    step: Node | None = node
+    while step is not None and step.id not in seen:
+        yield step
+        seen.add(step.id)
+        step = step.parent

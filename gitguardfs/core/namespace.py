@@ -60,9 +60,10 @@ class Names(State):
 
     def symlink(self, caller: Caller, parent_id: int, name: bytes, target: bytes) -> Attributes:
         """Make a symlink, which belongs to the caller; EPERM where they are resolved."""
-        self._gate.place(parent_id, name, change=True)
+        place = self._gate.place(parent_id, name, change=True)
         if self._links is not None:
             raise links.denied()
+        self._host.before_symlink(place, target)
 
         def make(dir_fd: int) -> int:
             self._backing.symlink(dir_fd, name, target)
@@ -73,6 +74,9 @@ class Names(State):
     def link(self, caller: Caller, node_id: int, parent_id: int, name: bytes) -> Attributes:
         """Give a file another name; its owner stays."""
         node = self._gate.node(node_id, change=True)
+        if node.kind == S_IFLNK:
+            text = self._backing.readlink(self._descriptors.of(node))
+            self._host.before_symlink(self._gate.place(parent_id, name, change=True), text)
 
         def make(dir_fd: int) -> int:
             self._backing.link(self._descriptors.of(node), dir_fd, name)
@@ -121,6 +125,8 @@ class Names(State):
                     raise stale()
             self._gate.check_added(place, S_ISDIR(mode))
             st = self._backing.stat(made)
+            if S_ISLNK(st.st_mode):
+                self._host.wait_for_git(S_IFLNK, place)
             if owner is not None:
                 st = self._give(owner, made, st, mode)
             if linked is None:
@@ -134,9 +140,11 @@ class Names(State):
                 self._undo(place, made, mode, linked)
             if made >= 0:
                 os.close(made)
+            self._host.note_change(place)
             raise
         if fd < 0:
             os.close(made)
+        self._host.note_made(place, st, linked is None)
         node.lookups += 1
         return node, shown, fd
 
@@ -266,10 +274,12 @@ class Names(State):
             st = self._backing.stat(fd)
             self._gate.allowed(place, st)
             self._policy.may_remove()
+            self._host.before_removal(place, st)
             remove(st)
         except BaseException:
             os.close(fd)
             raise
+        self._host.note_change(place)
         self._lose_name(place, st, fd)
 
     def _remove_link(self, caller: Caller, resolved: Links, place: Place) -> None:
@@ -307,9 +317,11 @@ class Names(State):
     def _may_replace(self, caller: Caller, target: Target) -> Place:
         """The place of a symlink's target, which the caller is about to remove or replace.
 
-        The kernel has looked at the rights in the symlink's directory only. Raises Refused, or
-        OSError(EACCES) if the caller may not do that in the target's, as the view shows it.
+        The kernel has looked at the rights in the symlink's directory only. Raises Refused,
+        Later, or OSError(EACCES) if the caller may not do that in the target's, as the view
+        shows it.
         """
+        self._gate.settle(target.place)  # while nothing is removed yet
         place = self._gate.changeable(self._gate.again(target.place))
         directory, entry = (
             self._view.unguarded(0, st, caller.uid)
@@ -372,9 +384,13 @@ class Names(State):
             self._gate.admit(new, False, old_name if leaves else b"")
             if exchange:
                 self._gate.admit(old, False)
-            self._move(old, new, moved, flags)
+            self._host.before_rename(old, new, moved, replaced, exchange)
+            old, new = self._gate.again(old), self._gate.again(new)
+            self._move(old, new, moved, replaced, flags)
+            self._host.note_moved(*((new, old) if exchange else (new,)))
             self._note_rename(old, new, moved, replaced, exchange, fds)
         finally:
+            self._host.note_change(old, new)
             for fd in fds:
                 os.close(fd)
 
@@ -395,7 +411,14 @@ class Names(State):
             self._gate.movable(place, fds[-1], st)
         return st
 
-    def _move(self, old: Place, new: Place, moved: os.stat_result, flags: int) -> None:
+    def _move(
+        self,
+        old: Place,
+        new: Place,
+        moved: os.stat_result,
+        target: os.stat_result | None,
+        flags: int,
+    ) -> None:
         """Rename, or exchange, and undo that if the new names turn out to be forbidden ones.
 
         So is undone what a call that failed has done all the same, if the names matter.
@@ -422,6 +445,7 @@ class Names(State):
         try:
             for place in ends:
                 self._gate.check_added(place, False)
+            self._host.after_rename(old, new, moved, target, len(ends) == 2)
         except BaseException:
             self._surely(undo, new)
             raise

@@ -17,6 +17,9 @@ from gitguardfs.core.inodes import NEVER, Branch, InodeTable, Node
 from gitguardfs.core.links import Links
 from gitguardfs.core.policy import LinkPolicy, Policy
 from gitguardfs.core.view import Attributes, View
+from gitguardfs.fs.forming import Forming
+from gitguardfs.fs.host_rules import HostRules
+from gitguardfs.fs.removed_names import RemovedNames
 
 ORDINARY = Policy()
 
@@ -62,8 +65,15 @@ class State:
         self._by_paths = by_paths
         self._descriptors = DescriptorCache(descriptor_limit, by_paths)
         self._backing = Backing(self._descriptors)
+        forming, removed = Forming(self._backing, is_local), RemovedNames(self._backing)
+        if guard.forges:
+            forming.accept(root_fd)
         self._gate = Gate(
-            guard, self.inodes, self._descriptors, self._backing, read_only, by_paths, is_local
+            guard, self.inodes, self._descriptors, self._backing, read_only, forming, removed,
+            by_paths, is_local,
+        )  # fmt: skip
+        self._host = HostRules(
+            guard, self._gate, self._descriptors, self._backing, self.inodes.root, forming, removed
         )
         self._view = view
         self._share_owner = ShareUid(root.st_uid)
@@ -116,6 +126,8 @@ class State:
         node = self.inodes.see(
             place.parent, place.name, st, judged.verdict, judged.rule, judged.birth, branch
         )
+        while self.inodes.left:
+            self._descriptors.close(self.inodes.left.pop())
         if not judged.is_open:
             node.judged = NEVER
         if self._by_paths:  # what it had may lead to what the host has put in its old place

@@ -91,9 +91,13 @@ class Tree(Files):
 
     def forget(self, node_id: int, times: int) -> None:
         """The kernel forgets ``times`` lookups of a node."""
-        node = self.inodes.forget(node_id, times)
-        if node is not None:
-            self._descriptors.close(node)
+        step = self.inodes.forget(node_id, times)
+        way: set[Node] = set()
+        # Directories above that were forgotten before may have been opened for its sake.
+        while step is not None and step.lookups <= 0 and step not in way:
+            way.add(step)
+            self._descriptors.close(step)
+            step = step.parent
 
     def getattr(self, node_id: int, viewer: int) -> Attributes:
         """The attributes of a node; a guarded one can be looked at."""
@@ -128,6 +132,7 @@ class Tree(Files):
         atime_ns, mtime_ns = self._times(changes, self._is_local(node.dev))
         if atime_ns is not None or mtime_ns is not None:
             self._backing.utimens(fd, atime_ns, mtime_ns)
+        self._host.note_attributes(node, fd)
         return self._view.present(node, self._backing.stat(fd), viewer)
 
     def _new_mode_of(self, node: Node, fd: int, changes: Changes) -> int | None:

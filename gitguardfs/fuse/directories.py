@@ -184,19 +184,20 @@ def _result(
 
 
 def open_file(path: str, is_root: bool, flags: int, mode: int = 0o600) -> int:
-    """Return a descriptor of the file ``path``, opened with ``flags``.
+    """Return a descriptor of the file ``path``, opened with ``flags`` and made with ``mode``.
 
     Root opens only what no other user can have placed there: the file is root's, has one link,
     and nobody else may write it. Raises OSError, and UserError for any other file.
     """
-    flags |= os.O_CLOEXEC
+    # A FIFO that nobody reads is an error, not something to wait for.
+    flags |= os.O_CLOEXEC | os.O_NONBLOCK
     if not is_root:
-        return os.open(path, flags, mode)
+        fd = os.open(path, flags, mode)
+        os.set_blocking(fd, True)
+        return fd
     parent = open_directory(os.path.dirname(path) or ".", True)
     try:
-        # A FIFO that nobody reads is an error, not something to wait for.
-        flags |= os.O_NOFOLLOW | os.O_NONBLOCK
-        fd = os.open(os.path.basename(path), flags, mode, dir_fd=parent)
+        fd = os.open(os.path.basename(path), flags | os.O_NOFOLLOW, mode, dir_fd=parent)
     finally:
         os.close(parent)
     st = os.fstat(fd)

@@ -114,14 +114,11 @@ def _advise(options: MountOptions, places: preflight.Places, is_root: bool, seal
 
 
 def _open_audit(path: str | None) -> AuditLog:
+    if path is None:
+        return AuditLog(None)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     try:
-        if path is None:
-            return AuditLog(None)
-        parent = directories.open_directory(os.path.dirname(path) or ".", os.geteuid() == 0)
-        try:
-            return AuditLog(os.path.basename(path), parent)
-        finally:
-            os.close(parent)
+        return AuditLog(directories.open_file(path, os.geteuid() == 0, flags))
     except OSError as error:
         raise UserError(
             f"cannot write the audit log {path}: {error.strerror}", code=Exit.SYSTEM

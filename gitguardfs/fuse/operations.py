@@ -15,7 +15,7 @@ import errno
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from stat import S_ISDIR
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -33,6 +33,8 @@ from gitguardfs.core.view import Attributes
 from gitguardfs.fuse.listing import Appetite, NameEntry
 from gitguardfs.fuse.pace import Pace
 from gitguardfs.fuse.requests import Requests
+from gitguardfs.fuse.waiting import ask_again
+from gitguardfs.protocol import Later
 from gitguardfs.serving.boundary import GUARDED, Guarded, errno_of
 from gitguardfs.sessions.pyfuse3_session.answers import FITS, ReadData
 
@@ -57,7 +59,11 @@ def handler(guarded: Guarded) -> Callable[[Handler[S, P, R]], Handler[S, P, R]]:
         @wraps(method)
         async def bounded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
             try:
-                answer = await method(self, *args, **kwargs)
+                try:
+                    answer = await method(self, *args, **kwargs)
+                except Later as later:
+                    call = partial(method, self, *args, **kwargs)
+                    answer = await ask_again(name, later, call, self.requests)
                 if fits(answer):
                     return answer
                 raise TypeError(f"no answer to {name}: {answer!r:.100}")

@@ -52,6 +52,11 @@ class Requests:
         self._ending.set()
         pyfuse3.terminate()
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether no more is served than what is under way."""
+        return self._ending.is_set()
+
     async def serve(self) -> None:
         """Serve until the file system is unmounted or ``end`` is called."""
         if not hasattr(pyfuse3, "_session_loop"):  # private; in every release so far

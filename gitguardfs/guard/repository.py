@@ -6,7 +6,7 @@ The authority is git: ``is_git_directory`` (setup.c) for what a repository is, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from stat import S_ISDIR
 
@@ -100,9 +100,18 @@ def _completes(part: bytes, is_directory: bool, mode_of: Modes) -> bool:
     return is_file(HEAD) or is_there(REFS, OBJECTS)
 
 
-def may_be_forming(entries: Iterable[bytes]) -> bool:
-    """Whether every name in a directory is one that git puts into a new repository.
+@lru_cache(names.CACHED_NAMES)
+def is_read_at_top(name: bytes) -> bool:
+    """Whether git reads an entry called ``name`` in the top directory of a repository."""
+    return not meanings(name).isdisjoint(READ_AT_TOP)
 
-    An empty directory counts.
-    """
-    return all(meanings(name) & MADE_BY_GIT for name in entries)
+
+@lru_cache(names.CACHED_NAMES)
+def is_read_below(name: bytes) -> bool:
+    """Whether git reads what is in a directory called ``name`` of a repository."""
+    return not meanings(name).isdisjoint(READ_BELOW)
+
+
+def is_made_by_git(name: bytes) -> bool:
+    """Whether git puts an entry called ``name`` into a new repository."""
+    return not meanings(name).isdisjoint(MADE_BY_GIT)

@@ -13,7 +13,7 @@ from pyfuse3 import EntryAttributes
 from gitguardfs.core.idmap import IdMap
 from gitguardfs.core.inodes import ROOT_ID
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.world import Context, Token, World, refused, values
+from tests.adapter.world import Context, Token, World, open_descriptors, refused, values
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 
@@ -164,3 +164,24 @@ async def test_allowed_set_id_bits_stay_when_the_owner_is_another(make_world: Ma
     await world.ops.release(info.fh)
     made = await world.ops.mknod(ROOT_ID, b"m", S_IFREG | 0o4755, 0, guest)
     assert (S_IMODE(entry.st_mode), S_IMODE(made.st_mode)) == (0o4755, 0o4755)
+
+
+async def test_what_cannot_be_shown_is_not_kept(make_world: MakeWorld) -> None:
+    """The owner has no number in the view: no node and no descriptor stays behind."""
+    world = make_world(idmap=IdMap(uid_offset=-1, gid_offset=-1))
+    for number in range(20):
+        (world.source / f"d{number}").mkdir()
+        (world.source / f"f{number}").touch()
+    world.source.chmod(0o755)
+    os.chown(world.source, 1, 1)
+    before = open_descriptors()
+    for number in range(20):
+        for kind in "df":
+            await refused(
+                world.ops.lookup(ROOT_ID, f"{kind}{number}".encode(), world.ctx),
+                errno.EOVERFLOW, errno.EIO,
+            )  # fmt: skip
+    listed = await world.list("")
+    assert len(listed) == 40, "told by name alone"
+    assert len(world.tree.inodes) == 1
+    assert open_descriptors() == before

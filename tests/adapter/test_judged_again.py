@@ -20,7 +20,7 @@ from gitguardfs.core.backing import Backing
 from gitguardfs.core.guard import GitPolicy, Rules
 from gitguardfs.core.inodes import ROOT_ID
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.world import Fields, Token, World, refused
+from tests.adapter.world import Fields, Token, World, open_descriptors, refused
 
 Later = Callable[[], None]
 
@@ -352,6 +352,37 @@ async def test_the_root_may_become_a_repository_and_be_none_again(
     await world.ops.release(handle)
     handle, _ = await world.create(await world.id("d"), b"new")
     await world.ops.release(handle)
+
+
+async def test_numbers_that_are_used_again_cost_no_descriptors(world: World, later: Later) -> None:
+    """Directories that were forgotten, and are still where a file was last seen."""
+    names = [f"{number}" for number in range(20)]
+    (world.source / "store").mkdir()
+    for name in names:
+        (world.source / "store" / name).touch()
+        (world.source / f"d{name}").mkdir()
+        os.link(world.source / "store" / name, world.source / f"d{name}/f")
+    start = open_descriptors()
+    handles = {name: await world.open(f"store/{name}") for name in names}
+    inodes = world.tree.inodes
+    for _ in range(3):
+        for name in names:
+            await world.id(f"d{name}/f")
+        for name in names:  # under memory pressure: the kernel still has the file, by the store
+            d = os.stat(world.source / f"d{name}").st_ino
+            await world.ops.forget([(d, inodes.get(d).lookups)])
+        later()
+        for name in names:
+            number = os.stat(world.source / "store" / name).st_ino
+            await world.setattr(number, handles[name], mtime_ns=1)
+        for name in names:
+            await world.id(f"d{name}")
+    for handle in handles.values():
+        await world.ops.release(handle)
+    known = [(node.id, node.lookups) for node in inodes if node.id != ROOT_ID]
+    await world.ops.forget(known)
+    left = [os.readlink(f"/proc/self/fd/{n}") for n in open_descriptors() if n not in start]
+    assert left == [], (len(inodes), known)
 
 
 # ------------------------------------------------------------------ Sources that go by paths

@@ -218,8 +218,8 @@ async def test_ordinary_trees_are_not_hurt(world: World) -> None:
 
 
 async def test_a_name_that_leaves_in_the_same_step_does_not_count(world: World) -> None:
-    (world.source / "d").mkdir()
-    (world.source / "d/HEAD").touch()
+    await mkdir(world, "d")
+    await touch(world, "d/HEAD")
     await world.rename("d/HEAD", "d/refs")
     await world.rename("d/refs", "d/HEAD")
     assert os.listdir(world.source / "d") == ["HEAD"]

@@ -22,6 +22,7 @@ from gitguardfs.core.inodes import ROOT_ID, Node
 from gitguardfs.core.policy import LinkPolicy, Policy, XattrPolicy
 from gitguardfs.core.tree import Tree
 from gitguardfs.core.view import Attributes, View
+from gitguardfs.fs import forming
 from gitguardfs.fuse import operations
 from gitguardfs.fuse.operations import Operations
 
@@ -197,6 +198,8 @@ def stand_ins() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(operations, "RequestContext", Context)
         patch.setattr(pyfuse3, "readdir_reply", readdir_reply)
+        # What tests put into the source just before is the host's, and would be waited for.
+        patch.setattr(forming, "FORMING_FOR", 0.0)
         yield
 
 

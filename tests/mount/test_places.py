@@ -111,3 +111,29 @@ def test_an_audit_log_is_not_written_through_a_symlink_of_another_user(here: Pat
     done = _run(here / "source", here / "home/dev/projects", "--audit-log", here / "home/logs/cron")
     assert done.returncode == 1
     assert not (here / "victim/cron").exists()
+
+
+@pytest.mark.parametrize("how", ["symlink", "owner", "links"])
+def test_an_audit_log_that_another_user_placed_is_not_written(here: Path, how: str) -> None:
+    log = here / "home/log"
+    if how == "symlink":
+        log.symlink_to(here / "victim/passwd")
+    elif how == "links":
+        os.link(here / "victim/passwd", log)
+    else:
+        log.touch()
+        os.chown(log, AGENT, AGENT)
+    done = _run(here / "source", here / "home/dev/projects", "--audit-log", log)
+    assert done.returncode in (1, 2), done.stderr
+    assert "audit log" in done.stderr or "with a single link" in done.stderr
+    assert (here / "victim/passwd").read_text() == "of the system"
+
+
+@pytest.mark.parametrize("option", ["--map-passwd", "--map-group", "--map-passwd-rev"])
+def test_ids_are_not_read_from_a_file_that_another_user_placed(here: Path, option: str) -> None:
+    ids = here / "home/ids"
+    ids.write_text("root:x:1000:1000::/:/\n")
+    os.chown(ids, AGENT, AGENT)
+    done = _run(here / "source", here / "home/dev/projects", option, ids)
+    assert done.returncode == 1, done.stderr
+    assert "with a single link" in done.stderr

@@ -166,7 +166,7 @@ MUTANTS = (
         "descriptors-first-in-first-out",
         "descriptors that are in use are closed before those that are not",
         "core/descriptors.py",
-        "            self._cached.move_to_end(node.id)",
+        "            self._cached.move_to_end(node)",
         "            pass",
         DESCRIPTORS,
     ),

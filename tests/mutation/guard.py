@@ -10,6 +10,8 @@ RULES = ("unit/test_guard.py",)
 GATE = ("adapter/test_table.py", "adapter/test_policies.py")
 AGAIN = ("adapter/test_judged_again.py",)
 LINKS = ("adapter/test_links.py",)
+ERRORS = ("mount/test_errors.py",)
+UNDONE = ("mount/test_undone.py",)
 INODES = ("unit/test_inodes.py",)
 
 MUTANTS = (
@@ -272,7 +274,95 @@ MUTANTS = (
         "core/backing.py",
         "except (FileNotFoundError, NotADirectoryError):\n            return None",
         "except OSError:\n            return None",
-        ("mount/test_errors.py::test_a_repository_is_never_open_because_it_does_not_answer",),
+        ERRORS,
+    ),
+    Mutant(
+        "gate-moved-not-noticed",
+        "a directory that the host has moved counts as being where it was seen",
+        "core/gate.py",
+        "if st is None or not node.matches(st):\n                raise stale()",
+        "if False:\n                raise stale()",
+        AGAIN,
+    ),
+    Mutant(
+        "gate-moved-not-judged",
+        "what the host has moved into .git stays open",
+        "core/gate.py",
+        "if found > directory.verdict:",
+        "if False:",
+        AGAIN,
+    ),
+    Mutant(
+        "gate-root-judged-once",
+        "a source that the host makes a repository stays open",
+        "core/gate.py",
+        "if verdict is not root.verdict:",
+        "if False:",
+        AGAIN,
+    ),
+    Mutant(
+        "gate-unreadable-directory-open",
+        "a directory that cannot be looked into is judged once and for all",
+        "core/state.py",
+        "if not judged.is_open:",
+        "if False:",
+        ERRORS,
+    ),
+    Mutant(
+        "gate-new-name-not-looked-at-again",
+        "two guards over one share make a repository between them",
+        "core/namespace.py",
+        "self._gate.check_added(place, S_ISDIR(mode))",
+        "pass",
+        UNDONE,
+    ),
+    Mutant(
+        "gate-rename-not-looked-at-again",
+        "two guards over one share make a repository between them by a rename",
+        "core/namespace.py",
+        "                self._gate.check_added(place, False)",
+        "                pass",
+        UNDONE,
+    ),
+    Mutant(
+        "gate-failed-call-not-looked-for",
+        "a call that was done and answered with an error leaves what it made",
+        "core/namespace.py",
+        "            if was_free:",
+        "            if False:",
+        UNDONE,
+    ),
+    Mutant(
+        "gate-failed-chown-is-done",
+        "a chown that fails by EIO leaves a file of root's",
+        "core/namespace.py",
+        "if error.errno in OWNS_ALL and st.st_uid",
+        "if st.st_uid",
+        UNDONE,
+    ),
+    Mutant(
+        "gate-listing-drops-names",
+        "an entry whose lookup fails vanishes from a listing",
+        "core/tree.py",
+        "if not self._gate.hides(name):",
+        "if False:",
+        ERRORS,
+    ),
+    Mutant(
+        "links-target-rights-ignored",
+        "a rename over a resolved symlink replaces a file in root's directory",
+        "core/namespace.py",
+        "if not links.may_remove(caller, directory, entry):",
+        "if False:",
+        LINKS,
+    ),
+    Mutant(
+        "links-sticky-ignored",
+        "another's file in a sticky directory can be removed behind a symlink",
+        "core/links.py",
+        "return not mode & S_ISVTX or uid in (directory.uid, entry.uid)",
+        "return True",
+        LINKS,
     ),
     Mutant(
         "nodes-tighten-loosens",

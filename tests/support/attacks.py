@@ -129,10 +129,13 @@ HEAD_TEXT = "ref: refs/heads/main\n"
 
 
 def half_repository(path: Path, command: str, worktree: str | None = None) -> Path:
-    """Make all of a repository that runs ``command`` but its HEAD, which makes it one."""
+    """Make what a repository that runs ``command`` consists of, but its HEAD and its config.
+
+    The config is there under a name that is nobody's business to refuse.
+    """
     for part in ("objects", "refs"):
         (path / part).mkdir(parents=True)
-    write_config(path / "config", command, worktree)
+    write_config(path / "config.later", command, worktree)
     return path
 
 
@@ -146,6 +149,11 @@ def write_config(path: Path, command: str, worktree: str | None = None) -> None:
 
 def complete(path: Path) -> None:
     (path / "HEAD").write_text(HEAD_TEXT)
+    add_config(path)
+
+
+def add_config(path: Path) -> None:
+    (path / "config.later").rename(path / "config")
 
 
 # ------------------------------------------------------------------ R: rename and exchange

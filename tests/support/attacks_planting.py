@@ -20,6 +20,7 @@ from pathlib import Path
 from tests.support.attacks import (
     HEAD_TEXT,
     Attack,
+    add_config,
     attack,
     complete,
     half_repository,
@@ -181,6 +182,10 @@ def _enter(row: str, last: str, way: Add, first: Callable[[Path, str], Path]) ->
             spare.mkdir()
             trap = first(view, command)
         way(trap, last, spare)
+        if row == "P1":
+            add_config(trap)
+        else:
+            _finish_common(view)
 
 
 def _all_but_head(view: Path, command: str) -> Path:
@@ -190,7 +195,7 @@ def _all_but_head(view: Path, command: str) -> Path:
 def _all_but_refs(view: Path, command: str) -> Path:
     trap = _all_but_head(view, command)
     (trap / "refs").rmdir()
-    complete(trap)
+    (trap / "HEAD").write_text(HEAD_TEXT)
     return trap
 
 
@@ -200,22 +205,20 @@ def _common(view: Path, command: str) -> Path:
     Git takes core.worktree from config.worktree alone where there is a commondir.
     """
     common = half_repository(view / "common", command)
-    with (common / "config").open("a") as file:
+    with (common / "config.later").open("a") as file:
         file.write("[core]\n\trepositoryformatversion = 1\n[extensions]\n\tworktreeConfig\n")
     (view / "trap").mkdir()
-    (view / "trap/config.worktree").write_text("[core]\n\tworktree = .\n")
     return view / "trap"
+
+
+def _finish_common(view: Path, worktree_config: str = "[core]\n\tworktree = .\n") -> None:
+    add_config(view / "common")
+    (view / "trap/config.worktree").write_text(worktree_config)
 
 
 def _all_but_commondir(view: Path, command: str) -> Path:
     trap = _common(view, command)
-    complete(trap)
-    return trap
-
-
-def _all_but_head_beside_commondir(view: Path, command: str) -> Path:
-    trap = _common(view, command)
-    (trap / "commondir").write_text("../common\n")
+    (trap / "HEAD").write_text(HEAD_TEXT)
     return trap
 
 
@@ -224,10 +227,17 @@ for _way in HEAD_WAYS:
 for _way in REFS_WAYS:
     _enter("P1", "refs", _way, _all_but_refs)
 for _way in _FILE_WAYS[:-1]:  # git does not take a commondir that is a directory or leads to one
-    _enter("P2", "commondir", _way, _all_but_commondir)
-for _way in HEAD_WAYS:
-    if _way is not by_symlink:  # its target would have to be below the trap
-        _enter("P2", "HEAD", _way, _all_but_head_beside_commondir)
+    if _way is not by_same_name_rename:  # no file may be called that anywhere
+        _enter("P2", "commondir", _way, _all_but_commondir)
+
+
+@plant("P2", runs="trap")
+def head_after_commondir(view: Path, command: str) -> None:
+    with preparing():
+        trap = _common(view, command)
+    (trap / "commondir").write_text("../common\n")
+    (trap / "HEAD").write_text(HEAD_TEXT)
+    _finish_common(view)
 
 
 @plant("P2", runs="trap")
@@ -235,9 +245,10 @@ def config_worktree_beside_commondir(view: Path, command: str) -> None:
     """The common directory's config is harmless, the one that runs is in the trap."""
     with preparing():
         trap = _common(view, "true")
-        write_config(trap / "config.worktree", command, worktree=".")
-        complete(trap)
+        (trap / "HEAD").write_text(HEAD_TEXT)
+        write_config(view / "spare", command, worktree=".")
     (trap / "commondir").write_text("../common\n")
+    _finish_common(view, (view / "spare").read_text())
 
 
 @plant("P1", runs="trap", plain="directory")
@@ -249,6 +260,7 @@ def exchange_head_with_refs(view: Path, command: str) -> None:
         (trap / "refs").write_text(HEAD_TEXT)
         (trap / "HEAD").mkdir()
     renameat2(trap / "HEAD", trap / "refs", RENAME_EXCHANGE)
+    add_config(trap)
 
 
 @plant("P1", runs="src")
@@ -405,6 +417,8 @@ def race(view: Path, second: Path, rounds: int) -> tuple[int, int, list[str]]:
         for number in range(rounds):
             for part in ("trap", "a", "b"):
                 (view / f"race/{number}/{part}").mkdir(parents=True)
+            # Through another view it could be one that git is making, which would be waited for.
+            (view / f"race/{number}/trap/README").touch()
             if heads[number % len(heads)] is _exchange_prepared:
                 (view / f"race/{number}/trap/HEAD").mkdir()
                 (view / f"race/{number}/a/file").write_text(HEAD_TEXT)

@@ -24,9 +24,9 @@ REPOSITORIES = (".", "nested", "linked", "split")
 """Directories of the project in which git on the host has to keep working."""
 
 
-def git(directory: Path, *arguments: str) -> str:
-    """Run git on the host as the owner of the files, with no configuration but the repository's."""
-    environment = {
+def git_environment() -> dict[str, str]:
+    """Return an environment for git with no configuration but the repository's."""
+    return {
         "PATH": os.environ["PATH"],
         "HOME": "/nonexistent",
         "GIT_CONFIG_COUNT": "1",
@@ -40,10 +40,14 @@ def git(directory: Path, *arguments: str) -> str:
         "GIT_COMMITTER_NAME": "Host",
         "GIT_COMMITTER_EMAIL": "host@example.org",
     }
+
+
+def git(directory: Path, *arguments: str) -> str:
+    """Run git on the host as the owner of the files."""
     done = subprocess.run(
         ["git", *arguments],
         cwd=directory,
-        env=environment,
+        env=git_environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

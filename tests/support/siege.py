@@ -60,7 +60,7 @@ class Siege:
         self.hidden.mkdir(mode=0o700)
         os.chown(self.hidden, HOST_UID, HOST_GID)
         (self.hidden / "all").mkdir()
-        self.in_memory = _mount_memory(self.hidden / "all")
+        self.in_memory = mount_memory(self.hidden / "all")
         if self.in_memory:
             self.mounts.callback(umount, self.hidden / "all", MNT_DETACH)
         (self.place / "marks").mkdir()
@@ -158,7 +158,7 @@ class Siege:
         self._drop(project)
 
 
-def _mount_memory(path: Path) -> bool:
+def mount_memory(path: Path) -> bool:
     """Put a tmpfs there, for speed, if this kernel's has user extended attributes (6.6)."""
     mount("tmpfs", path, "tmpfs", data="mode=755")
     try:

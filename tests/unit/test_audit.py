@@ -20,9 +20,16 @@ from hypothesis import strategies as st
 from gitguardfs import audit
 from gitguardfs.audit import AuditLog
 from gitguardfs.core.guard import Refused
+from gitguardfs.errors import UserError
+from gitguardfs.fuse import directories
 
+FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
 PROMPT = 0.5
 """Seconds in which a thousand refusals have to be noted, whoever hangs."""
+
+
+def opened(path: Path) -> int:
+    return directories.open_file(str(path), os.geteuid() == 0, FLAGS)
 
 
 def refused(rule: str, path: bytes) -> Refused:
@@ -36,7 +43,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 @pytest.fixture
 def written(tmp_path: Path) -> Iterator[tuple[AuditLog, Path]]:
     path = tmp_path / "log"
-    log = AuditLog(str(path))
+    log = AuditLog(opened(path))
     log.start()
     yield log, path
     log.close()
@@ -74,7 +81,7 @@ def test_a_process_that_is_gone_has_no_name(written: tuple[AuditLog, Path]) -> N
 
 def test_lines_are_appended(tmp_path: Path) -> None:
     for _ in range(2):
-        log = AuditLog(str(tmp_path / "log"))
+        log = AuditLog(opened(tmp_path / "log"))
         log.start()
         log.refuse("open", refused("git", b".git"), 0, 0)
         log.close()
@@ -100,7 +107,7 @@ def test_a_flood_is_cut_and_the_rest_is_told_as_a_number(
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr("gitguardfs.audit.time.monotonic", lambda: clock[0])
-    log = AuditLog(str(tmp_path / "log"))
+    log = AuditLog(opened(tmp_path / "log"))
     log.start()
     for _ in range(audit.BURST + 500):
         log.refuse("open", refused("git", b".git"), 0, 0)
@@ -131,7 +138,7 @@ def test_a_disk_that_hangs_holds_up_nobody_and_all_is_told_in_the_end(
     monkeypatch.setattr(audit, "BURST", 10**6)
     monkeypatch.setattr(audit, "QUEUE_LENGTH", 50)
     fifo, reader = _never_read_fifo(tmp_path)
-    log = AuditLog(str(fifo))
+    log = AuditLog(opened(fifo))
     log.start()
     started = time.monotonic()
     for _ in range(1000):
@@ -161,7 +168,7 @@ def test_a_reader_that_goes_away_is_no_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fifo, reader = _never_read_fifo(tmp_path)
-    log = AuditLog(str(fifo))
+    log = AuditLog(opened(fifo))
     log.start()
     os.close(reader)
     with caplog.at_level(logging.ERROR):
@@ -173,7 +180,10 @@ def test_a_reader_that_goes_away_is_no_end(
 
 def test_a_fifo_without_a_reader_does_not_hang_the_start(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    code = "import sys; from gitguardfs.audit import AuditLog; AuditLog(sys.argv[1])"
+    code = (
+        "import os, sys; from gitguardfs.fuse.directories import open_file;"
+        "open_file(sys.argv[1], os.geteuid() == 0, os.O_WRONLY)"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "fifo")], stderr=subprocess.PIPE
     )
@@ -188,8 +198,41 @@ def test_a_fifo_without_a_reader_does_not_hang_the_start(tmp_path: Path) -> None
 def test_what_cannot_be_appended_to_is_an_error_at_once(tmp_path: Path, make: str) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
     with pytest.raises(OSError):
-        AuditLog(str(tmp_path / make))
+        opened(tmp_path / make)
     assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("fault", ["owner", "links", "mode", "group's mode"])
+def test_root_opens_no_file_that_another_user_may_have_placed(tmp_path: Path, fault: str) -> None:
+    path = tmp_path / "log"
+    path.touch(mode=0o600)
+    assert directories.open_file(str(path), True, FLAGS) >= 0
+    if fault == "owner":
+        os.chown(path, 1000, 0)
+    elif fault == "links":
+        os.link(path, tmp_path / "other")
+    else:
+        path.chmod(0o602 if fault == "mode" else 0o620)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(UserError):
+        directories.open_file(str(path), True, FLAGS)
+    assert os.listdir("/proc/self/fd") == before
+    assert directories.open_file(str(path), False, FLAGS) >= 0
+
+
+def test_a_long_silence_allows_no_more_than_one_burst(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("gitguardfs.audit.time.monotonic", lambda: clock[0])
+    log = AuditLog(opened(tmp_path / "log"))
+    log.start()
+    clock[0] += 10**6
+    for _ in range(audit.BURST + 100):
+        log.refuse("open", refused("git", b".git"), 0, 0)
+    log.close()
+    assert len(lines(tmp_path / "log")) == audit.BURST
 
 
 def test_the_counts_are_logged_at_the_end(caplog: pytest.LogCaptureFixture) -> None:

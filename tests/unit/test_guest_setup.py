@@ -360,7 +360,7 @@ def test_quickstart_takes_no_program_of_somebody_elses_for_gitguardfs(root_guest
     assert root_guest.run(INSTALL).returncode == 0
     launcher = root_guest.local / "bin/gitguardfs"
     launcher.write_text("#!/bin/sh\necho foreign\n")
-    done = root_guest.run(QUICKSTART, "/", "/nonexistent")
+    done = root_guest.run(QUICKSTART, "/", str(root_guest.local / "view"))
     assert done.returncode == 1
     assert f"{launcher} was not written by this script" in done.stderr
     assert "foreign" not in done.stdout

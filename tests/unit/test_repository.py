@@ -127,20 +127,12 @@ def test_every_way_to_a_forbidden_state_ends_before_it() -> None:
             assert refused == forbidden(state | {name: mode}), (state, name, mode)
 
 
-@pytest.mark.parametrize(
-    ("entries", "answer"),
-    [
-        ([], True),
-        ([b"description", b"hooks", b"branches", b"info", b"refs", b"HEAD.lock"], True),
-        ([b"config", b"config.lock", b"objects", b"packed-refs", b"reftable"], True),
-        ([b"HOOKS", b"Config"], True),
-        ([b"objects", b"main.c"], False),
-        ([b"logs"], False),
-        ([b"hooks", b"README"], False),
-    ],
-)
-def test_what_may_be_a_repository_that_is_being_made(entries: list[bytes], answer: bool) -> None:
-    assert repository.may_be_forming(entries) is answer
+def test_what_git_puts_into_a_new_repository() -> None:
+    made = ["description", "hooks", "branches", "info", "refs", "HEAD.lock", "HEAD", "config"]
+    made += ["config.lock", "objects", "packed-refs", "reftable", "HOOKS", "Config"]
+    assert all(repository.is_made_by_git(name.encode()) for name in made)
+    for name in ("main.c", "logs", "README", "config.h", "index", "hooks.d"):
+        assert not repository.is_made_by_git(name.encode())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,130 @@
+"""Directories that git on the host may be making into a repository at this moment.
+
+``git init --bare`` puts hooks, info and config in first, and HEAD, refs and objects last: until
+then nothing there is a repository, and git keeps what it finds. So a directory in which every name
+is one that git puts there, and which the host has changed a moment ago, is *forming*: requests that
+make or change a name in it or below it wait until it has been left alone for FORMING_FOR.
+
+What this mount itself changes does not count, so who makes a directory here never waits for it.
+A change is found out by the directory's ctime, and by a listing that differs from the last one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from time import monotonic
+
+from gitguardfs.core.backing import Backing
+from gitguardfs.guard import repository
+from gitguardfs.protocol import Later
+
+FORMING_FOR = 2.0
+"""Seconds after the host's last change. git needs milliseconds from one step to the next."""
+
+WAIT = 10.0
+"""Seconds that a request waits at most, for whoever waits cannot be interrupted."""
+
+REMEMBERED = 4096
+"""Directories of which it is remembered what they were when they were last changed."""
+
+NEVER = float("-inf")
+"""When a directory was changed by the host of which we know all changes to be our own."""
+
+
+class _Seen:
+    """A directory as it was when it was last looked at."""
+
+    __slots__ = ("changed_at", "ctime", "names")
+
+    def __init__(self, ctime: int, names: frozenset[bytes] | None, changed_at: float) -> None:
+        self.ctime = ctime
+        self.names = names
+        """None if there was a name in it that git does not put into a repository."""
+        self.changed_at = changed_at
+        """When the host changed it, in seconds (time.monotonic)."""
+
+
+class Forming:
+    """Knows what changed in directories, and whether that was us."""
+
+    def __init__(self, backing: Backing, is_local: Callable[[int], bool]) -> None:
+        """``is_local`` says of a st_dev that its files are stamped by this machine's clock."""
+        self._backing = backing
+        self._is_local = is_local
+        self._seen: OrderedDict[tuple[int, int], _Seen] = OrderedDict()
+        self._clock_offsets: dict[int, float] = {}
+        """By st_dev, how far its server's clock is ahead of ours, in seconds."""
+
+    def note_clock(self, made: os.stat_result) -> None:
+        """Learn how far the source's clock is ahead, from an object made this very moment."""
+        if not self._is_local(made.st_dev):
+            self._clock_offsets[made.st_dev] = made.st_ctime - time.time()
+
+    def note_made(self, st: os.stat_result) -> None:
+        """Note a directory that was made here and is empty."""
+        self._note(st, frozenset(), NEVER)
+
+    def accept(self, fd: int) -> None:
+        """Take a directory as it is; whoever made it did so before this mount."""
+        self._note(self._backing.stat(fd), self._git_names(fd), NEVER)
+
+    def wait_for(self, fd: int) -> None:
+        """Raise Later if the directory behind ``fd`` is forming; OSError if that cannot be told."""
+        st = self._backing.stat(fd)
+        seen = self._seen.get((st.st_dev, st.st_ino))
+        if seen is not None and seen.names is None and seen.ctime == st.st_ctime_ns:
+            return
+        names = self._git_names(fd)
+        if names is None:
+            self._note(st, None, NEVER)
+            return
+        now = monotonic()
+        if seen is None:
+            changed_at = now - self._age(st)
+        elif (seen.ctime, seen.names) == (st.st_ctime_ns, names):
+            changed_at = seen.changed_at
+        else:
+            changed_at = now
+        self._note(st, names, changed_at)
+        if now < changed_at + FORMING_FOR:
+            raise Later(
+                "git on the host may be making a repository",
+                changed_at + FORMING_FOR,
+                now + WAIT,
+            )
+
+    def note_change(self, fd: int, *names: bytes) -> None:
+        """Note that this mount has just changed the directory behind ``fd``, or names in it."""
+        st = self._backing.stat(fd)
+        seen = self._seen.get((st.st_dev, st.st_ino))
+        if seen is None:
+            return
+        if seen.names is None:
+            seen.ctime = st.st_ctime_ns
+            return
+        present = self._git_names(fd)
+        if present is None:
+            self._note(st, None, NEVER)
+        elif present ^ seen.names <= {*names}:
+            self._note(st, present, seen.changed_at)
+
+    def _git_names(self, fd: int) -> frozenset[bytes] | None:
+        """Return the names in a directory; None if git does not put all of them there."""
+        return self._backing.names_if(fd, repository.is_made_by_git)
+
+    def _age(self, st: os.stat_result) -> float:
+        """Seconds since a directory that was never looked at was changed."""
+        offset = 0.0 if self._is_local(st.st_dev) else self._clock_offsets.get(st.st_dev)
+        if offset is None:
+            return 0.0  # nothing was made there yet that would tell
+        return max(time.time() + offset - st.st_ctime, 0.0)
+
+    def _note(self, st: os.stat_result, names: frozenset[bytes] | None, changed_at: float) -> None:
+        key = st.st_dev, st.st_ino
+        self._seen[key] = _Seen(st.st_ctime_ns, names, changed_at)
+        self._seen.move_to_end(key)
+        if len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)

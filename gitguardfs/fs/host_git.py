@@ -1,0 +1,191 @@
+"""Waiting for git on the host, which is at work as long as its index.lock is there.
+
+git looks at a directory once and then writes below it, so while it works no symlink is made, and
+no symlink and no directory is moved. The lock is held over the whole of checkout, restore, stash,
+reset and switch, and for moments by status, add and commit: requests wait for its end. Writers
+that take no lock are not seen.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from itertools import chain
+from stat import S_ISDIR, S_ISLNK, S_ISREG
+from time import monotonic
+
+from gitguardfs.core.backing import DOTGIT, Backing, read
+from gitguardfs.core.descriptors import DescriptorCache
+from gitguardfs.core.inodes import Node, ancestors
+from gitguardfs.fs.walk import TooLong, Walk
+from gitguardfs.protocol import Later
+
+log = logging.getLogger(__name__)
+
+WAIT = 10.0
+"""Seconds that requests wait for one lock. git at work on a large tree takes longer, but whoever
+waits cannot be interrupted."""
+
+ASK_AGAIN = 0.002
+"""Seconds between looks at a lock at first. Where git runs again and again, the time between one
+lock and the next is that short."""
+SLOWER = 1 / 16
+"""What part of the time that has been waited passes until the next look."""
+MAX_ASK_AGAIN = 0.25
+
+REMEMBERED_FOR = 1.0
+"""Seconds for which it is remembered which directories hold a ``.git``."""
+REMEMBERED = 4096
+"""Directories for which that is remembered."""
+
+LOCK_NAME = b"index.lock"
+GITDIR = b"gitdir:"
+MAX_GITDIR = 4200
+"""Bytes of a ``.git`` file that are read: PATH_MAX and the rest of its line."""
+
+
+Lock = tuple[int, int, int]
+"""An index.lock: device, inode, and time of change, since inode numbers are soon used again."""
+
+
+class _Waited:
+    """What is known of the lock of one repository."""
+
+    __slots__ = ("given_up", "lock", "since")
+
+    def __init__(self, lock: Lock, since: float) -> None:
+        self.lock = lock
+        self.since = since
+        """When a request first waited for it, in seconds."""
+        self.given_up = False
+        """A request has waited in full, which the log says."""
+
+
+class HostGit:
+    """Finds out whether git on the host is at work above a directory."""
+
+    def __init__(
+        self,
+        descriptors: DescriptorCache,
+        backing: Backing,
+        root: Node,
+        path: Callable[[Node, bytes | None], bytes],
+    ) -> None:
+        """``path`` gives the path of a name in a directory, for people."""
+        self._descriptors = descriptors
+        self._backing = backing
+        self._root = root
+        self._path = path
+        self._holds_git: OrderedDict[tuple[int, int], tuple[float, bool]] = OrderedDict()
+        """By directory: until when it is remembered, and whether there is a ``.git``."""
+        self._waited: dict[tuple[int, int], _Waited] = {}
+        """By the directory that holds the lock."""
+        self._not_found: set[bytes] = set()
+        """The ``.git`` files that lead nowhere in the source, which is said once."""
+
+    def wait_for(self, *directories: Node) -> None:
+        """Raise Later while git is at work in a repository at or above one of ``directories``.
+
+        Once a request has waited in full for a lock, OSError(EBUSY). OSError if the source fails.
+        """
+        for directory in dict.fromkeys(chain.from_iterable(map(ancestors, directories))):
+            for below in directories:  # the newest descriptors stay open: the caller uses these
+                self._descriptors.of(below)
+            if not self._holds_no_git(directory):
+                self._wait_for_repository(directory)
+
+    def _holds_no_git(self, directory: Node) -> bool:
+        """Whether a directory held no ``.git`` a moment ago."""
+        key = directory.dev, directory.ino
+        now = monotonic()
+        until, holds_git = self._holds_git.get(key, (0.0, True))
+        if now >= until:
+            dotgit = self._backing.find_at(self._descriptors.of(directory), DOTGIT)
+            holds_git = dotgit is not None
+            self._holds_git[key] = now + REMEMBERED_FOR, holds_git
+            self._holds_git.move_to_end(key)
+            if len(self._holds_git) > REMEMBERED:
+                self._holds_git.popitem(last=False)
+        return not holds_git
+
+    def _wait_for_repository(self, directory: Node) -> None:
+        path = self._path(directory, DOTGIT)
+        for git_fd in self._git_directories(directory, path):
+            here = self._backing.stat(git_fd)
+            repository = here.st_dev, here.st_ino
+            st = self._backing.find_at(git_fd, LOCK_NAME)
+            if st is None:
+                self._waited.pop(repository, None)
+            else:
+                self._wait_for_lock(repository, st, path)
+
+    def _wait_for_lock(self, repository: tuple[int, int], st: os.stat_result, path: bytes) -> None:
+        now = monotonic()
+        lock = st.st_dev, st.st_ino, st.st_ctime_ns
+        waited = self._waited.get(repository)
+        if waited is None or waited.lock != lock:
+            waited = self._waited[repository] = _Waited(lock, now)
+        passed = now - waited.since
+        if passed < WAIT:
+            pause = min(max(ASK_AGAIN, passed * SLOWER), MAX_ASK_AGAIN)
+            raise Later("git on the host is at work", now + pause, waited.since + WAIT)
+        if not waited.given_up:
+            waited.given_up = True
+            shown = (path + b"/" + LOCK_NAME).decode(errors="backslashreplace")
+            log.warning(
+                "git on the host is at work, or was killed: the lock of %s is %d seconds old. "
+                "If no git is running there: rm %s",
+                path.decode(errors="backslashreplace"),
+                max(time.time() - st.st_ctime, passed),
+                shown,
+            )
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    def _git_directories(self, directory: Node, path: bytes) -> Iterator[int]:
+        """Yield descriptors of the directories that a directory's ``.git`` may be.
+
+        Each is valid until the next one is asked for.
+        """
+        dir_fd = self._descriptors.of(directory)
+        dotgit = self._backing.find_at(dir_fd, DOTGIT)
+        if dotgit is None:
+            return
+        if S_ISDIR(dotgit.st_mode):
+            text = DOTGIT
+        elif S_ISLNK(dotgit.st_mode):
+            text = self._backing.readlink_at(dir_fd, DOTGIT)
+        elif S_ISREG(dotgit.st_mode):
+            text = self._read_gitdir(dir_fd)
+        else:
+            return
+        walk = Walk(self._backing, self._descriptors, self._root, lambda *_: False)
+        found = False
+        if not text:
+            return  # no line that git would follow
+        with suppress(TooLong), closing(walk.ends(directory, text)) as ends:
+            for fd, _ in ends:
+                if fd >= 0:
+                    found = True
+                    yield fd
+        if not found and path not in self._not_found and len(self._not_found) < REMEMBERED:
+            self._not_found.add(path)
+            log.info(
+                "%s leads out of the source: whether git is at work there is not seen",
+                path.decode(errors="backslashreplace"),
+            )
+
+    def _read_gitdir(self, dir_fd: int) -> bytes:
+        """Return the path in a ``.git`` file; b"" if there is none."""
+        fd = self._backing.open_file_at(dir_fd, DOTGIT, os.O_RDONLY)
+        try:
+            text = read(fd, 0, MAX_GITDIR)
+        finally:
+            os.close(fd)
+        if not text.startswith(GITDIR):
+            return b""
+        return text.removeprefix(GITDIR).strip()

@@ -1,0 +1,164 @@
+"""Names of a repository's parts that were removed here and that git on the host may bring back.
+
+Where a branch of the host's tracks ``lib/HEAD``, an agent could remove it, make the other parts
+of a repository beside it, and have the next checkout complete it. So what the host had put there
+goes on counting as present, by its path. What was made here does not: it is nothing that git
+restores.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from itertools import count
+from stat import S_IFDIR, S_ISDIR
+from typing import NamedTuple
+
+from gitguardfs.core.backing import Backing
+from gitguardfs.core.inodes import Node, ancestors
+from gitguardfs.core.names import folded
+from gitguardfs.guard import repository
+
+log = logging.getLogger(__name__)
+
+MAX_REMOVED = 10_000
+"""Names that are remembered. Beyond that, removing one is refused."""
+
+MAX_MADE = 10_000
+"""Names made here that are remembered; of others it is taken that the host made them."""
+
+MAX_DIRECTORIES = 256
+"""Directories that are looked into below one that is moved: as many as take some milliseconds."""
+
+Digest = bytes
+"""Of a directory's path, in any case: ten thousand of them take little memory."""
+
+
+class Removal(NamedTuple):
+    """One name that is about to go."""
+
+    directory: Digest
+    part: bytes
+    mode: int
+
+
+class RemovedNames:
+    """What the host had put somewhere and was removed or moved through this mount."""
+
+    def __init__(self, backing: Backing) -> None:
+        self._backing = backing
+        self._removed: dict[Digest, dict[bytes, int]] = {}
+        self._count = 0
+        self._said = False
+        self._made: OrderedDict[tuple[int, int, bytes], tuple[int, int, int]] = OrderedDict()
+        """By directory and name: device, inode and time of birth of what was made there."""
+
+    def at(self, directory: Node) -> Mapping[bytes, int]:
+        """Return the parts that count as present in a directory, and their modes."""
+        return self._removed.get(_digest(_path(directory)), {}) if self._removed else {}
+
+    def note_made(self, dir_fd: int, name: bytes) -> None:
+        """Note that ``name`` was made here; OSError if the source fails."""
+        key = self._key(dir_fd, name)
+        self._made[key] = self._identity(dir_fd, name)
+        self._made.move_to_end(key)
+        if len(self._made) > MAX_MADE:
+            self._made.popitem(last=False)
+
+    def was_made_here(self, dir_fd: int, name: bytes) -> bool:
+        """Whether what is at ``name`` was made there by this mount, as far as is remembered."""
+        made = self._made.get(self._key(dir_fd, name))
+        return made is not None and made == self._identity(dir_fd, name)
+
+    def losing(
+        self, directory: Node, dir_fd: int, name: bytes, mode: int, *, moves: bool
+    ) -> list[Removal] | None:
+        """Return what goes with ``name``; None if that is more than can be remembered.
+
+        ``moves`` says that what is in it goes along. Raises OSError if the source fails.
+        """
+        below = moves and S_ISDIR(mode)
+        if not (below or repository.parts(name)):
+            return []
+        path = _path(directory)
+        found = self._losing(path, dir_fd, name, mode)
+        if below:
+            inner = self._backing.open_node(dir_fd, name)
+            try:
+                self._look_below((*path, _any_case(name)), inner, found, count())
+            finally:
+                os.close(inner)
+        if self._count + len({one for one in found if not self._is_known(one)}) <= MAX_REMOVED:
+            return found
+        if not self._said:
+            self._said = True
+            log.warning(
+                "%d names that git may bring back were removed; it is refused to remove more. "
+                "Mount anew, or use --allow-bare",
+                MAX_REMOVED,
+            )
+        return None
+
+    def note_removed(self, removals: list[Removal]) -> None:
+        """Note that what ``losing`` returned is gone."""
+        for removal in removals:
+            if not self._is_known(removal):
+                self._removed.setdefault(removal.directory, {})[removal.part] = removal.mode
+                self._count += 1
+
+    def _losing(
+        self, path: tuple[bytes, ...], dir_fd: int, name: bytes, mode: int
+    ) -> list[Removal]:
+        parts = repository.parts(name)
+        if not parts or self.was_made_here(dir_fd, name):
+            return []
+        directory = _digest(path)
+        return [Removal(directory, part, mode) for part in parts]
+
+    def _look_below(
+        self, path: tuple[bytes, ...], fd: int, found: list[Removal], looked: Iterator[int]
+    ) -> None:
+        for name, (kind, _) in self._backing.typed_names(fd).items():
+            found += self._losing(path, fd, name, kind)
+            if kind == S_IFDIR and next(looked) < MAX_DIRECTORIES:
+                try:
+                    inner = self._backing.open_node(fd, name)
+                except FileNotFoundError:
+                    continue
+                try:
+                    if S_ISDIR(self._backing.stat(inner).st_mode):
+                        self._look_below((*path, _any_case(name)), inner, found, looked)
+                finally:
+                    os.close(inner)
+
+    def _is_known(self, removal: Removal) -> bool:
+        # One that is no directory is worse than one that is, and then takes its place.
+        mode = self._removed.get(removal.directory, {}).get(removal.part)
+        return mode is not None and (S_ISDIR(removal.mode) or not S_ISDIR(mode))
+
+    def _key(self, dir_fd: int, name: bytes) -> tuple[int, int, bytes]:
+        st = self._backing.stat(dir_fd)
+        return st.st_dev, st.st_ino, name
+
+    def _identity(self, dir_fd: int, name: bytes) -> tuple[int, int, int]:
+        fd = self._backing.open_node(dir_fd, name)
+        try:
+            st = self._backing.stat(fd)
+            return st.st_dev, st.st_ino, self._backing.birth(fd)
+        finally:
+            os.close(fd)
+
+
+def _path(directory: Node) -> tuple[bytes, ...]:
+    return tuple(_any_case(step.name) for step in ancestors(directory) if step.name)[::-1]
+
+
+def _any_case(name: bytes) -> bytes:
+    return folded(name).lower()
+
+
+def _digest(path: tuple[bytes, ...]) -> Digest:
+    return blake2b(b"/".join(path), digest_size=16).digest()

@@ -1,0 +1,66 @@
+"""Symlinks through which git on the host would write where it must not.
+
+git looks at a directory once and then writes file after file below it. A symlink that takes the
+directory's place in between leads it elsewhere: into a repository's metadata, or into a directory
+that is protected. So no such symlink comes about. A symlink to a protected file may: git replaces
+a symlink at the end of a path and never writes through it.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+
+from gitguardfs.core.backing import DOTGIT, Backing
+from gitguardfs.core.descriptors import DescriptorCache
+from gitguardfs.core.guard import Guard, Verdict
+from gitguardfs.core.inodes import Node
+from gitguardfs.fs.walk import TooLong, Walk
+
+INTO_GIT = "symlink into a repository"
+INTO_PROTECTED = "symlink into a protected directory"
+TOO_LONG = "symlink that leads too far"
+
+
+class _IntoGit(Exception):  # noqa: N818  # what the way does, not that something broke
+    pass
+
+
+class SymlinkCheck:
+    """Says which symlinks must not come about."""
+
+    def __init__(
+        self, guard: Guard, backing: Backing, descriptors: DescriptorCache, root: Node
+    ) -> None:
+        self._guard = guard
+        self._backing = backing
+        self._descriptors = descriptors
+        self._root = root
+
+    def why_refused(self, directory: Node, text: bytes) -> str:
+        """Return the rule that forbids a symlink with ``text`` in a directory; "" if none does.
+
+        Raises OSError if the source fails on the way.
+        """
+        if not self._guard.speaks:
+            return ""
+        if any(map(self._guard.is_dotgit, text.split(b"/"))):
+            return INTO_GIT
+        walk = Walk(self._backing, self._descriptors, self._root, self._enter)
+        try:
+            with closing(walk.ends(directory, text)) as ends:
+                return INTO_PROTECTED if any(marked for _, marked in ends) else ""
+        except TooLong:
+            return TOO_LONG
+        except _IntoGit:
+            return INTO_GIT
+
+    def _enter(self, dir_fd: int, name: bytes, st: os.stat_result, fd: int) -> bool:
+        """Raise _IntoGit for git's own directories; return whether ``name`` is protected."""
+        guard = self._guard
+        if guard.on:
+            dotgit = self._backing.find_at(dir_fd, DOTGIT)
+            is_gits = guard.is_dotgit(name) or (dotgit is not None and os.path.samestat(dotgit, st))
+            if is_gits or (guard.forges and self._backing.holds_repository(fd)):
+                raise _IntoGit
+        return guard.name(name)[0] is not Verdict.ALLOW

@@ -1,0 +1,445 @@
+"""Attacks on git of the host: while it works (V2, V5), while it makes a repository (V3), and by
+what it restores later (V4).
+
+Each is first carried out where the guard is off, and has to succeed there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support import attacks_host_git as attacks
+from tests.support.mounting import LIMIT, Mounted, area, gitguardfs
+from tests.support.people import as_user
+from tests.support.raw_calls import MNT_DETACH, umount
+from tests.support.repos import HOST_GID, HOST_UID, MAP, as_host, copy_project, git, git_environment
+from tests.support.siege import mount_memory
+
+FILES = 600
+"""Files of the tracked directory: for so many git needs long enough to be raced."""
+
+ATTEMPTS = 15
+OFF = ("--git=off", "--allow-bare")
+
+
+@dataclass
+class Ground:
+    """Projects of the host's, and two views of all of them."""
+
+    place: Path
+    guarded: Mounted
+    unguarded: Mounted
+    original: Path
+    copies: int = 0
+
+    def project(self) -> Path:
+        self.copies += 1
+        return copy_project(self.original, self.guarded.source / str(self.copies))
+
+    def view(self, project: Path, guarded: bool) -> Path:
+        return (self.guarded if guarded else self.unguarded).path / project.name
+
+
+@pytest.fixture(scope="module")
+def ground() -> Iterator[Ground]:
+    with area() as place, ExitStack() as mounts:
+        (place / "all").mkdir()
+        (place / "outside").mkdir()
+        if mount_memory(place / "all"):
+            mounts.callback(umount, place / "all", MNT_DETACH)
+        for path in (place / "all", place / "outside"):
+            os.chown(path, HOST_UID, HOST_GID)
+        original = _make_original(place / "original")
+        (place / "marks").mkdir(mode=0o777)
+        (place / "marks").chmod(0o777)
+        with (
+            gitguardfs(place / "all", place / "guarded", "--map", MAP) as guarded,
+            gitguardfs(place / "all", place / "off", "--map", MAP, *OFF) as unguarded,
+        ):
+            guarded.expected.append("git on the host is at work")
+            yield Ground(place, guarded, unguarded, original)
+
+
+def _make_original(path: Path) -> Path:
+    path.mkdir()
+    os.chown(path, HOST_UID, HOST_GID)
+    git(path, "init", "--quiet", "--template=", "--initial-branch=main")
+    git(path, "init", "--quiet", "--template=", "--bare", "store.git")
+    with as_host():
+        (path / "p/d").mkdir(parents=True)
+        for number in range(FILES):
+            (path / f"p/d/a{number:04}").write_text("text\n")
+        (path / "p/d/post-checkout").write_text('#!/bin/sh\ntouch "$MARK"\n')
+        (path / "p/d/post-checkout").chmod(0o755)
+        (path / ".git/hooks").mkdir()
+        (path / "store.git/hooks").mkdir()
+        (path / "meta").symlink_to(".git")
+        (path / ".gitignore").write_text("/*\n!/p/\n")
+    git(path, "add", "-f", "p")
+    git(path, "commit", "--quiet", "--message=first")
+    return path
+
+
+@contextmanager
+def host_when_ready(project: Path, mark: Path, *command: str) -> Iterator[None]:
+    """Run git on the host as soon as there is a file called ready in the project."""
+    script = 'while ! [ -e ready ]; do sleep 0.01; done; exec git "$@"'
+    process = subprocess.Popen(
+        ["sh", "-c", script, "sh", *command],
+        cwd=project,
+        env=git_environment() | {"MARK": str(mark)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        user=HOST_UID,
+        group=HOST_GID,
+        extra_groups=[],
+    )
+    try:
+        yield
+    finally:
+        process.wait(LIMIT)
+
+
+# ------------------------------------------------------------------- V2, V5: while git writes
+
+TARGETS: dict[str, Callable[[Path, Path], str]] = {
+    "by its name": lambda project, outside: "../.git/hooks",
+    "by its path on the host": lambda project, outside: f"{project}/.git/hooks",
+    "through a link of the host's": lambda project, outside: "../meta/hooks",
+    "a bare repository": lambda project, outside: "../store.git/hooks",
+    "a bare repository, by its path": lambda project, outside: f"{project}/store.git/hooks",
+}
+OUT_OF_THE_SHARE: dict[str, Callable[[Path, Path], str]] = {
+    "an absolute path": lambda project, outside: str(outside),
+    "a path that climbs out": lambda project, outside: f"../../../outside/{outside.name}",
+}
+CASES = [
+    *((target, text, attacks.by_two_renames) for target, text in TARGETS.items()),
+    *(
+        (target, text, swap)
+        for target, text in OUT_OF_THE_SHARE.items()
+        for swap in attacks.SWAPS
+        if swap is attacks.by_two_renames or target == "an absolute path"
+    ),
+]
+cases = pytest.mark.parametrize(
+    ("target", "text", "swap"), CASES, ids=lambda it: getattr(it, "__name__", it)
+)
+
+
+def _led_elsewhere(
+    ground: Ground, text: Callable[[Path, Path], str], swap: attacks.Swap, guarded: bool
+) -> bool:
+    """Attack one checkout; whether git wrote or ran what it must not."""
+    project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
+    outside = ground.place / f"outside/{ground.copies}"
+    with as_host():
+        outside.mkdir()
+    with host_when_ready(project, mark, "checkout", "."):
+        as_user(
+            attacks.swap_while_git_writes,
+            ground.view(project, guarded),
+            text(project, outside),
+            swap,
+            LIMIT,
+        )
+    places = (outside, project / ".git/hooks", project / "store.git/hooks")
+    led = mark.exists() or any(os.listdir(place) for place in places)
+    shutil.rmtree(project)
+    return led
+
+
+@cases
+def test_git_is_led_elsewhere_without_the_guard(
+    ground: Ground, target: str, text: Callable[[Path, Path], str], swap: attacks.Swap
+) -> None:
+    assert any(_led_elsewhere(ground, text, swap, guarded=False) for _ in range(ATTEMPTS))
+
+
+@cases
+def test_git_is_not_led_elsewhere(
+    ground: Ground, target: str, text: Callable[[Path, Path], str], swap: attacks.Swap
+) -> None:
+    assert not any(_led_elsewhere(ground, text, swap, guarded=True) for _ in range(2))
+
+
+def _swap_and_back(view: Path) -> list[int | None]:
+    outcomes: list[int | None] = []
+    os.symlink("/nowhere", view / "link")
+    for step in (
+        lambda: attacks.by_exchange(view / "p/d", view / "link"),
+        lambda: attacks.by_exchange(view / "link", view / "p/d"),
+    ):
+        try:
+            step()
+        except OSError as error:
+            outcomes.append(error.errno)
+        else:
+            outcomes.append(None)
+    return outcomes
+
+
+def test_a_symlink_and_a_directory_are_never_exchanged(ground: Ground) -> None:
+    view = ground.view(ground.project(), guarded=True)
+    assert as_user(_swap_and_back, view) == [errno.EACCES, errno.EACCES]
+
+
+# ---------------------------------------------------------- V3: while git makes a repository
+
+MAKING = {
+    "init": ("init", "--quiet", "--bare", "new"),
+    "clone": ("clone", "--quiet", "--bare", ".", "new"),
+    "separate": ("init", "--quiet", "--separate-git-dir=new", "tree"),
+}
+
+
+def _plants_a_hook(ground: Ground, command: tuple[str, ...], guarded: bool) -> bool:
+    """Attack the making of one repository; whether git of the host keeps the agent's hook."""
+    project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
+    template = ground.place / "template"
+    if not template.exists():
+        (template / "hooks").mkdir(parents=True)
+        for number in range(300):
+            (template / f"hooks/h{number}.sample").write_text("text\n")
+    command = (command[0], f"--template={template}", *command[1:])
+    with host_when_ready(project, mark, *command):
+        as_user(
+            attacks.plant_while_git_makes,
+            ground.view(project, guarded),
+            "new",
+            f"touch {mark}",
+            LIMIT,
+        )
+    assert (project / "new/HEAD").exists()
+    if not (project / "new/hooks/post-update").exists():
+        return False
+    git(project, "push", "--quiet", "./new", "HEAD:refs/heads/pushed")
+    return mark.exists()
+
+
+@pytest.mark.parametrize("way", MAKING)
+def test_a_repository_that_is_made_is_poisoned_without_the_guard(ground: Ground, way: str) -> None:
+    assert any(_plants_a_hook(ground, MAKING[way], guarded=False) for _ in range(ATTEMPTS))
+
+
+@pytest.mark.parametrize("way", MAKING)
+def test_a_repository_that_is_made_is_not_poisoned(ground: Ground, way: str) -> None:
+    assert not any(_plants_a_hook(ground, MAKING[way], guarded=True) for _ in range(2))
+
+
+# ------------------------------------------------------------------ V4: what git restores
+
+RESTORED: list[tuple[Callable[[Path, str], None], tuple[str, ...]]] = [
+    (attacks.remove_refs, ("lib/refs/keep",)),
+    (attacks.remove_head, ("lib/HEAD",)),
+    (attacks.remove_head_and_keep_objects, ("lib/HEAD", "lib/objects/keep")),
+    (attacks.move_head_away, ("lib/HEAD", "lib/objects/keep")),
+    (attacks.replace_head_and_remove_it, ("lib/HEAD", "lib/objects/keep")),
+    (attacks.move_the_directory_away, ("lib/HEAD", "lib/objects/keep")),
+    (attacks.move_the_parent_away, ("deep/lib/HEAD", "deep/lib/objects/keep")),
+    (attacks.add_commondir, ("lib/HEAD",)),
+]
+restored = pytest.mark.parametrize(
+    ("strike", "tracked"), RESTORED, ids=[strike.__name__ for strike, _ in RESTORED]
+)
+
+
+def _with_tracked(ground: Ground, tracked: tuple[str, ...]) -> Path:
+    project = ground.project()
+    with as_host():
+        for name in tracked:
+            (project / name).parent.mkdir(parents=True, exist_ok=True)
+            (project / name).write_text(attacks.HEAD_TEXT)
+    git(project, "add", "-f", *tracked)
+    git(project, "commit", "--quiet", "--message=more")
+    return project
+
+
+def _restore_and_look(ground: Ground, project: Path, top: str, *restore: str) -> bool:
+    """Let git restore what it tracks, and go there; whether it ran the agent's command."""
+    git(project, *restore)
+    subprocess.run(
+        ["git", "status"],
+        cwd=project / top,
+        env=git_environment(),
+        capture_output=True,
+        user=HOST_UID,
+        group=HOST_GID,
+        extra_groups=[],
+        timeout=LIMIT,
+    )
+    return (ground.place / f"marks/{project.name}").exists()
+
+
+def _top(tracked: tuple[str, ...]) -> str:
+    return tracked[0].partition("lib/")[0] + "lib"
+
+
+@restored
+def test_git_completes_a_repository_without_the_guard(
+    ground: Ground, strike: Callable[[Path, str], None], tracked: tuple[str, ...]
+) -> None:
+    project = _with_tracked(ground, tracked)
+    view = ground.view(project, guarded=False)
+    as_user(strike, view, f"touch {ground.place}/marks/{project.name}")
+    assert _restore_and_look(ground, project, _top(tracked), "checkout", ".")
+
+
+@restored
+def test_nothing_is_left_for_git_to_complete(
+    ground: Ground, strike: Callable[[Path, str], None], tracked: tuple[str, ...]
+) -> None:
+    project = _with_tracked(ground, tracked)
+    view = ground.view(project, guarded=True)
+    with pytest.raises(PermissionError) as refused:
+        as_user(strike, view, f"touch {ground.place}/marks/{project.name}")
+    assert refused.value.errno == errno.EACCES
+    assert not _restore_and_look(ground, project, _top(tracked), "checkout", ".")
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_another_branch_completes_nothing(ground: Ground, guarded: bool) -> None:
+    project = _with_tracked(ground, ("lib/refs/keep", "lib/objects/keep"))
+    git(project, "switch", "--quiet", "--detach", "HEAD~")
+    view = ground.view(project, guarded)
+    command = f"touch {ground.place}/marks/{project.name}"
+    if guarded:
+        with pytest.raises(PermissionError):
+            as_user(attacks.add_to_another_branch, view, command)
+    else:
+        as_user(attacks.add_to_another_branch, view, command)
+    ran = _restore_and_look(ground, project, "lib", "switch", "--quiet", "main")
+    assert ran is not guarded
+
+
+# ---------------------------------------------------------------------- What stays unhurt
+
+
+def _links(view: Path) -> None:
+    (view / "node_modules/.bin").mkdir(parents=True)
+    (view / "node_modules/tool/hooks").mkdir(parents=True)
+    (view / "node_modules/tool/cli.js").write_text("")
+    (view / "node_modules/tool/config").write_text("")
+    (view / "node_modules/.bin/tool").symlink_to("../tool/cli.js")
+    (view / "node_modules/linked").symlink_to("../../../../elsewhere/package")
+    store = view / "node_modules/.pnpm/tool@1/node_modules"
+    store.mkdir(parents=True)
+    (store / "tool").symlink_to("../../../tool")
+    os.link(view / "node_modules/tool/cli.js", store / "cli.js")
+    (view / "node_modules/.tool-x1").mkdir()
+    (view / "node_modules/.tool-x1/config").write_text("")
+    (view / "node_modules/.tool-x1").rename(view / "node_modules/renamed")
+    (view / "current").symlink_to("p")
+    for target in ("node_modules", "p/d", "nothing/there"):
+        subprocess.run(["ln", "-sfn", target, view / "current"], check=True)
+    (view / "python").symlink_to("/usr/bin/python3")
+    (view / ".#lock").symlink_to("user@host.1234:56789")
+    os.link(view / "python", view / "python3", follow_symlinks=False)
+    (view / "python3").rename(view / "p/python3")
+    for name in ("api/refs", "api/objects", "src/objects", "src/hooks"):
+        (view / name).mkdir(parents=True)
+    (view / "src/config").write_text("")
+    (view / "src/HEAD.md").write_text("")
+
+
+def test_ordinary_links_and_trees_are_not_hurt(ground: Ground) -> None:
+    as_user(_links, ground.view(ground.project(), guarded=True))
+
+
+def _venv(view: Path) -> None:
+    python = f"/usr/bin/python3.{sys.version_info[1]}"
+    if not os.path.exists(python):
+        python = "/usr/bin/python3"
+    subprocess.run([python, "-m", "venv", "--without-pip", view / "venv"], check=True)
+    subprocess.run([view / "venv/bin/python", "-c", ""], check=True)
+
+
+def test_a_virtual_environment_can_be_made(ground: Ground) -> None:
+    view = ground.view(ground.project(), guarded=True)
+    as_user(_venv, view)
+    assert as_user(os.readlink, view / "venv/lib64") == "lib"
+
+
+def _add_sources(view: Path) -> None:
+    for number in range(20):
+        (view / f"src/new{number}").write_text("")
+        (view / f"src/objects/new{number}").write_text("")
+        (view / f"api/refs/new{number}.json").write_text("")
+
+
+def test_trees_of_the_host_s_that_resemble_a_repository_are_not_hurt(ground: Ground) -> None:
+    project = ground.project()
+    with as_host():
+        for name in ("src/objects", "api/refs", "api/objects"):
+            (project / name).mkdir(parents=True)
+        for name in ("src/main.c", "api/index.html", "src/objects/a.o"):
+            (project / name).write_text("")
+    as_user(_add_sources, ground.view(project, guarded=True))
+
+
+def _build(view: Path, rounds: int) -> None:
+    for number in range(rounds):
+        out = view / f"out{number}"
+        (out / "tmp").mkdir(parents=True)
+        for name in ("a.o", "b.o", "config"):
+            (out / "tmp" / name).write_text("object\n")
+        (out / "tmp").rename(out / "done")
+        (out / "latest").symlink_to("done/a.o")
+        (out / "latest").rename(out / "link")
+
+
+def test_a_build_works_while_the_host_switches_branches(ground: Ground) -> None:
+    project = ground.project()
+    git(project, "switch", "--quiet", "--orphan", "other")
+    with as_host():
+        (project / "p").mkdir(exist_ok=True)
+        (project / "p/config").write_text("other\n")
+    git(project, "add", "-f", "p/config")
+    git(project, "commit", "--quiet", "--message=other")
+    script = "while ! [ -e stop ]; do git switch -q main && git switch -q other || exit 1; done"
+    switching = subprocess.Popen(
+        ["sh", "-c", script],
+        cwd=project,
+        env=git_environment(),
+        user=HOST_UID,
+        group=HOST_GID,
+        extra_groups=[],
+    )
+    try:
+        as_user(_build, ground.view(project, guarded=True), 40)
+    finally:
+        (project / "stop").touch()
+        assert switching.wait(LIMIT) == 0
+
+
+def _make_link(view: Path) -> int | None:
+    try:
+        (view / "link").symlink_to("p")
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def test_a_lock_that_is_left_behind_is_named_and_then_fails_at_once(ground: Ground) -> None:
+    project = ground.project()
+    with as_host():
+        (project / ".git/index.lock").touch()
+    view = ground.view(project, guarded=True)
+    assert as_user(_make_link, view) == errno.EBUSY
+    assert as_user(_make_link, view) == errno.EBUSY
+    told = f"the lock of {project.name}/.git is"
+    lines = [line for line in ground.guarded.log.read_text().splitlines() if told in line]
+    assert len(lines) == 1
+    assert f"rm {project.name}/.git/index.lock" in lines[0]
+    (project / ".git/index.lock").unlink()
+    assert as_user(_make_link, view) is None

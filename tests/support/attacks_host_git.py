@@ -1,0 +1,175 @@
+"""Attacks on git of the host while it works in the project, or on what it restores later.
+
+``view`` is the project as the attacker sees it. Standard library only, as in ``attacks``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from tests.support.attacks import HEAD_TEXT, write_config
+from tests.support.raw_calls import RENAME_EXCHANGE, renameat2
+
+Swap = Callable[[Path, Path], None]
+"""Put what is at the second path in the place of the first, a directory."""
+
+
+def by_exchange(directory: Path, link: Path) -> None:
+    renameat2(link, directory, RENAME_EXCHANGE)
+
+
+def by_two_renames(directory: Path, link: Path) -> None:
+    directory.rename(directory.with_name("gone"))
+    link.rename(directory)
+
+
+def by_a_new_symlink(directory: Path, link: Path) -> None:
+    text = os.readlink(link)
+    directory.rename(directory.with_name("gone"))
+    directory.symlink_to(text)
+
+
+def by_exchange_of_the_parent(directory: Path, link: Path) -> None:
+    """``link`` lies in a directory of its own that takes the place of the whole parent."""
+    renameat2(link.parent, directory.parent, RENAME_EXCHANGE)
+
+
+SWAPS: tuple[Swap, ...] = (
+    by_exchange,
+    by_two_renames,
+    by_a_new_symlink,
+    by_exchange_of_the_parent,
+)
+
+
+def swap_while_git_writes(view: Path, target: str, swap: Swap, limit: float) -> int | None:
+    """Empty ``p/d``, wait until git on the host writes there, and put a symlink in its place.
+
+    Returns the errno with which that was refused, if it was.
+    """
+    place = view / "p/d"
+    try:
+        link = view / "q/d"
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(target)
+        for name in os.listdir(place):
+            (place / name).unlink()
+        (view / "ready").touch()
+        deadline = time.monotonic() + limit
+        while not os.listdir(place):
+            if time.monotonic() > deadline:
+                raise AssertionError("git wrote nothing")
+        swap(place, link)
+    except OSError as error:
+        with suppress(FileExistsError):
+            (view / "ready").touch()
+        return error.errno
+    return None
+
+
+def plant_while_git_makes(view: Path, name: str, command: str, limit: float) -> int | None:
+    """Go into a repository as soon as it is seen, and put in what git keeps.
+
+    Returns the errno with which that was refused, if it was.
+    """
+    (view / "ready").touch()
+    deadline = time.monotonic() + limit
+    while name not in os.listdir(view):
+        if time.monotonic() > deadline:
+            raise AssertionError("git made nothing")
+    try:
+        with suppress(FileExistsError):
+            (view / name / "hooks").mkdir()
+        hook = view / name / "hooks/post-update"
+        hook.write_text(f"#!/bin/sh\n{command}\n")
+        hook.chmod(0o755)
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def _config(directory: Path, command: str) -> None:
+    write_config(directory / "config", command, worktree="..")
+
+
+def remove_refs(view: Path, command: str) -> None:
+    """The host tracks ``lib/refs``; everything else is the attacker's."""
+    shutil.rmtree(view / "lib/refs")
+    (view / "lib/HEAD").write_text(HEAD_TEXT)
+    (view / "lib/objects").mkdir()
+    _config(view / "lib", command)
+
+
+def remove_head(view: Path, command: str) -> None:
+    """The host tracks ``lib/HEAD``."""
+    (view / "lib/HEAD").unlink()
+    (view / "lib/refs").mkdir()
+    (view / "lib/objects").mkdir()
+    _config(view / "lib", command)
+
+
+def remove_head_and_keep_objects(view: Path, command: str) -> None:
+    """The host tracks ``lib/HEAD`` and ``lib/objects``; refs and a config make them whole."""
+    (view / "lib/HEAD").unlink()
+    shutil.rmtree(view / "lib/objects")
+    (view / "lib/refs").mkdir()
+    _config(view / "lib", command)
+
+
+def move_head_away(view: Path, command: str) -> None:
+    (view / "lib/HEAD").rename(view / "HEAD.txt")
+    shutil.rmtree(view / "lib/objects")
+    (view / "lib/refs").mkdir()
+    _config(view / "lib", command)
+
+
+def replace_head_and_remove_it(view: Path, command: str) -> None:
+    """What is put in its place is the attacker's own, and may go."""
+    (view / "own").write_text("text\n")
+    (view / "own").rename(view / "lib/HEAD")
+    (view / "lib/HEAD").unlink()
+    shutil.rmtree(view / "lib/objects")
+    (view / "lib/refs").mkdir()
+    _config(view / "lib", command)
+
+
+def move_the_directory_away(view: Path, command: str) -> None:
+    (view / "lib").rename(view / "old")
+    (view / "lib").mkdir()
+    (view / "lib/refs").mkdir()
+    _config(view / "lib", command)
+
+
+def move_the_parent_away(view: Path, command: str) -> None:
+    (view / "deep").rename(view / "old")
+    (view / "deep/lib").mkdir(parents=True)
+    (view / "deep/lib/refs").mkdir()
+    _config(view / "deep/lib", command)
+
+
+def add_commondir(view: Path, command: str) -> None:
+    """The host tracks ``lib/HEAD``; a commondir and a config.worktree are enough beside it."""
+    (view / "lib/HEAD").unlink()
+    for part in ("objects", "refs"):
+        (view / "common" / part).mkdir(parents=True)
+    text = "[core]\n\trepositoryformatversion = 1\n[extensions]\n\tworktreeConfig\n"
+    (view / "common/settings").write_text(text)
+    (view / "lib/commondir").write_text("../common\n")
+    write_config(view / "lib/config.worktree", command, worktree="..")
+    (view / "common/settings").rename(view / "common/config")
+
+
+def add_to_another_branch(view: Path, command: str) -> None:
+    """The host's other branch tracks ``lib/refs`` and ``lib/objects``."""
+    (view / "lib").mkdir()
+    (view / "lib/HEAD").write_text(HEAD_TEXT)
+    _config(view / "lib", command)
+
+
+REFUSALS = (errno.EACCES, errno.EBUSY, errno.EPERM)
