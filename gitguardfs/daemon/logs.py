@@ -12,6 +12,7 @@ import os
 from contextlib import suppress
 from logging.handlers import SysLogHandler
 
+from gitguardfs.errors import shown
 from gitguardfs.spool import Spool
 
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
@@ -88,9 +89,16 @@ def start() -> None:
             handler.start()
 
 
+class _Printable(logging.Formatter):
+    """One line for each message, but for tracebacks: names in it are chosen by others."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        return shown(super().formatMessage(record))
+
+
 def _log_to(target: logging.Handler, form: str) -> None:
     handler = SpooledHandler(target)
-    handler.setFormatter(logging.Formatter(form))
+    handler.setFormatter(_Printable(form))
     root = logging.getLogger()
     former, root.handlers[:] = root.handlers[:], [handler]
     for each in former:

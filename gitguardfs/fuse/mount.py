@@ -73,12 +73,12 @@ def _run(options: MountOptions, notify_socket: str | None) -> int:
             return _serve(options, places, audit, seal_it, ready)
         except UserError as error:
             said = seal.fail_closed(places.source, options.seal, error)
-            print(f"gitguardfs: {said}", file=sys.stderr)
+            print(shown(f"gitguardfs: {said}"), file=sys.stderr)
             return error.code
         except Exception:
             log.exception("ended by a bug; the mount point is left dead")
             bug = UserError("ended by a bug", code=Exit.SYSTEM)
-            print(seal.fail_closed(places.source, options.seal, bug), file=sys.stderr)
+            print(shown(str(seal.fail_closed(places.source, options.seal, bug))), file=sys.stderr)
             return Exit.SYSTEM
 
     if options.foreground or options.debug:

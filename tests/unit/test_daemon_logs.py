@@ -112,3 +112,14 @@ def test_the_log_comes_to_standard_error() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stderr == "INFO root: before\nWARNING root: after\n"
+
+
+def test_a_name_in_a_message_writes_nothing_to_a_terminal() -> None:
+    code = (
+        "import logging, os\n"
+        "from gitguardfs.daemon import logs\n"
+        "logs.log_to_stderr(False)\n"
+        "logging.getLogger('gitguardfs').warning('%s', os.fsdecode(b'a\\x1b[2J\\nb\\xff'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "WARNING gitguardfs: a\\x1b[2J\\nb\\xff\n"
