@@ -42,9 +42,9 @@ MUTANTS = (
     Mutant(
         "audit-waits-for-a-reader",
         "a FIFO as the audit log holds up the start",
-        "audit.py",
-        "flags | os.O_NONBLOCK, 0o600",
-        "flags, 0o600",
+        "fuse/directories.py",
+        "flags |= os.O_CLOEXEC | os.O_NONBLOCK",
+        "flags |= os.O_CLOEXEC",
         AUDIT,
     ),
     Mutant(
