@@ -197,8 +197,7 @@ def assemble(spot: str, first: str, last: str, rename: bool = False) -> None:
     trap = at(spot, "trap")
     with preparing():
         os.makedirs(at(trap, "objects"))
-        write(at(trap, "config"), "[core]\n\trepositoryformatversion = 0\n")
-        _part(trap, first)
+    _part(trap, first)  # a commondir is refused alone
     if rename:
         with preparing():
             os.mkdir(at(spot, "spare"))

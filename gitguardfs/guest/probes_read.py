@@ -116,13 +116,11 @@ def change_root(git: str, spot: str) -> None:
 
 def read_through_symlink(git: str, spot: str) -> None:
     """A symlink to it."""
-    with preparing():
-        os.symlink(git, at(spot, "way"))
+    os.symlink(git, at(spot, "way"))
     read(at(spot, "way/config"), spot)
 
 
 def read_through_file_symlink(path: str, spot: str) -> None:
     """A symlink to its config."""
-    with preparing():
-        os.symlink(at(path, "config"), at(spot, "way"))
+    os.symlink(at(path, "config"), at(spot, "way"))
     read(at(spot, "way"), spot)

@@ -1,0 +1,197 @@
+"""Waiting while git on the host holds an index.lock."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+import trio
+
+from gitguardfs.core.inodes import ROOT_ID
+from gitguardfs.core.syscalls import RENAME_EXCHANGE
+from gitguardfs.fs import host_git
+from gitguardfs.protocol import Later
+from tests.adapter.conftest import MakeWorld
+from tests.adapter.world import World, refused
+
+
+@pytest.fixture
+def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A repository in which git is at work, for longer than anybody waits."""
+    monkeypatch.setattr(host_git, "WAIT", 0.05)
+    monkeypatch.setattr(host_git, "REMEMBERED_FOR", 0.0)
+    world = make_world()
+    for name in ("r/.git", "r/d/e", "r/d2", "r/full", "free/d"):
+        (world.source / name).mkdir(parents=True)
+    (world.source / "r/link").symlink_to("nowhere")
+    (world.source / "r/file").write_text("text")
+    (world.source / "r/full/file").write_text("text")
+    lock(world).touch()
+    return world
+
+
+def lock(world: World) -> Path:
+    return world.source / "r/.git/index.lock"
+
+
+async def symlink(world: World, path: str, text: bytes = b"nowhere") -> Any:
+    parent, _, name = path.rpartition("/")
+    return await world.ops.symlink(await world.id(parent), name.encode(), text, world.ctx)
+
+
+async def link(world: World, path: str) -> Any:
+    parent, _, name = path.rpartition("/")
+    node = await world.id("r/link")
+    return await world.ops.link(node, await world.id(parent), name.encode(), world.ctx)
+
+
+WAITS: dict[str, Callable[[World], Awaitable[Any]]] = {
+    "make a symlink": lambda w: symlink(w, "r/new"),
+    "make one further down": lambda w: symlink(w, "r/d/e/new"),
+    "link one": lambda w: link(w, "r/new"),
+    "move one": lambda w: w.rename("r/link", "r/d/link"),
+    "move one out": lambda w: w.rename("r/link", "free/link"),
+    "put one over a file": lambda w: w.rename("r/link", "r/file"),
+    "move a directory": lambda w: w.rename("r/d", "r/new"),
+    "move a directory out": lambda w: w.rename("r/d", "free/new"),
+    "move a directory in": lambda w: w.rename("free/d", "r/new"),
+    "exchange directories": lambda w: w.rename("r/d", "r/d2", RENAME_EXCHANGE),
+    "exchange a file with a directory": lambda w: w.rename("r/file", "r/d2", RENAME_EXCHANGE),
+    "exchange a file with a symlink": lambda w: w.rename("r/file", "r/link", RENAME_EXCHANGE),
+}
+
+IS_FREE: dict[str, Callable[[World], Awaitable[Any]]] = {
+    "make a symlink elsewhere": lambda w: symlink(w, "free/new"),
+    "move a directory elsewhere": lambda w: w.rename("free/d", "free/new"),
+    "make a directory": lambda w: w.ops.mkdir(ROOT_ID, b"new", 0o755, w.ctx),
+    "move a file": lambda w: w.rename("r/file", "r/d/file"),
+    "put a file over a symlink": lambda w: w.rename("r/file", "r/link"),
+}
+
+
+def tree_of(world: World) -> list[tuple[str, int]]:
+    return sorted(
+        (str(path.relative_to(world.source)), os.lstat(path).st_ino)
+        for path in world.source.rglob("*")
+    )
+
+
+@pytest.mark.parametrize("way", WAITS)
+async def test_while_git_works(world: World, way: str) -> None:
+    before = tree_of(world)
+    await refused(WAITS[way](world), errno.EBUSY)
+    assert tree_of(world) == before
+    lock(world).unlink()
+    await WAITS[way](world)
+    assert tree_of(world) != before
+
+
+@pytest.mark.parametrize("way", IS_FREE)
+async def test_what_does_not_wait(world: World, way: str) -> None:
+    await IS_FREE[way](world)
+
+
+async def test_who_waits_goes_on_when_git_is_done(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_git, "WAIT", 60.0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(symlink, world, "r/new")
+        while not world.ops.requests._waiting:
+            await trio.lowlevel.checkpoint()
+        await world.ops.mkdir(await world.id("r"), b"meanwhile", 0o755, world.ctx)
+        lock(world).unlink()
+    assert os.readlink(world.source / "r/new") == "nowhere"
+
+
+async def test_the_end_of_the_mount_lets_nothing_through(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_git, "WAIT", 60.0)
+
+    async def wait() -> None:
+        await refused(symlink(world, "r/new"), errno.EBUSY)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        while not world.ops.requests._waiting:
+            await trio.lowlevel.checkpoint()
+        lock(world).unlink()
+        world.ops.requests._ending.set()
+    assert not (world.source / "r/new").is_symlink()
+
+
+async def test_after_that_it_fails_at_once_and_is_said_once(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await refused(symlink(world, "r/new"), errno.EBUSY)
+    monkeypatch.setattr(host_git, "WAIT", 0.0)
+    with pytest.raises(OSError, match="busy"):  # not Later
+        world.tree._host.wait_for_git(0o120000, world.tree._gate.place(await world.id("r"), b"n"))
+    assert caplog.text.count("rm r/.git/index.lock") == 1
+    lock(world).unlink()
+    lock(world).write_text("another git's")
+    monkeypatch.setattr(host_git, "WAIT", 60.0)
+    with pytest.raises(Later):
+        world.tree._host.wait_for_git(0o120000, world.tree._gate.place(await world.id("r"), b"n"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gitdir: ../r/.git\n",
+        "gitdir: ../free/../r/.git",
+        "gitdir: /host/projects/r/.git\n",
+        "gitdir: ../meta\n",
+    ],
+)
+async def test_a_git_file_is_followed(world: World, text: str) -> None:
+    (world.source / "tree").mkdir()
+    (world.source / "tree/.git").write_text(text)
+    (world.source / "meta").symlink_to("r/.git")
+    await refused(symlink(world, "tree/new"), errno.EBUSY)
+    lock(world).unlink()
+    await symlink(world, "tree/new")
+
+
+@pytest.mark.parametrize("text", ["gitdir: ../../elsewhere\n", "gitdir: /none\n", "", "x"])
+async def test_one_that_leads_out_of_the_source_is_no_lock(
+    world: World, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    (world.source / "tree").mkdir()
+    (world.source / "tree/.git").write_text(text)
+    (world.source / "tree/index.lock").touch()
+    caplog.set_level("INFO")
+    await symlink(world, "tree/new")
+    await symlink(world, "tree/new2")
+    assert caplog.text.count("tree/.git leads out") == (1 if text.startswith("gitdir") else 0)
+
+
+MEANWHILE = [way for way in WAITS if way != "put one over a file"]
+
+
+@pytest.mark.parametrize("way", MEANWHILE)
+async def test_a_lock_that_comes_meanwhile_undoes_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The second look of the same request finds it."""
+    lock(world).unlink()
+    before = tree_of(world)
+    seen = world.tree._host.wait_for_git
+    looks = []
+
+    def look(*arguments: Any) -> None:
+        seen(*arguments)
+        looks.append(monotonic())
+        lock(world).touch()
+
+    monkeypatch.setattr(world.tree._host, "wait_for_git", look)
+    await refused(WAITS[way](world), errno.EBUSY)
+    assert looks, "it was let through by the first look"
+    lock(world).unlink()
+    assert tree_of(world) == before
