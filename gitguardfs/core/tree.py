@@ -213,9 +213,9 @@ class Tree(Files):
         """Entries from ``position`` on.
 
         With ``names_only``, for which ``lists_names`` has to hold, files and symlinks of the
-        source's own file system come without attributes. For each entry with a node the caller counts a lookup when it has
-        told the kernel, and calls ``untold`` when it has not. An entry that cannot be looked at
-        has neither attributes nor a type.
+        source's own file system come without attributes. For each entry with a node the caller
+        counts a lookup when it has told the kernel, and calls ``untold`` when it has not. An
+        entry that cannot be looked at has neither attributes nor a type.
         """
         handle = self.handles.directory(number)
         self._gate.node(handle.node.id)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Callable
 
 import pytest
 
+from gitguardfs.core import backing
 from gitguardfs.core.files import RACY_NS
 from gitguardfs.core.inodes import ROOT_ID
 from gitguardfs.core.policy import XattrPolicy
@@ -50,6 +52,46 @@ async def test_append_after_append_is_in_order(world: World) -> None:
     assert (world.source / "f").read_bytes() == b"onetwothree"
 
 
+PAGES = 3 * backing.PAGE
+SHOWN = PAGES + 5000
+"""What the kernel takes for the size of the file."""
+
+
+@pytest.mark.parametrize(
+    ("mappable", "shown", "offset", "length"),
+    [
+        (False, SHOWN, 0, backing.PAGE),  # nobody can have mapped it
+        (True, PAGES, PAGES, backing.PAGE),  # behind the end
+        (True, SHOWN, PAGES, 10),  # no whole page, nor up to the end
+        (True, SHOWN, SHOWN - 1000, 1000),  # to the end, but not from where a page begins
+    ],
+)
+async def test_only_whole_pages_of_a_mapping_go_where_the_kernel_says(
+    world: World, mappable: bool, shown: int, offset: int, length: int
+) -> None:
+    """The host has made the file longer: all else is an append, and goes behind that."""
+    path = world.source / "f"
+    path.write_bytes(b"x" * shown)
+    handle = await world.open("f", (os.O_RDWR if mappable else os.O_WRONLY) | os.O_APPEND)
+    with path.open("ab") as host:
+        host.write(b"host" * 5000)
+    before = path.read_bytes()
+    assert await world.ops.write(handle, offset, b"y" * length) == length
+    assert path.read_bytes() == before + b"y" * length
+    await world.ops.release(handle)
+
+
+async def test_a_page_of_another_file_s_mapping_is_no_page_of_this_one(world: World) -> None:
+    (world.source / "other").write_bytes(b"x" * 100)
+    (world.source / "f").write_bytes(b"x" * SHOWN)
+    other = await world.open("other", os.O_RDWR)
+    handle = await world.open("f", os.O_WRONLY | os.O_APPEND)
+    assert await world.ops.write(handle, 0, b"y" * backing.PAGE) == backing.PAGE
+    assert (world.source / "f").read_bytes() == b"x" * SHOWN + b"y" * backing.PAGE
+    for each in (other, handle):
+        await world.ops.release(each)
+
+
 async def test_writes_elsewhere_go_where_they_are_sent(world: World) -> None:
     handle, node = await world.create(ROOT_ID, b"f")
     assert await world.ops.write(handle, 5, b"end") == 3
@@ -79,6 +121,22 @@ async def test_each_handle_has_its_own_mode(world: World) -> None:
     await refused(world.ops.read(writer, 0, 1), errno.EBADF)
     for handle in (reader, writer):
         await world.ops.release(handle)
+
+
+@pytest.mark.parametrize("is_git", [True, False])
+async def test_a_file_that_the_host_has_replaced_by_a_symlink_to_it_is_not_opened(
+    world: World, is_git: bool
+) -> None:
+    """It is the same file, as its number says, but at a place that nobody has looked at."""
+    away = world.source / (".git" if is_git else "away")
+    away.mkdir()
+    (world.source / "f").write_text("text")
+    node = await world.id("f")
+    os.rename(world.source / "f", away / "f")
+    (world.source / "f").symlink_to(away / "f")
+    for flags in (os.O_RDONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC):
+        await refused(world.ops.open(node, flags, world.ctx), errno.ESTALE)
+    assert (away / "f").read_text() == "text"
 
 
 @pytest.mark.parametrize("through_handle", [False, True])
@@ -121,6 +179,61 @@ async def test_pages_are_kept_while_nothing_changed(
     await world.ops.release(info.fh)
     assert not info.keep_cache and world.invalidated == [node]
     assert await _open_close(world, "f") == (True, False)
+
+
+async def test_what_the_guest_has_written_is_not_what_the_kernel_was_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if time stamp and size stay the same: all of it within one tick of the clock."""
+    (world.source / "f").write_text("text")
+    node = await world.id("f")
+    later = time.time_ns() + 10 * RACY_NS
+    monkeypatch.setattr("gitguardfs.core.files.time.time_ns", lambda: later)
+    assert await _open_close(world, "f") == (True, False)
+    handle = await world.open("f", os.O_WRONLY)
+    with monkeypatch.context() as patch:
+        patch.setattr(backing, "write", lambda _fd, _offset, data: len(data))
+        assert await world.ops.write(handle, 0, b"TEXT") == 4
+    world.invalidated.clear()
+    info = await world.ops.open(node, os.O_RDONLY, world.ctx)
+    assert (info.keep_cache, world.invalidated) == (False, [node])
+    for each in (info.fh, handle):
+        await world.ops.release(each)
+
+
+def _cut(size: int) -> Callable[..., int]:
+    """preadv(2) with no more than ``size`` bytes of the file in memory."""
+    read = os.preadv
+
+    def preadv(fd: int, buffers: list[bytearray], offset: int, flags: int = 0) -> int:
+        there = max(0, size - offset)
+        if not there:
+            raise BlockingIOError
+        return read(fd, [memoryview(buffers[0])[:there]], offset)
+
+    return preadv
+
+
+@pytest.mark.parametrize(
+    ("in_memory", "size", "grown"),
+    [
+        (backing.PAGE, 2 * backing.PAGE, 0),  # up to the end of a page
+        (backing.PAGE, backing.PAGE, 100),  # where the file has ended when it was opened
+        (100, backing.PAGE, 0),  # within a page, as no file system should
+    ],
+)
+async def test_a_read_is_not_cut_where_memory_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch, in_memory: int, size: int, grown: int
+) -> None:
+    content = os.urandom(size + grown)
+    (world.source / "f").write_bytes(content[:size])
+    handle = await world.open("f")
+    (world.source / "f").write_bytes(content)
+    monkeypatch.setattr(os, "preadv", _cut(in_memory))
+    assert bytes(await world.ops.read(handle, 0, 1 << 16)) == content
+    monkeypatch.setattr(os, "preadv", _cut(1 << 20))
+    assert bytes(await world.ops.read(handle, 0, 1 << 16)) == content
+    await world.ops.release(handle)
 
 
 async def test_a_failed_invalidation_is_no_failed_open(world: World) -> None:

@@ -52,6 +52,24 @@ async def test_each_reply_that_names_a_node_counts_once(world: World) -> None:
     assert lookups(world, ROOT_ID) == 1
 
 
+async def test_what_did_not_fit_into_a_listing_was_not_told(world: World) -> None:
+    """The kernel still believes the size that it was told before the host changed the file."""
+    for name in "abc":
+        (world.source / name).write_text("text")
+    last = list(await world.list(""))[-1]
+    node = await world.id(last)
+    (world.source / os.fsdecode(last)).write_text("longer text")
+    handle = await world.ops.opendir(ROOT_ID, world.ctx)
+    token = Token(room=4)  # the dots and two more
+    await world.ops.readdir(handle, 0, token)
+    assert last not in [name for name, *_ in token.entries]
+    await world.ops.releasedir(handle)
+    world.invalidated.clear()
+    info = await world.ops.open(node, os.O_RDONLY, world.ctx)
+    assert (info.keep_cache, world.invalidated) == (False, [node])
+    await world.ops.release(info.fh)
+
+
 async def test_a_lookup_of_nothing_counts_nothing(world: World) -> None:
     before = len(world.tree.inodes)
     await world.ops.lookup(ROOT_ID, b"none", world.ctx)

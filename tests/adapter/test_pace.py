@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 import time
@@ -47,6 +48,20 @@ def always_quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def uncached(*_: object) -> None:
     """In the place of ``read_cached``: nothing is in memory."""
+
+
+@pytest.mark.parametrize("flag", [os.O_SYNC, os.O_DSYNC])
+async def test_writes_that_wait_for_the_disk_go_to_a_thread(
+    world: World, threads: list[str], flag: int
+) -> None:
+    handle, node = await world.create(ROOT_ID, b"f", os.O_RDWR | flag)
+    again = int((await world.ops.open(node, os.O_WRONLY | flag, world.ctx)).fh)
+    for each in (handle, again):
+        await world.ops.write(each, 0, b"x")
+        fd = world.tree.handles.file(each).fd
+        assert fcntl.fcntl(fd, fcntl.F_GETFL) & flag == flag
+        await world.ops.release(each)
+    assert threads == ["write"] * 2
 
 
 @pytest.mark.usefixtures("always_quick")

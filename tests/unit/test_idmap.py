@@ -89,6 +89,12 @@ def test_what_an_offset_leaves_nothing_of_cannot_be_shown(offset: int, share: in
     assert stored.value.errno == errno.EOVERFLOW
 
 
+def test_a_rule_s_id_is_found_by_what_the_guest_sees() -> None:
+    idmap = IdMap([(501, 1000)], [(20, 1000)], uid_offset=10, gid_offset=20)
+    assert (idmap.mapped_uid(GuestUid(1010)), idmap.mapped_gid(GuestGid(1020))) == (501, 20)
+    assert (idmap.mapped_uid(GuestUid(1000)), idmap.mapped_gid(GuestGid(1000))) == (None, None)
+
+
 def test_users_and_groups_are_apart() -> None:
     idmap = IdMap([(501, 1000)], [(20, 1001)])
     assert idmap.guest_gid(ShareGid(501)) == 501

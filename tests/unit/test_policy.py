@@ -71,6 +71,7 @@ def test_chmod(policy: Policy, old: int, new: int, found: object) -> None:
 
 
 MAP = IdMap([(501, 1000)], [(20, 1000)])
+SHIFTED = IdMap([(501, 1000)], [(20, 1000)], uid_offset=10, gid_offset=20)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,8 @@ MAP = IdMap([(501, 1000)], [(20, 1000)])
         (Policy(create_for_user=3, create_as_mounter=True), (7, 8), False, MAP, (3, -1)),
         (Policy(create_for_group=4), (1000, 1000), True, MAP, (501, 4)),
         (Policy(create_for_user=3, create_for_group=4), (501, 20), False, MAP, (3, 4)),
+        (Policy(create_as_mounter=True), (1010, 1020), False, SHIFTED, (501, 20)),
+        (Policy(create_as_mounter=True), (1000, 1000), False, SHIFTED, (-1, -1)),
         (Policy(), (10, 30), False, IdMap(uid_offset=2, gid_offset=20), (8, 10)),
         (Policy(), (0, 0), False, IdMap(uid_offset=2, gid_offset=20), (-1, -1)),
         (Policy(), (1, 30), False, IdMap(uid_offset=2, gid_offset=20), errno.EOVERFLOW),
