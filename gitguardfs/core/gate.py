@@ -264,15 +264,6 @@ class Gate:
         """``place`` with a descriptor that is valid after others were used in between."""
         return place._replace(fd=self._descriptors.of(place.parent))
 
-    def changeable(self, place: Place) -> Place:
-        """``place``, where a symlink led, if what is there may be changed; Refused if not."""
-        verdict, rule = self._guard.name(place.name)
-        if place.parent.verdict > verdict:
-            verdict, rule = place.parent.verdict, place.parent.rule
-        if verdict is not Verdict.ALLOW:
-            raise self._refused(rule, place)
-        return place
-
     def dotgit(self, dir_fd: int) -> Identity:
         """What a directory's ``.git`` is, by identity; OSError if that cannot be told."""
         if not self._guard.on:

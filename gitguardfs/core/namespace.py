@@ -322,7 +322,9 @@ class Names(State):
         shows it.
         """
         self._gate.settle(target.place)  # while nothing is removed yet
-        place = self._gate.changeable(self._gate.again(target.place))
+        place = self._gate.again(target.place)
+        self._gate.allowed(place, target.st)
+        place = self._gate.again(place)
         directory, entry = (
             self._view.unguarded(0, st, caller.uid)
             for st in (self._backing.stat(place.fd), target.st)
@@ -459,8 +461,6 @@ class Names(State):
         exchange: bool,
         fds: list[int],
     ) -> None:
-        if target is not None and (moved.st_dev, moved.st_ino) == (target.st_dev, target.st_ino):
-            return  # two links of one file: rename(2) does nothing
         if target is not None and exchange:
             self._note_place(target, old)
         elif target is not None:

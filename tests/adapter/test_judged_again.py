@@ -195,6 +195,26 @@ async def test_a_long_way_takes_no_descriptor_away(make_world: MakeWorld, later:
     assert (world.source / way / "h").read_text() == "linked"
 
 
+async def test_what_is_judged_is_what_was_seen(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host exchanges a directory between the look at it and its opening."""
+    for path in ("d", "other"):
+        (world.source / path).mkdir()
+    opens = Backing.open_node
+
+    def exchanged(self: Backing, dir_fd: int, name: bytes) -> int:
+        (world.source / "d").rename(world.source / "away")
+        (world.source / "other").rename(world.source / "d")
+        return opens(self, dir_fd, name)
+
+    before = open_descriptors()
+    with monkeypatch.context() as patch:
+        patch.setattr(Backing, "open_node", exchanged)
+        await refused(world.ops.lookup(ROOT_ID, b"d", world.ctx), errno.ESTALE)
+    assert open_descriptors() == before
+
+
 # ------------------------------------------------------------------ What the host has moved
 
 

@@ -421,3 +421,32 @@ async def test_a_link_that_leads_nowhere_is_replaced_where_descriptors_hold_path
     link(world, "dir/l", "../dir/nowhere")
     await world.rename("dir/file", "dir/l")
     assert (world.source / "dir/l").read_text() == "near"
+
+
+async def test_an_absolute_link_starts_at_the_root(world: World) -> None:
+    (world.source / "top").write_text("at the root")
+    (world.source / "dir/top").write_text("beside the link")
+    link(world, "dir/l", f"{world.source}/top")
+    assert await content(world, "dir/l") == b"at the root"
+
+
+async def test_no_way_leads_through_what_is_denied(world: World) -> None:
+    """Not even to somewhere else: that would tell what is there."""
+    (world.source / "bare/hooks").mkdir()
+    link(world, "l", "bare/hooks/../../dir/file")
+    entry = await world.entry("l")
+    assert (S_IFMT(entry.st_mode), S_IMODE(entry.st_mode)) == (S_IFLNK, 0)
+
+
+async def test_what_lies_behind_a_link_is_closed_with_the_way_to_it(world: World) -> None:
+    """Also if the kernel has forgotten the directories on it."""
+    (world.source / "outer/inner").mkdir(parents=True)
+    link(world, "l", "outer/inner")
+    inner = await world.id("l")
+    outer = await world.id("outer")
+    await world.ops.forget([(outer, 1)])
+    (world.source / ".git").rename(world.source / "git.old")
+    (world.source / "outer").rename(world.source / ".git")
+    await world.id(".git")
+    await refused(world.create(inner, b"new"))
+    assert os.listdir(world.source / ".git/inner") == []

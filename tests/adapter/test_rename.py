@@ -252,3 +252,28 @@ async def test_where_descriptors_hold_paths_those_of_each_look_count(make_world:
         await world.id(name)
         assert node.matches(os.fstat(world.tree._descriptors.of(node)))
     os.close(other)
+
+
+async def test_a_name_that_goes_takes_no_other_along(world: World) -> None:
+    """A file is opened again by the name that it has left."""
+    for path in ("a", "b"):
+        (world.source / path).mkdir()
+    (world.source / "a/x").write_text("text")
+    os.link(world.source / "a/x", world.source / "b/y")
+    a, node = await world.id("a"), await world.id("a/x")
+    assert await world.id("b/y") == node
+    await world.ops.unlink(a, b"x", world.ctx)
+    world.tree._descriptors.close(world.tree.inodes.get(node))
+    assert (await world.ops.getattr(node, world.ctx)).st_size == 4
+
+
+async def test_a_rename_onto_another_name_of_the_same_file_does_nothing(world: World) -> None:
+    for path in ("a", "b"):
+        (world.source / path).mkdir()
+    (world.source / "a/x").write_text("text")
+    os.link(world.source / "a/x", world.source / "b/y")
+    node = await world.id("a/x")
+    await world.rename("a/x", "b/y")
+    world.tree._descriptors.close(world.tree.inodes.get(node))
+    assert (await world.ops.getattr(node, world.ctx)).st_nlink == 2
+    assert {await world.id("a/x"), await world.id("b/y")} == {node}

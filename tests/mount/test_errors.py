@@ -270,6 +270,33 @@ async def test_so_does_a_spelling_that_nobody_foresaw(folding: Share, number: in
         await refused(world.entry(".ｇｉｔ/hooks"))
 
 
+async def test_a_git_file_in_such_a_spelling_is_one_too(folding: Share) -> None:
+    (folding.host / ".git").write_text("gitdir: elsewhere\n")
+    with guarding(folding) as world:
+        assert (await world.entry(".ｇｉｔ")).st_mode & 0o777 == 0
+        await refused(world.open(".ｇｉｔ"))
+        await refused(world.ops.unlink(ROOT_ID, ".ｇｉｔ".encode(), world.ctx))
+    assert (folding.host / ".git").exists()
+
+
+# ------------------------------------------------------------------ Directories above, evicted
+
+
+async def test_a_server_that_does_not_know_a_directory_any_more(share: Share, later: Later) -> None:
+    """The directory above has lost its descriptor, and is made a repository."""
+    (share.host / "A/hooks").mkdir(parents=True)
+    with guarding(share) as world:
+        hooks = await world.id("A/hooks")
+        world.tree._descriptors.close(world.tree.inodes.get(await world.id("A")))
+        (share.host / "A/refs").mkdir()
+        (share.host / "A/HEAD").write_text("ref: refs/heads/main\n")
+        later()
+        with share.failing(Fault(("LOOKUP", "GETATTR"), "A", errno.ESTALE)):
+            await refused(world.create(hooks, b"post-update"), errno.ESTALE)
+        await refused(world.create(hooks, b"post-update"))
+    assert os.listdir(share.host / "A/hooks") == []
+
+
 # ------------------------------------------------------------------------------------ The start
 
 

@@ -155,14 +155,6 @@ MUTANTS = (
         RENAME,
     ),
     Mutant(
-        "nodes-rename-onto-own-link",
-        "a rename of a file onto another name of it, which does nothing, is noted as a move",
-        "core/namespace.py",
-        "            return  # two links of one file: rename(2) does nothing",
-        "            pass",
-        RENAME,
-    ),
-    Mutant(
         "descriptors-first-in-first-out",
         "descriptors that are in use are closed before those that are not",
         "core/descriptors.py",

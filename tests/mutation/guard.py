@@ -253,14 +253,6 @@ MUTANTS = (
         LINKS,
     ),
     Mutant(
-        "gate-changeable-ignores-parent",
-        "what a symlink leads to in a read-only directory can be replaced",
-        "core/gate.py",
-        "verdict, rule = self._guard.name(place.name)\n        if place.parent.verdict > verdict:",
-        "verdict, rule = self._guard.name(place.name)\n        if False:",
-        LINKS,
-    ),
-    Mutant(
         "gate-judged-since-now",
         "a look below puts off the next look at what is above",
         "core/gate.py",

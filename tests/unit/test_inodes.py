@@ -273,3 +273,14 @@ def test_what_lies_below_takes_a_verdict_over_when_it_is_asked_for() -> None:
     assert inodes.get(strict.id).verdict is Verdict.HIDE, "no verdict is loosened"
     elsewhere = see(inodes, inodes.root, b"c", fake_stat(12))  # a hard link
     assert inodes.get(elsewhere.id).verdict is Verdict.ALLOW
+
+
+def test_a_number_that_was_used_again_is_a_new_node() -> None:
+    inodes = table()
+    st_ = fake_stat(10)
+    old = inodes.see(inodes.root, b"f", st_, Verdict.ALLOW, "", birth=1)
+    assert inodes.see(inodes.root, b"f", st_, Verdict.ALLOW, "", birth=1) is old
+    assert inodes.see(inodes.root, b"f", st_, Verdict.ALLOW, "") is old, "not known this time"
+    new = inodes.see(inodes.root, b"f", st_, Verdict.ALLOW, "", birth=2)
+    assert new is not old
+    assert new.id != old.id
