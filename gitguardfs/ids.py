@@ -40,9 +40,32 @@ class MapSpec:
 
     def resolve(self, source: tuple[int, int], mountpoint: tuple[int, int]) -> IdMap:
         """The map; (uid, gid) of the two directories are what ``auto`` goes by."""
+        uids, gids = self._pairs(source, mountpoint)
+        return IdMap(uids, gids, uid_offset=self.uid_offset, gid_offset=self.gid_offset)
+
+    def missing(self, source: tuple[int, int], mountpoint: tuple[int, int]) -> tuple[str, ...]:
+        """Return what would keep ids of the share apart that the map shows as one.
+
+        An id without a rule is shown as it is, also where another one is mapped to it.
+        """
+        users, groups = map(_swapped, self._pairs(source, mountpoint))
+        return (
+            *(f"{share}/{guest}" for share, guest in users),
+            *(f"@{share}/@{guest}" for share, guest in groups),
+        )
+
+    def _pairs(self, source: tuple[int, int], mountpoint: tuple[int, int]) -> tuple[Pairs, Pairs]:
         if self.auto:
-            return IdMap([(source[0], mountpoint[0])], [(source[1], mountpoint[1])])
-        return IdMap(self.uids, self.gids, uid_offset=self.uid_offset, gid_offset=self.gid_offset)
+            return ((source[0], mountpoint[0]),), ((source[1], mountpoint[1]),)
+        return self.uids, self.gids
+
+
+def _swapped(pairs: Pairs) -> Pairs:
+    """Return rules for the ids that are mapped to and not from, to those that are left free."""
+    shares, guests = [share for share, _ in pairs], [guest for _, guest in pairs]
+    doubled = [guest for guest in guests if guest not in shares]
+    free = [share for share in shares if share not in guests]
+    return tuple(zip(doubled, free, strict=True))
 
 
 def parse_maps(specs: Sequence[str]) -> MapSpec:

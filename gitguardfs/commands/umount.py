@@ -126,8 +126,9 @@ def _umount(here: bytes, path: str, flags: int) -> None:
 
 
 def _tell(process: int, pid: int, is_lazy: bool) -> None:
+    # Unless -l leaves programs at work, only copies in other mount namespaces can still be used.
     try:
-        signal.pidfd_send_signal(process, UNMOUNTED)
+        signal.pidfd_send_signal(process, UNMOUNTED if is_lazy else signal.SIGTERM)
     except ProcessLookupError:
         return
     if select.select([process], [], [], LAZY_LIMIT if is_lazy else SETTLE_LIMIT)[0] or is_lazy:

@@ -8,7 +8,7 @@ HAND_OVER = signal.SIGUSR2
 """Ends it like the others, but for the seal, which stays for the next daemon to take over."""
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, HAND_OVER)
 UNMOUNTED = signal.SIGRTMIN
-"""Root's umount helper has unmounted the view. A signal that nothing else sends."""
+"""Root's umount helper has unmounted the view, which may be used on. Nothing else sends this."""
 REREAD = signal.SIGUSR1
 """Who is in which group is to be found out anew."""
 

@@ -52,16 +52,20 @@ def tree_of(
 ) -> Tree:
     """The tree that shows the directory behind ``root_fd``; UserError for a map that cannot be."""
     source, mountpoint = os.fstat(root_fd), os.fstat(places.mountpoint_fd)
+    owners = (source.st_uid, source.st_gid), (mountpoint.st_uid, mountpoint.st_gid)
     try:
-        idmap = options.map.resolve(
-            (source.st_uid, source.st_gid), (mountpoint.st_uid, mountpoint.st_gid)
-        )
+        idmap = options.map.resolve(*owners)
     except MapError as error:
         raise UserError(f"contradictory --map: {error}") from None
     if options.map.auto and mountpoint.st_uid == 0 != source.st_uid:
         warn(
             f"--map auto: {options.mountpoint} is root's, so all files are shown as root's"
             " (chown it to the user who works there, or --map HOST:GUEST)"
+        )
+    if missing := ",".join(options.map.missing(*owners)):
+        warn(
+            "--map shows two ids of the share as one, since an id without a rule keeps its number"
+            f" (to keep them apart, add {missing})"
         )
     return Tree(
         root_fd,

@@ -26,7 +26,8 @@ class ForeignMountError(UserError):
 
     def __init__(self, mount: Mount, path: str) -> None:
         super().__init__(
-            f"user {mount.owner} has mounted a FUSE file system ({shown(mount.fstype)}) at {path}",
+            f"a FUSE file system that is not root's is mounted at {path}"
+            f" ({shown(mount.fstype)}, of user {mount.owner})",
             f"umount -i -l {path} takes it off",
             Exit.MOUNT,
         )

@@ -55,27 +55,36 @@ class Result:
     """Of a finding."""
 
 
-def ok(id: str, title: str, detail: str = "") -> Result:
-    """All is well."""
-    return Result(id, Status.OK, title, detail)
+@dataclass(frozen=True)
+class Row:
+    """What a check is about: its id, and a sentence for each way in which it can come out."""
 
+    id: str
+    passed: str
+    """What holds if all is well; a sentence that can follow "it is not known whether"."""
+    failed: str
 
-def finding(
-    id: str, title: str, detail: str, hint: str, severity: Severity = Severity.HIGH
-) -> Result:
-    """Something is to be mended."""
-    return Result(id, Status.FINDING, title, detail, hint, severity)
+    def ok(self, detail: str = "") -> Result:
+        """All is well."""
+        return Result(self.id, Status.OK, self.passed, detail)
 
+    def finding(self, detail: str, hint: str, severity: Severity = Severity.HIGH) -> Result:
+        """Something is to be mended."""
+        return Result(self.id, Status.FINDING, self.failed, detail, hint, severity)
 
-def note(id: str, title: str, detail: str, hint: str = "") -> Result:
-    """Something to know."""
-    return Result(id, Status.NOTE, title, detail, hint)
+    def unknown(self, why: object, hint: str) -> Result:
+        """A finding: whether all is well could not be found out."""
+        title = f"it is not known whether {self.passed}"
+        return Result(self.id, Status.FINDING, title, str(why), hint, Severity.MEDIUM)
 
+    def disturbed(self, why: object) -> Result:
+        """A finding: the user's processes were kept from trying, perhaps by the agent."""
+        hint = "end what else the user has running (loginctl terminate-user), and run this again"
+        return self.unknown(f"could not be tried: {why}", hint)
 
-def unsure(id: str, title: str, why: object) -> Result:
-    """Where something kept the user's processes from trying; it may have been the agent."""
-    hint = "end what else the user has running (loginctl terminate-user), and run this again"
-    return finding(id, title, f"could not be tried: {why}", hint, Severity.MEDIUM)
+    def note(self, detail: str, hint: str = "", title: str = "") -> Result:
+        """Something to know."""
+        return Result(self.id, Status.NOTE, title or self.passed, detail, hint)
 
 
 @dataclass(frozen=True)
@@ -92,14 +101,6 @@ class Seen:
     def path(self) -> str:
         """Where it is mounted."""
         return os.fsdecode(self.mount.path)
-
-    @property
-    def mounter(self) -> int | None:
-        """The uid that mounted it, if it is a FUSE mount; None for others."""
-        if not self.mount.is_fuse:
-            return None
-        said = (o.removeprefix("user_id=") for o in self.options if o.startswith("user_id="))
-        return next((int(uid) for uid in said), None)
 
     @property
     def device(self) -> int:

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from gitguardfs.guest import probes, probes_attacks, probes_reach, probes_read, probes_tree
-from gitguardfs.guest.checks import Case, Result, Status, finding, note, ok, unsure
+from gitguardfs.guest import probes, probes_attacks, probes_reach, probes_tree
+from gitguardfs.guest.checks import Case, Result, Row
 from gitguardfs.guest.probes import LeftBehind, Lost, NotBecome, Unprepared, User
 from gitguardfs.guest.probes_tree import Found
 
@@ -40,6 +40,7 @@ TITLES = {
     "P1": "assemble a bare repository",
     "P2": "assemble a repository with commondir",
     "P4": "change a bare repository",
+    "V4": "leave parts of a repository that git on the host could complete",
     "F1": "plant or alter a .git file",
     "N": "other spellings of .git",
 }
@@ -53,12 +54,15 @@ STOPPING = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
 """They wait while the scratch directory is made (before its name is known nobody removes it) and
 while it is removed."""
 NOTHING = "there is nothing in the tree to try them on"
+UNTRIED = Row("attack.untried", "attacks that were not tried", "attacks that were not tried")
+ON_REQUEST = "on request only (--attack): they write into the project"
 RETRY = "see that there is room and that the mount answers, and run this again"
 MEND = "do not let the agent in; gitguardfs --version, remount, and report it if it stays"
 SWITCHED = {
     "P1": "mount it without --allow-bare, unless the project needs bare repositories",
     "P2": "mount it without --allow-bare, unless the project needs bare repositories",
     "P4": "mount it without --allow-bare, unless the project needs bare repositories",
+    "V4": "mount it without --allow-bare, unless the project needs bare repositories",
 }
 
 
@@ -95,13 +99,13 @@ def check(case: Case) -> list[Result]:
     user = case.user
     if user is None:
         return []
-    id, title = "attack.scratch", f"attacks are tried in {case.mountpoint}"
+    row = scratch_row(case.mountpoint)
     try:
         found = Found(**probes.apart(probes_tree.search, case.mountpoint, user=user, limit=30.0))
     except PermissionError as error:
-        return [note(id, title, f"{user.name} cannot look into it: {error.strerror}")]
+        return [row.note(f"{user.name} cannot look into it: {error.strerror}", title=row.failed)]
     except (Lost, OSError, TypeError) as error:
-        return [finding(id, title, f"not tried: the search failed: {error}", RETRY)]
+        return [row.unknown(f"not tried: the search failed: {error}", RETRY)]
     everything = found.writable is not None
 
     def attack(scratch: str) -> list[Result]:
@@ -112,7 +116,16 @@ def check(case: Case) -> list[Result]:
         return _in_scratch(user, found.writable or OUTSIDE, attack)
     except OSError as error:
         why = f"not tried: no directory can be made there: {error.strerror}"
-        return [finding(id, title, why, RETRY)]
+        return [row.unknown(why, RETRY)]
+
+
+def scratch_row(mountpoint: str) -> Row:
+    """Return the row about where the attacks are tried."""
+    return Row(
+        "attack.scratch",
+        f"attacks can be tried in {mountpoint}",
+        f"not all attacks could be tried in {mountpoint}",
+    )
 
 
 def _in_scratch(user: User, directory: str, attack: Callable[[str], list[Result]]) -> list[Result]:
@@ -137,7 +150,8 @@ def _in_scratch(user: User, directory: str, attack: Callable[[str], list[Result]
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if not removed:
         hint = "remove it on the host, where nothing is guarded"
-        results.append(finding("attack.scratch", "the scratch directory is removed", scratch, hint))
+        row = Row("attack.scratch", "the scratch directory is removed", "something was left behind")
+        results.append(row.finding(scratch, hint))
     return results
 
 
@@ -154,7 +168,7 @@ def _all(case: Case, ground: Ground) -> list[Result]:
     first = controls[0]
     if first.kind != "passed":
         why = f"not tried: ordinary work fails there ({first.text}), so refusals prove nothing"
-        return [finding("attack.scratch", f"attacks are tried in {case.mountpoint}", why, RETRY)]
+        return [scratch_row(case.mountpoint).unknown(why, RETRY)]
     policy = find_policy(ground)
     results = [report_policy(case.mountpoint, policy), _ordinary(controls[1:])]
     if policy == "off":
@@ -170,8 +184,9 @@ def _all(case: Case, ground: Ground) -> list[Result]:
 def _reading(case: Case, ground: Ground) -> list[Result]:
     """Where the user may write nowhere, the least that he could do is read."""
     why = f"{ground.user.name} may write nowhere in it: only reading was tried"
-    said = note("attack.scratch", f"attacks are tried in {case.mountpoint}", why)
-    policy = _policy_by_reading(ground)
+    row = scratch_row(case.mountpoint)
+    said = row.note(why, title=row.failed)
+    policy = policy_by_reading(ground.user, ground.found.directory)
     if policy == "deny":
         ground.outcomes += [_reach(ground, reach) for reach in probes_reach.TABLE if reach.reads]
     return [said, report_policy(case.mountpoint, policy), *judge(ground.outcomes, None, policy)]
@@ -188,47 +203,81 @@ def find_policy(ground: Ground) -> str:
     )
     if planted.kind != "refused":
         return "off" if planted.kind == "passed" else "unsure"
-    return "readonly" if _policy_by_reading(ground) == "readonly" else "deny"
+    by_reading = policy_by_reading(ground.user, ground.found.directory)
+    return "readonly" if by_reading in ("off", "readonly") else "deny"
 
 
-def _policy_by_reading(ground: Ground) -> str:
-    """Return readonly (also for off), deny, unsure, or unknown if there is nothing to read."""
-    git = ground.found.directory
+def policy_by_reading(user: User, git: str | None) -> str:
+    """Return off, readonly, deny or unsure for a ``.git`` of the tree, unknown if there is none.
+
+    Changes nothing: what is writable by its mode and owner is taken for off.
+    """
     if git is None:
         return "unknown"
-    listing = partial(_list_open, git)
-    listed = _strike("", "", frozenset({errno.EACCES}), listing, ground)
-    return {"passed": "readonly", "refused": "deny"}.get(listed.kind, "unsure")
+    try:
+        probes.apart(_list_open, git, user=user)
+        is_writable = probes.apart(os.access, git, os.W_OK, user=user)
+    except PermissionError:
+        return "deny"
+    except (Lost, OSError):
+        return "unsure"
+    return "off" if is_writable else "readonly"
 
 
-def _list_open(git: str, spot: str) -> None:
+def _list_open(git: str) -> None:
     """List a ``.git`` that is shown as open; one shown as closed that can be listed is a hole."""
     if stat.S_IMODE(os.lstat(git).st_mode) == 0:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    probes_read.list_entries(git, spot)
+    os.listdir(git)
+
+
+def look(case: Case) -> list[Result]:
+    """What can be told of the policy without writing into the project, in place of ``check``."""
+    user = case.user
+    if user is None:
+        return []
+    row = policy_row(case.mountpoint)
+    try:
+        found = Found(**probes.apart(probes_tree.search, case.mountpoint, user=user, limit=30.0))
+    except PermissionError:
+        policy = "unknown"
+    except (Lost, OSError, TypeError) as error:
+        return [row.disturbed(error)]
+    else:
+        policy = policy_by_reading(user, found.directory)
+    return [report_policy(case.mountpoint, policy)]
+
+
+def policy_row(mountpoint: str) -> Row:
+    """Return the row about what is done with ``.git``."""
+    return Row(
+        "guard.policy", f".git is guarded at {mountpoint}", f".git is not guarded at {mountpoint}"
+    )
 
 
 def report_policy(mountpoint: str, policy: str) -> Result:
     """The row about it."""
-    id, title = "guard.policy", f".git is guarded at {mountpoint}"
+    row = policy_row(mountpoint)
     if policy == "off":
         hint = "mount it with --git=deny (the default), readonly or hide"
-        return finding(id, title, "a .git could be made: the guard is off (--git=off)", hint)
+        return row.finding("it can be written: the guard is off (--git=off)", hint)
     if policy == "readonly":
-        return note(id, title, "it can be read (--git=readonly): history, remotes and their tokens")
+        return row.note("it can be read (--git=readonly): history, remotes and their tokens")
     if policy == "unsure":
-        return unsure(id, title, "making a .git, or listing one, gave no clear answer")
+        return row.disturbed("making a .git, or listing one, gave no clear answer")
     if policy == "unknown":
-        return note(id, title, "not found out: there was none to read, and nothing could be made")
-    return ok(id, title, "it is denied or hidden")
+        return row.note("there is none to read", title=f"what is done with .git at {mountpoint}")
+    return row.ok("it is denied or hidden")
 
 
 def _ordinary(outcomes: list[Outcome]) -> Result:
-    id, title = "guard.ordinary", "names like .gitignore stay usable"
+    row = Row(
+        "guard.ordinary", "names like .gitignore stay usable", "names like .gitignore are refused"
+    )
     refused = [outcome.name for outcome in outcomes if outcome.kind != "passed"]
     if refused:
-        return note(id, title, f"refused: {', '.join(refused)}", "see --deny, --protect and --hide")
-    return ok(id, title)
+        return row.note(", ".join(refused), "see --deny, --protect and --hide", row.failed)
+    return row.ok()
 
 
 # One attack
@@ -311,39 +360,46 @@ def judge(outcomes: list[Outcome], found: Found | None, policy: str) -> list[Res
         nothing = f"nothing to try them on was found in the first {found.searched} names"
     for row, title in TITLES.items():
         own = [outcome for outcome in outcomes if outcome.row == row]
-        result = judge_row(row, title, own)
+        result = judge_row(row, own)
         if result is not None:
             results.append(result)
         elif policy == "readonly" and row in ("U1", "U2", "S1"):
-            results.append(ok(f"attack.{row}", title, "reading is allowed (--git=readonly)"))
+            results.append(
+                attack_row(row).note("allowed by --git=readonly", title=f"allowed: {title}")
+            )
         else:
             why = next((outcome.text for outcome in own if outcome.text), nothing)
             missing.setdefault(why, []).append(row)
     if missing and found is not None:
         said = "; ".join(f"{', '.join(rows)}: {why}" for why, rows in missing.items())
-        results.append(note("attack.untried", "attacks that were not tried", said))
+        results.append(UNTRIED.note(said))
     return results
 
 
-def judge_row(row: str, title: str, outcomes: list[Outcome]) -> Result | None:
+def attack_row(row: str) -> Row:
+    """Return the row of a report about one row of the threats."""
+    return Row(f"attack.{row}", f"refused: {TITLES[row]}", f"not refused: {TITLES[row]}")
+
+
+def judge_row(row: str, outcomes: list[Outcome]) -> Result | None:
     """What the attacks of a row come to; None if none was tried."""
-    id = f"attack.{row}"
+    said_of = attack_row(row)
     left = [o for o in outcomes if o.kind == "left"]
     if left:
         said = "; ".join(f"{o.name}: {o.text}" for o in left)
-        return finding(id, title, f"not refused, and not undone: {said}", MEND)
+        return said_of.finding(f"not undone: {said}", MEND)
     passed = [o.name for o in outcomes if o.kind == "passed"]
     other = [f"{o.name}: {o.text}" for o in outcomes if o.kind == "other"]
     if passed or other:
         said = "; ".join(
             part
             for part in (
-                f"not refused: {', '.join(passed)}" if passed else "",
-                f"not refused by the guard: {', '.join(other)}" if other else "",
+                f"done: {', '.join(passed)}" if passed else "",
+                f"no answer of the guard's: {', '.join(other)}" if other else "",
             )
             if part
         )
-        return finding(id, title, said, SWITCHED.get(row, MEND))
+        return said_of.finding(said, SWITCHED.get(row, MEND))
     refused = sum(o.kind == "refused" for o in outcomes)
     if not refused:
         return None
@@ -351,4 +407,4 @@ def judge_row(row: str, title: str, outcomes: list[Outcome]) -> Result | None:
     detail = f"{refused} refused"
     if untried:
         detail += f"; not tried: {', '.join(untried)}"
-    return Result(id, Status.OK, title, detail)
+    return said_of.ok(detail)

@@ -18,10 +18,11 @@ from typing import Any
 
 from gitguardfs.core import names
 from gitguardfs.guest import probes
-from gitguardfs.guest.checks import Result, Severity, finding, ok
+from gitguardfs.guest.checks import Result, Row
 from gitguardfs.guest.checks_ways import is_inside
 from gitguardfs.guest.git_config import Entry, Git, NotRead
 from gitguardfs.guest.probes import Lost, User
+from gitguardfs.guest.probes_tree import holds_repository
 
 ENTRIES = 1_000_000
 """Names that the search looks at: a directory with many projects and all they depend on."""
@@ -29,9 +30,11 @@ SECONDS = 120.0
 """How long the search may take: git is asked in each repository, some hundred a second."""
 NAMED = 5
 """How many of what was found, or was not looked at, are named."""
-ID = "host.git"
-PASSED = "git reads and runs nothing that the agent can write"
-FOUND = "git reads or runs what the agent can write"
+ROW = Row(
+    "host.git",
+    "git reads and runs nothing that the agent can write",
+    "git reads or runs what the agent can write",
+)
 HINT = "git config --show-origin --get-all KEY shows where it is set; git config --unset-all KEY"
 BY_HAND = "git config --list --show-origin --includes, there, as its owner"
 
@@ -81,7 +84,7 @@ def check(user: User, directory: str | None, search_path: str) -> Result:
     """
     program = shutil.which("git", path=search_path)
     if program is None:
-        return ok(ID, PASSED, "no git here")
+        return ROW.ok("no git here")
     git = Git(program, home_of(user))
     try:
         if directory is None:
@@ -90,7 +93,7 @@ def check(user: User, directory: str | None, search_path: str) -> Result:
             found = probes.apart(search, git, directory, user=user, limit=SECONDS + 60)
         return judge(Searched(**found))
     except (Lost, OSError, TypeError) as error:
-        return _unchecked(f"could not be checked: {error}", BY_HAND)
+        return ROW.unknown(f"could not be checked: {error}", BY_HAND)
 
 
 def home_of(user: User) -> str:
@@ -102,18 +105,13 @@ def home_of(user: User) -> str:
 def judge(searched: Searched) -> Result:
     """Return what was found, and what was not looked at, as one row."""
     if searched.problems:
-        return finding(ID, FOUND, _some(searched.problems), HINT)
+        return ROW.finding(_some(searched.problems), HINT)
     if not searched.complete:
         said = f"could not all be checked: only the first {searched.names} names were looked at"
-        return _unchecked(said, "gitguard doctor --host for each directory in it")
+        return ROW.unknown(said, "gitguard doctor --host for each directory in it")
     if searched.unread:
-        return _unchecked(f"could not be checked: {_some(searched.unread)}", BY_HAND)
-    return ok(ID, PASSED)
-
-
-def _unchecked(why: str, hint: str) -> Result:
-    title = "it is not known whether git reads or runs what the agent can write"
-    return finding(ID, title, why, hint, Severity.MEDIUM)
+        return ROW.unknown(f"could not be checked: {_some(searched.unread)}", BY_HAND)
+    return ROW.ok()
 
 
 def _some(said: list[str]) -> str:
@@ -213,20 +211,13 @@ def is_guarded(path: str, shared: str) -> bool:
     for part in os.path.relpath(path, shared).split("/"):
         if names.is_dotgit(os.fsencode(part)):
             return True
-        if looks_bare(directory):
-            return True
+        try:
+            if holds_repository(directory):
+                return True
+        except OSError:
+            return False  # not sure to be guarded
         directory = os.path.join(directory, part)
     return False
-
-
-def looks_bare(directory: str) -> bool:
-    """Whether a directory is a repository without being called ``.git``; a HEAD is no directory."""
-    try:
-        if stat.S_ISDIR(os.lstat(os.path.join(directory, "HEAD")).st_mode):
-            return False
-    except OSError:
-        return False  # not sure to be guarded
-    return any(os.path.lexists(os.path.join(directory, name)) for name in ("refs", "commondir"))
 
 
 # Run as the user
@@ -265,6 +256,7 @@ def search(git: Git, top: str, entries: int = ENTRIES, seconds: float = SECONDS)
         directory = queue.pop()
         try:
             listed = list(_entries(directory))
+            is_bare = any(one.name == "HEAD" for one in listed) and holds_repository(directory)
         except OSError as error:
             searched.unread.append(f"{directory}: {error.strerror}")
             continue
@@ -272,7 +264,7 @@ def search(git: Git, top: str, entries: int = ENTRIES, seconds: float = SECONDS)
         if searched.names > entries or time.monotonic() > deadline:
             searched.complete = False
             break
-        if looks_bare(directory):
+        if is_bare:
             _examine(searched, judge, directory, directory)
             continue
         for entry in listed:

@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 
 from gitguardfs.guest import checks_git_config, probes
-from gitguardfs.guest.checks import SEARCH_PATH, Result, Severity, finding, note, ok, unsure
+from gitguardfs.guest.checks import SEARCH_PATH, Result, Row, Severity
 from gitguardfs.guest.git_config import Git
 from gitguardfs.guest.probes import Lost, User
 from gitguardfs.render import quote
@@ -20,7 +20,11 @@ LABELS = frozenset({"svirt_home_t", "svirt_image_t", "virt_content_t", "containe
 QEMU = ("qemu-system-x86_64", "qemu-system-aarch64", "qemu-kvm", "/usr/libexec/qemu-kvm")
 VIRTIOFSD = ("virtiofsd", "/usr/libexec/virtiofsd", "/usr/lib/virtiofsd", "/usr/lib/qemu/virtiofsd")
 SECONDS = 20
-BARE = "git trusts no bare repository that it comes across"
+BARE = Row(
+    "host.bare",
+    "git trusts no bare repository that it comes across",
+    "git trusts bare repositories that it comes across in a project",
+)
 
 
 @dataclass(frozen=True)
@@ -65,17 +69,21 @@ def _label(path: str) -> str:
 
 def judge_label(directory: str, enforcing: bool | None, label: str) -> Result:
     """Whether a confined QEMU may use the directory."""
-    id, title = "host.selinux", f"SELinux lets virtual machines use {directory}"
+    row = Row(
+        "host.selinux",
+        f"SELinux lets virtual machines use {directory}",
+        f"SELinux may keep virtual machines from {directory}",
+    )
     if enforcing is None:
-        return ok(id, title, "SELinux is off")
+        return row.ok("SELinux is off")
     kind = ([*label.split(":"), "", "", ""])[2]
     if kind in LABELS:
-        return ok(id, title, label)
+        return row.ok(label)
     pattern = f"{quote.file_context(directory)}(/.*)?"
     label_it = quote.shell(["semanage", "fcontext", "-a", "-t", "svirt_home_t", pattern])
     hint = f"{label_it} && {quote.shell(['restorecon', '-R', directory])}, if libvirt runs QEMU"
     mode = "enforcing" if enforcing else "permissive"
-    return note(id, title, f"it is labelled {kind or 'nothing'}, SELinux is {mode}", hint)
+    return row.note(f"it is labelled {kind or 'nothing'}, SELinux is {mode}", hint, row.failed)
 
 
 # Programs
@@ -95,16 +103,16 @@ def _versions(case: HostCase, programs: tuple[str, ...]) -> dict[str, str]:
 
 def judge_versions(what: str, versions: dict[str, str]) -> Result:
     """What versions of QEMU or virtiofsd there are."""
-    id = f"host.{what}"
+    row = Row(f"host.{what}", f"{what} is installed", f"{what} is not installed")
     if not versions:
         wanted = "for virtiofs shares" if what == "virtiofsd" else "for virtual machines"
-        return note(id, f"{what} is installed", f"not found: it is needed {wanted}")
+        return row.note(f"it is needed {wanted}", title=row.failed)
     said = "; ".join(f"{path}: {parse_version(text)}" for path, text in versions.items())
     old = [path for path in versions if path.startswith("/usr/lib/qemu/")]
     if what == "virtiofsd" and old:
         hint = "the C virtiofsd of old QEMU releases: its options differ (-o source=...)"
-        return note(id, f"{what} is installed", said, hint)
-    return ok(id, f"{what} is installed", said)
+        return row.note(said, hint)
+    return row.ok(said)
 
 
 def parse_version(text: str) -> str:
@@ -119,12 +127,12 @@ def parse_version(text: str) -> str:
 def _bare(case: HostCase) -> Result:
     program = shutil.which("git", path=case.search_path)
     if program is None:
-        return ok("host.bare", BARE, "no git here")
+        return BARE.ok("no git here")
     git = Git(program, checks_git_config.home_of(case.user))
     try:
         return judge_bare(probes.apart(checks_git_config.bare_repositories, git, user=case.user))
     except (Lost, OSError) as error:
-        return unsure("host.bare", BARE, error)
+        return BARE.unknown(error, "git config --global --list")
 
 
 def _run(user: User, arguments: list[str]) -> tuple[int, str]:
@@ -152,8 +160,7 @@ def _call(arguments: list[str], home: str) -> tuple[int, str]:
 def judge_bare(value: str) -> Result:
     """Whether git runs what a bare repository inside a project says."""
     if value == "explicit":
-        return ok("host.bare", BARE, "safe.bareRepository = explicit")
-    title = "git trusts bare repositories that it comes across in a project"
+        return BARE.ok("safe.bareRepository = explicit")
     hint = "git config --global safe.bareRepository explicit"
     said = f"safe.bareRepository is {value or 'not set'}"
-    return finding("host.bare", title, said, hint, Severity.LOW)
+    return BARE.finding(said, hint, Severity.LOW)

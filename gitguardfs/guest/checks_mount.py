@@ -13,11 +13,9 @@ from gitguardfs.guest.checks import (
     Case,
     Daemon,
     Result,
+    Row,
     Seen,
     Status,
-    finding,
-    note,
-    ok,
     read_table,
     top_at,
 )
@@ -42,12 +40,13 @@ def check(case: Case) -> list[Result]:
 
 def is_mounted(case: Case) -> Result:
     """Whether the mount on top is a guard."""
-    id, title = "guard.mounted", f"a guard is mounted at {case.mountpoint}"
+    place = case.mountpoint
+    row = Row("guard.mounted", f"a guard is mounted at {place}", f"no guard is mounted at {place}")
     top = top_at(case.table, case.mountpoint)
-    place = quote.shell([case.mountpoint])
-    hint = f"gitguardfs SOURCE {place} --map auto, or mount its line of fstab"
+    quoted = quote.shell([place])
+    hint = f"gitguardfs SOURCE {quoted} --map auto, or mount its line of fstab"
     if top is None:
-        return finding(id, title, "nothing is mounted there", hint)
+        return row.finding("nothing is mounted there", hint)
     if case.guard is None:
         below = any(
             seen.path == case.mountpoint and seen.mount.fstype == mounts.FSTYPE
@@ -55,25 +54,29 @@ def is_mounted(case: Case) -> Result:
         )
         what = f"{top.mount.fstype} of {top.mount.source} is on top"
         if below:
-            hint = f"umount {place}: it covers the guard"
-        return finding(id, title, what, hint)
-    return ok(id, title, f"of {top.mount.source}")
+            hint = f"umount {quoted}: it covers the guard"
+        return row.finding(what, hint)
+    return row.ok(f"of {top.mount.source}")
 
 
 def is_answering(mountpoint: str, user: User | None) -> Result:
     """Whether the daemon serves a request of the user's; root may have no access itself."""
-    id, title = "guard.answers", f"the guard at {mountpoint} answers"
+    row = Row(
+        "guard.answers",
+        f"the guard at {mountpoint} answers",
+        f"the guard at {mountpoint} does not answer",
+    )
     again = quote.shell(["umount", "-l", mountpoint])
     hint = f"{again} and mount it again; systemd does that with Restart="
     try:
         probes.apart(_ask, mountpoint, user=user)
     except probes.Lost:
-        return finding(id, title, "no answer: the daemon hangs", hint)
+        return row.finding("no answer: the daemon hangs", hint)
     except OSError as error:
         if error.errno in DEAD:
-            return finding(id, title, "the mount is dead: its daemon is gone", hint)
-        return finding(id, title, error.strerror or str(error), hint)
-    return ok(id, title)
+            return row.finding("the mount is dead: its daemon is gone", hint)
+        return row.finding(error.strerror or str(error), hint)
+    return row.ok()
 
 
 def _ask(mountpoint: str) -> None:
@@ -83,32 +86,40 @@ def _ask(mountpoint: str) -> None:
 
 def options(mountpoint: str, found: frozenset[str]) -> Result:
     """Whether the kernel enforces what it is to enforce."""
-    id, title = "guard.options", f"{mountpoint} is nosuid, nodev, default_permissions, allow_other"
+    row = Row(
+        "guard.options",
+        f"{mountpoint} is nosuid, nodev, default_permissions, allow_other",
+        f"{mountpoint} lacks options that the kernel is to enforce",
+    )
     missing = WANTED - found
     if missing:
         hint = "mount it as root with gitguardfs, which sets them all; remount takes them away"
-        return finding(id, title, f"missing: {', '.join(sorted(missing))}", hint)
-    return ok(id, title)
+        return row.finding(f"missing: {', '.join(sorted(missing))}", hint)
+    return row.ok()
 
 
 def run_by(case: Case) -> Result:
     """Whether root runs the daemon: whoever runs it can do with it as he likes."""
-    id, title = "guard.daemon", f"root runs the daemon of {case.mountpoint}"
+    row = Row(
+        "guard.daemon",
+        f"root runs the daemon of {case.mountpoint}",
+        f"another user than root runs the daemon of {case.mountpoint}",
+    )
     hint = "let root mount it: from fstab, a system unit, or with sudo"
     guard = case.guard
     assert guard is not None
     if "user_id=0" not in guard.options:
         owner = next((o for o in guard.options if o.startswith("user_id=")), "user_id=?")
-        return finding(id, title, f"another user has mounted it ({owner})", hint)
+        return row.finding(f"another user has mounted it ({owner})", hint)
     others = [daemon for daemon in case.daemons if daemon.uid != 0]
     if others:
         said = ", ".join(f"process {daemon.pid} is uid {daemon.uid}" for daemon in others)
-        return finding(id, title, said, hint)
+        return row.finding(said, hint)
     if case.daemons:
-        return ok(id, title, f"process {', '.join(str(d.pid) for d in case.daemons)}")
+        return row.ok(f"process {', '.join(str(d.pid) for d in case.daemons)}")
     if case.is_root:
-        return note(id, title, "it answers, and the process that serves it was not found")
-    return ok(id, title, "mounted by uid 0")
+        return row.note("it answers, and the process that serves it was not found")
+    return row.ok("mounted by uid 0")
 
 
 # Whose daemon is it?
@@ -136,7 +147,7 @@ def serving(guard: Seen, candidates: list[Daemon]) -> tuple[Daemon, ...]:
         daemon
         for daemon in candidates
         if daemon.connection is None
-        and daemon.uid == guard.mounter
+        and daemon.uid == guard.mount.owner
         and mounts.SUBTYPE in " ".join(daemon.arguments)
         and any(_may_be(word, guard.path) for word in daemon.arguments)
     )

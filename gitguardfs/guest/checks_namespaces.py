@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gitguardfs.guest import checks_ways, probes, probes_namespaces
-from gitguardfs.guest.checks import Case, Result, finding, ok, parse_table
+from gitguardfs.guest.checks import Case, Result, Row, parse_table
 from gitguardfs.guest.probes import Hung, Lost, Unprepared, User
 from gitguardfs.guest.probes_namespaces import NS_GET_USERNS
 
@@ -42,7 +42,11 @@ class Process:
 
 def check(case: Case, user: User, raw: Iterable[str], guards: tuple[int, ...]) -> Result:
     """Try every raw path, as the user, in each other namespace that he can get into."""
-    id, title = "share.elsewhere", f"{user.name} has no mount namespace that shows the raw share"
+    row = Row(
+        "share.elsewhere",
+        f"{user.name} has no mount namespace that shows the raw share",
+        f"{user.name} has a mount namespace that shows the raw share",
+    )
     paths = sorted(raw)
     ways: list[str] = []
     unsure: list[str] = []
@@ -63,11 +67,11 @@ def check(case: Case, user: User, raw: Iterable[str], guards: tuple[int, ...]) -
             unsure.append(process.label)
     if ways:
         hint = "end it, and what else the user has running: log it out, or start the guest again"
-        return finding(id, title, ", ".join(ways), hint)
+        return row.finding(", ".join(ways), hint)
     if unsure:
         hint = "run it as root of the system itself, or end these"
-        return finding(id, title, f"could not be checked: {', '.join(unsure)}", hint)
-    return ok(id, title)
+        return row.unknown(f"could not be checked: {', '.join(unsure)}", hint)
+    return row.ok()
 
 
 def others(found: Iterable[Process], own: tuple[int, int]) -> list[Process]:

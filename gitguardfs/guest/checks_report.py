@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from gitguardfs.errors import shown
 from gitguardfs.guest.checks import Result, Status
 
+_CLEAR = "\r\033[K"
+"""Back to the line's begin, and clear it."""
 COLOURS = {Status.OK: "green", Status.FINDING: "bold red", Status.NOTE: "yellow"}
 
 
@@ -43,6 +45,26 @@ def as_text(results: Sequence[Result]) -> str:
             lines += [f"{indent}{shown(text)}" for text in (result.detail,) if text]
             lines += [f"{indent}-> {shown(text)}" for text in (result.hint,) if text]
     return "\n".join([*lines, summary(results)])
+
+
+class Progress:
+    """Says on a terminal what is looked at, in one line that the next one replaces."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._is_on = stream.isatty()
+
+    def say(self, what: str) -> None:
+        """Show that ``what`` is looked at now."""
+        if self._is_on:
+            self._stream.write(f"{_CLEAR}looking at {shown(what)} ...")
+            self._stream.flush()
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._is_on:
+            self._stream.write(_CLEAR)
+            self._stream.flush()
 
 
 def summary(results: Sequence[Result]) -> str:

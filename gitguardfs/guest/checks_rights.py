@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gitguardfs.guest import probes
-from gitguardfs.guest.checks import Case, Daemon, Result, System, finding, note, ok
+from gitguardfs.guest.checks import Case, Daemon, Result, Row, System
 from gitguardfs.guest.probes import Lost, User
 from gitguardfs.render import quote
 
@@ -71,7 +71,7 @@ def check(case: Case) -> list[Result]:
 def _sudo(user: User, system: System, is_root: bool) -> Result:
     program = shutil.which("sudo", path=system.search_path)
     if program is None:
-        return ok("rights.sudo", f"{user.name} has no sudo without a password", "no sudo here")
+        return _sudo_row(user.name).ok("no sudo here")
     try:
         # -k: a password that was typed a minute ago does not count.
         runs = Said(*probes.apart(_run, [program, "-k", "-n", "true"], user=user))
@@ -81,10 +81,17 @@ def _sudo(user: User, system: System, is_root: bool) -> Result:
             whom = user.name if user.has_account else f"#{user.uid}"
             lists = Said(*probes.apart(_run, [program, "-n", "-l", "-U", whom]))
     except (Lost, OSError, TypeError) as error:
-        title = f"{user.name} has no sudo without a password"
         hint = "sudo -k -n true, as that user: see why it does not answer"
-        return finding("rights.sudo", title, f"could not be checked: {error}", hint)
+        return _sudo_row(user.name).unknown(f"could not be checked: {error}", hint)
     return judge_sudo(user.name, runs.code == 0, lists, is_root)
+
+
+def _sudo_row(user: str) -> Row:
+    return Row(
+        "rights.sudo",
+        f"{user} has no sudo without a password",
+        f"{user} has sudo without a password",
+    )
 
 
 @dataclass(frozen=True)
@@ -117,22 +124,23 @@ def _run(arguments: list[str]) -> tuple[int, str, str]:
 
 def judge_sudo(user: str, runs: bool, lists: Said, is_root: bool) -> Result:
     """What ``sudo -n true`` and ``sudo -n -l`` come to."""
-    id, title = "rights.sudo", f"{user} has no sudo without a password"
+    row = _sudo_row(user)
     hint = "take the NOPASSWD line out of /etc/sudoers and /etc/sudoers.d (visudo)"
     if runs:
-        return finding(id, title, "sudo -n true works: it is root", hint)
+        return row.finding("sudo -n true works: it is root", hint)
     if lists.code != 0 and not _NO_RIGHTS.search(lists.out + lists.err):
         why = (lists.err.strip().splitlines() or [f"it exits with {lists.code}"])[-1]
         said = f"could not be checked: sudo does not list its rights: {why}"
         if not is_root:
-            return note(id, title, said, "run it with sudo")
-        return finding(id, title, said, f"{quote.shell(['sudo', '-l', '-U', user])}: see why")
+            return row.note(said, "run it with sudo")
+        return row.unknown(said, f"{quote.shell(['sudo', '-l', '-U', user])}: see why")
     free, asked = parse_sudo(lists.out)
     if free:
-        return finding(id, title, f"without a password: {', '.join(free)}", hint)
+        return row.finding(f"without a password: {', '.join(free)}", hint)
     if asked:
-        return note(id, title, f"with a password: {', '.join(asked)}", "never tell it the agent")
-    return ok(id, title)
+        said = f"with a password: {', '.join(asked)}"
+        return row.note(said, "do not give the agent this password")
+    return row.ok()
 
 
 def parse_sudo(listing: str) -> tuple[list[str], list[str]]:
@@ -178,14 +186,22 @@ def _doas(user: User, system: System, groups: list[str]) -> Result:
         except FileNotFoundError:
             continue
         except OSError as error:
-            return note("rights.doas", f"{user.name} has no doas without a password", str(error))
+            return _doas_row(user.name).note(str(error))
     numbers = map(str, user.groups)
     return judge_doas(user.name, frozenset((*groups, *numbers)), text, user.uid)
 
 
+def _doas_row(user: str) -> Row:
+    return Row(
+        "rights.doas",
+        f"{user} has no doas without a password",
+        f"{user} has doas without a password",
+    )
+
+
 def judge_doas(user: str, groups: frozenset[str], text: str, uid: int | None = None) -> Result:
     """What doas.conf(5) gives the user without a password; the last rule that fits decides."""
-    id, title = "rights.doas", f"{user} has no doas without a password"
+    row = _doas_row(user)
     granted: dict[str, bool] = {}
     users = frozenset((user, str(uid))) if uid is not None else frozenset((user,))
     whom = users | {f":{group}" for group in groups}
@@ -198,8 +214,8 @@ def judge_doas(user: str, groups: frozenset[str], text: str, uid: int | None = N
             granted[command] = free
     found = [command or "every command" for command, free in granted.items() if free]
     if found:
-        return finding(id, title, ", ".join(found), "take nopass out of doas.conf")
-    return ok(id, title)
+        return row.finding(", ".join(found), "take nopass out of doas.conf")
+    return row.ok()
 
 
 def _parse_doas(line: str, whom: frozenset[str]) -> tuple[str, bool] | None:
@@ -232,39 +248,49 @@ def _parse_doas(line: str, whom: frozenset[str]) -> tuple[str, bool] | None:
 
 def judge_groups(user: User, names: list[str]) -> Result:
     """What the names of the user's groups come to."""
-    id, title = "rights.groups", f"{user.name} is in no group that gives root"
+    row = Row(
+        "rights.groups",
+        f"{user.name} is in no group that gives root",
+        f"{user.name} is in a group that gives root",
+    )
     rooted = [f"{name} ({ROOT_GROUPS[name]})" for name in names if name in ROOT_GROUPS]
     if rooted:
         hint = f"gpasswd -d {user.name} {next(n for n in names if n in ROOT_GROUPS)}, and log out"
-        return finding(id, title, ", ".join(rooted), hint)
+        return row.finding(", ".join(rooted), hint)
     admin = [name for name in names if name in ADMIN_GROUPS]
     if admin:
-        return note(id, title, f"{', '.join(admin)}: root with its password", "keep that from it")
+        return row.note(
+            f"{', '.join(admin)}: root with its password", "do not give the agent this password"
+        )
     other = [f"{name}: {OTHER_GROUPS[name]}" for name in names if name in OTHER_GROUPS]
     if other:
-        return note(id, title, ", ".join(other))
-    return ok(id, title)
+        return row.note(", ".join(other))
+    return row.ok()
 
 
 # Files
 
 
 def _files(user: User, system: System, daemons: tuple[Daemon, ...]) -> Result:
-    id, title = "rights.files", f"{user.name} cannot write what root runs for the mount"
+    row = Row(
+        "rights.files",
+        f"{user.name} cannot write what root runs for the mount",
+        f"{user.name} can write what root runs for the mount",
+    )
     paths = [*system.run_by_root, *_programs(system), *_libraries(system), *_run_by(daemons)]
     unsure = "could not be checked"
     try:
         writable, unfinished = probes.apart(writable_among, paths, user=user, limit=60.0)
     except (Lost, OSError, TypeError, ValueError) as error:
-        return finding(id, title, f"{unsure}: {error}", "see whether a file system there hangs")
+        return row.unknown(f"{unsure}: {error}", "see whether a file system there hangs")
     if writable:
         more = f" and {len(writable) - 3} more" if len(writable) > 3 else ""
         hint = "chown root:root and chmod go-w: whoever writes it is root at the next start"
-        return finding(id, title, ", ".join(map(str, writable[:3])) + more, hint)
+        return row.finding(", ".join(map(str, writable[:3])) + more, hint)
     if unfinished:
         said = f"{unsure}: {', '.join(map(str, unfinished))} (more than {FILES} files)"
-        return finding(id, title, said, "take out what does not belong there")
-    return ok(id, title)
+        return row.unknown(said, "take out what does not belong there")
+    return row.ok()
 
 
 def _programs(system: System) -> list[str]:

@@ -10,7 +10,7 @@ from functools import partial
 from gitguardfs import mounts
 from gitguardfs.errors import shown
 from gitguardfs.guest import checks_namespaces, checks_ways, probes, probes_share
-from gitguardfs.guest.checks import Case, Daemon, Result, Seen, finding, note, ok, unsure
+from gitguardfs.guest.checks import Case, Daemon, Result, Row, Seen
 from gitguardfs.guest.checks_mount import mounts_of_daemons, sources_of
 from gitguardfs.guest.probes import Hung, Lost, Unprepared, User
 from gitguardfs.linux import processes
@@ -45,11 +45,11 @@ def check(case: Case) -> list[Result]:
 
 
 def _unknown(is_root: bool) -> Result:
-    title = "the guard's source is out of reach"
+    row = Row("share.path", "the guard's source is out of reach", "the guard's source is not known")
     why = "the mount does not say what its source is, so that was not tried"
     if is_root:
-        return finding("share.path", title, why, "mount it by absolute paths and without fsname")
-    return note("share.path", title, why, "run it with sudo")
+        return row.unknown(why, "mount it by absolute paths and without fsname")
+    return row.note(why, "run it with sudo", row.failed)
 
 
 def guard_devices(table: tuple[Seen, ...]) -> tuple[int, ...]:
@@ -99,18 +99,26 @@ def _open(way: Callable[[], None], user: User, fake_root: bool = False) -> bool:
 
 
 def _by_path(user: User, path: str, guards: tuple[int, ...]) -> Result:
-    id, title = "share.path", f"the raw share {path} is out of reach"
+    row = Row(
+        "share.path",
+        f"the raw share {path} is out of reach",
+        f"the raw share {path} can be reached",
+    )
     try:
         ways = [n for n, way in probes_share.PLAIN if _open(partial(way, path, guards), user)]
     except Lost as error:
-        return unsure(id, title, error)
+        return row.disturbed(error)
     if ways:
-        return finding(id, title, f"{user.name} gets there {' and '.join(ways)}", CLOSE)
-    return ok(id, title)
+        return row.finding(f"{user.name} gets there {' and '.join(ways)}", CLOSE)
+    return row.ok()
 
 
 def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
-    id, title = "share.namespace", f"{path} is out of reach from new namespaces"
+    row = Row(
+        "share.namespace",
+        f"{path} is out of reach from new namespaces",
+        f"{path} can be reached from new namespaces",
+    )
     ways = []
     for name, way in probes_share.IN_NAMESPACE:
         try:
@@ -120,18 +128,21 @@ def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
             ):
                 ways.append(name)
         except Unprepared as error:
-            return ok(id, title, str(error))
+            return row.ok(str(error))
         except Lost as error:
-            return unsure(id, title, error)
+            return row.disturbed(error)
     if ways:
-        return finding(id, title, f"{user.name} gets there {' and '.join(ways)}", CLOSE)
-    return ok(id, title)
+        return row.finding(f"{user.name} gets there {' and '.join(ways)}", CLOSE)
+    return row.ok()
 
 
 def _held(case: Case, sources: tuple[str, ...]) -> Result:
     """Whether processes have kept something of the source from before it was covered."""
-    id = "share.held"
-    passed = "no process of a user's holds anything of the raw share"
+    row = Row(
+        "share.held",
+        "no process of a user's holds anything of the raw share",
+        "processes of users hold what is below the seal",
+    )
     raw = [
         (seen.mount.number, source)
         for source in sources
@@ -145,16 +156,19 @@ def _held(case: Case, sources: tuple[str, ...]) -> Result:
             for one in processes.holders(number, os.fsencode(source), proc)
         }
     except OSError as error:
-        return unsure(id, passed, error)
+        return row.unknown(error, "run it as root of the system itself")
     if found:
-        title = "processes of users hold what is below the seal"
         numbers = " ".join(map(str, dict.fromkeys(found.values())))
-        return finding(id, title, "; ".join(found), f"kill {numbers}, or have them leave it")
-    return ok(id, passed)
+        return row.finding("; ".join(found), f"kill {numbers}, or have them leave it")
+    return row.ok()
 
 
 def _by_daemon(user: User, daemon: Daemon) -> Result:
-    id, title = "share.daemon", f"the daemon's /proc/{daemon.pid} is closed"
+    row = Row(
+        "share.daemon",
+        f"the daemon's /proc/{daemon.pid} is closed",
+        f"the daemon's /proc/{daemon.pid} leads to the raw share",
+    )
     try:
         ways = [
             link
@@ -162,15 +176,17 @@ def _by_daemon(user: User, daemon: Daemon) -> Result:
             if _open(partial(probes_share.by_process, daemon.pid, link), user)
         ]
     except Lost as error:
-        return unsure(id, title, error)
+        return row.disturbed(error)
     if ways:
         said = f"{user.name} may use its {', '.join(ways)}, which lead to the raw share"
-        return finding(id, title, said, "let root mount it, and the user be unprivileged")
-    return ok(id, title)
+        return row.finding(said, "let root mount it, and the user be unprivileged")
+    return row.ok()
 
 
 def _by_tag(user: User, tags: dict[str, str]) -> Result:
-    id, title = "share.remount", "no share can be mounted once more"
+    row = Row(
+        "share.remount", "no share can be mounted once more", "a share can be mounted once more"
+    )
     try:
         ways = [
             tag
@@ -179,12 +195,11 @@ def _by_tag(user: User, tags: dict[str, str]) -> Result:
             if _mounts(user, tag, kind, fake_root)
         ]
     except Lost as error:
-        return unsure(id, title, error)
+        return row.disturbed(error)
     if ways:
-        return finding(
-            id, title, f"{user.name} can mount {', '.join(sorted(set(ways)))}", "see its privileges"
-        )
-    return ok(id, title, ", ".join(sorted(tags)))
+        said = f"{user.name} can mount {', '.join(sorted(set(ways)))}"
+        return row.finding(said, "see its privileges")
+    return row.ok(", ".join(sorted(tags)))
 
 
 def _mounts(user: User, tag: str, kind: str, fake_root: bool) -> bool:

@@ -6,7 +6,7 @@ import os
 
 from gitguardfs import mounts
 from gitguardfs.fuse import seal
-from gitguardfs.guest.checks import Case, Result, Seen, finding, holding, note, ok
+from gitguardfs.guest.checks import Case, Result, Row, Seen, holding
 from gitguardfs.guest.checks_mount import find_daemons, mounts_of_daemons, sources_of
 from gitguardfs.render import quote
 
@@ -115,24 +115,26 @@ def not_roots(case: Case) -> Result:
     Whoever has one may have it taken off, by the set-user-id program fusermount3, and race that to
     take off what is on top of it: the view, or the seal.
     """
-    id = "guard.foreign"
+    row = Row(
+        "guard.foreign",
+        f"all FUSE mounts on, in and around {case.mountpoint} and its source are root's",
+        f"another user has a FUSE mount on, in or around {case.mountpoint} or its source",
+    )
     sources = sources_of(case.guard, case.daemons) if case.guard is not None else ()
     places = (case.mountpoint, *(path for path in sources if path != case.mountpoint))
     table = (*case.table, *mounts_of_daemons(case.daemons))
     found = {
-        f"{seen.path} is mounted by uid {seen.mounter} ({where} {place})": seen
+        f"{seen.path} is mounted by uid {seen.mount.owner} ({where} {place})": seen
         for seen in table
-        if seen.mounter not in (None, 0) and seen != case.guard
+        if seen.mount.owner not in (None, 0) and seen != case.guard
         for place in places
         if (where := _relation(seen.path, place)) is not None
     }
     if found:
-        title = f"another user has a FUSE mount on, in or around {case.mountpoint} or its source"
         places = tuple(dict.fromkeys(seen.path for seen in found.values()))
         hint = f"stop the guard, {quote.shell(['umount', *places])}, and start it again"
-        return finding(id, title, ", ".join(found), hint)
-    title = f"all FUSE mounts on, in and around {case.mountpoint} and its source are root's"
-    return ok(id, title)
+        return row.finding(", ".join(found), hint)
+    return row.ok()
 
 
 def _relation(path: str, place: str) -> str | None:
@@ -154,6 +156,6 @@ def within(case: Case) -> list[Result]:
     ]
     if case.guard is None or not found:
         return []
-    title = f"nothing else is mounted in {case.mountpoint}"
+    row = Row("guard.within", "", f"something else is mounted in {case.mountpoint}")
     hint = "unmount it, unless it is meant to be there"
-    return [note("guard.within", title, f"not guarded: {', '.join(found)}", hint)]
+    return [row.note(f"not guarded: {', '.join(found)}", hint, row.failed)]

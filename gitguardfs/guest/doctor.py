@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import click
@@ -25,13 +26,12 @@ from gitguardfs.guest.checks import (
     Case,
     Check,
     Result,
+    Row,
     Seen,
     Severity,
     Status,
     System,
-    finding,
     holding,
-    note,
     read_table,
     top_at,
 )
@@ -42,14 +42,19 @@ EPILOG = """\b
 Examples:
   sudo gitguard doctor                          every guard, as its owner
   sudo gitguard doctor ~/projects --user agent  one, as a user
+  sudo gitguard doctor ~/projects --attack      with the attacks
   gitguard doctor --host ~/projects             the host's side of a share
 
-It makes a directory in MOUNTPOINT for the attacks and removes it again. Repositories that are
-there are attacked only in ways that do no harm if they succeed. It does not look at polkit.
+--attack makes a directory in MOUNTPOINT for the attacks and removes it again. Repositories that
+are there are attacked only in ways that do no harm if they succeed. Polkit is not looked at.
 
 \b
 Exit codes: 0 nothing found, 1 findings, 2 wrong usage, 3 anything else.
 """
+
+MOUNTED = Row("guard.mounted", "a guard is mounted", "no guard is mounted")
+KNOWN = Row("run.user", "it is known whom to become", "it is doubtful whom to become")
+TRIED = Row("run.user", "it can be tried as the user", "nothing could be tried as the user")
 
 
 @click.command(epilog=EPILOG, context_settings={"max_content_width": 100})
@@ -62,29 +67,49 @@ Exit codes: 0 nothing found, 1 findings, 2 wrong usage, 3 anything else.
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 @click.option("--host", is_flag=True, help="Check the host's side; MOUNTPOINT is what is shared.")
 @click.option(
+    "--attack",
+    is_flag=True,
+    help="Carry the attacks on .git out for real; they write into the project.",
+)
+@click.option(
     "--fail-on",
     type=click.Choice([severity.name.lower() for severity in Severity]),
     default="medium",
     show_default=True,
     help="Exit with 1 for findings of this severity and above.",
 )
-def command(place: str | None, user: str | None, as_json: bool, host: bool, fail_on: str) -> int:
+def command(
+    place: str | None, user: str | None, as_json: bool, host: bool, attack: bool, fail_on: str
+) -> int:
     """Check, as the agent's user, that a project is guarded and nothing leads round the guard.
 
-    Looks at the mount, tries to reach the raw share, looks for ways to become root, and carries
-    out the known attacks on .git for real.
+    Looks at the mount, tries to reach the raw share and looks for ways to become root. With
+    --attack the known attacks on .git are carried out for real as well.
     """
+    if attack and host:
+        raise click.UsageError("--attack is for a guard; with --host there is none to attack")
     limit = Severity[fail_on.upper()]
     leave = Leaving()
     for number in checks_attacks.STOPPING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, leave)  # so that what was made is removed
     caller = os.environ.get("SUDO_UID") if os.geteuid() == 0 else str(os.geteuid())
-    results = examine_host(place, user, caller) if host else examine(place, user, caller)
+    progress = checks_report.Progress(sys.stderr)
+    try:
+        if host:
+            results = examine_host(place, user, caller, progress.say)
+        else:
+            results = examine(place, user, caller, attack=attack, say=progress.say)
+    finally:
+        progress.clear()
+    if not attack and not host:
+        results.append(checks_attacks.UNTRIED.note(checks_attacks.ON_REQUEST))
     if as_json:
         click.echo(checks_report.as_json(results))
     elif not (sys.stdout.isatty() and checks_report.print_rich(results)):
         click.echo(checks_report.as_text(results))
+    if not attack and not host and not as_json:
+        click.echo("attacks not tried (--attack)")
     found = any(result.severity is not None and result.severity >= limit for result in results)
     return GitguardExit.FINDINGS if found else GitguardExit.OK
 
@@ -105,11 +130,17 @@ class Leaving:
 
 
 def examine(
-    place: str | None, user: str | None, caller: str | None, system: System | None = None
+    place: str | None,
+    user: str | None,
+    caller: str | None,
+    system: System | None = None,
+    attack: bool = False,
+    say: Callable[[str], None] = lambda _: None,
 ) -> list[Result]:
-    """Every check on one mount point, or on all guards there are; raises UserError.
+    """Make every check on one mount point, or on all guards there are; raises UserError.
 
-    ``caller`` is the uid, as text, of who has called the command, before sudo.
+    ``caller`` is the uid, as text, of who has called the command, before sudo. Without ``attack``
+    nothing is written into the project. ``say`` is told what is looked at.
     """
     system = system or System()
     table = read_table()
@@ -123,7 +154,7 @@ def examine(
     results: list[Result] = []
     if not points:
         hint = "gitguardfs SOURCE MOUNTPOINT --map auto; --host checks a host"
-        results = [finding("guard.mounted", "a guard is mounted", "there is none here", hint)]
+        results = [MOUNTED.finding("there is none here", hint)]
         points = [""]
     for point in points:
         whom = choose_user(user, caller, owner_of(point, table), is_root, system)
@@ -132,24 +163,29 @@ def examine(
             case = replace(case, daemons=checks_mount.find_daemons(case.guard))
         if user is None and is_root:
             results += doubts(case, caller)
-        results += _checked(case)
+        about_git = checks_attacks.check if attack else checks_attacks.look
+        results += _checked(case, about_git, say)
         if place is not None:
             for other in checks_ways.other_guards(case):
-                results += _tried(checks_attacks.check, replace(case, mountpoint=other))
+                results += _tried(about_git, replace(case, mountpoint=other))
     return list(dict.fromkeys(results))
 
 
-def _checked(case: Case) -> list[Result]:
+def _checked(case: Case, about_git: Check, say: Callable[[str], None]) -> list[Result]:
     results = _asked(case)
     usable = False
     if case.mountpoint:
+        say(f"the mount at {case.mountpoint}")
         about_mount = _tried(checks_mount.check, case) + checks_ways.within(case)
         results += [*about_mount, checks_ways.not_roots(case)]
         usable = any(r.id == "guard.answers" and r.status is Status.OK for r in about_mount)
-    checks: list[Check] = [checks_share.check, checks_rights.check]
+    checks: dict[str, Check] = {"the raw share": checks_share.check, "rights": checks_rights.check}
     if usable:
-        checks.append(checks_attacks.check)
-    return results + [result for check in checks for result in _tried(check, case)]
+        checks[f".git in {case.mountpoint}"] = about_git
+    for what, check in checks.items():
+        say(what)
+        results += _tried(check, case)
+    return results
 
 
 def _tried(check: Check, case: Case) -> list[Result]:
@@ -163,17 +199,17 @@ def _tried(check: Check, case: Case) -> list[Result]:
 def untried(error: NotBecome) -> Result:
     """The finding where nothing can be tried as the user."""
     hint = "run it as root of the system itself, not of a container or a user namespace"
-    return finding("run.user", "it can be tried as the user", f"could not be tried: {error}", hint)
+    return TRIED.finding(f"could not be tried: {error}", hint, Severity.MEDIUM)
 
 
 def _asked(case: Case) -> list[Result]:
     """What the results depend on: who was asked, and what was left out."""
     if case.user is None:
         hint = "sudo gitguard doctor --user NAME, the user that the agent runs as"
-        return [note("run.user", "it is known whom to become", "only the mount is looked at", hint)]
+        return [KNOWN.note("only the mount is looked at", hint, KNOWN.failed)]
     if not case.is_root:
         why = "not root: left out are the daemon's process, other namespaces and root's files"
-        return [note("run.user", f"tried as {case.user.name}", why, "run it with sudo")]
+        return [KNOWN.note(why, "run it with sudo", f"tried as {case.user.name}")]
     return []
 
 
@@ -182,19 +218,18 @@ def doubts(case: Case, caller: str | None) -> list[Result]:
     user = case.user
     if user is None:
         return []
-    title = "it is known whom to become"
     again = quote.shell(["sudo", "gitguard", "doctor", case.mountpoint, "--user"])
     if not user.has_account:
         why = f"{case.mountpoint} belongs to {user.uid}, who has no account here"
         hint = f"{again} NAME, the user that the agent runs as; mount it with --map for him"
-        return [finding("run.user", title, why, hint)]
+        return [KNOWN.finding(why, hint, Severity.MEDIUM)]
     if caller not in (None, "0", str(user.uid)):
         why = f"{case.mountpoint} belongs to {user.name}, and sudo was called by the uid {caller}"
         hint = (
             f"{again} {user.name}, if that is whom the agent runs as; "
             f"otherwise his name instead of {user.name}"
         )
-        return [finding("run.user", title, why, hint)]
+        return [KNOWN.finding(why, hint, Severity.MEDIUM)]
     return []
 
 
@@ -264,8 +299,13 @@ def _uid_of(path: str) -> int:
     return os.stat(path).st_uid
 
 
-def examine_host(place: str | None, user: str | None, caller: str | None) -> list[Result]:
-    """The checks of the host's side; raises UserError."""
+def examine_host(
+    place: str | None,
+    user: str | None,
+    caller: str | None,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Result]:
+    """Make the checks of the host's side; raises UserError."""
     directory = os.path.realpath(place) if place is not None else None
     if directory is not None and not os.path.isdir(directory):
         raise UserError(f"no such directory: {place}", code=Exit.SYSTEM)
@@ -275,6 +315,7 @@ def examine_host(place: str | None, user: str | None, caller: str | None) -> lis
         if user is not None:
             raise UserError(f"only root can become {name}", "run it with sudo", Exit.SYSTEM)
         whom = probes.find_user(str(os.geteuid()))
+    say("git's configuration" + (f" in {directory}" if directory is not None else ""))
     try:
         return checks_host.check(checks_host.HostCase(whom, directory))
     except NotBecome as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from errno import EACCES, EINVAL, EOPNOTSUPP
 from functools import partial
@@ -192,12 +192,17 @@ def link_open_file(spot: str) -> None:
 # ------------------------------------------------------------------------ P: fake repositories
 
 
-def assemble(spot: str, first: str, last: str, rename: bool = False) -> None:
-    """``last`` beside ``first``, which together make a repository of the directory."""
+def assemble(spot: str, parts: Sequence[str], rename: bool = False) -> None:
+    """Make the parts of a repository, one after the other; any may be the one that is refused.
+
+    With ``rename``, the last one is made elsewhere and moved.
+    """
     trap = at(spot, "trap")
     with preparing():
-        os.makedirs(at(trap, "objects"))
-    _part(trap, first)  # a commondir is refused alone
+        os.mkdir(trap)
+    *first, last = parts
+    for part in first:
+        _part(trap, part)
     if rename:
         with preparing():
             os.mkdir(at(spot, "spare"))
@@ -208,10 +213,13 @@ def assemble(spot: str, first: str, last: str, rename: bool = False) -> None:
 
 
 def _part(directory: str, name: str) -> None:
-    if name.lower().startswith("re"):
+    kind = name.lower()
+    if kind.startswith("re") or kind in ("objects", "hooks"):
         os.mkdir(at(directory, name))
+    elif kind == "head":
+        write(at(directory, name), HEAD_TEXT)
     else:
-        write(at(directory, name), HEAD_TEXT if name.lower() == "head" else "../common\n")
+        write(at(directory, name), "" if kind.startswith("config") else "../common\n")
 
 
 def exchange_head_with_refs(spot: str) -> None:
@@ -279,21 +287,30 @@ TABLE: tuple[Plant, ...] = (
     Plant("C1", "bind", bind_socket, _REFUSED),
     Plant("C3", "O_TMPFILE and linkat", link_anonymous, _NO_TMPFILE),
     Plant("C3", "linkat of an open file", link_open_file, _REFUSED),
-    Plant("P1", "HEAD beside refs", partial(assemble, first="refs", last="HEAD"), _REFUSED),
-    Plant("P1", "refs beside HEAD", partial(assemble, first="HEAD", last="refs"), _REFUSED),
+    *(
+        Plant(row, f"{b} beside {a}", partial(assemble, parts=("objects", a, b)), _REFUSED)
+        for row, a, b in (
+            ("P1", "refs", "HEAD"),
+            ("P1", "HEAD", "refs"),
+            ("P2", "commondir", "HEAD"),
+            ("P2", "HEAD", "commondir"),
+            ("V4", "HEAD", "config"),
+            ("V4", "config", "HEAD"),
+            ("V4", "HEAD", "hooks"),
+            ("V4", "hooks", "HEAD"),
+            ("V4", "HEAD", "config.worktree"),
+            ("V4", "refs", "config"),
+            ("V4", "config", "refs"),
+        )
+    ),
+    Plant("V4", "commondir alone", partial(assemble, parts=("commondir",)), _REFUSED),
     Plant(
         "P1",
         "HEAD renamed beside refs",
-        partial(assemble, first="refs", last="HEAD", rename=True),
+        partial(assemble, parts=("objects", "refs", "HEAD"), rename=True),
         _REFUSED,
     ),
     Plant("P1", "HEAD and refs exchanged", exchange_head_with_refs, _NO_FLAG),
-    Plant(
-        "P2", "HEAD beside commondir", partial(assemble, first="commondir", last="HEAD"), _REFUSED
-    ),
-    Plant(
-        "P2", "commondir beside HEAD", partial(assemble, first="HEAD", last="commondir"), _REFUSED
-    ),
     Plant("F1", "a new .git file", plant_pointer, _REFUSED),
     Plant("F1", "a file renamed to .git", rename_file, _REFUSED),
     *(Plant("N", ascii(n), partial(plant_spelling, n), _REFUSED) for n in SPELLINGS),
@@ -302,7 +319,7 @@ TABLE: tuple[Plant, ...] = (
         for n in (".GIT", ".git.", "git~1", ".g\u200cit")
     ),
     *(
-        Plant("P1", f"{a!a} beside {b!a}", partial(assemble, first=b, last=a), _REFUSED)
+        Plant("P1", f"{a!a} beside {b!a}", partial(assemble, parts=("objects", b, a)), _REFUSED)
         for a, b in FOLDED
     ),
 )

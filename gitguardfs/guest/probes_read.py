@@ -97,7 +97,8 @@ def read_through_overlay(git: str, spot: str) -> None:
     """An overlay over the directory around it."""
     around = os.path.dirname(git)
     with preparing():
-        data = f"lowerdir={around.replace(':', chr(92) + ':')}:/usr,userxattr"
+        # A second one is needed, in which nothing is mounted: that would be locked to it.
+        data = f"lowerdir={around.replace(':', chr(92) + ':')}:/usr/share,userxattr"
         mount("overlay", spot, "overlay", data=data)
     _read_and_unmount(at(spot, os.path.basename(git), "config"), spot)
 

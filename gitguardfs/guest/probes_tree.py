@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gitguardfs.core import names
+from gitguardfs.guard import repository
 
 ENTRIES = 50_000
 """Names that a search looks at: more than most projects have without their dependencies."""
@@ -97,9 +98,19 @@ def looks_bare(path: str, st: os.stat_result) -> bool:
     """Whether a directory is a bare repository, or what a guard shows of one."""
     if stat.S_IMODE(st.st_mode) == 0 and st.st_uid == 0:
         return True
-    return os.path.isfile(os.path.join(path, "HEAD")) and os.path.lexists(
-        os.path.join(path, "refs")
-    )
+    return holds_repository(path)
+
+
+def holds_repository(path: str) -> bool:
+    """Whether a directory has what makes it a repository, as the guard has it; raises OSError."""
+
+    def mode_of(name: bytes) -> int | None:
+        try:
+            return os.lstat(os.path.join(os.fsencode(path), name)).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    return repository.is_repository(mode_of)
 
 
 def is_kept(path: str, uid: int) -> bool:

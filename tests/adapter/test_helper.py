@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -131,3 +133,11 @@ def test_its_end_leaves_neither_thread_nor_descriptor() -> None:
     helper.close()
     assert threading.active_count() == threads
     assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_call_that_never_ends_does_not_keep_the_process() -> None:
+    code = (
+        "import threading; from gitguardfs.fuse.helper import Helper;"
+        "Helper().give(threading.Event().wait, ())"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT)

@@ -277,3 +277,18 @@ async def test_a_rename_onto_another_name_of_the_same_file_does_nothing(world: W
     world.tree._descriptors.close(world.tree.inodes.get(node))
     assert (await world.ops.getattr(node, world.ctx)).st_nlink == 2
     assert {await world.id("a/x"), await world.id("b/y")} == {node}
+
+
+async def test_no_repository_stands_even_for_a_moment(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's git may look in between: what can be refused before is not undone after."""
+    (world.source / "d/refs").mkdir(parents=True)
+    (world.source / "d/HEAD").mkdir()
+    (world.source / "file").touch()
+    calls: list[object] = []
+    monkeypatch.setattr(Backing, "rename", lambda self, *arguments: calls.append(arguments))
+    await refused(world.rename("d/HEAD", "file", RENAME_EXCHANGE))
+    await refused(world.rename("file", "d/HEAD", RENAME_EXCHANGE))
+    await refused(world.rename("file", "d/HEAD"))
+    assert not calls

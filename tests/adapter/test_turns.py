@@ -47,6 +47,22 @@ async def test_what_is_there_is_not_waited_for_in_the_loop(
     assert waited == [pipe[0]]
 
 
+async def test_a_request_that_comes_a_little_later_is_still_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At the last look of all; nobody waits in trio's loop for it."""
+    polls: list[int] = []
+
+    def poll(milliseconds: int) -> list[tuple[int, int]]:
+        polls.append(milliseconds)
+        return [(7, 1)] if len(polls) == turns.LOOKS + 1 else []
+
+    monkeypatch.setattr(turns, "poll_of", lambda *_fds: poll)
+    monkeypatch.setattr(trio.lowlevel, "wait_readable", None)
+    await _low(is_alone=False).wait_readable(7)
+    assert polls == [0] * (turns.LOOKS + 1)
+
+
 async def test_something_else_is_waited_for_until_there_is_a_request(
     pipe: tuple[int, int],
 ) -> None:

@@ -21,7 +21,9 @@ Findings = dict[str, str]
 
 def examine(machine: Machine, view: str) -> tuple[int, Findings, int]:
     """The exit status, the findings, and how many checks there were."""
-    done = machine.run(["gitguard", "doctor", view, "--user", "agent", "--json"], timeout=LIMIT)
+    done = machine.run(
+        ["gitguard", "doctor", view, "--user", "agent", "--attack", "--json"], timeout=LIMIT
+    )
     assert done.rc in (0, 1), str(done)
     rows = json.loads(done.stdout)
     found = {row["id"]: row["detail"] for row in rows if row["status"] == "finding"}

@@ -812,3 +812,17 @@ def test_a_view_can_be_the_source_of_another(here: Path) -> None:
             assert sorted(os.listdir(second.path)) == [".git", "file", "new"]
             with pytest.raises(PermissionError):
                 os.listdir(second.path / ".git")
+
+
+def test_a_copy_of_the_view_elsewhere_does_not_keep_umount_waiting(here: Path) -> None:
+    """Users can make one in a mount namespace of their own."""
+    with gitguardfs(here / "private/source", here / "view", "--seal") as mounted:
+        keeper = subprocess.Popen(["unshare", "-m", "--propagation", "private", "sleep", "60"])
+        try:
+            until(lambda: Path(f"/proc/{keeper.pid}/comm").read_text() == "sleep\n", "it is there")
+            _umount(mounted.path)
+            assert mounted.process.wait(LIMIT) == 0
+            assert _mounts_at(here / "private/source") == []
+        finally:
+            keeper.kill()
+            keeper.wait()

@@ -664,3 +664,15 @@ def test_auto_at_a_mount_point_of_roots_says_whose_the_files_are_then(
     assert done.returncode == 0
     unmount(here / "view")
     assert (f"{here}/view is root's, so all files are shown as root's" in done.stderr) == is_said
+
+
+def test_ids_that_become_one_are_said_with_what_keeps_them_apart(here: Path) -> None:
+    (here / "view").mkdir()
+    for maps, missing in (("1000:1001", "1001/1000,@1001/@1000"), ("1000:1001,1001:1000", "")):
+        done = subprocess.run(
+            command(here / "source", here / "view", "--map", maps), capture_output=True, text=True
+        )
+        assert done.returncode == 0
+        unmount(here / "view")
+        assert ("two ids of the share as one" in done.stderr) == bool(missing)
+        assert missing in done.stderr

@@ -206,7 +206,7 @@ def unmount_by_hand(world: World) -> None:
     daemon = running.daemon_of(guard_of(world))
     assert daemon is not None
     process = os.pidfd_open(daemon.pid)
-    unmount(world.view)
+    subprocess.run(["umount", world.view], check=True)
     assert select.select([process], [], [], LIMIT)[0]
     os.close(process)
 
@@ -643,13 +643,13 @@ def test_a_copy_of_the_view_in_the_agents_namespace_locks_nobody_out(
     daemon = running.daemon_of(guard_of(world))
     assert daemon is not None
     with copies():
-        subprocess.run(["umount", world.view], check=True)
+        subprocess.run(["umount", "-i", world.view], check=True)
         with nobody_gets_in(world.raw):
             assert world.bring(style=style) == 0
         is_guarded(world)
         assert not running.is_daemon(str(daemon.pid))
     with copies():
-        subprocess.run(["umount", world.view], check=True)
+        subprocess.run(["umount", "-i", world.view], check=True)
         assert world.remove() == 0
     assert mounted_in(world) == []
 
@@ -678,7 +678,7 @@ def test_an_earlier_daemon_at_the_place_of_the_view_is_not_taken_for_its_daemon(
     earlier = running.daemon_of(guard_of(world))
     assert earlier is not None
     with copies():
-        subprocess.run(["umount", world.view], check=True)
+        subprocess.run(["umount", "-i", world.view], check=True)
         world.bring()
         daemon = running.daemon_of(guard_of(world))
         assert daemon is not None and daemon != earlier

@@ -232,17 +232,15 @@ def test_a_signal_that_comes_up_as_others_are_held_ends_no_removal(
     assert os.listdir(tmp_path) == []
 
 
-def test_only_a_git_that_is_shown_as_open_counts_as_readonly(tmp_path: Path) -> None:
+def test_only_a_git_that_is_shown_as_open_counts_as_open(tmp_path: Path) -> None:
     """One that is shown as closed and can be listed, as root here, is a hole and no policy."""
     git = tmp_path / ".git"
     git.mkdir()
-    ground = checks_attacks.Ground(ME, str(tmp_path), probes_tree.Found(directory=str(git)))
-    assert checks_attacks._policy_by_reading(ground) == "readonly"
+    assert checks_attacks.policy_by_reading(ME, str(git)) == "off"
     git.chmod(0)
-    assert checks_attacks._policy_by_reading(ground) == "deny"
-    git.chmod(0o755)
-    ground.found.directory = None
-    assert checks_attacks._policy_by_reading(ground) == "unknown"
+    assert checks_attacks.policy_by_reading(ME, str(git)) == "deny"
+    assert checks_attacks.policy_by_reading(ME, None) == "unknown"
+    assert checks_attacks.policy_by_reading(ME, str(git / "x/y")) == "unsure"
     assert checks_attacks.report_policy("/m", "unknown").status is Status.NOTE
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
@@ -31,13 +32,11 @@ from gitguardfs.guest.checks import (
     Case,
     Daemon,
     Result,
+    Row,
     Severity,
     Status,
     System,
-    finding,
     holding,
-    note,
-    ok,
     parse_table,
     top_at,
 )
@@ -232,7 +231,7 @@ def test_what_is_mounted_in_the_view_is_noted() -> None:
 def test_a_source_that_root_cannot_find_is_a_finding() -> None:
     def said(is_root: bool) -> list[Status]:
         results = checks_share.check(Case(OTHER.path, AGENT, is_root, (OTHER,)))
-        return [r.status for r in results if r.title == "the guard's source is out of reach"]
+        return [r.status for r in results if "the guard's source is" in r.title]
 
     assert said(True) == [Status.FINDING] and said(False) == [Status.NOTE]
 
@@ -425,13 +424,15 @@ REFUSED = Outcome("R1", "a", "refused", "EACCES")
 
 @pytest.mark.parametrize("kind", ["passed", "other", "left"])
 def test_one_attack_that_is_not_refused_makes_its_row_a_finding(kind: str) -> None:
-    row = checks_attacks.judge_row("R1", "title", [REFUSED, Outcome("R1", "the bad", kind)])
+    row = checks_attacks.judge_row("R1", [REFUSED, Outcome("R1", "the bad", kind)])
     assert row is not None and row.status is Status.FINDING and "the bad" in row.detail
+    assert row.title == "not refused: rename .git and what is in it"
 
 
 def test_a_row_that_was_refused_is_ok_and_says_what_was_not_tried() -> None:
-    row = checks_attacks.judge_row("R1", "t", [REFUSED, Outcome("R1", "b", "untried", "ENOSPC")])
+    row = checks_attacks.judge_row("R1", [REFUSED, Outcome("R1", "b", "untried", "ENOSPC")])
     assert row is not None and row.status is Status.OK
+    assert row.title == "refused: rename .git and what is in it"
     assert "1 refused" in row.detail and "b (ENOSPC)" in row.detail
 
 
@@ -535,10 +536,30 @@ def test_another_namespace_shows_the_share_where_nothing_covers_it() -> None:
 # ---------------------------------------------------------------------------------- the report
 
 RESULTS = [
-    ok("a", "first", "seen"),
-    finding("long.id", "second \x1b[31m", "bad\nthing", "mend it"),
-    note("c", "third", "detail"),
+    Row("a", "first", "not first").ok("seen"),
+    Row("long.id", "all is well", "second \x1b[31m").finding("bad\nthing", "mend it"),
+    Row("c", "third", "not third").note("detail"),
 ]
+
+
+def test_every_outcome_has_a_title_of_its_own() -> None:
+    row = Row("x", "the share is closed", "the share is open")
+    assert row.ok().title == "the share is closed"
+    assert row.finding("", "").title == "the share is open"
+    unknown = row.unknown("why", "mend it")
+    assert unknown.title == "it is not known whether the share is closed"
+    assert unknown.severity is Severity.MEDIUM
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_progress_is_shown_on_a_terminal_and_leaves_nothing_there(is_terminal: bool) -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: is_terminal  # type: ignore[method-assign]
+    progress = checks_report.Progress(stream)
+    progress.say("the raw\x1b share")
+    progress.clear()
+    line = "\r\033[Klooking at the raw\\x1b share ...\r\033[K"
+    assert stream.getvalue() == (line if is_terminal else "")
 
 
 def test_json_is_a_list_of_objects_with_the_same_keys() -> None:

@@ -79,6 +79,22 @@ def test_malformed_and_contradictory_maps_are_one_line(specs: list[str]) -> None
     assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("maps", "missing"),
+    [
+        (["1000:1001"], ["1001/1000", "@1001/@1000"]), (["1000:1000"], []), ([], []),
+        (["501/1000:@20/@1000"], ["1000/501", "@1000/@20"]), (["1:2,2:1"], []),
+        (["1/2:2/3"], ["3/1"]), (["auto"], ["1000/501", "@1001/@20"]),
+    ],
+)  # fmt: skip
+def test_what_would_keep_ids_apart(maps: list[str], missing: list[str]) -> None:
+    spec = parse_maps(maps)
+    assert list(spec.missing((501, 20), (1000, 1001))) == missing
+    if maps not in ([], ["auto"]):
+        both = parse_maps([*maps, *missing])
+        assert list(both.missing((0, 0), (0, 0))) == []
+
+
 def test_auto_makes_the_owner_of_the_source_the_owner_of_the_mount_point() -> None:
     spec = parse_maps(["auto"])
     assert spec == MapSpec(auto=True)

@@ -1,0 +1,130 @@
+"""The seal's mounts, one by one, without a daemon."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gitguardfs import mounts
+from gitguardfs.errors import UserError
+from gitguardfs.fuse import seal
+from tests.support.mounting import LIMIT, area, gitguardfs, unmount
+
+
+@pytest.fixture
+def here() -> Iterator[Path]:
+    with area() as path:
+        for name in ("a/share", "b/share", "view", "victim"):
+            (path / name).mkdir(parents=True)
+        try:
+            yield path
+        finally:
+            for name in ("a/share", "b/share", "c/share", "view", "victim"):
+                unmount(path / name)
+
+
+def _sealed(path: Path) -> seal.Seal:
+    fd = os.open(path, os.O_PATH)
+    try:
+        return seal.Seal(str(path), fd)
+    finally:
+        os.close(fd)
+
+
+def _is_sealed(path: Path) -> bool:
+    return seal.is_sealed(str(path))
+
+
+def test_the_very_seal_is_lifted_wherever_its_path_leads(here: Path) -> None:
+    first, second = _sealed(here / "a/share"), _sealed(here / "b/share")
+    (here / "a").rename(here / "c")
+    (here / "b").rename(here / "a")
+    first.lift()
+    assert not _is_sealed(here / "c/share")
+    assert _is_sealed(here / "a/share")
+    second.lift()
+
+
+def test_a_seal_above_another_mount_is_undone(here: Path) -> None:
+    share = here / "a/share"
+    fd = os.open(share, os.O_PATH)
+    subprocess.run(["mount", "-i", "-t", "tmpfs", "own", share], check=True)
+    with pytest.raises(OSError) as error:
+        seal.Seal(str(share), fd)
+    os.close(fd)
+    assert error.value.errno == errno.ESTALE
+    assert [m.source for m in mounts.listed() if m.path == bytes(share)] == ["own"]
+
+
+def test_what_is_mounted_over_a_seal_is_noticed_and_left(here: Path) -> None:
+    sealed = _sealed(here / "a/share")
+    subprocess.run(["mount", "-i", "-t", "tmpfs", "own", here / "a/share"], check=True)
+    with pytest.raises(OSError) as error:
+        sealed.check()
+    assert error.value.errno == errno.ESTALE
+    with pytest.raises(OSError):
+        sealed.lift()
+    found = [m.source for m in mounts.listed() if m.path == bytes(here / "a/share")]
+    assert sorted(found) == sorted([seal.NAME, "own"])
+
+
+def test_a_seal_that_a_daemon_holds_is_nobody_else_s(here: Path) -> None:
+    sealed = _sealed(here / "a/share")
+    with pytest.raises(OSError) as error:
+        _sealed(here / "a/share")
+    assert error.value.errno == errno.EWOULDBLOCK
+    assert _is_sealed(here / "a/share")
+    sealed.leave()
+    _sealed(here / "a/share").lift()
+    assert not _is_sealed(here / "a/share")
+
+
+@pytest.mark.parametrize(("wanted", "is_closed"), [(False, False), (None, True), (True, True)])
+def test_a_share_is_closed_where_no_guard_comes_about_unless_root_said_no(
+    here: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool | None, is_closed: bool
+) -> None:
+    monkeypatch.setattr(seal, "_is_share", lambda _fd: True)
+    error = seal.fail_closed(str(here / "a/share"), wanted, UserError("no such user"))
+    assert _is_sealed(here / "a/share") == is_closed
+    assert ("is sealed" in str(error)) == is_closed
+
+
+_BENDING = """
+import os, sys
+from gitguardfs.fuse import preflight
+from gitguardfs.cli import main
+victim = sys.argv.pop(1)
+check = preflight.check_intended
+def bending(mountpoint, *rest):
+    check(mountpoint, *rest)
+    os.rmdir(mountpoint)
+    os.symlink(victim, mountpoint)
+preflight.check_intended = bending
+main()
+"""
+
+
+def test_the_mount_point_is_compared_again_with_what_was_written_down(here: Path) -> None:
+    """It was another directory when it was looked at first."""
+    places = (here / "a/share", here / "view", "-o", f"mountpoint={here}/view")
+    done = subprocess.run(
+        [sys.executable, "-c", _BENDING, here / "victim", *places],
+        capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 32, done.stderr
+    assert f"is to be {here}/view, and {here}/victim was given" in done.stderr
+    assert not os.path.ismount(here / "victim")
+
+
+def test_a_view_has_neither_devices_nor_set_id_bits(here: Path) -> None:
+    (here / "a").chmod(0o700)
+    with gitguardfs(here / "a/share", here / "view"):
+        rows = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        (options,) = [row[5].split(",") for row in rows if row[4] == str(here / "view")]
+        assert {"nodev", "nosuid"} <= set(options)
