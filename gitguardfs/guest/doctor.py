@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import click
 
 from gitguardfs import mounts
 from gitguardfs.errors import Exit, GitguardExit, UserError
+from gitguardfs.fuse.directories import open_directory, path_of
 from gitguardfs.guest import (
     checks_attacks,
     checks_host,
@@ -31,7 +33,6 @@ from gitguardfs.guest.checks import (
     Severity,
     Status,
     System,
-    holding,
     read_table,
     top_at,
 )
@@ -234,22 +235,51 @@ def doubts(case: Case, caller: str | None) -> list[Result]:
 
 
 def _mountpoint(place: str, table: tuple[Seen, ...]) -> str:
-    """The mount point that ``place`` is, or lies in; UserError if there is nothing there.
+    """Return the mount point that ``place`` is, or lies in; or the directory that it is.
 
-    A mount point itself is not touched: it may be dead, or hang.
+    The way is walked by descriptors, so that no user can lead root to another guard than the one
+    that is meant. A mount point itself is not touched: it may be dead, or hang. Raises UserError.
     """
-    absolute = os.path.abspath(place)
-    parent = os.path.realpath(os.path.dirname(absolute))
-    path = os.path.join(parent, os.path.basename(absolute)) if absolute != "/" else "/"
-    if any(mount.path == path for mount in table):
+    path = os.path.abspath(place)
+    listed = {seen.path for seen in table}
+    if path in listed:
         return path
-    if not os.path.isdir(path):
-        raise UserError(f"no such directory: {place}", code=Exit.SYSTEM)
-    path = os.path.realpath(path)
-    around = holding(table, path)
-    if around is not None and around.mount.fstype == mounts.FSTYPE:
-        return around.path
-    return path
+    is_root = os.geteuid() == 0
+    try:
+        parent, name = os.path.split(path)
+        with _opened(parent, is_root) as fd:
+            inside = os.path.join(path_of(fd), name)
+        if inside in listed:
+            return inside
+        with _opened(path, is_root) as fd:
+            number, resolved = mounts.number_of(fd), path_of(fd)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"no such directory: {place}", code=Exit.SYSTEM) from None
+    except OSError as error:
+        raise UserError(f"{place}: {error.strerror}", code=Exit.SYSTEM) from None
+    around = next((seen for seen in table if seen.mount.number == number), None)
+    is_guard = around is not None and around.mount.fstype == mounts.FSTYPE
+    return around.path if around is not None and is_guard else resolved
+
+
+def _shared(place: str) -> tuple[str, str]:
+    """Return where the shared directory is, and the uid of its owner; raises UserError."""
+    try:
+        with _opened(os.path.abspath(place), os.geteuid() == 0) as fd:
+            return path_of(fd), str(os.fstat(fd).st_uid)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"no such directory: {place}", code=Exit.SYSTEM) from None
+    except OSError as error:
+        raise UserError(f"{place}: {error.strerror}", code=Exit.SYSTEM) from None
+
+
+@contextmanager
+def _opened(path: str, is_root: bool) -> Iterator[int]:
+    fd = open_directory(path, is_root)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def choose_user(
@@ -306,10 +336,8 @@ def examine_host(
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Result]:
     """Make the checks of the host's side; raises UserError."""
-    directory = os.path.realpath(place) if place is not None else None
-    if directory is not None and not os.path.isdir(directory):
-        raise UserError(f"no such directory: {place}", code=Exit.SYSTEM)
-    name = user or (str(os.stat(directory).st_uid) if directory else caller) or "0"
+    directory, owner = _shared(place) if place is not None else (None, caller or "0")
+    name = user or owner
     whom = probes.find_user(name)
     if os.geteuid() not in (0, whom.uid):
         if user is not None:

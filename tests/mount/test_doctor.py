@@ -132,6 +132,19 @@ def test_a_directory_inside_of_the_mount_stands_for_the_mount(guarded: Mounted) 
     assert any(result.id == "guard.mounted" for result in results)
 
 
+def test_no_user_leads_the_doctor_to_another_guard(guarded: Mounted, place: Path) -> None:
+    users = place / "users"
+    users.mkdir()
+    os.chown(users, AGENT, AGENT)
+    as_user(os.symlink, guarded.path, users / "projects")
+    as_user(os.symlink, place, users / "up")
+    for path in (users / "projects", users / "projects/src", users / "up/view"):
+        with pytest.raises(UserError, match="is a symlink that is not root's"):
+            examine(path)
+    (place / "roots").symlink_to(guarded.path)
+    assert any(r.id == "guard.mounted" and r.status is Status.OK for r in examine(place / "roots"))
+
+
 @pytest.mark.parametrize("option", ["--git=readonly", "--git=hide", "-r", "--xattr=rw"])
 def test_guards_of_other_kinds_give_no_finding(place: Path, option: str) -> None:
     with gitguardfs(place / "hidden/project", place / "other", "--map", MAP, option):

@@ -793,27 +793,23 @@ def open_path_handle_of_git_and_read(view: Path, command: str) -> bytes:
 
 @attack("S1", reads=True)
 def read_through_relative_symlink(view: Path, command: str) -> bytes:
-    with preparing():
-        (view / "way").symlink_to(".git")
+    (view / "way").symlink_to(".git")
     return (view / "way/config").read_bytes()
 
 
 @attack("S1", reads=True)
 def read_through_absolute_symlink(view: Path, command: str) -> bytes:
-    with preparing():
-        (view / "src/way").symlink_to(view / ".git")
+    (view / "src/way").symlink_to(view / ".git")
     return (view / "src/way/config").read_bytes()
 
 
 @attack("S1", reads=True)
 def read_through_symlink_to_file(view: Path, command: str) -> bytes:
-    with preparing():
-        (view / "src/way").symlink_to("../src/../.git/config")
+    (view / "src/way").symlink_to("../src/../.git/config")
     return (view / "src/way").read_bytes()
 
 
 @attack("S1")
 def write_through_symlink(view: Path, command: str) -> None:
-    with preparing():
-        (view / "way").symlink_to(".git/planted")
+    (view / "way").symlink_to(".git/planted")
     (view / "way").write_text("planted\n")

@@ -1,0 +1,237 @@
+"""Directories that git on the host may be making into a repository."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gitguardfs.core.guard import Rules
+from gitguardfs.core.inodes import ROOT_ID
+from gitguardfs.fs import forming
+from tests.adapter.conftest import MakeWorld
+from tests.adapter.world import World, refused
+
+Pass = Callable[[float], None]
+
+
+@pytest.fixture
+def pass_time(monkeypatch: pytest.MonkeyPatch) -> Pass:
+    """Let seconds pass, as the daemon sees it; otherwise its clocks stand still."""
+    passed = [0.0]
+    since, date = time.monotonic(), time.time()
+    monkeypatch.setattr(forming, "monotonic", lambda: since + passed[0])
+    monkeypatch.setattr(forming, "time", SimpleNamespace(time=lambda: date + passed[0]))
+
+    def more(seconds: float) -> None:
+        passed[0] += seconds
+
+    return more
+
+
+@pytest.fixture
+def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, pass_time: Pass) -> World:
+    """The host begins to make a repository in ``x``; nobody waits for long."""
+    world = make_world()
+    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
+    monkeypatch.setattr(forming, "WAIT", 0.0)
+    begin(world.source / "x")
+    (world.source / "other").mkdir()
+    (world.source / "other/file").write_text("text")
+    return world
+
+
+def begin(path: Path) -> None:
+    for name in ("hooks", "info", "branches"):
+        (path / name).mkdir(parents=True)
+    (path / "description").write_text("text")
+    (path / "hooks/sample").write_text("text")
+
+
+def end(path: Path) -> None:
+    (path / "refs").mkdir()
+    (path / "HEAD").write_text("ref: refs/heads/main\n")
+
+
+async def touch(world: World, path: str) -> None:
+    parent, _, name = path.rpartition("/")
+    handle, _ = await world.create(await world.id(parent), name.encode())
+    await world.ops.release(handle)
+
+
+async def mkdir(world: World, path: str) -> None:
+    parent, _, name = path.rpartition("/")
+    await world.ops.mkdir(await world.id(parent), name.encode(), 0o755, world.ctx)
+
+
+async def open_to_write(world: World, path: str) -> None:
+    await world.ops.release(await world.open(path, os.O_WRONLY))
+
+
+async def remove(world: World, path: str) -> None:
+    parent, _, name = path.rpartition("/")
+    await world.ops.unlink(await world.id(parent), name.encode(), world.ctx)
+
+
+async def link(world: World, path: str) -> None:
+    node = await world.id("x/description")
+    await world.ops.link(node, await world.id("other"), path.encode(), world.ctx)
+
+
+CHANGES: dict[str, Callable[[World], Awaitable[Any]]] = {
+    "make a config": lambda w: touch(w, "x/config"),
+    "make anything else": lambda w: touch(w, "x/README"),
+    "make a hook": lambda w: touch(w, "x/hooks/post-update"),
+    "make something further down": lambda w: mkdir(w, "x/info/deep"),
+    "write to a file of git's": lambda w: open_to_write(w, "x/description"),
+    "write to a hook": lambda w: open_to_write(w, "x/hooks/sample"),
+    "remove a file": lambda w: remove(w, "x/description"),
+    "move something in": lambda w: w.rename("other/file", "x/config"),
+    "move something out": lambda w: w.rename("x/description", "other/config"),
+    "link something out": lambda w: link(w, "linked"),
+    "make a hook executable": lambda w: _chmod(w, "x/hooks/sample"),
+}
+
+
+async def _chmod(world: World, path: str) -> None:
+    await world.setattr(await world.id(path), mode=0o100755)
+
+
+@pytest.mark.parametrize("way", CHANGES)
+async def test_it_is_waited_for_and_then_judged_anew(
+    world: World, pass_time: Pass, way: str
+) -> None:
+    before = sorted(os.listdir(world.source / "x"))
+    await refused(CHANGES[way](world), errno.EBUSY)
+    assert sorted(os.listdir(world.source / "x")) == before
+    end(world.source / "x")
+    pass_time(2.0)
+    await refused(CHANGES[way](world))
+
+
+@pytest.mark.parametrize("way", CHANGES)
+async def test_what_becomes_no_repository_is_free_two_seconds_later(
+    world: World, pass_time: Pass, way: str
+) -> None:
+    await refused(CHANGES[way](world), errno.EBUSY)
+    pass_time(3.0)
+    await CHANGES[way](world)
+
+
+async def test_it_can_be_looked_at_meanwhile(world: World) -> None:
+    assert sorted(await world.list("x")) == [b"branches", b"description", b"hooks", b"info"]
+    await world.ops.release(await world.open("x/description"))
+
+
+async def test_who_waits_goes_on_by_himself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forming, "WAIT", 60.0)
+    monkeypatch.setattr(forming, "FORMING_FOR", 0.3)
+    monkeypatch.setattr(forming, "monotonic", time.monotonic)
+    await touch(world, "x/README")
+    assert (world.source / "x/README").exists()
+
+
+async def test_each_change_of_the_host_s_starts_anew(world: World, pass_time: Pass) -> None:
+    await refused(touch(world, "x/config"), errno.EBUSY)
+    pass_time(1.9)
+    (world.source / "x/objects").mkdir()
+    await refused(touch(world, "x/config"), errno.EBUSY)
+    pass_time(1.9)
+    await refused(touch(world, "x/config"), errno.EBUSY)
+    pass_time(0.2)
+    await touch(world, "x/config")
+
+
+async def test_one_other_name_ends_it(world: World) -> None:
+    (world.source / "x/main.c").touch()
+    await touch(world, "x/config")
+    await touch(world, "x/hooks/post-update")
+
+
+async def test_what_is_made_here_is_never_waited_for(world: World) -> None:
+    await mkdir(world, "d")
+    for name in ("hooks", "info", "objects"):
+        await mkdir(world, f"d/{name}")
+        await touch(world, f"d/{name}/file")
+    await touch(world, "d/description")
+    await _chmod_directory(world, "d")
+    await touch(world, "d/config")
+    await world.rename("d", "e")
+    await remove(world, "e/description")
+    await touch(world, "e/description")
+
+
+async def _chmod_directory(world: World, path: str) -> None:
+    await world.setattr(await world.id(path), mode=0o040700)
+
+
+async def test_unless_the_host_makes_a_repository_in_it(world: World) -> None:
+    await mkdir(world, "d")
+    begin(world.source / "d")
+    await refused(touch(world, "d/config"), errno.EBUSY)
+    await refused(touch(world, "d/hooks/post-update"), errno.EBUSY)
+
+
+async def test_what_was_left_alone_for_long_is_free(world: World, pass_time: Pass) -> None:
+    """By the source's clock, which on a local file system is ours."""
+    pass_time(3.0)
+    await touch(world, "x/config")
+    await touch(world, "x/description2")
+
+
+async def test_emptying_a_directory_here_is_not_waited_for(world: World) -> None:
+    for name in ("config", "description", "main.c"):
+        (world.source / "other" / name).touch()
+    for name in ("main.c", "file", "config", "description"):
+        await remove(world, f"other/{name}")
+    await world.ops.rmdir(ROOT_ID, b"other", world.ctx)
+
+
+async def test_where_the_clocks_differ_a_first_look_counts_as_a_change(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, pass_time: Pass
+) -> None:
+    world = make_world(is_local=False)
+    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
+    monkeypatch.setattr(forming, "WAIT", 0.0)
+    ahead = time.time() + 3600
+    monkeypatch.setattr(forming, "time", SimpleNamespace(time=lambda: ahead))
+    begin(world.source / "x")
+    await refused(touch(world, "x/config"), errno.EBUSY)
+    pass_time(2.0)
+    await touch(world, "x/config")
+    # From that on it is known how far they differ.
+    assert world.tree._gate._forming._age(os.stat(world.source / "x/config")) == 0.0
+
+
+async def test_it_is_only_for_the_guard(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(rules=Rules(allow_bare=True))
+    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
+    begin(world.source / "x")
+    await touch(world, "x/config")
+
+
+NOW = ["config", "hooks/post-update", "logs", "index", "objects/pack/x", "refs/heads/x"]
+
+
+@pytest.mark.parametrize("path", NOW)
+async def test_where_git_reads_there_is_no_second_of_grace(
+    make_world: MakeWorld, path: str
+) -> None:
+    """Everything that leads there was judged a moment ago."""
+    world = make_world()
+    for name in ("hooks", "objects/pack", "refs/heads"):
+        (world.source / "x" / name).mkdir(parents=True)
+    (world.source / "x/main.c").touch()  # not forming
+    parent = await world.id(os.path.dirname(f"x/{path}"))
+    x = await world.id("x")
+    (world.source / "x/HEAD").write_text("ref: refs/heads/main\n")
+    await world.ops.release((await world.create(x, b"other"))[0])  # the grace
+    await refused(world.create(parent, os.path.basename(path).encode()))

@@ -1,0 +1,135 @@
+"""What was removed here, and what git on the host may bring back."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from gitguardfs.core.guard import Rules
+from gitguardfs.core.inodes import ROOT_ID
+from gitguardfs.core.syscalls import RENAME_EXCHANGE
+from gitguardfs.fs import removed_names
+from tests.adapter.conftest import MakeWorld
+from tests.adapter.test_forming import mkdir, remove, touch
+from tests.adapter.world import World, refused
+
+
+@pytest.fixture
+def world(make_world: MakeWorld) -> World:
+    """The host tracks ``lib/HEAD`` and ``lib/objects``."""
+    world = make_world()
+    put(world)
+    return world
+
+
+def put(world: World, path: str = "lib") -> None:
+    (world.source / path / "objects").mkdir(parents=True)
+    (world.source / path / "HEAD").write_text("ref: refs/heads/main\n")
+
+
+async def rmdir(world: World, path: str) -> None:
+    parent, _, name = path.rpartition("/")
+    await world.ops.rmdir(await world.id(parent), name.encode(), world.ctx)
+
+
+async def test_removed_names_count_as_present(world: World) -> None:
+    await remove(world, "lib/HEAD")
+    await refused(mkdir(world, "lib/refs"))
+    await refused(touch(world, "lib/config"))
+    await touch(world, "lib/main.c")
+    await rmdir(world, "lib/objects")
+
+
+async def test_by_path_also_in_a_new_directory(world: World) -> None:
+    await remove(world, "lib/HEAD")
+    await rmdir(world, "lib/objects")
+    await rmdir(world, "lib")
+    await mkdir(world, "lib")
+    await refused(mkdir(world, "lib/refs"))
+    await mkdir(world, "lib2")
+    await mkdir(world, "lib2/refs")
+    await refused(world.rename("lib2/refs", "lib/refs"))
+
+
+async def test_in_any_case(world: World) -> None:
+    await remove(world, "lib/HEAD")
+    await world.rename("lib", "Lib")
+    await refused(mkdir(world, "Lib/Refs"))
+
+
+async def test_moved_names_too(world: World) -> None:
+    await world.rename("lib/HEAD", "text")
+    await refused(mkdir(world, "lib/refs"))
+    await refused(world.rename("lib/objects", "lib/refs"))
+
+
+@pytest.mark.parametrize("flags", [0, RENAME_EXCHANGE])
+async def test_what_took_their_place_changes_nothing(world: World, flags: int) -> None:
+    await touch(world, "own")
+    await world.rename("own", "lib/HEAD", flags)
+    await remove(world, "lib/HEAD")
+    await refused(mkdir(world, "lib/refs"))
+
+
+async def test_a_directory_in_the_place_of_a_file_changes_nothing(world: World) -> None:
+    await world.rename("lib/HEAD", "text")
+    await mkdir(world, "lib/HEAD")
+    await refused(mkdir(world, "lib/refs"))
+
+
+@pytest.mark.parametrize("top", ["lib", "deep/er/lib"])
+async def test_with_the_directories_above_them(world: World, top: str) -> None:
+    if top != "lib":
+        put(world, top)
+    await world.rename(top.partition("/")[0], "moved")
+    for path in {"deep": ("deep", "deep/er", top), "lib": ("lib",)}[top.partition("/")[0]]:
+        await mkdir(world, path)
+    await refused(mkdir(world, f"{top}/refs"))
+
+
+async def test_what_was_made_here_may_go(world: World) -> None:
+    await mkdir(world, "own")
+    for _ in range(3):
+        await touch(world, "own/HEAD")
+        await remove(world, "own/HEAD")
+        await mkdir(world, "own/refs")
+        await rmdir(world, "own/refs")
+        await touch(world, "own/config")
+        await world.rename("own/config", "own/config.worktree")
+        await remove(world, "own/config.worktree")
+    await touch(world, "own/HEAD")
+    await world.rename("own", "other")
+    await remove(world, "other/HEAD")
+    await mkdir(world, "other/refs")
+
+
+async def test_so_many_and_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(removed_names, "MAX_REMOVED", 2)
+    await remove(world, "lib/HEAD")
+    put(world, "a")
+    await remove(world, "a/HEAD")
+    put(world, "b")
+    await refused(remove(world, "b/HEAD"))
+    await refused(world.rename("b/HEAD", "b/x"))
+    await refused(world.rename("b", "c"))
+    assert caplog.text.count("may bring back") == 1
+    (world.source / "lib/HEAD").touch()
+    await remove(world, "lib/HEAD")  # known already
+    await touch(world, "b/main.c")
+    await remove(world, "b/main.c")
+    await mkdir(world, "own")
+    await touch(world, "own/HEAD")
+    await remove(world, "own/HEAD")
+
+
+async def test_allow_bare_lifts_it(make_world: MakeWorld) -> None:
+    world = make_world(rules=Rules(allow_bare=True))
+    put(world)
+    await remove(world, "lib/HEAD")
+    await mkdir(world, "lib/refs")
+    await touch(world, "lib/config")
+    assert sorted(os.listdir(world.source / "lib")) == ["config", "objects", "refs"]
+    await world.ops.mkdir(ROOT_ID, b"refs", 0o755, world.ctx)
