@@ -186,7 +186,9 @@ def run(names: Sequence[str], limit: float) -> int:
         for output in set(failing.values()):
             print(textwrap.indent(output, "    "))
         results = [
-            Result(mutant, Outcome.ERROR, Ended(1, 0, f"fail without it: {', '.join(tests)}"))
+            Result(
+                mutant, Outcome.ERROR, Ended(1, 0, f"its tests fail without it: {', '.join(tests)}")
+            )
             for mutant in mutants
             if (tests := uses(mutant, failing))
         ]
@@ -194,8 +196,8 @@ def run(names: Sequence[str], limit: float) -> int:
             print(f"cannot be judged: {mutant.name}: {ended.output}")
         sound = [mutant for mutant in mutants if not uses(mutant, failing)]
         print(
-            f"took {monotonic() - begin:.0f} s, {len(failing)} failed;"
-            f" now {len(sound)} faults, {AT_ONCE} at a time",
+            f"took {monotonic() - begin:.0f} s, {len(failing)} of them failed;"
+            f" now the faults, {AT_ONCE} at a time",
             flush=True,
         )
         for result in run_all(made, sound, limit):
