@@ -36,7 +36,7 @@ def processes_with(word: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("script", "status"), [("exit 7", 7), ("kill -9 $$", 137), ("/nonexistent", 127)]
+    ("script", "status"), [("exit 7", 7), ("kill -9 $$", 137), ("/no/such/program", 127)]
 )
 def test_the_status_is_the_command_s(script: str, status: int) -> None:
     done = start(script)
