@@ -148,3 +148,15 @@ def test_root_s_source_may_be_another_user_s(
     path.parent.chmod(parent_mode)
     os.chown(path.parent, *parent_owner)
     assert seal.is_reachable_by_others(str(path), 0) == reachable
+
+
+@pytest.mark.parametrize(("wanted", "sealed"), [(True, True), (None, True), (False, False)])
+def test_a_guard_that_fails_seals_nothing_that_was_to_stay_open(
+    monkeypatch: pytest.MonkeyPatch, wanted: bool | None, sealed: bool
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(seal, "_close", lambda *_: True)  # as for the root of a share
+    error = UserError("no mount point", "mkdir it")
+    said = seal.fail_closed("/mnt/projects", wanted, error)
+    assert ("umount /mnt/projects opens it" in str(said)) == sealed
+    assert (said is error) == (not sealed)
