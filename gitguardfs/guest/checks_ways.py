@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 
 from gitguardfs import mounts
+from gitguardfs.errors import UserError
 from gitguardfs.fuse import seal
+from gitguardfs.guest import running
 from gitguardfs.guest.checks import Case, Result, Row, Seen, holding
 from gitguardfs.guest.checks_mount import find_daemons, mounts_of_daemons, sources_of
+from gitguardfs.ids import user_id
 from gitguardfs.render import quote
 
 
@@ -129,12 +132,25 @@ def not_roots(case: Case) -> Result:
         if seen.mount.owner not in (None, 0) and seen != case.guard
         for place in places
         if (where := _relation(seen.path, place)) is not None
+        and not (place in sources and seen.mount.owner == _trusted_owner(case))
     }
     if found:
         places = tuple(dict.fromkeys(seen.path for seen in found.values()))
         hint = f"stop the guard, {quote.shell(['umount', *places])}, and start it again"
         return row.finding(", ".join(found), hint)
     return row.ok()
+
+
+def _trusted_owner(case: Case) -> int | None:
+    """Return whose file system the source may be in (--source-owner): never the agent's own."""
+    key = "source-owner="
+    options = (running.options_of(case.guard.mount) if case.guard is not None else None) or ()
+    try:
+        named = [user_id(option.removeprefix(key)) for option in options if option.startswith(key)]
+    except UserError:
+        return None
+    owner = named[-1] if named else None
+    return owner if case.user is not None and owner != case.user.uid else None
 
 
 def _relation(path: str, place: str) -> str | None:

@@ -201,7 +201,7 @@ async def test_a_directory_that_nobody_may_enter_is_shown(share: Share, number: 
     (share.host / "database/f").touch()
     os.chown(share.host / "database", 999, 999)
     with guarding(share) as world:
-        with share.failing(Fault(("LOOKUP",), "HEAD", number)):
+        with share.failing(Fault(("LOOKUP",), "database/HEAD", number)):
             entry = await world.entry("database")
             assert (entry.st_mode & 0o777, entry.st_uid) == (0o700, 999)
             assert entry.entry_timeout == 0

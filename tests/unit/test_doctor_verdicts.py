@@ -27,6 +27,7 @@ from gitguardfs.guest import (
     doctor,
     probes_attacks,
     probes_reach,
+    running,
 )
 from gitguardfs.guest.checks import (
     Case,
@@ -220,6 +221,22 @@ def test_a_fuse_mount_that_is_not_roots_is_found_wherever_it_can_bend_the_guard(
     result = checks_ways.not_roots(Case("/srv/view", AGENT, True, table))
     assert result.status is (Status.OK if where is None else Status.FINDING)
     assert where is None or f"{path} is mounted by uid 1000 ({where} " in result.detail
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [(("source-owner=1001",), Status.OK), (("map=a:b",), Status.FINDING), (None, Status.FINDING),
+     (("source-owner=1000",), Status.FINDING), (("source-owner=nobody-here",), Status.FINDING)],
+)  # fmt: skip
+def test_a_source_of_anothers_that_was_asked_for_is_no_finding(
+    options: tuple[str, ...] | None, expected: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "options_of", lambda _: options)
+    uid = 1000 if options == ("source-owner=1000",) else 1001
+    lines = f"""20 1 0:20 / /mnt/share rw - fuse.gocryptfs /mnt/share rw,user_id={uid}
+21 1 0:21 / /srv/view rw - fuse.gitguardfs /mnt/share rw,user_id=0"""
+    case = Case("/srv/view", AGENT, True, parse_table(lines.encode()))
+    assert checks_ways.not_roots(case).status is expected
 
 
 def test_what_is_mounted_in_the_view_is_noted() -> None:
