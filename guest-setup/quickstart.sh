@@ -86,6 +86,7 @@ guard_share() {
     [[ "$status" -eq 0 && "$dry_run" == no ]] || return "$status"
     heading "$source is guarded at $mountpoint."
     echo "Work there; every .git below it is out of reach."
+    echo "To check it: sudo gitguard doctor $(quoted "$mountpoint") --attack"
     echo "To unmount: sudo umount $(quoted "$mountpoint")"
 }
 
