@@ -577,7 +577,7 @@ def test_a_signal_while_a_line_is_written_brings_the_old_view_back(
     before = world.state()
 
     def echo(text: str, nl: bool = True) -> None:
-        if "hide=hello.c --" in text:
+        if "hide=hello.c,mountpoint=" in text:
             os.kill(os.getpid(), signal.SIGTERM)
 
     old = signal.signal(signal.SIGTERM, vm_mount._leave)
