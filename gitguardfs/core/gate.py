@@ -147,6 +147,15 @@ class Gate:
         if directory.verdict is not Verdict.ALLOW:
             raise Refused(directory.rule, partial(self.path, directory))
 
+    def look_at_root(self) -> None:
+        """Find out whether a root that was a repository still is one.
+
+        While it is shown without permissions, the kernel asks for nothing but its attributes.
+        """
+        root = self._inodes.root
+        if root.verdict is not Verdict.ALLOW and monotonic() - root.judged >= JUDGED_FOR:
+            self._judge_again(root)
+
     def _judge_again(self, directory: Node) -> None:
         """Judge a directory anew, and those above it, that nobody has looked at for a while.
 

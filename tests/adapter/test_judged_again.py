@@ -368,6 +368,7 @@ async def test_the_root_may_become_a_repository_and_be_none_again(
     assert (await world.ops.getattr(ROOT_ID, world.ctx)).st_mode & 0o222 == 0
     (world.source / "HEAD").unlink()
     later()
+    assert (await world.ops.getattr(ROOT_ID, world.ctx)).st_mode & 0o200
     handle, _ = await world.create(ROOT_ID, b"new")
     await world.ops.release(handle)
     handle, _ = await world.create(await world.id("d"), b"new")
