@@ -13,7 +13,7 @@ import pytest
 from gitguardfs import mounts
 from gitguardfs.fuse import seal
 from tests.support.mounting import LIMIT, Mounted, area, command, gitguardfs, unmount, until
-from tests.support.own_mounts import own_mount, paused_command, race_for, unmount_own
+from tests.support.own_mounts import AS_AGENT, own_mount, paused_command, race_for, unmount_own
 from tests.support.people import AGENT, as_user
 
 MAP = "501/1000:@20/@1000"
@@ -129,6 +129,45 @@ def test_v1b_no_seal_is_claimed_that_would_not_hold(here: Path) -> None:
         assert "is sealed" not in done.stderr
         assert not any(map(seal.is_seal, _stack(here / "raw/share")))
         subprocess.run(["umount", "-l", here / "elsewhere"], check=True)
+
+
+@contextmanager
+def _shared_by_its_owner(here: Path, place: Path) -> Iterator[None]:
+    """A file system of the agent's that all users may use, as sshfs or gocryptfs can be."""
+    conf = here / "fuse.conf"
+    conf.write_text("user_allow_other\n")
+    subprocess.run(["mount", "-n", "--bind", conf, "/etc/fuse.conf"], check=True)
+    (here / "plain").mkdir()
+    (here / "plain/file").write_text("text")
+    os.chown(here / "plain", AGENT, AGENT)
+    try:
+        subprocess.run(
+            ["bindfs", "-o", "allow_other,nonempty", here / "plain", place], check=True, **AS_AGENT
+        )
+        yield
+        subprocess.run(["umount", "-i", "-l", place], check=True)
+    finally:
+        subprocess.run(["umount", "-n", "-i", "/etc/fuse.conf"], check=True)
+
+
+def test_v1b_a_mount_that_root_can_use_is_refused_unless_its_owner_is_named(here: Path) -> None:
+    share, view = here / "raw/share", here / "home/view"
+    with _shared_by_its_owner(here, share):
+        for options in ((), ("--source-owner", "2000")):
+            done = _run(share, view, *options)
+            assert done.returncode == 32, done.stderr
+            assert f"user {AGENT}" in done.stderr
+        done = _run(share, view, "--source-owner", str(AGENT))
+        assert done.returncode == 0, done.stderr
+        assert (view / "file").read_text() == "text"
+        subprocess.run(["umount", view], check=True)
+
+
+def test_v1b_at_the_mount_point_it_is_refused_whoever_is_named(here: Path) -> None:
+    with _shared_by_its_owner(here, here / "home/view"):
+        done = _run(here / "raw/share", here / "home/view", "--source-owner", str(AGENT))
+        assert done.returncode == 32, done.stderr
+        assert f"user {AGENT}" in done.stderr
 
 
 # --------------------------------------------------------------------------------------- V1c
