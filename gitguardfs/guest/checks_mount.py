@@ -140,7 +140,8 @@ def serving(guard: Seen, candidates: list[Daemon]) -> tuple[Daemon, ...]:
     minor = os.minor(guard.device)
     by_number = [daemon for daemon in candidates if daemon.connection == minor]
     if by_number:
-        return tuple(by_number)
+        # The number of a mount that is gone is given to a new one while its process still ends.
+        return tuple([one for one in by_number if _is_given(one, guard)] or by_number)
     if guard.mount.fstype != mounts.FSTYPE:
         return ()
     return tuple(
@@ -149,8 +150,13 @@ def serving(guard: Seen, candidates: list[Daemon]) -> tuple[Daemon, ...]:
         if daemon.connection is None
         and daemon.uid == guard.mount.owner
         and mounts.SUBTYPE in " ".join(daemon.arguments)
-        and any(_may_be(word, guard.path) for word in daemon.arguments)
+        and _is_given(daemon, guard)
     )
+
+
+def _is_given(daemon: Daemon, guard: Seen) -> bool:
+    """Whether the arguments of a process have the mount point among them."""
+    return any(_may_be(word, guard.path) for word in daemon.arguments)
 
 
 def _may_be(word: str, path: str) -> bool:

@@ -107,6 +107,8 @@ def test_a_daemon_that_is_not_roots_is_a_finding() -> None:
 def test_a_daemon_is_known_by_its_connection_and_otherwise_by_its_arguments() -> None:
     new = [Daemon(1, 0, ("x",), 40), Daemon(2, 0, ("gitguardfs", "/a", GUARD.path), 41)]
     assert [d.pid for d in checks_mount.serving(GUARD, new)] == [1]
+    ending = [Daemon(7, 0, ("gitguardfs", "/b", "/gone"), 40), Daemon(8, 0, new[1].arguments, 40)]
+    assert [d.pid for d in checks_mount.serving(GUARD, ending)] == [8]
     old = [
         Daemon(3, 0, ("/usr/bin/python3", "/usr/bin/gitguardfs", "/a", GUARD.path), None),
         Daemon(4, 0, ("/usr/bin/python3", "/usr/bin/gitguardfs", "/a", "/other"), None),
