@@ -345,15 +345,13 @@ def _unmount(mounted: mounts.Mount | None, by_itself: bool) -> None:
 
 
 def _fuse_options(options: MountOptions, places: preflight.Places) -> set[str]:
+    # libfuse adds nosuid and nodev, unless it is told otherwise.
     found = {
         "default_permissions",
-        "nosuid",
         f"subtype={mounts.SUBTYPE}",
         f"fsname={_fsname(options.fsname or places.source)}",
         *options.kernel,
     }
-    if "dev" not in options.kernel:
-        found.add("nodev")
     if os.geteuid() == 0 and options.allow_other:
         found.add("allow_other")
     if options.read_only:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -115,7 +116,7 @@ async def _announce(mountpoint: str, ready: Callable[[], None]) -> None:
 
     try:
         # Not to_thread.run_sync: a request that hangs could then not be given up.
-        trio.lowlevel.start_thread_soon(lambda: os.statvfs(mountpoint), deliver)
+        trio.lowlevel.start_thread_soon(lambda: _ask(mountpoint), deliver)
         with trio.move_on_after(ANSWER_LIMIT):
             await answered.wait()
         if not answered.is_set():
@@ -124,3 +125,16 @@ async def _announce(mountpoint: str, ready: Callable[[], None]) -> None:
         ready()
     except Exception:
         log.exception("nobody was told that the mount is there; it stays")
+
+
+def _ask(mountpoint: str) -> None:
+    """Have a child process send a request.
+
+    A thread that waits for its own process's mount keeps that from ending, also by SIGKILL: the
+    kernel closes the device only when all threads have ended.
+    """
+    code = "import os, sys; os.statvfs(sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, mountpoint],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
