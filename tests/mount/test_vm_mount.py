@@ -813,7 +813,7 @@ def test_what_comes_back_at_boot_is_said_when_nothing_is_written(
 ) -> None:
     world.bring(options=("git=readonly",))
     world.bring(persist=False)
-    assert capsys.readouterr().out.endswith("at boot: as before, by line 5 of fstab.\n")
+    assert "at boot: as before, by line 5 of fstab.\n" in capsys.readouterr().out
 
 
 def test_a_label_that_is_no_text_is_a_users_mistake(world: World) -> None:

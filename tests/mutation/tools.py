@@ -203,4 +203,25 @@ MUTANTS = (
         "c",
         ("unit/test_errors.py",),
     ),
+    Mutant(
+        "umount-names-as-text",
+        "a process whose name is no UTF-8 ends vm-mount",
+        "guest/unmounting.py",
+        'name = shown(file.read().removesuffix(b"\\n"))',
+        "name = file.read().decode().strip()",
+        (
+            "mount/test_vm_mount.py::"
+            "test_a_process_with_any_name_is_named_and_writes_nothing_to_the_terminal",
+        ),
+    ),
+    Mutant(
+        "vm-mount-refuses-late",
+        "what the guard's plan refuses is found out after the share is mounted",
+        "guest/vm_mount.py",
+        "    spec, second = _foresee(system, look, request, first, program)\n"
+        "    if wish.dry_run or wish.asks:\n",
+        "    if wish.dry_run or wish.asks:\n"
+        "        spec, second = _foresee(system, look, request, first, program)\n",
+        ("mount/test_vm_mount.py::test_what_is_refused_is_refused_before_anything_is_done",),
+    ),
 )
