@@ -13,6 +13,10 @@ from gitguardfs.core.guard import Refused
 MAX_ERRNO = 511
 """Larger ones are the kernel's own: it takes no reply with them, and the caller would hang."""
 
+ENOSYS_IS_MEANT = ("getxattr", "listxattr")
+"""Where the kernel is to ask no more, for the whole mount. From the source it would be one
+object's: a single file that cannot be synced would turn fsync off for all."""
+
 log = logging.getLogger(__name__)
 
 
@@ -42,6 +46,8 @@ def errno_of(error: Exception, operation: str, note: Callable[[Refused], None]) 
             _report(failure, "a refused %s was not noted", operation)
         return errno.EACCES
     number = error.errno if isinstance(error, OSError) else None
+    if number == errno.ENOSYS and operation not in ENOSYS_IS_MEANT:
+        return errno.EOPNOTSUPP
     if isinstance(number, int) and 0 < number <= MAX_ERRNO:
         return number
     _report(error, "%s failed; answered EIO", operation)

@@ -118,6 +118,17 @@ async def test_an_errno_is_passed_on_and_is_no_bug(
 
 
 @pytest.mark.parametrize("name", SERVED)
+async def test_what_one_object_does_not_support_is_not_turned_off_for_all(
+    world: World, name: str
+) -> None:
+    """The kernel takes ENOSYS for the answer to all further requests of that kind."""
+    world.ops._tree = BrokenTree(OSError(errno.ENOSYS, "not implemented"))
+    meant = name in ("getxattr", "listxattr")
+    number = errno.ENOSYS if meant else errno.EOPNOTSUPP
+    await refused(getattr(world.ops, name)(*arguments(name)), number)
+
+
+@pytest.mark.parametrize("name", SERVED)
 async def test_a_refusal_is_eacces_and_counted(world: World, name: str) -> None:
     world.ops._tree = BrokenTree(Refused("some rule", lambda: b"p"))
     await refused(getattr(world.ops, name)(*arguments(name)))

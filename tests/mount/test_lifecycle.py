@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import mmap
 import os
 import random
 import signal
@@ -204,11 +203,13 @@ def test_a_request_that_outlives_the_mount_is_no_error(here: Path) -> None:
         with gitguardfs(share.path, here / "view") as mounted:
             user = os.open(mounted.path, os.O_PATH)
             file = os.open(mounted.path / "file", os.O_RDONLY)
-            mapped = mmap.mmap(file, 1, prot=mmap.PROT_READ)
-            os.close(file)  # flushed; what the mapping holds is only released
+            ours, theirs = socket.socketpair()
+            socket.send_fds(ours, [b"x"], [file])
+            os.close(file)  # flushed; what is under way in the socket is only released
             subprocess.run(["umount", "-l", mounted.path], check=True)
             with share.failing(Fault(("FLUSH",), "file", held=True)):
-                mapped.close()
+                ours.close()
+                theirs.close()
                 until(share.hits, "the daemon closes the file")
                 os.close(user)
             assert mounted.process.wait(LIMIT) == 0
