@@ -169,6 +169,7 @@ write_launchers() {
 
 # Whoever may write to a directory on the way could lead what root writes to another place, and
 # would have root run what it likes. A sticky one (/tmp) leaves root's own names alone.
+STAFF=50 # Debian's group for those who may write to /usr/local
 refuse_places_of_others() {
     local path
     [[ "$dry_run" == no ]] || return 0
@@ -176,7 +177,7 @@ refuse_places_of_others() {
         path=$(realpath -m -- "$path")
         while :; do
             if [[ -e "$path" && -n "$(find "$path" -maxdepth 0 ! -uid 0 -o -maxdepth 0 ! -perm -1000 \
-                '(' -perm -002 -o -perm -020 ! -gid 0 ! -group staff ')')" ]]; then
+                '(' -perm -002 -o -perm -020 ! -gid 0 ! -gid "$STAFF" ')')" ]]; then
                 die "$path can be changed by others than root: chown root $path; chmod go-w $path"
             fi
             [[ "$path" != / ]] || break

@@ -832,10 +832,12 @@ def test_a_process_with_any_name_is_named_and_writes_nothing_to_the_terminal(wor
     )
     command = ["/usr/bin/python3", "-c", code]
     with subprocess.Popen(command, cwd=world.view, stdout=subprocess.PIPE) as busy:
-        assert busy.stdout is not None and busy.stdout.read(1) == b"\n"
-        with pytest.raises(UserError) as said:
-            world.remove()
-        busy.kill()
+        try:
+            assert busy.stdout is not None and busy.stdout.read(1) == b"\n"
+            with pytest.raises(UserError) as said:
+                world.remove()
+        finally:
+            busy.kill()
     assert rf"leave it first: \xff\x1b[2J\n\u202e ({busy.pid})" in str(said.value)
     assert str(said.value).isprintable()
     is_guarded(world)

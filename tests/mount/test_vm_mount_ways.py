@@ -79,13 +79,15 @@ def test_a_share_that_is_used_is_sealed_again(two_mounts: tuple[Path, Path]) -> 
     share, _ = two_mounts
     mount = mount_at(share)
     with subprocess.Popen(["sleep", "60"], cwd=share) as busy:
-        fd = os.open(share, os.O_PATH)
-        seal.Seal(str(share), fd).leave()
-        os.close(fd)
-        with pytest.raises(UserError, match="busy"):
-            unmounting.unmount_share(mount)
-        assert seal.is_sealed(str(share))
-        busy.kill()
+        try:
+            fd = os.open(share, os.O_PATH)
+            seal.Seal(str(share), fd).leave()
+            os.close(fd)
+            with pytest.raises(UserError, match="busy"):
+                unmounting.unmount_share(mount)
+            assert seal.is_sealed(str(share))
+        finally:
+            busy.kill()
     unmounting.unmount_share(mount)
     assert not os.path.ismount(share)
 
