@@ -176,8 +176,8 @@ refuse_places_of_others() {
     for path in "$PREFIX" "$BIN" "$SBIN"; do
         path=$(realpath -m -- "$path")
         while :; do
-            if [[ -e "$path" && -n "$(find "$path" -maxdepth 0 ! -uid 0 -o -maxdepth 0 ! -perm -1000 \
-                '(' -perm -002 -o -perm -020 ! -gid 0 ! -gid "$STAFF" ')')" ]]; then
+            if [[ -e "$path" && -n "$(find "$path" -maxdepth 0 '(' ! -uid 0 -o ! -perm -1000 \
+                '(' -perm -002 -o -perm -020 ! -gid 0 ! -gid "$STAFF" ')' ')')" ]]; then
                 die "$path can be changed by others than root: chown root $path; chmod go-w $path"
             fi
             [[ "$path" != / ]] || break

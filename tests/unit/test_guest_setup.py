@@ -375,6 +375,7 @@ def test_nothing_is_installed_where_others_can_change_it(
     done = root_guest.run(INSTALL)
     assert done.returncode == 1
     assert f"{root_guest.local} can be changed by others than root" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
     assert root_guest.installed() == ["sbin"]
     root_guest.local.chmod(0o1777)
     os.chown(root_guest.local, 0, 0)
