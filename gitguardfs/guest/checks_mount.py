@@ -20,6 +20,7 @@ from gitguardfs.guest.checks import (
     top_at,
 )
 from gitguardfs.guest.probes import User
+from gitguardfs.linux import processes
 from gitguardfs.render import quote
 
 WANTED = frozenset({"nosuid", "nodev", "default_permissions", "allow_other"})
@@ -185,7 +186,7 @@ def _look(pid: str) -> Daemon | None:
             connection = parse_connection(file.read())
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             arguments = file.read()
-        with open(f"/proc/{pid}/status") as file:
+        with open(f"/proc/{pid}/status", "rb") as file:
             uid = parse_uid(file.read())
         held = _held(pid)
     except OSError:  # gone, or not ours to look at
@@ -248,13 +249,12 @@ def parse_connection(fdinfo: str) -> int | None:
     return None
 
 
-def parse_uid(status: str) -> int:
+def parse_uid(status: bytes) -> int:
     """Return whose a process is, from its /proc/PID/status: root's only if it is in every way.
 
     A set-user-id program (fusermount3) is its caller's, who gives it its arguments.
     """
-    line = next(line for line in status.splitlines() if line.startswith("Uid:"))
-    return next((uid for uid in map(int, line.split()[1:3]) if uid != 0), 0)
+    return next((uid for uid in processes.user_ids(status)[:2] if uid != 0), 0)
 
 
 def parse_arguments(cmdline: bytes) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from gitguardfs.guest import checks_ways, probes, probes_namespaces
 from gitguardfs.guest.checks import Case, Result, Row, parse_table
 from gitguardfs.guest.probes import Hung, Lost, Unprepared, User
 from gitguardfs.guest.probes_namespaces import NS_GET_USERNS
+from gitguardfs.linux.processes import user_ids
 
 NS_GET_OWNER_UID = 0xB704
 """ioctl(2) on a user namespace: who has made it (ioctl_ns(2))."""
@@ -96,17 +97,17 @@ def processes(directory: str, uid: int) -> Iterable[Process]:
     for number in sorted((name for name in names if name.isdigit()), key=int):
         path = os.path.join(directory, number)
         try:
-            with open(f"{path}/status", errors="replace") as file:
+            with open(f"{path}/status", "rb") as file:
                 name, uids = parse_status(file.read())
             yield _look(path, name, uid in uids, uid)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
 
 
-def parse_status(status: str) -> tuple[str, tuple[int, ...]]:
+def parse_status(status: bytes) -> tuple[str, tuple[int, ...]]:
     """The name of a process and its user ids, from its /proc/PID/status."""
-    fields = dict(line.partition(":")[::2] for line in status.splitlines())
-    return fields["Name"].strip(), tuple(map(int, fields["Uid"].split()))
+    name = status.partition(b"\n")[0].removeprefix(b"Name:\t")
+    return os.fsdecode(name), user_ids(status)
 
 
 def _look(path: str, name: str, has_id: bool, uid: int) -> Process:

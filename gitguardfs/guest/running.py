@@ -12,6 +12,7 @@ from gitguardfs.arguments import parse_o, read_arguments
 from gitguardfs.errors import UserError
 from gitguardfs.fuse.preflight import DEAD, FUSE_DEVICE
 from gitguardfs.ids import parse_maps
+from gitguardfs.linux import processes
 from gitguardfs.mounts import Mount
 from gitguardfs.render import quote
 
@@ -165,8 +166,8 @@ def _devices(pid: str) -> set[int | None]:
 
 def _is_roots(pid: str) -> bool:
     """Whether its real user is root: that of a set-user-id program is its caller."""
-    with open(f"/proc/{pid}/status") as file:
-        return any(line.split()[:2] == ["Uid:", "0"] for line in file)
+    with open(f"/proc/{pid}/status", "rb") as file:
+        return processes.user_ids(file.read())[0] == 0
 
 
 def _is_named(words: Sequence[str]) -> bool:

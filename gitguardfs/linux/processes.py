@@ -57,13 +57,23 @@ def _holder(proc: str, pid: int, mount_id: int, path: bytes) -> Holder | None:
     return Holder(pid, uid, name, held) if held else None
 
 
+def user_ids(status: bytes) -> tuple[int, ...]:
+    """Return the real, effective, saved and file system uid in a /proc/PID/status.
+
+    Bytes, and lines that end with a newline only: the name of the process comes first, is chosen by
+    its user, and may hold all else that Python takes for the end of a line.
+    """
+    line = next(line for line in status.split(b"\n") if line.startswith(b"Uid:"))
+    return tuple(map(int, line.split()[1:]))
+
+
 def _identity(process: str) -> tuple[int, bytes]:
     """Return one of its user ids that is not 0, or 0 if there is none, and its name."""
     with open(f"{process}/status", "rb") as file:
-        ids = next(line for line in file if line.startswith(b"Uid:")).split()[1:]
+        ids = user_ids(file.read())
     with open(f"{process}/comm", "rb") as file:
         name = file.read().removesuffix(b"\n")
-    return next((uid for uid in map(int, ids) if uid != 0), 0), name
+    return next((uid for uid in ids if uid != 0), 0), name
 
 
 def _held(process: str, mount_id: int, path: bytes) -> Iterator[str]:

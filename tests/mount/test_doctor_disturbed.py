@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.guest import (
+    checks_mount,
+    checks_namespaces,
     checks_rights,
     checks_share,
     probes,
@@ -25,6 +27,7 @@ from gitguardfs.guest import (
     probes_namespaces,
     probes_share,
     probes_tree,
+    running,
 )
 from gitguardfs.guest.checks import Result, Status
 from gitguardfs.guest.probes import Lost, NotBecome, User
@@ -55,6 +58,8 @@ def child():
 pid = child()
 if "stop" in attack:
     os.kill(pid, signal.SIGSTOP)
+    while " T " not in open(f"/proc/{{pid}}/stat").read():
+        pass
 if "forge" in attack:
     held = libc.syscall(438, os.pidfd_open(pid), 3, 0)  # pidfd_getfd(2)
     print("forged" if held >= 0 else ctypes.get_errno())
@@ -194,3 +199,26 @@ def test_where_changing_the_user_leaves_a_process_open_nothing_is_tried(
     monkeypatch.setattr(probes, "SUID_DUMPABLE", str(tmp_path / "suid_dumpable"))
     with pytest.raises(NotBecome, match="suid_dumpable"):
         checks_share._by_path(USER, str(share), ())
+
+
+@pytest.mark.parametrize("separator", ["\\r", "\\x0c", "\\x1c", "\\x85"])
+def test_no_process_passes_for_roots_by_its_name(separator: str) -> None:
+    renamed = f"""
+import ctypes, sys
+ctypes.CDLL(None).prctl(15, "{separator}Uid:\\t0\\t0".encode("latin-1"), 0, 0, 0)
+print(flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        ["/usr/bin/python3", "-c", renamed], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        user=AGENT, group=AGENT, extra_groups=[],
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"\n"
+            status = Path(f"/proc/{process.pid}/status").read_bytes()
+            assert b"Uid:\t0" in status.split(b"\n")[0], "it is not called that"
+            assert not running._is_roots(str(process.pid))
+            assert checks_mount.parse_uid(status) == AGENT
+            assert checks_namespaces.parse_status(status)[1] == (AGENT,) * 4
+        finally:
+            process.kill()

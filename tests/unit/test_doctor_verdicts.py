@@ -130,7 +130,7 @@ def test_what_proc_says_of_a_daemon_is_read() -> None:
     assert checks_mount.parse_connection("pos:\t0\nino:\t90\nfuse_connection:\t39\n") == 39
     assert checks_mount.parse_connection("pos:\t0\nino:\t90\n") is None
     for uids, uid in (("0 0", 0), ("1000 0", 1000), ("0 1000", 1000), ("1000 1000", 1000)):
-        assert checks_mount.parse_uid(f"Name:\tx\nUid:\t{uids} 0 0\nGid:\t5 5 5 5\n") == uid
+        assert checks_mount.parse_uid(b"Name:\tx\nUid:\t%s 0 0\nGid:\t5\n" % uids.encode()) == uid
     assert checks_mount.parse_arguments(b"a\0b c\0\xff\0") == ("a", "b c", "\udcff")
 
 
@@ -537,7 +537,7 @@ def test_one_process_of_each_namespace_that_is_the_users_is_looked_at() -> None:
     found = [process(1, 7), process(2, 8), process(3, 8), process(4, 9, False), process(5, 0)]
     chosen = checks_namespaces.others([*found, process(6, 0)], (4, 7))
     assert [one.path for one in chosen] == ["/proc/2", "/proc/5", "/proc/6"]
-    assert checks_namespaces.parse_status(STATUS) == ("sleep 1", (1000, 1000, 0, 1000))
+    assert checks_namespaces.parse_status(STATUS.encode()) == ("sleep 1", (1000, 1000, 0, 1000))
     assert chosen[0].label == "process 2 (x)"
 
 
