@@ -91,13 +91,14 @@ def _wants_seal(options: MountOptions, places: preflight.Places, is_root: bool) 
     if options.seal and not is_root:
         raise UserError("--seal needs root", "it mounts over the source")
     if places.covers_itself:  # which is as good as a seal
-        if seal.is_sealed(source):
+        if seal.sealing(places.source_fd) is not None:
             raise UserError(f"{source} is sealed", f"umount {source} takes that off", Exit.MOUNT)
         return False
     if options.seal is not None:
         return options.seal
     # A seal is there only if a daemon left it; what it covers was worth sealing.
-    return is_root and (seal.is_sealed(source) or seal.is_share_root(source))
+    fd = places.source_fd
+    return is_root and (seal.sealing(fd) is not None or seal.is_share(fd))
 
 
 def _advise(options: MountOptions, places: preflight.Places, is_root: bool, seal_it: bool) -> None:

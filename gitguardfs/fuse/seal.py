@@ -132,7 +132,7 @@ def _close(source: str, wanted: bool) -> bool:
         except directories.ForeignMountError:
             fd = _open_top(source)
         if sealing(fd) is None:
-            if not (wanted or _is_share(fd)):
+            if not (wanted or is_share(fd)):
                 return False
             if any(map(directories.is_foreign, mounts.stack_of(fd))):
                 return _close_beneath(fd)
@@ -283,20 +283,8 @@ def _copy_below(source: str, seal_fd: int) -> int:
         os.close(below)
 
 
-def is_share_root(source: str) -> bool:
-    """Whether ``source`` is where a 9p or virtiofs share is mounted, maybe below other mounts."""
-    try:
-        fd = _open_top(source)
-    except (OSError, UserError):
-        return False
-    try:
-        return _is_share(fd)
-    finally:
-        os.close(fd)
-
-
-def _is_share(fd: int) -> bool:
-    """Return whether a share's root is at the place of a descriptor, at whatever depth."""
+def is_share(fd: int) -> bool:
+    """Return whether a 9p or virtiofs share is mounted just there, maybe below other mounts."""
     path = os.fsencode(directories.path_of(fd))
     return any(m.fstype in mounts.SHARE_TYPES and m.path == path for m in mounts.stack_of(fd))
 

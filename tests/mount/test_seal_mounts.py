@@ -89,7 +89,7 @@ def test_a_seal_that_a_daemon_holds_is_nobody_else_s(here: Path) -> None:
 def test_a_share_is_closed_where_no_guard_comes_about_unless_root_said_no(
     here: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool | None, is_closed: bool
 ) -> None:
-    monkeypatch.setattr(seal, "_is_share", lambda _fd: True)
+    monkeypatch.setattr(seal, "is_share", lambda _fd: True)
     error = seal.fail_closed(str(here / "a/share"), wanted, UserError("no such user"))
     assert _is_sealed(here / "a/share") == is_closed
     assert ("is sealed" in str(error)) == is_closed

@@ -93,7 +93,9 @@ def test_share_roots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: list[tuple[str, str]], root: bool
 ) -> None:
     Kernel(tmp_path, *stack).install(monkeypatch)
-    assert seal.is_share_root(str(tmp_path)) == root
+    fd = os.open(tmp_path, os.O_PATH)
+    assert seal.is_share(fd) == root
+    os.close(fd)
 
 
 @pytest.fixture
