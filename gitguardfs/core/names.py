@@ -65,7 +65,10 @@ def pattern_of(*names: bytes) -> re.Pattern[bytes]:
 def matches(pattern: re.Pattern[bytes], name: bytes) -> bool:
     """Whether ``name``, as some file system folds it, is one that the pattern is for."""
     # Malformed UTF-8 ends a name for HFS+ only: NTFS goes on to the next backslash.
-    return pattern.search(folded(name)) is not None or pattern.search(name) is not None
+    text = folded(name)
+    return pattern.search(text) is not None or (
+        text is not name and pattern.search(name) is not None
+    )
 
 
 @lru_cache(CACHED_NAMES)

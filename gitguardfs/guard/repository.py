@@ -36,14 +36,15 @@ Modes = Callable[[bytes], int | None]
 """From a name in git's spelling to the st_mode of the entry; None if there is none."""
 
 _PATTERNS = {name: names.pattern_of(name) for name in READ_AT_TOP | READ_BELOW}
-_ANY = names.pattern_of(*_PATTERNS)
+_PLAIN = {name.lower(): frozenset((name,)) for name in _PATTERNS}
+_NOTHING: frozenset[bytes] = frozenset()
 
 
 @lru_cache(names.CACHED_NAMES)
 def meanings(name: bytes) -> frozenset[bytes]:
     """Return the names of this module, in git's spelling, that ``name`` could resolve to."""
-    if not names.matches(_ANY, name):
-        return frozenset()
+    if names.is_portable(name):  # which folds in case and dots at the end only
+        return _PLAIN.get(name.lower().rstrip(b"."), _NOTHING)
     return frozenset(
         spelling for spelling, pattern in _PATTERNS.items() if names.matches(pattern, name)
     )

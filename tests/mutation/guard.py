@@ -225,7 +225,7 @@ MUTANTS = (
         "core/gate.py",
         "if is_directory or st.st_nlink > 1 or not names.is_portable(place.name):",
         "if is_directory or st.st_nlink > 1:",
-        ("mount/test_errors.py::test_a_git_file_in_such_a_spelling_is_one_too",),
+        (*GATE, "mount/test_errors.py::test_so_does_a_spelling_that_nobody_foresaw"),
     ),
     Mutant(
         "gate-new-name-not-compared",
@@ -265,7 +265,7 @@ MUTANTS = (
         "core/backing.py",
         "except (FileNotFoundError, NotADirectoryError):\n            return None",
         "except OSError:\n            return None",
-        ERRORS,
+        ("mount/test_errors.py::test_a_repository_is_never_open_because_it_does_not_answer",),
     ),
     Mutant(
         "gate-moved-not-noticed",
