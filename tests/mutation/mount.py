@@ -124,18 +124,6 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "mount-without-nodev",
-        "nodev is left to libfuse",
-        "fuse/mount.py",
-        'found.add("nodev")',
-        "pass",
-        (
-            "unit/test_options.py",
-            "mount/test_options.py::test_the_view_is_always_nosuid_nodev_and_checks_permissions",
-        ),
-        survives="libfuse and fusermount3 say nodev by themselves unless dev is asked for",
-    ),
-    Mutant(
         "requests-polled-once",
         "the descriptor of requests is looked at once before the loop goes to sleep",
         "fuse/turns.py",
