@@ -99,14 +99,29 @@ class Backing:
         return self._descriptors.with_room(lambda: os.listdir(_HERE % fd))
 
     def names_if(self, fd: int, wanted: Callable[[bytes], bool]) -> frozenset[bytes] | None:
-        """The names in a directory; None as soon as one is not ``wanted``."""
+        """The names in a directory; None as soon as one is not ``wanted``.
+
+        The time of the directory's last access stays as it is, where we may ask for that.
+        """
         found = set()
-        with self._descriptors.with_room(lambda: os.scandir(_HERE % fd)) as entries:
-            for entry in entries:
-                if not wanted(entry.name):
-                    return None
-                found.add(entry.name)
+        opened = self._open_unnoticed(fd)
+        try:
+            with self._descriptors.with_room(lambda: os.scandir(opened)) as entries:
+                for entry in entries:
+                    name = os.fsencode(entry.name)
+                    if not wanted(name):
+                        return None
+                    found.add(name)
+        finally:
+            os.close(opened)
         return frozenset(found)
+
+    def _open_unnoticed(self, fd: int) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        try:
+            return self._descriptors.open(flags | os.O_NOATIME, _HERE % fd, None)
+        except PermissionError:  # that is for the owner and CAP_FOWNER (open(2))
+            return self._descriptors.open(flags, _HERE % fd, None)
 
     def typed_names(self, fd: int) -> dict[bytes, tuple[int, int]]:
         """The same with inode numbers and types (S_IFMT); of all but files and symlinks S_IFDIR."""

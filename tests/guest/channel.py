@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.mounting import until
+
 AGENT_SLACK = 30.0
 """Seconds beyond a command's own limit in which the agent itself has to answer."""
 HANG_LIMIT = 180.0
@@ -56,13 +58,21 @@ class Channel:
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.connect(str(path))
+        until(lambda: self._connects(path), "QEMU listens for the agent")
         self._lock = threading.Condition()
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
         self._number = 0
         self.boot_id: str | None = None
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def _connects(self, path: Path) -> bool:
+        """Whether QEMU listens: its socket is there a moment before."""
+        try:
+            self._socket.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        return True
 
     def close(self) -> None:
         with suppress(OSError):

@@ -757,7 +757,7 @@ def write_through_overlay_with_the_project_as_upper_layer(view: Path, command: s
     with preparing():
         for name in ("upper", "work", "merged"):
             (view / name).mkdir()
-    layers = f"lowerdir=/usr,upperdir={view}/upper,workdir={view}/work,userxattr"
+    layers = f"lowerdir=/usr/share,upperdir={view}/upper,workdir={view}/work,userxattr"
     mount("overlay", view / "merged", "overlay", data=layers)
     (view / "merged/.git").mkdir()
 
