@@ -86,8 +86,8 @@ def by_listing(share: Share, pid: int) -> bytes:
 
 
 def by_symlink_in_the_mount(share: Share, pid: int) -> bytes:
-    (share.view / "way").symlink_to(share.source / ".git")
-    return (share.view / "way/config").read_bytes()
+    (share.view / "way").symlink_to(share.source)  # the guard refuses one that names .git
+    return (share.view / "way/.git/config").read_bytes()
 
 
 def by_root_of_daemon(share: Share, pid: int) -> bytes:
@@ -144,7 +144,7 @@ def by_moving_the_seal(share: Share, pid: int) -> bytes:
 
 def by_overlay(share: Share, pid: int) -> bytes:
     spot = Path("/mnt")
-    mount("overlay", spot, "overlay", data=f"lowerdir={share.place}:/usr,userxattr")
+    mount("overlay", spot, "overlay", data=f"lowerdir={share.place}:/usr/share,userxattr")
     return (spot / "share/.git/config").read_bytes()
 
 

@@ -48,9 +48,9 @@ def by_listing(raw: Path, view: Path, tag: str, kind: str) -> bytes:
 
 def by_symlink_in_the_view(raw: Path, view: Path, tag: str, kind: str) -> bytes:
     link = view / f"way-{os.getpid()}"
-    link.symlink_to(raw / CONFIG)
+    link.symlink_to(raw)  # the guard refuses one that names .git
     try:
-        return link.read_bytes()
+        return (link / CONFIG).read_bytes()
     finally:
         link.unlink()
 
@@ -104,7 +104,7 @@ def by_moving_the_seal(raw: Path, view: Path, tag: str, kind: str) -> bytes:
 
 
 def by_an_overlay(raw: Path, view: Path, tag: str, kind: str) -> bytes:
-    mount("overlay", SPOT, "overlay", data=f"lowerdir={raw}:/usr,userxattr")
+    mount("overlay", SPOT, "overlay", data=f"lowerdir={raw}:/usr/share,userxattr")
     return (SPOT / CONFIG).read_bytes()
 
 
