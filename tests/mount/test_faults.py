@@ -434,18 +434,19 @@ def test_a_source_that_is_unmounted_lazily_serves_on(here: Path) -> None:
 def test_a_source_whose_server_dies_gives_errors_and_the_daemon_lives(here: Path) -> None:
     with bindfs(here / "source", here / "below") as below:
         with gitguardfs(below, here / "view", "--cache-timeout", "0") as mounted:
-            with open(mounted.path / "file", "r+") as opened:
-                _kill_bindfs(below)
-                for attempt in (
-                    lambda: os.listdir(mounted.path),
-                    lambda: opened.read(),
-                    lambda: (mounted.path / "file").read_text(),
-                    lambda: (mounted.path / "new").touch(),
-                    lambda: (mounted.path / "new").mkdir(),
-                    lambda: os.fsync(opened.fileno()),
-                    lambda: os.rename(mounted.path / "file", mounted.path / "other"),
-                ):
-                    assert _errno_of(attempt) in GONE
+            opened = os.open(mounted.path / "file", os.O_RDWR)
+            _kill_bindfs(below)
+            for attempt in (
+                lambda: os.listdir(mounted.path),
+                lambda: os.read(opened, 10),
+                lambda: (mounted.path / "file").read_text(),
+                lambda: (mounted.path / "new").touch(),
+                lambda: (mounted.path / "new").mkdir(),
+                lambda: os.fsync(opened),
+                lambda: os.rename(mounted.path / "file", mounted.path / "other"),
+                lambda: os.close(opened),
+            ):
+                assert _errno_of(attempt) in GONE
             assert mounted.alive()
 
 

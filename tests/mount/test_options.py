@@ -274,14 +274,19 @@ def test_names_that_are_not_text_are_logged_as_one_line(here: Path) -> None:
 
 
 def test_a_full_disk_under_the_audit_log_hurts_nobody(here: Path) -> None:
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no /dev/full")
     expected = ("audit log: No space left",)
-    with _mounted(here, "--audit-log", "/dev/full", expected=expected) as mounted:
-        for _ in range(10):
-            _fails(errno.EACCES, os.mkdir, mounted.path / ".git")
-        _host_file(here, "file")
-        assert (mounted.path / "file").read_text() == "text"
+    disk = here / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,mode=755", "full", disk], check=True)
+    try:
+        (disk / "fills it").write_bytes(bytes(4096))
+        with _mounted(here, "--audit-log", str(disk / "log"), expected=expected) as mounted:
+            for _ in range(10):
+                _fails(errno.EACCES, os.mkdir, mounted.path / ".git")
+            _host_file(here, "file")
+            assert (mounted.path / "file").read_text() == "text"
+    finally:
+        subprocess.run(["umount", disk], check=True)
 
 
 # -------------------------------------------------------------------------- Cache timeout
