@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tiers=(guest guest-attacks guest-old lint unit adapter mount quickstart)
+tiers=(guest lint unit adapter mount quickstart guest-old)
 quick=(lint unit adapter)
 
 usage() {
@@ -11,14 +11,13 @@ usage() {
 Usage: sudo ./tests/run.sh [OPTION...] [TIER...] [-- PYTEST-OPTIONS]
 
 Runs the tests of gitguardfs, by default all tiers, side by side:
-  lint           ruff, mypy, shellcheck
-  unit           pure parts, no mount
-  adapter        request handlers, no mount
-  mount          real mounts: conformance, attacks, faults, programs
-  quickstart     guest-setup/quickstart.sh, on the distribution's own packages
-  guest          Debian 13 in a virtual machine with real 9p and virtiofs shares: its life
-  guest-attacks  another one: attacks and conformance over the shares
-  guest-old      Debian 12 in a third one, the oldest system that is supported
+  lint        ruff, mypy, shellcheck
+  unit        pure parts, no mount
+  adapter     request handlers, no mount
+  mount       real mounts: conformance, attacks, faults, programs
+  quickstart  guest-setup/quickstart.sh, on the distribution's own packages
+  guest       Debian 13 in a virtual machine with real 9p and virtiofs shares
+  guest-old   Debian 12 in another one, the oldest system that is supported
 
   --quick       lint, unit and adapter: for whoever changes a line
   --durations   print the 20 slowest tests at the end

@@ -21,7 +21,7 @@ map=501/1000:@20/@1000,x-systemd.requires=/mnt/projects,_netdev,nofail,auto 0 0
 
 def install(machine: Machine) -> Done:
     """Install from the checkout, as its documents say. The packages are there already."""
-    return machine.run("./guest-setup/install.sh", cwd=CHECKOUT, timeout=180).ok()
+    return machine.run("./guest-setup/install.sh", cwd=CHECKOUT, timeout=600).ok()
 
 
 def vm_mount(guard: Guard, *more: str) -> list[str]:

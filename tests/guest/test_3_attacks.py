@@ -128,7 +128,7 @@ def race(request: pytest.FixtureRequest, spares: World) -> Iterator[dict[str, ob
         request.param,
     ]
     with phase(f"races over {request.param}"):
-        done = spares.machine.run(words, cwd=TESTS, timeout=180).ok()
+        done = spares.machine.run(words, cwd=TESTS, timeout=600).ok()
     yield json.loads(done.stdout)
 
 
@@ -254,7 +254,7 @@ def test_p4_who_stays_in_a_directory_does_not_get_at_a_repository_there(
         (host / "stay/d").mkdir(parents=True)
         (host / "stay/script.py").write_text(STAY + TRY)
     staying = machine.channel.start(
-        f"python3 {each.view}/stay/script.py {each.view}", uid=AGENT, timeout=60
+        f"python3 {each.view}/stay/script.py {each.view}", uid=AGENT, timeout=300
     )
     while not (host / "stay/ready").exists():
         assert not staying.done(), str(staying.result())

@@ -14,7 +14,7 @@ from tests.support.mounting import until
 
 FSTAB = [guard for guard in GUARDS if guard.style == "fstab"]
 SYSTEMD = [guard for guard in GUARDS if guard.style == "systemd"]
-BACK_LIMIT = 60.0
+BACK_LIMIT = 180.0
 
 
 FIND_DAEMON = """

@@ -12,7 +12,7 @@ from tests.guest.world import BY_HAND, GUARDS, Guard, World, phase
 from tests.support.mounting import until
 
 EACH = pytest.mark.parametrize("each", GUARDS, ids=str)
-LIMIT = 90.0
+LIMIT = 180.0
 
 
 @pytest.fixture(scope="session")
