@@ -66,18 +66,22 @@ def daemon_of(guard: Mount) -> Daemon | None:
     """The daemon of a guard; None if it is not found.
 
     Only a process that root itself started is looked at: others may call themselves what they
-    like. Before Linux 6.17 the kernel does not tell whose device one has open: then it is the
-    last one to be started of those that were given the guard's source and path. An earlier one
-    may still be there, as long as somebody has a copy of its view.
+    like. Before Linux 6.17 the kernel does not tell whose device one has open: then it is one of
+    those that were given the guard's source and path. Of several it is the last one to be
+    started: the kernel gives a connection's number to a new one while the process that served
+    the old one still ends, and an earlier daemon of the same guard stays as long as somebody has
+    a copy of its view.
     """
     minor = int(guard.device.partition(":")[2])
-    likely: list[tuple[int, Daemon]] = []
+    serving: list[_Process] = []
+    likely: list[_Process] = []
     for process in _processes():
         if minor in process.devices:
-            return process.daemon
-        if process.devices == {None} and _was_given(process, guard):
-            likely.append((process.start, process.daemon))
-    return max(likely, key=lambda found: found[0])[1] if likely else None
+            serving.append(process)
+        elif process.devices == {None} and _was_given(process, guard):
+            likely.append(process)
+    found = max(serving or likely, key=lambda process: process.start, default=None)
+    return None if found is None else found.daemon
 
 
 def is_daemon(pid: str) -> bool:
