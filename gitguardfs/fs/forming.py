@@ -102,10 +102,12 @@ class Forming:
         seen = self._seen.get((st.st_dev, st.st_ino))
         if seen is None:
             return
-        if seen.names is None:
-            seen.ctime = st.st_ctime_ns
-            return
         present = self._git_names(fd)
+        if seen.names is None:
+            # Attributes only: then it was not us who took away the name of another kind.
+            if names or present is None:
+                self._note(st, present, seen.changed_at)
+            return
         if present is None:
             self._note(st, None, NEVER)
         elif present ^ seen.names <= {*names}:

@@ -14,7 +14,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import chain
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from time import monotonic
@@ -167,11 +167,14 @@ class HostGit:
         found = False
         if not text:
             return  # no line that git would follow
-        with suppress(TooLong), closing(walk.ends(directory, text)) as ends:
-            for fd, _ in ends:
-                if fd >= 0:
-                    found = True
-                    yield fd
+        try:
+            with closing(walk.ends(directory, text)) as ends:
+                for fd, _ in ends:
+                    if fd >= 0:
+                        found = True
+                        yield fd
+        except TooLong:  # symlinks may have been made for that: nobody can tell whether git works
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY)) from None
         if not found and path not in self._not_found and len(self._not_found) < REMEMBERED:
             self._not_found.add(path)
             log.info(

@@ -76,6 +76,7 @@ class HostRules:
 
     def before_removal(self, place: Place, st: os.stat_result) -> None:
         """An entry is about to be removed."""
+        self._wait_while_forming(place, st)
         self._removed.note_removed(self._losing(place, st, moves=False))
 
     def before_rename(
@@ -87,6 +88,9 @@ class HostRules:
         exchange: bool,
     ) -> None:
         """``old`` is about to be moved to ``new``."""
+        self._wait_while_forming(old, moved)
+        if target is not None:
+            self._wait_while_forming(new, target)
         kinds = {S_IFMT(st.st_mode) for st in (moved, target) if st is not None}
         if exchange and self._guard.speaks and kinds == {S_IFLNK, S_IFDIR}:
             raise self._refused(EXCHANGED, old)
@@ -152,6 +156,17 @@ class HostRules:
                     self._forming.note_change(fd)
             finally:
                 os.close(fd)
+
+    def _wait_while_forming(self, place: Place, st: os.stat_result) -> None:
+        """Raise Later if an entry is a forming directory: git goes on by its path."""
+        if not (self._guard.forges and S_ISDIR(st.st_mode)):
+            return
+        fd = self._backing.open_node(place.fd, place.name)
+        try:
+            if S_ISDIR(self._backing.stat(fd).st_mode):
+                self._forming.wait_for(fd)
+        finally:
+            os.close(fd)
 
     def _wait_for_rename(
         self,

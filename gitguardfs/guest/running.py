@@ -103,7 +103,10 @@ def serves_nothing(pid: str) -> bool:
         return not any(mount.device in served for mount in listed)
     return bool(process.places) and not any(
         mount.fstype == mounts.FSTYPE
-        and (os.fsdecode(mount.path) in process.places[1:] or mount.source in process.places[:1])
+        and (
+            any(_leads_to(place, mount.path) for place in process.places[1:])
+            or mount.source in (os.path.normpath(place) for place in process.places[:1])
+        )
         for mount in listed
     )
 
@@ -136,15 +139,29 @@ def _processes(pids: Sequence[str] | None = None) -> Iterator[_Process]:
 
 def _was_given(process: _Process, guard: Mount) -> bool:
     """Whether it was started for this guard, by its arguments."""
-    if os.fsdecode(guard.path) not in process.places[1:]:
+    if not any(_leads_to(place, guard.path) for place in process.places[1:]):
         return False
     source = process.places[0]
     names = [f"fsname={guard.source}"] if guard.source != mounts.SUBTYPE else []
     return (
-        guard.source in (source, os.path.realpath(source), mounts.SUBTYPE)
+        guard.source in (source, os.path.normpath(source), os.path.realpath(source), mounts.SUBTYPE)
         or any(name in (process.daemon.options or ()) for name in names)
         or not os.path.isabs(source)  # from where is not known any more
     )
+
+
+def _leads_to(given: str, path: bytes) -> bool:
+    """Whether a mount point, as it was given, may be the directory ``path``.
+
+    It may have a slash at its end, lead through symlinks, or start at a directory that is not
+    known any more.
+    """
+    real = os.fsdecode(path)
+    given = os.path.normpath(given)
+    if not os.path.isabs(given):
+        return real.endswith(f"/{given.removeprefix('../').removeprefix('./')}") or given == "."
+    parent, name = os.path.split(given)  # the mount point itself may not answer
+    return real in (given, os.path.join(os.path.realpath(parent), name))
 
 
 def options_of(guard: Mount) -> tuple[str, ...] | None:

@@ -14,6 +14,7 @@ import pytest
 
 from gitguardfs.core.guard import Rules
 from gitguardfs.core.inodes import ROOT_ID
+from gitguardfs.core.syscalls import RENAME_EXCHANGE
 from gitguardfs.fs import forming
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
@@ -122,6 +123,42 @@ async def test_what_becomes_no_repository_is_free_two_seconds_later(
     await refused(CHANGES[way](world), errno.EBUSY)
     pass_time(3.0)
     await CHANGES[way](world)
+
+
+WHOLE: dict[str, Callable[[World], Awaitable[Any]]] = {
+    "move it away": lambda w: w.rename("x", "y"),
+    "exchange it for another": lambda w: w.rename("other", "x", RENAME_EXCHANGE),
+    "exchange another for it": lambda w: w.rename("x", "other", RENAME_EXCHANGE),
+    "remove it while it is empty": lambda w: rmdir(w, "empty"),
+    "replace it while it is empty": lambda w: w.rename("mine", "empty"),
+}
+
+
+@pytest.mark.parametrize("way", WHOLE)
+async def test_git_goes_on_in_the_very_directory_that_it_made(
+    world: World, pass_time: Pass, way: str
+) -> None:
+    """It goes by the path: what would come to it would be what the repository is made of."""
+    await mkdir(world, "mine")
+    (world.source / "empty").mkdir()
+    before = {name: (world.source / name).stat().st_ino for name in ("x", "other", "empty")}
+    await refused(WHOLE[way](world), errno.EBUSY)
+    assert before == {name: (world.source / name).stat().st_ino for name in before}
+    pass_time(3.0)
+    await WHOLE[way](world)
+
+
+async def test_a_mode_set_here_hides_no_change_of_the_host_s(world: World, pass_time: Pass) -> None:
+    await mkdir(world, "y")
+    await touch(world, "y/README")
+    await remove(world, "y/README")
+    begin(world.source / "y")
+    await world.setattr(await world.id("y"), mode=0o40700)
+    await refused(touch(world, "y/config"), errno.EBUSY)
+
+
+async def rmdir(world: World, path: str) -> None:
+    await world.ops.rmdir(await world.id(""), path.encode(), world.ctx)
 
 
 async def test_it_can_be_looked_at_meanwhile(world: World) -> None:

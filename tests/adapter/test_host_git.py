@@ -159,6 +159,17 @@ async def test_a_git_file_is_followed(world: World, text: str) -> None:
     await symlink(world, "tree/new")
 
 
+async def test_one_that_leads_too_far_counts_as_locked(world: World) -> None:
+    """Who may make symlinks could see to it that the way to the lock is never walked to its end."""
+    far = "./" * 1500
+    for number in range(4):
+        (world.source / f"q{number}").symlink_to(f"{far}q{number + 1}")
+    (world.source / "q4").symlink_to(".")
+    (world.source / "tree").mkdir()
+    (world.source / "tree/.git").write_text("gitdir: /q0/r/.git\n")
+    await refused(symlink(world, "tree/new"), errno.EBUSY)
+
+
 @pytest.mark.parametrize("text", ["gitdir: ../../elsewhere\n", "gitdir: /none\n", "", "x"])
 async def test_one_that_leads_out_of_the_source_is_no_lock(
     world: World, caplog: pytest.LogCaptureFixture, text: str

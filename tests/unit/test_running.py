@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gitguardfs.guest import running
@@ -33,4 +35,32 @@ def test_what_serves_another_connection_is_not_the_daemon(monkeypatch: pytest.Mo
         running.Daemon(10, ()), frozenset({78}), ("/source", "/view"), True, 100
     )
     monkeypatch.setattr(running, "_processes", lambda: iter([other]))
+    assert running.daemon_of(GUARD) is None
+
+
+@pytest.mark.parametrize(
+    "given", ["/home/view", "/home/view/", "/home/../home/view", "view", "./view/", "link/view"]
+)
+def test_a_mount_point_is_recognised_however_it_was_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str
+) -> None:
+    """Before Linux 6.17 the arguments are all there is."""
+    (tmp_path / "home/view").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("home")
+    path = given if given in ("view", "./view/") else f"{tmp_path}/{given.lstrip('/')}"
+    guard = Mount("0:77", bytes(tmp_path / "home/view"), FSTYPE, "/source", number=5)
+    process = running._Process(
+        running.Daemon(10, ()), frozenset({None}), ("/source", path), True, 100
+    )
+    monkeypatch.setattr(running, "_processes", lambda *_: iter([process]))
+    assert running.daemon_of(guard) == process.daemon
+    monkeypatch.setattr(running.mounts, "listed", lambda: [guard])
+    assert not running.serves_nothing("10")
+
+
+def test_another_mount_point_is_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = running._Process(
+        running.Daemon(10, ()), frozenset({None}), ("/source", "/other/preview"), True, 100
+    )
+    monkeypatch.setattr(running, "_processes", lambda *_: iter([process]))
     assert running.daemon_of(GUARD) is None
