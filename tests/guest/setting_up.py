@@ -69,4 +69,4 @@ def mount_spares(machine: Machine, wanted: Iterable[tuple[str, ...]]) -> None:
         for options in wanted
     ]
     for each in starting:
-        machine.channel.finish("a mount of a spare share", each, 60).ok()
+        machine.channel.finish("a mount of a spare share", each, 300).ok()

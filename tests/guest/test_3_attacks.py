@@ -253,8 +253,12 @@ def test_p4_who_stays_in_a_directory_does_not_get_at_a_repository_there(
     with as_host():
         (host / "stay/d").mkdir(parents=True)
         (host / "stay/script.py").write_text(STAY + TRY)
+    script = f"{each.view}/stay/script.py"
     staying = machine.channel.start(
-        f"python3 {each.view}/stay/script.py {each.view}", uid=AGENT, timeout=300
+        # That it is not there may be remembered for a second.
+        f"until test -e {script}; do sleep 0.2; done; exec python3 {script} {each.view}",
+        uid=AGENT,
+        timeout=300,
     )
     while not (host / "stay/ready").exists():
         assert not staying.done(), str(staying.result())
