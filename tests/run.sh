@@ -24,8 +24,8 @@ Runs the tests of gitguardfs, by default all tiers, side by side:
   --no-install  install nothing
   --help        show this text
 
-All tiers take about 12 minutes on two processors without hardware virtualisation, --quick
-about a minute. The first run installs packages of the distribution and a virtual environment
+All tiers take about half an hour on two processors without hardware virtualisation, --quick a
+minute and a half. The first run installs packages of the distribution and a virtual environment
 in .venv, and makes two images for the virtual machines (3 minutes, on Debian and Ubuntu only).
 Needs root, for mounts and several users. Mounts and processes of the tests are invisible to
 the rest of the machine and go with them, also when they are killed.

@@ -84,7 +84,7 @@ OLDEST = "tests/guest/test_8_debian12.py"
 
 TIERS = (
     _guest(
-        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 600,
+        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 1500,
         "guest", images.DEBIAN_13, "tests/guest", f"--ignore={OLDEST}",
     ),
     Tier(
@@ -92,16 +92,16 @@ TIERS = (
         ["sh", "-c", LINT, "lint", str(Path(sys.executable).parent)],
         seconds=20, is_pytest=False, lacks=_missing("shellcheck"),
     ),
-    Tier("unit", "pure parts, no mount", _shared_out("tests/unit"), seconds=25),
-    Tier("adapter", "request handlers, no mount", _shared_out("tests/adapter"), seconds=10),
+    Tier("unit", "pure parts, no mount", _shared_out("tests/unit"), seconds=60),
+    Tier("adapter", "request handlers, no mount", _shared_out("tests/adapter"), seconds=20),
     Tier("mount", "real mounts: conformance, attacks, faults, programs",
-         _shared_out("tests/mount"), seconds=420, lacks=_missing("bindfs", "fusermount3")),
+         _shared_out("tests/mount"), seconds=1000, lacks=_missing("bindfs", "fusermount3")),
     Tier(
         "quickstart", "guest-setup/quickstart.sh, on the distribution's own packages",
         ["./guest-setup/quickstart.sh"], seconds=30, is_pytest=False, count="ok",
     ),
     _guest(
-        "guest-old", "Debian 12 in another one, the oldest system that is supported", 180,
+        "guest-old", "Debian 12 in another one, the oldest system that is supported", 300,
         "tests", images.DEBIAN_12, OLDEST,
     ),
 )  # fmt: skip
