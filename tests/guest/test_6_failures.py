@@ -98,11 +98,17 @@ def test_what_was_written_before_the_crash_is_there(guest: Machine, each: Guard)
 
 @pytest.mark.parametrize("each", FSTAB, ids=str)
 def test_a_busy_view_is_not_forced(guest: Machine, each: Guard) -> None:
-    holding = guest.channel.start(f"cd {each.view}/demo && sleep 7", uid=AGENT)
-    time.sleep(1)
+    holding = guest.channel.start(
+        f"cd {each.view}/demo && touch /tmp/holds && until test -e /tmp/let-go; do sleep 0.2; "
+        "done; rm -f /tmp/holds",
+        uid=AGENT,
+    )
+    until(lambda: guest.run("test -e /tmp/holds").rc == 0, "somebody is in the view", BACK_LIMIT)
     done = guest.run([*vm_mount(each), "--remove"])
+    guest.sh("touch /tmp/let-go")
+    holding.result(BACK_LIMIT)
+    guest.sh("rm /tmp/let-go")
     assert done.rc != 0, str(done)
     assert "busy" in (done.stdout + done.stderr).lower() or "use" in done.stderr, str(done)
     assert mounted(guest, each.view) == ["fuse.gitguardfs"]
     assert mounted(guest, each.raw) == [each.transport, "tmpfs"]
-    holding.result(60)
