@@ -18,7 +18,7 @@ from tests.support.mounting import until
 
 AGENT_SLACK = 30.0
 """Seconds beyond a command's own limit in which the agent itself has to answer."""
-HANG_LIMIT = 300.0
+HANG_LIMIT = 600.0
 """Seconds after which a command is taken to hang: emulated, beside other tests, a start of Python
 takes several."""
 

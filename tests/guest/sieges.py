@@ -29,7 +29,7 @@ from tests.support.repos import (
     metadata,
 )
 
-LIMIT = 900.0
+LIMIT = 2400.0
 """Seconds for all attacks over one transport."""
 
 CASES: tuple[tuple[Attack, str], ...] = tuple(

@@ -17,7 +17,7 @@ from tests.conformance import all_checks
 from tests.guest.setting_up import spare_view
 from tests.guest.world import TESTS, TRANSPORTS, World, phase, spare
 
-LIMIT = 600.0
+LIMIT = 1200.0
 PLAIN = "plain"
 WHERE = (PLAIN, *TRANSPORTS, *(f"raw {transport}" for transport in TRANSPORTS))
 
