@@ -14,7 +14,7 @@ from tests.guest.world import GUARDS, Guard, World
 
 ONE = [GUARDS[0], GUARDS[3]]
 MAIN = GUARDS[2]
-LIMIT = 400.0
+LIMIT = 1200.0
 
 Findings = dict[str, str]
 
