@@ -76,7 +76,6 @@ class HostRules:
 
     def before_removal(self, place: Place, st: os.stat_result) -> None:
         """An entry is about to be removed."""
-        self._wait_while_forming(place, st)
         self._removed.note_removed(self._losing(place, st, moves=False))
 
     def before_rename(

@@ -129,7 +129,6 @@ WHOLE: dict[str, Callable[[World], Awaitable[Any]]] = {
     "move it away": lambda w: w.rename("x", "y"),
     "exchange it for another": lambda w: w.rename("other", "x", RENAME_EXCHANGE),
     "exchange another for it": lambda w: w.rename("x", "other", RENAME_EXCHANGE),
-    "remove it while it is empty": lambda w: rmdir(w, "empty"),
     "replace it while it is empty": lambda w: w.rename("mine", "empty"),
 }
 
@@ -155,10 +154,6 @@ async def test_a_mode_set_here_hides_no_change_of_the_host_s(world: World, pass_
     begin(world.source / "y")
     await world.setattr(await world.id("y"), mode=0o40700)
     await refused(touch(world, "y/config"), errno.EBUSY)
-
-
-async def rmdir(world: World, path: str) -> None:
-    await world.ops.rmdir(await world.id(""), path.encode(), world.ctx)
 
 
 async def test_it_can_be_looked_at_meanwhile(world: World) -> None:
