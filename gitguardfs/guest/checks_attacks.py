@@ -158,7 +158,7 @@ def _in_scratch(user: User, directory: str, attack: Callable[[str], list[Result]
 def _remove(scratch: str, user: User) -> bool:
     """Remove it in a child that inherits the blocked signals."""
     try:
-        return bool(probes.apart(probes_tree.remove_scratch, scratch, user=user, limit=60.0))
+        return bool(probes.apart(probes_tree.remove_scratch, scratch, user=user, limit=180.0))
     except (Lost, NotBecome, OSError):
         return False
 
