@@ -74,6 +74,8 @@ class Forming:
     def wait_for(self, fd: int) -> None:
         """Raise Later if the directory behind ``fd`` is forming; OSError if that cannot be told."""
         st = self._backing.stat(fd)
+        if st.st_nlink == 0:
+            return  # removed, and nothing can be made in it
         seen = self._seen.get((st.st_dev, st.st_ino))
         if seen is not None and seen.names is None and seen.ctime == st.st_ctime_ns:
             return

@@ -267,3 +267,10 @@ async def test_where_git_reads_there_is_no_second_of_grace(
     (world.source / "x/HEAD").write_text("ref: refs/heads/main\n")
     await world.ops.release((await world.create(x, b"other"))[0])  # the grace
     await refused(world.create(parent, os.path.basename(path).encode()))
+
+
+async def test_a_directory_that_the_host_has_removed_is_not_waited_for(world: World) -> None:
+    (world.source / "other/gone").mkdir()
+    node = await world.id("other/gone")
+    (world.source / "other/gone").rmdir()
+    await refused(world.create(node, b"file"), errno.ENOENT)

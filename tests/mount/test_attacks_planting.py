@@ -148,7 +148,10 @@ def test_p3_two_processes_never_get_both(field: Siege, actor: str, two_guards: b
     second = field.through_guard(project, "--cache-timeout=0") if two_guards else view
     heads, others, both = act(actor, race, view, second, RACE_ROUNDS)
     assert both == []
-    assert heads + others == RACE_ROUNDS, "in some round neither came through"
+    if two_guards:  # each may see what the other is about to take back, and take its own back
+        assert heads and others, "one side was always the first: that is no race"
+    else:
+        assert heads + others == RACE_ROUNDS, "in some round neither came through"
 
 
 @pytest.mark.parametrize("actor", ["agent", "root"])

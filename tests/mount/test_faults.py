@@ -622,7 +622,7 @@ def test_a_killed_daemon_loses_nothing_and_shows_nothing(here: Path) -> None:
 # ------------------------------------------------------------------------------ A racing host
 
 HOST = """
-import contextlib, os, sys
+import contextlib, os, shutil, sys
 os.chdir(sys.argv[1])
 turn = 0
 while not os.path.exists("../stop"):
@@ -634,12 +634,21 @@ while not os.path.exists("../stop"):
             os.unlink(f"name{n}.x")
         with contextlib.suppress(OSError):
             open(f"name{n}", "w").write(str(turn))
+    if turn % 2:
+        # Not an empty one: that could be git's first step to a repository, and changes in it wait.
+        os.mkdir("next")
+        open("next/own", "w").close()
+    else:
+        os.mknod("next")
     with contextlib.suppress(OSError):
-        os.rename("thing", f"old{turn}")
+        os.rename("thing", "old")
     with contextlib.suppress(OSError):
-        (os.mkdir if turn % 2 else os.mknod)("thing")
-    with contextlib.suppress(OSError):
-        (os.rmdir if turn % 2 == 0 else os.unlink)(f"old{turn}")
+        os.rename("next", "thing")
+    shutil.rmtree("next", ignore_errors=True)
+    shutil.rmtree("old", ignore_errors=True)
+    for name in ("next", "old"):
+        with contextlib.suppress(OSError):
+            os.unlink(name)
 """
 
 ORDINARY = {
