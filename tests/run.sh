@@ -134,5 +134,6 @@ if [[ "$install" == yes ]]; then
     install_python
     rm -f "$log"
 fi
+unset PYTHONDONTWRITEBYTECODE # a thousand starts of Python would compile the same modules
 exec .venv/bin/python tests/support/isolated.py .venv/bin/python -m tests.tiers \
     ${options[@]+"${options[@]}"} "${chosen[@]}" ${pytest_options[@]+"${pytest_options[@]}"}

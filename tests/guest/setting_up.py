@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 from tests.guest.channel import Done
 from tests.guest.machine import Machine
-from tests.guest.world import CHECKOUT, TRANSPORTS, Guard, spare
+from tests.guest.world import CHECKOUT, TESTS, TRANSPORTS, Guard, spare
 
 AGENT = 1000
 MAP = "501/1000:@20/@1000"
@@ -54,19 +55,18 @@ def spare_view(transport: str, *options: str) -> str:
 
 
 def mount_spares(machine: Machine, wanted: Iterable[tuple[str, ...]]) -> None:
-    """Guard the spare share of each transport with each set of options, side by side."""
+    """Guard the spare share of each transport with each set of options."""
     wanted = sorted(wanted)
     for transport in TRANSPORTS:
         raw = f"/mnt/raw/{spare(transport)}"
         machine.sh(f"mkdir -p {raw} && mount -t {transport} {spare(transport)} {raw}")
-    # A start takes seconds under emulation.
-    starting = [
-        machine.channel.start(
-            f"mkdir -p {spare_view(transport, *options)} && gitguardfs --no-seal --map {MAP} "
-            f"/mnt/raw/{spare(transport)} {spare_view(transport, *options)} {' '.join(options)}",
-        )
-        for transport in TRANSPORTS
-        for options in wanted
-    ]
-    for each in starting:
-        machine.channel.finish("a mount of a spare share", each, 300).ok()
+    lines = []
+    for transport in TRANSPORTS:
+        for options in wanted:
+            view = spare_view(transport, *options)
+            machine.sh(["mkdir", "-p", view])
+            raw = f"/mnt/raw/{spare(transport)}"
+            lines.append(["--no-seal", "--map", MAP, raw, view, *options])
+    machine.run(
+        ["python3", "-m", "tests.guest.inside.mounts"], cwd=TESTS, stdin=json.dumps(lines)
+    ).ok()

@@ -33,7 +33,7 @@ def owner(path: Path) -> tuple[int, int]:
     return state.st_uid, state.st_gid
 
 
-@EACH
+@BOTH
 def test_what_the_agent_makes_is_the_hosts(guarded: World, each: Guard) -> None:
     guarded.machine.sh(
         "mkdir -p new/deep && echo text >new/deep/file && ln -s file new/deep/link && "
@@ -50,7 +50,7 @@ def test_what_the_agent_makes_is_the_hosts(guarded: World, each: Guard) -> None:
     assert os.readlink(host / "deep/link") == "file"
 
 
-@EACH
+@BOTH
 def test_what_the_host_makes_is_the_agents(guarded: World, each: Guard) -> None:
     with as_host():
         (guarded.at[each.tag] / "from-host").mkdir(mode=0o700)
@@ -64,7 +64,7 @@ def test_what_the_host_makes_is_the_agents(guarded: World, each: Guard) -> None:
     assert not (guarded.at[each.tag] / "from-host").exists()
 
 
-@EACH
+@BOTH
 def test_root_of_the_guest_can_work_there_too(guarded: World, each: Guard) -> None:
     guarded.machine.sh("echo x >by-root && chown 1000:1000 by-root", cwd=each.view)
     assert owner(guarded.at[each.tag] / "by-root") == HOST
@@ -75,13 +75,13 @@ def test_root_of_the_guest_can_work_there_too(guarded: World, each: Guard) -> No
 def test_the_host_commits_what_the_agent_wrote(guarded: World, each: Guard) -> None:
     host = guarded.at[each.tag] / "demo"
     guarded.machine.sh(
-        "sed -i s/host/agent/ hello.c && make -s && ./hello && mkdir lib && "
+        "sed -i s/host/agent/ hello.c && mkdir lib && "
         "printf 'int x;\\n' >lib/x.c && mv README README.md",
         cwd=f"{each.view}/demo",
         uid=AGENT,
     )
     status = git(host, "status", "--short").splitlines()
-    assert {" M hello.c", " D README", "?? README.md", "?? lib/", "?? hello"} <= set(status)
+    assert {" M hello.c", " D README", "?? README.md", "?? lib/"} <= set(status)
     git(host, "add", "--all")
     git(host, "commit", "--quiet", "--message=by the agent")
     assert git(host, "status", "--short") == ""

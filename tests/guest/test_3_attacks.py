@@ -19,7 +19,6 @@ from tests.support.attacks import Attack
 from tests.support.repos import as_host, git, make_project, metadata
 
 BOTH = pytest.mark.parametrize("each", [GUARDS[0], GUARDS[3]], ids=str)
-EACH = pytest.mark.parametrize("each", GUARDS, ids=str)
 ON = {transport: next(g for g in GUARDS if g.transport == transport) for transport in TRANSPORTS}
 RACE_ROUNDS = 36
 HOST_MOUNT = "/root/host-guarded"
@@ -93,7 +92,7 @@ def test_with_the_guard_on_the_host_root_of_the_guest_works_as_usual(
 
 
 @pytest.mark.parametrize("actor", ["agent", "fake root"])
-@EACH
+@BOTH
 def test_s3_the_raw_share_is_out_of_reach(guest: Machine, each: Guard, actor: str) -> None:
     words = ["python3", "-m", "tests.guest.inside.raw_share", each.raw, each.view, each.tag,
              each.transport, actor]  # fmt: skip
@@ -150,7 +149,7 @@ def test_n_every_spelling_of_git_is_refused_and_nothing_else(race: dict[str, obj
     assert race["names as root"] == []
 
 
-@EACH
+@BOTH
 def test_t1_a_directory_that_the_host_renames_to_git_is_closed(guarded: World, each: Guard) -> None:
     place = guarded.at[each.tag] / "t1"
     with as_host():
@@ -244,7 +243,7 @@ ways = {
 
 
 @pytest.mark.parametrize("how", ["made around it", "put in its place"])
-@EACH
+@BOTH
 def test_p4_who_stays_in_a_directory_does_not_get_at_a_repository_there(
     guarded: World, each: Guard, how: str
 ) -> None:
@@ -281,7 +280,7 @@ def test_p4_who_stays_in_a_directory_does_not_get_at_a_repository_there(
         assert "worked" not in done.stdout
 
 
-@EACH
+@BOTH
 def test_x2_set_id_bits_are_dropped(guarded: World, each: Guard) -> None:
     guarded.machine.sh(
         "cp /bin/true t && chmod 6755 t; test $(stat -c %a t) = 755", cwd=each.view, uid=AGENT

@@ -19,10 +19,10 @@ LIMIT = 1200.0
 Findings = dict[str, str]
 
 
-def examine(machine: Machine, view: str) -> tuple[int, Findings, int]:
+def examine(machine: Machine, view: str, *options: str) -> tuple[int, Findings, int]:
     """The exit status, the findings, and how many checks there were."""
     done = machine.run(
-        ["gitguard", "doctor", view, "--user", "agent", "--attack", "--json"], timeout=LIMIT
+        ["gitguard", "doctor", view, "--user", "agent", "--json", *options], timeout=LIMIT
     )
     assert done.rc in (0, 1), str(done)
     rows = json.loads(done.stdout)
@@ -43,7 +43,7 @@ def broken(machine: Machine, how: str, undo: str) -> Iterator[None]:
 @pytest.mark.parametrize("each", ONE, ids=str)
 def test_nothing_is_found_where_nothing_is_wrong(guest: Machine, each: Guard) -> None:
     before = guest.sh(f"ls -A {each.view}")
-    status, found, checks = examine(guest, each.view)
+    status, found, checks = examine(guest, each.view, "--attack")
     assert (status, found) == (0, {})
     assert checks > 30
     assert guest.sh(f"ls -A {each.view}") == before, "it left something behind"

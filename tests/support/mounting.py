@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from tests.support.preloaded import Process, starter
+
 AREA = "GITGUARDFS_TEST_AREA"
 """Environment variable with the directory that a run of all tiers removes at its end."""
 PLACE = os.environ.get(AREA, "/var/tmp")
@@ -42,7 +44,7 @@ class Mounted:
 
     source: Path
     path: Path
-    process: subprocess.Popen[bytes]
+    process: Process
     log: Path
     expected: list[str] = field(default_factory=list)
     """Regular expressions of warnings that this test provokes on purpose."""
@@ -110,21 +112,11 @@ def gitguardfs(
         "NOTIFY_SOCKET": str(work / "ready"),
         "PYTHONPATH": str(REPOSITORY),
     }
-    arguments = command(source, path, "-f", *options)
-    if limit_nofile is not None:
-        arguments = ["prlimit", f"--nofile={limit_nofile}:{limit_nofile}", *arguments]
     with open(work / "log", "wb") as log:
-        process = subprocess.Popen(
-            arguments,
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            cwd=cwd,
-            user=uid or None,
-            group=uid or None,
-            extra_groups=[] if uid else None,
-        )
+        process = starter().start(
+            [source, path, "-f", *options], log=log.fileno(), env=environment, cwd=cwd, uid=uid,
+            limit_nofile=limit_nofile,
+        )  # fmt: skip
     mounted = Mounted(source, path, process, work / "log", list(expected))
     try:
         _await_ready(ready, mounted)
