@@ -21,10 +21,11 @@ from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.host_git import HostGit
 from gitguardfs.fs.removed_names import Removal, RemovedNames
 from gitguardfs.fs.symlink_check import SymlinkCheck
-from gitguardfs.guard import repository
+from gitguardfs.guard import repository, work_tree
 
 EXCHANGED = "symlink exchanged with a directory"
 TOO_MANY = "too many removed parts of repositories"
+STOPS_GIT = "special file that git opens"
 
 
 class HostRules:
@@ -50,6 +51,11 @@ class HostRules:
         self._host_git = HostGit(descriptors, backing, root, gate.path)
 
     # A new name
+
+    def before_adding(self, place: Place, kind: int) -> None:
+        """An object of type ``kind`` (S_IFMT) is about to get a name."""
+        if self._guard.on and work_tree.stops_git(place.name, kind):
+            raise self._refused(STOPS_GIT, place)
 
     def before_symlink(self, place: Place, text: bytes) -> None:
         """A symlink with ``text`` is about to be made, or to be given a name."""
@@ -87,6 +93,9 @@ class HostRules:
         exchange: bool,
     ) -> None:
         """``old`` is about to be moved to ``new``."""
+        self.before_adding(new, S_IFMT(moved.st_mode))
+        if exchange and target is not None:
+            self.before_adding(old, S_IFMT(target.st_mode))
         self._wait_while_forming(old, moved)
         if target is not None:
             self._wait_while_forming(new, target)

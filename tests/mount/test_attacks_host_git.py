@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -320,6 +321,65 @@ def test_another_branch_completes_nothing(ground: Ground, guarded: bool) -> None
         as_user(attacks.add_to_another_branch, view, command)
     ran = _restore_and_look(ground, project, "lib", "switch", "--quiet", "main")
     assert ran is not guarded
+
+
+# ------------------------------------------------------- Special files that git waits for
+
+OPENED_BY = {
+    "p/HEAD": "status",
+    ".gitignore": "status",
+    "p/.gitattributes": "status",
+    ".mailmap": "log",
+    ".gitmodules": "fetch",
+}
+STOPS = [
+    *((name, stop) for name in OPENED_BY for stop in attacks.STOPPED_BY),
+    (".gitmodules", attacks.by_a_symlink_to_a_fifo),
+]
+stops = pytest.mark.parametrize(("name", "stop"), STOPS, ids=lambda it: getattr(it, "__name__", it))
+
+
+def _is_stopped(project: Path, name: str) -> bool:
+    """Run git on the host; whether it waits for somebody to write to the FIFO of that name."""
+    process = subprocess.Popen(
+        ["git", OPENED_BY[name]],
+        cwd=(project / name).parent,
+        env=git_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        user=HOST_UID,
+        group=HOST_GID,
+        extra_groups=[],
+    )
+    try:
+        while process.poll() is None:
+            with suppress(OSError):  # ENXIO: nobody reads it
+                os.close(os.open(project / name, os.O_WRONLY | os.O_NONBLOCK))
+                return not stat.S_ISREG((project / name).stat().st_mode)
+        return False
+    finally:
+        process.kill()
+        process.wait(LIMIT)
+
+
+@stops
+def test_git_waits_for_ever_without_the_guard(
+    ground: Ground, name: str, stop: Callable[[Path], None]
+) -> None:
+    project = ground.project()
+    (project / ".gitignore").unlink()
+    as_user(stop, ground.view(project, guarded=False) / name)
+    assert _is_stopped(project, name)
+
+
+@stops
+def test_git_never_waits(ground: Ground, name: str, stop: Callable[[Path], None]) -> None:
+    project = ground.project()
+    (project / ".gitignore").unlink()
+    with pytest.raises(PermissionError) as refused:
+        as_user(stop, ground.view(project, guarded=True) / name)
+    assert refused.value.errno == errno.EACCES
+    assert not _is_stopped(project, name)
 
 
 # ---------------------------------------------------------------------- What stays unhurt

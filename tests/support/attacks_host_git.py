@@ -94,6 +94,46 @@ def plant_while_git_makes(view: Path, name: str, command: str, limit: float) -> 
     return None
 
 
+def by_making_a_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def by_moving_a_fifo(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    path.with_name("pipe").rename(path)
+
+
+def by_linking_a_fifo(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    os.link(path.with_name("pipe"), path)
+
+
+def by_exchanging_a_fifo(path: Path) -> None:
+    path.touch()
+    os.mkfifo(path.with_name("pipe"))
+    renameat2(path.with_name("pipe"), path, RENAME_EXCHANGE)
+
+
+def by_exchanging_with_a_fifo(path: Path) -> None:
+    path.touch()
+    os.mkfifo(path.with_name("pipe"))
+    renameat2(path, path.with_name("pipe"), RENAME_EXCHANGE)
+
+
+def by_a_symlink_to_a_fifo(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to("pipe")
+
+
+STOPPED_BY = (
+    by_making_a_fifo,
+    by_moving_a_fifo,
+    by_linking_a_fifo,
+    by_exchanging_a_fifo,
+    by_exchanging_with_a_fifo,
+)
+
+
 def _config(directory: Path, command: str) -> None:
     write_config(directory / "config", command, worktree="..")
 
