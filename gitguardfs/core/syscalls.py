@@ -12,6 +12,7 @@ RENAME_WHITEOUT = 4
 
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
+AT_STATX_DONT_SYNC = 0x4000
 STATX_BTIME = 0x800
 UTIME_NOW = (1 << 30) - 1
 UTIME_OMIT = (1 << 30) - 2
@@ -87,13 +88,16 @@ def open_parent(fd: int) -> int:
 
 
 class _Statx(ctypes.Structure):
-    # struct statx of <linux/stat.h>, up to stx_btime.
+    # struct statx of <linux/stat.h>, up to stx_dev_minor.
     _fields_ = (
         ("stx_mask", ctypes.c_uint32),
         ("_before", ctypes.c_uint8 * 76),
         ("btime_sec", ctypes.c_int64),
         ("btime_nsec", ctypes.c_uint32),
-        ("_rest", ctypes.c_uint8 * 164),
+        ("_between", ctypes.c_uint8 * 44),
+        ("dev_major", ctypes.c_uint32),
+        ("dev_minor", ctypes.c_uint32),
+        ("_rest", ctypes.c_uint8 * 112),
     )
 
 
@@ -112,6 +116,13 @@ def birth_ns(fd: int) -> int:
     if not result.stx_mask & STATX_BTIME:
         return 0
     return int(result.btime_sec) * 10**9 + int(result.btime_nsec)
+
+
+def device_of(fd: int) -> int:
+    """Return the st_dev of what is behind ``fd``; FUSE servers are not asked for that. OSError."""
+    result = _Statx()
+    _check(_libc.statx(fd, b"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, ctypes.byref(result)))
+    return os.makedev(result.dev_major, result.dev_minor)
 
 
 def mount(source: str, target: bytes, kind: str, flags: int, data: str = "") -> None:

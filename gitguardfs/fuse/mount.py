@@ -149,7 +149,7 @@ def _serve(
         seal.lift_stale(places.source)
     try:
         if sealed is not None:
-            _refuse_holders(options, places, sealed)
+            _refuse_holders(options, places, sealed, os.fstat(root_fd).st_dev)
         mounted = _init(operations, options, places)
     except BaseException:
         if sealed is not None:
@@ -264,9 +264,14 @@ def _put_seal(places: preflight.Places) -> seal.Seal:
         ) from None
 
 
-def _refuse_holders(options: MountOptions, places: preflight.Places, sealed: seal.Seal) -> None:
-    """Raise UserError if a process holds something below the seal, which does not reach it."""
-    text = _holders_of(places.source, sealed.covers)
+def _refuse_holders(
+    options: MountOptions, places: preflight.Places, sealed: seal.Seal, device: int
+) -> None:
+    """Raise UserError if a process holds something below the seal, which does not reach it.
+
+    ``device`` is the st_dev of what is below.
+    """
+    text = _holders_of(places.source, sealed.covers, device)
     if text and not options.allow_holders:
         hint = "leave the directory or end it, then start again; or --allow-holders"
         raise UserError(text, hint, Exit.MOUNT)
@@ -278,10 +283,13 @@ def _refuse_holders(options: MountOptions, places: preflight.Places, sealed: sea
         raise UserError(f"cannot seal {places.source}: {error.strerror}", code=Exit.MOUNT) from None
 
 
-def _holders_of(source: str, mount: int) -> str:
+def _holders_of(source: str, number: int, device: int) -> str:
     """Return who holds something at or below ``source`` of a mount; empty if nobody does."""
+    table = mounts.listed()
+    path = os.fsencode(source)
     try:
-        found = processes.holders(mount, os.fsencode(source))
+        covered = next(mount for mount in table if mount.number == number)
+        found = processes.holders(processes.places(path, covered, table, device))
     except OSError as error:
         needs = " (CAP_SYS_PTRACE)" if isinstance(error, PermissionError) else ""
         return f"cannot look who holds {source} from before the seal: {error.strerror}{needs}"

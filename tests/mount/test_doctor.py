@@ -243,8 +243,9 @@ def in_own_namespace(*command: str, uid: int = AGENT, keep: bool = False) -> Ite
     cut_off = "true" if keep else "mount --make-rprivate /"
     inner = f"{cut_off} && echo ready && exec sleep 120"
     with subprocess.Popen(
-        [*command, "sh", "-c", inner], stdout=subprocess.PIPE, user=uid, group=uid, extra_groups=[]
-    ) as process:
+        [*command, "sh", "-c", inner],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, user=uid, group=uid, extra_groups=[],
+    ) as process:  # fmt: skip
         try:
             assert process.stdout is not None and process.stdout.readline() == b"ready\n"
             yield process.pid
@@ -292,8 +293,9 @@ def holder(directory: Path) -> Iterator[int]:
     """A process of the agent's that holds a directory and two files in it; its number."""
     command = ["/usr/bin/python3", "-c", HOLDS, directory, str(AGENT)]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, extra_groups=[]
-    ) as process:
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        extra_groups=[],
+    ) as process:  # fmt: skip
         try:
             assert process.stdout is not None and process.stdout.readline() == b"3\n"
             yield process.pid

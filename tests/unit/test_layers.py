@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "fs": {"core", "guard"},
     "guard": {"core"},
     "serving": {"core"},
-    "linux": {"mounts"},
+    "linux": {"core", "mounts"},
     "sessions": set(),
     "daemon": set(),
 }
