@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import monotonic
 
 from gitguardfs.core.backing import Backing
@@ -33,18 +33,25 @@ REMEMBERED = 4096
 NEVER = float("-inf")
 """When a directory was changed by the host of which we know all changes to be our own."""
 
+WHY = "git on the host may be making a repository"
+
 
 class _Seen:
     """A directory as it was when it was last looked at."""
 
-    __slots__ = ("changed_at", "ctime", "names")
+    __slots__ = ("changed_at", "ctime", "names", "old_at")
 
-    def __init__(self, ctime: int, names: frozenset[bytes] | None, changed_at: float) -> None:
+    def __init__(
+        self, ctime: int, names: frozenset[bytes] | None, changed_at: float, old_at: float | None
+    ) -> None:
         self.ctime = ctime
         self.names = names
         """None if there was a name in it that git does not put into a repository."""
         self.changed_at = changed_at
         """When the host changed it, in seconds (time.monotonic)."""
+        self.old_at = old_at
+        """When it was first known not to be one that git has just made (time.time); None if that
+        is not known."""
 
 
 class Forming:
@@ -65,6 +72,7 @@ class Forming:
 
     def note_made(self, st: os.stat_result) -> None:
         """Note a directory that was made here and is empty."""
+        self._seen.pop((st.st_dev, st.st_ino), None)
         self._note(st, frozenset(), NEVER)
 
     def accept(self, fd: int) -> None:
@@ -80,7 +88,42 @@ class Forming:
         names = self._git_names(fd)
         if names is None:
             self._note(st, None, NEVER)
+        else:
+            self._wait(st, names)
+
+    def wait_for_listed(self, fd: int, listed: Collection[bytes]) -> None:
+        """The same, of a directory in which there are the names ``listed``."""
+        if all(map(repository.is_made_by_git, listed)):
+            self._wait(self._backing.stat(fd), frozenset(listed))
+
+    def wait_for_removal(self, fd: int) -> None:
+        """Raise Later if git may just have made the directory behind ``fd``, which is empty.
+
+        Not by its last change: that is ours where it was emptied here, and over a share nobody
+        can tell the one from the other at once.
+        """
+        st = self._backing.stat(fd)
+        seen = self._seen.get((st.st_dev, st.st_ino))
+        old_at = None if seen is None else seen.old_at
+        birth = self._backing.birth(fd) / 10**9 if self._is_local(st.st_dev) else 0.0
+        if old_at is not None and birth <= old_at:  # if not, its number is used again
             return
+        age = time.time() - birth
+        if age >= FORMING_FOR and birth:
+            return
+        if self._git_names(fd) != frozenset():
+            return  # then it is not removed
+        if birth and age >= 0:
+            now = monotonic()
+            raise Later(WHY, now + FORMING_FOR - age, now + WAIT)
+        self._wait(st, frozenset())
+
+    def note_removed(self, st: os.stat_result) -> None:
+        """Note that a directory is gone: its number can be another one's."""
+        self._seen.pop((st.st_dev, st.st_ino), None)
+
+    def _wait(self, st: os.stat_result, names: frozenset[bytes]) -> None:
+        seen = self._seen.get((st.st_dev, st.st_ino))
         now = monotonic()
         if seen is None:
             changed_at = now - self._age(st)
@@ -90,11 +133,7 @@ class Forming:
             changed_at = now
         self._note(st, names, changed_at)
         if now < changed_at + FORMING_FOR:
-            raise Later(
-                "git on the host may be making a repository",
-                changed_at + FORMING_FOR,
-                now + WAIT,
-            )
+            raise Later(WHY, changed_at + FORMING_FOR, now + WAIT)
 
     def note_change(self, fd: int, *names: bytes) -> None:
         """Note that this mount has just changed the directory behind ``fd``, or names in it."""
@@ -126,7 +165,11 @@ class Forming:
 
     def _note(self, st: os.stat_result, names: frozenset[bytes] | None, changed_at: float) -> None:
         key = st.st_dev, st.st_ino
-        self._seen[key] = _Seen(st.st_ctime_ns, names, changed_at)
+        seen = self._seen.get(key)
+        old_at = None if seen is None else seen.old_at
+        if old_at is None and monotonic() >= changed_at + FORMING_FOR:
+            old_at = time.time()
+        self._seen[key] = _Seen(st.st_ctime_ns, names, changed_at, old_at)
         self._seen.move_to_end(key)
         if len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)

@@ -204,15 +204,20 @@ MAKING = {
 }
 
 
-def _plants_a_hook(ground: Ground, command: tuple[str, ...], guarded: bool) -> bool:
-    """Attack the making of one repository; whether git of the host keeps the agent's hook."""
-    project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
+def _template(ground: Ground) -> Path:
+    """With so much in it that making a repository takes long enough to be raced."""
     template = ground.place / "template"
     if not template.exists():
         (template / "hooks").mkdir(parents=True)
         for number in range(300):
             (template / f"hooks/h{number}.sample").write_text("text\n")
-    command = (command[0], f"--template={template}", *command[1:])
+    return template
+
+
+def _plants_a_hook(ground: Ground, command: tuple[str, ...], guarded: bool) -> bool:
+    """Attack the making of one repository; whether git of the host keeps the agent's hook."""
+    project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
+    command = (command[0], f"--template={_template(ground)}", *command[1:])
     with host_when_ready(project, mark, *command):
         as_user(
             attacks.plant_while_git_makes,
@@ -236,6 +241,54 @@ def test_a_repository_that_is_made_is_poisoned_without_the_guard(ground: Ground,
 @pytest.mark.parametrize("way", MAKING)
 def test_a_repository_that_is_made_is_not_poisoned(ground: Ground, way: str) -> None:
     assert not any(_plants_a_hook(ground, MAKING[way], guarded=True) for _ in range(2))
+
+
+ABOVE = (attacks.by_exchange, attacks.by_two_renames)
+
+
+def _goes_on_elsewhere(
+    ground: Ground, swap: attacks.Swap, guarded: bool, others: int = 0
+) -> tuple[bool, int | None]:
+    """Attack the making of ``p/new``; whether git ran the agent's hook, and what he was told.
+
+    ``others`` is how many directories there are beside it.
+    """
+    project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
+    with as_host():
+        for number in range(others):
+            (project / f"p/{number}").mkdir()
+    command = ("init", f"--template={_template(ground)}", "--quiet", "--bare", "p/new")
+    with host_when_ready(project, mark, *command):
+        told = as_user(
+            attacks.swap_above_what_git_makes,
+            ground.view(project, guarded),
+            swap,
+            f"touch {mark}",
+            LIMIT,
+        )
+    if (project / "p/new/HEAD").exists():
+        git(project, "push", "--quiet", "./p/new", "HEAD:refs/heads/pushed")
+    return mark.exists(), told
+
+
+def test_git_goes_on_in_a_prepared_directory_without_the_guard(ground: Ground) -> None:
+    """Between two renames it would have to find nothing, and end, which it mostly does."""
+    swap = attacks.by_exchange
+    assert any(_goes_on_elsewhere(ground, swap, guarded=False)[0] for _ in range(ATTEMPTS))
+
+
+@pytest.mark.parametrize("swap", ABOVE)
+def test_what_is_above_a_repository_that_is_made_stays(ground: Ground, swap: attacks.Swap) -> None:
+    for _ in range(2):
+        assert _goes_on_elsewhere(ground, swap, guarded=True) == (False, errno.EACCES)
+
+
+@pytest.mark.parametrize(("swap", "told"), [(ABOVE[0], errno.EACCES), (ABOVE[1], None)])
+def test_so_it_does_where_there_is_too_much_to_be_looked_through(
+    ground: Ground, swap: attacks.Swap, told: int | None
+) -> None:
+    """It is never exchanged, and what comes after it waits."""
+    assert _goes_on_elsewhere(ground, swap, guarded=True, others=1000) == (False, told)
 
 
 # ------------------------------------------------------------------ V4: what git restores

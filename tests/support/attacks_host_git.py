@@ -94,6 +94,27 @@ def plant_while_git_makes(view: Path, name: str, command: str, limit: float) -> 
     return None
 
 
+def swap_above_what_git_makes(view: Path, swap: Swap, command: str, limit: float) -> int | None:
+    """Put a prepared directory in the place of ``p`` as soon as there is a ``p/new``.
+
+    Returns the errno with which that was refused, if it was.
+    """
+    hook = view / "prepared/new/hooks/post-update"
+    hook.parent.mkdir(parents=True)
+    hook.write_text(f"#!/bin/sh\n{command}\n")
+    hook.chmod(0o755)
+    (view / "ready").touch()
+    deadline = time.monotonic() + limit
+    while "new" not in os.listdir(view / "p"):
+        if time.monotonic() > deadline:
+            raise AssertionError("git made nothing")
+    try:
+        swap(view / "p", view / "prepared")
+    except OSError as error:
+        return error.errno
+    return None
+
+
 def by_making_a_fifo(path: Path) -> None:
     os.mkfifo(path)
 
