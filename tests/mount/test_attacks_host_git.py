@@ -251,12 +251,12 @@ def _goes_on_elsewhere(
 ) -> tuple[bool, int | None]:
     """Attack the making of ``p/new``; whether git ran the agent's hook, and what he was told.
 
-    ``others`` is how many directories there are beside it.
+    ``others`` is how many directories there are in one beside it.
     """
     project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
     with as_host():
         for number in range(others):
-            (project / f"p/{number}").mkdir()
+            (project / f"p/more/{number}").mkdir(parents=True)
     command = ("init", f"--template={_template(ground)}", "--quiet", "--bare", "p/new")
     with host_when_ready(project, mark, *command):
         told = as_user(
@@ -283,12 +283,14 @@ def test_what_is_above_a_repository_that_is_made_stays(ground: Ground, swap: att
         assert _goes_on_elsewhere(ground, swap, guarded=True) == (False, errno.EACCES)
 
 
-@pytest.mark.parametrize(("swap", "told"), [(ABOVE[0], errno.EACCES), (ABOVE[1], None)])
+@pytest.mark.parametrize("swap", ABOVE)
 def test_so_it_does_where_there_is_too_much_to_be_looked_through(
-    ground: Ground, swap: attacks.Swap, told: int | None
+    ground: Ground, swap: attacks.Swap
 ) -> None:
-    """It is never exchanged, and what comes after it waits."""
-    assert _goes_on_elsewhere(ground, swap, guarded=True, others=1000) == (False, told)
+    """It is never exchanged; if it is moved away, what comes after it waits until git has ended."""
+    poisoned, told = _goes_on_elsewhere(ground, swap, guarded=True, others=1000)
+    assert not poisoned
+    assert told == errno.EACCES or (told is None and swap is attacks.by_two_renames)
 
 
 # ------------------------------------------------------------------ V4: what git restores
