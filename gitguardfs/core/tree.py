@@ -102,7 +102,7 @@ class Tree(Files):
     def getattr(self, node_id: int, viewer: int) -> Attributes:
         """The attributes of a node; a guarded one can be looked at."""
         if node_id == ROOT_ID:
-            self._gate.look_at_root()
+            self._gate.revalidation.look_at_root()
         node = self.inodes.get(node_id)
         return self._view.present(node, self._stat(node), viewer)
 

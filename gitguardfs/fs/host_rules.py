@@ -64,13 +64,18 @@ class HostRules:
 
     def before_symlink(self, place: Place, text: bytes) -> None:
         """A symlink with ``text`` is about to be made, or to be given a name."""
-        self._check_symlink(place, text)
-        self.wait_for_git(S_IFLNK, place)
+        if self._guard.speaks:
+            self._gate.revalidation.confirm(place.parent)
+            self._check_symlink(place, text)
+        if self._guard.on:
+            self._host_git.wait_for(place.parent)
 
     def wait_for_git(self, kind: int, *places: Place) -> None:
         """A symlink or directory is about to be made or moved at ``places``, or just was."""
         if self._guard.on and kind in (S_IFLNK, S_IFDIR):
-            self._host_git.wait_for(*(place.parent for place in places))
+            directories = [place.parent for place in places]
+            self._gate.revalidation.confirm(*directories)
+            self._host_git.wait_for(*directories)
 
     def note_made(self, place: Place, st: os.stat_result, is_new: bool) -> None:
         """Note that a name was made, and stands."""
@@ -89,6 +94,9 @@ class HostRules:
         """An entry, of which ``fd`` is a descriptor, is about to be removed."""
         if self._guard.forges:
             self._trees.before_removal(st, fd)
+            if not repository.parts(place.name):
+                return
+            self._gate.revalidation.confirm(place.parent)
             found = self._removed.losing(place.parent, place.fd, place.name, st.st_mode)
             self._note_removed(found, place)
 
@@ -99,6 +107,8 @@ class HostRules:
 
     def before_rename(self, renaming: Renaming) -> None:
         """Something is about to be moved."""
+        if self._guard.speaks:
+            self._gate.revalidation.confirm(renaming.old.parent, renaming.new.parent)
         for place, st in renaming.arriving():
             self.before_adding(place, S_IFMT(st.st_mode))
         if renaming.exchange and self._guard.speaks and renaming.kinds == {S_IFLNK, S_IFDIR}:

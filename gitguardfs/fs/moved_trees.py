@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from stat import S_IFDIR, S_IFLNK, S_ISDIR
 
 from gitguardfs.core.backing import Backing
-from gitguardfs.core.gate import UNREADABLE, Place
+from gitguardfs.core.gate import Place
 from gitguardfs.core.guard import Refused
 from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.left_places import LeftPlaces
 from gitguardfs.fs.removed_names import Removal, RemovedNames
 from gitguardfs.fs.renaming import Renaming
+from gitguardfs.fs.revalidation import UNREADABLE
 from gitguardfs.fs.tree_walk import Directory, TreeWalk
 
 TOO_LARGE = "exchange of a directory that is too large to be looked through"

@@ -193,7 +193,7 @@ async def test_a_lock_that_comes_meanwhile_undoes_it(
     """The second look of the same request finds it."""
     lock(world).unlink()
     before = tree_of(world)
-    seen = world.tree._host.wait_for_git
+    seen = world.tree._host._host_git.wait_for
     looks = []
 
     def look(*arguments: Any) -> None:
@@ -201,7 +201,7 @@ async def test_a_lock_that_comes_meanwhile_undoes_it(
         looks.append(monotonic())
         lock(world).touch()
 
-    monkeypatch.setattr(world.tree._host, "wait_for_git", look)
+    monkeypatch.setattr(world.tree._host._host_git, "wait_for", look)
     await refused(WAITS[way](world), errno.EBUSY)
     assert looks, "it was let through by the first look"
     lock(world).unlink()

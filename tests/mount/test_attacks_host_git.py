@@ -195,6 +195,35 @@ def test_a_symlink_and_a_directory_are_never_exchanged(ground: Ground) -> None:
     assert as_user(_swap_and_back, view) == [errno.EACCES, errno.EACCES]
 
 
+def _link_where_it_was_moved(view: Path) -> int | None:
+    os.chdir(view / "p/d")
+    (view / "ready").touch()
+    while not (view / "moved").exists():
+        os.stat(view)
+    try:
+        os.symlink("../meta/hooks", "link")
+    except OSError as error:
+        return error.errno
+    return None
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_who_stays_in_a_moved_directory_makes_no_link_into_git(
+    ground: Ground, guarded: bool
+) -> None:
+    """Where he came from, the link would lead nowhere."""
+    project = ground.project()
+    script = "while ! [ -e ready ]; do sleep 0.01; done; mv p/d elsewhere && touch moved"
+    with as_host():
+        host = subprocess.Popen(["sh", "-c", script], cwd=project)
+    try:
+        told = as_user(_link_where_it_was_moved, ground.view(project, guarded))
+    finally:
+        assert host.wait(LIMIT) == 0
+    assert told == (errno.EACCES if guarded else None)
+    assert (project / "elsewhere/link").is_symlink() is not guarded
+
+
 # ---------------------------------------------------------- V3: while git makes a repository
 
 MAKING = {

@@ -198,9 +198,9 @@ MUTANTS = (
     Mutant(
         "gate-judged-for-good",
         "a directory that somebody stays in is never judged again",
-        "core/gate.py",
-        "monotonic() - directory.judged >= JUDGED_FOR:",
-        "not directory.judged:",
+        "fs/revalidation.py",
+        "if monotonic() - directory.judged < JUDGED_FOR:",
+        "if directory.judged:",
         AGAIN,
     ),
     Mutant(
@@ -254,7 +254,7 @@ MUTANTS = (
     Mutant(
         "gate-judged-since-now",
         "a look below puts off the next look at what is above",
-        "core/gate.py",
+        "fs/revalidation.py",
         "node.judged = since",
         "node.judged = now",
         AGAIN,
@@ -270,7 +270,7 @@ MUTANTS = (
     Mutant(
         "gate-moved-not-noticed",
         "a directory that the host has moved counts as being where it was seen",
-        "core/gate.py",
+        "fs/revalidation.py",
         "if st is None or not node.matches(st):\n                raise stale()",
         "if False:\n                raise stale()",
         AGAIN,
@@ -278,7 +278,7 @@ MUTANTS = (
     Mutant(
         "gate-moved-not-judged",
         "what the host has moved into .git stays open",
-        "core/gate.py",
+        "fs/revalidation.py",
         "if found > directory.verdict:",
         "if False:",
         AGAIN,
@@ -286,7 +286,7 @@ MUTANTS = (
     Mutant(
         "gate-root-judged-once",
         "a source that the host makes a repository stays open",
-        "core/gate.py",
+        "fs/revalidation.py",
         "if verdict is not root.verdict:",
         "if False:",
         AGAIN,
