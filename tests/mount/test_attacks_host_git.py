@@ -197,6 +197,7 @@ def test_a_symlink_and_a_directory_are_never_exchanged(ground: Ground) -> None:
 
 def _link_where_it_was_moved(view: Path) -> int | None:
     os.chdir(view / "p/d")
+    os.listdir()  # the view has it open from now on
     (view / "ready").touch()
     while not (view / "moved").exists():
         os.stat(view)
