@@ -23,7 +23,6 @@ from gitguardfs.fuse import seal
 from gitguardfs.guest import (
     checks_attacks,
     checks_mount,
-    checks_namespaces,
     doctor,
     probes_attacks,
     probes_reach,
@@ -32,6 +31,8 @@ from gitguardfs.guest import (
 from gitguardfs.guest.checks import Result, Status, System
 from gitguardfs.guest.checks_attacks import Ground, Outcome
 from gitguardfs.guest.probes import User
+from gitguardfs.linux import namespaces
+from gitguardfs.linux.namespaces import MountNamespace
 from tests.support.mounting import REPOSITORY, Mounted, area, bindfs, gitguardfs, unmount, until
 from tests.support.people import AGENT, as_user, make_dumpable
 from tests.support.raw_calls import MNT_DETACH, MS_BIND, mount, umount
@@ -415,8 +416,9 @@ def test_namespaces_that_lead_the_user_nowhere_are_no_finding(
 def test_a_namespace_that_is_not_told_is_a_finding(
     guarded: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hidden = checks_namespaces.Process("/proc/77", "x", (0, 0), is_users=True)
-    monkeypatch.setattr(checks_namespaces, "processes", lambda *_: [hidden])
+    ids = frozenset({AGENT})
+    hidden = MountNamespace((0, 0), "/proc/77/ns/mnt", "process 77 (x)", "/proc/77", ids)
+    monkeypatch.setattr(namespaces, "others", lambda *_: [hidden])
     [said] = [r for r in examine(guarded.path) if r.id == "share.elsewhere"]
     assert said.status is Status.FINDING
     assert said.detail == "could not be checked: process 77 (x)"

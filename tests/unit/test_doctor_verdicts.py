@@ -42,10 +42,10 @@ from gitguardfs.guest.checks import (
     top_at,
 )
 from gitguardfs.guest.checks_attacks import Outcome
-from gitguardfs.guest.checks_namespaces import Process
 from gitguardfs.guest.checks_rights import Said
 from gitguardfs.guest.probes import Lost, User
 from gitguardfs.guest.probes_tree import Found
+from gitguardfs.linux.namespaces import MountNamespace
 
 AGENT = User(1000, 1000, (1000,), "agent")
 TABLE = parse_table(
@@ -527,18 +527,19 @@ def _answer_of_a_hang(monkeypatch: pytest.MonkeyPatch, place: str) -> Result:
 
 # ------------------------------------------------------------------------------ namespaces
 
-STATUS = "Name:\tsleep 1\nUmask:\t0022\nUid:\t1000\t1000\t0\t1000\nGid:\t5\t5\t5\t5\n"
 
+def test_a_namespace_is_the_users_by_its_processes_and_by_who_has_made_it() -> None:
+    def space(process: str, uids: set[int], makers: set[int] | None) -> MountNamespace:
+        known = frozenset(makers) if makers is not None else None
+        return MountNamespace((4, 7), "/x", "x", process, frozenset(uids), known)
 
-def test_one_process_of_each_namespace_that_is_the_users_is_looked_at() -> None:
-    def process(pid: int, namespace: int, is_users: bool = True) -> Process:
-        return Process(f"/proc/{pid}", "x", (4, namespace) if namespace else (0, 0), is_users)
-
-    found = [process(1, 7), process(2, 8), process(3, 8), process(4, 9, False), process(5, 0)]
-    chosen = checks_namespaces.others([*found, process(6, 0)], (4, 7))
-    assert [one.path for one in chosen] == ["/proc/2", "/proc/5", "/proc/6"]
-    assert checks_namespaces.parse_status(STATUS.encode()) == ("sleep 1", (1000, 1000, 0, 1000))
-    assert chosen[0].label == "process 2 (x)"
+    assert checks_namespaces.is_users(space("/proc/5", {1000, 0}, set()), 1000)
+    assert checks_namespaces.is_users(space("/proc/5", {100000}, {100000, 1000}), 1000)
+    assert not checks_namespaces.is_users(space("/proc/5", {1001}, {1001}), 1000)
+    # A descriptor in a process of the user's does not let the user into a namespace of root's.
+    assert not checks_namespaces.is_users(space("", {1000}, set()), 1000)
+    assert checks_namespaces.is_users(space("", {0}, {1000}), 1000)
+    assert checks_namespaces.is_users(space("", set(), None), 1000)  # not known yet
 
 
 def test_another_namespace_shows_the_share_where_nothing_covers_it() -> None:
