@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from gitguardfs import mounts
+from gitguardfs.core import syscalls
+from gitguardfs.errors import UserError
 from gitguardfs.fuse import seal
 from tests.support.mounting import LIMIT, Mounted, area, command, gitguardfs, unmount, until
 from tests.support.own_mounts import AS_AGENT, own_mount, paused_command, race_for, unmount_own
@@ -127,8 +130,32 @@ def test_v1b_no_seal_is_claimed_that_would_not_hold(here: Path) -> None:
         done = _run(here / "raw/share", here / "home/view", "--seal", "--map", MAP)
         assert done.returncode == 32, done.stderr
         assert "is sealed" not in done.stderr
+        assert f"{here / 'raw/share'} is NOT sealed" in done.stderr
         assert not any(map(seal.is_seal, _stack(here / "raw/share")))
         subprocess.run(["umount", "-l", here / "elsewhere"], check=True)
+
+
+def test_v1b_before_linux_6_5_it_is_said_that_no_seal_is_there(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without MOVE_MOUNT_BENEATH nothing comes between a user's mount and the share."""
+    attach = syscalls.attach_tree
+
+    def attach_above(tree: int, target: int, beneath: bool = False) -> None:
+        if beneath:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        attach(tree, target)
+
+    monkeypatch.setattr(syscalls, "attach_tree", attach_above)
+    share = here / "raw/share"
+    with own_mount(share):
+        said = str(seal.fail_closed(str(share), True, UserError("wrong")))
+        assert f"{share} is NOT sealed" in said and "6.5" in said
+        assert f"umount -i -l {share}" in said
+        unmount_own(share).wait(LIMIT)
+        assert _is_open(share)
+    assert "is sealed until" in str(seal.fail_closed(str(share), True, UserError("wrong")))
+    assert not _is_open(share)
 
 
 @contextmanager
