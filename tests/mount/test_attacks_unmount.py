@@ -16,12 +16,22 @@ from gitguardfs.core import syscalls
 from gitguardfs.errors import UserError
 from gitguardfs.fuse import seal
 from tests.support.mounting import LIMIT, Mounted, area, command, gitguardfs, unmount, until
-from tests.support.own_mounts import AS_AGENT, own_mount, paused_command, race_for, unmount_own
+from tests.support.own_mounts import (
+    AS_AGENT,
+    exchange_mount_points,
+    own_mount,
+    paused_command,
+    race_for,
+    racing_for,
+    unmount_own,
+)
 from tests.support.people import AGENT, as_user
 
 MAP = "501/1000:@20/@1000"
 RACE_LIMIT = 300.0
 """Seconds; on an idle machine the race is won within one."""
+EXCHANGE_LIMIT = 100.0
+"""The same, within some."""
 
 
 @pytest.fixture
@@ -91,6 +101,29 @@ def test_v1a_a_view_that_users_take_away_leaves_the_seal(here: Path) -> None:
     assert "not by root" in text and "vm-mount" in text and f"umount {here}/raw/share" in text
     assert [seal.is_seal(mount) for mount in _stack(here / "raw/share")] == [True]
     assert not _is_open(here / "raw/share")
+
+
+def test_v1a_exchanged_mount_points_leave_the_seal(here: Path) -> None:
+    """Root's view comes to the agent's name while fusermount3 has seen the agent's mount there."""
+    home = here / "home"
+    for name in ("", "own", "new"):
+        (home / name).mkdir(exist_ok=True)
+        os.chown(home / name, AGENT, AGENT)
+    with _losing_its_view(here, "--seal") as mounted:
+        with racing_for(mounted.path, home / "own") as end:
+            as_user(
+                exchange_mount_points,
+                home,
+                end,
+                EXCHANGE_LIMIT,
+                fake_root=True,
+                mount_namespace=True,
+            )
+        assert mounted.process.wait(LIMIT) == 2
+    assert [seal.is_seal(mount) for mount in _stack(here / "raw/share")] == [True]
+    assert not _is_open(here / "raw/share")
+    for name in ("view", "own"):
+        unmount(home / name)
 
 
 def test_v1a_umount_without_the_helper_leaves_the_seal(here: Path) -> None:
