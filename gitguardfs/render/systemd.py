@@ -65,6 +65,10 @@ RestartKillSignal=SIGUSR2
 RestartSec=1
 # 1 is a mistake in the options: the next start would find it again.
 RestartPreventExitStatus=1
+# SIGTERM is root's word to unmount and to take the seal off: not for a start that takes too long,
+# nor because the kernel, short of memory, has killed something here.
+TimeoutStartFailureMode=kill
+OOMPolicy=continue
 
 # What is here leaves the mount where everybody sees it. PrivateTmp=, ProtectSystem= and whatever
 # else makes a mount namespace would hide it from them.
