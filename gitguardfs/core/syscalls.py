@@ -21,7 +21,7 @@ NOW = -(1 << 62)
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REC, MS_PRIVATE = 1 << 14, 1 << 18
-CLONE_NEWNS = 0x20000
+CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC, AT_RECURSIVE = 1, os.O_CLOEXEC, 0x8000
 MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH, MOVE_MOUNT_BENEATH = 4, 0x40, 0x200
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
@@ -148,6 +148,11 @@ def unshare_mounts() -> None:
 def enter_mounts(namespace: int) -> None:
     """Go into the mount namespace behind a descriptor (setns(2))."""
     _check(_libc.setns(namespace, CLONE_NEWNS))
+
+
+def enter_user_namespace(namespace: int) -> None:
+    """Go into the user namespace behind a descriptor, with all its capabilities (setns(2))."""
+    _check(_libc.setns(namespace, CLONE_NEWUSER))
 
 
 def clone_tree(path: bytes, *, recursive: bool = True) -> int:

@@ -43,6 +43,13 @@ class Place:
         """Its path in its file system."""
         return _joined(self.mount.root, self.path, self.mount.path) or self.mount.root
 
+    def shown_by(self, mount: Mount) -> bytes | None:
+        """Return where a mount, of any namespace, has it or something in it; None if nowhere."""
+        if mount.device != self.mount.device:
+            return None
+        inside = _joined(mount.path, self.root, mount.root)
+        return inside or (mount.path if is_at(mount.root, self.root) else None)
+
 
 def places(
     path: bytes, mount: Mount, table: Sequence[Mount], device: int | None = None
@@ -54,7 +61,7 @@ def places(
     below = [
         Place(each.path, each, _device_of(each))
         for each in table
-        if each.fstype in mounts.SHARE_TYPES and each.path != path and _is_at(each.path, path)
+        if each.fstype in mounts.SHARE_TYPES and each.path != path and is_at(each.path, path)
     ]
     return [Place(path, mount, _device_of(mount) if device is None else device), *below]
 
@@ -220,12 +227,12 @@ def _lies_in(fd: int, task: str, place: Place) -> bool:
     number = mounts.number_of(fd)
     path = os.readlink(b"/proc/self/fd/%d" % fd)
     if number == place.mount.number:
-        return _is_at(path, place.path)
+        return is_at(path, place.path)
     mount = _mount(number, task)
     if mount is None:
         return device in (None, place.device)
     inside = _joined(mount.root, path, mount.path)
-    return mount.device == place.mount.device and (inside is None or _is_at(inside, place.root))
+    return mount.device == place.mount.device and (inside is None or is_at(inside, place.root))
 
 
 def _mount(number: int, task: str) -> Mount | None:
@@ -257,12 +264,13 @@ def _is_adrift(fd: int, task: str, attached: set[int]) -> bool:
 
 def _joined(root: bytes, path: bytes, directory: bytes) -> bytes | None:
     """Return where ``path`` lies in the file system of which ``directory`` shows ``root``."""
-    if not _is_at(path, directory):
+    if not is_at(path, directory):
         return None
     rest = path[len(directory.rstrip(b"/")) :].lstrip(b"/")
     return os.path.join(root, rest) if rest else root
 
 
-def _is_at(place: bytes, path: bytes) -> bool:
+def is_at(place: bytes, path: bytes) -> bool:
+    """Return whether ``place`` is ``path``, or lies in it."""
     inside = path if path.endswith(b"/") else path + b"/"
     return place.removesuffix(b" (deleted)") == path or place.startswith(inside)

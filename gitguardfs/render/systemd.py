@@ -79,7 +79,8 @@ NoNewPrivileges=yes
 CapabilityBoundingSet=CAP_SYS_ADMIN CAP_SYS_CHROOT CAP_SYS_PTRACE
 CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH
 CapabilityBoundingSet=CAP_CHOWN CAP_FOWNER CAP_FSETID CAP_SETUID CAP_SETGID CAP_MKNOD
-RestrictNamespaces=mnt
+# Those of mounts, and of users to look into the mounts that these have kept.
+RestrictNamespaces=mnt user
 RestrictRealtime=yes
 RestrictAddressFamilies=AF_UNIX
 LockPersonality=yes

@@ -18,7 +18,7 @@ LEAVES = {"constants", "errors", "protocol", "spool"}
 """Import nothing of ours; everybody may import them."""
 ALLOWED: dict[str, set[str]] = {
     "commands": {"core", "daemon", "fuse", "guest", "mounts"},
-    "mounting": {"core", "fuse", "mounts", "render"},
+    "mounting": {"core", "fuse", "linux", "mounts", "render"},
     "core": {"fs", "guard"},
     "fs": {"core", "guard"},
     "guard": {"core"},

@@ -1,4 +1,4 @@
-"""Mount namespaces from before the seal in which no process is, or none with the user's own id."""
+"""Mount namespaces from before the seal, also without a process or with subordinate ids."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs.fuse import seal
 from gitguardfs.guest.checks import Result, Status, System
 from tests.mount.test_doctor import examine, only
-from tests.support.mounting import area, gitguardfs
+from tests.support.mounting import LIMIT, area, command, gitguardfs, unmount, until
 from tests.support.people import AGENT
 from tests.support.repos import MAP, make_project
 
@@ -54,6 +55,8 @@ def bind():
         os.close(fd)
 if sys.argv[1] == "descriptor":
     kept = space()
+elif sys.argv[1] == "process":
+    make()
 elif sys.argv[1] == "descriptors":
     kept = list(on_each_processor(lambda: None))
 elif sys.argv[1] == "mount":
@@ -158,3 +161,63 @@ def test_a_namespace_that_is_mounted_here_is_found(share: Path) -> None:
     finally:
         subprocess.run(["umount", share / "space"], check=True)
     assert said.detail == f"the mount {share / 'space'} leads to {share / 'raw/share'}"
+
+
+# --------------------------------------------------------------------------------- at the start
+
+
+def start(share: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(share / "raw/share", share / "view", "--seal", "--map", MAP, "--map", "1000:501"),
+        capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "what", ["process", "descriptor", "mount", "mount in a descriptor", "subordinate"]
+)
+def test_a_guard_does_not_start_while_a_namespace_shows_the_share(share: Path, what: str) -> None:
+    (share / "view").mkdir()
+    try:
+        with keeping(what) as pid:
+            for _ in range(2):  # the second one takes the first one's seal over
+                done = start(share)
+                assert done.returncode == 32, done.stderr
+                assert "a mount namespace that shows it" in done.stderr
+                assert f"process {pid} (python3)" in done.stderr
+                assert seal.is_sealed(str(share / "raw/share"))
+        done = start(share)
+        assert done.returncode == 0, done.stderr
+    finally:
+        unmount(share / "view")
+        unmount(share / "raw/share")
+
+
+def test_a_namespace_that_came_after_the_seal_keeps_no_guard_from_starting(share: Path) -> None:
+    (share / "view").mkdir()
+    try:
+        daemon = subprocess.Popen(
+            [*command(share / "raw/share", share / "view", "--seal", "--map", MAP), "-f"],
+            stderr=subprocess.DEVNULL,
+        )
+        until(lambda: (share / "view/README.md").exists(), "the view answers")
+        with keeping("process"):
+            daemon.kill()
+            daemon.wait()
+            done = start(share)
+            assert done.returncode == 0, done.stderr
+    finally:
+        unmount(share / "view")
+        unmount(share / "raw/share")
+
+
+def test_where_only_root_gets_to_the_share_no_namespace_shows_it(share: Path) -> None:
+    (share / "view").mkdir()
+    (share / "raw").chmod(0o700)
+    try:
+        with keeping("process"):
+            done = start(share)
+            assert done.returncode == 0, done.stderr
+    finally:
+        unmount(share / "view")
+        unmount(share / "raw/share")
