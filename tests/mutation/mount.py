@@ -142,7 +142,7 @@ MUTANTS = (
     Mutant(
         "requests-bug-ends-the-mount",
         "an exception of the tree leaves the error boundary",
-        "fuse/operations.py",
+        "sessions/pyfuse3_session/handler.py",
         "number = errno_of(error, name, lambda it: self.note_refusal(name, it, args))",
         "raise",
         ("adapter/test_boundary.py",),
