@@ -30,6 +30,10 @@ WAIT = 10.0
 REMEMBERED = 4096
 """Directories of which it is remembered what they were when they were last changed."""
 
+MAX_NAMES = 64
+"""Names in a directory that git is just making, in whatever spelling; it puts a dozen there. With
+more of them it is none, and they are not remembered."""
+
 NEVER = float("-inf")
 """When a directory was changed by the host of which we know all changes to be our own."""
 
@@ -93,7 +97,7 @@ class Forming:
 
     def wait_for_listed(self, fd: int, listed: Collection[bytes]) -> None:
         """The same, of a directory in which there are the names ``listed``."""
-        if all(map(repository.is_made_by_git, listed)):
+        if len(listed) <= MAX_NAMES and all(map(repository.is_made_by_git, listed)):
             self._wait(self._backing.stat(fd), frozenset(listed))
 
     def wait_for_removal(self, fd: int) -> None:
@@ -154,7 +158,7 @@ class Forming:
 
     def _git_names(self, fd: int) -> frozenset[bytes] | None:
         """Return the names in a directory; None if git does not put all of them there."""
-        return self._backing.names_if(fd, repository.is_made_by_git)
+        return self._backing.names_if(fd, repository.is_made_by_git, MAX_NAMES)
 
     def _age(self, st: os.stat_result) -> float:
         """Seconds since a directory that was never looked at was changed."""

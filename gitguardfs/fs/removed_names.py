@@ -53,6 +53,11 @@ class RemovedNames:
         self._made: OrderedDict[tuple[int, int, bytes], tuple[int, int, int]] = OrderedDict()
         """By directory and name: device, inode and time of birth of what was made there."""
 
+    @property
+    def any(self) -> bool:
+        """Whether anything was removed."""
+        return bool(self._removed)
+
     def at(self, directory: Node) -> Mapping[bytes, int]:
         """Return the parts that count as present in a directory, and their modes."""
         return self._removed.get(_digest(_path(directory)), {}) if self._removed else {}

@@ -296,6 +296,25 @@ async def test_a_mode_set_here_hides_no_change_of_the_host_s(world: World, pass_
     await refused(touch(world, "y/config"), errno.EBUSY)
 
 
+async def test_an_attribute_set_here_is_no_change_of_the_host_s(world: World) -> None:
+    await mkdir(world, "mine")
+    await world.ops.setxattr(await world.id("mine"), b"user.x", b"1", world.ctx)
+    await touch(world, "mine/config")
+    await world.ops.removexattr(await world.id("mine"), b"user.x", world.ctx)
+    await touch(world, "mine/description")
+
+
+async def test_a_crowd_of_git_s_names_is_none_of_git_s(world: World) -> None:
+    """In how many spellings it may be: what is remembered of a directory has a limit."""
+    names = ["description" + "\u200d" * number for number in range(80)]
+    for name in names:
+        (world.source / "other" / name).touch()
+    (world.source / "other/file").unlink()
+    await touch(world, "other/config")
+    forming_now = world.tree._gate._forming
+    assert all(len(seen.names or ()) <= forming.MAX_NAMES for seen in forming_now._seen.values())
+
+
 async def test_it_can_be_looked_at_meanwhile(world: World) -> None:
     assert sorted(await world.list("x")) == [b"branches", b"description", b"hooks", b"info"]
     await world.ops.release(await world.open("x/description"))
