@@ -437,6 +437,28 @@ def test_bindfs_in_place_of_the_guard_is_found_and_not_attacked(place: Path) -> 
     assert metadata(place / "hidden/project") == before
 
 
+def test_a_daemon_that_a_session_would_take_along_is_found(guarded: Mounted, place: Path) -> None:
+    hierarchy = Path("/sys/fs/cgroup/systemd")
+    hierarchy = hierarchy if hierarchy.is_dir() else hierarchy.parent
+    made: list[Path] = []
+    try:
+        for name in ("user.slice", f"user-{AGENT}.slice", f"{place.name}.scope"):
+            hierarchy = hierarchy / name
+            if not hierarchy.exists():
+                hierarchy.mkdir()
+                made.append(hierarchy)
+        (hierarchy / "cgroup.procs").write_text(str(guarded.process.pid))
+    except OSError as error:
+        pytest.skip(f"needs a control group: {error.strerror}")
+    else:
+        assert findings(examine(guarded.path)) == ["guard.session"]
+        (hierarchy.parents[2] / "cgroup.procs").write_text(str(guarded.process.pid))
+        assert findings(examine(guarded.path)) == []
+    finally:
+        for directory in reversed(made):
+            directory.rmdir()
+
+
 def test_a_guard_that_is_covered_is_found(guarded: Mounted) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "none", guarded.path], check=True)
     try:

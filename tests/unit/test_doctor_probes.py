@@ -15,6 +15,7 @@ import pytest
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guest import (
     checks_attacks,
+    checks_policy,
     checks_rights,
     doctor,
     probes,
@@ -234,12 +235,12 @@ def test_only_a_git_that_is_shown_as_open_counts_as_open(tmp_path: Path) -> None
     """One that is shown as closed and can be listed, as root here, is a hole and no policy."""
     git = tmp_path / ".git"
     git.mkdir()
-    assert checks_attacks.policy_by_reading(ME, str(git)) == "off"
+    assert checks_policy.policy_by_reading(ME, str(git)) == "off"
     git.chmod(0)
-    assert checks_attacks.policy_by_reading(ME, str(git)) == "deny"
-    assert checks_attacks.policy_by_reading(ME, None) == "unknown"
-    assert checks_attacks.policy_by_reading(ME, str(git / "x/y")) == "unsure"
-    assert checks_attacks.report_policy("/m", "unknown").status is Status.NOTE
+    assert checks_policy.policy_by_reading(ME, str(git)) == "deny"
+    assert checks_policy.policy_by_reading(ME, None) == "unknown"
+    assert checks_policy.policy_by_reading(ME, str(git / "x/y")) == "unsure"
+    assert checks_policy.report_policy("/m", "unknown").status is Status.NOTE
 
 
 # --------------------------------------------------------------------------- whom, and where

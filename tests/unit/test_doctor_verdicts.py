@@ -20,6 +20,7 @@ from gitguardfs.guest import (
     checks_host,
     checks_mount,
     checks_namespaces,
+    checks_policy,
     checks_report,
     checks_rights,
     checks_share,
@@ -102,6 +103,24 @@ def test_a_daemon_that_is_not_roots_is_a_finding() -> None:
     assert checks_mount.run_by(case(GUARD.path, root, agent)).status is Status.FINDING
     assert checks_mount.run_by(case(OTHER.path, root)).status is Status.FINDING
     assert checks_mount.run_by(case(GUARD.path)).status is Status.NOTE
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "severity"),
+    [
+        (b"0::/system.slice/system-gitguardfs.slice/gitguardfs@home-me.service\n", None),
+        (b"0::/init.scope\n1:cpu:/user.slice/user-0.slice\n", None),
+        (b"0::/user.slice/user-1000.slice/session-3.scope\n", Severity.HIGH),
+        (b"0::/user.slice/user-1000.slice/user@1000.service/app.slice/x.scope\n", Severity.HIGH),
+        (b"2:cpu:/\n1:name=systemd:/user.slice/user-7.slice/session-c2.scope\n", Severity.MEDIUM),
+    ],
+)
+def test_a_daemon_that_a_session_would_take_along_is_a_finding(
+    cgroups: bytes, severity: Severity | None
+) -> None:
+    found = checks_mount.in_session("/m", {5: checks_mount.parse_session(cgroups)}, AGENT)
+    assert found.severity is severity
+    assert ("process 5 is in /user.slice/" in found.detail) is (severity is not None)
 
 
 def test_a_daemon_is_known_by_its_connection_and_otherwise_by_its_arguments() -> None:
@@ -467,9 +486,9 @@ def test_rows_that_nothing_was_there_for_are_a_note_and_never_ok() -> None:
 
 
 def test_a_guard_that_is_off_is_a_finding() -> None:
-    assert checks_attacks.report_policy("/m", "off").status is Status.FINDING
-    assert checks_attacks.report_policy("/m", "readonly").status is Status.NOTE
-    assert checks_attacks.report_policy("/m", "deny").status is Status.OK
+    assert checks_policy.report_policy("/m", "off").status is Status.FINDING
+    assert checks_policy.report_policy("/m", "readonly").status is Status.NOTE
+    assert checks_policy.report_policy("/m", "deny").status is Status.OK
 
 
 # ----------------------------------------------------------------------------------- the host
