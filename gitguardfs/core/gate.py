@@ -278,7 +278,7 @@ class Gate:
         """
         if not (self._guard.forges and repository.parts(place.name)):
             return
-        if self._removed.any:  # which is remembered by path
+        if self._removed.knows_any:  # which is remembered by path
             self.revalidation.confirm(place.parent)
         present = self._parts_in(place, leaving)
         if repository.would_complete(place.name, is_directory, present.get):

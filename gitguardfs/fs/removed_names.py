@@ -54,7 +54,7 @@ class RemovedNames:
         """By directory and name: device, inode and time of birth of what was made there."""
 
     @property
-    def any(self) -> bool:
+    def knows_any(self) -> bool:
         """Whether anything was removed."""
         return bool(self._removed)
 

@@ -29,7 +29,7 @@ from gitguardfs.core.view import Attributes
 from gitguardfs.fuse.listing import Appetite, NameEntry
 from gitguardfs.fuse.pace import Pace
 from gitguardfs.fuse.requests import Requests
-from gitguardfs.fuse.waiting import ask_again
+from gitguardfs.fuse.waiting import Waiting
 from gitguardfs.protocol import Later
 from gitguardfs.serving.boundary import Guarded, errno_of
 from gitguardfs.sessions.pyfuse3_session.answers import ReadData
@@ -76,6 +76,7 @@ class Operations(pyfuse3.Operations):
         self._closes_late = closes_late
         self._invalidate = invalidate
         self.requests = Requests()
+        self._waiting = Waiting(self.requests)
         self._reading, self._writing, self._syncing, self._closing = Pace(), Pace(), Pace(), Pace()
         self._appetite = Appetite()
         self._name_entry = NameEntry()
@@ -94,7 +95,7 @@ class Operations(pyfuse3.Operations):
 
     async def ask_again(self, name: str, later: Later, call: Callable[[], Awaitable[R]]) -> R:
         """Make ``call`` again, which has raised ``later``, until it is done or fails."""
-        return await ask_again(name, later, call, self.requests)
+        return await self._waiting.ask_again(name, later, call)
 
     def _entry(self, attributes: Attributes) -> EntryAttributes:
         entry = EntryAttributes()

@@ -121,6 +121,16 @@ async def test_it_is_walked_from_where_it_stands(world: World) -> None:
     await world.rename("a/b/deep/link", "a/b/link")
 
 
+async def test_what_a_link_means_is_judged_whenever_it_gets_a_name(world: World) -> None:
+    """What it comes to mean where it stands is not seen; but while git works nothing is moved."""
+    await world.ops.symlink(ROOT_ID, b"link", b"later/store.git/hooks", world.ctx)
+    await world.ops.symlink(ROOT_ID, b"later", b".", world.ctx)
+    await refused(world.rename("link", "moved"))
+    link = await world.id("link")
+    await refused(world.ops.link(link, ROOT_ID, b"linked", world.ctx))
+    await refused(world.ops.symlink(ROOT_ID, b"new", b"later/store.git/hooks", world.ctx))
+
+
 async def test_neither_by_a_hard_link_nor_by_an_exchange(world: World) -> None:
     (world.source / "a/b/deep/link").symlink_to("../meta")
     (world.source / "q/other").symlink_to("nowhere")

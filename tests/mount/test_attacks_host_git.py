@@ -119,6 +119,7 @@ TARGETS: dict[str, Callable[[Path, Path], str]] = {
     "through a link of the host's": lambda project, outside: "../meta/hooks",
     "a bare repository": lambda project, outside: "../store.git/hooks",
     "a bare repository, by its path": lambda project, outside: f"{project}/store.git/hooks",
+    "by a link that comes later": lambda project, outside: "../later/store.git/hooks",
 }
 OUT_OF_THE_SHARE: dict[str, Callable[[Path, Path], str]] = {
     "an absolute path": lambda project, outside: str(outside),

@@ -58,6 +58,7 @@ def swap_while_git_writes(view: Path, target: str, swap: Swap, limit: float) -> 
         link = view / "q/d"
         link.parent.mkdir(exist_ok=True)
         link.symlink_to(target)
+        (view / "later").symlink_to(".")
         for name in os.listdir(place):
             (place / name).unlink()
         (view / "ready").touch()
