@@ -11,9 +11,11 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from gitguardfs import mounts
 from gitguardfs.core import syscalls
@@ -87,24 +89,33 @@ def holders(wanted: Sequence[Place], proc: str = PROC) -> list[Holder]:
     """Return the processes that hold something at or below one of the places.
 
     Also those that hold a directory of a file system that is mounted nowhere now: what is mounted
-    in that, as in what is left of a mount namespace, nobody else can see. To be called by root;
-    left out are its own processes, those whose user ids are all 0 here. ``proc`` lists the
-    processes. Those that end meanwhile are left out, and those that they have started are looked
-    at. Raises OSError if one cannot be looked at, EAGAIN if new ones come all the time.
+    in that, as in what is left of a mount namespace, nobody else can see. And those in whose
+    sockets descriptors wait at each look.
+
+    To be called by root; left out are its own processes, those whose user ids are all 0 here.
+    ``proc`` lists the processes. Those that end meanwhile are left out, and those that they have
+    started are looked at. Raises OSError if one cannot be looked at, EAGAIN if new ones come all
+    the time.
     """
     found: dict[int, Holder] = {}
+    sent: list[dict[int, Holder]] = []
     seen: set[int] = set()
     for look in range(1, PASSES + 1):
         listed = set(map(int, filter(str.isdecimal, os.listdir(proc))))
         users = {pid: uid for pid in listed if (uid := _user_of(f"{proc}/{pid}")) != 0}
-        attached = _numbers(proc, listed)
+        attached = _Attached(proc)
         for pid in random.sample(sorted(users), len(users)):
-            one = _holder(proc, pid, users[pid], wanted, attached)
+            look_at = partial(_held, wanted=wanted, attached=attached)
+            one = _holder(proc, pid, users[pid], look_at)
             if one is not None:
                 held = (*found[pid].held, *one.held) if pid in found else one.held
                 found[pid] = Holder(pid, one.uid, one.name, tuple(dict.fromkeys(held)))
+        waiting = (_holder(proc, pid, uid, _sent) for pid, uid in users.items())
+        sent.append({one.pid: one for one in waiting if one is not None})
         is_stable = listed <= seen
         if (is_stable or found) and (look >= LOOKS or (look > 1 and not users)):
+            if all(sent):  # what is on its way for a moment is not meant
+                found = {**sent[-1], **found}
             return [found[pid] for pid in sorted(found)]
         seen |= listed
     raise OSError(errno.EAGAIN, "processes come and go too fast to be looked through")
@@ -129,25 +140,40 @@ def user_ids(status: bytes) -> tuple[int, ...]:
     return tuple(map(int, line.split()[1:]))
 
 
-def _numbers(proc: str, pids: set[int]) -> set[int]:
-    """Return the numbers of all mounts of this namespace and of those of the processes."""
-    numbers = {mount.number for mount in mounts.listed()}
-    namespaces = set()
-    for pid in pids:
-        with suppress(OSError):
-            st = os.stat(f"{proc}/{pid}/ns/mnt")
-            if (st.st_dev, st.st_ino) not in namespaces:
-                numbers |= {mount.number for mount in mounts.listed(f"{proc}/{pid}")}
-                namespaces.add((st.st_dev, st.st_ino))
-    return numbers
+class _Attached:
+    """The numbers of all mounts of this namespace and, if that is asked, of those of processes."""
+
+    def __init__(self, proc: str) -> None:
+        self._proc = proc
+        self._own = {mount.number for mount in mounts.listed()}
+        self._others: set[int] | None = None
+
+    def is_own(self, number: int) -> bool:
+        """Return whether a mount is of this namespace."""
+        return number in self._own
+
+    def has(self, number: int) -> bool:
+        """Return whether a mount is in any of the namespaces."""
+        if self._others is None:
+            self._others = self._read()
+        return number in self._own or number in self._others
+
+    def _read(self) -> set[int]:
+        numbers: set[int] = set()
+        namespaces = set()
+        for pid in filter(str.isdecimal, os.listdir(self._proc)):
+            with suppress(OSError):  # it has ended
+                st = os.stat(f"{self._proc}/{pid}/ns/mnt")
+                if (st.st_dev, st.st_ino) not in namespaces:
+                    numbers |= {mount.number for mount in mounts.listed(f"{self._proc}/{pid}")}
+                    namespaces.add((st.st_dev, st.st_ino))
+        return numbers
 
 
-def _holder(
-    proc: str, pid: int, uid: int, wanted: Sequence[Place], attached: set[int]
-) -> Holder | None:
+def _holder(proc: str, pid: int, uid: int, look: Callable[[str], Iterable[str]]) -> Holder | None:
     process = f"{proc}/{pid}"
     try:
-        held = tuple(dict.fromkeys(_held(process, wanted, attached)))
+        held = tuple(dict.fromkeys(look(process)))
         if not held:
             return None
         with open(f"{process}/comm", "rb") as file:
@@ -156,7 +182,7 @@ def _holder(
         return None  # it has ended
 
 
-def _held(process: str, wanted: Sequence[Place], attached: set[int]) -> Iterator[str]:
+def _held(process: str, wanted: Sequence[Place], attached: _Attached) -> Iterator[str]:
     # Threads may have directories and descriptors of their own (unshare(2), CLONE_FS).
     for task in os.listdir(f"{process}/task"):
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -165,6 +191,21 @@ def _held(process: str, wanted: Sequence[Place], attached: set[int]) -> Iterator
     devices = {place.mount.device for place in wanted}
     for link in _mapped(process, devices):
         yield from _looked_at(link, "a mapped file", process, wanted, attached)
+
+
+def _sent(process: str) -> Iterator[str]:
+    """Yield the sockets of a process in which descriptors wait, of what the kernel does not tell.
+
+    They may wait there for good, and are nobody's meanwhile (unix(7), SCM_RIGHTS).
+    """
+    for task in os.listdir(f"{process}/task"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for number in os.listdir(f"{process}/task/{task}/fd"):
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    if os.readlink(f"{process}/task/{task}/fd/{number}").startswith("socket:"):
+                        with open(f"{process}/task/{task}/fdinfo/{number}", "rb") as file:
+                            if re.search(rb"(?m)^scm_fds:\s*[1-9]", file.read()):
+                                yield f"descriptors that wait in its socket {number}"
 
 
 def _links(task: str) -> Iterator[tuple[str, str]]:
@@ -190,7 +231,7 @@ def _mapped(process: str, devices: set[str]) -> Iterator[str]:
 
 
 def _looked_at(
-    link: str, what: str, task: str, wanted: Sequence[Place], attached: set[int]
+    link: str, what: str, task: str, wanted: Sequence[Place], attached: _Attached
 ) -> Iterator[str]:
     """Yield ``what``, the name of a link of a task, if it is held.
 
@@ -245,10 +286,10 @@ def _mount(number: int, task: str) -> Mount | None:
     return own
 
 
-def _is_adrift(fd: int, task: str, attached: set[int]) -> bool:
+def _is_adrift(fd: int, task: str, attached: _Attached) -> bool:
     """Return whether a descriptor is of a directory whose mount is in no namespace of a process."""
     number = mounts.number_of(fd)
-    if number in attached:
+    if attached.is_own(number):
         return False
     try:
         os.close(os.open(f"/proc/self/fd/{fd}", _PATH_ONLY | os.O_DIRECTORY))
@@ -257,8 +298,10 @@ def _is_adrift(fd: int, task: str, attached: set[int]) -> bool:
     except OSError:
         return True
     # It may have been mounted since.
-    return _mount(number, task) is None and number not in _numbers(
-        PROC, set(map(int, filter(str.isdecimal, os.listdir(PROC))))
+    return (
+        not attached.has(number)
+        and _mount(number, task) is None
+        and not _Attached(PROC).has(number)
     )
 
 

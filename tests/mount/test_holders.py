@@ -44,6 +44,11 @@ elif what == "a descriptor from a namespace that is gone":
 elif what == "a directory around it from a namespace that is gone":
     kept = from_a_namespace(os.path.dirname(source))
     assert "sub" in os.listdir(os.open("source", os.O_RDONLY, dir_fd=kept))
+elif what == "a descriptor that waits in a socket":
+    ours, theirs = socket.socketpair()
+    fd = os.open(source + "/sub", os.O_PATH)
+    socket.send_fds(theirs, [b"x"], [fd])
+    os.close(fd)
 elif what == "its working directory in a namespace of its own":
     assert ctypes.CDLL(None).unshare(0x10020000) == 0
     os.chdir(source + "/sub")
@@ -120,6 +125,7 @@ def _is_sealed(here: Path) -> bool:
         "a thread's directory",
         "a descriptor from a namespace that is gone",
         "a directory around it from a namespace that is gone",
+        "a descriptor that waits in a socket",
         "its working directory in a namespace of its own",
     ],
 )
