@@ -55,7 +55,6 @@ class Names(NewNames):
             os.close(fd)
             raise
         self._host.note_change(place)
-        self._host.note_removed(st)
         self._lose_name(place, st, fd)
 
     def _remove_link(self, caller: Caller, resolved: Links, place: Place) -> None:
@@ -114,6 +113,7 @@ class Names(NewNames):
 
         What the kernel still uses can only be reached by descriptor from now on.
         """
+        self._host.note_removed(st)
         node = self.inodes.at(place.parent, st)
         if node is None:
             os.close(fd)

@@ -20,23 +20,25 @@ class LeftPlaces:
     """The names, and until when nothing comes to them."""
 
     def __init__(self) -> None:
-        self._until: dict[tuple[Node, bytes], float] = {}
+        self._left: dict[tuple[int, int, bytes], tuple[float, Node]] = {}
+        """By directory (device, inode) and name: until when, and the directory."""
 
     def note(self, place: Place) -> None:
         """Note that a directory is moved away from ``place``."""
         now = monotonic()
         # No limit is needed: looking through so large a directory takes milliseconds.
-        self._until = {key: until for key, until in self._until.items() if until > now}
-        self._until[_key(place)] = now + forming.FORMING_FOR
+        self._left = {key: left for key, left in self._left.items() if left[0] > now}
+        self._left[_key(place)] = now + forming.FORMING_FOR, place.parent
 
     def wait_for(self, place: Place) -> None:
         """Raise Later if something was moved away from ``place`` a moment ago."""
-        if self._until:
-            self._wait(self._until.get(_key(place), 0.0))
+        left = self._left.get(_key(place)) if self._left else None
+        if left is not None:
+            self._wait(left[0])
 
     def wait_for_below(self, st: os.stat_result) -> None:
         """The same for any name in or below a directory."""
-        for (directory, _), until in self._until.items():
+        for until, directory in self._left.values():
             if any(step.matches(st) for step in ancestors(directory)):
                 self._wait(until)
 
@@ -46,5 +48,5 @@ class LeftPlaces:
             raise Later(forming.WHY, until, now + forming.WAIT)
 
 
-def _key(place: Place) -> tuple[Node, bytes]:
-    return place.parent, folded(place.name).lower()
+def _key(place: Place) -> tuple[int, int, bytes]:
+    return place.parent.dev, place.parent.ino, folded(place.name).lower()
