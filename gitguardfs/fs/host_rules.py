@@ -127,9 +127,9 @@ class HostRules:
 
         Where something was replaced they cannot; nothing that git had looked at is a symlink then.
         """
+        if self._guard.forges:
+            self._trees.after_rename(renaming)
         if renaming.can_be_undone:
-            if self._guard.forges:
-                self._trees.after_rename(renaming)
             self._wait_for_rename(renaming)
 
     def note_moved(self, renaming: Renaming) -> None:

@@ -22,6 +22,7 @@ from gitguardfs.fs.removed_names import Removal, RemovedNames
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.revalidation import UNREADABLE
 from gitguardfs.fs.tree_walk import Directory, TreeWalk
+from gitguardfs.protocol import Later
 
 TOO_LARGE = "exchange of a directory that is too large to be looked through"
 
@@ -79,7 +80,18 @@ class MovedTrees:
         return found
 
     def after_rename(self, renaming: Renaming) -> None:
-        """Look again, now that it can still be undone; Later or OSError if it is to be."""
+        """Look again: Later or OSError if it is to be undone.
+
+        Where it cannot be, since something was replaced, nothing comes to where it was for a while.
+        """
+        try:
+            self._look_again(renaming)
+        except (Later, OSError):
+            if renaming.can_be_undone:
+                raise
+            self._left.note(renaming.old)
+
+    def _look_again(self, renaming: Renaming) -> None:
         for place, st in renaming.arriving():
             if not S_ISDIR(st.st_mode):
                 continue

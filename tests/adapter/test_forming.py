@@ -202,6 +202,29 @@ async def test_one_that_git_makes_while_it_is_moved_is_moved_back(
     assert (world.source / "other/file").exists()
 
 
+async def test_nothing_comes_after_one_that_cannot_be_moved_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, pass_time: Pass
+) -> None:
+    """It has replaced an empty directory."""
+    (world.source / "p").mkdir()
+    (world.source / "p/file").touch()
+    for name in ("empty", "mine"):
+        await mkdir(world, name)
+    rename = Backing.rename
+
+    def make_and_rename(self: Backing, *arguments: Any) -> None:
+        monkeypatch.setattr(Backing, "rename", rename)
+        (world.source / "p/new").mkdir()
+        rename(self, *arguments)
+
+    monkeypatch.setattr(Backing, "rename", make_and_rename)
+    await world.rename("p", "empty")
+    assert (world.source / "empty/new").is_dir()
+    await refused(world.rename("mine", "p"), errno.EBUSY)
+    pass_time(3.0)
+    await world.rename("mine", "p")
+
+
 async def test_a_large_directory_is_not_looked_through(
     world: World, pass_time: Pass, monkeypatch: pytest.MonkeyPatch
 ) -> None:
