@@ -41,6 +41,8 @@ elif what == "a mapped file":
     os.close(fd)
 elif what == "a descriptor from a namespace that is gone":
     kept = from_a_namespace(source + "/sub")
+elif what == "a file from a namespace that is gone":
+    kept = from_a_namespace(source + "/file")
 elif what == "a directory around it from a namespace that is gone":
     kept = from_a_namespace(os.path.dirname(source))
     assert "sub" in os.listdir(os.open("source", os.O_RDONLY, dir_fd=kept))
@@ -124,6 +126,7 @@ def _is_sealed(here: Path) -> bool:
         "a mapped file",
         "a thread's directory",
         "a descriptor from a namespace that is gone",
+        "a file from a namespace that is gone",
         "a directory around it from a namespace that is gone",
         "a descriptor that waits in a socket",
         "its working directory in a namespace of its own",
