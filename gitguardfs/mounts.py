@@ -39,6 +39,8 @@ class Mount:
     """The user who mounted it, if it is a FUSE file system (user_id)."""
     options: str = ""
     """Of the file system, not of the mount."""
+    root: bytes = b"/"
+    """What of its file system is mounted, by its path there: a bind mount may be of a part."""
 
     @property
     def identity(self) -> tuple[int, str, str, str]:
@@ -85,6 +87,7 @@ def parse(text: bytes) -> list[Mount]:
                 parent=int(fields[1]),
                 owner=_owner(os.fsdecode(kind[0]), os.fsdecode(kind[-1])),
                 options=os.fsdecode(_unescape(kind[2])) if len(kind) > 2 else "",
+                root=_unescape(fields[3]),
             )
         )
     return found
@@ -99,9 +102,12 @@ def _owner(fstype: str, options: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def listed() -> list[Mount]:
-    """The mounts of this process's namespace."""
-    with open("/proc/self/mountinfo", "rb") as file:
+def listed(process: str = "/proc/self") -> list[Mount]:
+    """The mounts that a process sees, by its directory in /proc: in its namespace, from its root.
+
+    Raises OSError.
+    """
+    with open(f"{process}/mountinfo", "rb") as file:
         return parse(file.read())
 
 

@@ -98,18 +98,20 @@ class Backing:
         """The names in a directory, without ``.`` and ``..``."""
         return self._descriptors.with_room(lambda: os.listdir(_HERE % fd))
 
-    def names_if(self, fd: int, wanted: Callable[[bytes], bool]) -> frozenset[bytes] | None:
-        """The names in a directory; None as soon as one is not ``wanted``.
+    def names_if(
+        self, fd: int, wanted: Callable[[bytes], bool], limit: int
+    ) -> frozenset[bytes] | None:
+        """The names in a directory; None if one is not ``wanted``, or beyond ``limit`` of them.
 
         The time of the directory's last access stays as it is, where we may ask for that.
         """
-        found = set()
+        found: set[bytes] = set()
         opened = self._open_unnoticed(fd)
         try:
             with self._descriptors.with_room(lambda: os.scandir(opened)) as entries:
                 for entry in entries:
                     name = os.fsencode(entry.name)
-                    if not wanted(name):
+                    if len(found) >= limit or not wanted(name):
                         return None
                     found.add(name)
         finally:

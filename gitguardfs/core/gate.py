@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from stat import S_IFDIR, S_IFREG, S_ISDIR
-from time import monotonic
 from typing import NamedTuple
 
 from gitguardfs.core import names
@@ -24,24 +23,18 @@ from gitguardfs.core.backing import DOTGIT, Backing
 from gitguardfs.core.descriptors import DescriptorCache
 from gitguardfs.core.guard import Guard, Refused, Verdict
 from gitguardfs.core.inodes import GUARDED, InodeTable, Node, ancestors, stale
-from gitguardfs.fs.ancestors import way_up
 from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.removed_names import RemovedNames
+from gitguardfs.fs.revalidation import UNREADABLE, Revalidation
 from gitguardfs.guard import repository
-
-JUDGED_FOR = 1.0
-"""Seconds for which it holds that no directory above is a repository."""
 
 MAX_SHOWN = 40
 """Components of a path that are shown to people."""
 
-NO_NAMES = (b"", b".", b"..")
-
-UNREADABLE = "cannot be looked into"
-"""The rule behind a refusal where nobody can tell whether a directory is a repository."""
-
 Identity = tuple[int, int] | None
 """(device, inode) of a directory's ``.git``; None if it has none."""
+
+NO_NAMES = (b"", b".", b"..")
 
 
 class Place(NamedTuple):
@@ -95,7 +88,10 @@ class Gate:
         self._forming = forming
         self._removed = removed
         self._by_paths = by_paths
-        self._is_local = is_local
+        self.revalidation = Revalidation(
+            guard, inodes, descriptors, backing,
+            dotgit=self.dotgit, path=self.path, by_paths=by_paths, is_local=is_local,
+        )  # fmt: skip
 
     def node(self, node_id: int, change: bool = False) -> Node:
         """The node, if it may be used (with ``change``: changed); Refused, EROFS or ESTALE.
@@ -104,8 +100,7 @@ class Gate:
         """
         node = self._inodes.get(node_id)
         directory = node if node.kind == S_IFDIR else node.parent
-        if directory is not None and monotonic() - directory.judged >= JUDGED_FOR:
-            self._judge_again(directory)
+        if directory is not None and self.revalidation.look_at(directory):
             node = self._inodes.get(node_id)
         if node.verdict is not Verdict.ALLOW and (change or node.verdict >= Verdict.DENY):
             raise Refused(node.rule, partial(self.path, node))
@@ -133,109 +128,14 @@ class Gate:
         if not self._guard.forges:
             return
         if repository.is_read_at_top(name):
-            self._judge_now(directory)
+            self.revalidation.look_now_at(directory)
             is_new = True
         for below in ancestors(directory):
             if below.parent is not None and repository.is_read_below(below.name):
-                self._judge_now(below.parent)
+                self.revalidation.look_now_at(below.parent)
                 self._forming.wait_for(self._descriptors.of(below.parent))
         if is_new:
             self._forming.wait_for(self._descriptors.of(directory))
-
-    def _judge_now(self, directory: Node) -> None:
-        self._judge(directory, (directory,), directory.judged, monotonic())
-        if directory.verdict is not Verdict.ALLOW:
-            raise Refused(directory.rule, partial(self.path, directory))
-
-    def look_at_root(self) -> None:
-        """Find out whether a root that was a repository still is one.
-
-        While it is shown without permissions, the kernel asks for nothing but its attributes.
-        """
-        root = self._inodes.root
-        if root.verdict is not Verdict.ALLOW and monotonic() - root.judged >= JUDGED_FOR:
-            self._judge_again(root)
-
-    def _judge_again(self, directory: Node) -> None:
-        """Judge a directory anew, and those above it, that nobody has looked at for a while.
-
-        The kernel does not ask for the directory that somebody is in, but only for what is in
-        it, while the host may be making a repository there. It may also have moved a directory
-        on the way: on a local file system it is judged by where it is now, and over a share,
-        where nobody can tell, that is OSError(ESTALE).
-        """
-        now = since = monotonic()
-        way: dict[Node, None] = {}
-        step: Node | None = directory
-        while step is not None and step not in way:
-            if now - step.judged < JUDGED_FOR:
-                since = step.judged
-                break
-            way[step] = None
-            step = step.parent
-        if self._by_paths:
-            for node in way:
-                if node.parent is not None:
-                    self._descriptors.close(node)
-        self._judge(directory, reversed(way), since, now)
-
-    def _judge(
-        self, directory: Node, way: Iterable[Node], since: float, where_it_is: float
-    ) -> None:
-        """Judge what is on the ``way`` to a directory, or, if that was moved, where it is now.
-
-        ``since`` and ``where_it_is`` are the times that the judgement is of then.
-        """
-        try:
-            for node in way:
-                self._judge_in_place(node)
-                node.judged = since
-        except OSError as error:
-            if error.errno != errno.ESTALE or not self._is_local(directory.dev):
-                raise
-            self._judge_where_it_is(directory)
-            directory.judged = where_it_is
-
-    def _judge_in_place(self, node: Node) -> None:
-        """Judge a directory, the one above it being judged; ESTALE if it is not there any more."""
-        root = self._inodes.root
-        if node is root:
-            holds = self._guard.forges and self._is_repository(node)
-            verdict = self._guard.git_verdict if holds else Verdict.ALLOW
-            if verdict is not root.verdict:
-                self._inodes.judge_root(verdict, "repository" if holds else "")
-            return
-        if not (self._by_paths or self._guard.speaks):
-            return
-        if node.parent is not None and not self._by_paths:
-            st = self._backing.find_at(self._descriptors.of(node.parent), node.name)
-            if st is None or not node.matches(st):
-                raise stale()
-        if node.verdict < self._guard.git_verdict and self._is_repository(node):
-            self._inodes.guard(node, self._guard.git_verdict, "repository")
-
-    def _is_repository(self, node: Node) -> bool:
-        fd = self._descriptors.of(node)
-        try:
-            return self._guard.forges and self._backing.holds_repository(fd)
-        except PermissionError:
-            raise Refused(UNREADABLE, partial(self.path, node)) from None
-
-    def _judge_where_it_is(self, directory: Node) -> None:
-        """Judge a directory, that the host has moved, by what is above it now."""
-        found, rule = Verdict.ALLOW, ""
-        fd, root_fd = self._descriptors.of(directory), self._inodes.root.fd
-        for step in way_up(self._backing, fd, root_fd):
-            verdict, why = self._guard.name(step.name)
-            if verdict < self._guard.git_verdict:
-                if self.dotgit(step.parent_fd) == (step.st.st_dev, step.st.st_ino):
-                    verdict, why = self._guard.git_verdict, "git alias"
-                elif self._guard.forges and self._backing.holds_repository(step.fd):
-                    verdict, why = self._guard.git_verdict, "repository"
-            if verdict > found:
-                found, rule = verdict, why
-        if found > directory.verdict:
-            self._inodes.guard(directory, found, rule)
 
     def place(self, parent_id: int, name: bytes, change: bool = False) -> Place:
         """The name and its directory, if it may be looked up or (with ``change``) changed.
@@ -378,6 +278,8 @@ class Gate:
         """
         if not (self._guard.forges and repository.parts(place.name)):
             return
+        if self._removed.knows_any:  # which is remembered by path
+            self.revalidation.confirm(place.parent)
         present = self._parts_in(place, leaving)
         if repository.would_complete(place.name, is_directory, present.get):
             raise self._refused("fake repository", place)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, takewhile
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 
 from gitguardfs.core.guard import Verdict
@@ -184,17 +184,30 @@ class InodeTable:
             node = self._add(st, view, verdict, rule)
             node.birth = birth
             node.branch = branch if view != GUARDED else None
-        if node.parent is not parent:
-            if node.parent is not None and node.parent.lookups <= 0:
-                self.left.append(node.parent)
-            node.parent = parent
-        node.name = name
+        self.place(node, parent, name)
         if node.kind == S_IFDIR:
             node.judged = parent.judged
             if node.verdict < verdict:
                 self._restrictions += 1
         node.verdict, node.rule = verdict, rule
         node.restrictions = self._restrictions
+        return node
+
+    def place(self, node: Node, parent: Node, name: bytes) -> None:
+        """Note that a node was seen at ``name`` in ``parent``."""
+        if node.parent is not parent:
+            if node.parent is not None:
+                self.left += takewhile(lambda step: step.lookups <= 0, ancestors(node.parent))
+            node.parent = parent
+        node.name = name
+
+    def unknown(self, st: os.stat_result) -> Node:
+        """A node for a directory above one that the kernel knows, of which it does not know.
+
+        As one that it has forgotten, it is in no table.
+        """
+        node = Node(next(self._own_ids), st, Verdict.ALLOW, "")
+        node.detached = True
         return node
 
     def _add(self, st: os.stat_result, view: int, verdict: Verdict, rule: str) -> Node:

@@ -103,6 +103,7 @@ class NewNames(State):
         ``linked`` is what gets another name, if nothing new is made.
         """
         place = self._gate.place(parent_id, name, change=True)
+        self._host.before_adding(place, _kind_of(mode))
         directory = self._backing.stat(place.fd)
         owner = self._new_owner(caller, directory) if linked is None else None
         self._gate.admit(place, S_ISDIR(mode))

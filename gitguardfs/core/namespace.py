@@ -15,6 +15,7 @@ from gitguardfs.core.links import Links, Target
 from gitguardfs.core.making import NewNames
 from gitguardfs.core.policy import Deletion
 from gitguardfs.core.state import Caller
+from gitguardfs.fs.renaming import Renaming
 
 RENAME_FLAGS = syscalls.RENAME_NOREPLACE | syscalls.RENAME_EXCHANGE
 """RENAME_WHITEOUT would leave a device behind, which only overlay mounts have a use for."""
@@ -48,7 +49,7 @@ class Names(NewNames):
             st = self._backing.stat(fd)
             self._gate.allowed(place, st)
             self._policy.may_remove()
-            self._host.before_removal(place, st)
+            self._host.before_removal(place, st, fd)
             remove(st)
         except BaseException:
             os.close(fd)
@@ -112,6 +113,7 @@ class Names(NewNames):
 
         What the kernel still uses can only be reached by descriptor from now on.
         """
+        self._host.note_removed(st)
         node = self.inodes.at(place.parent, st)
         if node is None:
             os.close(fd)
@@ -160,11 +162,13 @@ class Names(NewNames):
             self._gate.admit(new, False, old_name if leaves else b"")
             if exchange:
                 self._gate.admit(old, False)
-            self._host.before_rename(old, new, moved, replaced, exchange)
-            old, new = self._gate.again(old), self._gate.again(new)
-            self._move(old, new, moved, replaced, flags)
-            self._host.note_moved(*((new, old) if exchange else (new,)))
-            self._note_rename(old, new, moved, replaced, exchange, fds)
+            self._host.before_rename(Renaming(old, new, moved, replaced, exchange))
+            renaming = Renaming(
+                self._gate.again(old), self._gate.again(new), moved, replaced, exchange
+            )
+            self._move(renaming, flags)
+            self._host.note_moved(renaming)
+            self._note_rename(renaming, fds)
         finally:
             self._host.note_change(old, new)
             for fd in fds:
@@ -187,24 +191,17 @@ class Names(NewNames):
             self._gate.movable(place, fds[-1], st)
         return st
 
-    def _move(
-        self,
-        old: Place,
-        new: Place,
-        moved: os.stat_result,
-        target: os.stat_result | None,
-        flags: int,
-    ) -> None:
+    def _move(self, renaming: Renaming, flags: int) -> None:
         """Rename, or exchange, and undo that if the new names turn out to be forbidden ones.
 
         So is undone what a call that failed has done all the same, if the names matter.
         """
-        ends = (new, old) if flags & syscalls.RENAME_EXCHANGE else (new,)
+        old, new = renaming.old, renaming.new
 
         def undo() -> None:
-            if not self._backing.is_at(new.fd, new.name, moved):
+            if not self._backing.is_at(new.fd, new.name, renaming.moved):
                 return
-            back = flags if len(ends) == 2 else syscalls.RENAME_NOREPLACE
+            back = flags if renaming.exchange else syscalls.RENAME_NOREPLACE
             try:
                 self._backing.rename(new.fd, new.name, old.fd, old.name, back)
             except OSError as error:  # 9p has no flags
@@ -215,31 +212,22 @@ class Names(NewNames):
         try:
             self._backing.rename(old.fd, old.name, new.fd, new.name, flags)
         except OSError:
-            if any(self._gate.matters(place.name) for place in ends):
+            if any(self._gate.matters(place.name) for place, _ in renaming.arriving()):
                 self._surely(undo, new)
             raise
         try:
-            for place in ends:
+            for place, _ in renaming.arriving():
                 self._gate.check_added(place, False)
-            self._host.after_rename(old, new, moved, target, len(ends) == 2)
+            self._host.after_rename(renaming)
         except BaseException:
             self._surely(undo, new)
             raise
 
-    def _note_rename(
-        self,
-        old: Place,
-        new: Place,
-        moved: os.stat_result,
-        target: os.stat_result | None,
-        exchange: bool,
-        fds: list[int],
-    ) -> None:
-        if target is not None and exchange:
-            self._note_place(target, old)
-        elif target is not None:
-            self._lose_name(new, target, fds.pop())
-        self._note_place(moved, new)
+    def _note_rename(self, renaming: Renaming, fds: list[int]) -> None:
+        if renaming.target is not None and not renaming.exchange:
+            self._lose_name(renaming.new, renaming.target, fds.pop())
+        for place, st in reversed([*renaming.arriving()]):
+            self._note_place(st, place)
 
     def _note_place(self, st: os.stat_result, place: Place) -> None:
         node = self.inodes.at(place.parent, st)

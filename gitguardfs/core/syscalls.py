@@ -12,6 +12,7 @@ RENAME_WHITEOUT = 4
 
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
+AT_STATX_DONT_SYNC = 0x4000
 STATX_BTIME = 0x800
 UTIME_NOW = (1 << 30) - 1
 UTIME_OMIT = (1 << 30) - 2
@@ -20,7 +21,7 @@ NOW = -(1 << 62)
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REC, MS_PRIVATE = 1 << 14, 1 << 18
-CLONE_NEWNS = 0x20000
+CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC, AT_RECURSIVE = 1, os.O_CLOEXEC, 0x8000
 MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH, MOVE_MOUNT_BENEATH = 4, 0x40, 0x200
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
@@ -87,13 +88,16 @@ def open_parent(fd: int) -> int:
 
 
 class _Statx(ctypes.Structure):
-    # struct statx of <linux/stat.h>, up to stx_btime.
+    # struct statx of <linux/stat.h>, up to stx_dev_minor.
     _fields_ = (
         ("stx_mask", ctypes.c_uint32),
         ("_before", ctypes.c_uint8 * 76),
         ("btime_sec", ctypes.c_int64),
         ("btime_nsec", ctypes.c_uint32),
-        ("_rest", ctypes.c_uint8 * 164),
+        ("_between", ctypes.c_uint8 * 44),
+        ("dev_major", ctypes.c_uint32),
+        ("dev_minor", ctypes.c_uint32),
+        ("_rest", ctypes.c_uint8 * 112),
     )
 
 
@@ -112,6 +116,13 @@ def birth_ns(fd: int) -> int:
     if not result.stx_mask & STATX_BTIME:
         return 0
     return int(result.btime_sec) * 10**9 + int(result.btime_nsec)
+
+
+def device_of(fd: int) -> int:
+    """Return the st_dev of what is behind ``fd``; FUSE servers are not asked for that. OSError."""
+    result = _Statx()
+    _check(_libc.statx(fd, b"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, ctypes.byref(result)))
+    return os.makedev(result.dev_major, result.dev_minor)
 
 
 def mount(source: str, target: bytes, kind: str, flags: int, data: str = "") -> None:
@@ -137,6 +148,11 @@ def unshare_mounts() -> None:
 def enter_mounts(namespace: int) -> None:
     """Go into the mount namespace behind a descriptor (setns(2))."""
     _check(_libc.setns(namespace, CLONE_NEWNS))
+
+
+def enter_user_namespace(namespace: int) -> None:
+    """Go into the user namespace behind a descriptor, with all its capabilities (setns(2))."""
+    _check(_libc.setns(namespace, CLONE_NEWUSER))
 
 
 def clone_tree(path: bytes, *, recursive: bool = True) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from stat import S_IFDIR, S_IFREG, S_IMODE
 from typing import NamedTuple
@@ -102,7 +102,7 @@ class Tree(Files):
     def getattr(self, node_id: int, viewer: int) -> Attributes:
         """The attributes of a node; a guarded one can be looked at."""
         if node_id == ROOT_ID:
-            self._gate.look_at_root()
+            self._gate.revalidation.look_at_root()
         node = self.inodes.get(node_id)
         return self._view.present(node, self._stat(node), viewer)
 
@@ -291,20 +291,22 @@ class Tree(Files):
 
     def setxattr(self, node_id: int, name: bytes, value: bytes) -> None:
         """Set a value."""
-        self._backing.setxattr(self._changeable_xattr(node_id, name), name, value)
+        self._change_xattr(node_id, name, lambda fd: self._backing.setxattr(fd, name, value))
 
     def removexattr(self, node_id: int, name: bytes) -> None:
         """Remove one."""
-        self._backing.removexattr(self._changeable_xattr(node_id, name), name)
+        self._change_xattr(node_id, name, lambda fd: self._backing.removexattr(fd, name))
 
-    def _changeable_xattr(self, node_id: int, name: bytes) -> int:
+    def _change_xattr(self, node_id: int, name: bytes, change: Callable[[int], None]) -> None:
         # Other namespaces carry ids, capabilities and labels of the share: never the guest's.
         node = self._gate.node(node_id, change=True)
         if self._policy.xattr is XattrPolicy.RO:
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         if self._policy.xattr is XattrPolicy.NONE or not name.startswith(b"user."):
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        return self._descriptors.of(node)
+        fd = self._descriptors.of(node)
+        change(fd)
+        self._host.note_attributes(node, fd)
 
 
 def _dots(node: Node, name: bytes) -> tuple[int, int]:

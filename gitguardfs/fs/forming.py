@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import monotonic
 
 from gitguardfs.core.backing import Backing
@@ -30,21 +30,32 @@ WAIT = 10.0
 REMEMBERED = 4096
 """Directories of which it is remembered what they were when they were last changed."""
 
+MAX_NAMES = 64
+"""Names in a directory that git is just making, in whatever spelling; it puts a dozen there. With
+more of them it is none, and they are not remembered."""
+
 NEVER = float("-inf")
 """When a directory was changed by the host of which we know all changes to be our own."""
+
+WHY = "git on the host may be making a repository"
 
 
 class _Seen:
     """A directory as it was when it was last looked at."""
 
-    __slots__ = ("changed_at", "ctime", "names")
+    __slots__ = ("changed_at", "ctime", "names", "old_at")
 
-    def __init__(self, ctime: int, names: frozenset[bytes] | None, changed_at: float) -> None:
+    def __init__(
+        self, ctime: int, names: frozenset[bytes] | None, changed_at: float, old_at: float | None
+    ) -> None:
         self.ctime = ctime
         self.names = names
         """None if there was a name in it that git does not put into a repository."""
         self.changed_at = changed_at
         """When the host changed it, in seconds (time.monotonic)."""
+        self.old_at = old_at
+        """When it was first known not to be one that git has just made (time.time); None if that
+        is not known."""
 
 
 class Forming:
@@ -65,6 +76,7 @@ class Forming:
 
     def note_made(self, st: os.stat_result) -> None:
         """Note a directory that was made here and is empty."""
+        self._seen.pop((st.st_dev, st.st_ino), None)
         self._note(st, frozenset(), NEVER)
 
     def accept(self, fd: int) -> None:
@@ -82,7 +94,42 @@ class Forming:
         names = self._git_names(fd)
         if names is None:
             self._note(st, None, NEVER)
+        else:
+            self._wait(st, names)
+
+    def wait_for_listed(self, fd: int, listed: Collection[bytes]) -> None:
+        """The same, of a directory in which there are the names ``listed``."""
+        if len(listed) <= MAX_NAMES and all(map(repository.is_made_by_git, listed)):
+            self._wait(self._backing.stat(fd), frozenset(listed))
+
+    def wait_for_removal(self, fd: int) -> None:
+        """Raise Later if git may just have made the directory behind ``fd``, which is empty.
+
+        Not by its last change: that is ours where it was emptied here, and over a share nobody
+        can tell the one from the other at once.
+        """
+        st = self._backing.stat(fd)
+        seen = self._seen.get((st.st_dev, st.st_ino))
+        old_at = None if seen is None else seen.old_at
+        birth = self._backing.birth(fd) / 10**9 if self._is_local(st.st_dev) else 0.0
+        if old_at is not None and birth <= old_at:  # if not, its number is used again
             return
+        age = time.time() - birth
+        if age >= FORMING_FOR and birth:
+            return
+        if self._git_names(fd) != frozenset():
+            return  # then it is not removed
+        if birth and age >= 0:
+            now = monotonic()
+            raise Later(WHY, now + FORMING_FOR - age, now + WAIT)
+        self._wait(st, frozenset())
+
+    def note_removed(self, st: os.stat_result) -> None:
+        """Note that a directory is gone: its number can be another one's."""
+        self._seen.pop((st.st_dev, st.st_ino), None)
+
+    def _wait(self, st: os.stat_result, names: frozenset[bytes]) -> None:
+        seen = self._seen.get((st.st_dev, st.st_ino))
         now = monotonic()
         if seen is None:
             changed_at = now - self._age(st)
@@ -92,11 +139,7 @@ class Forming:
             changed_at = now
         self._note(st, names, changed_at)
         if now < changed_at + FORMING_FOR:
-            raise Later(
-                "git on the host may be making a repository",
-                changed_at + FORMING_FOR,
-                now + WAIT,
-            )
+            raise Later(WHY, changed_at + FORMING_FOR, now + WAIT)
 
     def note_change(self, fd: int, *names: bytes) -> None:
         """Note that this mount has just changed the directory behind ``fd``, or names in it."""
@@ -117,7 +160,7 @@ class Forming:
 
     def _git_names(self, fd: int) -> frozenset[bytes] | None:
         """Return the names in a directory; None if git does not put all of them there."""
-        return self._backing.names_if(fd, repository.is_made_by_git)
+        return self._backing.names_if(fd, repository.is_made_by_git, MAX_NAMES)
 
     def _age(self, st: os.stat_result) -> float:
         """Seconds since a directory that was never looked at was changed."""
@@ -128,7 +171,11 @@ class Forming:
 
     def _note(self, st: os.stat_result, names: frozenset[bytes] | None, changed_at: float) -> None:
         key = st.st_dev, st.st_ino
-        self._seen[key] = _Seen(st.st_ctime_ns, names, changed_at)
+        seen = self._seen.get(key)
+        old_at = None if seen is None else seen.old_at
+        if old_at is None and monotonic() >= changed_at + FORMING_FOR:
+            old_at = time.time()
+        self._seen[key] = _Seen(st.st_ctime_ns, names, changed_at, old_at)
         self._seen.move_to_end(key)
         if len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)

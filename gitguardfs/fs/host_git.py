@@ -93,7 +93,9 @@ class HostGit:
 
         Once a request has waited in full for a lock, OSError(EBUSY). OSError if the source fails.
         """
-        for directory in dict.fromkeys(chain.from_iterable(map(ancestors, directories))):
+        # From the root down: then each directory is opened by its parent's descriptor.
+        above = chain.from_iterable([*ancestors(one)][::-1] for one in directories)
+        for directory in dict.fromkeys(above):
             for below in directories:  # the newest descriptors stay open: the caller uses these
                 self._descriptors.of(below)
             if not self._holds_no_git(directory):

@@ -1,8 +1,8 @@
 """What must hold because git on the host may be at work on the same files.
 
-The rules are in the modules beside this one: ``symlink_check``, ``host_git``, ``removed_names`` and
-``forming``. Here is when they are asked: before a change, after it while it can be undone, and
-when it stands.
+The rules are in the modules beside this one: ``symlink_check``, ``host_git``, ``removed_names``,
+``forming`` and ``moved_trees``. Here is when they are asked: before a change, after it while it can
+be undone, and when it stands.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from gitguardfs.core.guard import Guard, Refused
 from gitguardfs.core.inodes import Node
 from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.host_git import HostGit
+from gitguardfs.fs.moved_trees import MovedTrees
 from gitguardfs.fs.removed_names import Removal, RemovedNames
+from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.symlink_check import SymlinkCheck
-from gitguardfs.guard import repository
+from gitguardfs.guard import repository, work_tree
 
 EXCHANGED = "symlink exchanged with a directory"
 TOO_MANY = "too many removed parts of repositories"
+STOPS_GIT = "special file that git opens"
 
 
 class HostRules:
@@ -48,18 +51,31 @@ class HostRules:
         self._removed = removed
         self._symlinks = SymlinkCheck(guard, backing, descriptors, root)
         self._host_git = HostGit(descriptors, backing, root, gate.path)
+        self._trees = MovedTrees(backing, forming, removed, self._refused)
 
     # A new name
 
+    def before_adding(self, place: Place, kind: int) -> None:
+        """An object of type ``kind`` (S_IFMT) is about to get a name."""
+        if self._guard.on and work_tree.stops_git(place.name, kind):
+            raise self._refused(STOPS_GIT, place)
+        if self._guard.forges:
+            self._trees.before_adding(place, kind)
+
     def before_symlink(self, place: Place, text: bytes) -> None:
         """A symlink with ``text`` is about to be made, or to be given a name."""
-        self._check_symlink(place, text)
-        self.wait_for_git(S_IFLNK, place)
+        if self._guard.speaks:
+            self._gate.revalidation.confirm(place.parent)
+            self._check_symlink(place, text)
+        if self._guard.on:
+            self._host_git.wait_for(place.parent)
 
     def wait_for_git(self, kind: int, *places: Place) -> None:
         """A symlink or directory is about to be made or moved at ``places``, or just was."""
         if self._guard.on and kind in (S_IFLNK, S_IFDIR):
-            self._host_git.wait_for(*(place.parent for place in places))
+            directories = [place.parent for place in places]
+            self._gate.revalidation.confirm(*directories)
+            self._host_git.wait_for(*directories)
 
     def note_made(self, place: Place, st: os.stat_result, is_new: bool) -> None:
         """Note that a name was made, and stands."""
@@ -74,59 +90,53 @@ class HostRules:
 
     # Names that go or move
 
-    def before_removal(self, place: Place, st: os.stat_result) -> None:
-        """An entry is about to be removed."""
-        self._removed.note_removed(self._losing(place, st, moves=False))
+    def before_removal(self, place: Place, st: os.stat_result, fd: int) -> None:
+        """An entry, of which ``fd`` is a descriptor, is about to be removed."""
+        if self._guard.forges:
+            self._trees.before_removal(st, fd)
+            if not repository.parts(place.name):
+                return
+            self._gate.revalidation.confirm(place.parent)
+            found = self._removed.losing(place.parent, place.fd, place.name, st.st_mode)
+            self._note_removed(found, place)
 
-    def before_rename(
-        self,
-        old: Place,
-        new: Place,
-        moved: os.stat_result,
-        target: os.stat_result | None,
-        exchange: bool,
-    ) -> None:
-        """``old`` is about to be moved to ``new``."""
-        self._wait_while_forming(old, moved)
-        if target is not None:
-            self._wait_while_forming(new, target)
-        kinds = {S_IFMT(st.st_mode) for st in (moved, target) if st is not None}
-        if exchange and self._guard.speaks and kinds == {S_IFLNK, S_IFDIR}:
-            raise self._refused(EXCHANGED, old)
-        texts = [(new, self._text(old, moved))]
-        if exchange and target is not None:
-            texts.append((old, self._text(new, target)))
-        for place, text in texts:
+    def note_removed(self, st: os.stat_result) -> None:
+        """Note that a name of an object is gone."""
+        if S_ISDIR(st.st_mode):
+            self._forming.note_removed(st)
+
+    def before_rename(self, renaming: Renaming) -> None:
+        """Something is about to be moved."""
+        if self._guard.speaks:
+            self._gate.revalidation.confirm(renaming.old.parent, renaming.new.parent)
+        for place, st in renaming.arriving():
+            self.before_adding(place, S_IFMT(st.st_mode))
+        if renaming.exchange and self._guard.speaks and renaming.kinds == {S_IFLNK, S_IFDIR}:
+            raise self._refused(EXCHANGED, renaming.old)
+        texts = [self._text(place, st) for place, st in renaming.leaving()]
+        for (place, _), text in zip(renaming.arriving(), texts, strict=True):
             if text is not None:
                 self._check_symlink(place, text)
-        removals = self._losing(old, moved, moves=True)
-        if target is not None:
-            removals += self._losing(new, target, moves=exchange)
-        self._wait_for_rename(old, new, moved, target, exchange)
+        removals = self._trees.before_rename(renaming) if self._guard.forges else []
+        self._wait_for_rename(renaming)
         # Noted even if the call fails then: it may have been done all the same.
-        self._removed.note_removed(removals)
+        self._note_removed(removals, renaming.old)
 
-    def after_rename(
-        self,
-        old: Place,
-        new: Place,
-        moved: os.stat_result,
-        target: os.stat_result | None,
-        exchange: bool,
-    ) -> None:
-        """Look again whether git is at work, now that they have moved and can be moved back.
+    def after_rename(self, renaming: Renaming) -> None:
+        """Look again at what git does, now that they have moved and can be moved back.
 
         Where something was replaced they cannot; nothing that git had looked at is a symlink then.
         """
-        if target is None or exchange:
-            self._wait_for_rename(old, new, moved, target, exchange)
-
-    def note_moved(self, *places: Place) -> None:
-        """Note that something was moved to ``places``, and stands there."""
         if self._guard.forges:
-            for place in places:
+            self._trees.after_rename(renaming)
+        if renaming.can_be_undone:
+            self._wait_for_rename(renaming)
+
+    def note_moved(self, renaming: Renaming) -> None:
+        """Note that something was moved, and stands."""
+        if self._guard.forges:
+            for place, _ in renaming.arriving():
                 self._note_name(place)
-                self._note_moved_directory(place)
 
     def note_change(self, *places: Place) -> None:
         """Note that names in directories were changed by us; also if that failed or was undone."""
@@ -147,37 +157,9 @@ class HostRules:
             with suppress(OSError):  # then the name is taken for the host's
                 self._removed.note_made(self._descriptors.of(place.parent), place.name)
 
-    def _note_moved_directory(self, place: Place) -> None:
-        with suppress(OSError):
-            fd = self._backing.open_node(self._descriptors.of(place.parent), place.name)
-            try:
-                if S_ISDIR(self._backing.stat(fd).st_mode):
-                    self._forming.note_change(fd)
-            finally:
-                os.close(fd)
-
-    def _wait_while_forming(self, place: Place, st: os.stat_result) -> None:
-        """Raise Later if an entry is a forming directory: git goes on by its path."""
-        if not (self._guard.forges and S_ISDIR(st.st_mode)):
-            return
-        fd = self._backing.open_node(place.fd, place.name)
-        try:
-            if S_ISDIR(self._backing.stat(fd).st_mode):
-                self._forming.wait_for(fd)
-        finally:
-            os.close(fd)
-
-    def _wait_for_rename(
-        self,
-        old: Place,
-        new: Place,
-        moved: os.stat_result,
-        target: os.stat_result | None,
-        exchange: bool,
-    ) -> None:
-        self.wait_for_git(S_IFMT(moved.st_mode), old, new)
-        if exchange and target is not None:
-            self.wait_for_git(S_IFMT(target.st_mode), old, new)
+    def _wait_for_rename(self, renaming: Renaming) -> None:
+        for _, st in renaming.leaving():
+            self.wait_for_git(S_IFMT(st.st_mode), renaming.old, renaming.new)
 
     def _text(self, place: Place, st: os.stat_result) -> bytes | None:
         """Return the text of an entry that is a symlink; None if it is none."""
@@ -190,13 +172,10 @@ class HostRules:
         if rule:
             raise self._refused(rule, place)
 
-    def _losing(self, place: Place, st: os.stat_result, moves: bool) -> list[Removal]:
-        if not self._guard.forges:
-            return []
-        removals = self._removed.losing(place.parent, place.fd, place.name, st.st_mode, moves=moves)
-        if removals is None:
+    def _note_removed(self, removals: list[Removal], place: Place) -> None:
+        if not self._removed.has_room_for(removals):
             raise self._refused(TOO_MANY, place)
-        return removals
+        self._removed.note_removed(removals)
 
     def _refused(self, rule: str, place: Place) -> Refused:
         return Refused(rule, partial(self._gate.path, place.parent, place.name))

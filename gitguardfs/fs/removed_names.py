@@ -11,15 +11,15 @@ from __future__ import annotations
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
-from itertools import count
-from stat import S_IFDIR, S_ISDIR
+from stat import S_ISDIR
 from typing import NamedTuple
 
 from gitguardfs.core.backing import Backing
 from gitguardfs.core.inodes import Node, ancestors
 from gitguardfs.core.names import folded
+from gitguardfs.fs.tree_walk import Directory
 from gitguardfs.guard import repository
 
 log = logging.getLogger(__name__)
@@ -29,9 +29,6 @@ MAX_REMOVED = 10_000
 
 MAX_MADE = 10_000
 """Names made here that are remembered; of others it is taken that the host made them."""
-
-MAX_DIRECTORIES = 256
-"""Directories that are looked into below one that is moved: as many as take some milliseconds."""
 
 Digest = bytes
 """Of a directory's path, in any case: ten thousand of them take little memory."""
@@ -56,6 +53,11 @@ class RemovedNames:
         self._made: OrderedDict[tuple[int, int, bytes], tuple[int, int, int]] = OrderedDict()
         """By directory and name: device, inode and time of birth of what was made there."""
 
+    @property
+    def knows_any(self) -> bool:
+        """Whether anything was removed."""
+        return bool(self._removed)
+
     def at(self, directory: Node) -> Mapping[bytes, int]:
         """Return the parts that count as present in a directory, and their modes."""
         return self._removed.get(_digest(_path(directory)), {}) if self._removed else {}
@@ -73,26 +75,25 @@ class RemovedNames:
         made = self._made.get(self._key(dir_fd, name))
         return made is not None and made == self._identity(dir_fd, name)
 
-    def losing(
-        self, directory: Node, dir_fd: int, name: bytes, mode: int, *, moves: bool
-    ) -> list[Removal] | None:
-        """Return what goes with ``name``; None if that is more than can be remembered.
+    def losing(self, directory: Node, dir_fd: int, name: bytes, mode: int) -> list[Removal]:
+        """Return what goes with one name; OSError if the source fails."""
+        return self._losing(_path(directory), dir_fd, name, mode)
 
-        ``moves`` says that what is in it goes along. Raises OSError if the source fails.
-        """
-        below = moves and S_ISDIR(mode)
-        if not (below or repository.parts(name)):
+    def losing_in(self, directory: Node, name: bytes, below: Directory) -> list[Removal]:
+        """Return what goes with a directory at or below ``name``; OSError if the source fails."""
+        if not any(map(repository.parts, below.kinds)):
             return []
-        path = _path(directory)
-        found = self._losing(path, dir_fd, name, mode)
-        if below:
-            inner = self._backing.open_node(dir_fd, name)
-            try:
-                self._look_below((*path, _any_case(name)), inner, found, count())
-            finally:
-                os.close(inner)
-        if self._count + len({one for one in found if not self._is_known(one)}) <= MAX_REMOVED:
-            return found
+        path = (*_path(directory), *map(_any_case, (name, *below.path)))
+        return [
+            removal
+            for name, kind in below.kinds.items()
+            for removal in self._losing(path, below.fd, name, kind)
+        ]
+
+    def has_room_for(self, removals: list[Removal]) -> bool:
+        """Whether so much more can be remembered; if not, the log says so once."""
+        if self._count + len({one for one in removals if not self._is_known(one)}) <= MAX_REMOVED:
+            return True
         if not self._said:
             self._said = True
             log.warning(
@@ -100,10 +101,10 @@ class RemovedNames:
                 "Mount anew, or use --allow-bare",
                 MAX_REMOVED,
             )
-        return None
+        return False
 
     def note_removed(self, removals: list[Removal]) -> None:
-        """Note that what ``losing`` returned is gone."""
+        """Note that what ``losing`` and ``losing_in`` returned is gone."""
         for removal in removals:
             if not self._is_known(removal):
                 self._removed.setdefault(removal.directory, {})[removal.part] = removal.mode
@@ -117,22 +118,6 @@ class RemovedNames:
             return []
         directory = _digest(path)
         return [Removal(directory, part, mode) for part in parts]
-
-    def _look_below(
-        self, path: tuple[bytes, ...], fd: int, found: list[Removal], looked: Iterator[int]
-    ) -> None:
-        for name, (kind, _) in self._backing.typed_names(fd).items():
-            found += self._losing(path, fd, name, kind)
-            if kind == S_IFDIR and next(looked) < MAX_DIRECTORIES:
-                try:
-                    inner = self._backing.open_node(fd, name)
-                except FileNotFoundError:
-                    continue
-                try:
-                    if S_ISDIR(self._backing.stat(inner).st_mode):
-                        self._look_below((*path, _any_case(name)), inner, found, looked)
-                finally:
-                    os.close(inner)
 
     def _is_known(self, removal: Removal) -> bool:
         # One that is no directory is worse than one that is, and then takes its place.

@@ -12,6 +12,7 @@ import errno
 import os
 from collections.abc import Callable, Generator
 from stat import S_ISDIR, S_ISLNK
+from typing import TypeAlias
 
 from gitguardfs.core.backing import Backing
 from gitguardfs.core.descriptors import DescriptorCache
@@ -21,7 +22,7 @@ MAX_LINKS = 40
 """Symlinks on one way, as in the kernel (MAXSYMLINKS)."""
 
 MAX_STEPS = 4096
-"""Components looked at for one path, in all its suffixes: as many as PATH_MAX has bytes."""
+"""Components read or looked at for one path, in all its suffixes: as many as PATH_MAX has bytes."""
 
 HERE, ABOVE = b".", b".."
 
@@ -29,6 +30,8 @@ Enter = Callable[[int, bytes, os.stat_result, int], bool]
 """Called with a directory's descriptor, a name in it, and stat and descriptor of the directory of
 that name: whether what lies below it is marked."""
 
+Rest: TypeAlias = "tuple[bytes, Rest] | None"
+"""What is left of a path: its first component, and the rest after that. So a suffix is no copy."""
 
 Ends = Generator[tuple[int, bool], None, None]
 
@@ -57,46 +60,59 @@ class Walk:
         where there is nothing. Ways that end at anything else are left out. Raises TooLong, what
         ``enter`` raises, and OSError if the source fails.
         """
-        parts = path.split(b"/")
+        rest = self._parse(path, None)
         if path.startswith(b"/"):
-            yield from self._suffixes(parts, 0)
+            yield from self._suffixes(rest, 0)
         else:
-            yield from self._follow(directory, parts, 0)
+            yield from self._follow(directory, rest, 0)
 
-    def _suffixes(self, parts: list[bytes], links: int) -> Ends:
-        parts = [part for part in parts if part not in (b"", HERE)]
-        for start, part in enumerate(parts):
+    def _parse(self, path: bytes, rest: Rest) -> Rest:
+        """Return the components of ``path``, with ``rest`` after them."""
+        parts = [part for part in path.split(b"/") if part not in (b"", HERE)]
+        self._count(len(parts))
+        for part in reversed(parts):
+            rest = part, rest
+        return rest
+
+    def _count(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > MAX_STEPS:
+            raise TooLong
+
+    def _suffixes(self, rest: Rest, links: int) -> Ends:
+        while rest is not None:
+            part, after = rest
             if part != ABOVE:
-                yield from self._follow(self._root, parts[start:], links, is_suffix=True)
+                yield from self._follow(self._root, rest, links, is_suffix=True)
+            rest = after
 
-    def _follow(
-        self, directory: Node, parts: list[bytes], links: int, is_suffix: bool = False
-    ) -> Ends:
+    def _follow(self, directory: Node, rest: Rest, links: int, is_suffix: bool = False) -> Ends:
         # Never by ".." of the source: its root may be covered by a seal.
-        above = list(ancestors(directory))[1:]
+        above = ancestors(directory)
+        base = next(above)
         marks: list[bool] = []
-        rest = parts[::-1]
-        fds = [self._open(directory)]
+        fds: list[int] = []
+        """Of ``base``, once that is needed, and of each directory that was entered from there."""
         try:
-            while rest:
-                self._steps += 1
-                if self._steps > MAX_STEPS:
-                    raise TooLong
-                name = rest.pop()
-                if name in (b"", HERE):
-                    continue
+            while rest is not None:
+                self._count(1)
+                name, rest = rest
                 if name == ABOVE and marks:
                     marks.pop()
                     os.close(fds.pop())
                     continue
-                if name == ABOVE and above:
-                    os.close(fds.pop())
-                    fds.append(self._open(above.pop(0)))
-                    continue
                 if name == ABOVE:
-                    if not is_suffix:  # otherwise a shorter suffix is the same
-                        yield from self._suffixes(rest[::-1], links)
-                    return
+                    upper = next(above, None)
+                    if upper is None:
+                        if not is_suffix:  # otherwise a shorter suffix is the same
+                            yield from self._suffixes(rest, links)
+                        return
+                    base = upper
+                    while fds:
+                        os.close(fds.pop())
+                    continue
+                if not fds:
+                    fds.append(self._open(base))
                 st = self._find(fds[-1], name)
                 if st is None:
                     yield -1, any(marks)
@@ -106,15 +122,17 @@ class Walk:
                     if links > MAX_LINKS:
                         return
                     text = self._backing.readlink_at(fds[-1], name)
+                    rest = self._parse(text, rest)
                     if text.startswith(b"/"):
-                        yield from self._suffixes(text.split(b"/") + rest[::-1], links)
+                        yield from self._suffixes(rest, links)
                         return
-                    rest += text.split(b"/")[::-1]
                     continue
                 if not S_ISDIR(st.st_mode):
                     return
                 fds.append(self._backing.open_node(fds[-1], name))
                 marks.append(self._enter(fds[-2], name, st, fds[-1]))
+            if not fds:
+                fds.append(self._open(base))
             yield fds[-1], any(marks)
         finally:
             for fd in fds:

@@ -25,15 +25,12 @@ from gitguardfs.daemon.drain import Drain, close_device
 from gitguardfs.errors import Exit, UserError, shown, warn
 from gitguardfs.fuse import assembly, daemon, directories, preflight, seal, session
 from gitguardfs.fuse.operations import Operations
-from gitguardfs.linux import processes
 from gitguardfs.linux.local_devices import LocalDevices
-from gitguardfs.mounting import fstab_check, utab
+from gitguardfs.mounting import fstab_check, holders, utab
 from gitguardfs.options import MountOptions
 
 log = logging.getLogger(__name__)
 
-NAMED = 5
-"""How many processes that hold something of the source are named."""
 DETACH_LIMIT = 2.0
 """Seconds for unmounting a view that is given up."""
 
@@ -149,7 +146,7 @@ def _serve(
         seal.lift_stale(places.source)
     try:
         if sealed is not None:
-            _refuse_holders(options, places, sealed)
+            _refuse_holders(options, places, sealed, os.fstat(root_fd).st_dev)
         mounted = _init(operations, options, places)
     except BaseException:
         if sealed is not None:
@@ -264,9 +261,14 @@ def _put_seal(places: preflight.Places) -> seal.Seal:
         ) from None
 
 
-def _refuse_holders(options: MountOptions, places: preflight.Places, sealed: seal.Seal) -> None:
-    """Raise UserError if a process holds something below the seal, which does not reach it."""
-    text = _holders_of(places.source, sealed.covers)
+def _refuse_holders(
+    options: MountOptions, places: preflight.Places, sealed: seal.Seal, device: int
+) -> None:
+    """Raise UserError if a process holds something below the seal, which does not reach it.
+
+    ``device`` is the st_dev of what is below.
+    """
+    text = holders.told(places.source, sealed.covers, device)
     if text and not options.allow_holders:
         hint = "leave the directory or end it, then start again; or --allow-holders"
         raise UserError(text, hint, Exit.MOUNT)
@@ -276,20 +278,6 @@ def _refuse_holders(options: MountOptions, places: preflight.Places, sealed: sea
         sealed.check()  # a fusermount3 that was in there can mount over the seal
     except OSError as error:
         raise UserError(f"cannot seal {places.source}: {error.strerror}", code=Exit.MOUNT) from None
-
-
-def _holders_of(source: str, mount: int) -> str:
-    """Return who holds something at or below ``source`` of a mount; empty if nobody does."""
-    try:
-        found = processes.holders(mount, os.fsencode(source))
-    except OSError as error:
-        needs = " (CAP_SYS_PTRACE)" if isinstance(error, PermissionError) else ""
-        return f"cannot look who holds {source} from before the seal: {error.strerror}{needs}"
-    if not found:
-        return ""
-    named = [f"{each.pid} ({shown(each.name)}): {', '.join(each.held)}" for each in found[:NAMED]]
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return f"processes hold {source} from before the seal: {'; '.join(named)}{more}"
 
 
 def _init(

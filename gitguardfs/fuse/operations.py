@@ -4,20 +4,16 @@ All handlers run on the event loop's thread. The tree's methods run there withou
 between; what may wait for a disk or a server (reads that are not in memory, large or
 synchronous writes, fsync) goes to worker threads, which get a descriptor and bytes only, unless
 the source is local and such calls have been quick of late (``pace``).
-
-pyfuse3 ends the mount on any exception that is not FUSEError, and on an answer that it cannot
-translate: ``handler`` turns every one of them into an errno.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import partial, wraps
 from stat import S_ISDIR
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import pyfuse3
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, ReaddirToken, RequestContext
@@ -33,49 +29,17 @@ from gitguardfs.core.view import Attributes
 from gitguardfs.fuse.listing import Appetite, NameEntry
 from gitguardfs.fuse.pace import Pace
 from gitguardfs.fuse.requests import Requests
-from gitguardfs.fuse.waiting import ask_again
+from gitguardfs.fuse.waiting import Waiting
 from gitguardfs.protocol import Later
-from gitguardfs.serving.boundary import GUARDED, Guarded, errno_of
-from gitguardfs.sessions.pyfuse3_session.answers import FITS, ReadData
+from gitguardfs.serving.boundary import Guarded, errno_of
+from gitguardfs.sessions.pyfuse3_session.answers import ReadData
+from gitguardfs.sessions.pyfuse3_session.handler import handler
 
 AT_ONCE = 128 * 1024
 """Bytes up to which a transfer may be done without a thread, and a write to a local file always
 is: it goes to memory, and a change of thread costs more than the copying."""
 
-P = ParamSpec("P")
 R = TypeVar("R")
-S = TypeVar("S", bound="Operations")
-Handler = Callable[Concatenate[S, P], Coroutine[Any, Any, R]]
-
-
-def handler(guarded: Guarded) -> Callable[[Handler[S, P, R]], Handler[S, P, R]]:
-    """Classify a handler and give it the error boundary."""
-
-    def decorate(method: Handler[S, P, R]) -> Handler[S, P, R]:
-        name = method.__name__
-        GUARDED[name] = guarded
-        fits = FITS[method.__annotations__["return"]]
-
-        @wraps(method)
-        async def bounded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            try:
-                try:
-                    answer = await method(self, *args, **kwargs)
-                except Later as later:
-                    call = partial(method, self, *args, **kwargs)
-                    answer = await ask_again(name, later, call, self.requests)
-                if fits(answer):
-                    return answer
-                raise TypeError(f"no answer to {name}: {answer!r:.100}")
-            except FUSEError:
-                raise
-            except Exception as error:
-                number = errno_of(error, name, lambda it: self.note_refusal(name, it, args))
-            raise FUSEError(number)
-
-        return bounded
-
-    return decorate
 
 
 class Operations(pyfuse3.Operations):
@@ -112,6 +76,7 @@ class Operations(pyfuse3.Operations):
         self._closes_late = closes_late
         self._invalidate = invalidate
         self.requests = Requests()
+        self._waiting = Waiting(self.requests)
         self._reading, self._writing, self._syncing, self._closing = Pace(), Pace(), Pace(), Pace()
         self._appetite = Appetite()
         self._name_entry = NameEntry()
@@ -127,6 +92,10 @@ class Operations(pyfuse3.Operations):
         context = args[-1] if args and isinstance(args[-1], RequestContext) else None
         uid, pid = (context.uid, context.pid) if context is not None else (-1, 0)
         self._audit.refuse(operation, refused, uid, pid)
+
+    async def ask_again(self, name: str, later: Later, call: Callable[[], Awaitable[R]]) -> R:
+        """Make ``call`` again, which has raised ``later``, until it is done or fails."""
+        return await self._waiting.ask_again(name, later, call)
 
     def _entry(self, attributes: Attributes) -> EntryAttributes:
         entry = EntryAttributes()

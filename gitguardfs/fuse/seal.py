@@ -115,16 +115,34 @@ def sealing(fd: int) -> Mount | None:
 def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError:
     """``error``, which kept ``source`` from being guarded, after it was sealed, if root asks.
 
-    ``wanted`` is what was asked for: a seal, none, or (None) one for the root of a share.
+    ``wanted`` is what was asked for: a seal, none, or (None) one for the root of a share. Where
+    there should be one and none could be put on, that is said as well.
     """
-    if os.geteuid() != 0 or wanted is False or not _close(source, bool(wanted)):
+    if os.geteuid() != 0 or wanted is False:
         return error
-    sealed = f"{source} is sealed until it is guarded; umount {source} opens it"
-    return UserError(error.message, f"{error.hint}; {sealed}".removeprefix("; "), error.code)
+    try:
+        if not _close(source, bool(wanted)):
+            return error
+        said = f"{source} is sealed until it is guarded; umount {source} opens it"
+    except (FileNotFoundError, NotADirectoryError):
+        return error
+    except (OSError, UserError) as failure:
+        listed = [m for m in mounts.listed() if m.path == os.fsencode(source)]
+        if not (wanted or any(m.fstype in mounts.SHARE_TYPES for m in listed)):
+            return error
+        why = failure.message if isinstance(failure, UserError) else failure.strerror
+        said = f"{source} is NOT sealed, users may get at it: {why}"
+        if listed:
+            times = f", {len(listed)} times," if len(listed) > 1 else ""
+            said += f"; umount -i -l {source}{times} takes away what is mounted there"
+    return UserError(error.message, f"{error.hint}; {said}".removeprefix("; "), error.code)
 
 
 def _close(source: str, wanted: bool) -> bool:
-    """Put a seal on, if one is wanted and there is none; whether there is one that no guard has."""
+    """Put a seal on, if one is wanted and there is none; whether there is one that no guard has.
+
+    Raises OSError and UserError if it cannot be put on.
+    """
     fd = -1
     try:
         try:
@@ -135,11 +153,13 @@ def _close(source: str, wanted: bool) -> bool:
             if not (wanted or is_share(fd)):
                 return False
             if any(map(directories.is_foreign, mounts.stack_of(fd))):
-                return _close_beneath(fd)
-            Seal(source, fd).leave()
-        check_unlocked(fd, source)
-    except (OSError, UserError):
-        return False
+                _close_beneath(fd)
+            else:
+                Seal(source, fd).leave()
+        try:
+            check_unlocked(fd, source)
+        except UserError:  # a daemon has it
+            return False
     finally:
         if fd >= 0:
             os.close(fd)
@@ -156,19 +176,27 @@ def _open_top(path: str) -> int:
         os.close(parent)
 
 
-def _close_beneath(fd: int) -> bool:
+def _close_beneath(fd: int) -> None:
     """Put a seal between a user's mount, which is left alone, and what that covers.
 
-    Above the user's mount a seal would go with it. False if the kernel cannot do that, or if
-    there are several such mounts.
+    Above the user's mount a seal would go with it. Raises UserError if the kernel cannot do that,
+    or if there are several such mounts; OSError.
     """
     top, *below = mounts.stack_of(fd)
     if any(map(directories.is_foreign, below)):
-        return False
-    root = _put_on(fd, beneath=True)
+        raise UserError("several mounts of users lie over it")
+    try:
+        root = _put_on(fd, beneath=True)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise UserError(
+            "a user's mount lies over it, and Linux before 6.5 puts none below"
+        ) from None
     try:
         # If another one came meanwhile, this seal is left: unmounting it would take that off.
-        return _listed(mounts.number_of(root)).parent == top.parent
+        if _listed(mounts.number_of(root)).parent != top.parent:
+            raise UserError("another mount came between")
     finally:
         os.close(root)
 
@@ -291,6 +319,14 @@ def is_share(fd: int) -> bool:
 
 def is_reachable_by_others(source: str, uid: int) -> bool:
     """Whether a user other than ``uid`` and root can get to ``source`` by its path."""
+    if not is_passable(source, uid):
+        return False
+    st = os.stat(source)
+    return bool(st.st_mode & 0o007) or st.st_uid not in (0, uid)
+
+
+def is_passable(source: str, uid: int) -> bool:
+    """Whether a user other than ``uid`` and root can get as far as the directory of ``source``."""
     path = source
     while path != "/":
         path = os.path.dirname(path)
@@ -300,5 +336,4 @@ def is_reachable_by_others(source: str, uid: int) -> bool:
         passable |= st.st_uid not in (0, uid) and bool(st.st_mode & S_IXUSR)
         if not passable:
             return False
-    st = os.stat(source)
-    return bool(st.st_mode & 0o007) or st.st_uid not in (0, uid)
+    return True

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import trio
 
 from gitguardfs.core.mirror import Mirror
-from gitguardfs.daemon.signals import ENDING, REREAD, UNMOUNTED
+from gitguardfs.daemon.signals import ENDING, HAND_OVER, REREAD, UNMOUNTED
 from gitguardfs.fuse.requests import Requests
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ async def serve(requests: Requests, mirror: Mirror | None, view: View) -> signal
     word = _Word(requests, mirror, view)
     word.listen()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_announce, view.mountpoint, view.ready)
+        nursery.start_soon(_announce, view.mountpoint, word.become_ready)
         gc.collect()
         gc.freeze()
         await requests.serve()
@@ -63,6 +63,9 @@ _HEARD = (*ENDING, UNMOUNTED, REREAD)
 class _Word:
     """What root says by signals, heard from now on for good.
 
+    Until the mount is ready, what ends it may be a service manager that has waited for too long:
+    that counts as ``HAND_OVER``, and the seal stays.
+
     While the view comes down, more of them mean nothing. trio's own way puts the handlers back
     when the loop ends, and a second SIGTERM would then kill a daemon that is about to unmount.
     """
@@ -70,8 +73,14 @@ class _Word:
     def __init__(self, requests: Requests, mirror: Mirror | None, view: View) -> None:
         self.came: signal.Signals | None = None
         self.spoken = trio.Event()
+        self._is_ready = False
         self._requests, self._mirror, self._view = requests, mirror, view
         self._token = trio.lowlevel.current_trio_token()
+
+    def become_ready(self) -> None:
+        """Tell that the mount answers; from now on root's word is taken as it is."""
+        self._is_ready = True
+        self._view.ready()
 
     def listen(self) -> None:
         for number in _HEARD:
@@ -91,7 +100,7 @@ class _Word:
             if self.came is None:
                 self._hear(number)  # whoever still uses it is served to the end
         elif self.came in (None, UNMOUNTED):
-            self._hear(number)
+            self._hear(number if self._is_ready else HAND_OVER)
             self._view.ending()
             self._requests.end()
             with suppress(Exception):  # what is raised here would end trio's loop as a bug

@@ -16,26 +16,58 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
+MAX_WAITING = 256
+"""Requests that wait at a time. Each looks again several times a second."""
 
-async def ask_again(
-    name: str, later: Later, call: Callable[[], Awaitable[R]], requests: Requests
-) -> R:
-    """Make ``call`` again, while others are served, until it no longer raises Later.
+SAID_FOR = 10.0
+"""Seconds for which the log does not say again that a request was given up for the same reason."""
 
-    Raises OSError(EBUSY) at the earliest deadline of those it raised, or when the mount ends, and
-    whatever else ``call`` raises.
-    """
-    deadline = later.deadline
-    while True:
-        deadline = min(deadline, later.deadline)
-        await requests.pause(max(min(later.ask_again_at, deadline) - monotonic(), 0))
-        if requests.is_ending:
-            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
-        last = monotonic() >= deadline
+
+class Waiting:
+    """The requests of one mount that wait."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self._count = 0
+        self._said_at: dict[str, float] = {}
+
+    async def ask_again(self, name: str, later: Later, call: Callable[[], Awaitable[R]]) -> R:
+        """Make ``call`` again, while others are served, until it no longer raises Later.
+
+        Raises OSError(EBUSY) at the earliest deadline of those it raised, when the mount ends, or
+        if too many wait already, and whatever else ``call`` raises.
+        """
+        if self._count >= MAX_WAITING:
+            raise self._given_up(name, later.why)
+        self._count += 1
         try:
-            return await call()
-        except Later as again:
-            later = again
-        if last:
-            log.warning("%s was given up: %s", name, later.why)
-            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+            return await self._ask_again(name, later, call)
+        finally:
+            self._count -= 1
+
+    async def _ask_again(self, name: str, later: Later, call: Callable[[], Awaitable[R]]) -> R:
+        deadline = later.deadline
+        while True:
+            deadline = min(deadline, later.deadline)
+            pause = min(later.ask_again_at, deadline) - monotonic()
+            await self._requests.pause(max(pause, 0))
+            if self._requests.is_ending:
+                raise _busy()
+            last = monotonic() >= deadline
+            try:
+                return await call()
+            except Later as again:
+                later = again
+            if last:
+                raise self._given_up(name, later.why)
+
+    def _given_up(self, name: str, why: str) -> OSError:
+        now = monotonic()
+        if now >= self._said_at.get(why, float("-inf")) + SAID_FOR:
+            self._said_at[why] = now
+            log.warning("%s was given up: %s", name, why)
+        return _busy()
+
+
+def _busy() -> OSError:
+    return OSError(errno.EBUSY, os.strerror(errno.EBUSY))

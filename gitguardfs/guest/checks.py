@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import grp
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
@@ -94,8 +93,11 @@ class Seen:
     mount: Mount
     options: frozenset[str]
     """Of the mount (nosuid ...) and of its file system (user_id=0 ...)."""
-    root: str = "/"
-    """What of its file system is mounted, by its path there: a bind mount may be of a part."""
+
+    @property
+    def root(self) -> str:
+        """What of its file system is mounted, by its path there."""
+        return os.fsdecode(self.mount.root)
 
     @property
     def path(self) -> str:
@@ -113,8 +115,7 @@ def parse_table(text: bytes) -> tuple[Seen, ...]:
     """The mounts of a mountinfo file, in its order."""
     lines = [line for line in text.split(b"\n") if line]
     return tuple(
-        Seen(mount, _options(line), _root(line))
-        for mount, line in zip(mounts.parse(text), lines, strict=True)
+        Seen(mount, _options(line)) for mount, line in zip(mounts.parse(text), lines, strict=True)
     )
 
 
@@ -122,11 +123,6 @@ def _options(line: bytes) -> frozenset[str]:
     left, _, right = line.partition(b" - ")
     fields = (left.split(b" ")[5], right.split(b" ")[2])
     return frozenset(os.fsdecode(option) for field in fields for option in field.split(b","))
-
-
-def _root(line: bytes) -> str:
-    field = line.split(b" ")[3]
-    return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), field))
 
 
 def read_table(pid: str = "self") -> tuple[Seen, ...]:

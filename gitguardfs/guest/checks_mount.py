@@ -15,6 +15,7 @@ from gitguardfs.guest.checks import (
     Result,
     Row,
     Seen,
+    Severity,
     Status,
     read_table,
     top_at,
@@ -36,7 +37,11 @@ def check(case: Case) -> list[Result]:
     answers = is_answering(case.mountpoint, case.user)
     if answers.status is not Status.OK:
         return [mounted, answers]
-    return [mounted, answers, options(case.mountpoint, case.guard.options), run_by(case)]
+    running = [run_by(case)]
+    if case.daemons and case.is_root:
+        sessions = {daemon.pid: session_of(daemon.pid) for daemon in case.daemons}
+        running.append(in_session(case.mountpoint, sessions, case.user))
+    return [mounted, answers, options(case.mountpoint, case.guard.options), *running]
 
 
 def is_mounted(case: Case) -> Result:
@@ -121,6 +126,44 @@ def run_by(case: Case) -> Result:
     if case.is_root:
         return row.note("it answers, and the process that serves it was not found")
     return row.ok("mounted by uid 0")
+
+
+def in_session(mountpoint: str, sessions: dict[int, str], user: User | None) -> Result:
+    """Return whether a login session's end would stop a daemon; ``sessions`` has those of each.
+
+    systemd does that by SIGTERM, root's word to unmount and to take the seal off.
+    """
+    row = Row(
+        "guard.session",
+        f"no login session has the daemon of {mountpoint}",
+        f"the daemon of {mountpoint} ends with a login session, and takes the seal off",
+    )
+    found = {pid: path for pid, path in sessions.items() if path}
+    if not found:
+        return row.ok()
+    is_users = user is not None and any(f"/user-{user.uid}.slice/" in p for p in found.values())
+    said = ", ".join(f"process {pid} is in {path}" for pid, path in found.items())
+    hint = f"umount {quote.shell([mountpoint])}, then vm-mount, or start the guest with its fstab"
+    return row.finding(said, hint, Severity.HIGH if is_users else Severity.MEDIUM)
+
+
+def session_of(pid: int) -> str:
+    """Return the control group of a process if it is one of a user's sessions, or empty."""
+    try:
+        with open(f"/proc/{pid}/cgroup", "rb") as file:
+            return parse_session(file.read())
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def parse_session(cgroups: bytes) -> str:
+    """Return systemd's control group in a /proc/PID/cgroup, if it belongs to users (cgroups(7))."""
+    for line in cgroups.split(b"\n"):
+        number, _, rest = line.partition(b":")
+        controllers, _, path = rest.partition(b":")
+        if (number == b"0" or controllers == b"name=systemd") and b"/user.slice/" in path:
+            return os.fsdecode(path)
+    return ""
 
 
 # Whose daemon is it?

@@ -143,17 +143,19 @@ def _held(case: Case, sources: tuple[str, ...]) -> Result:
         "no process of a user's holds anything of the raw share",
         "processes of users hold what is below the seal",
     )
-    raw = [
-        (seen.mount.number, source)
+    table = (*case.table, *mounts_of_daemons(case.daemons))
+    listed = [seen.mount for seen in table]
+    raw = dict.fromkeys(
+        place
         for source in sources
-        for seen in checks_ways.raw_mounts((*case.table, *mounts_of_daemons(case.daemons)), source)
-    ]
+        for seen in checks_ways.raw_mounts(table, source)
+        for place in processes.places(os.fsencode(source), seen.mount, listed)
+    )
     proc = case.system.processes
     try:
         found = {
             f"process {one.pid} ({shown(one.name)}, uid {one.uid}): {', '.join(one.held)}": one.pid
-            for number, source in (dict.fromkeys(raw) if os.path.isdir(proc) else ())
-            for one in processes.holders(number, os.fsencode(source), proc)
+            for one in (processes.holders(list(raw), proc) if raw and os.path.isdir(proc) else ())
         }
     except OSError as error:
         return row.unknown(error, "run it as root of the system itself")

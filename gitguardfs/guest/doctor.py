@@ -18,6 +18,7 @@ from gitguardfs.guest import (
     checks_attacks,
     checks_host,
     checks_mount,
+    checks_policy,
     checks_report,
     checks_rights,
     checks_share,
@@ -164,7 +165,7 @@ def examine(
             case = replace(case, daemons=checks_mount.find_daemons(case.guard))
         if user is None and is_root:
             results += doubts(case, caller)
-        about_git = checks_attacks.check if attack else checks_attacks.look
+        about_git = checks_attacks.check if attack else checks_policy.look
         results += _checked(case, about_git, say)
         if place is not None:
             for other in checks_ways.other_guards(case):

@@ -15,45 +15,50 @@ from contextlib import suppress
 from gitguardfs.core import syscalls
 from gitguardfs.guest import checks_ways, probes, probes_calls, probes_share
 from gitguardfs.guest.checks import Seen, parse_table
-from gitguardfs.guest.probes import User, preparing
-
-NS_GET_USERNS = 0xB701
-"""ioctl(2) on a namespace: the user namespace that owns it (ioctl_ns(2))."""
+from gitguardfs.guest.probes import Unprepared, User, preparing
+from gitguardfs.linux.namespaces import NS_GET_USERNS, Identity, mounted_namespace
 
 
 def peel(
-    process: str,
+    path: str,
+    identity: Identity,
     user: User,
     table: tuple[Seen, ...],
     sources: Collection[str],
     guards: Sequence[int],
-) -> list[str]:
-    """Where ``user`` gets to what ``sources`` are in ``table``, in a process's namespace.
+) -> tuple[list[str], list[str]]:
+    """Where ``user`` gets to what ``sources`` are in ``table``, in the namespace behind ``path``.
 
     To be run as root, in a child: it becomes the user and enters the namespace by the user's own
     right, then a private copy, so that the namespace stays as it is. Nothing is found where the
-    user has no such right. FileNotFoundError if the process has ended.
+    user has no such right. Returns the places, and the numbers of the mount namespaces that are
+    mounted in it. Raises FileNotFoundError if nothing keeps it any more, Unprepared if ``path``
+    leads to another one.
     """
-    space = os.open(f"{process}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    space = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    st = os.fstat(space)
+    if (st.st_dev, st.st_ino) != identity:
+        raise Unprepared(f"{path} leads elsewhere")
     try:
         owner = fcntl.ioctl(space, NS_GET_USERNS)
     except PermissionError:
-        return []  # above our own
+        return [], []  # above our own
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     own = os.stat("/proc/self/ns/user")
     with preparing():
         probes.become(user)
     if os.path.samestat(os.fstat(owner), own):
-        return []  # nobody but root may unmount there
+        return [], []  # nobody but root may unmount there
     try:
         probes_calls.enter_namespace(owner)
     except PermissionError:
-        return []  # neither the user's nor below one of the user's
+        return [], []  # neither the user's nor below one of the user's
     with preparing():
         probes_calls.enter_namespace(space)
         syscalls.unshare_mounts()
         here = _read_table(proc)
-    return sorted(set(_peeled(proc, here, table, sources, guards)))
+    kept = {name for seen in here if (name := mounted_namespace(seen.mount)) is not None}
+    return sorted(set(_peeled(proc, here, table, sources, guards))), sorted(kept)
 
 
 def _read_table(proc: int) -> tuple[Seen, ...]:

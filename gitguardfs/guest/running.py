@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from gitguardfs import mounts
 from gitguardfs.arguments import parse_o, read_arguments
-from gitguardfs.errors import UserError
+from gitguardfs.errors import Exit, UserError
 from gitguardfs.fuse.preflight import DEAD, FUSE_DEVICE
+from gitguardfs.guest import probes
 from gitguardfs.ids import parse_maps
 from gitguardfs.linux import processes
 from gitguardfs.mounts import Mount
@@ -18,6 +19,8 @@ from gitguardfs.render import quote
 
 ROOT = b"user_id=0"
 """In the options of a FUSE file system that root mounted; fusermount3 puts the caller's there."""
+ANSWER_LIMIT = 30.0
+"""Seconds after which a guard is taken to hang; a busy one answers within one."""
 _NOT_COMPARED = ("foreground", "debug", "mountpoint")
 _DEFAULTS: dict[str, object] = {
     "git": "deny", "xattr": "none", "cache_timeout": 1.0, "seal": True, "read_only": False,
@@ -43,12 +46,23 @@ def guards() -> list[Mount]:
 
 
 def is_dead(path: bytes) -> bool:
-    """Whether the daemon of the guard at ``path`` is gone."""
+    """Whether the daemon of the guard at ``path`` is gone. Raises UserError if it does not answer.
+
+    A child asks: one that waits for a daemon which hangs cannot always be ended.
+    """
+    place = os.fsdecode(path)
     try:
-        os.statvfs(path)
+        probes.apart(_ask, path, limit=ANSWER_LIMIT)
     except OSError as error:
         return error.errno in DEAD
+    except probes.Lost:
+        hint = f"end its daemon, or {quote.shell(['umount', '-i', '-l', place])}"
+        raise UserError(f"the guard at {place} does not answer", hint, Exit.SYSTEM) from None
     return False
+
+
+def _ask(path: bytes) -> None:
+    os.statvfs(path)
 
 
 @dataclass(frozen=True)

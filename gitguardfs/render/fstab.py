@@ -17,7 +17,10 @@ from gitguardfs.render.guarded import GuardedShare
 
 MARK = "x-gitguardfs"
 _AT_BOOT = ("_netdev", "nofail", MARK)
-"""After the network's and the devices' start, and never in the way of a login."""
+"""After the network's and the devices' start; if it fails, the boot goes on."""
+_BEFORE_USERS = "x-systemd.before=remote-fs.target"
+"""What nofail takes away: sessions of users, cron and at come after that target, and so find the
+raw share sealed."""
 
 _GENERIC = {
     "defaults", "ro", "rw", "auto", "noauto", "nofail", "user", "nouser", "users", "nousers",
@@ -46,7 +49,7 @@ def guard_line(spec: GuardedShare) -> str:
     place = f"mountpoint={quote.mount_option(spec.map_mount)}"
     # The automatic dependency on an absolute source is lost with _netdev.
     requires = f"x-systemd.requires={_requirement(spec.mount)}"
-    options = (the_map, requires, *_AT_BOOT, place, *further)
+    options = (the_map, requires, *_AT_BOOT, _BEFORE_USERS, place, *further)
     return _line(spec.mount, spec.map_mount, FSTYPE, options)
 
 

@@ -65,6 +65,10 @@ RestartKillSignal=SIGUSR2
 RestartSec=1
 # 1 is a mistake in the options: the next start would find it again.
 RestartPreventExitStatus=1
+# SIGTERM is root's word to unmount and to take the seal off: not for a start that takes too long,
+# nor because the kernel, short of memory, has killed something here.
+TimeoutStartFailureMode=kill
+OOMPolicy=continue
 
 # What is here leaves the mount where everybody sees it. PrivateTmp=, ProtectSystem= and whatever
 # else makes a mount namespace would hide it from them.
@@ -75,7 +79,8 @@ NoNewPrivileges=yes
 CapabilityBoundingSet=CAP_SYS_ADMIN CAP_SYS_CHROOT CAP_SYS_PTRACE
 CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH
 CapabilityBoundingSet=CAP_CHOWN CAP_FOWNER CAP_FSETID CAP_SETUID CAP_SETGID CAP_MKNOD
-RestrictNamespaces=mnt
+# Those of mounts, and of users to look into the mounts that these have kept.
+RestrictNamespaces=mnt user
 RestrictRealtime=yes
 RestrictAddressFamilies=AF_UNIX
 LockPersonality=yes

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from gitguardfs.core.backing import Backing
 from gitguardfs.core.guard import Rules
 from gitguardfs.core.inodes import ROOT_ID
 from gitguardfs.core.syscalls import RENAME_EXCHANGE
-from gitguardfs.fs import forming
+from gitguardfs.fs import forming, left_places, tree_walk
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 
@@ -27,7 +28,8 @@ def pass_time(monkeypatch: pytest.MonkeyPatch) -> Pass:
     """Let seconds pass, as the daemon sees it; otherwise its clocks stand still."""
     passed = [0.0]
     since, date = time.monotonic(), time.time()
-    monkeypatch.setattr(forming, "monotonic", lambda: since + passed[0])
+    for module in (forming, left_places):
+        monkeypatch.setattr(module, "monotonic", lambda: since + passed[0])
     monkeypatch.setattr(forming, "time", SimpleNamespace(time=lambda: date + passed[0]))
 
     def more(seconds: float) -> None:
@@ -147,6 +149,167 @@ async def test_git_goes_on_in_the_very_directory_that_it_made(
     await WHOLE[way](world)
 
 
+ABOVE: dict[str, Callable[[World], Awaitable[Any]]] = {
+    "move it away": lambda w: w.rename("p", "y"),
+    "exchange it for another": lambda w: w.rename("other", "p", RENAME_EXCHANGE),
+    "exchange another for it": lambda w: w.rename("p", "other", RENAME_EXCHANGE),
+    "move the one above away": lambda w: w.rename("p/q", "other/q"),
+}
+
+
+@pytest.mark.parametrize("way", ABOVE)
+@pytest.mark.parametrize("is_empty", [False, True])
+async def test_so_do_the_directories_above_it_stay(
+    world: World,
+    pass_time: Pass,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+    is_empty: bool,
+) -> None:
+    (world.source / "p/q").mkdir(parents=True)
+    (world.source / "p/file").touch()
+    (world.source / "p/q/file").touch()
+    await world.list("p/q")
+    (world.source / "p/q/new").mkdir()
+    if not is_empty:
+        begin(world.source / "p/q/new")
+    paths = ("p", "p/q", "p/q/new", "other")
+    before = {name: (world.source / name).stat().st_ino for name in paths}
+    with monkeypatch.context() as patch:
+        patch.setattr(Backing, "rename", None)
+        await refused(ABOVE[way](world), errno.EBUSY)
+    assert before == {name: (world.source / name).stat().st_ino for name in before}
+    pass_time(3.0)
+    await ABOVE[way](world)
+
+
+@pytest.mark.parametrize("flags", [0, RENAME_EXCHANGE])
+async def test_one_that_git_makes_while_it_is_moved_is_moved_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, flags: int
+) -> None:
+    (world.source / "p").mkdir()
+    (world.source / "p/file").touch()
+    rename = Backing.rename
+
+    def make_and_rename(self: Backing, *arguments: Any) -> None:
+        monkeypatch.setattr(Backing, "rename", rename)
+        (world.source / "p/new").mkdir()
+        rename(self, *arguments)
+
+    monkeypatch.setattr(Backing, "rename", make_and_rename)
+    await refused(world.rename("p", "other" if flags else "y", flags), errno.EBUSY)
+    assert (world.source / "p/new").is_dir()
+    assert (world.source / "other/file").exists()
+
+
+async def test_nothing_comes_after_one_that_cannot_be_moved_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, pass_time: Pass
+) -> None:
+    """It has replaced an empty directory."""
+    (world.source / "p").mkdir()
+    (world.source / "p/file").touch()
+    for name in ("empty", "mine"):
+        await mkdir(world, name)
+    rename = Backing.rename
+
+    def make_and_rename(self: Backing, *arguments: Any) -> None:
+        monkeypatch.setattr(Backing, "rename", rename)
+        (world.source / "p/new").mkdir()
+        rename(self, *arguments)
+
+    monkeypatch.setattr(Backing, "rename", make_and_rename)
+    await world.rename("p", "empty")
+    assert (world.source / "empty/new").is_dir()
+    await refused(world.rename("mine", "p"), errno.EBUSY)
+    pass_time(3.0)
+    await world.rename("mine", "p")
+
+
+async def test_a_large_directory_is_not_looked_through(
+    world: World, pass_time: Pass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can tell what git is making in it: so nothing comes to its path that leads on."""
+    monkeypatch.setattr(tree_walk, "MAX_DIRECTORIES", 3)
+    for number in range(4):
+        (world.source / f"a/large/{number}").mkdir(parents=True)
+        (world.source / f"a/large/{number}/file").touch()
+    for name in ("mine", "a2/large"):
+        await mkdir(world, name.partition("/")[0])
+    await touch(world, "mine/file")
+    await refused(world.rename("a/large", "mine", RENAME_EXCHANGE))
+    await refused(world.rename("mine", "a/large", RENAME_EXCHANGE))
+    await world.rename("a/large", "b")
+    a = await world.id("a")
+    await refused(mkdir(world, "a/large"), errno.EBUSY)
+    await refused(mkdir(world, "a/Large"), errno.EBUSY)
+    await refused(world.rename("mine", "a/large"), errno.EBUSY)
+    await refused(world.ops.symlink(a, b"large", b"../mine", world.ctx), errno.EBUSY)
+    await refused(world.rename("a", "c"), errno.EBUSY)
+    await refused(world.rename("a", "a2", RENAME_EXCHANGE), errno.EBUSY)
+    await refused(world.ops.rmdir(ROOT_ID, b"a", world.ctx), errno.EBUSY)
+    await touch(world, "a/large")
+    await remove(world, "a/large")
+    pass_time(3.0)
+    await world.rename("mine", "a/large")
+    await world.rename("a", "c")
+
+
+async def test_an_empty_one_that_git_has_just_made_is_not_removed(
+    world: World, pass_time: Pass
+) -> None:
+    (world.source / "new").mkdir()
+    await refused(world.ops.rmdir(ROOT_ID, b"new", world.ctx), errno.EBUSY)
+    pass_time(3.0)
+    await world.ops.rmdir(ROOT_ID, b"new", world.ctx)
+
+
+async def test_over_a_share_it_is_known_by_its_last_change(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, pass_time: Pass
+) -> None:
+    world = make_world(is_local=False)
+    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
+    monkeypatch.setattr(forming, "WAIT", 0.0)
+    await mkdir(world, "mine")
+    (world.source / "new").mkdir()
+    await refused(world.ops.rmdir(ROOT_ID, b"new", world.ctx), errno.EBUSY)
+    pass_time(3.0)
+    await world.ops.rmdir(ROOT_ID, b"new", world.ctx)
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+async def test_removing_what_was_not_just_made_never_waits(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, is_local: bool, pass_time: Pass
+) -> None:
+    """Whatever a share tells of the times of its directories."""
+    world = make_world(is_local=is_local)
+    monkeypatch.setattr(forming, "WAIT", 0.0)
+    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
+    pass_time(1.5)  # in truth no clock stands still
+    for path in ("mine", "mine/info", "mine/d"):
+        await mkdir(world, path)
+    await touch(world, "mine/info/config")
+    await remove(world, "mine/info/config")
+    for path in ("theirs/hooks", "theirs/hooks/d"):
+        (world.source / path).mkdir(parents=True)
+    (world.source / "theirs/hooks/file").touch()
+
+    async def rmdir(path: str) -> None:
+        parent, _, name = path.rpartition("/")
+        os.utime(world.source / path)  # a share may tell of our own changes late
+        await world.ops.rmdir(await world.id(parent), name.encode(), world.ctx)
+
+    for path in ("mine/info", "mine/d", "mine"):
+        await rmdir(path)
+    pass_time(3.0)
+    await remove(world, "theirs/hooks/file")
+    if is_local:
+        await rmdir("theirs/hooks/d")
+    else:
+        (world.source / "theirs/hooks/d").rmdir()
+    for path in ("theirs/hooks", "theirs"):
+        await rmdir(path)
+
+
 async def test_a_mode_set_here_hides_no_change_of_the_host_s(world: World, pass_time: Pass) -> None:
     await mkdir(world, "y")
     await touch(world, "y/README")
@@ -154,6 +317,25 @@ async def test_a_mode_set_here_hides_no_change_of_the_host_s(world: World, pass_
     begin(world.source / "y")
     await world.setattr(await world.id("y"), mode=0o40700)
     await refused(touch(world, "y/config"), errno.EBUSY)
+
+
+async def test_an_attribute_set_here_is_no_change_of_the_host_s(world: World) -> None:
+    await mkdir(world, "mine")
+    await world.ops.setxattr(await world.id("mine"), b"user.x", b"1", world.ctx)
+    await touch(world, "mine/config")
+    await world.ops.removexattr(await world.id("mine"), b"user.x", world.ctx)
+    await touch(world, "mine/description")
+
+
+async def test_a_crowd_of_git_s_names_is_none_of_git_s(world: World) -> None:
+    """In how many spellings it may be: what is remembered of a directory has a limit."""
+    names = ["description" + "\u200d" * number for number in range(80)]
+    for name in names:
+        (world.source / "other" / name).touch()
+    (world.source / "other/file").unlink()
+    await touch(world, "other/config")
+    forming_now = world.tree._gate._forming
+    assert all(len(seen.names or ()) <= forming.MAX_NAMES for seen in forming_now._seen.values())
 
 
 async def test_it_can_be_looked_at_meanwhile(world: World) -> None:

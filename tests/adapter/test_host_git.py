@@ -15,6 +15,7 @@ import trio
 from gitguardfs.core.inodes import ROOT_ID
 from gitguardfs.core.syscalls import RENAME_EXCHANGE
 from gitguardfs.fs import host_git
+from gitguardfs.fuse import waiting
 from gitguardfs.protocol import Later
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
@@ -109,6 +110,23 @@ async def test_who_waits_goes_on_when_git_is_done(
     assert os.readlink(world.source / "r/new") == "nowhere"
 
 
+async def test_who_comes_when_too_many_wait_fails_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(host_git, "WAIT", 60.0)
+    monkeypatch.setattr(waiting, "MAX_WAITING", 2)
+    async with trio.open_nursery() as nursery:
+        for number in range(2):
+            nursery.start_soon(symlink, world, f"r/new{number}")
+        while world.ops.requests._waiting < 2:
+            await trio.lowlevel.checkpoint()
+        for _ in range(3):
+            await refused(symlink(world, "r/more"), errno.EBUSY)
+        lock(world).unlink()
+    await symlink(world, "r/more")
+    assert caplog.text.count("was given up") == 1
+
+
 async def test_the_end_of_the_mount_lets_nothing_through(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +211,7 @@ async def test_a_lock_that_comes_meanwhile_undoes_it(
     """The second look of the same request finds it."""
     lock(world).unlink()
     before = tree_of(world)
-    seen = world.tree._host.wait_for_git
+    seen = world.tree._host._host_git.wait_for
     looks = []
 
     def look(*arguments: Any) -> None:
@@ -201,7 +219,7 @@ async def test_a_lock_that_comes_meanwhile_undoes_it(
         looks.append(monotonic())
         lock(world).touch()
 
-    monkeypatch.setattr(world.tree._host, "wait_for_git", look)
+    monkeypatch.setattr(world.tree._host._host_git, "wait_for", look)
     await refused(WAITS[way](world), errno.EBUSY)
     assert looks, "it was let through by the first look"
     lock(world).unlink()

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from pyfuse3 import EntryAttributes
 
-from gitguardfs.core import gate
 from gitguardfs.core.backing import Backing
 from gitguardfs.core.guard import GitPolicy, Rules
 from gitguardfs.core.inodes import ROOT_ID
+from gitguardfs.fs import revalidation
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Fields, Token, World, open_descriptors, refused
 
@@ -29,10 +29,10 @@ Later = Callable[[], None]
 def later(monkeypatch: pytest.MonkeyPatch) -> Later:
     """Let as much time pass as a judgement holds."""
     passed = [0.0]
-    monkeypatch.setattr(gate, "monotonic", lambda: time.monotonic() + passed[0])
+    monkeypatch.setattr(revalidation, "monotonic", lambda: time.monotonic() + passed[0])
 
     def pass_time() -> None:
-        passed[0] += gate.JUDGED_FOR
+        passed[0] += revalidation.JUDGED_FOR
 
     return pass_time
 
@@ -103,11 +103,11 @@ async def test_looks_below_do_not_put_off_a_look_at_what_is_above(
     path = planted(world)
     sub = await world.id("d/sub")
     made = 0.0
-    monkeypatch.setattr(gate, "monotonic", lambda: time.monotonic() + made)
+    monkeypatch.setattr(revalidation, "monotonic", lambda: time.monotonic() + made)
     make_repository(path)
-    made = 0.7 * gate.JUDGED_FOR
+    made = 0.7 * revalidation.JUDGED_FOR
     deep = int((await world.ops.lookup(sub, b"deep", world.ctx)).st_ino)
-    made = 1.4 * gate.JUDGED_FOR
+    made = 1.4 * revalidation.JUDGED_FOR
     await refused(world.create(deep, b"new"))
 
 
@@ -342,13 +342,13 @@ async def test_time_counts_from_when_it_was_judged(
     d, e = await world.id("d"), await world.id("d/e")
     start = time.monotonic()
     passed = 0.0
-    monkeypatch.setattr(gate, "monotonic", lambda: start + passed)
-    passed = 2 * gate.JUDGED_FOR
+    monkeypatch.setattr(revalidation, "monotonic", lambda: start + passed)
+    passed = 2 * revalidation.JUDGED_FOR
     await world.ops.lookup(d, b"x", world.ctx)
-    passed += 0.7 * gate.JUDGED_FOR
+    passed += 0.7 * revalidation.JUDGED_FOR
     make_repository(world.source / "d")
     await world.ops.lookup(e, b"x", world.ctx)  # what is above is still as it was judged
-    passed += 0.7 * gate.JUDGED_FOR
+    passed += 0.7 * revalidation.JUDGED_FOR
     await refused(world.create(e, b"new"))
 
 

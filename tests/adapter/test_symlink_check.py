@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import tracemalloc
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pyfuse3 import FUSEError
@@ -13,6 +16,7 @@ from gitguardfs.core.guard import GitPolicy, Rules
 from gitguardfs.core.inodes import ROOT_ID
 from gitguardfs.core.syscalls import RENAME_EXCHANGE
 from gitguardfs.fs import walk
+from gitguardfs.fs.symlink_check import TOO_LONG
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 
@@ -117,6 +121,16 @@ async def test_it_is_walked_from_where_it_stands(world: World) -> None:
     await world.rename("a/b/deep/link", "a/b/link")
 
 
+async def test_what_a_link_means_is_judged_whenever_it_gets_a_name(world: World) -> None:
+    """What it comes to mean where it stands is not seen; but while git works nothing is moved."""
+    await world.ops.symlink(ROOT_ID, b"link", b"later/store.git/hooks", world.ctx)
+    await world.ops.symlink(ROOT_ID, b"later", b".", world.ctx)
+    await refused(world.rename("link", "moved"))
+    link = await world.id("link")
+    await refused(world.ops.link(link, ROOT_ID, b"linked", world.ctx))
+    await refused(world.ops.symlink(ROOT_ID, b"new", b"later/store.git/hooks", world.ctx))
+
+
 async def test_neither_by_a_hard_link_nor_by_an_exchange(world: World) -> None:
     (world.source / "a/b/deep/link").symlink_to("../meta")
     (world.source / "q/other").symlink_to("nowhere")
@@ -145,6 +159,45 @@ async def test_a_symlink_and_a_directory_are_not_exchanged(world: World) -> None
 async def test_a_way_without_end_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walk, "MAX_STEPS", 20)
     await refused(world.ops.symlink(ROOT_ID, b"link", b"src/../" * 11, world.ctx))
+
+
+CHAINS = {"of itself": ("/c" * 1400, 1), "of others": ("./a/../" * 500 + "c", 39)}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+async def test_components_of_links_count_before_they_are_walked(world: World, chain: str) -> None:
+    """What is left of a path never becomes long, however many links add to it."""
+    text, length = CHAINS[chain]
+    for number in range(length):
+        (world.source / f"c{number or ''}").symlink_to(text + (f"{number + 1}" if number else ""))
+    tracemalloc.start()
+    try:
+        answer = world.tree._host._symlinks.why_refused(world.tree.inodes.root, b"/x/c" * 500)
+        used = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert answer == TOO_LONG
+    assert used < 1_000_000
+
+
+async def test_climbing_out_of_a_deep_directory_opens_only_where_it_ends(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(descriptor_limit=16)
+    depth = 200
+    (world.source / Path(*["d"] * depth)).mkdir(parents=True)
+    deep = world.tree.inodes.get(await world.id("d/" * depth))
+    opened = world.tree._descriptors.open
+    calls = 0
+
+    def count_open(*arguments: Any) -> int:
+        nonlocal calls
+        calls += 1
+        return opened(*arguments)
+
+    monkeypatch.setattr(world.tree._descriptors, "open", count_open)
+    assert world.tree._host._symlinks.why_refused(deep, b"../" * (depth - 1)) == ""
+    assert calls < 3 * depth
 
 
 async def test_an_error_on_the_way_is_no_permission(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.core.gate import JUDGED_FOR
+from gitguardfs.fs.revalidation import JUDGED_FOR
 from tests.support.mounting import area, bindfs, gitguardfs
 from tests.support.people import as_user
 from tests.support.raw_calls import name_to_handle, open_by_handle, open_guessed_node, read_at

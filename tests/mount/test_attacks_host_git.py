@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,6 +119,7 @@ TARGETS: dict[str, Callable[[Path, Path], str]] = {
     "through a link of the host's": lambda project, outside: "../meta/hooks",
     "a bare repository": lambda project, outside: "../store.git/hooks",
     "a bare repository, by its path": lambda project, outside: f"{project}/store.git/hooks",
+    "by a link that comes later": lambda project, outside: "../later/store.git/hooks",
 }
 OUT_OF_THE_SHARE: dict[str, Callable[[Path, Path], str]] = {
     "an absolute path": lambda project, outside: str(outside),
@@ -194,6 +196,36 @@ def test_a_symlink_and_a_directory_are_never_exchanged(ground: Ground) -> None:
     assert as_user(_swap_and_back, view) == [errno.EACCES, errno.EACCES]
 
 
+def _link_where_it_was_moved(view: Path) -> int | None:
+    os.chdir(view / "p/d")
+    os.listdir()  # the view has it open from now on
+    (view / "ready").touch()
+    while not (view / "moved").exists():
+        os.stat(view)
+    try:
+        os.symlink("../meta/hooks", "link")
+    except OSError as error:
+        return error.errno
+    return None
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_who_stays_in_a_moved_directory_makes_no_link_into_git(
+    ground: Ground, guarded: bool
+) -> None:
+    """Where he came from, the link would lead nowhere."""
+    project = ground.project()
+    script = "while ! [ -e ready ]; do sleep 0.01; done; mv p/d elsewhere && touch moved"
+    with as_host():
+        host = subprocess.Popen(["sh", "-c", script], cwd=project)
+    try:
+        told = as_user(_link_where_it_was_moved, ground.view(project, guarded))
+    finally:
+        assert host.wait(LIMIT) == 0
+    assert told == (errno.EACCES if guarded else None)
+    assert (project / "elsewhere/link").is_symlink() is not guarded
+
+
 # ---------------------------------------------------------- V3: while git makes a repository
 
 MAKING = {
@@ -203,15 +235,20 @@ MAKING = {
 }
 
 
-def _plants_a_hook(ground: Ground, command: tuple[str, ...], guarded: bool) -> bool:
-    """Attack the making of one repository; whether git of the host keeps the agent's hook."""
-    project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
+def _template(ground: Ground) -> Path:
+    """With so much in it that making a repository takes long enough to be raced."""
     template = ground.place / "template"
     if not template.exists():
         (template / "hooks").mkdir(parents=True)
         for number in range(300):
             (template / f"hooks/h{number}.sample").write_text("text\n")
-    command = (command[0], f"--template={template}", *command[1:])
+    return template
+
+
+def _plants_a_hook(ground: Ground, command: tuple[str, ...], guarded: bool) -> bool:
+    """Attack the making of one repository; whether git of the host keeps the agent's hook."""
+    project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
+    command = (command[0], f"--template={_template(ground)}", *command[1:])
     with host_when_ready(project, mark, *command):
         as_user(
             attacks.plant_while_git_makes,
@@ -235,6 +272,56 @@ def test_a_repository_that_is_made_is_poisoned_without_the_guard(ground: Ground,
 @pytest.mark.parametrize("way", MAKING)
 def test_a_repository_that_is_made_is_not_poisoned(ground: Ground, way: str) -> None:
     assert not any(_plants_a_hook(ground, MAKING[way], guarded=True) for _ in range(2))
+
+
+ABOVE = (attacks.by_exchange, attacks.by_two_renames)
+
+
+def _goes_on_elsewhere(
+    ground: Ground, swap: attacks.Swap, guarded: bool, others: int = 0
+) -> tuple[bool, int | None]:
+    """Attack the making of ``p/new``; whether git ran the agent's hook, and what he was told.
+
+    ``others`` is how many directories there are in one beside it.
+    """
+    project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
+    with as_host():
+        for number in range(others):
+            (project / f"p/more/{number}").mkdir(parents=True)
+    command = ("init", f"--template={_template(ground)}", "--quiet", "--bare", "p/new")
+    with host_when_ready(project, mark, *command):
+        told = as_user(
+            attacks.swap_above_what_git_makes,
+            ground.view(project, guarded),
+            swap,
+            f"touch {mark}",
+            LIMIT,
+        )
+    if (project / "p/new/HEAD").exists():
+        git(project, "push", "--quiet", "./p/new", "HEAD:refs/heads/pushed")
+    return mark.exists(), told
+
+
+def test_git_goes_on_in_a_prepared_directory_without_the_guard(ground: Ground) -> None:
+    """Between two renames it would have to find nothing, and end, which it mostly does."""
+    swap = attacks.by_exchange
+    assert any(_goes_on_elsewhere(ground, swap, guarded=False)[0] for _ in range(ATTEMPTS))
+
+
+@pytest.mark.parametrize("swap", ABOVE)
+def test_what_is_above_a_repository_that_is_made_stays(ground: Ground, swap: attacks.Swap) -> None:
+    for _ in range(2):
+        assert _goes_on_elsewhere(ground, swap, guarded=True) == (False, errno.EACCES)
+
+
+@pytest.mark.parametrize("swap", ABOVE)
+def test_so_it_does_where_there_is_too_much_to_be_looked_through(
+    ground: Ground, swap: attacks.Swap
+) -> None:
+    """It is never exchanged; if it is moved away, what comes after it waits until git has ended."""
+    poisoned, told = _goes_on_elsewhere(ground, swap, guarded=True, others=1000)
+    assert not poisoned
+    assert told == errno.EACCES or (told is None and swap is attacks.by_two_renames)
 
 
 # ------------------------------------------------------------------ V4: what git restores
@@ -320,6 +407,65 @@ def test_another_branch_completes_nothing(ground: Ground, guarded: bool) -> None
         as_user(attacks.add_to_another_branch, view, command)
     ran = _restore_and_look(ground, project, "lib", "switch", "--quiet", "main")
     assert ran is not guarded
+
+
+# ------------------------------------------------------- Special files that git waits for
+
+OPENED_BY = {
+    "p/HEAD": "status",
+    ".gitignore": "status",
+    "p/.gitattributes": "status",
+    ".mailmap": "log",
+    ".gitmodules": "fetch",
+}
+STOPS = [
+    *((name, stop) for name in OPENED_BY for stop in attacks.STOPPED_BY),
+    (".gitmodules", attacks.by_a_symlink_to_a_fifo),
+]
+stops = pytest.mark.parametrize(("name", "stop"), STOPS, ids=lambda it: getattr(it, "__name__", it))
+
+
+def _is_stopped(project: Path, name: str) -> bool:
+    """Run git on the host; whether it waits for somebody to write to the FIFO of that name."""
+    process = subprocess.Popen(
+        ["git", OPENED_BY[name]],
+        cwd=(project / name).parent,
+        env=git_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        user=HOST_UID,
+        group=HOST_GID,
+        extra_groups=[],
+    )
+    try:
+        while process.poll() is None:
+            with suppress(OSError):  # ENXIO: nobody reads it
+                os.close(os.open(project / name, os.O_WRONLY | os.O_NONBLOCK))
+                return not stat.S_ISREG((project / name).stat().st_mode)
+        return False
+    finally:
+        process.kill()
+        process.wait(LIMIT)
+
+
+@stops
+def test_git_waits_for_ever_without_the_guard(
+    ground: Ground, name: str, stop: Callable[[Path], None]
+) -> None:
+    project = ground.project()
+    (project / ".gitignore").unlink()
+    as_user(stop, ground.view(project, guarded=False) / name)
+    assert _is_stopped(project, name)
+
+
+@stops
+def test_git_never_waits(ground: Ground, name: str, stop: Callable[[Path], None]) -> None:
+    project = ground.project()
+    (project / ".gitignore").unlink()
+    with pytest.raises(PermissionError) as refused:
+        as_user(stop, ground.view(project, guarded=True) / name)
+    assert refused.value.errno == errno.EACCES
+    assert not _is_stopped(project, name)
 
 
 # ---------------------------------------------------------------------- What stays unhurt

@@ -148,10 +148,9 @@ def test_p3_two_processes_never_get_both(field: Siege, actor: str, two_guards: b
     second = field.through_guard(project, "--cache-timeout=0") if two_guards else view
     heads, others, both = act(actor, race, view, second, RACE_ROUNDS)
     assert both == []
-    if two_guards:  # each may see what the other is about to take back, and take its own back
-        assert heads and others, "one side was always the first: that is no race"
-    else:
-        assert heads + others == RACE_ROUNDS, "in some round neither came through"
+    came_through = heads + others
+    # Two guards may each see the other's name, and both take back their own.
+    assert came_through > RACE_ROUNDS / 2 if two_guards else came_through == RACE_ROUNDS
 
 
 @pytest.mark.parametrize("actor", ["agent", "root"])
@@ -302,6 +301,15 @@ def _mkfifo(spot: bytes, name: bytes) -> None:
 MAKING = (_mkdir, _create, _rename_directory, _rename_file, _link, _symlink, _mkfifo)
 
 
+STOP_GIT = {
+    (b".gitignore", "_mkfifo"),
+    (b".gitattributes", "_mkfifo"),
+    (b".gitmodules", "_mkfifo"),
+    (b".gitmodules", "_symlink"),
+}
+"""What git of the host would open and wait for."""
+
+
 def _try_each(
     spot: Path, names: tuple[bytes, ...], ways: tuple[Callable[[bytes, bytes], None], ...]
 ) -> list[tuple[bytes, str, int | None]]:
@@ -344,7 +352,7 @@ def test_n_no_spelling_can_be_made(field: Siege, actor: str) -> None:
 def test_n_ordinary_names_stay_usable(field: Siege, actor: str) -> None:
     spot = field.through_guard(field.project()) / "src"
     outcomes = act(actor, _try_each, spot, ORDINARY_NAMES, MAKING)
-    assert [made for made in outcomes if made[2] is not None] == []
+    assert {made[:2] for made in outcomes if made[2] is not None} == STOP_GIT
 
 
 def _reach(directory: bytes, name: bytes) -> list[int | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -11,14 +12,26 @@ from pathlib import Path
 import pytest
 
 from gitguardfs import mounts
+from gitguardfs.core import syscalls
+from gitguardfs.errors import UserError
 from gitguardfs.fuse import seal
 from tests.support.mounting import LIMIT, Mounted, area, command, gitguardfs, unmount, until
-from tests.support.own_mounts import AS_AGENT, own_mount, paused_command, race_for, unmount_own
+from tests.support.own_mounts import (
+    AS_AGENT,
+    exchange_mount_points,
+    own_mount,
+    paused_command,
+    race_for,
+    racing_for,
+    unmount_own,
+)
 from tests.support.people import AGENT, as_user
 
 MAP = "501/1000:@20/@1000"
 RACE_LIMIT = 300.0
 """Seconds; on an idle machine the race is won within one."""
+EXCHANGE_LIMIT = 100.0
+"""The same, within some."""
 
 
 @pytest.fixture
@@ -90,6 +103,29 @@ def test_v1a_a_view_that_users_take_away_leaves_the_seal(here: Path) -> None:
     assert not _is_open(here / "raw/share")
 
 
+def test_v1a_exchanged_mount_points_leave_the_seal(here: Path) -> None:
+    """Root's view comes to the agent's name while fusermount3 has seen the agent's mount there."""
+    home = here / "home"
+    for name in ("", "own", "new"):
+        (home / name).mkdir(exist_ok=True)
+        os.chown(home / name, AGENT, AGENT)
+    with _losing_its_view(here, "--seal") as mounted:
+        with racing_for(mounted.path, home / "own") as end:
+            as_user(
+                exchange_mount_points,
+                home,
+                end,
+                EXCHANGE_LIMIT,
+                fake_root=True,
+                mount_namespace=True,
+            )
+        assert mounted.process.wait(LIMIT) == 2
+    assert [seal.is_seal(mount) for mount in _stack(here / "raw/share")] == [True]
+    assert not _is_open(here / "raw/share")
+    for name in ("view", "own"):
+        unmount(home / name)
+
+
 def test_v1a_umount_without_the_helper_leaves_the_seal(here: Path) -> None:
     with _losing_its_view(here, "--seal") as mounted:
         subprocess.run(["umount", "-i", mounted.path], check=True)
@@ -127,8 +163,32 @@ def test_v1b_no_seal_is_claimed_that_would_not_hold(here: Path) -> None:
         done = _run(here / "raw/share", here / "home/view", "--seal", "--map", MAP)
         assert done.returncode == 32, done.stderr
         assert "is sealed" not in done.stderr
+        assert f"{here / 'raw/share'} is NOT sealed" in done.stderr
         assert not any(map(seal.is_seal, _stack(here / "raw/share")))
         subprocess.run(["umount", "-l", here / "elsewhere"], check=True)
+
+
+def test_v1b_before_linux_6_5_it_is_said_that_no_seal_is_there(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without MOVE_MOUNT_BENEATH nothing comes between a user's mount and the share."""
+    attach = syscalls.attach_tree
+
+    def attach_above(tree: int, target: int, beneath: bool = False) -> None:
+        if beneath:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        attach(tree, target)
+
+    monkeypatch.setattr(syscalls, "attach_tree", attach_above)
+    share = here / "raw/share"
+    with own_mount(share):
+        said = str(seal.fail_closed(str(share), True, UserError("wrong")))
+        assert f"{share} is NOT sealed" in said and "6.5" in said
+        assert f"umount -i -l {share}" in said
+        unmount_own(share).wait(LIMIT)
+        assert _is_open(share)
+    assert "is sealed until" in str(seal.fail_closed(str(share), True, UserError("wrong")))
+    assert not _is_open(share)
 
 
 @contextmanager

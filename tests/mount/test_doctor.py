@@ -23,7 +23,6 @@ from gitguardfs.fuse import seal
 from gitguardfs.guest import (
     checks_attacks,
     checks_mount,
-    checks_namespaces,
     doctor,
     probes_attacks,
     probes_reach,
@@ -32,6 +31,8 @@ from gitguardfs.guest import (
 from gitguardfs.guest.checks import Result, Status, System
 from gitguardfs.guest.checks_attacks import Ground, Outcome
 from gitguardfs.guest.probes import User
+from gitguardfs.linux import namespaces
+from gitguardfs.linux.namespaces import MountNamespace
 from tests.support.mounting import REPOSITORY, Mounted, area, bindfs, gitguardfs, unmount, until
 from tests.support.people import AGENT, as_user, make_dumpable
 from tests.support.raw_calls import MNT_DETACH, MS_BIND, mount, umount
@@ -243,13 +244,19 @@ def in_own_namespace(*command: str, uid: int = AGENT, keep: bool = False) -> Ite
     cut_off = "true" if keep else "mount --make-rprivate /"
     inner = f"{cut_off} && echo ready && exec sleep 120"
     with subprocess.Popen(
-        [*command, "sh", "-c", inner], stdout=subprocess.PIPE, user=uid, group=uid, extra_groups=[]
-    ) as process:
+        [*command, "sh", "-c", inner],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, user=uid, group=uid, extra_groups=[],
+    ) as process:  # fmt: skip
         try:
             assert process.stdout is not None and process.stdout.readline() == b"ready\n"
             yield process.pid
         finally:
             process.kill()
+
+
+BEFORE = (r"from before the seal",)
+"""The warning of a start that finds a namespace which shows the share, and is to start all the
+same."""
 
 
 def only(place: Path, *numbers: int) -> System:
@@ -265,7 +272,7 @@ def test_a_namespace_from_before_the_seal_is_found(open_share: Path) -> None:
     share, view = open_share / "raw/share", open_share / "view"
     with (
         in_own_namespace("unshare", "-Urm") as before,
-        gitguardfs(share, view, "--map", MAP, "--seal"),
+        gitguardfs(share, view, "--map", MAP, "--seal", "--allow-holders", expected=BEFORE),
     ):
         results = examine(view, only(open_share, before))
         assert findings(results) == ["share.elsewhere"]
@@ -292,8 +299,9 @@ def holder(directory: Path) -> Iterator[int]:
     """A process of the agent's that holds a directory and two files in it; its number."""
     command = ["/usr/bin/python3", "-c", HOLDS, directory, str(AGENT)]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, extra_groups=[]
-    ) as process:
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        extra_groups=[],
+    ) as process:  # fmt: skip
         try:
             assert process.stdout is not None and process.stdout.readline() == b"3\n"
             yield process.pid
@@ -350,7 +358,8 @@ def test_a_seal_that_spread_alone_and_can_be_taken_off_is_found(
         share = shared / "share"
         subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "raw", share], check=True)
         make_project(share / "project")
-        with gitguardfs(share, shared / "view", "--map", MAP, "--seal"):
+        options = ("--map", MAP, "--seal", "--allow-holders")
+        with gitguardfs(share, shared / "view", *options, expected=BEFORE):
             for name in covers:
                 inside = ["nsenter", "-U", "-m", "-t", str(before)]
                 command = [*inside, "mount", "-t", "tmpfs", "none", shared / name]
@@ -413,8 +422,9 @@ def test_namespaces_that_lead_the_user_nowhere_are_no_finding(
 def test_a_namespace_that_is_not_told_is_a_finding(
     guarded: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hidden = checks_namespaces.Process("/proc/77", "x", (0, 0), is_users=True)
-    monkeypatch.setattr(checks_namespaces, "processes", lambda *_: [hidden])
+    ids = frozenset({AGENT})
+    hidden = MountNamespace((0, 0), "/proc/77/ns/mnt", "process 77 (x)", "/proc/77", ids)
+    monkeypatch.setattr(namespaces, "others", lambda *_: [hidden])
     [said] = [r for r in examine(guarded.path) if r.id == "share.elsewhere"]
     assert said.status is Status.FINDING
     assert said.detail == "could not be checked: process 77 (x)"
@@ -425,6 +435,28 @@ def test_bindfs_in_place_of_the_guard_is_found_and_not_attacked(place: Path) -> 
     with bindfs(place / "hidden/project", place / "plain", f"--map={MAP}"):
         assert findings(examine(place / "plain")) == ["guard.mounted"]
     assert metadata(place / "hidden/project") == before
+
+
+def test_a_daemon_that_a_session_would_take_along_is_found(guarded: Mounted, place: Path) -> None:
+    hierarchy = Path("/sys/fs/cgroup/systemd")
+    hierarchy = hierarchy if hierarchy.is_dir() else hierarchy.parent
+    made: list[Path] = []
+    try:
+        for name in ("user.slice", f"user-{AGENT}.slice", f"{place.name}.scope"):
+            hierarchy = hierarchy / name
+            if not hierarchy.exists():
+                hierarchy.mkdir()
+                made.append(hierarchy)
+        (hierarchy / "cgroup.procs").write_text(str(guarded.process.pid))
+    except OSError as error:
+        pytest.skip(f"needs a control group: {error.strerror}")
+    else:
+        assert findings(examine(guarded.path)) == ["guard.session"]
+        (hierarchy.parents[2] / "cgroup.procs").write_text(str(guarded.process.pid))
+        assert findings(examine(guarded.path)) == []
+    finally:
+        for directory in reversed(made):
+            directory.rmdir()
 
 
 def test_a_guard_that_is_covered_is_found(guarded: Mounted) -> None:

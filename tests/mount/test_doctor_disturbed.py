@@ -19,7 +19,6 @@ import pytest
 
 from gitguardfs.guest import (
     checks_mount,
-    checks_namespaces,
     checks_rights,
     checks_share,
     probes,
@@ -31,6 +30,7 @@ from gitguardfs.guest import (
 )
 from gitguardfs.guest.checks import Result, Status
 from gitguardfs.guest.probes import Lost, NotBecome, User
+from gitguardfs.linux import processes
 from tests.support.mounting import area
 from tests.support.people import AGENT, make_dumpable
 
@@ -219,6 +219,6 @@ sys.stdin.read()
             assert b"Uid:\t0" in status.split(b"\n")[0], "it is not called that"
             assert not running._is_roots(str(process.pid))
             assert checks_mount.parse_uid(status) == AGENT
-            assert checks_namespaces.parse_status(status)[1] == (AGENT,) * 4
+            assert processes.user_ids(status) == (AGENT,) * 4
         finally:
             process.kill()

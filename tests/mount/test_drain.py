@@ -26,6 +26,7 @@ drain.SILENCE = 1.0
 main()
 """
 """gitguardfs that waits for one second without an answer, not for ten."""
+_PATIENT = _IMPATIENT.replace("SILENCE = 1.0", "SILENCE = 600.0")
 
 
 @dataclass
@@ -48,11 +49,11 @@ def here() -> Iterator[Path]:
 
 
 @contextmanager
-def _daemon(here: Path, *faults: Fault) -> Iterator[Hung]:
+def _daemon(here: Path, *faults: Fault, program: str = _IMPATIENT) -> Iterator[Hung]:
     with errorfs(here / "host", here / "share", here / "control") as share:
         share.add(*faults)
         process = subprocess.Popen(
-            [sys.executable, "-c", _IMPATIENT, share.path, here / "view", "-f", "--seal",
+            [sys.executable, "-c", program, share.path, here / "view", "-f", "--seal",
              "--cache-timeout", "0"]
         )  # fmt: skip
         try:
@@ -158,3 +159,15 @@ def test_e5a_a_view_that_never_answered_goes_as_well(
             until(lambda: mounts.top_at(str(hung.view)) is None, "the view is gone")
         hung.share.clear()
         assert hung.process.wait(LIMIT) == code
+
+
+def test_a_signal_before_the_mount_is_ready_leaves_the_seal(here: Path) -> None:
+    """A service manager that has waited for too long ends the start so: that is not root's word."""
+    first_of_the_view = Fault(("STATFS",), name=ROOT, nth=2, held=True)
+    with _daemon(here, first_of_the_view, program=_PATIENT) as hung:
+        until(lambda: len(hung.share.hits()) > 0, "the view's STATFS is at the server")
+        hung.process.send_signal(signal.SIGTERM)
+        hung.share.clear()
+        assert hung.process.wait(LIMIT) == 0
+        assert mounts.top_at(str(hung.view)) is None
+        assert seal.is_sealed(str(hung.share.path))

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from pyfuse3 import FUSEError
 
-from gitguardfs.core import gate
 from gitguardfs.core.inodes import ROOT_ID
+from gitguardfs.fs import revalidation
 from tests.adapter.world import World, open_descriptors, refused, stand_ins
 from tests.support.errorfs import ERRNOS, READING, Fault, Share, errorfs
 from tests.support.mounting import area, command, gitguardfs
@@ -36,10 +36,10 @@ Later = Callable[[], None]
 def later(monkeypatch: pytest.MonkeyPatch) -> Later:
     """Let as much time pass as a judgement holds."""
     passed = [0.0]
-    monkeypatch.setattr(gate, "monotonic", lambda: time.monotonic() + passed[0])
+    monkeypatch.setattr(revalidation, "monotonic", lambda: time.monotonic() + passed[0])
 
     def pass_time() -> None:
-        passed[0] += gate.JUDGED_FOR
+        passed[0] += revalidation.JUDGED_FOR
 
     return pass_time
 

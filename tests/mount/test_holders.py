@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import os
+import random
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gitguardfs import mounts
 from gitguardfs.fuse import seal
+from gitguardfs.linux import processes
 from tests.support.mounting import LIMIT, area, command, gitguardfs, unmount
 from tests.support.own_mounts import AS_AGENT
 
 _HOLD = """
-import ctypes, mmap, os, sys
+import ctypes, mmap, os, socket, sys
 source, what = sys.argv[1:]
+def from_a_namespace(path):
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        assert ctypes.CDLL(None).unshare(0x10020000) == 0  # CLONE_NEWUSER, CLONE_NEWNS
+        socket.send_fds(theirs, [b"x"], [os.open(path, os.O_PATH)])
+        os._exit(0)
+    os.waitpid(child, 0)
+    return socket.recv_fds(ours, 1, 1)[1][0]
 if what == "its working directory":
     os.chdir(source + "/sub")
 elif what == "a descriptor":
@@ -26,6 +39,21 @@ elif what == "a mapped file":
     fd = os.open(source + "/file", os.O_RDONLY)
     kept = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
     os.close(fd)
+elif what == "a descriptor from a namespace that is gone":
+    kept = from_a_namespace(source + "/sub")
+elif what == "a file from a namespace that is gone":
+    kept = from_a_namespace(source + "/file")
+elif what == "a directory around it from a namespace that is gone":
+    kept = from_a_namespace(os.path.dirname(source))
+    assert "sub" in os.listdir(os.open("source", os.O_RDONLY, dir_fd=kept))
+elif what == "a descriptor that waits in a socket":
+    ours, theirs = socket.socketpair()
+    fd = os.open(source + "/sub", os.O_PATH)
+    socket.send_fds(theirs, [b"x"], [fd])
+    os.close(fd)
+elif what == "its working directory in a namespace of its own":
+    assert ctypes.CDLL(None).unshare(0x10020000) == 0
+    os.chdir(source + "/sub")
 elif what == "a thread's directory":
     import threading
     ready = threading.Event()
@@ -68,16 +96,14 @@ def here() -> Iterator[Path]:
 def _held(place: Path, what: str) -> Iterator[int]:
     process = subprocess.Popen(
         ["/usr/bin/python3", "-c", _HOLD, place, what],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, **AS_AGENT,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **AS_AGENT,
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
     try:
         assert process.stdout.readline() == b"holds\n"
         yield process.pid
     finally:
-        process.stdin.close()
-        process.stdout.close()
-        process.wait()
+        process.communicate()
 
 
 def _run(here: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -93,7 +119,18 @@ def _is_sealed(here: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    "what", ["its working directory", "a descriptor", "a mapped file", "a thread's directory"]
+    "what",
+    [
+        "its working directory",
+        "a descriptor",
+        "a mapped file",
+        "a thread's directory",
+        "a descriptor from a namespace that is gone",
+        "a file from a namespace that is gone",
+        "a directory around it from a namespace that is gone",
+        "a descriptor that waits in a socket",
+        "its working directory in a namespace of its own",
+    ],
 )
 def test_v6_who_holds_the_share_is_named_and_keeps_the_guard_from_starting(
     here: Path, what: str
@@ -107,7 +144,7 @@ def test_v6_who_holds_the_share_is_named_and_keeps_the_guard_from_starting(
             assert _is_sealed(here)
             assert not os.path.ismount(here / "view")
     done = _run(here)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
 def test_v6_a_process_that_becomes_another_one_all_the_time_is_not_overlooked(here: Path) -> None:
@@ -128,22 +165,93 @@ def test_v6_a_process_that_becomes_another_one_all_the_time_is_not_overlooked(he
     assert _is_sealed(here)
 
 
+_HAND_ON = """
+import os, socket, sys
+sys.stdin.readline()
+peer = socket.socket(fileno=int(sys.argv[1]))
+if sys.argv[2:]:
+    kept = os.open(sys.argv[2], os.O_PATH)
+    print("holds", flush=True)
+    sys.stdin.readline()
+    socket.send_fds(peer, [b"x"], [kept])
+    peer.recv(1)
+    os.close(kept)
+    print("handed on", flush=True)
+else:
+    kept = socket.recv_fds(peer, 1, 1)[1][0]
+    peer.send(b"x")
+sys.stdin.read()
+"""
+
+
+def test_v6_two_that_hand_a_descriptor_on_while_they_are_looked_at_are_found(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The descriptor is always with the one that is not looked at, until the second look."""
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    pipes: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": null, "bufsize": 0}
+    python = ["/usr/bin/python3", "-c", _HAND_ON]
+    ours, theirs = socket.socketpair()
+    with (
+        ours,
+        theirs,
+        subprocess.Popen(
+            [*python, str(ours.fileno()), here / "source"], pass_fds=[ours.fileno()],
+            **pipes, **AS_AGENT,
+        ) as giver,
+        subprocess.Popen(
+            [*python, str(theirs.fileno())], pass_fds=[theirs.fileno()], **pipes, **AS_AGENT
+        ) as taker,
+    ):  # fmt: skip
+        assert giver.stdin and giver.stdout and taker.stdin
+        giver.stdin.write(b"\n")
+        assert giver.stdout.readline() == b"holds\n"
+        list_directory, looked_at = os.listdir, set()
+
+        def watched(path: str) -> list[str]:
+            found = list_directory(path)
+            if path == f"/proc/{taker.pid}/task":
+                looked_at.add(taker.pid)
+            elif path == f"/proc/{giver.pid}/task" and looked_at == {taker.pid}:
+                looked_at.add(giver.pid)
+                taker.stdin.write(b"\n")
+                giver.stdin.write(b"\n")
+                assert giver.stdout.readline() == b"handed on\n"
+            return found
+
+        monkeypatch.setattr(os, "listdir", watched)
+        monkeypatch.setattr(random, "sample", lambda pids, _: [taker.pid, giver.pid])
+        table = mounts.listed()
+        fd = os.open(here / "source", os.O_PATH)
+        mount = next(one for one in table if one.number == mounts.number_of(fd))
+        found = processes.holders(processes.places(bytes(here / "source"), mount, table))
+        assert [one.pid for one in found] == [taker.pid]
+        os.close(fd)
+        for process in (giver, taker):
+            process.stdin.close()
+            process.stdout.close()
+
+
 def test_v6_what_is_beside_the_share_or_in_a_view_of_it_does_not_count(here: Path) -> None:
     with gitguardfs(
         here / "source", here / "beside", "--git=off", expected=(r"stays open",)
     ) as beside:
         with _held(beside.path, "a descriptor"), _held(here, "none"):
-            with subprocess.Popen(["sleep", "600"], cwd=here, user=1000) as process:
+            # What it inherits from us may be of a mount that this namespace does not show.
+            null = subprocess.DEVNULL
+            with subprocess.Popen(
+                ["sleep", "600"], cwd=here, user=1000, stdout=null, stderr=null
+            ) as process:
                 done = _run(here)
                 process.kill()
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
 def test_v6_root_s_own_processes_do_not_count_and_others_can_be_allowed(here: Path) -> None:
     with subprocess.Popen(["sleep", "600"], cwd=here / "source/sub") as process:
         done = _run(here)
         process.kill()
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
     subprocess.run(["umount", here / "view"], check=True)
     with _held(here / "source", "a descriptor") as pid:
         done = _run(here, "--allow-holders")

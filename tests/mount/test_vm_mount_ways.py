@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -13,10 +14,10 @@ import pytest
 from gitguardfs import mounts
 from gitguardfs.errors import UserError
 from gitguardfs.fuse import seal
-from gitguardfs.guest import facts, plan, unmounting
+from gitguardfs.guest import facts, plan, running, unmounting
 from gitguardfs.mounts import Mount
 from tests.support.bending import exchanged_in_a_loop
-from tests.support.mounting import area, unmount
+from tests.support.mounting import area, gitguardfs, unmount, until
 from tests.support.people import AGENT
 from tests.support.vm_world import World, is_guarded, mountinfo
 
@@ -157,3 +158,20 @@ def test_what_is_made_is_made_where_the_walk_was_whatever_the_path_leads_to_by_n
         assert os.stat(world.area / "home/me/old/a/b").st_uid == AGENT
         undo()
     assert os.listdir(world.area / "home/me/old") == []
+
+
+def test_a_guard_that_hangs_is_told_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "ANSWER_LIMIT", 0.5)
+    with area() as place:
+        (place / "source").mkdir()
+        with gitguardfs(place / "source", place / "view", "--no-seal", expected=(".",)) as mounted:
+            status = Path(f"/proc/{mounted.process.pid}/status")
+            mounted.process.send_signal(signal.SIGSTOP)
+            try:
+                until(lambda: "State:\tT" in status.read_text(), "the daemon is stopped")
+                with pytest.raises(UserError, match="does not answer"):
+                    running.is_dead(bytes(mounted.path))
+            finally:
+                mounted.process.send_signal(signal.SIGCONT)
+            monkeypatch.undo()
+            assert not running.is_dead(bytes(mounted.path))

@@ -12,6 +12,8 @@ AGAIN = ("adapter/test_judged_again.py",)
 LINKS = ("adapter/test_links.py",)
 ERRORS = ("mount/test_errors.py",)
 UNDONE = ("mount/test_undone.py",)
+FORMING = ("adapter/test_forming.py",)
+MOVED = ("adapter/test_moved_by_host.py",)
 INODES = ("unit/test_inodes.py",)
 
 MUTANTS = (
@@ -198,9 +200,9 @@ MUTANTS = (
     Mutant(
         "gate-judged-for-good",
         "a directory that somebody stays in is never judged again",
-        "core/gate.py",
-        "monotonic() - directory.judged >= JUDGED_FOR:",
-        "not directory.judged:",
+        "fs/revalidation.py",
+        "if monotonic() - directory.judged < JUDGED_FOR:",
+        "if directory.judged:",
         AGAIN,
     ),
     Mutant(
@@ -254,7 +256,7 @@ MUTANTS = (
     Mutant(
         "gate-judged-since-now",
         "a look below puts off the next look at what is above",
-        "core/gate.py",
+        "fs/revalidation.py",
         "node.judged = since",
         "node.judged = now",
         AGAIN,
@@ -270,7 +272,7 @@ MUTANTS = (
     Mutant(
         "gate-moved-not-noticed",
         "a directory that the host has moved counts as being where it was seen",
-        "core/gate.py",
+        "fs/revalidation.py",
         "if st is None or not node.matches(st):\n                raise stale()",
         "if False:\n                raise stale()",
         AGAIN,
@@ -278,7 +280,7 @@ MUTANTS = (
     Mutant(
         "gate-moved-not-judged",
         "what the host has moved into .git stays open",
-        "core/gate.py",
+        "fs/revalidation.py",
         "if found > directory.verdict:",
         "if False:",
         AGAIN,
@@ -286,7 +288,7 @@ MUTANTS = (
     Mutant(
         "gate-root-judged-once",
         "a source that the host makes a repository stays open",
-        "core/gate.py",
+        "fs/revalidation.py",
         "if verdict is not root.verdict:",
         "if False:",
         AGAIN,
@@ -370,5 +372,70 @@ MUTANTS = (
         "if node is not None and birth and node.birth and birth != node.birth:",
         "if False:",
         (*INODES, "adapter/test_table.py"),
+    ),
+    # What holds because git on the host may be at work
+    Mutant(
+        "host-fifo-is-free",
+        "a FIFO gets a name that git opens",
+        "fs/host_rules.py",
+        "if self._guard.on and work_tree.stops_git(place.name, kind):",
+        "if False:",
+        ("mount/test_attacks_host_git.py::test_git_never_waits",),
+    ),
+    Mutant(
+        "host-forming-not-looked-for-below",
+        "what is above a directory that git makes into a repository is moved",
+        "fs/moved_trees.py",
+        "wait_for_listed(directory.fd, directory.kinds)\n            found",
+        "note_change(directory.fd)\n            found",
+        FORMING,
+    ),
+    Mutant(
+        "host-forming-not-looked-for-again",
+        "one that git makes meanwhile is moved along",
+        "fs/moved_trees.py",
+        "                self._forming.wait_for_listed(directory.fd, directory.kinds)",
+        "                pass",
+        FORMING,
+    ),
+    Mutant(
+        "host-new-directory-goes",
+        "an empty directory that git has just made is removed",
+        "fs/moved_trees.py",
+        "            self._forming.wait_for_removal(fd)",
+        "            pass",
+        FORMING,
+    ),
+    Mutant(
+        "host-large-directory-is-exchanged",
+        "a directory that was not wholly looked through is exchanged",
+        "fs/moved_trees.py",
+        "raise self._refused(TOO_LARGE, place)",
+        "pass",
+        FORMING,
+    ),
+    Mutant(
+        "host-left-place-is-free",
+        "something comes to where a large directory was a moment ago",
+        "fs/moved_trees.py",
+        "self._left.wait_for(place)",
+        "pass",
+        FORMING,
+    ),
+    Mutant(
+        "host-places-as-last-seen",
+        "rules ask the repository that a directory was in before the host moved it",
+        "fs/revalidation.py",
+        "for directory in dict.fromkeys(directories):",
+        "for directory in ():",
+        MOVED,
+    ),
+    Mutant(
+        "host-places-are-not-noted",
+        "the tables do not follow a directory that the host has moved",
+        "fs/revalidation.py",
+        "self._place(directory, way)",
+        "pass",
+        MOVED,
     ),
 )

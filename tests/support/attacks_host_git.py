@@ -58,6 +58,7 @@ def swap_while_git_writes(view: Path, target: str, swap: Swap, limit: float) -> 
         link = view / "q/d"
         link.parent.mkdir(exist_ok=True)
         link.symlink_to(target)
+        (view / "later").symlink_to(".")
         for name in os.listdir(place):
             (place / name).unlink()
         (view / "ready").touch()
@@ -92,6 +93,67 @@ def plant_while_git_makes(view: Path, name: str, command: str, limit: float) -> 
     except OSError as error:
         return error.errno
     return None
+
+
+def swap_above_what_git_makes(view: Path, swap: Swap, command: str, limit: float) -> int | None:
+    """Put a prepared directory in the place of ``p`` as soon as there is a ``p/new``.
+
+    Returns the errno with which that was refused, if it was.
+    """
+    hook = view / "prepared/new/hooks/post-update"
+    hook.parent.mkdir(parents=True)
+    hook.write_text(f"#!/bin/sh\n{command}\n")
+    hook.chmod(0o755)
+    (view / "ready").touch()
+    deadline = time.monotonic() + limit
+    while "new" not in os.listdir(view / "p"):
+        if time.monotonic() > deadline:
+            raise AssertionError("git made nothing")
+    try:
+        swap(view / "p", view / "prepared")
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def by_making_a_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def by_moving_a_fifo(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    path.with_name("pipe").rename(path)
+
+
+def by_linking_a_fifo(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    os.link(path.with_name("pipe"), path)
+
+
+def by_exchanging_a_fifo(path: Path) -> None:
+    path.touch()
+    os.mkfifo(path.with_name("pipe"))
+    renameat2(path.with_name("pipe"), path, RENAME_EXCHANGE)
+
+
+def by_exchanging_with_a_fifo(path: Path) -> None:
+    path.touch()
+    os.mkfifo(path.with_name("pipe"))
+    renameat2(path, path.with_name("pipe"), RENAME_EXCHANGE)
+
+
+def by_a_symlink_to_a_fifo(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to("pipe")
+
+
+STOPPED_BY = (
+    by_making_a_fifo,
+    by_moving_a_fifo,
+    by_linking_a_fifo,
+    by_exchanging_a_fifo,
+    by_exchanging_with_a_fifo,
+)
 
 
 def _config(directory: Path, command: str) -> None:

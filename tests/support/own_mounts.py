@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import select
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tests.support.people import AGENT
+from tests.support.raw_calls import (
+    MNT_DETACH,
+    MS_PRIVATE,
+    MS_REC,
+    RENAME_EXCHANGE,
+    mount,
+    pivot_root,
+    renameat2,
+    umount,
+)
 
 _MOUNT = """
 import os, socket, subprocess, sys
@@ -75,6 +88,60 @@ while os.stat(path).st_dev == int(sys.argv[3]):
         each.wait()
 """
 RACING = 4
+
+
+@contextmanager
+def racing_for(view: Path, place: Path) -> Iterator[IO[bytes]]:
+    """Have the agent mount and unmount its own at ``place`` until root's view is nowhere.
+
+    The file in the body is at its end then.
+    """
+    racing = subprocess.Popen(
+        ["/usr/bin/python3", "-c", _RACE_ELSEWHERE, place, str(RACING), _device(view)],
+        stdout=subprocess.PIPE, **AS_AGENT,
+    )  # fmt: skip
+    assert racing.stdout is not None
+    try:
+        yield racing.stdout
+    finally:
+        racing.kill()
+        racing.wait()
+        racing.stdout.close()
+
+
+def _device(view: Path) -> str:
+    number = view.stat().st_dev
+    return f" {os.major(number)}:{os.minor(number)} "
+
+
+def exchange_mount_points(directory: Path, end: IO[bytes], limit: float) -> int:
+    """Exchange ``view`` and ``own`` until ``end`` is at its end; returns how often.
+
+    To be called as the agent in user and mount namespaces of its own. There both are made to be
+    no mount points, by leaving all that was mounted: so the kernel lets them be exchanged.
+    """
+    inside = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    new = directory / "new"
+    mount("none", Path("/"), flags=MS_REC | MS_PRIVATE)
+    mount("tmpfs", new, "tmpfs")
+    (new / "old").mkdir()
+    pivot_root(new, new / "old")
+    umount(Path("/old"), MNT_DETACH)
+    os.fchdir(inside)
+    deadline = time.monotonic() + limit
+    times = 0
+    while not select.select([end], [], [], 0)[0]:
+        renameat2(Path("view"), Path("own"), RENAME_EXCHANGE)
+        times += 1
+        if time.monotonic() > deadline:
+            raise AssertionError("the race was not won")
+    return times
+
+
+_RACE_ELSEWHERE = _RACE.replace(
+    "while os.stat(path).st_dev == int(sys.argv[3]):",
+    'while sys.argv[3] in open("/proc/self/mountinfo").read():',
+)
 
 
 def race_for(view: Path, limit: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guest import (
     checks_attacks,
-    checks_namespaces,
+    checks_policy,
     checks_rights,
     doctor,
     probes,
@@ -24,7 +23,7 @@ from gitguardfs.guest import (
 )
 from gitguardfs.guest.checks import Result, Status, System
 from gitguardfs.guest.probes import LeftBehind, Lost, NotBecome, Unprepared, User
-from tests.support.mounting import until
+from gitguardfs.linux import namespaces
 
 ME = User(os.getuid(), os.getgid(), tuple(os.getgroups()), "me")
 
@@ -236,12 +235,12 @@ def test_only_a_git_that_is_shown_as_open_counts_as_open(tmp_path: Path) -> None
     """One that is shown as closed and can be listed, as root here, is a hole and no policy."""
     git = tmp_path / ".git"
     git.mkdir()
-    assert checks_attacks.policy_by_reading(ME, str(git)) == "off"
+    assert checks_policy.policy_by_reading(ME, str(git)) == "off"
     git.chmod(0)
-    assert checks_attacks.policy_by_reading(ME, str(git)) == "deny"
-    assert checks_attacks.policy_by_reading(ME, None) == "unknown"
-    assert checks_attacks.policy_by_reading(ME, str(git / "x/y")) == "unsure"
-    assert checks_attacks.report_policy("/m", "unknown").status is Status.NOTE
+    assert checks_policy.policy_by_reading(ME, str(git)) == "deny"
+    assert checks_policy.policy_by_reading(ME, None) == "unknown"
+    assert checks_policy.policy_by_reading(ME, str(git / "x/y")) == "unsure"
+    assert checks_policy.report_policy("/m", "unknown").status is Status.NOTE
 
 
 # --------------------------------------------------------------------------- whom, and where
@@ -336,14 +335,6 @@ def test_a_sticky_directory_keeps_only_what_belongs_to_others(tmp_path: Path) ->
     assert not probes_tree.is_kept(str(tmp_path / "x"), ME.uid)
 
 
-def test_processes_and_their_namespaces_are_read() -> None:
-    with subprocess.Popen(["sleep", "60"]) as sleeping:
-        # exec(2) closes Popen's pipe a moment before it sets the name.
-        comm = Path(f"/proc/{sleeping.pid}/comm")
-        until(lambda: comm.read_text() == "sleep\n", "the program has its name")
-        found = {p.path: p for p in checks_namespaces.processes("/proc", ME.uid)}
-        mine, child = found[f"/proc/{os.getpid()}"], found[f"/proc/{sleeping.pid}"]
-        sleeping.kill()
-    assert mine.is_users and child.is_users and child.name == "sleep"
-    assert mine.namespace == child.namespace == checks_namespaces.own_namespace()
-    assert not list(checks_namespaces.processes("/nonexistent", ME.uid))
+def test_no_namespace_but_others_are_told() -> None:
+    assert namespaces.own() not in {one.identity for one in namespaces.others()}
+    assert not namespaces.others("/nonexistent")

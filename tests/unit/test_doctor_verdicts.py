@@ -20,6 +20,7 @@ from gitguardfs.guest import (
     checks_host,
     checks_mount,
     checks_namespaces,
+    checks_policy,
     checks_report,
     checks_rights,
     checks_share,
@@ -42,10 +43,10 @@ from gitguardfs.guest.checks import (
     top_at,
 )
 from gitguardfs.guest.checks_attacks import Outcome
-from gitguardfs.guest.checks_namespaces import Process
 from gitguardfs.guest.checks_rights import Said
 from gitguardfs.guest.probes import Lost, User
 from gitguardfs.guest.probes_tree import Found
+from gitguardfs.linux.namespaces import MountNamespace
 
 AGENT = User(1000, 1000, (1000,), "agent")
 TABLE = parse_table(
@@ -102,6 +103,24 @@ def test_a_daemon_that_is_not_roots_is_a_finding() -> None:
     assert checks_mount.run_by(case(GUARD.path, root, agent)).status is Status.FINDING
     assert checks_mount.run_by(case(OTHER.path, root)).status is Status.FINDING
     assert checks_mount.run_by(case(GUARD.path)).status is Status.NOTE
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "severity"),
+    [
+        (b"0::/system.slice/system-gitguardfs.slice/gitguardfs@home-me.service\n", None),
+        (b"0::/init.scope\n1:cpu:/user.slice/user-0.slice\n", None),
+        (b"0::/user.slice/user-1000.slice/session-3.scope\n", Severity.HIGH),
+        (b"0::/user.slice/user-1000.slice/user@1000.service/app.slice/x.scope\n", Severity.HIGH),
+        (b"2:cpu:/\n1:name=systemd:/user.slice/user-7.slice/session-c2.scope\n", Severity.MEDIUM),
+    ],
+)
+def test_a_daemon_that_a_session_would_take_along_is_a_finding(
+    cgroups: bytes, severity: Severity | None
+) -> None:
+    found = checks_mount.in_session("/m", {5: checks_mount.parse_session(cgroups)}, AGENT)
+    assert found.severity is severity
+    assert ("process 5 is in /user.slice/" in found.detail) is (severity is not None)
 
 
 def test_a_daemon_is_known_by_its_connection_and_otherwise_by_its_arguments() -> None:
@@ -467,9 +486,9 @@ def test_rows_that_nothing_was_there_for_are_a_note_and_never_ok() -> None:
 
 
 def test_a_guard_that_is_off_is_a_finding() -> None:
-    assert checks_attacks.report_policy("/m", "off").status is Status.FINDING
-    assert checks_attacks.report_policy("/m", "readonly").status is Status.NOTE
-    assert checks_attacks.report_policy("/m", "deny").status is Status.OK
+    assert checks_policy.report_policy("/m", "off").status is Status.FINDING
+    assert checks_policy.report_policy("/m", "readonly").status is Status.NOTE
+    assert checks_policy.report_policy("/m", "deny").status is Status.OK
 
 
 # ----------------------------------------------------------------------------------- the host
@@ -527,18 +546,19 @@ def _answer_of_a_hang(monkeypatch: pytest.MonkeyPatch, place: str) -> Result:
 
 # ------------------------------------------------------------------------------ namespaces
 
-STATUS = "Name:\tsleep 1\nUmask:\t0022\nUid:\t1000\t1000\t0\t1000\nGid:\t5\t5\t5\t5\n"
 
+def test_a_namespace_is_the_users_by_its_processes_and_by_who_has_made_it() -> None:
+    def space(process: str, uids: set[int], makers: set[int] | None) -> MountNamespace:
+        known = frozenset(makers) if makers is not None else None
+        return MountNamespace((4, 7), "/x", "x", process, frozenset(uids), known)
 
-def test_one_process_of_each_namespace_that_is_the_users_is_looked_at() -> None:
-    def process(pid: int, namespace: int, is_users: bool = True) -> Process:
-        return Process(f"/proc/{pid}", "x", (4, namespace) if namespace else (0, 0), is_users)
-
-    found = [process(1, 7), process(2, 8), process(3, 8), process(4, 9, False), process(5, 0)]
-    chosen = checks_namespaces.others([*found, process(6, 0)], (4, 7))
-    assert [one.path for one in chosen] == ["/proc/2", "/proc/5", "/proc/6"]
-    assert checks_namespaces.parse_status(STATUS.encode()) == ("sleep 1", (1000, 1000, 0, 1000))
-    assert chosen[0].label == "process 2 (x)"
+    assert checks_namespaces.is_users(space("/proc/5", {1000, 0}, set()), 1000)
+    assert checks_namespaces.is_users(space("/proc/5", {100000}, {100000, 1000}), 1000)
+    assert not checks_namespaces.is_users(space("/proc/5", {1001}, {1001}), 1000)
+    # A descriptor in a process of the user's does not let the user into a namespace of root's.
+    assert not checks_namespaces.is_users(space("", {1000}, set()), 1000)
+    assert checks_namespaces.is_users(space("", {0}, {1000}), 1000)
+    assert checks_namespaces.is_users(space("", set(), None), 1000)  # not known yet
 
 
 def test_another_namespace_shows_the_share_where_nothing_covers_it() -> None:

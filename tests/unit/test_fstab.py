@@ -106,8 +106,10 @@ def test_systemd_mounts_the_share_first_and_starts_without_it(mount: str, map_mo
     assert list(units) == [share]
     assert f"Requires={share}\n" in guard
     assert f"After={share}\n" in guard
+    assert "Before=" not in units[share]  # nofail: remote-fs.target does not wait
+    # Users are let in after that target, by systemd-user-sessions.service and cron.
+    assert re.findall("Before=.*", guard) == ["Before=remote-fs.target"]
     for unit in (guard, units[share]):
-        assert "Before=" not in unit  # nofail: remote-fs.target does not wait
         assert "# in remote-fs.target.wants" in unit
 
 

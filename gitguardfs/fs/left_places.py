@@ -1,0 +1,52 @@
+"""Names that large directories were moved away from a moment ago.
+
+Whether git on the host was making a repository somewhere below, nobody can tell. It goes on by the
+path, so nothing that leads on comes to that name for as long as git would need.
+"""
+
+from __future__ import annotations
+
+import os
+from time import monotonic
+
+from gitguardfs.core.gate import Place
+from gitguardfs.core.inodes import Node, ancestors
+from gitguardfs.core.names import folded
+from gitguardfs.fs import forming
+from gitguardfs.protocol import Later
+
+
+class LeftPlaces:
+    """The names, and until when nothing comes to them."""
+
+    def __init__(self) -> None:
+        self._left: dict[tuple[int, int, bytes], tuple[float, Node]] = {}
+        """By directory (device, inode) and name: until when, and the directory."""
+
+    def note(self, place: Place) -> None:
+        """Note that a directory is moved away from ``place``."""
+        now = monotonic()
+        # No limit is needed: looking through so large a directory takes milliseconds.
+        self._left = {key: left for key, left in self._left.items() if left[0] > now}
+        self._left[_key(place)] = now + forming.FORMING_FOR, place.parent
+
+    def wait_for(self, place: Place) -> None:
+        """Raise Later if something was moved away from ``place`` a moment ago."""
+        left = self._left.get(_key(place)) if self._left else None
+        if left is not None:
+            self._wait(left[0])
+
+    def wait_for_below(self, st: os.stat_result) -> None:
+        """The same for any name in or below a directory."""
+        for until, directory in self._left.values():
+            if any(step.matches(st) for step in ancestors(directory)):
+                self._wait(until)
+
+    def _wait(self, until: float) -> None:
+        now = monotonic()
+        if now < until:
+            raise Later(forming.WHY, until, now + forming.WAIT)
+
+
+def _key(place: Place) -> tuple[int, int, bytes]:
+    return place.parent.dev, place.parent.ino, folded(place.name).lower()

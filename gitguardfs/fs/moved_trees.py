@@ -1,0 +1,117 @@
+"""Directories that are moved or removed, with all that lies below them.
+
+git on the host goes by paths: where it is making a repository, what comes to the path is what it
+goes on in. So while a directory is forming, neither it nor one above it is moved, exchanged or
+replaced, and an empty one that git may just have made is not removed. Below a directory only
+so much is looked at (``tree_walk``). One with more in it is never exchanged, and nothing comes to
+the name that it was moved away from for as long as git would need (``left_places``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from stat import S_IFDIR, S_IFLNK, S_ISDIR
+
+from gitguardfs.core.backing import Backing
+from gitguardfs.core.gate import Place
+from gitguardfs.core.guard import Refused
+from gitguardfs.fs.forming import Forming
+from gitguardfs.fs.left_places import LeftPlaces
+from gitguardfs.fs.removed_names import Removal, RemovedNames
+from gitguardfs.fs.renaming import Renaming
+from gitguardfs.fs.revalidation import UNREADABLE
+from gitguardfs.fs.tree_walk import Directory, TreeWalk
+from gitguardfs.protocol import Later
+
+TOO_LARGE = "exchange of a directory that is too large to be looked through"
+
+
+class MovedTrees:
+    """Asked before and after directories are moved, and before they are removed."""
+
+    def __init__(
+        self,
+        backing: Backing,
+        forming: Forming,
+        removed: RemovedNames,
+        refused: Callable[[str, Place], Refused],
+    ) -> None:
+        """``refused`` gives the refusal of a place by a rule."""
+        self._backing = backing
+        self._forming = forming
+        self._removed = removed
+        self._refused = refused
+        self._left = LeftPlaces()
+
+    def before_adding(self, place: Place, kind: int) -> None:
+        """Raise Later if an object of that type must not come to ``place`` yet."""
+        if kind in (S_IFDIR, S_IFLNK):
+            self._left.wait_for(place)
+
+    def before_rename(self, renaming: Renaming) -> list[Removal]:
+        """Return what git may bring back of what is moved; Later, Refused or OSError."""
+        found: list[Removal] = []
+        new, target = renaming.new, renaming.target
+        if target is not None and not renaming.exchange:
+            fd = self._backing.open_node(new.fd, new.name)
+            try:
+                self.before_removal(target, fd)
+            finally:
+                os.close(fd)
+            found += self._removed.losing(new.parent, new.fd, new.name, target.st_mode)
+        for place, st in renaming.leaving():
+            found += self._removed.losing(place.parent, place.fd, place.name, st.st_mode)
+            if S_ISDIR(st.st_mode):
+                found += self._before_move(place, st, renaming.exchange)
+        return found
+
+    def _before_move(self, place: Place, st: os.stat_result, exchange: bool) -> list[Removal]:
+        self._left.wait_for_below(st)
+        found: list[Removal] = []
+        walk = TreeWalk(self._backing)
+        for directory in self._below(place, walk):
+            self._forming.wait_for_listed(directory.fd, directory.kinds)
+            found += self._removed.losing_in(place.parent, place.name, directory)
+        if not walk.is_whole:
+            if exchange:
+                raise self._refused(TOO_LARGE, place)
+            self._left.note(place)
+        return found
+
+    def after_rename(self, renaming: Renaming) -> None:
+        """Look again: Later or OSError if it is to be undone.
+
+        Where it cannot be, since something was replaced, nothing comes to where it was for a while.
+        """
+        try:
+            self._look_again(renaming)
+        except (Later, OSError):
+            if renaming.can_be_undone:
+                raise
+            self._left.note(renaming.old)
+
+    def _look_again(self, renaming: Renaming) -> None:
+        for place, st in renaming.arriving():
+            if not S_ISDIR(st.st_mode):
+                continue
+            for directory in self._below(place, TreeWalk(self._backing)):
+                if not directory.path:  # we have changed that, by moving it
+                    self._forming.note_change(directory.fd)
+                self._forming.wait_for_listed(directory.fd, directory.kinds)
+
+    def before_removal(self, st: os.stat_result, fd: int) -> None:
+        """Raise Later if an entry must not be removed yet."""
+        if S_ISDIR(st.st_mode):
+            self._left.wait_for_below(st)
+            self._forming.wait_for_removal(fd)
+
+    def _below(self, place: Place, walk: TreeWalk) -> Iterator[Directory]:
+        fd = self._backing.open_node(place.fd, place.name)
+        try:
+            if S_ISDIR(self._backing.stat(fd).st_mode):
+                yield from walk.directories(fd)
+        except PermissionError:
+            raise self._refused(UNREADABLE, place) from None
+        finally:
+            os.close(fd)

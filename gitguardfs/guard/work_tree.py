@@ -1,0 +1,37 @@
+"""Names in a work tree that git opens without a look at what they are. Pure.
+
+git would wait for ever for somebody to write to a FIFO of such a name, or read a terminal. The
+authority is git: ``validate_headref`` (setup.c), ``add_patterns`` (dir.c), ``read_attr_from_file``
+(attr.c), ``read_mailmap_file`` (mailmap.c), which follow no symlink, and ``config_from_gitmodules``
+(submodule-config.c), which does.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from stat import S_ISDIR, S_ISLNK, S_ISREG
+
+from gitguardfs.core import names
+
+GITMODULES = b".gitmodules"
+OPENED = (b"HEAD", b".gitignore", b".gitattributes", b".mailmap", GITMODULES)
+
+_OPENED = names.pattern_of(*OPENED)
+_FOLLOWED = names.pattern_of(GITMODULES)
+
+
+def stops_git(name: bytes, mode: int) -> bool:
+    """Whether git may wait for ever for an entry of that name and type (S_IFMT)."""
+    if S_ISREG(mode) or S_ISDIR(mode):
+        return False
+    return _is_followed(name) if S_ISLNK(mode) else _is_opened(name)
+
+
+@lru_cache(names.CACHED_NAMES)
+def _is_opened(name: bytes) -> bool:
+    return names.matches(_OPENED, name)
+
+
+@lru_cache(names.CACHED_NAMES)
+def _is_followed(name: bytes) -> bool:
+    return names.matches(_FOLLOWED, name)

@@ -1,0 +1,75 @@
+"""What the guard does with ``.git``, as far as looking and reading tell: nothing is written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from gitguardfs.guest import probes, probes_tree
+from gitguardfs.guest.checks import Case, Result, Row
+from gitguardfs.guest.probes import Lost, User
+from gitguardfs.guest.probes_tree import Found
+
+
+def look(case: Case) -> list[Result]:
+    """Return what can be told of the policy, where no attacks are asked for."""
+    user = case.user
+    if user is None:
+        return []
+    row = policy_row(case.mountpoint)
+    try:
+        found = Found(**probes.apart(probes_tree.search, case.mountpoint, user=user, limit=30.0))
+    except PermissionError:
+        policy = "unknown"
+    except (Lost, OSError, TypeError) as error:
+        return [row.disturbed(error)]
+    else:
+        policy = policy_by_reading(user, found.directory)
+    return [report_policy(case.mountpoint, policy)]
+
+
+def policy_by_reading(user: User, git: str | None) -> str:
+    """Return off, readonly, deny or unsure for a ``.git`` of the tree, unknown if there is none.
+
+    Changes nothing: what is writable by its mode and owner is taken for off.
+    """
+    if git is None:
+        return "unknown"
+    try:
+        probes.apart(_list_open, git, user=user)
+        is_writable = probes.apart(os.access, git, os.W_OK, user=user)
+    except PermissionError:
+        return "deny"
+    except (Lost, OSError):
+        return "unsure"
+    return "off" if is_writable else "readonly"
+
+
+def _list_open(git: str) -> None:
+    """List a ``.git`` that is shown as open; one shown as closed that can be listed is a hole."""
+    if stat.S_IMODE(os.lstat(git).st_mode) == 0:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    os.listdir(git)
+
+
+def policy_row(mountpoint: str) -> Row:
+    """Return the row about what is done with ``.git``."""
+    return Row(
+        "guard.policy", f".git is guarded at {mountpoint}", f".git is not guarded at {mountpoint}"
+    )
+
+
+def report_policy(mountpoint: str, policy: str) -> Result:
+    """The row about it."""
+    row = policy_row(mountpoint)
+    if policy == "off":
+        hint = "mount it with --git=deny (the default), readonly or hide"
+        return row.finding("it can be written: the guard is off (--git=off)", hint)
+    if policy == "readonly":
+        return row.note("it can be read (--git=readonly): history, remotes and their tokens")
+    if policy == "unsure":
+        return row.disturbed("making a .git, or listing one, gave no clear answer")
+    if policy == "unknown":
+        return row.note("there is none to read", title=f"what is done with .git at {mountpoint}")
+    return row.ok("it is denied or hidden")

@@ -1,0 +1,193 @@
+"""Mount namespaces besides this process's, and what keeps each: a process, a descriptor, a mount.
+
+A namespace without a process stays as long as somebody has a descriptor of it (/proc/PID/ns/mnt,
+opened), or as long as that file is mounted somewhere (namespaces(7)). Whoever has the rights over
+its user namespace can enter it again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from gitguardfs import mounts
+from gitguardfs.linux import processes
+from gitguardfs.mounts import Mount
+
+NS_GET_USERNS, NS_GET_PARENT, NS_GET_OWNER_UID = 0xB701, 0xB702, 0xB704
+"""ioctl(2) on a namespace: the user namespace that it belongs to; on that: the one above it, and
+who has made it (ioctl_ns(2))."""
+LOOKS = 3
+"""How often to look at all: two processes may hand a descriptor to each other."""
+
+_NAME = re.compile(rb"mnt:\[([0-9]+)\]")
+Identity = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class MountNamespace:
+    """One mount namespace, by one of the things that keep it."""
+
+    identity: Identity
+    """What tells it from others (namespaces(7)); (0, 0) if that is not told."""
+    path: str
+    """What leads to it: a file to be opened, which users may have in directories of theirs."""
+    label: str
+    """What keeps it, with names that others have chosen."""
+    process: str = ""
+    """The directory in /proc of a process in it; empty if none is known."""
+    uids: frozenset[int] = field(default=frozenset(), compare=False)
+    """The user ids of the processes that keep it."""
+    makers: frozenset[int] | None = field(default=None, compare=False)
+    """Who has made its user namespace, and those above that up to our own: they may enter it.
+
+    Empty if it belongs to our own user namespace; None if that is not known.
+    """
+
+
+def own() -> Identity:
+    """Return the identity of this process's mount namespace."""
+    st = os.stat("/proc/self/ns/mnt")
+    return st.st_dev, st.st_ino
+
+
+def others(proc: str = processes.PROC) -> list[MountNamespace]:
+    """Return each mount namespace but this process's once, and all whose identity is not told.
+
+    By a process in it, if there is one, with the ids of all; else by a descriptor, or by where it
+    is mounted, here or in a namespace of a process. ``proc`` lists the processes. Raises OSError.
+    """
+    found: dict[object, MountNamespace] = {}
+    for _ in range(LOOKS):
+        inside = list(_inside(proc))
+        kept = [*_by_descriptors(proc), *_mounted(_distinct(inside))]
+        for one in (*inside, *kept):
+            key: object = one.path if one.identity == (0, 0) else one.identity
+            if one.identity == own():
+                continue
+            first = found.setdefault(key, one)
+            if one.process and first.process:
+                uids = first.uids | one.uids
+                found[key] = MountNamespace(
+                    first.identity, first.path, first.label, first.process, uids, first.makers
+                )
+    return list(found.values())
+
+
+def _distinct(found: Iterable[MountNamespace]) -> Iterator[MountNamespace]:
+    seen = {own()}
+    for one in found:
+        if one.identity not in seen:
+            seen.add(one.identity)
+            yield one
+
+
+def _pids(proc: str) -> list[str]:
+    names = os.listdir(proc) if os.path.isdir(proc) else []
+    return sorted((name for name in names if name.isdigit()), key=int)
+
+
+def _inside(proc: str) -> Iterator[MountNamespace]:
+    for pid in _pids(proc):
+        process = f"{proc}/{pid}"
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            label, uids = _named(process)
+            identity, makers = _asked(f"{process}/ns/mnt")
+            yield MountNamespace(identity, f"{process}/ns/mnt", label, process, uids, makers)
+
+
+def _by_descriptors(proc: str) -> Iterator[MountNamespace]:
+    device = own()[0]
+    for pid in _pids(proc):
+        process = f"{proc}/{pid}"
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            label, uids = _named(process)
+            for path in _descriptors(process):
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    name = _NAME.fullmatch(os.readlink(os.fsencode(path)))
+                    if name is not None:
+                        number = path.rpartition("/")[2]
+                        identity = device, int(name[1])
+                        makers = _asked(path)[1]
+                        said = f"descriptor {number} of {label}"
+                        yield MountNamespace(identity, path, said, uids=uids, makers=makers)
+
+
+def _descriptors(process: str) -> Iterator[str]:
+    # Threads may have descriptors of their own (unshare(2), CLONE_FILES).
+    for task in os.listdir(f"{process}/task"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for number in os.listdir(f"{process}/task/{task}/fd"):
+                yield f"{process}/task/{task}/fd/{number}"
+
+
+def _mounted(spaces: Iterable[MountNamespace]) -> Iterator[MountNamespace]:
+    """Yield the namespaces that are mounted here, or in one of ``spaces``."""
+    device = own()[0]
+    for process in ("", *(one.process for one in spaces)):
+        with suppress(OSError):  # it has ended
+            for mount in mounts.listed(process or "/proc/self"):
+                name = mounted_namespace(mount)
+                if name is not None:
+                    place = os.fsdecode(mount.path)
+                    inside = f" in the mount namespace of {_named(process)[0]}" if process else ""
+                    path = f"{process}/root{place}" if process else place
+                    # Only who opens it can ask for its makers, and users could let us wait there.
+                    yield MountNamespace((device, int(name)), path, f"the mount {place}{inside}")
+
+
+def mounted_namespace(mount: Mount) -> str | None:
+    """Return the number of the mount namespace that a mount is of; None for any other mount."""
+    name = _NAME.fullmatch(mount.root) if mount.fstype == "nsfs" else None
+    return name[1].decode() if name is not None else None
+
+
+def _named(process: str) -> tuple[str, frozenset[int]]:
+    with open(f"{process}/status", "rb") as file:
+        status = file.read()
+    name = status.partition(b"\n")[0].removeprefix(b"Name:\t")
+    label = f"process {os.path.basename(process)} ({os.fsdecode(name)})"
+    return label, frozenset(processes.user_ids(status))
+
+
+def _asked(path: str) -> tuple[Identity, frozenset[int] | None]:
+    """Return the identity and the makers of a namespace; (0, 0) and None if not to be opened."""
+    try:
+        namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        return (0, 0), None
+    try:
+        st = os.fstat(namespace)
+        return (st.st_dev, st.st_ino), makers_of(namespace)
+    finally:
+        os.close(namespace)
+
+
+def makers_of(namespace: int) -> frozenset[int]:
+    """Return who has made a namespace's user namespace, and those above it up to our own.
+
+    Users with subordinate ids have some below others. Empty if it belongs to our own, or to one
+    above that.
+    """
+    makers: set[int] = set()
+    here = os.stat("/proc/self/ns/user")
+    fd = os.dup(namespace)
+    question = NS_GET_USERNS
+    try:
+        while True:
+            try:
+                above = fcntl.ioctl(fd, question)
+            except PermissionError:  # above our own
+                return frozenset(makers)
+            os.close(fd)
+            fd, question = above, NS_GET_PARENT
+            if os.path.samestat(os.fstat(fd), here):
+                return frozenset(makers)
+            makers.add(int.from_bytes(fcntl.ioctl(fd, NS_GET_OWNER_UID, bytes(4)), sys.byteorder))
+    finally:
+        os.close(fd)

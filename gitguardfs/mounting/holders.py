@@ -1,0 +1,149 @@
+"""Who holds a share from before it was sealed: processes, and mount namespaces that show it.
+
+Told in one line, for the message with which a guard does not start.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from enum import IntEnum
+
+from gitguardfs import mounts
+from gitguardfs.core import syscalls
+from gitguardfs.errors import shown
+from gitguardfs.fuse import seal
+from gitguardfs.linux import namespaces, processes
+from gitguardfs.linux.namespaces import MountNamespace
+from gitguardfs.linux.processes import Place
+from gitguardfs.mounts import Mount
+
+NAMED = 5
+"""How many of them are named."""
+LIMIT = 10
+"""Seconds after which a namespace counts as one that cannot be looked into: its users may serve
+what is mounted there."""
+_NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOTCONN, errno.ECONNABORTED)
+
+
+class _Seen(IntEnum):
+    """The exit status of a child that has looked into a namespace."""
+
+    CLOSED = 0
+    OPEN = 1
+    UNKNOWN = 2
+
+
+def told(source: str, number: int, device: int) -> str:
+    """Return who holds something at or below ``source``, just sealed; empty if nobody does.
+
+    ``number`` is of the mount that the seal covers, ``device`` the st_dev of ``source`` below it.
+    """
+    table = mounts.listed()
+    try:
+        covered = next(mount for mount in table if mount.number == number)
+        wanted = processes.places(os.fsencode(source), covered, table, device)
+        found = [
+            f"{each.pid} ({shown(each.name)}): {', '.join(each.held)}"
+            for each in processes.holders(wanted)
+        ]
+        found += _shown_by_namespaces(source, wanted)
+    except OSError as error:
+        needs = " (CAP_SYS_PTRACE)" if isinstance(error, PermissionError) else ""
+        return f"cannot look who holds {source} from before the seal: {error.strerror}{needs}"
+    if not found:
+        return ""
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return f"processes hold {source} from before the seal: {'; '.join(found[:NAMED])}{more}"
+
+
+def _shown_by_namespaces(source: str, wanted: Sequence[Place]) -> list[str]:
+    """Return the mount namespaces of users in which ``source`` is not sealed, or can be unsealed.
+
+    Where only root gets to the directory of ``source``, nobody gets to a copy of its mount.
+    """
+    if not seal.is_passable(source, 0):
+        return []
+    spaces = [one for one in namespaces.others() if _is_users(one)]
+    known = {str(one.identity[1]) for one in spaces}
+    found = []
+    for space in spaces:
+        seen = _look_into(space, wanted, known)
+        if seen is _Seen.OPEN:
+            found.append(f"{shown(space.label)}: a mount namespace that shows it")
+        elif seen is _Seen.UNKNOWN:
+            found.append(f"{shown(space.label)}: a mount namespace that cannot be looked into")
+    return found
+
+
+def _is_users(space: MountNamespace) -> bool:
+    """Return whether a user can get into a namespace: it is a process's, or a user has made it."""
+    return space.makers is None or bool(space.makers) or bool(space.uids - {0} and space.process)
+
+
+def _look_into(space: MountNamespace, wanted: Sequence[Place], known: Collection[str]) -> _Seen:
+    """Look, in a child, whether a namespace shows one of the places, or can be made to."""
+    pid = os.fork()
+    if pid == 0:
+        code = _Seen.UNKNOWN
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(LIMIT)
+            code = _enter(space, wanted, known)
+        except (FileNotFoundError, ProcessLookupError):
+            code = _Seen.CLOSED if space.process else _Seen.UNKNOWN  # the process has ended
+        finally:
+            os._exit(code)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return _Seen(status) if status in set(_Seen) else _Seen.UNKNOWN
+
+
+def _enter(space: MountNamespace, wanted: Sequence[Place], known: Collection[str]) -> _Seen:
+    fd = os.open(space.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    st = os.fstat(fd)
+    if (st.st_dev, st.st_ino) != space.identity:
+        return _Seen.UNKNOWN
+    # By a descriptor of ours: the namespace may have no /proc, or another one.
+    proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    owner = fcntl.ioctl(fd, namespaces.NS_GET_USERNS)
+    is_users = not os.path.samestat(os.fstat(owner), os.stat("/proc/self/ns/user"))
+    if is_users:
+        syscalls.enter_user_namespace(owner)
+    syscalls.enter_mounts(fd)
+    if is_users:
+        syscalls.unshare_mounts()  # so that the namespace stays as it is
+    with open(os.open("self/mountinfo", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc), "rb") as file:
+        table = mounts.parse(file.read())
+    for number, mount in enumerate(table):
+        for place in wanted:
+            path = place.shown_by(mount)
+            if path is not None and _is_open(path, place, table[number + 1 :] if is_users else ()):
+                return _Seen.OPEN
+    kept = {name for mount in table if (name := namespaces.mounted_namespace(mount)) is not None}
+    return _Seen.CLOSED if kept <= set(known) else _Seen.UNKNOWN
+
+
+def _is_open(path: bytes, place: Place, covers: Sequence[Mount]) -> bool:
+    """Return whether ``path`` leads to a place once what can be unmounted of ``covers`` is gone.
+
+    What came into a less privileged namespace together with what it covers is locked to that; a
+    seal that came alone, since the namespace is older, is not (mount_namespaces(7)).
+    """
+    for cover in reversed(covers):
+        if processes.is_at(path, cover.path):
+            with suppress(OSError):
+                syscalls.umount(cover.path, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
+    try:
+        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _NO_WAY:
+            return False
+        raise
+    try:
+        return syscalls.device_of(fd) == place.device
+    finally:
+        os.close(fd)
