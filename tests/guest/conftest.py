@@ -73,7 +73,7 @@ def installed(booted: World) -> World:
 @pytest.fixture(scope="session")
 def guarded(installed: World) -> World:
     """Every share guarded as its user would have it, by vm-mount."""
-    with phase("vm-mount, four times"):
+    with phase("vm-mount, twice"):
         for each in GUARDS:
             guard(installed.machine, each)
     return installed

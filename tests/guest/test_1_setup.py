@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.guest.machine import Machine
-from tests.guest.setting_up import AGENT, guard_by_hand, install, mounted, vm_mount
+from tests.guest.setting_up import AGENT, guard_by_hand, mounted, vm_mount
 from tests.guest.world import BY_HAND, GUARDS, TRANSPORTS, Guard, World, spare
 
 EACH = pytest.mark.parametrize("each", GUARDS, ids=str)
@@ -21,13 +21,6 @@ def test_install_puts_the_commands_in_place(installed: World) -> None:
     for command in ("gitguardfs", "gitguard", "vm-mount"):
         found = installed.machine.sh(f"{command} --version", cwd="/home/agent", uid=AGENT)
         assert found.startswith(command)
-
-
-def test_install_again_changes_nothing(installed: World) -> None:
-    listing = "cd /usr/local && find . -type f ! -name '*.pyc' | sort | xargs sha256sum"
-    before = installed.machine.sh(listing)
-    install(installed.machine)
-    assert installed.machine.sh(listing) == before
 
 
 def test_vm_mount_refuses_a_label_that_is_not_there_and_lists_those_that_are(
@@ -95,7 +88,7 @@ def test_9p_is_open_to_root_alone(guest: Machine, each: Guard) -> None:
     assert ("access=0" in options) == (each.transport == "9p")
 
 
-@pytest.mark.parametrize("each", [GUARDS[0], GUARDS[3]], ids=str)
+@EACH
 def test_vm_mount_again_changes_nothing(guest: Machine, each: Guard) -> None:
     state = "sha256sum /etc/fstab /etc/systemd/system/*.mount /etc/systemd/system/*.service"
     before = guest.run(state).stdout

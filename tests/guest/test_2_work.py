@@ -20,7 +20,6 @@ from tests.support.mounting import until
 from tests.support.repos import HOST_GID, HOST_UID, as_host, git
 
 EACH = pytest.mark.parametrize("each", GUARDS, ids=str)
-BOTH = pytest.mark.parametrize("each", [GUARDS[0], GUARDS[2]], ids=lambda each: each.transport)
 HOST = (HOST_UID, HOST_GID)
 
 CACHE_TIMEOUT = 1.0
@@ -33,7 +32,7 @@ def owner(path: Path) -> tuple[int, int]:
     return state.st_uid, state.st_gid
 
 
-@BOTH
+@EACH
 def test_what_the_agent_makes_is_the_hosts(guarded: World, each: Guard) -> None:
     guarded.machine.sh(
         "mkdir -p new/deep && echo text >new/deep/file && ln -s file new/deep/link && "
@@ -50,7 +49,7 @@ def test_what_the_agent_makes_is_the_hosts(guarded: World, each: Guard) -> None:
     assert os.readlink(host / "deep/link") == "file"
 
 
-@BOTH
+@EACH
 def test_what_the_host_makes_is_the_agents(guarded: World, each: Guard) -> None:
     with as_host():
         (guarded.at[each.tag] / "from-host").mkdir(mode=0o700)
@@ -64,7 +63,7 @@ def test_what_the_host_makes_is_the_agents(guarded: World, each: Guard) -> None:
     assert not (guarded.at[each.tag] / "from-host").exists()
 
 
-@BOTH
+@EACH
 def test_root_of_the_guest_can_work_there_too(guarded: World, each: Guard) -> None:
     guarded.machine.sh("echo x >by-root && chown 1000:1000 by-root", cwd=each.view)
     assert owner(guarded.at[each.tag] / "by-root") == HOST
@@ -93,7 +92,7 @@ def test_the_host_commits_what_the_agent_wrote(guarded: World, each: Guard) -> N
 # ---------------------------------------------------------------------------- coherence
 
 
-@BOTH
+@EACH
 def test_a_file_opened_after_an_edit_on_the_host_is_fresh(guarded: World, each: Guard) -> None:
     path = guarded.at[each.tag] / "fresh"
     for number in range(15):
@@ -103,7 +102,7 @@ def test_a_file_opened_after_an_edit_on_the_host_is_fresh(guarded: World, each: 
         assert guarded.machine.sh(["cat", f"{each.view}/fresh"], uid=AGENT) == text
 
 
-@BOTH
+@EACH
 def test_an_edit_of_the_same_size_is_fresh_too(guarded: World, each: Guard) -> None:
     path = guarded.at[each.tag] / "same"
     for number in range(10, 20):
@@ -112,7 +111,7 @@ def test_an_edit_of_the_same_size_is_fresh_too(guarded: World, each: Guard) -> N
         assert guarded.machine.sh(["cat", f"{each.view}/same"], uid=AGENT) == f"version {number}"
 
 
-@BOTH
+@EACH
 def test_names_and_attributes_show_within_the_cache_timeout(guarded: World, each: Guard) -> None:
     machine, host = guarded.machine, guarded.at[each.tag]
 
@@ -141,7 +140,7 @@ def test_names_and_attributes_show_within_the_cache_timeout(guarded: World, each
 USED_AGAIN = 12
 
 
-@BOTH
+@EACH
 def test_what_the_host_moves_can_be_used_where_it_is_then(guarded: World, each: Guard) -> None:
     """The guest has descriptors of all of it, and 9p's server knows those by their old paths."""
     machine, host = guarded.machine, guarded.at[each.tag]
@@ -164,7 +163,7 @@ def test_what_the_host_moves_can_be_used_where_it_is_then(guarded: World, each: 
     assert os.listdir(host / "after") == []
 
 
-@BOTH
+@EACH
 def test_what_the_host_puts_in_the_place_of_another_is_not_mistaken(
     guarded: World, each: Guard
 ) -> None:
@@ -188,7 +187,7 @@ def test_what_the_host_puts_in_the_place_of_another_is_not_mistaken(
     assert not (host / "former").exists()
 
 
-@BOTH
+@EACH
 def test_inode_numbers_that_the_host_frees_are_not_mistaken(guarded: World, each: Guard) -> None:
     """A file system gives the number of what was removed to what is made next."""
     machine, host = guarded.machine, guarded.at[each.tag]
@@ -216,7 +215,7 @@ def test_inode_numbers_that_the_host_frees_are_not_mistaken(guarded: World, each
     assert seen[-1] == str(2 * USED_AGAIN)
 
 
-@BOTH
+@EACH
 def test_a_reader_follows_a_file_that_grows_on_the_host(guarded: World, each: Guard) -> None:
     path = guarded.at[each.tag] / "log"
     with as_host():
@@ -236,7 +235,7 @@ def test_a_reader_follows_a_file_that_grows_on_the_host(guarded: World, each: Gu
     assert done.stdout.splitlines() == ["line 0", "line 1", "line 2"], str(done)
 
 
-@BOTH
+@EACH
 def test_lines_that_both_append_are_all_there(guarded: World, each: Guard) -> None:
     path = guarded.at[each.tag] / "both"
     with as_host():
@@ -257,7 +256,7 @@ def test_lines_that_both_append_are_all_there(guarded: World, each: Guard) -> No
 # ----------------------------------------------------------------------------- programs
 
 
-@pytest.fixture(params=[GUARDS[0], GUARDS[2]], ids=lambda each: each.transport)
+@pytest.fixture(params=GUARDS, ids=str)
 def desk(request: pytest.FixtureRequest, guarded: World) -> tuple[Machine, str, Path]:
     """An empty directory of the agent's: the guest, its path there, its path on the host."""
     each, name = request.param, request.node.originalname
@@ -265,6 +264,7 @@ def desk(request: pytest.FixtureRequest, guarded: World) -> tuple[Machine, str, 
     return guarded.machine, f"{each.view}/{name}", guarded.at[each.tag] / name
 
 
+@pytest.mark.parametrize("desk", GUARDS[:1], indirect=True, ids=str)
 def test_gcc_and_make_build_a_program_that_runs(desk: tuple[Machine, str, Path]) -> None:
     machine, view, host = desk
     machine.sh(
@@ -296,6 +296,7 @@ def wheel() -> bytes:
     return data.getvalue()
 
 
+@pytest.mark.parametrize("desk", GUARDS[1:], indirect=True, ids=str)
 def test_pip_installs_a_wheel(desk: tuple[Machine, str, Path]) -> None:
     machine, view, host = desk
     with as_host():

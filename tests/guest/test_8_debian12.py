@@ -18,7 +18,7 @@ from tests.support.attacks import Attack
 from tests.support.mounting import area
 from tests.support.repos import HOST_GID, HOST_UID, git
 
-OLD = (Guard("9p", "fstab"), Guard("virtiofs", "systemd"))
+OLD = (Guard("9p", "systemd"), Guard("virtiofs", "fstab"))
 EACH = pytest.mark.parametrize("each", OLD, ids=str)
 SOME = tuple(
     (attack, actor)

@@ -12,7 +12,7 @@ import sys
 import traceback
 from typing import NoReturn
 
-INSTALLED = "/usr/local/lib"
+INSTALLED = "/usr/local/lib/gitguardfs/lib"
 """Where install.sh puts the package."""
 
 
