@@ -1,6 +1,6 @@
 """The seal: an empty, unreadable mount over the raw share while its guarded view is up.
 
-It is a tmpfs of mode 000, read-only, called gitguardfs-seal. The daemon holds a lock on it, so
+It is a ramfs of mode 000, read-only, called gitguardfs-seal. The daemon holds a lock on it, so
 that a seal without its daemon, after a crash, can be told from one that is in use. Only root's
 word takes a seal off: a signal or the umount helper to its daemon, or umount(8) of a seal without
 a daemon. However else a daemon or a view ends, or a guard fails to start, the seal stays.
@@ -24,13 +24,18 @@ from gitguardfs.fuse import directories
 from gitguardfs.mounts import Mount
 
 NAME = "gitguardfs-seal"
+FSTYPE = "ramfs"
+"""Not tmpfs: systemd orders whatever has one on it after swap.target, and once the seal is off it
+forgets that and never goes on with stopping that target, so the machine would not go down."""
+_FSTYPES = (FSTYPE, "tmpfs")
+"""What a seal may be: a daemon of an earlier version has put on the second."""
 _ATTRIBUTES = (
     syscalls.MOUNT_ATTR_RDONLY
     | syscalls.MOUNT_ATTR_NOSUID
     | syscalls.MOUNT_ATTR_NODEV
     | syscalls.MOUNT_ATTR_NOEXEC
 )
-_OPTIONS = {"mode": "000", "size": "4k", "nr_inodes": "1", "ro": ""}
+_OPTIONS = {"mode": "000", "ro": ""}
 _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LOCK = fcntl.LOCK_EX | fcntl.LOCK_NB
 
@@ -87,7 +92,7 @@ class Seal:
 
 def _put_on(directory: int, beneath: bool = False) -> int:
     """Mount a seal on a directory; return a descriptor of the seal's own root, locked."""
-    seal = syscalls.new_mount("tmpfs", NAME, _ATTRIBUTES, _OPTIONS)
+    seal = syscalls.new_mount(FSTYPE, NAME, _ATTRIBUTES, _OPTIONS)
     try:
         root = os.open(f"/proc/self/fd/{seal}", _READ)
         try:
@@ -103,7 +108,7 @@ def _put_on(directory: int, beneath: bool = False) -> int:
 
 def is_seal(mount: Mount) -> bool:
     """Return whether a mount is a seal, of a daemon dead or alive."""
-    return (mount.fstype, mount.source) == ("tmpfs", NAME)
+    return mount.fstype in _FSTYPES and mount.source == NAME
 
 
 def sealing(fd: int) -> Mount | None:

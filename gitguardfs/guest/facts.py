@@ -143,21 +143,17 @@ class Facts:
     def is_sealed(self, path: str) -> bool:
         """Whether a seal is on what is mounted at ``path``."""
         top = self.top_at(path)
-        return top is not None and _is_seal(top)
+        return top is not None and seal.is_seal(top)
 
     def cover_of(self, share: Mount) -> Mount | None:
         """What is mounted over a share and is no seal; None if there is nothing like that."""
         stack = [m for m in self.mounts if m.path == share.path]
         above = stack[stack.index(share) + 1 :]
-        return next((m for m in above if not _is_seal(m)), None)
+        return next((m for m in above if not seal.is_seal(m)), None)
 
     def top_at(self, path: str) -> Mount | None:
         """What is mounted on top of ``path``."""
         return next((m for m in reversed(self.mounts) if os.fsdecode(m.path) == path), None)
-
-
-def _is_seal(mount: Mount) -> bool:
-    return (mount.fstype, mount.source) == ("tmpfs", seal.NAME)
 
 
 def gather(system: System) -> Facts:

@@ -55,7 +55,7 @@ def test_a_share_without_its_seal_is_found(guest: Machine) -> None:
     with broken(
         guest,
         f"umount -l {each.raw} && chmod 755 /mnt/raw",
-        f"chmod 700 /mnt/raw && mount -t tmpfs -o ro,mode=000 gitguardfs-seal {each.raw}",
+        f"chmod 700 /mnt/raw && mount -t ramfs -o ro,mode=000 gitguardfs-seal {each.raw}",
     ):
         _, found, _ = examine(guest, each.view)
     assert any(name.startswith("share.") for name in found), found

@@ -51,7 +51,7 @@ def test_after_kill_9_the_path_is_dead_and_the_share_sealed(guest: Machine, each
     for uid in (AGENT, 0):
         for command in (f"ls {each.view}", f"cat {each.view}/demo/README"):
             guest.run(command, uid=uid).failed("not connected")
-    assert mounted(guest, each.raw) == [each.transport, "tmpfs"]
+    assert mounted(guest, each.raw) == [each.transport, "ramfs"]
     is_closed(guest, each)
 
 
@@ -59,7 +59,7 @@ def test_after_kill_9_the_path_is_dead_and_the_share_sealed(guest: Machine, each
 def test_mounting_again_brings_it_back(guest: Machine, each: Guard) -> None:
     guest.sh(f"mount {each.view}")
     assert mounted(guest, each.view) == ["fuse.gitguardfs"]
-    assert mounted(guest, each.raw) == [each.transport, "tmpfs"]
+    assert mounted(guest, each.raw) == [each.transport, "ramfs"]
     assert guest.sh(f"ls {each.view}/demo", uid=AGENT)
     guest.run(f"cat {each.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
     is_closed(guest, each)
@@ -84,7 +84,7 @@ def test_systemd_brings_it_back_by_itself(guest: Machine, each: Guard) -> None:
     )
     assert pid_of(guest, each) != before
     assert mounted(guest, each.view) == ["fuse.gitguardfs"], "exactly one mount"
-    assert mounted(guest, each.raw) == [each.transport, "tmpfs"]
+    assert mounted(guest, each.raw) == [each.transport, "ramfs"]
     seen = guest.channel.finish("watching", watching, 60).ok()
     assert "repositoryformatversion" not in seen.stdout, str(seen)
     guest.run(f"cat {each.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
@@ -111,4 +111,4 @@ def test_a_busy_view_is_not_forced(guest: Machine, each: Guard) -> None:
     assert done.rc != 0, str(done)
     assert "busy" in (done.stdout + done.stderr).lower() or "use" in done.stderr, str(done)
     assert mounted(guest, each.view) == ["fuse.gitguardfs"]
-    assert mounted(guest, each.raw) == [each.transport, "tmpfs"]
+    assert mounted(guest, each.raw) == [each.transport, "ramfs"]

@@ -40,7 +40,7 @@ def test_a_reboot_brings_the_guard_back(rebooted: World, each: Guard) -> None:
     assert mounted(machine, each.view) == ["fuse.gitguardfs"], machine.run(
         "systemctl --failed; journalctl -b --no-pager | grep -i -e gitguard -e 'mnt-raw' | tail -30"
     )
-    assert mounted(machine, each.raw) == [each.transport, "tmpfs"]
+    assert mounted(machine, each.raw) == [each.transport, "ramfs"]
     assert machine.sh(f"stat -c %u:%g {each.view}/demo/Makefile", uid=AGENT) == "1000:1000"
     machine.run(f"cat {each.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
 
@@ -54,7 +54,7 @@ def test_the_share_is_mounted_before_its_guard(rebooted: World, each: Guard) -> 
 
 def test_the_line_of_bindfs_users_survives_a_reboot(rebooted: World) -> None:
     assert mounted(rebooted.machine, "/home/user/projects") == ["fuse.gitguardfs"]
-    assert mounted(rebooted.machine, "/mnt/projects") == ["9p", "tmpfs"]
+    assert mounted(rebooted.machine, "/mnt/projects") == ["9p", "ramfs"]
 
 
 def test_nothing_failed_at_boot(rebooted: World) -> None:

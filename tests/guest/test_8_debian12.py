@@ -69,7 +69,7 @@ def test_the_versions_are_the_old_ones(old: Old) -> None:
 def test_the_share_is_guarded(old: Old, each: Guard) -> None:
     machine, _ = old
     assert mounted(machine, each.view) == ["fuse.gitguardfs"]
-    assert mounted(machine, each.raw) == [each.transport, "tmpfs"]
+    assert mounted(machine, each.raw) == [each.transport, "ramfs"]
     machine.run(f"cat {each.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
 
 

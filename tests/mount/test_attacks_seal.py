@@ -69,7 +69,7 @@ def seals(path: Path) -> list[str]:
     return [
         row[5]
         for row in rows
-        if row[4] == str(path) and row[row.index("-") + 1 :][:2] == ["tmpfs", SEAL]
+        if row[4] == str(path) and row[row.index("-") + 1 :][:2] == ["ramfs", SEAL]
     ]
 
 

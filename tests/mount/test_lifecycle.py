@@ -130,7 +130,7 @@ def test_relative_paths_are_those_of_the_caller(here: Path) -> None:
 
 def test_umount_ends_the_daemon_and_leaves_nothing(here: Path) -> None:
     assert _run(here / "private/source", here / "view", "--seal").returncode == 0
-    assert _mounts_at(here / "private/source") == [["tmpfs", SEAL]]
+    assert _mounts_at(here / "private/source") == [["ramfs", SEAL]]
     subprocess.run(["umount", here / "view"], check=True)
     _ended(here)
     assert _mounts_at(here / "view") == _mounts_at(here / "private/source") == []
@@ -150,7 +150,7 @@ def test_a_lazy_umount_ends_the_daemon_when_the_last_user_is_gone(here: Path) ->
             subprocess.run(["umount", "-l", mounted.path], check=True)
             assert file.read() == "text"
             assert mounted.alive()
-            assert _mounts_at(here / "private/source") == [["tmpfs", SEAL]]
+            assert _mounts_at(here / "private/source") == [["ramfs", SEAL]]
         assert mounted.process.wait(LIMIT) == 0
         assert _mounts_at(here / "private/source") == []
 
@@ -164,7 +164,7 @@ def test_a_busy_view_stays_and_its_seal_too(here: Path) -> None:
             )  # fmt: skip
             assert file.read() == "text"
         assert (mounted.path / "file").read_text() == "text"
-        assert _mounts_at(here / "private/source") == [["tmpfs", SEAL]]
+        assert _mounts_at(here / "private/source") == [["ramfs", SEAL]]
 
 
 def test_only_root_s_word_takes_the_seal_off(here: Path) -> None:
@@ -182,7 +182,7 @@ def test_only_root_s_word_takes_the_seal_off(here: Path) -> None:
             until(lambda: (mounted.path / "file").read_text(), "it goes on")
             subprocess.run(["umount", "-i", mounted.path], check=True)
             mounted.process.wait(LIMIT)
-    assert _mounts_at(here / "private/source") == [["tmpfs", SEAL]]
+    assert _mounts_at(here / "private/source") == [["ramfs", SEAL]]
 
 
 def test_umount_8_is_told_of_the_helper_as_long_as_the_view_is_there(here: Path) -> None:
@@ -571,7 +571,7 @@ def test_the_seal_covers_the_source_while_it_is_guarded(
     (here / "source").chmod(0o777)
     with gitguardfs(here / "source", here / "view", *option):
         assert (here / "view/file").read_text() == "text"
-        assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
+        assert _mounts_at(here / "source") == [["ramfs", SEAL]]
         with pytest.raises(PermissionError):
             as_user(os.listdir, str(here / "source"))
         assert os.listdir(here / "source") == [], "empty for root as well"
@@ -596,7 +596,7 @@ def test_a_second_guard_over_a_sealed_source_is_refused(here: Path) -> None:
             assert "Traceback" not in done.stderr
             assert _mounts_at(here / "second") == []
         assert (here / "view/file").read_text() == "text"
-        assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
+        assert _mounts_at(here / "source") == [["ramfs", SEAL]]
 
 
 def test_a_sealed_source_stays_closed_after_a_crash_and_opens_with_the_next_guard(
@@ -611,7 +611,7 @@ def test_a_sealed_source_stays_closed_after_a_crash_and_opens_with_the_next_guar
     done = _run(here / "source", here / "view")
     assert (done.returncode, done.stderr) == (0, "")
     assert (here / "view/file").read_text() == "text"
-    assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
+    assert _mounts_at(here / "source") == [["ramfs", SEAL]]
     assert len(_mounts_at(here / "view")) == 1
     subprocess.run(["umount", here / "view"], check=True)
     _ended(here)
@@ -622,7 +622,7 @@ def _crash_sealed(here: Path) -> None:
     assert _run(here / "source", here / "view", "--seal").returncode == 0
     (pid,) = _daemons(here)
     _kill(pid)
-    assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
+    assert _mounts_at(here / "source") == [["ramfs", SEAL]]
 
 
 def test_a_restart_that_fails_leaves_the_seal_of_the_crashed_daemon(here: Path) -> None:
@@ -630,7 +630,7 @@ def test_a_restart_that_fails_leaves_the_seal_of_the_crashed_daemon(here: Path) 
     _crash_sealed(here)
     done = _run(here / "source", here / "view", "-o", "fsname=" + "x" * 5000)
     assert done.returncode == 32, done.stderr
-    assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
+    assert _mounts_at(here / "source") == [["ramfs", SEAL]]
 
 
 SPY = """
@@ -682,7 +682,7 @@ def test_a_guard_that_does_not_start_seals_what_it_was_to_guard(
     assert done.returncode == code, done.stderr
     assert "is sealed until it is guarded" in done.stderr
     assert done.stderr.count("\n") <= 2, done.stderr
-    assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
+    assert _mounts_at(here / "source") == [["ramfs", SEAL]]
     assert _run(here / "source", here / "view").returncode == 0
     assert (here / "view/file").read_text() == "text"
     _umount(here / "view")
@@ -716,7 +716,7 @@ def test_a_daemon_that_outlives_its_view_unmounts_nothing_else(here: Path) -> No
         keeper.wait()
         for other in others:
             unmount(other)
-    assert _mounts_at(here / "source") == [["tmpfs", SEAL]], "nobody told it that root unmounted"
+    assert _mounts_at(here / "source") == [["ramfs", SEAL]], "nobody told it that root unmounted"
 
 
 def test_a_view_that_was_moved_with_its_parent_ends_cleanly(here: Path) -> None:
@@ -746,7 +746,7 @@ def test_without_pyfuse3_the_source_is_sealed(here: Path) -> None:
     )
     assert done.returncode == 2, done.stderr
     assert "python3-pyfuse3" in done.stderr and "is sealed" in done.stderr
-    assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
+    assert _mounts_at(here / "source") == [["ramfs", SEAL]]
 
 
 def test_a_daemon_that_hands_over_leaves_its_seal(here: Path) -> None:
@@ -755,7 +755,7 @@ def test_a_daemon_that_hands_over_leaves_its_seal(here: Path) -> None:
     os.kill(pid, signal.SIGUSR2)
     _ended(here)
     assert _mounts_at(here / "view") == []
-    assert _mounts_at(here / "source") == [["tmpfs", SEAL]]
+    assert _mounts_at(here / "source") == [["ramfs", SEAL]]
     assert _run(here / "source", here / "view").returncode == 0
     _umount(here / "view")
     _ended(here)

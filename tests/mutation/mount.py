@@ -67,7 +67,7 @@ MUTANTS = (
         "seal-lifts-anything",
         "whatever is mounted over the source is taken off as a stale seal",
         "fuse/seal.py",
-        'return (mount.fstype, mount.source) == ("tmpfs", NAME)',
+        "return mount.fstype in _FSTYPES and mount.source == NAME",
         "return True",
         SEAL,
     ),

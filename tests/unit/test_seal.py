@@ -41,7 +41,7 @@ class Kernel:
         monkeypatch.setattr(mounts, "detach", self.detach)
 
 
-SEAL = ("tmpfs", seal.NAME)
+SEAL = (seal.FSTYPE, seal.NAME)
 SHARE = ("9p", "projects")
 
 
