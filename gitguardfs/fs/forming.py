@@ -149,7 +149,7 @@ class Forming:
             return
         present = self._git_names(fd)
         if seen.names is None:
-            # Attributes only: then it was not us who took away the name of another kind.
+            # Without names of ours it was not us who took away the name of another kind.
             if names or present is None:
                 self._note(st, present, seen.changed_at)
             return
@@ -157,6 +157,18 @@ class Forming:
             self._note(st, None, NEVER)
         elif present ^ seen.names <= {*names}:
             self._note(st, present, seen.changed_at)
+
+    def note_attributes(self, fd: int) -> None:
+        """Note that this mount has just changed attributes of the directory behind ``fd``.
+
+        It is not listed: servers that know no O_NOATIME would then change the time of its last
+        access, which may just have been set. What the host did meanwhile shows in the names, at
+        the next listing; where another kind of name was in it, that listing is not spared.
+        """
+        st = self._backing.stat(fd)
+        seen = self._seen.get((st.st_dev, st.st_ino))
+        if seen is not None and seen.names is not None:
+            self._note(st, seen.names, seen.changed_at)
 
     def _git_names(self, fd: int) -> frozenset[bytes] | None:
         """Return the names in a directory; None if git does not put all of them there."""

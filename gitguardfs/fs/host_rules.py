@@ -150,7 +150,7 @@ class HostRules:
         """Note that the attributes of an object were changed by us."""
         if node.is_directory and self._guard.forges:
             with suppress(OSError):
-                self._forming.note_change(fd)
+                self._forming.note_attributes(fd)
 
     def _note_name(self, place: Place) -> None:
         if repository.parts(place.name):

@@ -327,6 +327,19 @@ async def test_an_attribute_set_here_is_no_change_of_the_host_s(world: World) ->
     await touch(world, "mine/description")
 
 
+async def test_the_time_of_the_last_access_stays_as_it_was_set(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the server knows no O_NOATIME, as virtiofsd: the directory is not listed."""
+    monkeypatch.setattr(os, "O_NOATIME", 0)
+    await mkdir(world, "mine")
+    node = await world.id("mine")
+    await world.setattr(node, atime_ns=0, mtime_ns=15 * 10**18)
+    assert (world.source / "mine").stat().st_atime_ns == 0
+    os.listdir(world.source / "mine")
+    assert (world.source / "mine").stat().st_atime_ns, "this file system notes no access"
+
+
 async def test_a_crowd_of_git_s_names_is_none_of_git_s(world: World) -> None:
     """In how many spellings it may be: what is remembered of a directory has a limit."""
     names = ["description" + "\u200d" * number for number in range(80)]

@@ -46,6 +46,13 @@ KNOWN = {
 }
 """What the guard makes of a share's own weakness; each of these must really fail."""
 
+BY_CLOCKS = {
+    (transport, "times-a_copied_time_is_exact"): "a time alone that is less than 100 ms old is "
+    "taken for now: which one that is depends on how far the host's clock is from the guest's"
+    for transport in TRANSPORTS
+}
+"""What may differ and may not (docs/design.md), so that nothing can be said of it here."""
+
 Outcome = dict[str, str]
 
 
@@ -86,6 +93,8 @@ def test_answers_as_a_file_system_does(
     failed = outcomes[where][check]
     if (where, check) in KNOWN:
         assert failed, f"{check} on {where} does not differ any more: {KNOWN[where, check]}"
+    elif (where, check) in BY_CLOCKS:
+        assert "got" in failed or not failed, f"{check} on {where} broke off: {failed}"
     elif where == PLAIN or outcomes[f"raw {where}"].get(check) == "":
         assert not failed, f"{check} on {where}: {failed}"
 
