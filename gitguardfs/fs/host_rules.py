@@ -20,13 +20,12 @@ from gitguardfs.core.inodes import Node
 from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.host_git import HostGit
 from gitguardfs.fs.moved_trees import MovedTrees
-from gitguardfs.fs.removed_names import Removal, RemovedNames
+from gitguardfs.fs.removed_names import TOO_MANY, Removal, RemovedNames
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.symlink_check import SymlinkCheck
 from gitguardfs.guard import repository, work_tree
 
 EXCHANGED = "symlink exchanged with a directory"
-TOO_MANY = "too many removed parts of repositories"
 STOPS_GIT = "special file that git opens"
 
 

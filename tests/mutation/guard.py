@@ -14,6 +14,7 @@ ERRORS = ("mount/test_errors.py",)
 UNDONE = ("mount/test_undone.py",)
 FORMING = ("adapter/test_forming.py",)
 MOVED = ("adapter/test_moved_by_host.py",)
+REMOVED = ("adapter/test_removed_names.py",)
 INODES = ("unit/test_inodes.py",)
 
 MUTANTS = (
@@ -437,5 +438,37 @@ MUTANTS = (
         "self._place(directory, way)",
         "pass",
         MOVED,
+    ),
+    Mutant(
+        "host-large-moves-are-forgotten",
+        "what a large directory held does not count where it was",
+        "fs/removed_names.py",
+        "            self._moved[key] = [*places, place]\n",
+        "",
+        REMOVED,
+    ),
+    Mutant(
+        "host-large-moves-the-last-only",
+        "of several directories that were moved away from a path only the last one counts",
+        "fs/removed_names.py",
+        "self._moved[key] = [*places, place]",
+        "self._moved[key] = [place]",
+        REMOVED,
+    ),
+    Mutant(
+        "host-large-moves-followed-once",
+        "a large directory that is moved twice is lost sight of",
+        "fs/removed_names.py",
+        "range(1, len(path) + 1 if self._moved else 0)",
+        "range(1, 1 if seen - {digest} else len(path) + 1)",
+        REMOVED,
+    ),
+    Mutant(
+        "host-large-moves-without-end",
+        "moves made for that let nobody see what was at a path, and it counts as nothing",
+        "fs/removed_names.py",
+        "return dict.fromkeys(repository.PARTS, S_IFREG)",
+        "return found",
+        REMOVED,
     ),
 )
