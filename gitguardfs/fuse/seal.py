@@ -152,7 +152,9 @@ def _close(source: str, wanted: bool) -> bool:
     try:
         try:
             fd = directories.open_directory(source, True)
-        except directories.ForeignMountError:
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except (directories.ForeignMountError, OSError):  # it need not answer to be covered
             fd = _open_top(source)
         if sealing(fd) is None:
             if not (wanted or is_share(fd)):

@@ -20,9 +20,11 @@ import pytest
 from pyfuse3 import FUSEError
 
 from gitguardfs.core.inodes import ROOT_ID
+from gitguardfs.errors import Exit
 from gitguardfs.fs import revalidation
+from gitguardfs.fuse import seal
 from tests.adapter.world import World, open_descriptors, refused, stand_ins
-from tests.support.errorfs import ERRNOS, READING, Fault, Share, errorfs
+from tests.support.errorfs import ERRNOS, READING, ROOT, Fault, Share, errorfs
 from tests.support.mounting import area, command, gitguardfs
 
 NAMES = {number: errno.errorcode[number] for number in ERRNOS}
@@ -313,3 +315,26 @@ def test_a_source_that_may_be_a_repository_is_not_served(share: Share, source: s
     assert done.returncode == 2, done.stderr
     assert "cannot tell whether" in done.stderr
     assert "Input/output error" in done.stderr
+
+
+@pytest.mark.parametrize("request_", ["GETATTR", "OPENDIR", "READDIR"])
+def test_a_source_that_does_not_answer_is_closed_and_said_in_one_line(
+    share: Share, request_: str
+) -> None:
+    with area() as here:
+        (here / "view").mkdir()
+        try:
+            with share.failing(Fault((request_,), ROOT)):
+                done = subprocess.run(
+                    command(share.path, here / "view", "-f", "--seal"),
+                    capture_output=True, text=True, timeout=60,
+                )  # fmt: skip
+            assert seal.is_sealed(str(share.path))
+        finally:
+            if seal.is_sealed(str(share.path)):
+                subprocess.run(["umount", "-i", share.path], check=True)
+    said = done.stderr.splitlines()
+    assert len(said) == 1, done.stderr
+    assert f"source {share.path}: Input/output error" in said[0]
+    assert "is sealed until it is guarded" in said[0]
+    assert done.returncode in (Exit.SYSTEM, Exit.MOUNT)

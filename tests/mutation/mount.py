@@ -104,6 +104,24 @@ MUTANTS = (
         (*SEALED, "mount/test_attacks_unmount.py::test_v1c_a_mount_that_came_between_undoes_all"),
     ),
     Mutant(
+        "seal-not-after-any-error",
+        "an error of the system before the mount leaves the share open",
+        "fuse/mount.py",
+        "raise seal.fail_closed(options.source, options.seal, _told(error)) from None",
+        "raise _told(error) from None",
+        ("mount/test_seal_mounts.py::test_any_error_before_a_guard_comes_about_closes_the_share",),
+    ),
+    Mutant(
+        "seal-not-where-nothing-answers",
+        "a share that does not answer is left open where no guard comes about",
+        "fuse/seal.py",
+        "except (directories.ForeignMountError, OSError):  # it need not answer to be covered",
+        "except directories.ForeignMountError:",
+        (
+            "mount/test_errors.py::test_a_source_that_does_not_answer_is_closed_and_said_in_one_line",
+        ),
+    ),
+    Mutant(
         "seal-although-refused",
         "a guard that does not start seals the source in spite of --no-seal",
         "fuse/seal.py",
