@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from pyfuse3 import FUSEError
 
+from gitguardfs.core.guard import Rules
 from gitguardfs.core.inodes import ROOT_ID
 from gitguardfs.errors import Exit
 from gitguardfs.fs import revalidation
@@ -270,6 +271,18 @@ async def test_so_does_a_spelling_that_nobody_foresaw(folding: Share, number: in
             await refused(world.entry(".ｇｉｔ"), number)
         assert (await world.entry(".ｇｉｔ")).st_mode & 0o777 == 0
         await refused(world.entry(".ｇｉｔ/hooks"))
+
+
+async def test_a_rule_holds_in_the_spellings_of_other_systems(folding: Share) -> None:
+    """The share takes ``.env.`` for ``.env``, as FAT does."""
+    (folding.host / ".env").write_text("secret")
+    (folding.host / "env").write_text("ordinary")
+    with guarding(folding, rules=Rules(deny=(".env",))) as world:
+        assert (await world.entry("ENV.")).st_size == len("ordinary")
+        for name in (".env", ".ENV", ".env.", ".Env. ."):
+            assert (await world.entry(name)).st_mode & 0o777 == 0
+            await refused(world.open(name))
+            await refused(world.create(ROOT_ID, name.encode()))
 
 
 async def test_a_git_file_in_such_a_spelling_is_one_too(folding: Share) -> None:

@@ -72,8 +72,8 @@ MUTANTS = (
         "rules-last-wins",
         "a mild rule takes the place of a strict one",
         "core/guard.py",
-        "if other > verdict and pattern.match",
-        "if pattern.match",
+        "if other > verdict and any(",
+        "if any(",
         RULES,
     ),
     Mutant(
@@ -82,6 +82,14 @@ MUTANTS = (
         "core/guard.py",
         ", re.IGNORECASE)",
         ")",
+        RULES,
+    ),
+    Mutant(
+        "rules-not-as-on-windows",
+        "--deny .env lets '.env.' through, which NTFS and FAT take for it",
+        "core/guard.py",
+        "return (text, *names.as_on_windows(text))",
+        "return (text,)",
         RULES,
     ),
     Mutant(
