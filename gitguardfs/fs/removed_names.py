@@ -126,7 +126,12 @@ class RemovedNames:
     def was_made_here(self, dir_fd: int, name: bytes) -> bool:
         """Whether what is at ``name`` was made there by this mount, as far as is remembered."""
         made = self._made.get(self._key(dir_fd, name))
-        return made is not None and made == self._identity(dir_fd, name)
+        if made is None:
+            return False
+        try:
+            return made == self._identity(dir_fd, name)
+        except FileNotFoundError:  # the host has removed it since its name was seen
+            return False
 
     def losing(self, directory: Node, dir_fd: int, name: bytes, mode: int) -> list[Removal]:
         """Return what goes with one name; OSError if the source fails."""

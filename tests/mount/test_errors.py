@@ -154,6 +154,18 @@ async def test_a_directory_moves_only_if_no_repository_is_in_it(share: Share, nu
     assert os.listdir(share.host) == ["D"]
 
 
+async def test_a_directory_moves_although_the_host_removes_one_in_it(share: Share) -> None:
+    """It is removed between the look at its name and the listing."""
+    (share.host / "D/gone/deeper").mkdir(parents=True)
+    (share.host / "D/stays/HEAD").mkdir(parents=True)
+    with guarding(share) as world:
+        with share.failing(Fault(("OPENDIR",), "gone", errno.ENOENT)):
+            await world.rename("D", "E")
+        with share.failing(Fault(("OPENDIR",), "gone", errno.EIO)):
+            await refused(world.rename("E", "D"), errno.EIO)
+    assert os.listdir(share.host) == ["E"]
+
+
 @pytest.mark.parametrize("number", ERRNOS, ids=NAMES.get)
 async def test_who_is_in_a_repository_gets_nothing_while_it_does_not_answer(
     share: Share, later: Later, number: int
