@@ -122,6 +122,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "seal-of-an-earlier-version-unknown",
+        "the seal that an earlier version has left is taken for somebody's mount",
+        "fuse/seal.py",
+        '_FSTYPES = (FSTYPE, "tmpfs")',
+        "_FSTYPES = (FSTYPE,)",
+        (
+            "mount/test_seal_mounts.py::test_the_seal_of_an_earlier_version_is_taken_over_and_lifted",
+        ),
+    ),
+    Mutant(
         "seal-although-refused",
         "a guard that does not start seals the source in spite of --no-seal",
         "fuse/seal.py",
