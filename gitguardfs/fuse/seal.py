@@ -304,7 +304,7 @@ def _copy_below(source: str, seal_fd: int) -> int:
             syscalls.umount(b"/proc/self/fd/%d" % fd, syscalls.MNT_DETACH)
         finally:
             os.close(fd)
-        below = directories.open_directory(source, True)
+        below = _open_top(source)
         if mounts.number_of(below) != seal.parent:
             os.close(below)
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))

@@ -132,6 +132,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "places-ask-foreign-mounts",
+        "a user's FUSE mount that answers nothing stops the start for good",
+        "fuse/directories.py",
+        "if mount is not None and is_foreign(mount, also):",
+        "if False:",
+        ("mount/test_attacks_unmount.py::test_v1b_one_that_answers_nothing_stops_nobody",),
+    ),
+    Mutant(
         "seal-although-refused",
         "a guard that does not start seals the source in spite of --no-seal",
         "fuse/seal.py",
