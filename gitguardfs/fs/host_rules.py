@@ -116,6 +116,9 @@ class HostRules:
         for (place, _), text in zip(renaming.arriving(), texts, strict=True):
             if text is not None:
                 self._check_symlink(place, text)
+        renaming = renaming._replace(  # the looks above may have taken their descriptors
+            old=self._gate.again(renaming.old), new=self._gate.again(renaming.new)
+        )
         removals = self._trees.before_rename(renaming) if self._guard.forges else []
         self._wait_for_rename(renaming)
         # Noted even if the call fails then: it may have been done all the same.

@@ -479,4 +479,12 @@ MUTANTS = (
         "return found",
         REMOVED,
     ),
+    Mutant(
+        "host-rename-by-old-descriptors",
+        "after a look along a long way other directories are looked into than are renamed in",
+        "fs/host_rules.py",
+        "old=self._gate.again(renaming.old), new=self._gate.again(renaming.new)",
+        "old=renaming.old, new=renaming.new",
+        ("adapter/test_symlink_check.py",),
+    ),
 )
