@@ -99,6 +99,12 @@ class HostRules:
             found = self._removed.losing(place.parent, place.fd, place.name, st.st_mode)
             self._note_removed(found, place)
 
+    def note_gone(self, place: Place) -> None:
+        """Note that a name was taken away."""
+        if self._guard.forges and repository.parts(place.name):
+            with suppress(OSError):
+                self._removed.note_gone(self._descriptors.of(place.parent), place.name)
+
     def note_removed(self, st: os.stat_result) -> None:
         """Note that a name of an object is gone."""
         if S_ISDIR(st.st_mode):
@@ -137,6 +143,8 @@ class HostRules:
     def note_moved(self, renaming: Renaming) -> None:
         """Note that something was moved, and stands."""
         if self._guard.forges:
+            for place, _ in renaming.leaving():
+                self.note_gone(place)
             for place, _ in renaming.arriving():
                 self._note_name(place)
 

@@ -123,6 +123,10 @@ class RemovedNames:
         if len(self._made) > MAX_MADE:
             self._made.popitem(last=False)
 
+    def note_gone(self, dir_fd: int, name: bytes) -> None:
+        """Note that what was made at ``name`` is gone: what comes there next may be the host's."""
+        self._made.pop(self._key(dir_fd, name), None)
+
     def was_made_here(self, dir_fd: int, name: bytes) -> bool:
         """Whether what is at ``name`` was made there by this mount, as far as is remembered."""
         made = self._made.get(self._key(dir_fd, name))

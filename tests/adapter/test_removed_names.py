@@ -190,6 +190,21 @@ async def test_what_was_made_here_may_go(world: World) -> None:
     await mkdir(world, "other/refs")
 
 
+@pytest.mark.parametrize("is_moved", [False, True])
+async def test_what_the_host_brings_back_was_not_made_here(world: World, is_moved: bool) -> None:
+    """Not even as the very object, whose number a share may also give to another one."""
+    await mkdir(world, "own")
+    await touch(world, "own/HEAD")
+    os.link(world.source / "own/HEAD", world.source / "kept")
+    if is_moved:
+        await world.rename("own/HEAD", "own/text")
+    else:
+        await remove(world, "own/HEAD")
+    (world.source / "kept").rename(world.source / "own/HEAD")
+    await remove(world, "own/HEAD")
+    await refused(mkdir(world, "own/refs"))
+
+
 async def test_so_many_and_no_more(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

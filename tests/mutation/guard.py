@@ -487,4 +487,12 @@ MUTANTS = (
         "old=renaming.old, new=renaming.new",
         ("adapter/test_symlink_check.py",),
     ),
+    Mutant(
+        "host-made-here-for-good",
+        "what the host brings back to a name passes for what was made there through the view",
+        "fs/removed_names.py",
+        "        self._made.pop(self._key(dir_fd, name), None)\n",
+        "        pass\n",
+        REMOVED,
+    ),
 )
