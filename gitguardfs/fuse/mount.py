@@ -19,7 +19,6 @@ import pyfuse3
 import trio
 
 from gitguardfs import mounts
-from gitguardfs.audit import AuditLog
 from gitguardfs.daemon import logs, signals
 from gitguardfs.daemon.drain import Drain, close_device
 from gitguardfs.errors import Exit, UserError, shown, warn
@@ -28,6 +27,7 @@ from gitguardfs.fuse.operations import Operations
 from gitguardfs.linux.local_devices import LocalDevices
 from gitguardfs.mounting import fstab_check, holders, utab
 from gitguardfs.options import MountOptions
+from gitguardfs.serving.audit_log import AuditLog
 
 log = logging.getLogger(__name__)
 
