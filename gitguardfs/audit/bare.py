@@ -25,7 +25,7 @@ def is_repository(entries: Mapping[str, int]) -> bool:
 def check(audit: Audit, directory: Directory) -> None:
     """Note a bare repository, and what git runs in it."""
     path = directory.path
-    if audit.share.is_kept(os.path.relpath(path, audit.share.path).split("/")):
+    if audit.share.is_kept(audit.share.parts(path)):
         return
     embedded = any(path.startswith(f"{top}/") for top in audit.work_trees)
     where = " in a work tree" if embedded else ""

@@ -77,9 +77,8 @@ def _may_be_there(audit: Audit, place: str, target: str, is_link: bool) -> bool:
             said = f"{place} leads to {real}, where the agent could make a repository"
             audit.add(rows.DIRECTORY.finding(said, fixes.remove(place), Severity.MEDIUM))
         return False
-    parts = os.path.relpath(real, share.path).split("/")
     if share.holds(real):
-        if not share.is_kept(parts):
+        if not share.is_kept(share.parts(real)):
             _note_unnamed(audit, place, real)
     elif not is_link and not target.startswith("/"):
         said = f"{place} leads to {target}, elsewhere when a directory above it is moved"

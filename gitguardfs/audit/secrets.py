@@ -14,16 +14,18 @@ from gitguardfs.findings import Severity
 
 READ = 1 << 16
 """Bytes of a file that are looked at: keys and tokens are short."""
-_ENV = re.compile(r"\.envrc|\.env(\.(?!example|sample|template|dist|defaults?$).+)?")
+_ENV = re.compile(r"\.envrc|\.env(\.(?!example|sample|template|dist|defaults?$).+)?", re.IGNORECASE)
 _ALWAYS = re.compile(
     r"id_(rsa|dsa|ecdsa|ed25519)(_sk)?|\.netrc|_netrc|\.git-credentials|\.pgpass|\.my\.cnf|\.htpasswd"
     r"|\.vault_pass(word)?|.+\.(p12|pfx|jks|keystore|kdbx|ppk)|terraform\.tfstate"
-    r"|service[-_]account.*\.json|application_default_credentials\.json"
+    r"|service[-_]account.*\.json|application_default_credentials\.json",
+    re.IGNORECASE,
 )
 """Names of files that are secrets whatever is in them."""
 _BY_CONTENT = re.compile(
     r".+\.(pem|key|p8|asc)|\.npmrc|\.yarnrc(\.yml)?|\.pypirc|pip\.conf|credentials(\.json|\.toml)?"
-    r"|config\.json|secrets?\.(ya?ml|json|toml)|\.dockercfg|\.s3cfg|.+\.tfvars|settings\.local\.json"
+    r"|config\.json|secrets?\.(ya?ml|json|toml)|\.dockercfg|\.s3cfg|.+\.tfvars|settings\.local\.json",
+    re.IGNORECASE,
 )
 """Names of files that may hold one."""
 _KEY = re.compile(
@@ -39,7 +41,7 @@ DEPENDENCIES = frozenset({"node_modules", "site-packages", "dist-packages", ".ve
 
 def check(audit: Audit, directory: Directory) -> None:
     """Note the files in a directory that look like secrets and that no rule hides."""
-    inside = os.path.relpath(directory.path, audit.share.path).split("/")
+    inside = audit.share.parts(directory.path)
     if not DEPENDENCIES.isdisjoint(inside):
         return
     for name, kind in directory.entries.items():

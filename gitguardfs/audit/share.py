@@ -33,12 +33,16 @@ class Share:
         """Whether a path in the shared directory is kept by a rule, or lies in a repository."""
         if path == self.path:
             return False
-        return self.is_kept(os.path.relpath(path, self.path).split("/")) or self.is_git(path)
+        return self.is_kept(self.parts(path)) or self.is_git(path)
+
+    def parts(self, path: str) -> list[str]:
+        """Return the names on the way to a path in the shared directory, from there on."""
+        return path[len(self.path.rstrip("/")) + 1 :].split("/")
 
     def is_git(self, path: str) -> bool:
         """Whether a path in the shared directory is a repository's own directory, or lies in it."""
         directory = self.path
-        for part in os.path.relpath(path, self.path).split("/"):
+        for part in self.parts(path):
             if looks_like_repository(directory) or names.is_dotgit(os.fsencode(part)):
                 return True
             directory = os.path.join(directory, part)
@@ -50,8 +54,8 @@ class Share:
 
     def is_unreadable(self, path: str) -> bool:
         """Whether a rule keeps the agent from reading a file of the shared directory."""
-        parts = os.path.relpath(path, self.path).split("/")
-        return any(self.guard.name(os.fsencode(part))[0] >= Verdict.DENY for part in parts)
+        verdicts = (self.guard.name(os.fsencode(part))[0] for part in self.parts(path))
+        return any(verdict >= Verdict.DENY for verdict in verdicts)
 
 
 def looks_like_repository(path: str) -> bool:

@@ -60,7 +60,7 @@ class Walk:
         try:
             while queue:
                 parts = queue.pop()
-                path = os.path.join(self._path, *parts)
+                path = "/".join((self._path.rstrip("/"), *parts)) or "/"
                 try:
                     fd = self._open(parts)
                     st = os.fstat(fd)

@@ -50,7 +50,7 @@ def check(audit: Audit, directory: Directory, managers: set[str]) -> None:
 
 
 def _is_kept(audit: Audit, path: str) -> bool:
-    return audit.share.is_kept(os.path.relpath(path, audit.share.path).split("/"))
+    return audit.share.is_kept(audit.share.parts(path))
 
 
 def _note_tool(audit: Audit, path: str, name: str, is_installed: bool) -> None:

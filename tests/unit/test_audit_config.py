@@ -150,7 +150,8 @@ def test_every_kind_of_repository_is_read(world: World) -> None:
     world.git("config", "--worktree", "core.pager", "./x", at=world.share / "tree")
     assert "config.worktree" in world.findings("git.config")[0]["detail"]
     world.git("config", "--worktree", "--unset", "core.pager", at=world.share / "tree")
-    world.git("config", "core.hooksPath", world.project / "x", at=world.share / "bare")
+    bare = f"--git-dir={world.share}/bare"
+    world.git(bare, "config", "core.hooksPath", world.project / "x")
     assert world.findings("git.config")[0]["detail"].endswith(f"(in {world.share}/bare/config)")
 
 
