@@ -16,7 +16,7 @@ OR = "; or: "
 
 def rule(option: str, name: str) -> str:
     """Return the advice to give the guard a rule (--protect, --hide) for one name."""
-    return f"guard it with {shell_printable([option, glob.escape(name)])}"
+    return f"guard it with {shell_printable([f'{option}={glob.escape(name)}'])}"
 
 
 def unset(entry: Entry) -> str:

@@ -44,13 +44,13 @@ _FROM_HOOK = re.compile(r"dirname[^)`]*[)`][\"']?/+([^\s\"'`;|&)]+)")
 _LIMIT = 1 << 18
 
 
-def active(hooks: int) -> list[str]:
-    """Return the names in a directory of hooks that git runs there; raises OSError."""
-    return [
-        name
+def active(hooks: int) -> dict[str, int]:
+    """Return the names in a directory of hooks that git runs there, and their types; OSError."""
+    return {
+        name: kind
         for name, kind in sorted(list_directory(hooks).items())
         if name in NAMES and (kind == S_IFLNK or _is_executable(hooks, name))
-    ]
+    }
 
 
 def _is_executable(directory: int, name: str) -> bool:
@@ -90,12 +90,12 @@ def check_directory(audit: Audit, path: str, worktree: str) -> set[str]:
 
 def _check(audit: Audit, hooks: int, path: str, worktree: str) -> set[str]:
     managers: set[str] = set()
-    for name in active(hooks):
+    for name, kind in active(hooks).items():
         hook = os.path.join(path, name)
         try:
             directory, base = hooks, name
             opened = -1
-            if os.path.islink(hook):
+            if kind == S_IFLNK:
                 target = os.path.realpath(hook)
                 if audit.share.is_agents(hook) or audit.share.is_agents(target):
                     fix = fixes.either(fixes.remove(hook), _protect(target))

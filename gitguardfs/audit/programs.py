@@ -19,6 +19,7 @@ PROGRAMS = re.compile(
     r"|gpg\.(.+\.)?program|gpg\.ssh\.defaultkeycommand|trailer\..+\.(command|cmd)|hook\..+\.command"
     r"|uploadpack\.packobjectshook|remote\..+\.(uploadpack|receivepack|vcs)|submodule\..+\.update"
     r"|sendemail\.(.+\.)?(sendmailcmd|smtpserver|tocmd|cccmd|headercmd)|imap\.tunnel"
+    r"|lfs\.(customtransfer\..+\.path|extension\..+\.(clean|smudge))"
     r"|instaweb\.(httpd|browser)|svn\..+-prog",
     re.DOTALL,
 )

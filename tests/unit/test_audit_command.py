@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gitguardfs.audit import fixes
-from gitguardfs.audit.command import SHOWN, as_text
+from gitguardfs.audit.command import SHOWN, Progress, as_text
 from gitguardfs.audit.git_config import Entry, Git
 from gitguardfs.audit.search import ordered
 from gitguardfs.core.guard import Guard, Rules, Verdict
@@ -83,7 +84,7 @@ def test_a_link_to_the_directory_and_one_within_a_work_tree(world: World) -> Non
 
 def test_the_directory_may_itself_be_a_bare_repository(world: World) -> None:
     world.git("init", "-q", "--bare", world.home / "bare")
-    world.git("config", "core.pager", "x", at=world.home / "bare")
+    world.git("config", "--file", world.home / "bare/config", "core.pager", "x")
     assert world.findings("git.bare", at=world.home / "bare")
 
 
@@ -126,6 +127,22 @@ def test_results_come_once_and_the_worst_first() -> None:
     assert {one.status for one in ordered([])} == {Status.OK}
 
 
+def test_progress_is_told_now_and_then_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", stream)
+    clock = iter([1.0, 1.05, 1.5])
+    monkeypatch.setattr("gitguardfs.audit.command.time.monotonic", lambda: next(clock))
+    progress = Progress()
+    for number in (1, 2, 3):
+        progress.say(number, "/share\x1b")
+    progress.clear()
+    assert stream.getvalue() == (
+        "\r\033[Klooking at 1 names, /share\\x1b ...\r\033[Klooking at 3 names, /share\\x1b ..."
+        "\r\033[K"
+    )
+
+
 # ------------------------------------------------------------ what can be carried out
 
 WORDS = st.text(st.characters(exclude_characters="\0"), max_size=30)
@@ -149,11 +166,12 @@ def test_a_printed_command_is_what_was_meant(words: list[str]) -> None:
 
 
 @given(ANY.filter(lambda name: encodable(name) and name and "/" not in name), ANY)
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=60)
 def test_a_printed_rule_is_for_that_name_alone(name: str, other: str) -> None:
     words = audit_world.words(fixes.rule("--protect", name).removeprefix(audit_world.GUARD))
-    guard = Guard(Rules(protect=(words[1],)))
-    assert words[0] == "--protect"
+    option, _, pattern = words[0].partition("=")
+    assert len(words) == 1 and option == "--protect"
+    guard = Guard(Rules(protect=(pattern,)))
     assert guard.name(os.fsencode(name))[0] >= Verdict.READONLY
     if name.isascii() and other.isascii() and name.lower() != other.lower() and other:
         assert guard.name(os.fsencode(other))[0] is Verdict.ALLOW or ".git" in other.lower()

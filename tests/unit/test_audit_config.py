@@ -235,7 +235,8 @@ def leads(key: str, value: str | None, origin: str = f"{SHARED}/p/.git/config") 
      "mergetool.a.cmd", "merge.a.b.driver", "filter.lfs.clean", "filter.a.smudge",
      "filter.a.process", "credential.helper", "credential.https://a.b/c.helper", "gpg.program",
      "gpg.ssh.program", "gpg.ssh.defaultkeycommand", "core.askpass", "interactive.difffilter",
-     "uploadpack.packobjectshook", "trailer.a.command", "hook.a.command"],
+     "uploadpack.packobjectshook", "trailer.a.command", "hook.a.command",
+     "lfs.customtransfer.a.path", "lfs.extension.a.clean"],
 )  # fmt: skip
 def test_every_key_that_names_a_program_is_judged(key: str) -> None:
     for value in ("./x", "tools/x -a", f"{SHARED}/p/x", "~/shared/p/x", "A=1 ../x", "sh x",
@@ -245,7 +246,8 @@ def test_every_key_that_names_a_program_is_judged(key: str) -> None:
     for value in (None, "", "true", "x", "less -R", "/usr/bin/x --y", "git-lfs clean -- %f",
                   "~/bin/x", "vim -c 'set a'", "!git credential-cache", "env A=b less",
                   f"{SHARED}/p/.git/x", "python3 /usr/bin/x", "ssh -i ~/.ssh/id",
-                  "./kept", f"{SHARED}/p/kept", "sh kept", "kept/x"):  # fmt: skip
+                  ".git/hooks/fsmonitor-watchman", "./kept",
+                  f"{SHARED}/p/kept", "sh kept", "kept/x"):  # fmt: skip
         assert not leads(key, value), value
 
 

@@ -169,7 +169,7 @@ def test_husky_puts_hooks_where_the_agent_writes(world: World) -> None:
     world.git("config", "core.hooksPath", ".husky/_")
     assert commit_runs(world)
     (found,) = world.findings("git.config")
-    assert "guard it with --protect .husky" in found["hint"]
+    assert "guard it with --protect=.husky" in found["hint"]
     check_fixes(world, "git.config", "high", "core.hookspath")
     assert not commit_runs(world)
 
