@@ -65,7 +65,7 @@ def test_a_program_of_the_agents_is_run_by_git_named_and_mended(world: World, ke
     name = "hooks/post-commit" if key == "core.hooksPath" else "evil"
     world.script(world.project / name, "cat\n" if key.startswith("filter") else "")
     world.git("config", key, value)
-    if "merge" not in command:
+    if command[0] in ("add", "diff"):
         (world.project / "a.txt").write_text("four\n")
 
     def runs() -> bool:
@@ -73,7 +73,8 @@ def test_a_program_of_the_agents_is_run_by_git_named_and_mended(world: World, ke
         return world.has_run()
 
     assert runs(), "the attack itself does not work"
-    world.git("reset", "-q", check=False)
+    world.git("reset", "-q", "--hard" if "merge" in command else "--mixed", check=False)
+    world.has_run()
     check_fixes(world, "git.config", "high", f"{key.lower()} = ")
     assert not runs()
 
