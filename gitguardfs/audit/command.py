@@ -72,6 +72,7 @@ def command(
     top = _open(directory)
     progress = Progress()
     try:
+        _check_no_view(top, directory)
         git = _git(_become_owner(top))
         share = Share(os.path.realpath(directory), guard)
         audit = Audit(share, git, os.geteuid())
@@ -125,6 +126,18 @@ def _open(directory: str) -> int:
         raise UserError(f"no such directory: {directory}", code=Exit.SYSTEM) from None
     except OSError as error:
         raise UserError(f"{directory}: {error.strerror}", code=Exit.SYSTEM) from None
+
+
+def _check_no_view(top: int, directory: str) -> None:
+    """Raise UserError for a guarded view, where ``.git`` cannot be read, or not even be seen."""
+    if sys.platform != "linux":
+        return
+    from gitguardfs import mounts
+
+    mount = next(iter(mounts.stack_of(top)), None)
+    if mount is not None and mount.fstype == mounts.FSTYPE:
+        hint = "give the directory that is guarded, on the host"
+        raise UserError(f"{directory} is a guarded view of a directory", hint, Exit.SYSTEM)
 
 
 def _become_owner(top: int) -> dict[str, str]:

@@ -42,13 +42,14 @@ def examine(audit: Audit, directory: Directory, name: str) -> set[str]:
             if target is None or not _may_be_there(audit, place, target, kind == S_IFLNK):
                 return set()
             path = os.path.realpath(os.path.join(directory.path, target))
-            fd = open_directory(path)
+            try:
+                fd = open_directory(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return set()  # it leads nowhere
         try:
             return examine_opened(audit, fd, path, directory.path)
         finally:
             os.close(fd)
-    except (FileNotFoundError, NotADirectoryError):
-        return set()  # it leads nowhere
     except (OSError, Unread) as error:
         audit.unread(place, error)
         return set()

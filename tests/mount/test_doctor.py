@@ -900,3 +900,10 @@ def test_the_host_side_is_checked_with_the_owner_of_the_directory(place: Path) -
     assert again.returncode == (rows["host.bare"]["status"] == "finding")
     assert {"host.selinux", "host.qemu", "host.virtiofsd", "host.bare"} <= rows.keys()
     assert again.stdout.splitlines()[-1] == f"next: gitguard audit {place / 'hidden/project'}"
+
+
+def test_a_guarded_view_is_not_audited(guarded: Mounted) -> None:
+    audit = [*COMMAND[:-1], "audit"]
+    said = subprocess.run([*audit, guarded.path], capture_output=True, text=True, cwd=REPOSITORY)
+    assert said.returncode == GitguardExit.FAILED
+    assert said.stderr.startswith(f"gitguard: {guarded.path} is a guarded view of a directory (")

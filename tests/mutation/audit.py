@@ -71,6 +71,13 @@ MUTANTS = (
     fault("directory-agents", "a commondir of the agent's is free", "repository",
           "        if audit.share.is_agents(named):\n            told",
           "        if False:\n            told", REPOSITORIES),
+    fault("directory-gone", "a repository that was moved away meanwhile is passed over",
+          "repository", """    except (OSError, Unread) as error:
+        audit.unread(place, error)
+        return set()
+""", """    except (OSError, Unread):
+        return set()
+""", REPOSITORIES),
     fault("directory-relative", "a relative way out of the share is free", "repository",
           'elif not is_link and not target.startswith("/"):', "elif False:", REPOSITORIES),
     fault("alternates", "objects of the agent's are free", "repository",

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from gitguardfs.audit import repository
+from gitguardfs.audit.audit import Audit
+from gitguardfs.audit.walk import Directory
 from tests.support import audit_world
 from tests.support.audit_world import World, check_fixes
 
@@ -129,6 +133,18 @@ def test_objects_from_another_repository_are_free(world: World) -> None:
     world.git("clone", "-q", "--shared", world.project, world.share / "second")
     assert (world.share / "second/.git/objects/info/alternates").exists()
     assert not world.findings("git.alternates")
+
+
+def test_a_repository_that_is_moved_away_meanwhile_is_a_finding(world: World) -> None:
+    real = repository.examine
+
+    def moving(audit: Audit, directory: Directory, name: str) -> set[str]:
+        (world.project / ".git").rename(world.home / "away")
+        return real(audit, directory, name)
+
+    with patch.object(repository, "examine", moving):
+        (found,) = world.findings("audit.read")
+    assert found["detail"] == f"{world.project}/.git: No such file or directory"
 
 
 # ------------------------------------------------------------------------------ bare and prepared

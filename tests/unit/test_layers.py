@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "fs": {"core", "guard"},
     "guard": {"core"},
     "serving": {"core"},
-    "audit": {"core", "guard", "render"},
+    "audit": {"core", "guard", "mounts", "render"},
     "linux": {"core", "mounts"},
     "sessions": {"core", "serving"},
     "daemon": set(),
