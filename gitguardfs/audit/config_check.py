@@ -44,13 +44,17 @@ def check(audit: Audit, own: Sequence[Entry], worktree: str | None) -> list[Entr
 
 def _fix(entry: Entry) -> str:
     """Return how to mend an entry that leads to the agent."""
+    unset = fixes.unset(entry)
     words = (entry.value or "").removeprefix("!").split()
+    is_hooks = entry.key == "core.hookspath"
+    if len(words) != 1 or not (is_hooks or "/" in words[0]):
+        return unset
     names = [part for part in words[0].split("/") if part not in ("", ".", "..", "~")]
-    if len(words) != 1 or "/" not in words[0] + "/" * (entry.key == "core.hookspath") or not names:
-        return fixes.unset(entry)
-    hidden_ones = [name for name in names if name.startswith(".")]
-    name = hidden_ones[0] if hidden_ones and entry.key == "core.hookspath" else names[-1]
-    return fixes.either(fixes.unset(entry), fixes.rule("--protect", name))
+    if not names:
+        return unset
+    # .husky/_ is husky's: the name before says more.
+    kept = next((name for name in names if is_hooks and name.startswith(".")), names[-1])
+    return fixes.either(unset, fixes.rule("--protect", kept))
 
 
 def hidden(text: str) -> str:

@@ -166,7 +166,11 @@ def runs(audit: Audit, hook: str, text: str, worktree: str) -> list[str]:
         named += [os.path.join(os.path.dirname(hook), rest) for rest in _FROM_HOOK.findall(line)]
         for part in SEPARATOR.split(line):
             named += _named(part.split(), worktree)
-    return [os.path.normpath(path) for path in named if audit.share.is_agents(path)]
+    return [
+        os.path.normpath(path)
+        for path in named
+        if audit.share.is_agents(path) and not os.path.isdir(path)
+    ]
 
 
 def _named(words: list[str], worktree: str) -> list[str]:

@@ -136,6 +136,15 @@ def test_the_users_other_configuration_is_read(
     assert "core.pager = ./b" in world.findings("git.config")[0]["detail"]
 
 
+@pytest.mark.parametrize("value", [" ", "a b", "x\x1b\ny", "'", "[a]"])
+def test_odd_directories_of_hooks_are_named_and_mended(world: World, value: str) -> None:
+    world.git("config", "core.hooksPath", value)
+    world.script(world.project / value / "post-commit")
+    world.git("commit", "--allow-empty", "-qm", "x")
+    assert world.has_run()
+    check_fixes(world, "git.config", "high", "core.hookspath")
+
+
 def test_every_kind_of_repository_is_read(world: World) -> None:
     world.git("worktree", "add", "-q", world.share / "tree")
     world.git("init", "-q", "--separate-git-dir", world.home / "apart", world.share / "pointer")

@@ -123,6 +123,7 @@ def test_hooks_that_run_nothing_of_the_work_tree_are_free(world: World) -> None:
         "post-commit": LFS,
         "pre-commit": "#!/bin/sh\necho see docs/hooks.md\nexec /usr/bin/true\n",
         "pre-push": '#!/usr/bin/env bash\n. "$HOME/.profile"\nexec git fetch origin main\n',
+        "pre-rebase": "#!/bin/sh\ncd ./docs && grep -r x ./docs\n",
         "not-a-hook": "#!/bin/sh\n./x\n",
         "commit-msg.sample": "#!/bin/sh\n./x\n",
     }.items():
