@@ -105,6 +105,6 @@ MUTANTS = (
           "os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC", "os.O_PATH | os.O_CLOEXEC", TREE),
     fault("root-stays", "root does not become the owner of the directory", "command",
           "if os.geteuid() != 0 or st.st_uid == 0:", "if True:", COMMAND),
-    fault("quoting", "a name with control characters is not quoted", "fixes",
-          "glob.escape(name)", "name", COMMAND),
+    fault("quoting", "a rule for a name with brackets is for other names", "fixes",
+          "glob.escape(name)", "name", CONFIG),
 )  # fmt: skip

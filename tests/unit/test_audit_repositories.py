@@ -164,6 +164,14 @@ def test_a_bare_repository_within_a_work_tree(world: World) -> None:
     check_fixes(world, "git.bare", "medium", "in a work tree")
 
 
+def test_what_is_in_a_bare_repository_is_not_the_agents(world: World) -> None:
+    world.git("init", "-q", "--bare", world.share / "b.git")
+    world.git("config", "core.hooksPath", world.share / "b.git/hooks")
+    assert not world.findings("git.config")
+    (world.share / "b.git/HEAD").unlink()
+    assert world.findings("git.config")
+
+
 def test_hooks_of_a_bare_repository(world: World) -> None:
     bare = world.share / "b.git"
     world.git("init", "-q", "--bare", bare)

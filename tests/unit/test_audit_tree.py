@@ -279,8 +279,8 @@ def test_nothing_of_a_repository_is_run(world: World, monkeypatch: pytest.Monkey
     traces = [world.home / f"trace{number}" for number in range(6)]
     for target, name in zip(traces, ("normalTarget", "perfTarget", "eventTarget"), strict=False):
         world.git("config", "--file", config, f"trace2.{name}", target)
-    world.git("config", "--file", config, "include.path", world.share / "inc")
     (world.share / "inc").write_text(config.read_text())
+    world.git("config", "--file", config, "include.path", world.share / "inc")
     for hook in ("pre-commit", "post-checkout", "reference-transaction", "post-index-change"):
         world.script(world.project / ".git/hooks" / hook)
         world.script(world.share / "hooks" / hook)
