@@ -22,7 +22,9 @@ from gitguardfs.audit.walk import (
 from gitguardfs.core import names
 from gitguardfs.findings import Severity
 
-_GITDIR = b"gitdir:"
+_GITDIR = b"gitdir: "
+_NEWLINES = b"\r\n"
+"""What git leaves out at the end of a path in a file: nothing else, also not a blank."""
 
 
 def examine(audit: Audit, directory: Directory, name: str) -> set[str]:
@@ -62,7 +64,7 @@ def _target(directory: Directory, name: str, kind: int) -> str | None:
     said = read_file(directory.fd, name)
     if kind != S_IFREG or not said.startswith(_GITDIR):
         return None
-    return os.fsdecode(said.removeprefix(_GITDIR).strip())
+    return os.fsdecode(said.removeprefix(_GITDIR).rstrip(_NEWLINES))
 
 
 def _may_be_there(audit: Audit, place: str, target: str, is_link: bool) -> bool:
@@ -115,7 +117,7 @@ def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> se
     _check_owner(audit, fd, path)
     common, common_path = fd, path
     if entries.get("commondir") == S_IFREG:
-        said = os.fsdecode(read_file(fd, "commondir").strip())
+        said = os.fsdecode(read_file(fd, "commondir").rstrip(_NEWLINES))
         named = os.path.join(path, said)
         common_path = os.path.realpath(named)
         if audit.share.is_agents(named):
@@ -190,7 +192,7 @@ def _check_alternates(audit: Audit, common: int, path: str) -> None:
     try:
         for name in ("objects", "info"):
             opened.append(os.open(name, flags, dir_fd=opened[-1]))
-        lines = os.fsdecode(read_file(opened[-1], "alternates")).splitlines()
+        lines = os.fsdecode(read_file(opened[-1], "alternates")).split("\n")
     except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, Unread) as error:
@@ -200,7 +202,7 @@ def _check_alternates(audit: Audit, common: int, path: str) -> None:
         for fd in opened[1:]:
             os.close(fd)
     for line in lines:
-        named = os.path.join(objects, line)
+        named = os.path.join(objects, line.strip('"'))
         if line and not line.startswith("#") and audit.share.is_agents(named):
             said = f"{path} takes objects from {os.path.normpath(named)}"
             audit.add(rows.ALTERNATES.finding(said, fixes.unshare(path, file), Severity.MEDIUM))

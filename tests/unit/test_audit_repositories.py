@@ -63,6 +63,15 @@ def test_a_git_directory_in_the_share_that_is_called_otherwise(world: World, for
     world.git("status", at=place)
 
 
+def test_a_blank_at_the_end_of_a_path_belongs_to_it(world: World) -> None:
+    place, store = world.share / "pointer", world.share / "store"
+    world.git("init", "-q", "--separate-git-dir", f"{store} ", place)
+    world.git("init", "-q", "--bare", store)
+    assert (place / ".git").read_text() == f"gitdir: {store} \n"
+    world.git("config", "core.pager", "./x", at=place)
+    assert f"(in {store} /config)" in world.findings("git.config")[0]["detail"]
+
+
 def test_work_trees_of_a_bare_repository_in_the_share(world: World) -> None:
     world.git("clone", "-q", "--bare", world.project, world.share / "all.git")
     git_dir = f"--git-dir={world.share}/all.git"
