@@ -28,7 +28,7 @@ EVERY = 0.1
 EPILOG = """\b
 Examples:
   gitguard audit ~/projects
-  gitguard audit ~/projects --protect .husky --hide .env    what the guard is told as well
+  gitguard audit ~/projects --protect .husky --hide .env    with the guard's rules
   gitguard audit ~/projects --json --fail-on low
 
 It runs on the host, over the directory itself and not over a guarded view of it. It changes
@@ -42,9 +42,18 @@ Exit codes: 0 nothing found, 1 findings, 2 wrong usage, 3 anything else.
 
 @click.command(epilog=EPILOG, context_settings={"max_content_width": 100})
 @click.argument("directory", metavar="DIR")
-@click.option("--protect", metavar="GLOB", multiple=True, help="A rule that the guard has.")
-@click.option("--deny", metavar="GLOB", multiple=True, help="A rule that the guard has.")
-@click.option("--hide", metavar="GLOB", multiple=True, help="A rule that the guard has.")
+@click.option(
+    "--protect",
+    metavar="GLOB",
+    multiple=True,
+    help="Names that the guard lets nobody change: they are no finding. Repeatable.",
+)
+@click.option(
+    "--deny", metavar="GLOB", multiple=True, help="Names that the guard denies. Repeatable."
+)
+@click.option(
+    "--hide", metavar="GLOB", multiple=True, help="Names that the guard hides. Repeatable."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 @click.option(
     "--fail-on",

@@ -96,6 +96,22 @@ def test_files_that_hold_secrets(world: World, name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "name",
+    ["-x", "a b", "$(touch ran)", "it's", "`x`", "new\nline", "\x1b[31m", "\udcff", "\u202e", "é"],
+)
+def test_printed_commands_are_for_the_file_that_is_meant(world: World, name: str) -> None:
+    for place in (world.project / name, world.project / "other"):
+        place.mkdir()
+        (place / ".env").write_text("A=b\n")
+        (place / ".env").chmod(0o644)
+    (found,) = [row for row in world.findings("tree.secret") if "other" not in row["detail"]]
+    assert found["hint"].isprintable()
+    audit_world.carry_out(world, audit_world.ways(found)[0][0])
+    assert (world.project / name / ".env").stat().st_mode & 0o777 == 0o600
+    assert (world.project / "other/.env").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
     ("name", "text"),
     [(".env.example", "A=b"), (".env", "# A=b\n"), ("ca.pem", "-----BEGIN CERTIFICATE-----\n"),
      ("x.key", "text"), (".npmrc", "registry=https://r/"), ("config.json", "{}"),
