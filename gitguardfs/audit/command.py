@@ -28,7 +28,7 @@ EVERY = 0.1
 EPILOG = """\b
 Examples:
   gitguard audit ~/projects
-  gitguard audit ~/projects --protect .husky      with a rule that the guard has
+  gitguard audit ~/projects --protect .husky    with a rule of the guard
   gitguard audit ~/projects --json --fail-on low
 
 It runs on the host, over the directory itself and not over a guarded view of it. It changes
