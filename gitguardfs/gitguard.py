@@ -24,6 +24,9 @@ class Subcommand(NamedTuple):
 COMMANDS = {
     "share": Subcommand("gitguardfs.host.share", "Print what shares a directory with a guest."),
     "units": Subcommand("gitguardfs.host.units", "Print what mounts and guards a share at boot."),
+    "audit": Subcommand(
+        "gitguardfs.audit.command", "Find what an agent could use on the host without .git."
+    ),
     "doctor": Subcommand(
         "gitguardfs.guest.doctor", "Check that a project is guarded.", needs_linux=True
     ),

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pyfuse3
 
 from gitguardfs import mounts
-from gitguardfs.audit import AuditLog
 from gitguardfs.core.guard import Guard
 from gitguardfs.core.idmap import MapError
 from gitguardfs.core.look import Disguise, Look, Reach
@@ -22,6 +21,7 @@ from gitguardfs.fuse.preflight import Places
 from gitguardfs.fuse.rates import LimitedOperations
 from gitguardfs.linux.local_devices import LocalDevices
 from gitguardfs.options import MountOptions
+from gitguardfs.serving.audit_log import AuditLog
 
 RESERVED_DESCRIPTORS = 64
 """For Python, the session, worker threads and the log."""

@@ -19,7 +19,6 @@ import pyfuse3
 import trio
 
 from gitguardfs import mounts
-from gitguardfs.audit import AuditLog
 from gitguardfs.daemon import logs, signals
 from gitguardfs.daemon.drain import Drain, close_device
 from gitguardfs.errors import Exit, UserError, shown, warn
@@ -27,6 +26,7 @@ from gitguardfs.fuse import assembly, daemon, directories, preflight, seal, sess
 from gitguardfs.fuse.operations import Operations
 from gitguardfs.mounting import fstab_check, holders, utab
 from gitguardfs.options import MountOptions
+from gitguardfs.serving.audit_log import AuditLog
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import pyfuse3
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, ReaddirToken, RequestContext
 
-from gitguardfs.audit import AuditLog
 from gitguardfs.core import backing
 from gitguardfs.core.files import Opened
 from gitguardfs.core.guard import Refused
@@ -31,6 +30,7 @@ from gitguardfs.fuse.pace import Pace
 from gitguardfs.fuse.requests import Requests
 from gitguardfs.fuse.waiting import Waiting
 from gitguardfs.protocol import Later
+from gitguardfs.serving.audit_log import AuditLog
 from gitguardfs.serving.boundary import Guarded, errno_of
 from gitguardfs.sessions.pyfuse3_session.answers import ReadData
 from gitguardfs.sessions.pyfuse3_session.handler import handler

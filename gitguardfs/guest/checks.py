@@ -10,80 +10,14 @@ import grp
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum
 
 from gitguardfs import mounts
+from gitguardfs.findings import Result
 from gitguardfs.guest.probes import Groups, User
 from gitguardfs.mounts import Mount
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
-
-class Status(Enum):
-    """How a check came out."""
-
-    OK = "ok"
-    FINDING = "finding"
-    """The user has a way round the guard, or it cannot be excluded."""
-    NOTE = "note"
-    """Worth knowing; no way round the guard."""
-
-
-class Severity(IntEnum):
-    """How bad a finding is."""
-
-    LOW = 1
-    """A setting that would help."""
-    MEDIUM = 2
-    """A way round the guard cannot be excluded."""
-    HIGH = 3
-    """There is a way round the guard."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """One row: which check, how it came out, what was seen and what to do about it."""
-
-    id: str
-    status: Status
-    title: str
-    detail: str = ""
-    hint: str = ""
-    severity: Severity | None = None
-    """Of a finding."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """What a check is about: its id, and a sentence for each way in which it can come out."""
-
-    id: str
-    passed: str
-    """What holds if all is well; a sentence that can follow "it is not known whether"."""
-    failed: str
-
-    def ok(self, detail: str = "") -> Result:
-        """All is well."""
-        return Result(self.id, Status.OK, self.passed, detail)
-
-    def finding(self, detail: str, hint: str, severity: Severity = Severity.HIGH) -> Result:
-        """Something is to be mended."""
-        return Result(self.id, Status.FINDING, self.failed, detail, hint, severity)
-
-    def unknown(self, why: object, hint: str) -> Result:
-        """A finding: whether all is well could not be found out."""
-        title = f"it is not known whether {self.passed}"
-        return Result(self.id, Status.FINDING, title, str(why), hint, Severity.MEDIUM)
-
-    def disturbed(self, why: object) -> Result:
-        """A finding: the user's processes were kept from trying, perhaps by the agent."""
-        hint = "end what else the user has running (loginctl terminate-user), and run this again"
-        return self.unknown(f"could not be tried: {why}", hint)
-
-    def note(self, detail: str, hint: str = "", title: str = "") -> Result:
-        """Something to know."""
-        return Result(self.id, Status.NOTE, title or self.passed, detail, hint)
 
 
 @dataclass(frozen=True)

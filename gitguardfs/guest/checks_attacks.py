@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from gitguardfs.findings import Result, Row
 from gitguardfs.guest import probes, probes_attacks, probes_reach, probes_tree
-from gitguardfs.guest.checks import Case, Result, Row
+from gitguardfs.guest.checks import Case
 from gitguardfs.guest.checks_policy import policy_by_reading, report_policy
 from gitguardfs.guest.probes import LeftBehind, Lost, NotBecome, Unprepared, User
 from gitguardfs.guest.probes_tree import Found

@@ -1,4 +1,7 @@
-"""The host's side of a shared directory: what QEMU needs, and what protects git there."""
+"""The host's side of a shared directory: what QEMU needs, and whether git trusts what is in it.
+
+What its repositories lead to is for ``gitguard audit``.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,14 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from errno import EIO
 
-from gitguardfs.guest import checks_git_config, probes
-from gitguardfs.guest.checks import SEARCH_PATH, Result, Row, Severity
-from gitguardfs.guest.git_config import Git
+from gitguardfs.audit import rows
+from gitguardfs.audit.git_config import Git
+from gitguardfs.audit.walk import Unread
+from gitguardfs.findings import Result, Row, Severity
+from gitguardfs.guest import probes
+from gitguardfs.guest.checks import SEARCH_PATH
 from gitguardfs.guest.probes import Lost, User
 from gitguardfs.render import quote
 
@@ -20,11 +27,7 @@ LABELS = frozenset({"svirt_home_t", "svirt_image_t", "virt_content_t", "containe
 QEMU = ("qemu-system-x86_64", "qemu-system-aarch64", "qemu-kvm", "/usr/libexec/qemu-kvm")
 VIRTIOFSD = ("virtiofsd", "/usr/libexec/virtiofsd", "/usr/lib/virtiofsd", "/usr/lib/qemu/virtiofsd")
 SECONDS = 20
-BARE = Row(
-    "host.bare",
-    "git trusts no bare repository that it comes across",
-    "git trusts bare repositories that it comes across in a project",
-)
+BARE = rows.TRUST
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,6 @@ def check(case: HostCase) -> list[Result]:
     ]
     if case.directory is not None:
         results.insert(0, judge_label(case.directory, _enforcing(), _label(case.directory)))
-    results.append(checks_git_config.check(case.user, case.directory, case.search_path))
     return results
 
 
@@ -128,18 +130,30 @@ def _bare(case: HostCase) -> Result:
     program = shutil.which("git", path=case.search_path)
     if program is None:
         return BARE.ok("no git here")
-    git = Git(program, checks_git_config.home_of(case.user))
+    git = Git(program, home_of(case.user))
     try:
-        return judge_bare(probes.apart(checks_git_config.bare_repositories, git, user=case.user))
+        return judge_bare(probes.apart(bare_repositories, git, user=case.user))
     except (Lost, OSError) as error:
         return BARE.unknown(error, "git config --global --list")
 
 
+def home_of(user: User) -> str:
+    """Return the user's home, for git's configuration."""
+    home = os.path.expanduser(f"~{user.name}")
+    return home if home.startswith("/") else "/"
+
+
+def bare_repositories(git: Git) -> str:
+    """Return the user's safe.bareRepository, which git takes from no repository. Raises OSError."""
+    try:
+        return git.bare_repositories()
+    except Unread as error:
+        raise OSError(EIO, str(error)) from None
+
+
 def _run(user: User, arguments: list[str]) -> tuple[int, str]:
     try:
-        code, said = probes.apart(
-            _call, arguments, checks_git_config.home_of(user), user=user, limit=SECONDS + 5
-        )
+        code, said = probes.apart(_call, arguments, home_of(user), user=user, limit=SECONDS + 5)
     except (Lost, OSError):
         return 127, ""
     return int(code), str(said)

@@ -8,18 +8,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from gitguardfs import mounts
+from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.guest import probes
-from gitguardfs.guest.checks import (
-    Case,
-    Daemon,
-    Result,
-    Row,
-    Seen,
-    Severity,
-    Status,
-    read_table,
-    top_at,
-)
+from gitguardfs.guest.checks import Case, Daemon, Seen, read_table, top_at
 from gitguardfs.guest.probes import User
 from gitguardfs.linux import processes
 from gitguardfs.render import quote

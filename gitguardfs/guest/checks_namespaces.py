@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
+from gitguardfs.findings import Result, Row
 from gitguardfs.guest import checks_ways, probes, probes_namespaces
-from gitguardfs.guest.checks import Case, Result, Row, parse_table
+from gitguardfs.guest.checks import Case, parse_table
 from gitguardfs.guest.probes import Hung, Lost, Unprepared, User
 from gitguardfs.linux import namespaces
 from gitguardfs.linux.namespaces import MountNamespace

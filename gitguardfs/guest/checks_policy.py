@@ -6,8 +6,9 @@ import errno
 import os
 import stat
 
+from gitguardfs.findings import Result, Row
 from gitguardfs.guest import probes, probes_tree
-from gitguardfs.guest.checks import Case, Result, Row
+from gitguardfs.guest.checks import Case
 from gitguardfs.guest.probes import Lost, User
 from gitguardfs.guest.probes_tree import Found
 

@@ -17,8 +17,9 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gitguardfs.findings import Result, Row
 from gitguardfs.guest import probes
-from gitguardfs.guest.checks import Case, Daemon, Result, Row, System
+from gitguardfs.guest.checks import Case, Daemon, System
 from gitguardfs.guest.probes import Lost, User
 from gitguardfs.render import quote
 

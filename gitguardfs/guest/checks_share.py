@@ -9,8 +9,9 @@ from functools import partial
 
 from gitguardfs import mounts
 from gitguardfs.errors import shown
+from gitguardfs.findings import Result, Row
 from gitguardfs.guest import checks_namespaces, checks_ways, probes, probes_share
-from gitguardfs.guest.checks import Case, Daemon, Result, Row, Seen
+from gitguardfs.guest.checks import Case, Daemon, Seen
 from gitguardfs.guest.checks_mount import mounts_of_daemons, sources_of
 from gitguardfs.guest.probes import Hung, Lost, Unprepared, User
 from gitguardfs.linux import processes

@@ -6,9 +6,10 @@ import os
 
 from gitguardfs import mounts
 from gitguardfs.errors import UserError
+from gitguardfs.findings import Result, Row
 from gitguardfs.fuse import seal
 from gitguardfs.guest import running
-from gitguardfs.guest.checks import Case, Result, Row, Seen, holding
+from gitguardfs.guest.checks import Case, Seen, holding
 from gitguardfs.guest.checks_mount import find_daemons, mounts_of_daemons, sources_of
 from gitguardfs.ids import user_id
 from gitguardfs.render import quote

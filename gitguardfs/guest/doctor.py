@@ -11,32 +11,21 @@ from dataclasses import replace
 
 import click
 
-from gitguardfs import mounts
+from gitguardfs import findings, mounts
 from gitguardfs.errors import Exit, GitguardExit, UserError
+from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.fuse.directories import open_directory, path_of
 from gitguardfs.guest import (
     checks_attacks,
     checks_host,
     checks_mount,
     checks_policy,
-    checks_report,
     checks_rights,
     checks_share,
     checks_ways,
     probes,
 )
-from gitguardfs.guest.checks import (
-    Case,
-    Check,
-    Result,
-    Row,
-    Seen,
-    Severity,
-    Status,
-    System,
-    read_table,
-    top_at,
-)
+from gitguardfs.guest.checks import Case, Check, Seen, System, read_table, top_at
 from gitguardfs.guest.probes import NotBecome, User
 from gitguardfs.render import quote
 
@@ -54,6 +43,7 @@ are there are attacked only in ways that do no harm if they succeed. Polkit is n
 Exit codes: 0 nothing found, 1 findings, 2 wrong usage, 3 anything else.
 """
 
+AUDIT = "gitguard audit DIR, for each directory that is shared"
 MOUNTED = Row("guard.mounted", "a guard is mounted", "no guard is mounted")
 KNOWN = Row("run.user", "it is known whom to become", "it is doubtful whom to become")
 TRIED = Row("run.user", "it can be tried as the user", "nothing could be tried as the user")
@@ -96,7 +86,7 @@ def command(
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, leave)  # so that what was made is removed
     caller = os.environ.get("SUDO_UID") if os.geteuid() == 0 else str(os.geteuid())
-    progress = checks_report.Progress(sys.stderr)
+    progress = findings.Progress(sys.stderr)
     try:
         if host:
             results = examine_host(place, user, caller, progress.say)
@@ -107,11 +97,13 @@ def command(
     if not attack and not host:
         results.append(checks_attacks.UNTRIED.note(checks_attacks.ON_REQUEST))
     if as_json:
-        click.echo(checks_report.as_json(results))
-    elif not (sys.stdout.isatty() and checks_report.print_rich(results)):
-        click.echo(checks_report.as_text(results))
+        click.echo(findings.as_json(results))
+    elif not (sys.stdout.isatty() and findings.print_rich(results)):
+        click.echo(findings.as_text(results))
     if not attack and not host and not as_json:
         click.echo("attacks not tried (--attack)")
+    if host and not as_json:
+        click.echo(f"next: {quote.shell(['gitguard', 'audit', place]) if place else AUDIT}")
     found = any(result.severity is not None and result.severity >= limit for result in results)
     return GitguardExit.FINDINGS if found else GitguardExit.OK
 
@@ -344,7 +336,7 @@ def examine_host(
         if user is not None:
             raise UserError(f"only root can become {name}", "run it with sudo", Exit.SYSTEM)
         whom = probes.find_user(str(os.geteuid()))
-    say("git's configuration" + (f" in {directory}" if directory is not None else ""))
+    say("the host's side" + (f" of {directory}" if directory is not None else ""))
     try:
         return checks_host.check(checks_host.HostCase(whom, directory))
     except NotBecome as error:

@@ -16,6 +16,25 @@ def shell(words: list[str]) -> str:
     return shlex.join(words)
 
 
+def shell_printable(words: list[str]) -> str:
+    """A command line for bash, zsh or ksh, of printable characters whatever is in ``words``.
+
+    Control characters, and bytes that are no UTF-8, become ``$'\\ooo'``.
+    """
+    return " ".join(
+        shlex.quote(word) if word.isprintable() else f"$'{_octal(word)}'" for word in words
+    )
+
+
+def _octal(word: str) -> str:
+    return "".join(
+        c
+        if c.isprintable() and c not in "'\\"
+        else "".join(f"\\{byte:03o}" for byte in os.fsencode(c))
+        for c in word
+    )
+
+
 def shell_lines(words: list[str], width: int = 90) -> str:
     """The same over several lines of at most ``width`` characters, if an option fits at all."""
     lines: list[str] = []

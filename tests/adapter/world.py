@@ -15,7 +15,6 @@ import pyfuse3
 import pytest
 from pyfuse3 import EntryAttributes, FUSEError
 
-from gitguardfs.audit import AuditLog
 from gitguardfs.core.guard import Guard, Rules
 from gitguardfs.core.idmap import IdMap
 from gitguardfs.core.inodes import ROOT_ID, Node
@@ -25,6 +24,7 @@ from gitguardfs.core.view import Attributes, View
 from gitguardfs.fs import forming
 from gitguardfs.fuse import operations
 from gitguardfs.fuse.operations import Operations
+from gitguardfs.serving.audit_log import AuditLog
 
 
 @dataclass

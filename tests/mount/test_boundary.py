@@ -20,7 +20,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 
 PROGRAM = """
 import logging, sys
-from gitguardfs import audit
+from gitguardfs.serving import audit_log as audit
 from gitguardfs.core import backing, tree
 from gitguardfs.fuse import operations, rates, session
 def broken(*_): raise RuntimeError("put in by hand")

@@ -19,6 +19,7 @@ import pytest
 
 from gitguardfs.core import syscalls
 from gitguardfs.errors import Exit, GitguardExit, UserError
+from gitguardfs.findings import Result, Status
 from gitguardfs.fuse import seal
 from gitguardfs.guest import (
     checks_attacks,
@@ -28,7 +29,7 @@ from gitguardfs.guest import (
     probes_reach,
     probes_tree,
 )
-from gitguardfs.guest.checks import Result, Status, System
+from gitguardfs.guest.checks import System
 from gitguardfs.guest.checks_attacks import Ground, Outcome
 from gitguardfs.guest.probes import User
 from gitguardfs.linux import namespaces
@@ -894,7 +895,15 @@ def test_the_host_side_is_checked_with_the_owner_of_the_directory(place: Path) -
     said = run("--host", place / "hidden/project", "--json")
     rows = {row["id"]: row for row in json.loads(said.stdout)}
     assert said.returncode == 0, "a finding of low severity does not count"
-    assert rows["host.git"]["status"] == "ok"
+    assert "host.git" not in rows
     again = run("--host", place / "hidden/project", "--fail-on", "low")
     assert again.returncode == (rows["host.bare"]["status"] == "finding")
     assert {"host.selinux", "host.qemu", "host.virtiofsd", "host.bare"} <= rows.keys()
+    assert again.stdout.splitlines()[-1] == f"next: gitguard audit {place / 'hidden/project'}"
+
+
+def test_a_guarded_view_is_not_audited(guarded: Mounted) -> None:
+    audit = [*COMMAND[:-1], "audit"]
+    said = subprocess.run([*audit, guarded.path], capture_output=True, text=True, cwd=REPOSITORY)
+    assert said.returncode == GitguardExit.FAILED
+    assert said.stderr.startswith(f"gitguard: {guarded.path} is a guarded view of a directory (")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs.findings import Result, Status
 from gitguardfs.guest import (
     checks_mount,
     checks_rights,
@@ -28,7 +29,6 @@ from gitguardfs.guest import (
     probes_tree,
     running,
 )
-from gitguardfs.guest.checks import Result, Status
 from gitguardfs.guest.probes import Lost, NotBecome, User
 from gitguardfs.linux import processes
 from tests.support.mounting import area

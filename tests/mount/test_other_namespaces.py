@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs.findings import Result, Status
 from gitguardfs.fuse import seal
-from gitguardfs.guest.checks import Result, Status, System
+from gitguardfs.guest.checks import System
 from tests.mount.test_doctor import examine, only
 from tests.support.mounting import LIMIT, area, command, gitguardfs, unmount, until
 from tests.support.people import AGENT

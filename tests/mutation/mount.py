@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-AUDIT = ("unit/test_audit.py",)
+AUDIT = ("unit/test_audit_log.py",)
 SEAL = ("unit/test_seal.py",)
 SEALED = (
     "unit/test_seal.py",
@@ -18,7 +18,7 @@ MUTANTS = (
     Mutant(
         "audit-does-not-count",
         "refusals are not counted",
-        "audit.py",
+        "serving/audit_log.py",
         "self.refused[refused.rule] += 1",
         "pass",
         AUDIT,
@@ -26,7 +26,7 @@ MUTANTS = (
     Mutant(
         "audit-no-limit",
         "a flood of refusals is written line by line",
-        "audit.py",
+        "serving/audit_log.py",
         "        if self._allowance < 1:\n            return False\n",
         "",
         AUDIT,
@@ -34,7 +34,7 @@ MUTANTS = (
     Mutant(
         "audit-forgets-dropped",
         "how many lines were left out is not said",
-        "audit.py",
+        "serving/audit_log.py",
         '            line["dropped"] = self._dropped',
         "            pass",
         AUDIT,
@@ -50,7 +50,7 @@ MUTANTS = (
     Mutant(
         "audit-allowance-unbounded",
         "after a quiet hour 180,000 lines may be written at once",
-        "audit.py",
+        "serving/audit_log.py",
         "        self._allowance = min(self._allowance, BURST)\n",
         "",
         AUDIT,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gitguardfs.errors import Exit, UserError
+from gitguardfs.findings import Result, Status
 from gitguardfs.guest import (
     checks_attacks,
     checks_policy,
@@ -21,7 +22,7 @@ from gitguardfs.guest import (
     probes,
     probes_tree,
 )
-from gitguardfs.guest.checks import Result, Status, System
+from gitguardfs.guest.checks import System
 from gitguardfs.guest.probes import LeftBehind, Lost, NotBecome, Unprepared, User
 from gitguardfs.linux import namespaces
 

@@ -14,14 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gitguardfs import findings
 from gitguardfs.core import names
+from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.guest import (
     checks_attacks,
     checks_host,
     checks_mount,
     checks_namespaces,
     checks_policy,
-    checks_report,
     checks_rights,
     checks_share,
     checks_ways,
@@ -30,18 +31,7 @@ from gitguardfs.guest import (
     probes_reach,
     running,
 )
-from gitguardfs.guest.checks import (
-    Case,
-    Daemon,
-    Result,
-    Row,
-    Severity,
-    Status,
-    System,
-    holding,
-    parse_table,
-    top_at,
-)
+from gitguardfs.guest.checks import Case, Daemon, System, holding, parse_table, top_at
 from gitguardfs.guest.checks_attacks import Outcome
 from gitguardfs.guest.checks_rights import Said
 from gitguardfs.guest.probes import Lost, User
@@ -594,7 +584,7 @@ def test_every_outcome_has_a_title_of_its_own() -> None:
 def test_progress_is_shown_on_a_terminal_and_leaves_nothing_there(is_terminal: bool) -> None:
     stream = io.StringIO()
     stream.isatty = lambda: is_terminal  # type: ignore[method-assign]
-    progress = checks_report.Progress(stream)
+    progress = findings.Progress(stream)
     progress.say("the raw\x1b share")
     progress.clear()
     line = "\r\033[Klooking at the raw\\x1b share ...\r\033[K"
@@ -602,7 +592,7 @@ def test_progress_is_shown_on_a_terminal_and_leaves_nothing_there(is_terminal: b
 
 
 def test_json_is_a_list_of_objects_with_the_same_keys() -> None:
-    rows = json.loads(checks_report.as_json(RESULTS))
+    rows = json.loads(findings.as_json(RESULTS))
     assert [row["status"] for row in rows] == ["ok", "finding", "note"]
     keys = ["id", "status", "severity", "title", "detail", "hint"]
     assert all(list(row) == keys for row in rows)
@@ -610,9 +600,9 @@ def test_json_is_a_list_of_objects_with_the_same_keys() -> None:
 
 
 def test_text_is_aligned_and_says_what_to_do() -> None:
-    lines = checks_report.as_text(RESULTS).splitlines()
+    lines = findings.as_text(RESULTS).splitlines()
     assert lines[0] == "ok       a        first (seen)"
-    assert lines[1].startswith("finding  long.id  second ")
+    assert lines[1].startswith("finding  long.id  second ") and lines[1].endswith(" [high]")
     assert lines[3].strip() == "-> mend it"
     assert lines[-1] == "3 checks, 1 finding, 1 note"
 
@@ -621,12 +611,12 @@ def test_without_rich_nothing_is_printed_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert not checks_report.print_rich(RESULTS)
+    assert not findings.print_rich(RESULTS)
     assert capsys.readouterr().out == ""
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=())))
 def test_names_from_the_tree_cannot_write_to_the_terminal(text: str) -> None:
-    shown = checks_report.as_text([Result("x", Status.FINDING, text, text, text)])
+    shown = findings.as_text([Result("x", Status.FINDING, text, text, text)])
     assert all(line.isprintable() for line in shown.split("\n"))
     assert len(shown.split("\n")) <= 4

@@ -103,3 +103,16 @@ def test_what_needs_linux_says_so_in_one_line() -> None:
     done = run("/a", "/b", program="cli")
     assert done.returncode == 2 and "gitguard share runs here" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_shared_directory_is_audited(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path / "share/project"], check=True)
+    config = tmp_path / "share/project/.git/config"
+    config.write_text(f"{config.read_text()}[core]\n\tpager = ./x\n")
+    (tmp_path / "share/.env").write_text("A=b\n")
+    os.mkfifo(tmp_path / "share/id_rsa")
+    done = run("audit", tmp_path / "share", "--json")
+    assert done.returncode == 1, done.stderr
+    found = {row["detail"] for row in json.loads(done.stdout) if row["status"] == "finding"}
+    assert f"core.pager = ./x (in {config})" in found
+    assert f"{tmp_path}/share/.env can be read by everyone" in found

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs import audit
-from gitguardfs.audit import AuditLog
 from gitguardfs.core.guard import Refused
 from gitguardfs.errors import UserError
 from gitguardfs.fuse import directories
+from gitguardfs.serving import audit_log as audit
+from gitguardfs.serving.audit_log import AuditLog
 
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
 PROMPT = 0.5
@@ -106,7 +106,7 @@ def test_a_flood_is_cut_and_the_rest_is_told_as_a_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr("gitguardfs.audit.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("gitguardfs.serving.audit_log.time.monotonic", lambda: clock[0])
     log = AuditLog(opened(tmp_path / "log"))
     log.start()
     for _ in range(audit.BURST + 500):
@@ -225,7 +225,7 @@ def test_a_long_silence_allows_no_more_than_one_burst(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr("gitguardfs.audit.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("gitguardfs.serving.audit_log.time.monotonic", lambda: clock[0])
     log = AuditLog(opened(tmp_path / "log"))
     log.start()
     clock[0] += 10**6

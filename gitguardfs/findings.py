@@ -1,14 +1,82 @@
-"""Results as a table, or as JSON."""
+"""What a check or an audit finds, and how it is told: as text, as a table, or as JSON."""
 
 from __future__ import annotations
 
 import importlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
 from typing import Any, TextIO
 
 from gitguardfs.errors import shown
-from gitguardfs.guest.checks import Result, Status
+
+
+class Status(Enum):
+    """How a check came out."""
+
+    OK = "ok"
+    FINDING = "finding"
+    """The user has a way round the guard, or it cannot be excluded."""
+    NOTE = "note"
+    """Worth knowing; no way round the guard."""
+
+
+class Severity(IntEnum):
+    """How bad a finding is."""
+
+    LOW = 1
+    """A setting that would help."""
+    MEDIUM = 2
+    """A way round the guard cannot be excluded."""
+    HIGH = 3
+    """There is a way round the guard."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row: which check, how it came out, what was seen and what to do about it."""
+
+    id: str
+    status: Status
+    title: str
+    detail: str = ""
+    hint: str = ""
+    severity: Severity | None = None
+    """Of a finding."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a check is about: its id, and a sentence for each way in which it can come out."""
+
+    id: str
+    passed: str
+    """What holds if all is well; a sentence that can follow "it is not known whether"."""
+    failed: str
+
+    def ok(self, detail: str = "") -> Result:
+        """All is well."""
+        return Result(self.id, Status.OK, self.passed, detail)
+
+    def finding(self, detail: str, hint: str, severity: Severity = Severity.HIGH) -> Result:
+        """Something is to be mended."""
+        return Result(self.id, Status.FINDING, self.failed, detail, hint, severity)
+
+    def unknown(self, why: object, hint: str) -> Result:
+        """A finding: whether all is well could not be found out."""
+        title = f"it is not known whether {self.passed}"
+        return Result(self.id, Status.FINDING, title, str(why), hint, Severity.MEDIUM)
+
+    def disturbed(self, why: object) -> Result:
+        """A finding: the user's processes were kept from trying, perhaps by the agent."""
+        hint = "end what else the user has running (loginctl terminate-user), and run this again"
+        return self.unknown(f"could not be tried: {why}", hint)
+
+    def note(self, detail: str, hint: str = "", title: str = "") -> Result:
+        """Something to know."""
+        return Result(self.id, Status.NOTE, title or self.passed, detail, hint)
+
 
 _CLEAR = "\r\033[K"
 """Back to the line's begin, and clear it."""
@@ -37,6 +105,8 @@ def as_text(results: Sequence[Result]) -> str:
     lines = []
     for result in results:
         line = f"{result.status.value:<7}  {result.id:<{width}}  {shown(result.title)}"
+        if result.severity is not None:
+            line += f" [{result.severity.name.lower()}]"
         if result.status is Status.OK and result.detail:
             line += f" ({shown(result.detail)})"
         lines.append(line)

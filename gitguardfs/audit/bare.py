@@ -1,0 +1,96 @@
+"""Looks at bare repositories in the share, and at directories that wait to become one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from stat import S_IFDIR, S_IFLNK
+
+from gitguardfs.audit import fixes, hooks, rows
+from gitguardfs.audit.audit import Audit
+from gitguardfs.audit.programs import is_program
+from gitguardfs.audit.walk import Directory, Unread, read_file
+from gitguardfs.findings import Severity
+from gitguardfs.guard import repository
+
+TRUST_FIX = "git config --global safe.bareRepository explicit"
+_GITS = frozenset(map(os.fsdecode, repository.READ_AT_TOP | {b"commondir", b"config.worktree"}))
+
+
+def is_repository(entries: Mapping[str, int]) -> bool:
+    """Whether a guard treats a directory with these entries as ``.git`` itself."""
+    return repository.is_repository(lambda name: entries.get(os.fsdecode(name)))
+
+
+def check(audit: Audit, directory: Directory) -> None:
+    """Note a bare repository, and what git runs in it."""
+    path = directory.path
+    if audit.share.is_kept(audit.share.parts(path)):
+        return
+    embedded = any(path.startswith(f"{top}/") for top in audit.work_trees)
+    where = " in a work tree" if embedded else ""
+    for what, fix in _armed(audit, directory):
+        severity = Severity.HIGH if embedded else Severity.MEDIUM
+        audit.add(rows.BARE.finding(f"{path}{where}: git runs {what}", fix, severity))
+    if audit.trusts_bare:
+        fix = fixes.either(TRUST_FIX, fixes.rule("--protect", os.path.basename(path)))
+        audit.add(rows.BARE.finding(f"{path}{where}", fix, Severity.MEDIUM))
+    else:
+        audit.add(rows.BARE.note(f"{path}{where}; git goes by it only if it is told to", "", ""))
+
+
+def check_prepared(audit: Audit, directory: Directory, is_git: bool = False) -> None:
+    """Note a directory that is no repository yet, with hooks or a config that git would keep."""
+    entries = directory.entries
+    if "config" not in entries and "hooks" not in entries and "config.worktree" not in entries:
+        return
+    is_head = "HEAD" in entries and entries["HEAD"] != S_IFDIR
+    nearly = is_head or ("refs" in entries and "objects" in entries)
+    if not nearly and not entries.keys() <= _GITS and not is_git:
+        return
+    waiting = _armed(audit, directory)
+    named = is_git or directory.path.endswith(".git") or len(entries) > 1
+    for what, fix in waiting:
+        severity = Severity.HIGH if nearly else Severity.MEDIUM if named else Severity.LOW
+        said = f"{directory.path}: git would run {what}"
+        audit.add(rows.PREPARED.finding(said, fix, severity))
+    if nearly and not waiting:
+        fix = fixes.remove_tree(directory.path)
+        said = f"{directory.path} is almost a repository"
+        audit.add(rows.PREPARED.finding(said, fix, Severity.MEDIUM))
+
+
+def _armed(audit: Audit, directory: Directory) -> list[tuple[str, str]]:
+    """Return what git would run in a directory that is a repository, and how to stop that."""
+    found = []
+    for name in ("config", "config.worktree"):
+        path = os.path.join(directory.path, name)
+        if directory.entries.get(name) == S_IFLNK:
+            found.append((f"{path}, a symlink", fixes.remove(path)))
+            continue
+        try:
+            content = read_file(directory.fd, name)
+            entries = audit.git.entries_of(content, path)
+        except (OSError, Unread):
+            continue  # of a repository it is a finding elsewhere; otherwise none of git's
+        found += [
+            (f"{entry.key} = {entry.value} (in {path})", fixes.unset(entry))
+            for entry in entries
+            if is_program(entry) or entry.is_include
+        ]
+    kind, path = directory.entries.get("hooks"), os.path.join(directory.path, "hooks")
+    if kind == S_IFLNK:
+        found.append((f"{path}, a symlink", fixes.remove(path)))
+    elif kind == S_IFDIR:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            fd = os.open("hooks", flags, dir_fd=directory.fd)
+        except OSError:
+            return found  # the walk says so
+        try:
+            for name in hooks.active(fd):
+                hook = os.path.join(path, name)
+                found.append((hook, fixes.remove(hook)))
+        finally:
+            os.close(fd)
+    return found

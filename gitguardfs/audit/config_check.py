@@ -1,0 +1,92 @@
+"""Judges a repository's configuration: programs, includes and credentials."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gitguardfs.audit import fixes, rows
+from gitguardfs.audit.audit import Audit
+from gitguardfs.audit.git_config import Entry
+from gitguardfs.audit.walk import Unread
+from gitguardfs.findings import Severity
+
+TOKEN = re.compile(
+    r"gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
+    r"|(AKIA|ASIA)[0-9A-Z]{16}|sk-[\w-]{20,}|npm_\w{30,}|pypi-[\w-]{30,}|AIza[\w-]{30,}"
+)
+"""Tokens of services that mark them so that they can be found."""
+_URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*://)(?P<who>[^/@\s]+)@(?P<rest>.*)", re.DOTALL)
+_NAMES_URL = re.compile(
+    r"(remote\..+\.(url|pushurl|proxy))|(submodule\..+\.url)|(http\.(.+\.)?proxy)", re.DOTALL
+)
+_HEADER = re.compile(r"http\.(.+\.)?extraheader", re.DOTALL)
+
+
+def check(audit: Audit, own: Sequence[Entry], worktree: str | None) -> list[Entry]:
+    """Judge the entries of a repository's own files; returns those with what they include."""
+    entries = list(own)
+    try:
+        entries = audit.git.with_included(own, audit.share.is_agents)
+    except Unread as error:
+        audit.unread(own[0].origin if own else "", error)
+    for origin in audit.judge.origins(entries):
+        audit.add(rows.CONFIG.finding(f"git reads {origin}", fixes.remove(origin)))
+    for entry in audit.judge.problems(entries, worktree):
+        where = f" (in {entry.origin})" if entry.origin else ""
+        said = f"{entry.key} = {hidden(entry.value or '')}{where}"
+        audit.add(rows.CONFIG.finding(said, _fix(entry)))
+    for entry in entries:
+        if audit.share.holds(entry.origin):
+            _check_credentials(audit, entry)
+    return entries
+
+
+def _fix(entry: Entry) -> str:
+    """Return how to mend an entry that leads to the agent."""
+    unset = fixes.unset(entry)
+    words = (entry.value or "").removeprefix("!").split()
+    is_hooks = entry.key == "core.hookspath"
+    if len(words) != 1 or not (is_hooks or "/" in words[0]):
+        return unset
+    names = [part for part in words[0].split("/") if part not in ("", ".", "..", "~")]
+    if not names:
+        return unset
+    # .husky/_ is husky's: the name before says more.
+    kept = next((name for name in names if is_hooks and name.startswith(".")), names[-1])
+    return fixes.either(unset, fixes.rule("--protect", kept))
+
+
+def hidden(text: str) -> str:
+    """Return a value as it may be shown: with passwords and tokens left out."""
+    match = _URL.search(text)
+    if match is not None and _is_secret(match["who"]):
+        text = text[: match.start("who")] + "***" + text[match.end("who") :]
+    return TOKEN.sub("***", text)
+
+
+def _is_secret(userinfo: str) -> bool:
+    _, colon, password = userinfo.partition(":")
+    return (colon != "" and password != "") or TOKEN.search(userinfo) is not None
+
+
+def _check_credentials(audit: Audit, entry: Entry) -> None:
+    value = entry.value or ""
+    if _HEADER.fullmatch(entry.key) and "authorization" in value.lower():
+        bare = Entry(entry.origin, entry.key, None)
+        said = f"{hidden(entry.key)} has an Authorization header (in {entry.origin})"
+        audit.add(rows.CREDENTIALS.finding(said, fixes.unset(bare), Severity.MEDIUM))
+        return
+    if entry.key.startswith("url.") and hidden(entry.key) != entry.key:
+        said = f"{hidden(entry.key)} (in {entry.origin})"
+        fix = fixes.edit(entry.origin)
+        audit.add(rows.CREDENTIALS.finding(said, fix, Severity.MEDIUM))
+        return
+    match = _URL.fullmatch(value)
+    if _NAMES_URL.fullmatch(entry.key) is None or match is None or not _is_secret(match["who"]):
+        return
+    user = match["who"].partition(":")[0]
+    kept = f"{user}@" if not TOKEN.search(user) and ":" in match["who"] else ""
+    said = f"{entry.key} = {hidden(value)} (in {entry.origin})"
+    fix = fixes.set_value(entry, f"{match['scheme']}{kept}{match['rest']}")
+    audit.add(rows.CREDENTIALS.finding(said, fix, Severity.MEDIUM))

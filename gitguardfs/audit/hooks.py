@@ -1,0 +1,194 @@
+"""Judges the hooks of a repository: whether they run what is in the work tree.
+
+A hook in ``.git`` is the user's own, but it may be a symlink into the work tree, or a script that
+runs a file or a tool that obeys files there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from stat import S_IFDIR, S_IFLNK, S_ISREG
+
+from gitguardfs.audit import fixes, rows
+from gitguardfs.audit.audit import Audit
+from gitguardfs.audit.programs import INTERPRETERS, SEPARATOR
+from gitguardfs.audit.walk import Unread, list_directory, open_directory, read_file
+from gitguardfs.findings import Severity
+
+NAMES = frozenset(
+    {"applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", "pre-merge-commit",
+     "prepare-commit-msg", "commit-msg", "post-commit", "pre-rebase", "post-checkout",
+     "post-merge", "pre-push", "pre-receive", "update", "proc-receive", "post-receive",
+     "post-update", "reference-transaction", "push-to-checkout", "pre-auto-gc", "post-rewrite",
+     "sendemail-validate", "fsmonitor-watchman", "p4-changelist", "p4-prepare-changelist",
+     "p4-post-changelist", "p4-pre-submit", "post-index-change"}
+)  # fmt: skip
+"""What githooks(5) has."""
+TOOLS = frozenset(
+    {"make", "gmake", "just", "task", "rake", "bundle", "npm", "npx", "yarn", "pnpm", "bun",
+     "bunx", "deno", "composer", "cargo", "tox", "nox", "pytest", "poetry", "pipenv", "uv",
+     "gradle", "mvn", "sbt", "dotnet", "go", "overcommit", "yorkie", "simple-git-hooks"}
+)  # fmt: skip
+"""Programs that do what files of the work tree say."""
+MANAGERS = {
+    "pre-commit": re.compile(r"hook-impl --config|pre[-_]commit(\s+run|\.com)"),
+    "lefthook": re.compile(r"\blefthook\b"),
+    "husky": re.compile(r"\bhusky\b"),
+}
+"""Programs that put hooks into repositories, and what marks those."""
+_FROM_TOP = re.compile(
+    r"(?:--show-toplevel\)?|\$\(pwd\)|\$\{?(?:PWD|GIT_WORK_TREE)\}?)[\"'`)}]*/+([^\s\"'`;|&)]+)"
+)
+_FROM_HOOK = re.compile(r"dirname[^)`]*[)`][\"']?/+([^\s\"'`;|&)]+)")
+_LIMIT = 1 << 18
+
+
+def active(hooks: int) -> dict[str, int]:
+    """Return the names in a directory of hooks that git runs there, and their types; OSError."""
+    return {
+        name: kind
+        for name, kind in sorted(list_directory(hooks).items())
+        if name in NAMES and (kind == S_IFLNK or _is_executable(hooks, name))
+    }
+
+
+def _is_executable(directory: int, name: str) -> bool:
+    st = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    return S_ISREG(st.st_mode) and st.st_mode & 0o111 != 0
+
+
+def check(audit: Audit, git_dir: int, path: str, worktree: str) -> set[str]:
+    """Judge the hooks in ``hooks`` of a git directory; returns the managers that put some there."""
+    managers: set[str] = set()
+    hooks = os.path.join(path, "hooks")
+    kind = list_directory(git_dir).get("hooks")
+    if kind == S_IFLNK:
+        target = os.path.realpath(hooks)
+        if audit.share.is_agents(target):
+            fix = fixes.either(fixes.remove(hooks), _protect(target))
+            audit.add(rows.HOOK.finding(f"{hooks} leads to {target}", fix))
+        elif os.path.isdir(target):
+            managers = check_directory(audit, target, worktree)
+    elif kind == S_IFDIR:
+        fd = os.open("hooks", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=git_dir)
+        try:
+            managers = _check(audit, fd, hooks, worktree)
+        finally:
+            os.close(fd)
+    return managers
+
+
+def check_directory(audit: Audit, path: str, worktree: str) -> set[str]:
+    """Judge the hooks in a directory without symlinks on its way, as ``check``."""
+    fd = open_directory(path)
+    try:
+        return _check(audit, fd, path, worktree)
+    finally:
+        os.close(fd)
+
+
+def _check(audit: Audit, hooks: int, path: str, worktree: str) -> set[str]:
+    managers: set[str] = set()
+    for name, kind in active(hooks).items():
+        hook = os.path.join(path, name)
+        try:
+            directory, base = hooks, name
+            opened = -1
+            if kind == S_IFLNK:
+                target = os.path.realpath(hook)
+                if audit.share.is_agents(hook) or audit.share.is_agents(target):
+                    fix = fixes.either(fixes.remove(hook), _protect(target))
+                    audit.add(rows.HOOK.finding(f"{hook} leads to {target}", fix))
+                    continue
+                opened = directory = open_directory(os.path.dirname(target))
+                base = os.path.basename(target)
+            try:
+                text = read_file(directory, base, _LIMIT, whole=False)
+            finally:
+                if opened >= 0:
+                    os.close(opened)
+        except FileNotFoundError:
+            continue  # a symlink that leads nowhere
+        except (OSError, Unread) as error:
+            audit.unread(hook, error)
+            continue
+        if not text.startswith(b"#!"):
+            continue  # a program of the user's, which is not a script
+        said = text.decode(errors="surrogateescape")
+        found = {manager for manager, mark in MANAGERS.items() if mark.search(said)}
+        managers |= found
+        _judge(audit, hook, said, worktree, is_managed=bool(found))
+    return managers
+
+
+def _judge(audit: Audit, hook: str, text: str, worktree: str, is_managed: bool) -> None:
+    """Note the first file of the agent's that a script runs, or the first tool."""
+    stop = fixes.chmod("a-x", hook)
+    for path in runs(audit, hook, text, worktree):
+        fix = fixes.either(stop, _protect(path))
+        audit.add(rows.HOOK.finding(f"{hook} runs {path}", fix))
+        return
+    tool = next((word for word in commands(text) if word in TOOLS), None)
+    if tool is not None and not is_managed:
+        said = f"{hook} runs {tool}, which does what files of the work tree say"
+        audit.add(rows.HOOK.finding(said, stop, Severity.MEDIUM))
+
+
+def _protect(path: str) -> str:
+    return fixes.rule("--protect", os.path.basename(path))
+
+
+def _lines(text: str) -> list[str]:
+    first, _, rest = text.partition("\n")
+    return [first.removeprefix("#!"), *(re.sub(r"(^|\s)#.*", "", x) for x in rest.splitlines())]
+
+
+def commands(text: str) -> list[str]:
+    """Return the words of a script that stand where a command does."""
+    found = []
+    for line in _lines(text):
+        for part in SEPARATOR.split(line):
+            words = [w for w in part.split() if not re.match(r"\w+=", w)]
+            while words and words[0] in ("exec", "then", "do", "else", "if", "!", "command", "env"):
+                words.pop(0)
+            found += words[:1]
+    return found
+
+
+def runs(audit: Audit, hook: str, text: str, worktree: str) -> list[str]:
+    """Return the files that a script names and that the agent can write."""
+    named: list[str] = []
+    for line in _lines(text):
+        if line.lstrip().startswith(("echo ", "printf ")):
+            continue  # says a name, and runs nothing
+        named += [os.path.join(worktree, rest) for rest in _FROM_TOP.findall(line)]
+        named += [os.path.join(os.path.dirname(hook), rest) for rest in _FROM_HOOK.findall(line)]
+        for part in SEPARATOR.split(line):
+            named += _named(part.split(), worktree)
+    return [
+        os.path.normpath(path)
+        for path in named
+        if audit.share.is_agents(path) and not os.path.isdir(path)
+    ]
+
+
+def _named(words: list[str], worktree: str) -> list[str]:
+    found = []
+    after_interpreter = False
+    for word in (re.sub(r"^[\w-]+=", "", word) for word in words):
+        inside = os.path.join(worktree, word)
+        if word.startswith("/"):
+            found.append(word)
+        elif word.startswith(("./", "../")):
+            found.append(inside)
+        elif word.startswith("$"):
+            rest = word.partition("/")[2]
+            if rest and os.path.isfile(os.path.join(worktree, rest)):
+                found.append(os.path.join(worktree, rest))
+        elif ("/" in word or after_interpreter) and os.path.isfile(inside):
+            found.append(inside)
+        after_interpreter = word in (".", "source") or (
+            INTERPRETERS.fullmatch(word) is not None or (after_interpreter and word[:1] == "-")
+        )
+    return found

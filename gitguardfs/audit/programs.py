@@ -1,0 +1,129 @@
+"""Which values of git's configuration make git read or run what the agent can write."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gitguardfs.audit.git_config import Entry, Git
+from gitguardfs.audit.share import Share
+
+PROGRAMS = re.compile(
+    r"core\.(fsmonitor|sshcommand|editor|pager|askpass|gitproxy|alternaterefscommand)"
+    r"|sequence\.editor|pager\..+|interactive\.difffilter|diff\.external|alias\..+"
+    r"|diff\..+\.(command|textconv)|(difftool|mergetool|browser|man|guitool|tar\..+)\.(.+\.)?cmd"
+    r"|(difftool|mergetool|browser|man)\..+\.path|tar\..+\.command|web\.browser|help\.browser"
+    r"|merge\..+\.driver|filter\..+\.(clean|smudge|process)|credential\.(.+\.)?helper"
+    r"|gpg\.(.+\.)?program|gpg\.ssh\.defaultkeycommand|trailer\..+\.(command|cmd)|hook\..+\.command"
+    r"|uploadpack\.packobjectshook|remote\..+\.(uploadpack|receivepack|vcs)|submodule\..+\.update"
+    r"|sendemail\.(.+\.)?(sendmailcmd|smtpserver|tocmd|cccmd|headercmd)|imap\.tunnel"
+    r"|lfs\.(customtransfer\..+\.path|extension\..+\.(clean|smudge))"
+    r"|instaweb\.(httpd|browser)|svn\..+-prog",
+    re.DOTALL,
+)
+"""Keys whose value is a command (git-config(1)); sections and names are in small letters."""
+DIRECTORIES = frozenset({"core.hookspath", "init.templatedir"})
+"""Keys whose value is a directory with hooks."""
+COMMANDS_AFTER_MARK = re.compile(r"alias\..+|submodule\..+\.update", re.DOTALL)
+"""Keys whose value is a command only after ``!``, and otherwise a word of git's own."""
+INTERPRETERS = re.compile(r"(.*/)?(sh|bash|dash|zsh|ksh|fish|python[\d.]*|perl|ruby|node|php)")
+SEPARATOR = re.compile(r"""[;&|()<>`"'{}\n]""")
+"""What stands between the words of a shell's command, beside blanks."""
+_BOOLEAN = re.compile(r"(?i)(true|false|yes|no|on|off|\d+)?")
+_FROM_TOP = re.compile(r"--show-(toplevel|prefix)|\$\(?pwd|\$\{?(PWD|GIT_PREFIX|GIT_WORK_TREE)")
+
+
+def is_program(entry: Entry) -> bool:
+    """Whether an entry makes git run something, wherever that lies."""
+    value = entry.value or ""
+    if entry.key == "core.hookspath":
+        return value != ""
+    if not PROGRAMS.fullmatch(entry.key) or _BOOLEAN.fullmatch(value):
+        return False
+    return value.startswith("!") or not COMMANDS_AFTER_MARK.fullmatch(entry.key)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What in a configuration leads to what the agent can write."""
+
+    git: Git
+    share: Share
+
+    def origins(self, entries: Sequence[Entry]) -> Iterator[str]:
+        """Yield the files of these entries that the agent can write."""
+        for origin in dict.fromkeys(entry.origin for entry in entries if entry.origin):
+            if self.share.is_agents(origin):
+                yield origin
+
+    def problems(self, entries: Sequence[Entry], worktree: str | None) -> Iterator[Entry]:
+        """Yield what leads git, in a repository with this work tree, to what the agent can write.
+
+        ``worktree`` is None for a bare repository, and for what holds in every one.
+        """
+        for entry in entries:
+            if self._leads_there(entry, entry.value or "", worktree):
+                yield entry
+
+    def _leads_there(self, entry: Entry, value: str, worktree: str | None) -> bool:
+        if entry.is_include:
+            return self.share.is_agents(self.git.path(value, entry.origin))
+        if entry.key in DIRECTORIES:
+            return value != "" and self._is_reached(value, worktree)
+        if re.fullmatch(r"remote\..+\.(url|pushurl)", entry.key, re.DOTALL):
+            return value.startswith("ext::") and self._runs(value[5:], worktree)
+        if not PROGRAMS.fullmatch(entry.key) or _BOOLEAN.fullmatch(value):
+            return False
+        if COMMANDS_AFTER_MARK.fullmatch(entry.key) and not value.startswith("!"):
+            return self._is_configured(value, worktree)
+        return self._runs(value.removeprefix("!"), worktree)
+
+    def _is_configured(self, words: str, worktree: str | None) -> bool:
+        """Whether an alias gives git a value that leads there (-c KEY=VALUE)."""
+        return any(
+            self._leads_there(Entry("", key.lower(), None), value, worktree)
+            for key, value in re.findall(r"-c\s*[\"']?([\w.-]+)=([^\"']+|\S+)", words)
+        )
+
+    def _runs(self, command: str, worktree: str | None) -> bool:
+        """Whether a command for the shell runs something by a relative path, or in the share.
+
+        Each word counts that could be a program, or a script for one: better a finding too many.
+        """
+        if _FROM_TOP.search(command):
+            return True
+        for part in SEPARATOR.split(command):
+            words = [re.sub(r"^\w+=", "", word) for word in part.split()]
+            if any(self._is_named(word, worktree) for word in words):
+                return True
+            program, *rest = words or [""]
+            if "/" in program and not program.startswith(("/", "~", "$")):
+                return not self.share.is_kept(program.split("/"))
+            script = next((word for word in rest if not word.startswith("-")), "/")
+            has_code = any(word in ("-c", "-e", "-m") for word in rest)
+            if INTERPRETERS.fullmatch(program) and not has_code:
+                is_relative = not script.startswith(("/", "~", "$"))
+                if is_relative and not self.share.is_kept(script.split("/")):
+                    return True
+        return False
+
+    def _is_named(self, word: str, worktree: str | None) -> bool:
+        """Whether a word of a command is a path that the agent can write."""
+        if word.startswith(("./", "../")):
+            return not self.share.is_kept(word.split("/"))
+        if word.startswith(("/", "~")):
+            return self.share.is_agents(self.git.path(word, "/"))
+        if "/" not in word or worktree is None:
+            return False
+        path = os.path.join(worktree, word)
+        return os.path.isfile(path) and self.share.is_agents(path)
+
+    def _is_reached(self, directory: str, worktree: str | None) -> bool:
+        """Whether a directory, which may be relative to the work tree, is one of the agent's."""
+        if directory.startswith(("/", "~")):
+            return self.share.is_agents(self.git.path(directory, "/"))
+        if worktree is None:
+            return not self.share.is_kept(directory.split("/"))
+        return self.share.is_agents(os.path.join(worktree, directory))

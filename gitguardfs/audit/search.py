@@ -1,0 +1,102 @@
+"""Goes through the shared directory, and the configuration that holds around it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+
+from gitguardfs.audit import bare, config_check, repository, rows, secrets, work_tree
+from gitguardfs.audit.audit import Audit
+from gitguardfs.audit.git_config import EXPLICIT
+from gitguardfs.audit.walk import Directory, Unread, Walk, list_directory, open_directory
+from gitguardfs.findings import Result, Severity
+
+CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""What a directory answers that somebody has moved, removed or exchanged since it was listed."""
+
+
+def search(audit: Audit, top: int, say: Callable[[int, str], None]) -> list[Result]:
+    """Look at everything below ``top``, the shared directory; returns one result a finding.
+
+    What was looked for and not found is a result as well. ``say`` is called with the number of
+    names so far and the directory. Changes nothing and runs nothing of what it finds.
+    """
+    _check_user(audit)
+    for directory in _around(audit):
+        repository.examine(audit, directory, ".git")
+
+    def failed(path: str, error: OSError) -> None:
+        if error.errno in CHANGED:
+            audit.unread(path, Unread("it was changed while it was looked at"))
+        else:
+            audit.unread(path, error)
+
+    walk = Walk(top, audit.share.path, failed)
+    for directory in walk.directories():
+        say(walk.names, directory.path)
+        _look(audit, directory)
+    return ordered(audit.results)
+
+
+def _check_user(audit: Audit) -> None:
+    """Read what holds for the user in every repository."""
+    try:
+        own = audit.git.of_user()
+        audit.user_entries = config_check.check(audit, own, None)
+        said = audit.git.bare_repositories(audit.share.is_agents)
+    except Unread as error:
+        audit.unread("the user's configuration", error)
+        return
+    audit.trusts_bare = said != EXPLICIT
+    if audit.trusts_bare:
+        value = f"safe.bareRepository is {said or 'not set'}"
+        audit.add(rows.TRUST.finding(value, bare.TRUST_FIX, Severity.LOW))
+
+
+def _around(audit: Audit) -> Iterator[Directory]:
+    """Yield the directories above that have a ``.git``: the share may lie in a work tree."""
+    path = audit.share.path
+    while path != "/":
+        path = os.path.dirname(path)
+        if not os.path.lexists(os.path.join(path, ".git")):
+            continue
+        try:
+            fd = open_directory(path)
+        except OSError as error:
+            audit.unread(path, error)
+            continue
+        try:
+            yield Directory(path, fd, list_directory(fd), [])
+        finally:
+            os.close(fd)
+
+
+def _look(audit: Audit, directory: Directory) -> None:
+    """Look at one directory, and choose those in it that are walked next."""
+    try:
+        if bare.is_repository(directory.entries):
+            directory.enter.clear()
+            bare.check(audit, directory)
+            repository.examine_opened(audit, directory.fd, directory.path, None)
+            return
+        managers: set[str] = set()
+        for name in directory.entries:
+            if repository.is_dotgit(name):
+                audit.work_trees.add(directory.path)
+                managers |= repository.examine(audit, directory, name)
+        directory.enter[:] = [n for n in directory.enter if not repository.is_dotgit(n)]
+        bare.check_prepared(audit, directory)
+        work_tree.check(audit, directory, managers)
+        secrets.check(audit, directory)
+    except (OSError, Unread) as error:
+        audit.unread(directory.path, error)
+
+
+def ordered(results: list[Result]) -> list[Result]:
+    """Return each result once, by what was looked for; and "ok" for what nothing was found of."""
+    found: list[Result] = []
+    for row in rows.ALL:
+        own = [result for result in dict.fromkeys(results) if result.id == row.id]
+        found += sorted(own, key=lambda r: (-(r.severity or 0), r.detail)) or [row.ok()]
+    return found

@@ -1,0 +1,196 @@
+"""Walking a tree that somebody else changes meanwhile, and reading files in it.
+
+Each directory is opened by its name in its parent's descriptor, and no symlink is followed: one
+that was exchanged for a symlink is an error, and nothing outside of the tree is looked at. Files
+are read up to a limit; FIFOs, sockets and devices are not opened.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from stat import S_IFDIR, S_IFLNK, S_IFREG, S_ISREG
+
+MAX_HELD = 64
+"""Descriptors of directories that are kept open on the way down: the limit may be 1024."""
+MAX_FILE = 1 << 20
+"""Bytes of a file that is read: more than any configuration by hand."""
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_STEP = _DIRECTORY | getattr(os, "O_PATH", 0)
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class Unread(Exception):  # noqa: N818  # what happened
+    """Something could not be read; says why."""
+
+
+@dataclass
+class Directory:
+    """One directory of the tree."""
+
+    path: str
+    """Absolute."""
+    fd: int
+    """A descriptor that is valid until the next directory is asked for."""
+    entries: dict[str, int]
+    """The names in it and their types (S_IFDIR, S_IFREG, S_IFLNK, or 0 for anything else)."""
+    enter: list[str]
+    """The directories in it that are walked next; the caller may take some out."""
+
+
+class Walk:
+    """One walk of the tree below a directory."""
+
+    def __init__(self, top: int, path: str, failed: Callable[[str, OSError], None]) -> None:
+        """``failed`` is called with the path of each directory that could not be listed."""
+        self._top = top
+        self._path = path
+        self._failed = failed
+        self._held: list[tuple[str, int | None]] = []
+        self.names = 0
+        """How many names were found so far."""
+
+    def directories(self) -> Iterator[Directory]:
+        """Yield each directory once, a parent before what is in it. Changes no file."""
+        queue: list[tuple[str, ...]] = [()]
+        seen: set[tuple[int, int]] = set()  # a bind mount may lead back up
+        try:
+            while queue:
+                parts = queue.pop()
+                path = "/".join((self._path.rstrip("/"), *parts)) or "/"
+                try:
+                    fd = self._open(parts)
+                    st = os.fstat(fd)
+                    if (st.st_dev, st.st_ino) in seen:
+                        continue
+                    seen.add((st.st_dev, st.st_ino))
+                    entries = list_directory(fd)
+                except OSError as error:
+                    self._failed(path, error)
+                    continue
+                self.names += len(entries)
+                inner = [name for name, kind in entries.items() if kind == S_IFDIR]
+                directory = Directory(path, fd, entries, inner)
+                yield directory
+                queue += [(*parts, name) for name in directory.enter]
+        finally:
+            self._close(0)
+
+    def _open(self, parts: Sequence[str]) -> int:
+        """Return a descriptor of a directory, opened from the deepest one above that is held."""
+        common = 0
+        for (name, _), part in zip(self._held, parts, strict=False):
+            if name != part:
+                break
+            common += 1
+        self._close(common)
+        while self._held and self._held[-1][1] is None:
+            self._held.pop()
+        fd = self._held[-1][1] if self._held else self._top
+        assert fd is not None
+        for index in range(len(self._held), len(parts)):
+            fd = os.open(parts[index], _DIRECTORY, dir_fd=fd)
+            self._held.append((parts[index], fd))
+            if index >= MAX_HELD:
+                name, old = self._held[index - MAX_HELD]
+                if old is not None:
+                    os.close(old)
+                self._held[index - MAX_HELD] = (name, None)
+        return fd
+
+    def _close(self, keep: int) -> None:
+        while len(self._held) > keep:
+            _, fd = self._held.pop()
+            if fd is not None:
+                os.close(fd)
+
+
+def list_directory(fd: int) -> dict[str, int]:
+    """Return the names in a directory and their types, as ``Directory`` has them; OSError."""
+    entries = {}
+    with os.scandir(fd) as listing:
+        for entry in listing:
+            if entry.is_symlink():
+                kind = S_IFLNK
+            elif entry.is_dir(follow_symlinks=False):
+                kind = S_IFDIR
+            else:
+                kind = S_IFREG if entry.is_file(follow_symlinks=False) else 0
+            entries[entry.name] = kind
+    return entries
+
+
+def open_directory(path: str) -> int:
+    """Return a descriptor of a directory by a path without symlinks; raises OSError.
+
+    A component that is a symlink by now is ELOOP or ENOTDIR.
+    """
+    fd = os.open("/", _STEP)
+    try:
+        for name in [*path.split("/"), "."]:
+            if name == "":
+                continue
+            flags = _DIRECTORY if name == "." else _STEP
+            inner = os.open(name, flags, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def read_file(directory: int, name: str, limit: int = MAX_FILE, whole: bool = True) -> bytes:
+    """Return the first ``limit`` bytes of a regular file.
+
+    Raises FileNotFoundError, OSError (ELOOP for a symlink), and Unread if it is no regular file or,
+    with ``whole``, longer than that.
+    """
+    fd = _open_regular(directory, name)
+    try:
+        data = b""
+        while len(data) <= limit and (chunk := os.read(fd, limit + 1 - len(data))):
+            data += chunk
+    finally:
+        os.close(fd)
+    if whole and len(data) > limit:
+        raise Unread(f"it is longer than {limit} bytes")
+    return data[:limit]
+
+
+def read_path(path: str) -> bytes:
+    """Return the content of a regular file by a path without symlinks, as ``read_file``."""
+    parent = open_directory(os.path.dirname(path))
+    try:
+        return read_file(parent, os.path.basename(path))
+    finally:
+        os.close(parent)
+
+
+def _open_regular(directory: int, name: str) -> int:
+    if hasattr(os, "O_PATH"):
+        # Looked at before it is opened: to open a device may do something.
+        step = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            _check_regular(os.fstat(step).st_mode)
+            return os.open(f"/proc/self/fd/{step}", _FILE)
+        finally:
+            os.close(step)
+    _check_regular(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
+    fd = os.open(name, _FILE | os.O_NOFOLLOW, dir_fd=directory)
+    try:
+        _check_regular(os.fstat(fd).st_mode)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_regular(mode: int) -> None:
+    if mode & 0o170000 == S_IFLNK:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    if not S_ISREG(mode):
+        raise Unread("it is no regular file")

@@ -1,0 +1,94 @@
+"""Looks at files of the work tree that git's helpers obey, and at symlinks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from stat import S_IFLNK, S_IFREG
+
+from gitguardfs.audit import fixes, rows
+from gitguardfs.audit.audit import Audit
+from gitguardfs.audit.walk import Directory, Unread, read_file
+from gitguardfs.findings import Severity
+
+TOOLS = {
+    ".pre-commit-config.yaml": "pre-commit",
+    ".pre-commit-config.yml": "pre-commit",
+    **{
+        f"{dot}lefthook{local}.{suffix}": "lefthook"
+        for dot in ("", ".")
+        for local in ("", "-local")
+        for suffix in ("yml", "yaml", "toml", "json")
+    },
+    ".husky": "husky",
+    ".huskyrc": "husky",
+    ".githooks": "core.hooksPath, by convention",
+    ".overcommit.yml": "overcommit",
+    ".simple-git-hooks.json": "simple-git-hooks",
+}
+"""Names that say what hooks do, and who reads them."""
+_SCRIPTS = ("preinstall", "install", "postinstall", "prepare")
+"""What npm runs of package.json's "scripts" at an install in the work tree."""
+_INSTALLS_HOOKS = re.compile(r"husky|lefthook|git-?hooks|hookspath|pre-commit", re.IGNORECASE)
+
+
+def check(audit: Audit, directory: Directory, managers: set[str]) -> None:
+    """Note what says what hooks do; ``managers`` have put hooks into the repository here."""
+    for name, kind in directory.entries.items():
+        path = os.path.join(directory.path, name)
+        if name in TOOLS and kind != S_IFLNK and not _is_kept(audit, path):
+            _note_tool(audit, path, name, is_installed=TOOLS[name] in managers)
+        elif name == "package.json" and kind == S_IFREG and not _is_kept(audit, path):
+            _check_package(audit, directory, path)
+        elif name == ".gitmodules" and kind == S_IFREG and not _is_kept(audit, path):
+            said = f"{path}: git submodule sync takes the addresses from it"
+            fix = fixes.rule("--protect", name)
+            audit.add(rows.SUBMODULES.finding(said, fix, Severity.LOW))
+        if kind == S_IFLNK:
+            _check_symlink(audit, directory, name)
+
+
+def _is_kept(audit: Audit, path: str) -> bool:
+    return audit.share.is_kept(audit.share.parts(path))
+
+
+def _note_tool(audit: Audit, path: str, name: str, is_installed: bool) -> None:
+    reader = TOOLS[name]
+    fix = fixes.rule("--protect", name)
+    if is_installed:
+        said = f"{path}: git runs {reader}, which does what it says"
+        audit.add(rows.TOOLS.finding(said, fix))
+    else:
+        said = f"{path}: {reader} does what it says, once it is installed"
+        audit.add(rows.TOOLS.finding(said, fix, Severity.LOW))
+
+
+def _check_package(audit: Audit, directory: Directory, path: str) -> None:
+    try:
+        package = json.loads(read_file(directory.fd, "package.json"))
+        scripts = package["scripts"]
+        said = [name for name in _SCRIPTS if _INSTALLS_HOOKS.search(str(scripts.get(name, "")))]
+    except (OSError, Unread, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return  # npm reads no such file either
+    if said:
+        told = f'{path}: npm install runs "{said[0]}", which puts hooks into the repository'
+        fix = fixes.rule("--protect", "package.json")
+        audit.add(rows.TOOLS.finding(told, fix, Severity.LOW))
+
+
+def _check_symlink(audit: Audit, directory: Directory, name: str) -> None:
+    link = os.path.join(directory.path, name)
+    target = os.path.realpath(link)
+    if audit.share.holds(target):
+        if audit.share.is_git(target):
+            audit.add(rows.SYMLINK.finding(f"{link} leads to {target}", fixes.remove(link)))
+        return
+    is_directory = os.path.isdir(target)
+    said = f"{link} leads out of the share, to {target}"
+    if not os.path.lexists(target):
+        audit.add(rows.SYMLINK.finding(f"{said}, which is not there", fixes.remove(link),
+                                       Severity.LOW))  # fmt: skip
+    elif os.access(target, os.W_OK):
+        severity = Severity.MEDIUM if is_directory else Severity.LOW
+        audit.add(rows.SYMLINK.finding(said, fixes.remove(link), severity))

@@ -1,0 +1,110 @@
+"""Faults in ``gitguard audit``."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant
+
+CONFIG = ("unit/test_audit_config.py",)
+HOOKS = ("unit/test_audit_hooks.py",)
+REPOSITORIES = ("unit/test_audit_repositories.py",)
+TREE = ("unit/test_audit_tree.py",)
+COMMAND = ("unit/test_audit_command.py",)
+
+
+def fault(name: str, breaks: str, file: str, old: str, new: str, tests: tuple[str, ...]) -> Mutant:
+    return Mutant(f"audit-{name}", breaks, f"audit/{file}.py", old, new, tests)
+
+
+MUTANTS = (
+    fault("share-by-name-only", "what is a symlink into the share is not the agent's", "share",
+          "(os.path.normpath(path), os.path.realpath(path))", "(os.path.normpath(path),)",
+          (*CONFIG, *HOOKS)),
+    fault("share-forgets-rules", "what a rule keeps is a finding all the same", "share",
+          "return self.is_kept(self.parts(path)) or self.is_git(path)",
+          "return self.is_git(path)", CONFIG),
+    fault("share-forgets-bare", "a bare repository's own files count as the agent's", "share",
+          "if looks_like_repository(directory) or names", "if names", REPOSITORIES),
+    fault("config-no-includes", "what an included file says is not judged", "git_config",
+          "                found += self.entries_of(read_path(path), path)\n",
+          "                read_path(path)\n", CONFIG),
+    fault("config-reads-agents", "a file of the agent's that is included is read", "git_config",
+          "if path in read or is_agents(named):", "if path in read:", CONFIG),
+    fault("config-follows-includes", "git follows includes by itself", "git_config",
+          '"--show-origin", "--no-includes")', '"--show-origin", "--includes")', TREE),
+    fault("config-traces", "git writes traces where the user's configuration says", "git_config",
+          '    "GIT_TRACE2_EVENT": "0",\n', "", TREE),
+    fault("config-unread", "a configuration that git cannot parse is passed over", "repository",
+          """    except (OSError, Unread) as error:
+        audit.unread(file, error)
+        return []
+    finally:""", """    except (OSError, Unread):
+        return []
+    finally:""", CONFIG),
+    fault("config-worktree", "config.worktree is not read", "repository",
+          'own = _entries(audit, fd, path, entries, "config.worktree")', "own: list[Entry] = []",
+          CONFIG),
+    fault("config-origins", "a configuration in the share is not named", "config_check",
+          "for origin in audit.judge.origins(entries):", "for origin in ():", CONFIG),
+    fault("config-shows-password", "the password of a URL is printed", "config_check",
+          '{entry.key} = {hidden(value)} (in {entry.origin})"\n    fix',
+          '{entry.key} = {value} (in {entry.origin})"\n    fix', CONFIG),
+    fault("config-trust", "any value of safe.bareRepository counts as explicit", "search",
+          "audit.trusts_bare = said != EXPLICIT", 'audit.trusts_bare = said == ""', CONFIG),
+    fault("programs-relative", "a program by a relative path is free", "programs",
+          '        if word.startswith(("./", "../")):\n'
+          '            return not self.share.is_kept(word.split("/"))\n', "", CONFIG),
+    fault("programs-hooks-path", "a core.hooksPath in the work tree is free", "programs",
+          'DIRECTORIES = frozenset({"core.hookspath", "init.templatedir"})',
+          'DIRECTORIES = frozenset({"init.templatedir"})', CONFIG),
+    fault("hooks-symlink", "a hook that is a symlink into the work tree is free", "hooks",
+          "if audit.share.is_agents(hook) or audit.share.is_agents(target):", "if False:", HOOKS),
+    fault("hooks-directory", "a directory of hooks that is a symlink is free", "hooks",
+          "if audit.share.is_agents(target):\n            fix = fixes.either(fixes.remove(hooks)",
+          "if False:\n            fix = fixes.either(fixes.remove(hooks)", HOOKS),
+    fault("hooks-not-executable", "hooks that git does not run are findings", "hooks",
+          "return S_ISREG(st.st_mode) and st.st_mode & 0o111 != 0", "return S_ISREG(st.st_mode)",
+          HOOKS),
+    fault("hooks-users", "hooks of the user for every repository are not judged", "repository",
+          "for entry in [*audit.user_entries, *entries]:", "for entry in entries:", HOOKS),
+    fault("tools-installed", "a helper that has put hooks in counts as one that has not",
+          "work_tree", "is_installed=TOOLS[name] in managers", "is_installed=False", HOOKS),
+    fault("directory-agents", "a commondir of the agent's is free", "repository",
+          "        if audit.share.is_agents(named):\n            told",
+          "        if False:\n            told", REPOSITORIES),
+    fault("directory-gone", "a repository that was moved away meanwhile is passed over",
+          "repository", """    except (OSError, Unread) as error:
+        audit.unread(place, error)
+        return set()
+""", """    except (OSError, Unread):
+        return set()
+""", REPOSITORIES),
+    fault("directory-relative", "a relative way out of the share is free", "repository",
+          'elif not is_link and not target.startswith("/"):', "elif False:", REPOSITORIES),
+    fault("alternates", "objects of the agent's are free", "repository",
+          'if line and not line.startswith("#") and audit.share.is_agents(named):', "if False:",
+          REPOSITORIES),
+    fault("bare-embedded", "a bare repository within a work tree is like any other", "bare",
+          "severity = Severity.HIGH if embedded else Severity.MEDIUM",
+          "severity = Severity.MEDIUM", REPOSITORIES),
+    fault("prepared-hooks", "hooks that wait for a repository are free", "bare",
+          "    kind, path = directory.entries.get(\"hooks\")",
+          "    return found\n    kind, path = directory.entries.get(\"hooks\")", REPOSITORIES),
+    fault("symlink-repository", "a symlink into a repository is free", "work_tree",
+          "if audit.share.is_git(target):", "if False:", TREE),
+    fault("secret-protected", "a secret that may be read counts as hidden", "share",
+          "return any(verdict >= Verdict.DENY for verdict in verdicts)",
+          "return any(verdict >= Verdict.READONLY for verdict in verdicts)", TREE),
+    fault("walk-follows", "a directory exchanged for a symlink is followed", "walk",
+          "_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC",
+          "_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC", TREE),
+    fault("walk-silent", "what changed meanwhile is passed over", "search",
+          'audit.unread(path, Unread("it was changed while it was looked at"))', "pass", TREE),
+    fault("walk-holds-all", "a deep tree takes a descriptor for each level", "walk",
+          "            if index >= MAX_HELD:", "            if False:", TREE),
+    fault("file-follows", "a file exchanged for a symlink is read", "walk",
+          "os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC", "os.O_PATH | os.O_CLOEXEC", TREE),
+    fault("root-stays", "root does not become the owner of the directory", "command",
+          "if os.geteuid() != 0 or st.st_uid == 0:", "if True:", COMMAND),
+    fault("quoting", "a rule for a name with brackets is for other names", "fixes",
+          "glob.escape(name)", "name", CONFIG),
+)  # fmt: skip

@@ -1,0 +1,330 @@
+"""Symlinks and secrets in the work tree, what cannot be looked at, and that nothing is run."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from stat import S_IFLNK
+
+import pytest
+
+from gitguardfs.audit import walk
+from gitguardfs.audit.walk import Unread, Walk
+from tests.support import audit_world
+from tests.support.audit_world import World, check_fixes
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return audit_world.new(tmp_path / "home")
+
+
+# ------------------------------------------------------------ symlinks
+
+
+def test_a_symlink_into_a_repository(world: World) -> None:
+    (world.project / "link").symlink_to("sub/../.git/hooks")
+    (world.project / "sub").mkdir()
+    world.script(world.project / "link/post-commit")
+    world.git("commit", "--allow-empty", "-qm", "x")
+    assert world.has_run(), "what is written through it, git runs"
+    check_fixes(world, "tree.symlink", "high", "project/link leads to")
+    assert (world.project / ".git/hooks/post-commit").exists()
+
+
+def test_a_symlink_into_a_bare_repository(world: World) -> None:
+    world.git("init", "-q", "--bare", world.share / "store")
+    (world.project / "link").symlink_to("../store")
+    check_fixes(world, "tree.symlink", "high", "project/link leads to")
+
+
+def test_symlinks_out_of_the_share(world: World) -> None:
+    (world.home / ".config").mkdir()
+    (world.home / "notes").write_text("")
+    (world.project / "dir").symlink_to(world.home / ".config")
+    (world.project / "up").symlink_to("../../notes")
+    (world.project / "later").symlink_to("/nowhere/at/all")
+    (world.project / "dir/git").mkdir()
+    (world.project / "dir/git/config").write_text("[core]\n\tpager = ./x\n")
+    assert world.git("config", "core.pager").strip() == "./x", "git of the host obeys it"
+    check_fixes(world, "tree.symlink", "medium", "project/dir leads out")
+    check_fixes(world, "tree.symlink", "low", "project/up leads out")
+    check_fixes(world, "tree.symlink", "low", "project/later leads out")
+
+
+def test_symlinks_within_the_share_are_free(world: World) -> None:
+    (world.project / "a").symlink_to("file")
+    (world.project / "b").symlink_to("../project/nothing")
+    (world.project / "c").symlink_to(world.share)
+    (world.project / "d").symlink_to("d")
+    assert not world.findings("tree.symlink")
+
+
+# ------------------------------------------------------------ secrets
+
+TOKEN = "ghp_" + "a" * 36
+KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nx\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [(".env", "A=b\n"), (".env.production", "export A='b'"), (".envrc", "A=b"), ("id_ed25519", ""),
+     (".netrc", ""), ("x.pem", KEY), ("server.key", KEY), (".npmrc", f"//r/:_authToken={TOKEN}"),
+     (".pypirc", "password = longpassword"), ("config.json", f'{{"t": "{TOKEN}"}}'),
+     ("credentials", "aws_secret_access_key = AAAAAAAAAAA"), ("store.p12", ""), (".ENV", "A=b")],
+)  # fmt: skip
+def test_files_that_hold_secrets(world: World, name: str, text: str) -> None:
+    path = world.project / "deep/er" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    path.chmod(0o644)
+    (found,) = world.findings("tree.secret")
+    assert found["severity"] == "medium" and TOKEN not in str(found)
+    commands, rules = audit_world.ways(found)
+    assert not world.findings("tree.secret", *audit_world.words(rules[0]))
+    audit_world.carry_out(world, commands[0])
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [row["severity"] for row in world.findings("tree.secret")] == ["low"]
+    assert not world.findings("tree.secret", "--deny", name)
+    assert world.findings("tree.secret", "--protect", name), "the agent may still read it"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["-x", "a b", "$(touch ran)", "it's", "`x`", "new\nline", "\x1b[31m", "\udcff", "\u202e", "é"],
+)
+def test_printed_commands_are_for_the_file_that_is_meant(world: World, name: str) -> None:
+    for place in (world.project / name, world.project / "other"):
+        place.mkdir()
+        (place / ".env").write_text("A=b\n")
+        (place / ".env").chmod(0o644)
+    (found,) = [row for row in world.findings("tree.secret") if "other" not in row["detail"]]
+    assert found["hint"].isprintable()
+    audit_world.carry_out(world, audit_world.ways(found)[0][0])
+    assert (world.project / name / ".env").stat().st_mode & 0o777 == 0o600
+    assert (world.project / "other/.env").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [(".env.example", "A=b"), (".env", "# A=b\n"), ("ca.pem", "-----BEGIN CERTIFICATE-----\n"),
+     ("x.key", "text"), (".npmrc", "registry=https://r/"), ("config.json", "{}"),
+     ("id_rsa.pub", "x"), ("environment", "A=b"), ("node_modules/p/test/server.key", KEY)],
+)  # fmt: skip
+def test_other_files_are_free(world: World, name: str, text: str) -> None:
+    (world.project / name).parent.mkdir(parents=True, exist_ok=True)
+    (world.project / name).write_text(text)
+    assert not world.findings("tree.secret")
+
+
+# ------------------------------------------------------------ what cannot be looked at
+
+
+@pytest.mark.parametrize(
+    "place",
+    [".git/config", ".env", ".git/hooks/pre-commit", ".git/commondir", "package.json",
+     ".git/objects/info/alternates", "sub/.git", ".git/config.worktree"],
+)  # fmt: skip
+def test_fifos_are_not_waited_for(world: World, place: str) -> None:
+    path = world.project / place
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path, 0o755)
+    world.audit()
+
+
+def test_a_configuration_that_is_no_file_is_a_finding(world: World) -> None:
+    (world.project / ".git/config").unlink()
+    os.mkfifo(world.project / ".git/config")
+    (found,) = world.findings("audit.read")
+    assert found["detail"] == f"{world.project}/.git/config: it is no regular file"
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def walked(top: Path) -> tuple[Iterator[walk.Directory], list[tuple[str, int | None]]]:
+    failed: list[tuple[str, int | None]] = []
+
+    def directories() -> Iterator[walk.Directory]:
+        with opened(top) as fd:
+            found = Walk(fd, str(top), lambda path, error: failed.append((path, error.errno)))
+            yield from found.directories()
+
+    return directories(), failed
+
+
+def test_a_tree_that_changes_meanwhile_leads_nowhere(tmp_path: Path) -> None:
+    top, outside = tmp_path / "top", tmp_path / "outside"
+    for name in ("exchanged", "removed", "moved/deep", "file", "stays"):
+        (top / name).mkdir(parents=True)
+    (outside / "deep").mkdir(parents=True)
+    (outside / "secret").write_text("")
+    directories, failed = walked(top)
+    seen = [next(directories).path]
+    (top / "exchanged").rename(tmp_path / "kept")
+    (top / "exchanged").symlink_to(outside)
+    (top / "removed").rmdir()
+    (top / "moved").rename(tmp_path / "elsewhere")
+    (top / "moved").symlink_to(outside)
+    (top / "file").rmdir()
+    (top / "file").write_text("")
+    seen += [directory.path for directory in directories]
+    assert seen == [str(top), f"{top}/stays"]
+    assert {path: code in (errno.ELOOP, errno.ENOTDIR, errno.ENOENT) for path, code in failed} == {
+        f"{top}/{name}": True for name in ("exchanged", "removed", "moved", "file")
+    }
+
+
+def test_what_changed_meanwhile_is_a_finding(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (world.share / "a/b").mkdir(parents=True)
+    real = walk.list_directory
+
+    def exchanging(fd: int) -> dict[str, int]:
+        found = real(fd)
+        if "b" in found:
+            (world.share / "a/b").rename(world.home / "b")
+            (world.share / "a/b").symlink_to("/etc")
+        return found
+
+    monkeypatch.setattr(walk, "list_directory", exchanging)
+    (found,) = world.findings("audit.read")
+    assert found["detail"] == f"{world.share}/a/b: it was changed while it was looked at"
+
+
+def test_a_way_back_up_is_walked_once(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    directories, failed = walked(tmp_path)
+    seen = []
+    for directory in directories:
+        seen.append(directory.path)
+        if directory.path.endswith("/b"):
+            directory.enter.append("../../a")  # as a bind mount would lead there
+    assert seen == [str(tmp_path), f"{tmp_path}/a", f"{tmp_path}/a/b"] and not failed
+
+
+def test_a_tree_deeper_than_paths_and_descriptors_go(world: World) -> None:
+    deep = 1500
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    fd = os.open(world.share, os.O_RDONLY)
+    try:
+        for level in range(deep):
+            if level % 300 == 0:
+                os.mkdir("side", dir_fd=fd)
+            os.mkdir("dir", dir_fd=fd)
+            inner = os.open("dir", os.O_RDONLY, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+        secret = os.open("id_rsa", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=fd)
+        os.close(secret)
+        held = len(os.listdir("/proc/self/fd"))
+        (found,) = world.findings("tree.secret")
+        assert found["detail"].count("/dir") == deep and not world.findings("audit.read")
+        assert len(os.listdir("/proc/self/fd")) == held
+    finally:
+        os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        subprocess.run(["rm", "-rf", world.share], check=True)  # pytest's removal is recursive
+
+
+def test_a_file_that_becomes_a_symlink_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("text")
+    (tmp_path / "link").symlink_to("target")
+    with opened(tmp_path) as fd:
+        assert walk.list_directory(fd)["link"] == S_IFLNK
+        assert walk.read_file(fd, "target") == b"text"
+        assert walk.read_file(fd, "target", 2, whole=False) == b"te"
+        with pytest.raises(OSError, match="symbolic links"):
+            walk.read_file(fd, "link")
+        with pytest.raises(Unread, match="longer than 3 bytes"):
+            walk.read_file(fd, "target", 3)
+        with pytest.raises(FileNotFoundError):
+            walk.read_file(fd, "nothing")
+    (tmp_path / "way").symlink_to(".")
+    with pytest.raises(OSError):
+        walk.open_directory(f"{tmp_path}/way")
+    with pytest.raises(OSError):
+        walk.read_path(f"{tmp_path}/way/target")
+    assert walk.read_path(f"{tmp_path}/target") == b"text"
+
+
+def test_many_files(world: World) -> None:
+    for number in range(200):
+        directory = world.share / f"many/{number % 7}/{number}"
+        directory.mkdir(parents=True)
+        with opened(directory) as fd:
+            for name in range(250):
+                os.close(os.open(f"f{name}.txt", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    world.git("init", "-q", at=world.share / "many/6/6")
+    world.git("config", "core.pager", "./x", at=world.share / "many/6/6")
+    assert len(world.findings("git.config")) == 1
+
+
+# ------------------------------------------------------------ nothing is run
+
+
+KEYS = """
+core.fsmonitor core.sshCommand core.editor core.pager core.askPass core.gitProxy
+core.alternateRefsCommand sequence.editor pager.config pager.status interactive.diffFilter
+diff.external diff.x.textconv diff.x.command merge.x.driver filter.x.clean filter.x.smudge
+filter.x.process credential.helper gpg.program trailer.x.cmd hook.x.command
+uploadpack.packObjectsHook browser.x.cmd man.x.cmd alias.config alias.rev-parse
+"""
+
+
+def test_nothing_of_a_repository_is_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    evil = world.script(world.share / "evil")
+    config = world.home / "all"
+    keys = KEYS.split()
+    for key in keys:
+        world.git("config", "--file", config, key, f"!{evil}" if "alias" in key else str(evil))
+    world.git("config", "--file", config, "core.hooksPath", world.share / "hooks")
+    traces = [world.home / f"trace{number}" for number in range(6)]
+    for target, name in zip(traces, ("normalTarget", "perfTarget", "eventTarget"), strict=False):
+        world.git("config", "--file", config, f"trace2.{name}", target)
+    (world.share / "inc").write_text(config.read_text())
+    world.git("config", "--file", config, "include.path", world.share / "inc")
+    for hook in ("pre-commit", "post-checkout", "reference-transaction", "post-index-change"):
+        world.script(world.project / ".git/hooks" / hook)
+        world.script(world.share / "hooks" / hook)
+    world.git("init", "-q", "--bare", world.share / "bare")
+    text = config.read_text()
+    for place in (world.project / ".git/config", world.share / "bare/config"):
+        place.write_text(place.read_text() + text)
+    (world.home / ".gitconfig").write_text(text)
+    (world.project / ".gitattributes").write_text("* filter=x diff=x merge=x\n")
+    for name, target in zip(
+        ("GIT_TRACE", "GIT_TRACE2", "GIT_TRACE_SETUP"), traces[3:], strict=True
+    ):
+        monkeypatch.setenv(name, str(target))
+    for name in ("GIT_PAGER", "PAGER", "GIT_EDITOR", "GIT_SSH_COMMAND", "GIT_EXTERNAL_DIFF"):
+        monkeypatch.setenv(name, str(evil))
+    monkeypatch.setenv("GIT_DIR", str(world.share / "bare"))
+    monkeypatch.setenv("GIT_CONFIG_PARAMETERS", f"'core.pager'='{evil}'")
+    started: list[list[str]] = []
+    watching = [True]
+
+    def hook_of_python(event: str, arguments: tuple[object, ...]) -> None:
+        if watching and event == "subprocess.Popen":
+            started.append(list(arguments[1]))  # type: ignore[call-overload]
+
+    sys.addaudithook(hook_of_python)
+    found = world.findings("git.config")
+    watching.clear()
+    assert {f["detail"].partition(" = ")[0] for f in found} >= {k.lower() for k in keys}
+    assert not [path for path in traces if path.exists()]
+    assert started and all(Path(c[0]).name == "git" and c[1] == "config" for c in started)
+    assert all("--no-includes" in command for command in started)
