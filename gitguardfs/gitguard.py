@@ -27,6 +27,8 @@ COMMANDS = {
     "audit": Subcommand(
         "gitguardfs.audit.command", "Find what an agent could use on the host without .git."
     ),
+    "lima": Subcommand("gitguardfs.host.lima", "Write a machine of Lima's that guards a project."),
+    "krun": Subcommand("gitguardfs.host.krun", "Run an agent in a microVM of podman and krun."),
     "doctor": Subcommand(
         "gitguardfs.guest.doctor", "Check that a project is guarded.", needs_linux=True
     ),
