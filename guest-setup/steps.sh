@@ -94,9 +94,9 @@ parse_options() {
 find_user() {
     local entry
     if ((EUID != 0)); then
-        [[ -z "$user" || "$user" == "$(id -un)" ]] ||
+        user=${user:-$(id -un)}
+        [[ "$dry_run" == yes || "$user" == "$(id -un)" ]] ||
             die "only root can do this for $user; run it with sudo: sudo $0 --user $user"
-        user=$(id -un)
     fi
     user=${user:-${SUDO_USER:-}}
     [[ -n "$user" ]] || die "for which user? Give --user NAME"
