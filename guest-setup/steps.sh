@@ -119,16 +119,16 @@ confirm() {
 # path in a home: its owner could have put a symlink there. A session of its own keeps what runs
 # there from root's terminal; it cannot gain rights, by sudo for one.
 as_user() {
-    local code drop=() name
+    local code name drop=(env)
     code="set -euo pipefail; umask 022; $(declare -p "${FOR_USER[@]}"); $(declare -f); \"\$@\""
     if ((EUID == 0)); then
         drop=(setsid --wait setpriv "--reuid=$uid" "--regid=$gid" --init-groups --no-new-privs
-            --pdeathsig=TERM env -i HOME="$home" USER="$user" LOGNAME="$user" LANG=C.UTF-8
-            PATH="$home/.local/bin:$PATH")
+            --pdeathsig=TERM env -i USER="$user" LOGNAME="$user" LANG=C.UTF-8)
         for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
             [[ -z "${!name:-}" ]] || drop+=("$name=${!name}")
         done
     fi
+    drop+=(HOME="$home" PATH="$home/.local/bin:$PATH")
     (cd / && exec "${drop[@]}" bash -c "$code" "${0##*/}" "$@")
 }
 

@@ -33,15 +33,20 @@ LF_VERSION=r41
 # Reads the list of releases; prints version and checksum of the newest stable one for Linux.
 GO_NEWEST='
 import json, re, sys
-for release in json.load(sys.stdin):
-    for file in release["files"] if release["stable"] else ():
-        if (file["os"], file["arch"], file["kind"]) == ("linux", sys.argv[1], "archive"):
-            if not re.fullmatch(r"go[0-9]+(\.[0-9]+)+", file["version"]):
-                sys.exit("not a version: " + ascii(file["version"]))
-            if not re.fullmatch(r"[0-9a-f]{64}", file["sha256"]):
-                sys.exit("not a checksum: " + ascii(file["sha256"]))
-            sys.exit(print(file["version"], file["sha256"]))
-sys.exit("no stable release for linux-" + sys.argv[1])
+
+def newest(releases, arch):
+    for release in releases:
+        for file in release["files"] if release["stable"] else ():
+            if (file["os"], file["arch"], file["kind"]) == ("linux", arch, "archive"):
+                return file["version"], file["sha256"]
+    raise ValueError
+
+try:
+    version, checksum = newest(json.load(sys.stdin), sys.argv[1])
+    valid = re.fullmatch(r"go[0-9]+(\.[0-9]+)+", version) and re.fullmatch(r"[0-9a-f]{64}", checksum)
+except (ValueError, KeyError, TypeError):
+    valid = False
+sys.exit(print(version, checksum) if valid else 1)
 '
 FOR_USER+=(NVM_VERSION NVM_SHA256 CLAUDE_PACKAGE LF_VERSION GO_NEWEST)
 

@@ -42,8 +42,8 @@ declare -A HOSTS=(
     TERMINAL_FEDORA=(xfce4-terminal xterm)
 }
 
-PROFILE=${PROFILE:-/etc/profile.d/gitguardfs-desktop.sh}
-DISPLAY_MANAGER=${DISPLAY_MANAGER:-/etc/systemd/system/display-manager.service}
+PROFILE=/etc/profile.d/gitguardfs-desktop.sh
+DISPLAY_MANAGER=/etc/systemd/system/display-manager.service
 
 usage() {
     cat <<TEXT
@@ -97,13 +97,13 @@ profile_text() {
 # Written by vm-setup.sh: starts the desktop when its user logs in on the first console.
 if [ "\$(id -u)" = $uid ] && [ "\${XDG_VTNR:-}" = 1 ] && [ -z "\${DISPLAY:-}" ]; then
     # If it fails, the shell stays, and the message can be read.
-    startx /usr/bin/awesome && exit
+    if startx /usr/bin/awesome; then exit; fi
 fi
 TEXT
 }
 
 step_login() {
-    if [[ -e "$DISPLAY_MANAGER" ]]; then
+    if [[ -L "$DISPLAY_MANAGER" || -e "$DISPLAY_MANAGER" ]]; then
         echo "there is a graphical login already: choose the session awesome there"
     elif [[ "$(profile_text)" == "$(cat -- "$PROFILE" 2>/dev/null)" ]]; then
         echo "set up already"

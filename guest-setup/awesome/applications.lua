@@ -80,7 +80,7 @@ local function launch(app)
     if not done then
         naughty.notify({
             preset = naughty.config.presets.critical,
-            title = gstring.xml_escape("Cannot start " .. app:get_display_name()),
+            title = "Cannot start " .. app:get_display_name(), -- naughty escapes titles only
             text = gstring.xml_escape(tostring(problem)),
         })
     end

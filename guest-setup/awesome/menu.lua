@@ -24,7 +24,7 @@ end
 function menu.complain(command, problem)
     naughty.notify({
         preset = naughty.config.presets.critical,
-        title = gstring.xml_escape(table.concat(command, " ")),
+        title = table.concat(command, " "), -- naughty escapes titles only
         text = gstring.xml_escape(problem),
     })
 end

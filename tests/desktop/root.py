@@ -156,8 +156,8 @@ def overlaid(lower: Path, work: Path) -> Iterator[tuple[Path, Path]]:
     upper, inner, merged = work / "upper", work / "work", work / "root"
     for path in (upper, inner, merged):
         path.mkdir()
-    raw_calls.mount("overlay", merged, "overlay", 0,
-                    f"lowerdir={lower},upperdir={upper},workdir={inner}")  # fmt: skip
+    layers = f"lowerdir={lower},upperdir={upper},workdir={inner}"
+    raw_calls.mount("overlay", merged, "overlay", 0, f"{layers},redirect_dir=on")
     try:
         yield merged, upper
     finally:

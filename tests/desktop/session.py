@@ -56,8 +56,8 @@ class Session:
 
     system: System
     awesome: subprocess.Popen[bytes]
-    frame: Path
-    """The X server's picture, as xwd(1) writes it."""
+    dump: Path
+    """Where the X server keeps what is on its screen."""
     log: Path
     environment: dict[str, str]
 
@@ -97,9 +97,41 @@ class Session:
             return table.concat(texts, "\\1")""")
         return [text for text in shown.split("\1") if text]
 
-    def picture(self) -> bytes:
-        """Return what is on the screen, as PNG."""
-        return _png(self.frame.read_bytes())
+    def frame(self) -> Frame:
+        """Return what is on the screen."""
+        return Frame(self.dump.read_bytes())
+
+
+class Frame:
+    """A picture as xwd(1) writes it: 32 bits a pixel, blue first."""
+
+    def __init__(self, dump: bytes) -> None:
+        header = struct.unpack(">20I", dump[:80])
+        self.width, self.height, self._line = header[4], header[5], header[12]
+        self._pixels = dump[header[0] + 12 * header[19] :]
+
+    def colour(self, x: int, y: int) -> str:
+        """Return the colour of a pixel, as ``#rrggbb``."""
+        at = y * self._line + 4 * x
+        return "#" + self._pixels[at : at + 3][::-1].hex()
+
+    def png(self) -> bytes:
+        rows = bytearray()
+        for y in range(self.height):
+            row = self._pixels[y * self._line : y * self._line + 4 * self.width]
+            rgb = bytearray(3 * self.width)
+            rgb[0::3], rgb[1::3], rgb[2::3] = row[2::4], row[1::4], row[0::4]
+            rows += b"\0" + rgb
+        return (
+            b"\x89PNG\r\n\x1a\n"
+            + _chunk(b"IHDR", struct.pack(">2I5B", self.width, self.height, 8, 2, 0, 0, 0))
+            + _chunk(b"IDAT", zlib.compress(bytes(rows), 9))
+            + _chunk(b"IEND", b"")
+        )
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def _named(entries: list[list[object]]) -> dict[str, object]:
@@ -181,27 +213,3 @@ def _start_x(stack: ExitStack, work: Path) -> str:
         number = file.readline().strip()
     assert number, (work / "x.log").read_text()
     return number
-
-
-def _png(dump: bytes) -> bytes:
-    """Turn a picture as xwd(1) writes it (32 bits a pixel, blue first) into PNG."""
-    header = struct.unpack(">20I", dump[:80])
-    width, height, line, colours = header[4], header[5], header[12], header[19]
-    start = header[0] + 12 * colours
-    rows = bytearray()
-    for y in range(height):
-        row = dump[start + y * line : start + y * line + 4 * width]
-        rgb = bytearray(3 * width)
-        rgb[0::3], rgb[1::3], rgb[2::3] = row[2::4], row[1::4], row[0::4]
-        rows += b"\0" + rgb
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return (struct.pack(">I", len(data)) + kind + data
-                + struct.pack(">I", zlib.crc32(kind + data)))  # fmt: skip
-
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0))
-        + chunk(b"IDAT", zlib.compress(bytes(rows), 9))
-        + chunk(b"IEND", b"")
-    )

@@ -265,7 +265,9 @@ def test_a_run_that_is_ended_leaves_nothing_in_the_way(user: User, number: int) 
 )  # fmt: skip
 def test_a_list_that_is_not_one_is_refused(user: User, content: bytes) -> None:
     user.net.pages[LIST] = content
-    failed(user.run("go"), "is not as expected")
+    done = user.run("go")
+    failed(done, "is not as expected")
+    assert done.stderr.count("\n") == 1
     assert user.net.fetched == [LIST]
     assert user.left() == []
 
@@ -331,6 +333,17 @@ def test_the_claude_cli_is_installed_by_npm_as_the_user(user: User) -> None:
     user.net.fetched.clear()
     assert "installed already" in user.run("claude").stdout
     assert user.net.fetched == []
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm")
+def test_npm_is_the_one_that_was_just_installed(user: User) -> None:
+    own = user.home / ".nvm/versions/node/v99.0.0/bin/npm"
+    assert user.run("node").returncode == 0
+    own.unlink()
+    own.write_text(f'#!/bin/sh\ntouch ~/used\nexec {shutil.which("npm")} "$@"\n')
+    own.chmod(0o755)
+    assert user.run("claude").returncode == 0
+    assert (user.home / "used").exists()
 
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm")
