@@ -94,7 +94,7 @@ def internet(place: Path, hosts: list[str]) -> Iterator[Internet]:
         )
         for each in (server, proxy):
             each.daemon_threads = True
-            threading.Thread(target=each.serve_forever, daemon=True).start()
+            threading.Thread(target=each.serve_forever, args=(0.02,), daemon=True).start()
             stack.callback(each.shutdown)
         net.proxy = f"http://127.0.0.1:{proxy.server_port}"
         yield net

@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -47,7 +48,7 @@ nvm() {
         which) echo "$bin/node" ;;
         alias) [ "$2 $3" = 'default lts/*' ] ;;
         install) [ "$2" = --lts ] && mkdir -p "$bin" && for tool in node npm npx; do
-            ln -sf "$(command -v "$tool")" "$bin/$tool"; done ;;
+            ln -sf "$(PATH=/usr/local/bin:/usr/bin command -v "$tool")" "$bin/$tool"; done ;;
     esac
 }
 false
@@ -69,7 +70,7 @@ GO_ARCHIVE = archive(
     "go",
     bin__go=f"#!/bin/sh\necho go version go1.99.1 linux/{ARCH}\n",
     bin__gofmt="#!/bin/sh\n",
-    src__big="x" * 300_000,
+    src__big=random.Random(1).randbytes(200_000).hex(),
 )
 NVM_ARCHIVE = archive("nvm-0.40.6", **{"nvm.sh": NVM_SH})
 CLAUDE = archive(
@@ -232,7 +233,7 @@ def test_what_has_another_checksum_is_not_installed(user: User, damage: str) -> 
 
 
 def test_an_interrupted_download_leaves_nothing_and_can_be_repeated(user: User) -> None:
-    user.net.pages[f"dl.google.com/go/{GO}"] = cut(GO_ARCHIVE, 500)
+    user.net.pages[f"dl.google.com/go/{GO}"] = cut(GO_ARCHIVE, 5000)
     failed(user.run("go"), f"cannot fetch https://go.dev/dl/{GO}")
     assert user.left() == []
     user.net.pages[f"dl.google.com/go/{GO}"] = GO_ARCHIVE
@@ -242,7 +243,7 @@ def test_an_interrupted_download_leaves_nothing_and_can_be_repeated(user: User) 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_ended_leaves_nothing_in_the_way(user: User, number: int) -> None:
     arrived, go_on = threading.Event(), threading.Event()
-    user.net.pages[f"dl.google.com/go/{GO}"] = stalled(GO_ARCHIVE, 500, arrived, go_on)
+    user.net.pages[f"dl.google.com/go/{GO}"] = stalled(GO_ARCHIVE, 5000, arrived, go_on)
     process = subprocess.Popen(
         user.command("--only", "go"), env=user.environment, cwd="/", start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -311,9 +312,9 @@ def test_node_comes_by_nvm_whose_checksum_is_pinned(user: User) -> None:
     assert text.startswith("alias mine=true\n") and text.count("nvm.sh") == 2
     assert (user.home / ".bashrc.~1~").read_text() == "alias mine=true\n"
     assert not (user.home / ".bashrc.~2~").exists()
-    shell = ["bash", "--norc", "-euc", ". ~/.bashrc; nvm --version"]
+    shell = ["bash", "--norc", "-c", ". ~/.bashrc; nvm --version"]
     said = subprocess.run(shell, env={"HOME": str(user.home)}, capture_output=True, text=True)
-    assert said.stdout == "0.40.6\n" or "nounset" in said.stderr
+    assert said.stdout == "0.40.6\n", said.stderr
 
 
 def test_an_nvm_with_another_checksum_is_not_installed(user: User) -> None:
@@ -348,7 +349,9 @@ def test_npm_is_the_one_that_was_just_installed(user: User) -> None:
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm")
 def test_a_package_with_another_checksum_is_not_installed(user: User) -> None:
-    user.net.pages["registry.npmjs.org/claude.tgz"] = CLAUDE[:-1] + b"x"
+    user.net.pages["registry.npmjs.org/claude.tgz"] = archive(
+        "package", **{"package.json": '{"name": "x", "version": "9.9.9"}', "c.js": "evil"}
+    )
     done = user.run("claude")
     failed(done, f"npm could not install {PACKAGE}")
     assert "EINTEGRITY" in done.stderr
