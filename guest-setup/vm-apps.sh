@@ -194,6 +194,7 @@ install_node() {
 }
 
 install_claude() {
+    local version
     if [[ -x "$home/.local/bin/claude" ]]; then
         echo "installed already; claude update brings it up to date"
         return
@@ -201,8 +202,9 @@ install_claude() {
     command -v npm >/dev/null || die "the Claude CLI needs Node: --only node claude"
     npm install --global --prefix "$home/.local" --no-fund --no-audit --loglevel=warn \
         "$CLAUDE_PACKAGE" || die "npm could not install $CLAUDE_PACKAGE"
-    [[ -x "$home/.local/bin/claude" ]] || die "$CLAUDE_PACKAGE has no command claude any more"
-    echo "claude is in $home/.local/bin"
+    version=$("$home/.local/bin/claude" --version) ||
+        die "what npm installed does not start: $home/.local/bin/claude --version"
+    echo "$version is in $home/.local/bin"
 }
 
 install_lf() {
