@@ -19,6 +19,7 @@ class Desktop:
     system: System
     upper: Path
     first_run: str
+    apps_run: str
 
     def changed(self) -> set[str]:
         """Return the paths of what was written or removed since the context began."""
@@ -38,4 +39,4 @@ def prepared() -> Prepared:
 def desktop(prepared: Prepared) -> Iterator[Desktop]:
     with area() as work, overlaid(prepared.root, work) as (root, upper):
         with System.entered(root) as system:
-            yield Desktop(system, upper, prepared.first_run)
+            yield Desktop(system, upper, prepared.first_run, prepared.apps_run)

@@ -28,7 +28,10 @@ DEBS = images.CACHE / "desktop-debs"
 AGENT = 1000
 USER = "agent"
 HOME = Path("home", USER)
-FIRST_RUN = "first-run.log"
+FIRST_RUNS = (
+    ("first-run.log", ("vm-setup.sh", "-y", "--user", USER)),
+    ("apps-run.log", ("vm-apps.sh", "-y", "--user", USER, "--only", "ghostty", "lf", "fzf")),
+)
 SETUP_INSIDE = Path("usr/local/src/guest-setup")
 """Where the root file system shows the scripts of this checkout."""
 
@@ -40,6 +43,8 @@ class Prepared:
     root: Path
     first_run: str
     """What the first run of vm-setup.sh printed."""
+    apps_run: str
+    """What the first run of vm-apps.sh printed, with the steps of the distribution's packages."""
 
 
 def prepare() -> Prepared:
@@ -56,12 +61,12 @@ def prepare() -> Prepared:
         for old in images.CACHE.glob("desktop-*"):
             if old not in (archive, place, DEBS):
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
-    return Prepared(place / "root", (place / FIRST_RUN).read_text())
+    return Prepared(place / "root", *((place / name).read_text() for name, _ in FIRST_RUNS))
 
 
 def _texts() -> list[str]:
     """The texts that the second layer is made by."""
-    paths = [SETUP / name for name in ("common.sh", "steps.sh", "vm-setup.sh")]
+    paths = [SETUP / name for name in ("common.sh", "steps.sh", "vm-setup.sh", "vm-apps.sh")]
     paths += sorted((SETUP / "awesome").glob("*.lua"))
     return [Path(__file__).read_text(), *(path.read_text() for path in paths)]
 
@@ -79,13 +84,12 @@ def _build(archive: Path, place: Path) -> None:
             ["chroot", str(root), "useradd", "-m", "-u", str(AGENT), "-s", "/bin/bash", USER]
         )
         (root / "etc/dpkg/dpkg.cfg.d/tests").write_text("force-unsafe-io\n")
-        with System.entered(root) as system:
-            raw_calls.mount(str(DEBS), root / "var/cache/apt/archives", flags=raw_calls.MS_BIND)
-            done = system.run_script("vm-setup.sh", "-y", "--user", USER)
-            raw_calls.umount(root / "var/cache/apt/archives", raw_calls.MNT_DETACH)
-        if done.returncode != 0:
-            raise RuntimeError(f"vm-setup.sh ended with {done.returncode}: {done.stderr[-3000:]}")
-        (new / FIRST_RUN).write_text(done.stdout + done.stderr)
+        with System.entered(root, (str(DEBS), "var/cache/apt/archives")) as system:
+            for log, command in FIRST_RUNS:
+                done = system.run_script(*command)
+                if done.returncode != 0:
+                    raise RuntimeError(f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+                (new / log).write_text(done.stdout + done.stderr)
         new.rename(place)
     images.say(f"desktop: it is there after {time.monotonic() - started:.0f} s")
 
@@ -98,8 +102,8 @@ class System:
 
     @classmethod
     @contextmanager
-    def entered(cls, root: Path) -> Iterator[System]:
-        """Mount what programs in ``root`` need, for as long as the context is."""
+    def entered(cls, root: Path, *binds: tuple[str, str]) -> Iterator[System]:
+        """Mount what programs in ``root`` need, and ``binds``, for as long as the context is."""
         # Copied, not mounted: name servers are the machine's.
         (root / "etc/resolv.conf").unlink(missing_ok=True)
         shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
@@ -112,6 +116,7 @@ class System:
             ("tmpfs", "run", "tmpfs", 0, "mode=755"),
             ("tmpfs", "tmp", "tmpfs", 0, "mode=1777"),
             (str(SETUP), str(SETUP_INSIDE), "", raw_calls.MS_BIND, ""),
+            *((source, target, "", raw_calls.MS_BIND, "") for source, target in binds),
         ]
         done: list[Path] = []
         try:

@@ -62,6 +62,20 @@ def test_a_second_run_changes_nothing(desktop: Desktop) -> None:
     assert "wrote" not in done.stdout and "apt" not in done.stdout.lower()
 
 
+def test_the_distributions_tools_are_installed_and_what_it_has_not_is_said(
+    desktop: Desktop,
+) -> None:
+    """vm-apps.sh as root; what it fetches from elsewhere is tested in the unit tier."""
+    assert "This distribution has no package of Ghostty" in desktop.apps_run
+    for program in ("lf", "fzf"):
+        assert desktop.system.run("sh", "-c", f"command -v {program}").returncode == 0
+    before = desktop.changed()
+    done = desktop.system.run_script("vm-apps.sh", "-y", "--user", USER, "--only", "lf", "fzf")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("installed already") == 2
+    assert desktop.changed() == before
+
+
 def test_the_login_starts_the_desktop_for_its_user_alone(desktop: Desktop) -> None:
     """The file that a login shell reads, with startx and id as stand-ins."""
     root = desktop.system.root
