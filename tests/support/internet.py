@@ -103,16 +103,7 @@ def internet(place: Path, hosts: list[str]) -> Iterator[Internet]:
 def _pages(net: Internet) -> type[BaseHTTPRequestHandler]:
     class Pages(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            url = self.headers["Host"] + self.path
-            net.fetched.append(url)
-            answer = net.pages.get(url)
-            if callable(answer):
-                answer(self)
-                return
-            self.send_response(404 if answer is None else 200)
-            self.send_header("Content-Length", str(len(answer or b"")))
-            self.end_headers()
-            self.wfile.write(answer or b"")
+            _answer(net, self, self.headers["Host"] + self.path)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -120,8 +111,24 @@ def _pages(net: Internet) -> type[BaseHTTPRequestHandler]:
     return Pages
 
 
+def _answer(net: Internet, request: BaseHTTPRequestHandler, url: str) -> None:
+    net.fetched.append(url)
+    answer = net.pages.get(url)
+    if callable(answer):
+        answer(request)
+        return
+    request.send_response(404 if answer is None else 200)
+    request.send_header("Content-Length", str(len(answer or b"")))
+    request.end_headers()
+    request.wfile.write(answer or b"")
+
+
 def _tunnels(net: Internet, port: int) -> type[BaseHTTPRequestHandler]:
     class Tunnels(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            """Answer who comes without a tunnel, by plain HTTP."""
+            _answer(net, self, f"http:{self.path}")
+
         def do_CONNECT(self) -> None:
             host, _, asked = self.path.partition(":")
             net.hosts.append(host)

@@ -274,8 +274,10 @@ def test_a_list_that_is_not_one_is_refused(user: User, content: bytes) -> None:
 
 
 def test_a_redirect_to_plain_http_is_refused(user: User) -> None:
-    user.net.pages[f"go.dev/dl/{GO}"] = redirect(f"http://dl.google.com/go/{GO}")
+    user.net.pages[f"go.dev/dl/{GO}"] = redirect(f"{user.net.proxy}/plain")
+    user.net.pages["http:/plain"] = GO_ARCHIVE
     failed(user.run("go"), "cannot fetch")
+    assert "http:/plain" not in user.net.fetched
     assert user.left() == []
 
 
