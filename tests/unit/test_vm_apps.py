@@ -217,9 +217,10 @@ def test_go_that_is_there_is_not_fetched_again(user: User) -> None:
     assert not [name for name in user.left() if "~" in name]
 
 
-def test_a_go_that_does_not_start_is_replaced(user: User) -> None:
+@pytest.mark.parametrize("broken", ["exit 1", "echo go version go1.98.0 linux/any"])
+def test_a_go_that_is_not_what_its_place_says_is_replaced(user: User, broken: str) -> None:
     assert user.run("go").returncode == 0
-    (user.home / ".local/opt/go1.99.1/bin/go").write_text("#!/bin/sh\nexit 1\n")
+    (user.home / ".local/opt/go1.99.1/bin/go").write_text(f"#!/bin/sh\n{broken}\n")
     assert user.run("go").returncode == 0
     assert user.says("go", "version") == f"go version go1.99.1 linux/{ARCH}"
 
