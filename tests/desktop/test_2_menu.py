@@ -40,7 +40,7 @@ ENTRIES = {
     "markup": "Name=<b>bold</b> A&B <span foreground='red'>\nExec=record-plain",
     "control": "Name=two\\nlines\\t\N{RIGHT-TO-LEFT OVERRIDE}txt.exe\a\nExec=record-plain",
     "long": f"Name={'long ' * 100}\nExec=record-plain",
-    "device": "Name=Device\nExec=record-plain\nIcon=/dev/zero",
+    "path": "Name=Path\nExec=record-plain\nIcon=/usr/share/icons/hicolor/scalable/apps/htop.svg",
     "fifo": "Name=FIFO\nExec=record-plain\nIcon=a-fifo",
     "terminal": "Name=In a terminal\nExec=record-terminal inside\nTerminal=true",
 }  # fmt: skip
@@ -130,8 +130,8 @@ def test_names_are_shown_as_text_on_one_line(session: Session) -> None:
     assert session.notifications() == []
 
 
-def test_no_icon_is_read_that_is_no_ordinary_file(session: Session) -> None:
-    """Awesome would wait for the FIFO, or read the device, for ever."""
+def test_icons_are_ordinary_files_that_are_found_by_name(session: Session) -> None:
+    """Awesome would wait for a FIFO, or read a device, for ever."""
     icons = session.ask("""
         local out = {}
         for _, group in ipairs(require("applications").entries()) do
@@ -140,7 +140,7 @@ def test_no_icon_is_read_that_is_no_ordinary_file(session: Session) -> None:
             end
         end
         return table.concat(out, "\\n")""").splitlines()
-    assert "Device=nil" in icons and "FIFO=nil" in icons
+    assert "Path=nil" in icons and "FIFO=nil" in icons
     assert "Xfce Terminal=/usr/share/icons/hicolor/scalable/apps/org.xfce.terminal.svg" in icons
 
 
