@@ -86,6 +86,18 @@ find_missing() {
     done
 }
 
+# apt-cache writes to a string, not to grep -q: it would die of SIGPIPE, and pipefail would count it.
+apt_policy_has() {
+    local pattern=$1
+    shift
+    grep -qE "$pattern" <<<"$(LC_ALL=C apt-cache policy "$@" 2>/dev/null || true)"
+}
+
+# Without package lists apt knows nothing, and that says nothing about the distribution.
+lists_present() {
+    [[ "$dry_run" == no ]] || apt_policy_has '^ *-?[0-9]+ +[a-z+]+:'
+}
+
 lists_are_fresh=no
 refresh_lists() {
     [[ "$1" == debian && "$lists_are_fresh" == no ]] || return 0

@@ -104,9 +104,9 @@ def obtain(recipe: Recipe) -> Image:
     CACHE.mkdir(parents=True, exist_ok=True)
     archive, place = _places(recipe)
     image = Image(recipe, place / "vmlinuz", place / "initrd", place / "disk.img")
-    with _locked(recipe):
+    with locked(recipe.name):
         if not archive.exists():
-            _build_archive(recipe, archive)
+            build_archive(recipe, archive)
         if not place.exists():
             _build_disk(recipe, archive, place)
         for old in CACHE.glob(f"{recipe.name}-*"):
@@ -122,8 +122,8 @@ def is_cached(recipe: Recipe) -> bool:
 
 def _places(recipe: Recipe) -> tuple[Path, Path]:
     """Where the two layers are kept: the packages, and the directory with what is booted."""
-    packages = _hash(recipe.suite, *sorted(recipe.packages), *_LEFT_OUT)
-    layer = _hash(packages, str(recipe.disk_mib), *(text for _, text in _files()), *MASKED,
+    packages = hash_of(recipe.suite, *sorted(recipe.packages), *_LEFT_OUT)
+    layer = hash_of(packages, str(recipe.disk_mib), *(text for _, text in _files()), *MASKED,
                   Path(initrd.__file__).read_text(), _PREPARE_VERSION)  # fmt: skip
     return CACHE / f"{recipe.name}-{packages}.tar", CACHE / f"{recipe.name}-{layer}"
 
@@ -136,54 +136,55 @@ def overlay(image: Image, path: Path) -> None:
     )
 
 
-def _hash(*parts: str) -> str:
+def hash_of(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 @contextmanager
-def _locked(recipe: Recipe) -> Iterator[None]:
-    with open(CACHE / f".{recipe.name}.lock", "w") as lock:
+def locked(name: str) -> Iterator[None]:
+    """Keep other runs from making what is called ``name``."""
+    with open(CACHE / f".{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     print(f"[guest image] {text}", file=sys.__stderr__, flush=True)
 
 
-def _build_archive(recipe: Recipe, archive: Path) -> None:
+def build_archive(recipe: Recipe, archive: Path) -> None:
     started = time.monotonic()
-    _say(f"{recipe.name}: fetching and unpacking packages of {recipe.suite} (1-2 minutes) ...")
+    say(f"{recipe.name}: fetching and unpacking packages of {recipe.suite} (1-2 minutes) ...")
     new = archive.with_suffix(".new.tar")
     excludes = [f"--dpkgopt=path-exclude=/{path}/*" for path in _LEFT_OUT]
-    _run(
+    run(
         ["mmdebstrap", "--quiet", "--variant=minbase", *excludes,
          f"--include={','.join(recipe.packages)}", recipe.suite, str(new)],
         # Its initrd is not used and takes half a minute to make (initramfs-tools(7)).
         env={**os.environ, "INITRD": "No"},
     )  # fmt: skip
     new.rename(archive)
-    _say(f"{recipe.name}: packages are there after {time.monotonic() - started:.0f} s")
+    say(f"{recipe.name}: packages are there after {time.monotonic() - started:.0f} s")
 
 
 def _build_disk(recipe: Recipe, archive: Path, place: Path) -> None:
     started = time.monotonic()
-    _say(f"{recipe.name}: making the disk ...")
+    say(f"{recipe.name}: making the disk ...")
     with tempfile.TemporaryDirectory(prefix=".new-", dir=CACHE) as work:
         root, new = Path(work, "root"), Path(work, "image")
         root.mkdir()
         new.mkdir()
-        _run(["tar", "-xpf", str(archive), "-C", str(root)])
+        run(["tar", "-xpf", str(archive), "-C", str(root)])
         _prepare(root)
         (kernel,) = (root / "boot").glob("vmlinuz-*")
         shutil.copy(kernel, new / "vmlinuz")
         (new / "initrd").write_bytes(initrd.render(root))
         with open(new / "disk.img", "wb") as disk:
             disk.truncate(recipe.disk_mib << 20)
-        _run(["mke2fs", "-q", "-t", "ext4", "-O", "^metadata_csum", "-d", str(root),
+        run(["mke2fs", "-q", "-t", "ext4", "-O", "^metadata_csum", "-d", str(root),
               str(new / "disk.img")])  # fmt: skip
         new.rename(place)
-    _say(f"{recipe.name}: the disk is there after {time.monotonic() - started:.0f} s")
+    say(f"{recipe.name}: the disk is there after {time.monotonic() - started:.0f} s")
 
 
 _PREPARE_VERSION = "1"
@@ -231,7 +232,7 @@ def _prepare(root: Path) -> None:
         (root / name).touch()
 
 
-def _run(command: list[str], env: dict[str, str] | None = None) -> None:
+def run(command: list[str], env: dict[str, str] | None = None) -> None:
     done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
         raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr[-2000:]}")

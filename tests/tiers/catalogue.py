@@ -100,6 +100,8 @@ TIERS = (
         "quickstart", "guest-setup/quickstart.sh, on the distribution's own packages",
         ["./guest-setup/quickstart.sh"], seconds=30, is_pytest=False, count="ok",
     ),
+    Tier("desktop", "guest-setup/vm-setup.sh in Debian 13, and its desktop under Xvfb",
+         _pytest("tests/desktop"), seconds=40, lacks=_missing("mmdebstrap", "Xvfb")),
     _guest(
         "guest-old", "Debian 12 in another one, the oldest system that is supported", 300,
         "tests", images.DEBIAN_12, OLDEST,
