@@ -24,6 +24,8 @@ class Subcommand(NamedTuple):
 COMMANDS = {
     "share": Subcommand("gitguardfs.host.share", "Print what shares a directory with a guest."),
     "units": Subcommand("gitguardfs.host.units", "Print what mounts and guards a share at boot."),
+    "lima": Subcommand("gitguardfs.host.lima", "Write a machine of Lima's that guards a project."),
+    "krun": Subcommand("gitguardfs.host.krun", "Run an agent in a microVM of podman and krun."),
     "doctor": Subcommand(
         "gitguardfs.guest.doctor", "Check that a project is guarded.", needs_linux=True
     ),

@@ -29,6 +29,8 @@ IN_FSTAB='^[[:space:]]*([^#[:space:]].*[[:space:]](fuse\.)?gitguardfs([[:space:]
 UNITS=${UNITS:-/etc/systemd/system}
 VENV=$PREFIX/venv
 PACKAGE=$PREFIX/lib/gitguardfs
+# Beside the package, as in a checkout: gitguard lima and gitguard krun hand both on.
+SCRIPTS=$PREFIX/lib/guest-setup
 
 usage() {
     cat <<END
@@ -140,6 +142,12 @@ swap_package() {
     run rm -rf "$PACKAGE.old"
 }
 
+install_scripts() {
+    run install -d -o root -g root -m 0755 "$SCRIPTS"
+    run install -o root -g root -m 0644 "$SETUP_DIR/common.sh" "$SCRIPTS/common.sh"
+    run install -o root -g root -m 0755 "$SETUP_DIR/install.sh" "$SCRIPTS/install.sh"
+}
+
 launcher_text() {
     local module=$1 function=$2
     cat <<END
@@ -245,6 +253,7 @@ install_all() {
     prepare_python "$family" "$want_venv"
     stage_package
     swap_package
+    install_scripts
     write_launchers
     drop_unused_venv
     check_fuse_device
@@ -276,7 +285,7 @@ uninstall_all() {
     done
     if [[ -d "$PREFIX" ]]; then
         found=yes
-        run rm -rf "$PACKAGE" "$PACKAGE.new" "$PACKAGE.old" "$VENV"
+        run rm -rf "$PACKAGE" "$PACKAGE.new" "$PACKAGE.old" "$SCRIPTS" "$VENV"
         run find "$PREFIX" -depth -type d -empty -delete
     fi
     if [[ "$found" == no ]]; then

@@ -17,8 +17,13 @@ def commands(spec: ShareSpec) -> list[list[str]]:
         return []
     if spec.guard is Guard.HOST:
         return [["sudo", "setsebool", "-P", BOOLEAN, "on"]]
-    pattern = f"{quote.file_context(spec.directory)}(/.*)?"
+    return label(spec.directory)
+
+
+def label(directory: str) -> list[list[str]]:
+    """What gives a directory, and what comes into it later, the label."""
+    pattern = f"{quote.file_context(directory)}(/.*)?"
     return [
         ["sudo", "semanage", "fcontext", "-a", "-t", LABEL, pattern],
-        ["sudo", "restorecon", "-R", spec.directory],
+        ["sudo", "restorecon", "-R", directory],
     ]

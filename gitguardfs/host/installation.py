@@ -1,0 +1,68 @@
+"""The files of the installation that runs here, laid out as a checkout for a guest or an image.
+
+A guest is given the very code that runs on the host, whether that is a checkout, a pipx
+environment, a distribution's package or what install.sh has installed.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import shutil
+import tempfile
+
+from gitguardfs import program
+from gitguardfs.errors import Exit, UserError
+
+PACKAGE = "gitguardfs"
+SCRIPTS = "guest-setup"
+SCRIPT_NAMES = ("common.sh", "install.sh")
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.new", "*.old")
+
+
+def script_directory(holder: str = program.HOLDER) -> str:
+    """Return where guest-setup is: beside the package, or below ``share`` of its prefix.
+
+    Raises UserError if it is in neither place.
+    """
+    prefix = os.path.join(holder, os.pardir, os.pardir, os.pardir)
+    places = (os.path.join(holder, SCRIPTS), os.path.join(prefix, "share", PACKAGE, SCRIPTS))
+    for place in map(os.path.normpath, places):
+        if all(os.path.isfile(os.path.join(place, name)) for name in SCRIPT_NAMES):
+            return place
+    raise UserError(
+        f"this installation has no {SCRIPTS}, by which a guest installs gitguardfs",
+        "install it anew: pipx install, or guest-setup/install.sh of a checkout",
+        Exit.SYSTEM,
+    )
+
+
+def copy_to(directory: str, holder: str = program.HOLDER) -> bool:
+    """Make ``directory`` hold package and scripts; return whether it was changed. OSError.
+
+    It is replaced as a whole, so that a start never finds half of it.
+    """
+    scripts = script_directory(holder)
+    above = os.path.dirname(directory)
+    work = tempfile.mkdtemp(prefix=f".{os.path.basename(directory)}.", dir=above)
+    try:
+        new = os.path.join(work, "new")
+        shutil.copytree(os.path.join(holder, PACKAGE), f"{new}/{PACKAGE}", ignore=_LEFT_OUT)
+        os.mkdir(f"{new}/{SCRIPTS}")
+        for name in SCRIPT_NAMES:
+            shutil.copy(os.path.join(scripts, name), f"{new}/{SCRIPTS}/{name}")
+        if os.path.isdir(directory):
+            if _same(filecmp.dircmp(directory, new, ignore=[])):
+                return False
+            os.rename(directory, os.path.join(work, "old"))
+        os.rename(new, directory)
+        return True
+    finally:
+        shutil.rmtree(work)
+
+
+def _same(pair: filecmp.dircmp[str]) -> bool:
+    if pair.left_only or pair.right_only or pair.common_funny:
+        return False
+    contents = filecmp.cmpfiles(pair.left, pair.right, pair.common_files, shallow=False)
+    return contents[0] == pair.common_files and all(map(_same, pair.subdirs.values()))

@@ -1,0 +1,160 @@
+"""``gitguard lima``: a machine of Lima's for an agent, with the project guarded in it."""
+
+from __future__ import annotations
+
+import os
+import platform
+
+import click
+
+from gitguardfs import writer
+from gitguardfs.arguments import split_o
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.host import installation, state
+from gitguardfs.host.directory import existing_directory, secrets_in
+from gitguardfs.host.share import this_host
+from gitguardfs.render import lima, lima_text
+from gitguardfs.render.lima import LimaSpec, System, Tool
+
+FILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "files")
+STDOUT = "-"
+
+EPILOG = """\b
+Examples:
+  gitguard lima --project ~/projects/shop
+      an Ubuntu with Claude's command line program, and the limactl lines
+  gitguard lima --image fedora --tool node --tool python --memory 16G
+      the current directory in a Fedora with other tools
+  gitguard lima -o git=readonly,protect=.github --output -
+      .git to be read but not changed; print the file
+
+\b
+Exit codes: 0 done, 2 wrong usage, 3 anything else.
+"""
+
+
+@click.command(epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.option(
+    "--project", metavar="DIR", default=".", help="The project.  [default: the current directory]"
+)
+@click.option(
+    "--name", metavar="NAME", help="The instance's name.  [default: agent-, and the project's]"
+)
+@click.option("--cpus", metavar="N", type=int, default=4, show_default=True, help="Processors.")
+@click.option("--memory", metavar="SIZE", default="8G", show_default=True, help="Memory.")
+@click.option(
+    "--disk", metavar="SIZE", default="60G", show_default=True, help="How far its disk may grow."
+)
+@click.option(
+    "--image",
+    type=click.Choice([system.value for system in System]),
+    default=System.UBUNTU.value,
+    show_default=True,
+    help="The guest's distribution: its cloud image, pinned by its checksum.",
+)
+@click.option(
+    "--transport",
+    type=click.Choice(["9p", "virtiofs"]),
+    help="What carries the project.  [default: virtiofs on a Mac, otherwise 9p]",
+)
+@click.option(
+    "--tool",
+    "tools",
+    type=click.Choice([tool.value for tool in Tool]),
+    multiple=True,
+    help="What to install for the agent; repeatable, replaces the default.  [default: claude]",
+)
+@click.option("--no-tools", is_flag=True, help="Install nothing but gitguardfs.")
+@click.option("--proxy", metavar="URL", help="What the guest's programs are to use as a proxy.")
+@click.option(
+    "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=readonly"
+)
+@click.option(
+    "--output",
+    metavar="FILE",
+    help="Write the instance's file there; - prints it.  [default: in ~/.local/share/gitguardfs]",
+)
+def command(
+    project: str,
+    name: str | None,
+    cpus: int,
+    memory: str,
+    disk: str,
+    image: str,
+    transport: str | None,
+    tools: tuple[str, ...],
+    no_tools: bool,
+    proxy: str | None,
+    o: tuple[str, ...],
+    output: str | None,
+) -> int:
+    """Write the file of a Lima instance for the project, and print the lines that start it.
+
+    The agent gets a user of its own without sudo, who sees the project through the guard. Nothing
+    is started. The guest installs this very gitguardfs from a copy that it is given read-only.
+    """
+    if tools and no_tools:
+        raise UserError("--tool and --no-tools contradict one another", "give one of them")
+    is_mac = platform.system() == "Darwin"
+    real = existing_directory(project)
+    spec = LimaSpec(
+        project=real,
+        name=name if name is not None else lima.instance_name(real),
+        setup=state.directory("guest-files"),
+        cpus=cpus,
+        memory=memory,
+        disk=disk,
+        system=System(image),
+        transport=transport or ("virtiofs" if is_mac else "9p"),
+        is_mac=is_mac,
+        tools=() if no_tools else tuple(Tool(tool) for tool in tools) or (Tool.CLAUDE,),
+        proxy=proxy,
+        options=tuple(option for value in o for option in split_o(value)),
+    )
+    file = _file(spec, output)
+    state.check_apart(spec.setup, real)
+    if file != STDOUT:
+        state.check_apart(file, real)
+    text = lima.render(spec, _texts())
+    state.made(state.directory())
+    installation.copy_to(spec.setup)
+    if file == STDOUT:
+        click.echo(text, nl=False)
+    else:
+        _write(file, text)
+        click.echo(lima_text.render(spec, file, labels=this_host().selinux), nl=False)
+    if secrets := secrets_in(real):
+        listed = ", ".join(secrets)
+        click.echo(
+            f"gitguard lima: warning: {real} holds {listed}: the guest can read it", err=True
+        )
+    return Exit.OK
+
+
+def _file(spec: LimaSpec, output: str | None) -> str:
+    if output == "":
+        raise UserError("the file's path is empty", "--output FILE, or leave it out")
+    if output is None:
+        return state.directory("lima", f"{spec.name}.yaml")
+    return output if output == STDOUT else os.path.abspath(output)
+
+
+def _write(file: str, text: str) -> None:
+    change = writer.planned(file, text)
+    if change.before is not None and not change.before.startswith(lima.HEADER.encode()):
+        raise UserError(
+            f"{file} was not written by gitguardfs", "move it away, or another --output"
+        )
+    if os.path.dirname(file) == state.directory("lima"):
+        state.made(os.path.dirname(file))
+    writer.apply(change)
+
+
+def _texts() -> dict[str, str]:
+    """Return the scripts that are provisioned, by name."""
+    found = {}
+    for entry in os.listdir(FILES):
+        if entry.startswith("lima_"):
+            with open(os.path.join(FILES, entry), encoding="utf-8") as file:
+                found[entry] = file.read()
+    return found

@@ -1,0 +1,74 @@
+"""What ``gitguard lima`` tells a person: what to run, and what the machine does not keep out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gitguardfs.render import quote, selinux
+from gitguardfs.render.lima import AGENT, LEAST_VERSION, LimaSpec
+from gitguardfs.render.share_text import Section
+
+
+def start(spec: LimaSpec, file: str) -> list[str]:
+    """Return the command that makes the machine and starts it."""
+    return ["limactl", "start", f"--name={spec.name}", "--tty=false", file]
+
+
+def enter(spec: LimaSpec) -> list[str]:
+    """Return the command by which a human becomes the agent's user."""
+    return ["limactl", "shell", spec.name, "sudo", "-iu", AGENT]
+
+
+def check(spec: LimaSpec) -> list[str]:
+    """Return the command that attacks the guard as the agent's user."""
+    doctor = ["sudo", "gitguard", "doctor", spec.view, "--user", AGENT, "--attack"]
+    return ["limactl", "shell", "--workdir", "/", spec.name, *doctor]
+
+
+def render(spec: LimaSpec, file: str, *, labels: bool) -> str:
+    """Return all sections; ``labels`` says whether this host has SELinux on."""
+    return "\n".join(section.render() for section in _sections(spec, file, labels))
+
+
+def _sections(spec: LimaSpec, file: str, labels: bool) -> Iterator[Section]:
+    if labels:
+        yield Section(
+            "SELinux, once",
+            tuple(quote.shell(words) for words in selinux.label(spec.project)),
+            ("For a QEMU that is confined, as libvirt's is; the one that Lima starts is not.",),
+        )
+    yield Section(
+        f"Make the machine and start it (Lima {LEAST_VERSION} or later)",
+        (quote.shell(start(spec, file)),),
+        (
+            f"It shares {spec.project}, and of this gitguardfs its own code, read-only; nothing",
+            "  else of your home. Later: limactl start " + spec.name,
+        ),
+    )
+    yield Section(
+        "Enter it as the agent",
+        (quote.shell(enter(spec)),),
+        (
+            f"The project is {spec.view}. {AGENT} has no sudo; Lima's own user, who has it without",
+            "  a password, stays yours: never let the agent be started by limactl shell alone.",
+        ),
+    )
+    yield Section(
+        "Is it safe?",
+        (quote.shell(check(spec)),),
+    )
+    yield Section("The network", notes=_network(spec))
+
+
+def _network(spec: LimaSpec) -> tuple[str, ...]:
+    open_to_all = (
+        "Lima cannot restrict its network: the guest reaches the internet, your local network and",
+        "what listens on this machine's 127.0.0.1, which it sees as host.lima.internal.",
+    )
+    if spec.proxy is None:
+        return (*open_to_all, "--proxy URL sets a proxy for its programs; it cannot enforce one.")
+    return (
+        *open_to_all,
+        f"Its programs are told to use {spec.proxy}. That is a setting, not a barrier: a program",
+        "that ignores it gets out. Where the network must be closed use another machine (docs/lima.md).",
+    )
