@@ -15,6 +15,7 @@ from gitguardfs.host.directory import existing_directory, secrets_in
 from gitguardfs.host.share import this_host
 from gitguardfs.render import lima, lima_text
 from gitguardfs.render.lima import LimaSpec, System, Tool
+from gitguardfs.render.size import mebibytes
 
 FILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "files")
 STDOUT = "-"
@@ -102,8 +103,8 @@ def command(
         name=name if name is not None else lima.instance_name(real),
         setup=state.directory("guest-files"),
         cpus=cpus,
-        memory=memory,
-        disk=disk,
+        memory=mebibytes(memory, "--memory"),
+        disk=mebibytes(disk, "--disk"),
         system=System(image),
         transport=transport or ("virtiofs" if is_mac else "9p"),
         is_mac=is_mac,

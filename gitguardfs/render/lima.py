@@ -29,7 +29,8 @@ NOT_PROXIED = "localhost,127.0.0.1,::1"
 _NAME = re.compile(r"[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*")
 NAME_LIMIT = 32
 """Bytes of an instance's name: macOS allows 103 for the sockets in its directory."""
-_SIZE = re.compile(r"([1-9][0-9]*)([MG])(?:i?B)?")
+LEAST_MEMORY = 512
+"""MiB below which no cloud image comes up."""
 
 _NOTES = f"""\
 # The project is mounted below {HOLDER}, which only root enters, and sealed there.
@@ -99,8 +100,9 @@ class LimaSpec:
     setup: str
     """The host's directory with the package and its installer."""
     cpus: int = 4
-    memory: str = "8G"
-    disk: str = "60G"
+    memory: int = 8192
+    """MiB, as is ``disk``."""
+    disk: int = 61440
     system: System = System.UBUNTU
     transport: str = "9p"
     is_mac: bool = False
@@ -117,8 +119,8 @@ class LimaSpec:
             )
         if self.cpus < 1:
             raise UserError(f"--cpus {self.cpus} is too little")
-        _size(self.memory, "--memory")
-        _size(self.disk, "--disk")
+        if self.memory < LEAST_MEMORY:
+            raise UserError(f"--memory {self.memory}M is too little", f"at least {LEAST_MEMORY}M")
         for path in (self.project, self.setup):
             self._check_location(path)
         if self.proxy is not None:
@@ -185,8 +187,8 @@ def instance(spec: LimaSpec, files: Mapping[str, str]) -> dict[str, Value]:
         "vmType": "vz" if _is_vz(spec) else "qemu",
         "images": [_image(*image) for image in IMAGES[spec.system]],
         "cpus": spec.cpus,
-        "memory": _size(spec.memory, "--memory"),
-        "disk": _size(spec.disk, "--disk"),
+        "memory": f"{spec.memory}MiB",
+        "disk": f"{spec.disk}MiB",
         "mountType": spec.transport,
         "mounts": [
             _mount(spec, spec.project, SHARE, writable=True),
@@ -250,14 +252,6 @@ def _probe(view: str) -> str:
         f'timeout 30 bash -c \'until grep -q " {view} fuse.gitguardfs " /proc/mounts;'
         " do sleep 1; done'\n"
     )
-
-
-def _size(text: str, option: str) -> str:
-    """Return a size as Lima reads it. Raises UserError for one that is none."""
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise UserError(f"{option} {text!r} is no size", f"{option} 8G, or {option} 4096M")
-    return f"{match[1]}{match[2]}iB"
 
 
 def _check_proxy(url: str) -> None:

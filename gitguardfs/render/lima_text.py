@@ -70,5 +70,5 @@ def _network(spec: LimaSpec) -> tuple[str, ...]:
     return (
         *open_to_all,
         f"Its programs are told to use {spec.proxy}. That is a setting, not a barrier: a program",
-        "that ignores it gets out. Where the network must be closed use another machine (docs/lima.md).",
+        "that ignores it gets out. docs/lima.md names machines whose network can be closed.",
     )

@@ -4,6 +4,9 @@
 set -euo pipefail
 umask 022
 
+# Root's alone. What the agent has left in its volumes must not be found by name here.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+
 # What the image has set; other places are for tests.
 SOURCE=${GITGUARD_SOURCE:-/var/lib/gitguardfs/shares/project}
 VIEW=${GITGUARD_VIEW:-/home/agent/project}
@@ -60,8 +63,10 @@ run_as_agent() {
     cd -- "$VIEW"
     env -u GITGUARD_SOURCE -u GITGUARD_VIEW -u GITGUARD_OPTIONS -u GITGUARD_AGENT \
         HOME="$home" USER="$AGENT" LOGNAME="$AGENT" SHELL=/bin/bash \
-        setpriv --reuid "$uid" --regid "$gid" --init-groups --inh-caps=-all --bounding-set=-all \
-        --no-new-privs -- env --default-signal=INT,QUIT -- "$@" <&0 &
+        VIRTUAL_ENV="$home/.venv" UV_PROJECT_ENVIRONMENT="$home/.venv" \
+        setpriv --reuid "$AGENT" --regid "$gid" --init-groups --inh-caps=-all --bounding-set=-all \
+        --no-new-privs \
+        -- env --default-signal=INT,QUIT PATH="$home/.venv/bin:$PATH" "$@" <&0 &
     child=$!
     cd /
     while :; do

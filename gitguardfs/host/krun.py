@@ -1,0 +1,143 @@
+"""``gitguard krun``: an agent in a microVM of podman and krun, with the project guarded in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import click
+
+from gitguardfs.arguments import split_o
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.host import sandbox
+from gitguardfs.host.directory import existing_directory, secrets_in
+from gitguardfs.render import krun, quote
+from gitguardfs.render.krun import KrunSpec, Network
+from gitguardfs.render.size import mebibytes
+
+KVM = "/dev/kvm"
+INSTALL = "Fedora: sudo dnf install podman crun-krun"
+
+PROJECT = click.option(
+    "--project", metavar="DIR", default=".", help="The project.  [default: the current directory]"
+)
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Print podman's command; run nothing.")
+
+NETWORKS = {
+    Network.OPEN: "The network is open: the agent reaches whatever containers reach here.",
+    Network.NONE: "The network is closed: the agent reaches nothing, no model's service either.",
+}
+
+
+@click.group(
+    epilog="Exit codes: 0 done, 2 wrong usage, 3 anything else; run: those of the command."
+)
+def command() -> None:
+    """Run an agent in a microVM of podman and krun that sees the project through the guard."""
+
+
+@command.command("init")
+@PROJECT
+@click.option("--cpus", metavar="N", type=int, default=4, show_default=True, help="Processors.")
+@click.option("--memory", metavar="SIZE", default="8G", show_default=True, help="Memory.")
+@click.option(
+    "--network",
+    type=click.Choice([network.value for network in Network]),
+    default=Network.OPEN.value,
+    show_default=True,
+    help="What the agent reaches: what containers do, or nothing.",
+)
+@click.option(
+    "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=readonly"
+)
+@click.option("--force", is_flag=True, help="Overwrite files that were changed by hand.")
+def init(
+    project: str, cpus: int, memory: str, network: str, o: tuple[str, ...], force: bool
+) -> int:
+    """Write .agent-sandbox: Dockerfile, compose file and entrypoint, to be read and changed.
+
+    It lies in your own state directory, never in the project: the agent could change there what
+    you build next.
+    """
+    real = existing_directory(project)
+    spec = KrunSpec(
+        project=real,
+        uid=os.geteuid(),
+        gid=os.getegid(),
+        cpus=cpus,
+        memory=mebibytes(memory, "--memory"),
+        network=Network(network),
+        options=tuple(option for value in o for option in split_o(value)),
+    )
+    path, written = sandbox.write(spec, force=force)
+    for name in written:
+        click.echo(f"{path}/{name}: written")
+    click.echo(NETWORKS[spec.network])
+    click.echo(f"Next: {quote.shell(['gitguard', 'krun', 'build', '--project', real])}")
+    if secrets := secrets_in(real):
+        listed = ", ".join(secrets)
+        click.echo(
+            f"gitguard krun: warning: {real} holds {listed}: the agent can read it", err=True
+        )
+    return Exit.OK
+
+
+@command.command("build")
+@PROJECT
+@DRY_RUN
+def build(project: str, dry_run: bool) -> int:
+    """Build the image, with the gitguardfs that runs here in it."""
+    found = sandbox.load(existing_directory(project))
+    words = krun.build(found.spec, found.path)
+    if dry_run:
+        click.echo(quote.shell(words))
+        return Exit.OK
+    _require_podman()
+    sandbox.refresh(found.path)
+    os.execvp(words[0], words)  # noqa: S606
+
+
+@command.command("run", context_settings={"ignore_unknown_options": True})
+@PROJECT
+@DRY_RUN
+@click.argument("words", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+def run(project: str, dry_run: bool, words: tuple[str, ...]) -> int:
+    """Run COMMAND, or a shell, as the agent in a microVM; its exit code is that of the command.
+
+    Options of COMMAND follow a --, as in: gitguard krun run -- claude --version
+    """
+    found = sandbox.load(existing_directory(project))
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    arguments = krun.run(found.spec, words, terminal=terminal)
+    if dry_run:
+        click.echo(quote.shell(arguments))
+        return Exit.OK
+    _require_podman()
+    _require_krun()
+    _require_image(found.spec)
+    os.execvp(arguments[0], arguments)  # noqa: S606
+
+
+def _require_podman() -> None:
+    if shutil.which("podman") is None:
+        raise UserError("podman is not installed", INSTALL, Exit.SYSTEM)
+
+
+def _require_krun() -> None:
+    if shutil.which(krun.RUNTIME) is None:
+        raise UserError("krun, the runtime for microVMs, is not installed", INSTALL, Exit.SYSTEM)
+    if not os.access(KVM, os.R_OK | os.W_OK):
+        raise UserError(
+            f"{KVM} cannot be used, and krun runs on hardware virtualisation alone",
+            "sudo usermod -aG kvm USER, and log in anew",
+            Exit.SYSTEM,
+        )
+
+
+def _require_image(spec: KrunSpec) -> None:
+    done = subprocess.run(["podman", "image", "exists", spec.image], check=False)
+    if done.returncode != 0:
+        build = quote.shell(["gitguard", "krun", "build", "--project", spec.project])
+        raise UserError(f"there is no image {spec.image}", f"{build} makes it", Exit.SYSTEM)

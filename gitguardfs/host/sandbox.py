@@ -1,0 +1,122 @@
+"""The directory ``.agent-sandbox`` of a project: what ``gitguard krun`` builds and runs from.
+
+It lies in the user's own state directory and not in the project: whoever can write it decides what
+runs on the host at the next build, and the project is the agent's. What was written there is known
+by its checksum, so that a file that the user has changed is never overwritten unasked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+
+from gitguardfs import writer
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.host import installation, state
+from gitguardfs.render import krun
+from gitguardfs.render.krun import KrunSpec, Network
+
+FILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "files")
+NAME = ".agent-sandbox"
+SETTINGS = "settings.json"
+SETUP = "setup"
+"""The copy of this gitguardfs that the image installs."""
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """The files of one project's microVM, and what they were written for."""
+
+    path: str
+    spec: KrunSpec
+
+
+def path_of(project: str) -> str:
+    """Return where the directory of a project is; two of one name have two."""
+    name = f"{os.path.basename(project)}-{krun.mark(project)}"
+    return state.directory("krun", name, NAME)
+
+
+def write(spec: KrunSpec, *, force: bool) -> tuple[str, list[str]]:
+    """Write the directory; return its path and what was written. UserError, OSError.
+
+    Nothing is written if a file in it was changed by hand, unless ``force`` is given.
+    """
+    path = path_of(spec.project)
+    state.check_apart(path, spec.project)
+    state.made(path)
+    wanted = {
+        "Dockerfile": _text("Dockerfile"),
+        "entrypoint.sh": _text("entrypoint.sh"),
+        "compose.yaml": krun.compose(spec),
+    }
+    known = _written(path)
+    changes = {name: writer.planned(os.path.join(path, name), wanted[name]) for name in wanted}
+    for name, change in changes.items():
+        before = change.before
+        if (
+            change.is_one
+            and before is not None
+            and not force
+            and _digest(before) != known.get(name)
+        ):
+            raise UserError(f"{change.path} was changed by hand", "move it away, or --force")
+    settings = {
+        "spec": asdict(spec),
+        "written": {name: _digest(text.encode()) for name, text in wanted.items()},
+    }
+    written = [name for name, change in changes.items() if change.is_one]
+    for change in changes.values():
+        writer.apply(change)
+    writer.apply(
+        writer.planned(os.path.join(path, SETTINGS), json.dumps(settings, indent=2) + "\n")
+    )
+    if refresh(path):
+        written.append(SETUP)
+    return path, written
+
+
+def refresh(path: str) -> bool:
+    """Bring the copy of gitguardfs up to date; return whether it was not. UserError, OSError."""
+    return installation.copy_to(os.path.join(path, SETUP))
+
+
+def load(project: str) -> Sandbox:
+    """Return what was written for a project. Raises UserError if there is nothing, or is amiss."""
+    path = path_of(project)
+    state.check_apart(path, project)
+    again = "gitguard krun init"
+    content = writer.read(os.path.join(path, SETTINGS))
+    if content is None:
+        raise UserError(f"there is no {NAME} for {project}", f"{again} first", Exit.SYSTEM)
+    state.made(path)
+    try:
+        spec = json.loads(content)["spec"]
+        spec["network"] = Network(spec["network"])
+        spec["options"] = tuple(spec["options"])
+        found = Sandbox(path, KrunSpec(**spec))
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{path}/{SETTINGS} cannot be read", f"{again} writes it anew") from None
+    if found.spec.project != project:
+        raise UserError(f"{path}/{SETTINGS} is of another project", f"{again} writes it anew")
+    return found
+
+
+def _written(path: str) -> dict[str, str]:
+    """Return the checksums of what was written before; none if that cannot be told."""
+    try:
+        found = json.loads(writer.read(os.path.join(path, SETTINGS)) or b"{}")["written"]
+        return {str(name): str(digest) for name, digest in found.items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def _text(name: str) -> str:
+    with open(os.path.join(FILES, name), encoding="utf-8") as file:
+        return file.read()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
