@@ -161,7 +161,11 @@ def compose(spec: KrunSpec) -> str:
     }
     # By these very names, which the commands above use as well.
     named: dict[str, Value] = {name: {"name": name} for name in volumes(spec).values()}
-    return COMPOSE_HEADER + yaml.render({"services": {"agent": service}, "volumes": named})
+    # Ids are the container's own: podman refuses that within a pod, which podman-compose would make.
+    apart: dict[str, Value] = {"in_pod": False}
+    return COMPOSE_HEADER + yaml.render(
+        {"x-podman": apart, "services": {"agent": service}, "volumes": named}
+    )
 
 
 def _uninterpolated(text: str) -> str:

@@ -16,7 +16,7 @@ _BARE = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*|[0-9]+[a-z]+")
 _RESERVED = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 # Not printable in YAML (its specification, 5.1), or the end of a line there.
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
-_BLOCK = re.compile(r"[^\s\x00-\x1f](?:[\t\n\x20-\x7e]|[\xa0-\u2027])*[^\n]\n")
+_BLOCK = re.compile(r"(?!\s)[\t\n\x20-\x7e\xa0-\u2027]+(?<!\n)\n")
 
 
 def render(value: Mapping[str, Value]) -> str:

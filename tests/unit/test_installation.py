@@ -1,0 +1,59 @@
+"""A guest is given the files of this installation, wherever it is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.errors import UserError
+from gitguardfs.host import installation
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_a_checkout_is_copied_without_what_is_made_of_it(tmp_path: Path) -> None:
+    target = tmp_path / "files"
+    assert installation.copy_to(str(target)) is True
+    assert sorted(os.listdir(target)) == ["gitguardfs", "guest-setup"]
+    copied = {path.relative_to(target) for path in target.rglob("*") if path.is_file()}
+    expected = {
+        path.relative_to(REPOSITORY)
+        for path in (REPOSITORY / "gitguardfs").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    scripts = {Path("guest-setup/common.sh"), Path("guest-setup/install.sh")}
+    assert copied == expected | scripts
+    assert (target / "gitguardfs/cli.py").read_bytes() == (
+        REPOSITORY / "gitguardfs/cli.py"
+    ).read_bytes()
+    assert os.listdir(tmp_path) == ["files"]
+
+
+def test_it_is_brought_up_to_date_and_otherwise_left_alone(tmp_path: Path) -> None:
+    target = tmp_path / "files"
+    installation.copy_to(str(target))
+    before = target.stat().st_ino
+    assert installation.copy_to(str(target)) is False
+    assert target.stat().st_ino == before
+    for spoil in ("gitguardfs/cli.py", "guest-setup/install.sh"):
+        (target / spoil).write_text("")
+        assert installation.copy_to(str(target)) is True
+    (target / "gitguardfs/core/more.py").write_text("")
+    assert installation.copy_to(str(target)) is True
+    assert not (target / "gitguardfs/core/more.py").exists()
+    assert os.listdir(tmp_path) == ["files"]
+
+
+def test_scripts_are_found_beside_the_package_or_below_its_prefix(tmp_path: Path) -> None:
+    holder = tmp_path / "lib/python3.13/site-packages"
+    holder.mkdir(parents=True)
+    with pytest.raises(UserError):
+        installation.script_directory(str(holder))
+    share = tmp_path / "share/gitguardfs/guest-setup"
+    shutil.copytree(REPOSITORY / "guest-setup", share)
+    assert installation.script_directory(str(holder)) == str(share)
+    shutil.copytree(REPOSITORY / "guest-setup", holder / "guest-setup")
+    assert installation.script_directory(str(holder)) == str(holder / "guest-setup")
