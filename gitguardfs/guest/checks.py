@@ -195,6 +195,8 @@ class System:
         "/sys/fs/virtiofs/*/tag",
     )
     """Files that hold the tags of shares (9p in the kernel's terms, virtiofs since 6.9)."""
+    lima_socket: str = "/run/lima-guestagent.sock"
+    """Where the daemon listens by which Lima acts as root in its guests."""
     processes: str = "/proc"
     """Where the processes are whose mount namespaces are looked at."""
 

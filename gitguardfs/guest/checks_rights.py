@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gitguardfs.guest import probes
+from gitguardfs.guest import checks_lima, probes
 from gitguardfs.guest.checks import Case, Daemon, Result, Row, System
 from gitguardfs.guest.probes import Lost, User
 from gitguardfs.render import quote
@@ -62,6 +62,7 @@ def check(case: Case) -> list[Result]:
         _doas(user, case.system, groups),
         judge_groups(user, groups),
         _files(user, case.system, case.daemons),
+        *checks_lima.check(case),
     ]
 
 

@@ -161,7 +161,7 @@ def compose(spec: KrunSpec) -> str:
     }
     # By these very names, which the commands above use as well.
     named: dict[str, Value] = {name: {"name": name} for name in volumes(spec).values()}
-    # Ids are the container's own: podman refuses that within a pod, which podman-compose would make.
+    # podman-compose would make a pod, and podman refuses ids of a container's own within one.
     apart: dict[str, Value] = {"in_pod": False}
     return COMPOSE_HEADER + yaml.render(
         {"x-podman": apart, "services": {"agent": service}, "volumes": named}

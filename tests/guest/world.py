@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from gitguardfs.host import installation
 from tests.guest import image as images
 from tests.guest.machine import Machine, Share
 from tests.support.mounting import REPOSITORY, area, gitguardfs
@@ -66,6 +67,8 @@ TRANSPORTS = ("9p", "virtiofs")
 HOST_GUARDED = "host-guarded"
 BY_HAND = "projects"
 """Tags: the share with its guard on the host, and the one that is entered into fstab by hand."""
+LIMA, LIMA_SETUP = "lima-project", "lima-setup"
+"""Tags: what an instance of Lima's is given."""
 
 
 @dataclass
@@ -96,6 +99,10 @@ def world(work: Path) -> Iterator[World]:
         )
         shares.append(Share(HOST_GUARDED, guarded.path))
         shares.append(Share("checkout", checkout(place / "checkout"), read_only=True))
+        at[LIMA] = _share_root(place / LIMA)
+        shares.append(Share(LIMA, at[LIMA]))
+        installation.copy_to(str(place / LIMA_SETUP))
+        shares.append(Share(LIMA_SETUP, place / LIMA_SETUP, read_only=True))
         for tag in at:
             make_demo(at[tag] / "demo")
         with phase("image, Debian 13"):
