@@ -88,8 +88,25 @@ def test_units_prints_and_writes_what_the_guest_needs(tmp_path: Path) -> None:
     assert run(*words, "--output", tmp_path, "--check").returncode == 0
 
 
+def test_lima_writes_an_instance_for_a_mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "state"))
+    (tmp_path / "shop").mkdir()
+    done = run("lima", "--project", tmp_path / "shop")
+    assert (done.returncode, done.stderr) == (0, "")
+    text = (tmp_path / "state/gitguardfs/lima/agent-shop.yaml").read_text()
+    assert "\nvmType: vz\n" in text and "\nmountType: virtiofs\n" in text
+
+
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["share", "--help"], ["units", "--help"], ["--version"]]
+    "arguments",
+    [
+        ["--help"],
+        ["share", "--help"],
+        ["units", "--help"],
+        ["lima", "--help"],
+        ["krun", "--help"],
+        ["--version"],
+    ],
 )
 def test_help_is_there(arguments: list[str]) -> None:
     done = run(*arguments)
