@@ -143,6 +143,7 @@ swap_package() {
 }
 
 install_scripts() {
+    [[ ! "$SETUP_DIR" -ef "$SCRIPTS" ]] || return 0
     run install -d -o root -g root -m 0755 "$SCRIPTS"
     run install -o root -g root -m 0644 "$SETUP_DIR/common.sh" "$SCRIPTS/common.sh"
     run install -o root -g root -m 0755 "$SETUP_DIR/install.sh" "$SCRIPTS/install.sh"

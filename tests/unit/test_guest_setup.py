@@ -305,10 +305,26 @@ def test_installing_twice_leaves_one_clean_package(root_guest: Guest) -> None:
         "lib/gitguardfs/lib/gitguardfs/__init__.py",
         "lib/gitguardfs/lib/gitguardfs/__pycache__",
         "lib/gitguardfs/lib/gitguardfs/cli.py",
+        "lib/gitguardfs/lib/guest-setup",
+        "lib/gitguardfs/lib/guest-setup/common.sh",
+        "lib/gitguardfs/lib/guest-setup/install.sh",
         "sbin",
         "sbin/umount.fuse.gitguardfs",
     ]
     assert not any("stale" in name for name in root_guest.installed())
+
+
+def test_what_was_installed_installs_itself_anew(root_guest: Guest) -> None:
+    """As a guest does it that is given the files of the host's installation."""
+    assert root_guest.run(INSTALL).returncode == 0
+    before = root_guest.installed()
+    shutil.rmtree(root_guest.checkout)
+    (root_guest.checkout / "guest-setup").parent.mkdir()
+    installed = root_guest.local / "lib/gitguardfs/lib/guest-setup"
+    (root_guest.checkout / "guest-setup").symlink_to(installed)
+    again = root_guest.run(INSTALL)
+    assert again.returncode == 0, again.stderr
+    assert root_guest.installed() == before
 
 
 def test_what_root_will_run_is_in_nobody_elses_hands(root_guest: Guest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,22 @@ def test_a_checkout_is_copied_without_what_is_made_of_it(tmp_path: Path) -> None
         REPOSITORY / "gitguardfs/cli.py"
     ).read_bytes()
     assert os.listdir(tmp_path) == ["files"]
+
+
+def test_a_wheel_has_what_a_guest_needs() -> None:
+    """``pip`` puts data-files below the prefix; package data goes with the package."""
+    tool = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert tool["data-files"] == {
+        f"share/{installation.PACKAGE}/{installation.SCRIPTS}": [
+            f"{installation.SCRIPTS}/{name}" for name in installation.SCRIPT_NAMES
+        ]
+    }
+    package = REPOSITORY / "gitguardfs"
+    listed = {
+        path for pattern in tool["package-data"]["gitguardfs"] for path in package.glob(pattern)
+    }
+    others = {p for p in package.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
+    assert others <= listed
 
 
 def test_it_is_brought_up_to_date_and_otherwise_left_alone(tmp_path: Path) -> None:
