@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from stat import S_ISDIR
 
 from gitguardfs.errors import Exit, UserError
 
@@ -16,14 +18,24 @@ def directory(*below: str) -> str:
 
 
 def made(path: str) -> str:
-    """Make the directory ``path`` and return it. Raises UserError unless it is this user's alone.
+    """Make ``path``, which is `directory` or lies below it, and return it.
 
-    The next start of a machine obeys what lies in it, with the user's rights.
+    Raises UserError unless every directory down to it is this user's alone to change: the next
+    start of a machine obeys what lies in it, with the user's rights.
     """
-    os.makedirs(path, 0o700, exist_ok=True)
-    st = os.stat(path)
-    if st.st_uid != os.geteuid() or st.st_mode & 0o022:
-        raise UserError(f"{path} can be changed by others", f"chmod 700 {path}", Exit.SYSTEM)
+    step = directory()
+    os.makedirs(os.path.dirname(step), exist_ok=True)
+    for name in ("", *os.path.relpath(path, step).split("/")):
+        step = os.path.normpath(os.path.join(step, name))
+        with suppress(FileExistsError):
+            os.mkdir(step, 0o700)
+        st = os.lstat(step)
+        if not S_ISDIR(st.st_mode) or st.st_uid != os.geteuid() or st.st_mode & 0o022:
+            raise UserError(
+                f"{step} is not a directory that you alone can change",
+                f"chmod go-w {step}, or move it away",
+                Exit.SYSTEM,
+            )
     return path
 
 

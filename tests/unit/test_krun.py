@@ -171,8 +171,12 @@ class Host:
         (self.area / "bin" / name).write_text(text)
         (self.area / "bin" / name).chmod(0o755)
 
-    def run(self, *words: str | Path, user: int = AGENT) -> subprocess.CompletedProcess[str]:
-        code = "from gitguardfs.gitguard import main; main()"
+    kvm: str = "/dev/null"
+    """What stands for /dev/kvm: everybody may open it."""
+
+    def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        code = f"import gitguardfs.host.krun as krun; krun.KVM = {self.kvm!r}; "
+        code += "from gitguardfs.gitguard import main; main()"
         return subprocess.run(
             [sys.executable, "-c", code, *words],
             env={
@@ -181,7 +185,7 @@ class Host:
                 "XDG_DATA_HOME": str(self.area / "state"),
                 "HOME": str(self.area),
             },
-            cwd=self.area, user=user, group=user, extra_groups=[], capture_output=True, text=True,
+            cwd=self.area, user=AGENT, group=AGENT, extra_groups=[], capture_output=True, text=True,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
@@ -287,23 +291,29 @@ def test_build_brings_the_copy_of_gitguardfs_up_to_date_and_calls_podman(host: H
     assert (verb, context) == ("build", str(host.sandbox))
 
 
-def test_run_calls_podman_and_returns_its_status(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where there is no /dev/kvm for this user the status is 3 and the reason that."""
+def test_run_calls_podman_and_returns_its_status(host: Host) -> None:
     host.program("podman", PODMAN)
     host.program("krun", "#!/bin/sh\n")
-    (host.area / "bin/images").write_text("")
     host.krun("init")
     image = sandbox_image(host)
-    has_kvm = host.run("krun", "run", "--project", host.project).stderr
-    if "/dev/kvm" in has_kvm:
-        assert "usermod" in has_kvm and has_kvm.count("\n") == 1
-        return
-    assert f"there is no image {image}" in has_kvm
     (host.area / "bin/images").write_text(f"{image}\n")
-    assert host.krun("run", "--", "ls").returncode == 7
-    assert host.calls()[-1][-2:] == [image, "ls"]
+    done = host.krun("run", "--", "ls", "-l")
+    assert (done.returncode, done.stderr) == (7, "")
+    assert host.calls()[-1][-3:] == [image, "ls", "-l"]
+
+
+def test_what_a_run_needs_besides_podman_is_said(host: Host) -> None:
+    host.program("podman", PODMAN)
+    host.program("krun", "#!/bin/sh\n")
+    (host.area / "bin/images").write_text("localhost/another\n")
+    host.krun("init")
+    done = host.krun("run")
+    assert done.returncode == 3 and f"there is no image {sandbox_image(host)}" in done.stderr
+    assert "gitguard krun build" in done.stderr
+    host.kvm = str(host.area / "missing")
+    done = host.krun("run")
+    assert done.returncode == 3 and "usermod" in done.stderr and done.stderr.count("\n") == 1
+    assert not (host.area / "bin/calls").exists()
 
 
 def sandbox_image(host: Host) -> str:
