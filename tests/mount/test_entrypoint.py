@@ -17,7 +17,8 @@ from tests.support.people import AGENT
 
 ENTRYPOINT = REPOSITORY / "gitguardfs/host/files/entrypoint.sh"
 ISOLATED = REPOSITORY / "tests/support/isolated.py"
-LAUNCHER = Path("/sbin/gitguardfs")
+LAUNCHER = Path("/usr/local/sbin/gitguardfs")
+"""Where the entrypoint looks first; covered, so that what is installed here is not run."""
 REFUSED = 125
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
@@ -84,6 +85,8 @@ def vm() -> Iterator[MicroVm]:
         entry = f"ggfs-agent:x:{AGENT}:{AGENT}::{made.home}:/bin/sh\n"
         passwd.write_text(entry + Path("/etc/passwd").read_text())
         subprocess.run(["mount", "-n", "--bind", passwd, "/etc/passwd"], check=True)
+        place = LAUNCHER.parent
+        subprocess.run(["mount", "-n", "-t", "tmpfs", "none", place], check=True)
         LAUNCHER.write_text(
             f'#!/bin/sh\nPYTHONPATH={REPOSITORY} exec {sys.executable} -m gitguardfs "$@"\n'
         )
@@ -91,10 +94,9 @@ def vm() -> Iterator[MicroVm]:
         try:
             yield made
         finally:
-            LAUNCHER.unlink()
             unmount(made.view)
             unmount(made.source)
-            subprocess.run(["umount", "-n", "-i", "/etc/passwd"], check=True)
+            subprocess.run(["umount", "-n", "-i", place, "/etc/passwd"], check=True)
 
 
 def test_the_command_runs_as_the_agent_in_the_view_and_its_status_is_returned(vm: MicroVm) -> None:
