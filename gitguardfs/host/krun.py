@@ -38,7 +38,7 @@ def command() -> None:
     """Run an agent in a microVM of podman and krun that sees the project through the guard."""
 
 
-@command.command("init")
+@command.command("init", short_help="Write .agent-sandbox for a project.")
 @PROJECT
 @click.option("--cpus", metavar="N", type=int, default=4, show_default=True, help="Processors.")
 @click.option("--memory", metavar="SIZE", default="8G", show_default=True, help="Memory.")
@@ -84,7 +84,7 @@ def init(
     return Exit.OK
 
 
-@command.command("build")
+@command.command("build", short_help="Build the image.")
 @PROJECT
 @DRY_RUN
 def build(project: str, dry_run: bool) -> int:
@@ -99,7 +99,11 @@ def build(project: str, dry_run: bool) -> int:
     os.execvp(words[0], words)  # noqa: S606
 
 
-@command.command("run", context_settings={"ignore_unknown_options": True})
+@command.command(
+    "run",
+    short_help="Run a command, or a shell, as the agent.",
+    context_settings={"ignore_unknown_options": True},
+)
 @PROJECT
 @DRY_RUN
 @click.argument("words", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)

@@ -85,8 +85,8 @@ def mark(project: str) -> str:
     return hashlib.sha256(os.fsencode(project)).hexdigest()[:8]
 
 
-def annotations(spec: KrunSpec) -> dict[str, str]:
-    """Return what krun is told. The handler is named by the runtime alone: both is an error."""
+def _size(spec: KrunSpec) -> dict[str, str]:
+    """Return the annotations for krun. The handler is named by the runtime alone: both is an error."""
     return {"krun.cpus": str(spec.cpus), "krun.ram_mib": str(spec.memory)}
 
 
@@ -123,7 +123,7 @@ def run(spec: KrunSpec, command: Sequence[str], *, terminal: bool) -> list[str]:
         *("podman", "run", "--rm", "--interactive"),
         *(("--tty",) if terminal else ()),
         f"--runtime={RUNTIME}",
-        *(f"--annotation={name}={value}" for name, value in annotations(spec).items()),
+        *(f"--annotation={name}={value}" for name, value in _size(spec).items()),
         # The host user's files are the agent's; the file server acts for all ids of the guest.
         "--userns=keep-id",
         "--user=0:0",
@@ -146,7 +146,7 @@ def compose(spec: KrunSpec) -> str:
         "image": spec.image,
         "build": {"context": ".", "dockerfile": "Dockerfile", "args": _build_arguments(spec)},
         "runtime": RUNTIME,
-        "annotations": annotations(spec),
+        "annotations": _size(spec),
         "userns_mode": "keep-id",
         "user": "0:0",
         **({"network_mode": "none"} if spec.network is Network.NONE else {}),
