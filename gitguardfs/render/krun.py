@@ -86,7 +86,7 @@ def mark(project: str) -> str:
 
 
 def _size(spec: KrunSpec) -> dict[str, str]:
-    """Return the annotations for krun. The handler is named by the runtime alone: both is an error."""
+    """Return the annotations for krun. The runtime alone names the handler: both is an error."""
     return {"krun.cpus": str(spec.cpus), "krun.ram_mib": str(spec.memory)}
 
 
