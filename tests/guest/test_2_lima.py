@@ -39,13 +39,12 @@ class Instance:
         self.probe = self._put(probe, "probe")
 
     def _put(self, text: str, name: str) -> str:
-        path = f"/root/lima-{name}.sh"
+        path = f"/var/tmp/lima-{name}.sh"
         self.machine.run(f"cat >{path} && chmod 755 {path}", stdin=text).ok()
         return path
 
     def provision(self, number: int, lima_user: str = "me") -> Done:
-        env = {"LIMA_CIDATA_USER": lima_user}
-        return self.machine.run([self.scripts[number]], env=env, timeout=600)
+        return self.machine.run([self.scripts[number]], timeout=600, LIMA_CIDATA_USER=lima_user)
 
 
 @pytest.fixture(scope="module")
