@@ -13,7 +13,7 @@ import pytest
 
 from gitguardfs import mounts
 from gitguardfs.errors import UserError
-from gitguardfs.fuse import seal
+from gitguardfs.fuse import directories, seal
 from gitguardfs.guest import facts, plan, running, unmounting
 from gitguardfs.mounts import Mount
 from tests.support.bending import exchanged_in_a_loop
@@ -64,6 +64,8 @@ def test_a_symlink_in_the_place_of_a_mount_point_leads_no_unmount_elsewhere(
 
     def and_then_bend(fd: int) -> int:
         number = number_of(fd)
+        if directories.path_of(fd) != str(view):
+            return number  # a directory on the way there
         subprocess.run(["umount", "-l", view], check=True)
         view.rmdir()
         view.symlink_to(victim)
