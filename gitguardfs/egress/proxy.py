@@ -50,7 +50,6 @@ OPTIONS: dict[str, Any] = {
     "websocket": False,
     "ssl_insecure": False,
     "upstream_cert": False,
-    "store_streamed_bodies": False,
     "validate_inbound_headers": True,
 }
 
@@ -172,6 +171,8 @@ async def _serve(files: StateFiles, options: dict[str, Any], is_output_to_log: b
     announcer = _Announcer(files, master, server, options["listen_port"], is_output_to_log)
     # The gate first: what it has allowed, the others may still refuse.
     master.addons.add(Gate(files), server, NextLayer(), TlsConfig(), announcer)
+    if "store_streamed_bodies" in master.options:  # since mitmproxy 12
+        options["store_streamed_bodies"] = False
     master.options.update(**options)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
