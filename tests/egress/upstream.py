@@ -91,7 +91,7 @@ class Upstream:
     def _serve(self, client: socket.socket, context: ssl.SSLContext | None) -> None:
         seen = Connection(client.getsockname())
         self.connections.append(seen)
-        with contextlib.suppress(OSError), client:
+        with contextlib.suppress(OSError, ValueError), client:
             if seen.address[1] == SILENT_PORT:
                 client.recv(65536)
                 return
@@ -124,6 +124,10 @@ def _answer(client: socket.socket, seen: Connection) -> None:
                 return
         head, _, rest = bytes(buffer).partition(b"\r\n\r\n")
         buffer[:] = rest
+        first = head.split(b"\r\n")[0].split(b" ")
+        if len(first) != 3:  # no HTTP
+            client.sendall(b"?")
+            continue
         fields = head.lower()
         if b"\r\ntransfer-encoding: chunked" in fields:
             while b"0\r\n\r\n" not in buffer:
@@ -137,7 +141,7 @@ def _answer(client: socket.socket, seen: Connection) -> None:
                 buffer.clear()
                 if length > 0 and not more():
                     return
-        target = head.split(b" ")[1].decode("latin-1")
+        target = first[1].decode("latin-1")
         _respond(client, head.startswith(b"HEAD"), target)
         if target.endswith("/101"):
             while more():
