@@ -93,9 +93,9 @@ def normal_target(text: str, *, is_pattern: bool = False) -> str:
     """Return a path and its query with unneeded escapes undone, the others in upper case.
 
     ``%2F`` stays apart from ``/``, and case matters. A query with a ``%`` that is no escape stays
-    as it is; in a pattern there may be none, since a ``*`` could complete it. A ``*`` stands for itself in a request,
-    as ``%2A``. Raises BadUrlError for what servers are known to read in another way: dot segments,
-    backslashes, control characters, double escapes.
+    as it is; in a pattern there may be none, since a ``*`` could complete it. A ``*`` of a request
+    stands for itself, as ``%2A``. Raises BadUrlError for what servers are known to read in another
+    way: dot segments, backslashes, control characters, double escapes.
     """
     if not text.startswith("/"):
         raise BadUrlError("the path does not begin with /")
