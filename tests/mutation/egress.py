@@ -7,10 +7,7 @@ from tests.mutation.mutant import Mutant
 MATCHER = ("unit/test_egress_allowlist.py",)
 REQUESTS = ("unit/test_egress_requests.py",)
 FILES = ("unit/test_egress_files.py",)
-LET_OUT = ("egress/test_let_out.py",)
 BYPASSES = ("egress/test_bypasses.py::test_nothing_of_it_leaves",)
-REFUSALS = ("egress/test_refusals.py",)
-PROCESS = ("egress/test_process.py",)
 
 MUTANTS = (
     # Lines and paths
@@ -199,7 +196,7 @@ MUTANTS = (
         "egress/addon.py",
         '        server.error = "the proxy has approved no request for this connection"\n',
         "",
-        REFUSALS,
+        ("egress/test_refusals.py::test_an_exception_in_the_addon_denies",),
     ),
     Mutant(
         "addon-approval-stays",
@@ -207,7 +204,7 @@ MUTANTS = (
         "egress/addon.py",
         "        self._approvals.pop(client, None)\n        try:",
         "        try:",
-        ("egress/test_refusals.py",),
+        ("egress/test_refusals.py::test_an_exception_denies_where_a_connection_is_open_already",),
         survives="requests that are denied open no connection: the second of two safeguards",
     ),
     Mutant(
@@ -217,7 +214,9 @@ MUTANTS = (
         "        return _parsed(text, self._files).judge(request)",
         '        self._kept = getattr(self, "_kept", None) or _parsed(text, self._files)\n'
         "        return self._kept.judge(request)",
-        LET_OUT,
+        (
+            "egress/test_let_out.py::test_a_connection_is_used_again_and_each_request_on_it_is_judged",
+        ),
     ),
     Mutant(
         "addon-buffers-requests",
@@ -258,7 +257,10 @@ MUTANTS = (
         "egress/addon.py",
         "            if why:\n",
         "            if not address:\n",
-        LET_OUT,
+        (
+            "egress/test_let_out.py::"
+            "test_a_private_address_needs_its_word_and_a_name_never_leads_to_loopback",
+        ),
     ),
     Mutant(
         "proxy-speaks-http2",
@@ -266,7 +268,7 @@ MUTANTS = (
         "egress/proxy.py",
         '    "http2": False,',
         '    "http2": True,',
-        LET_OUT,
+        ("egress/test_let_out.py::test_http_2_is_never_agreed_on",),
     ),
     Mutant(
         "proxy-connects-early",
@@ -283,6 +285,6 @@ MUTANTS = (
         "egress/proxy.py",
         "    _end_with_parent(loop, master)\n",
         "",
-        PROCESS,
+        ("egress/test_process.py::test_it_ends_with_the_process_that_started_it",),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from gitguardfs.egress import allowlist, presets, urls
@@ -221,6 +221,7 @@ def test_paths_that_can_be_read_in_one_way_only(path: str) -> None:
     assert normal_target(path) == path
 
 
+@settings(deadline=None)
 @given(NASTY | TARGETS)
 @example("/%2541")
 @example("/?%2541%*")
@@ -238,6 +239,7 @@ def test_a_normal_target_is_normal(text: str) -> None:
     assert "*" not in once
 
 
+@settings(deadline=None)
 @given(HOSTS | st.text(max_size=12))
 def test_a_normal_host_is_normal(text: str) -> None:
     try:
@@ -249,6 +251,7 @@ def test_a_normal_host_is_normal(text: str) -> None:
     assert once == once.lower()
 
 
+@settings(deadline=None)
 @given(HOSTS, PORTS, TARGETS, st.booleans())
 def test_a_valid_line_is_the_same_when_it_is_read_again(
     host: str, port: int, target: str, is_private: bool
@@ -262,6 +265,7 @@ def test_a_valid_line_is_the_same_when_it_is_read_again(
     assert parse_line(normal) == parse_line(line)
 
 
+@settings(deadline=None)
 @given(HOSTS, HOSTS, PORTS, PORTS, TARGETS, TARGETS, st.sampled_from(["http", "https"]))
 def test_no_line_admits_another_host_or_port(
     host: str, other: str, port: int, other_port: int, pattern: str, target: str, scheme: str
@@ -279,6 +283,7 @@ def test_no_line_admits_another_host_or_port(
         assert not rule.admits(checked)
 
 
+@settings(deadline=None)
 @given(TARGETS, NASTY | TARGETS)
 def test_nothing_outside_of_the_prefix_of_a_pattern_is_admitted(prefix: str, target: str) -> None:
     """Nor anything that a server would resolve to something outside of it."""
@@ -294,6 +299,7 @@ def test_nothing_outside_of_the_prefix_of_a_pattern_is_admitted(prefix: str, tar
         assert decision.checked.target.startswith(rule.pieces[0])
 
 
+@settings(deadline=None)
 @given(st.lists(st.text("ab?", max_size=3), min_size=2, max_size=4), st.text("ab?", max_size=9))
 def test_matching_is_what_a_regular_expression_says(pieces: list[str], target: str) -> None:
     """Where ``*`` may not span the first ``?``, but at the end of a pattern."""

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gitguardfs.egress import blocked, reports
@@ -119,6 +119,7 @@ def test_where_there_can_be_no_line_the_reason_is_given(what: Blocked, line: str
     assert why in group.why_none
 
 
+@settings(deadline=None)
 @given(st.lists(TARGETS, min_size=1, max_size=5))
 def test_the_line_of_a_group_admits_its_requests(targets: list[str]) -> None:
     decisions = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gitguardfs.egress import addresses, requests
@@ -143,6 +143,7 @@ def test_public_addresses_need_nothing() -> None:
         assert addresses.refusal(ipaddress.ip_address(text), "a.test", False) == "", text
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_an_address_in_another_form_is_judged_as_what_it_means(number: int) -> None:
     plain = ipaddress.IPv4Address(number)
