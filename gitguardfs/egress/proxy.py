@@ -71,9 +71,8 @@ def ca_certificate(state_dir: Path) -> str:
     for left in state_dir.glob(".mitmproxy-*"):  # of a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     try:
-        certs.CertStore.from_files(
-            files.ca_directory / "mitmproxy-ca.pem", files.ca_directory / "mitmproxy-dhparam.pem"
-        )
+        os.stat(files.ca_directory / "mitmproxy-ca.pem")  # mitmproxy would make another
+        certs.CertStore.from_store(files.ca_directory, "mitmproxy", 2048)
         return files.ca_certificate.read_text()
     except (OSError, ValueError) as error:
         raise UserError(

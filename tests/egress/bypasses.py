@@ -192,6 +192,8 @@ BYPASSES = (
     Bypass("connection-names-host", _fields("Connection: close, Host", "X-A: SECRET"), True),
     Bypass("trailer", _fields("Transfer-Encoding: chunked", "Trailer: X-B", first="POST /post",
            body=b"0\r\nX-B: SECRET\r\n\r\n")),
+    Bypass("trailer-that-was-not-named", _fields("Transfer-Encoding: chunked", first="POST /post",
+           body=b"0\r\nX-B: SECRET\r\n\r\n")),
     Bypass("http-2-preface", sends(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nSECRET")),
     Bypass("asterisk", _fields("X-A: SECRET", first="OPTIONS *")),
     Bypass("too-many-fields", _fields(*(f"X-{n}: SECRET" for n in range(300))), True),

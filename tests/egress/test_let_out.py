@@ -25,6 +25,14 @@ def test_an_allowed_request_arrives_and_is_answered(world: World) -> None:
     assert "allowed GET https://allowed.test/ok/a?b=cA" in world.log
 
 
+def test_fields_for_the_proxy_stay_here(world: World) -> None:
+    world.allow("GET http://allowed.test/ok/*")
+    fields = "Proxy-Connection: keep-alive\r\nProxy-Authorization: Basic SECRET\r\nTE: trailers\r\n"
+    assert world.get("http://allowed.test/ok/a", headers=f"{fields}Accept: */*\r\n").status == 200
+    (connection,) = world.upstream.connections
+    assert connection.data == b"GET /ok/a HTTP/1.1\r\nHost: allowed.test\r\nAccept: */*\r\n\r\n"
+
+
 def test_http_without_a_tunnel_and_with_one(world: World) -> None:
     world.allow("GET http://allowed.test/ok/*", "GET http://allowed.test:8080/ok/*")
     assert world.get("http://allowed.test/ok/a").status == 200
@@ -180,12 +188,16 @@ def test_a_client_that_hangs_up_harms_no_other(world: World) -> None:
 def test_a_private_address_needs_its_word_and_a_name_never_leads_to_loopback(world: World) -> None:
     private = "private-address"
     world.allow(*(f"GET http://{h}.test/ok" for h in ("private", "loop", "metadata", "mixed")))
-    for host in ("private", "loop", "metadata"):
+    for host, why in (
+        ("private", b"private.test has the address 10.1.2.3: not a public address"),
+        ("loop", b"127.0.0.1: a loopback or link-local address"),
+        ("metadata", b"169.254.169.254: a loopback or link-local address"),
+    ):
         answer = world.get(f"http://{host}.test/ok")
         assert answer.status == 502
-        assert b"not a public address" in answer.body
+        assert why in answer.body
     assert world.upstream.connections == []
-    assert [entry["kind"] for entry in world.blocked] == ["address"] * 3
+    assert [entry["kind"] for entry in world.blocked] == ["address", "request", "request"]
     assert world.get("http://mixed.test/ok").status == 200
     assert [c.address for c in world.upstream.connections] == [(PUBLIC, 80)]
 
