@@ -71,6 +71,18 @@ def test_bodies_arrive_whole_with_a_length_and_in_chunks(world: World) -> None:
     )
 
 
+def test_a_body_that_comes_slowly_is_passed_on_as_it_comes(world: World) -> None:
+    world.allow("POST https://allowed.test/post")
+    with world.client() as client:
+        client.tunnel()
+        client.send(head("POST /post", "Content-Length: 11"))
+        client.send(b"first ")
+        world.wait_until(lambda: world.upstream.raw.endswith(b"first "))
+        client.send(b"later")
+        assert client.answer().status == 200
+    assert world.upstream.raw.endswith(b"\r\n\r\nfirst later")
+
+
 def test_a_client_that_waits_for_100_continue_gets_it(world: World) -> None:
     world.allow("POST https://allowed.test/post")
     with world.client() as client:
@@ -211,3 +223,9 @@ def test_a_private_address_needs_its_word_and_a_name_never_leads_to_loopback(wor
     assert world.get("http://127.0.0.1/ok").status == 502
     assert world.get("http://127.0.0.1/yes").status == 200
     assert [c.address for c in world.upstream.connections] == [("127.0.0.1", 80)]
+
+    world.allow("GET http://[::1]/ok", "GET http://[::1]/yes private-address")
+    assert b"not a public address" in world.get("http://[::1]/ok").body
+    assert world.get("http://[0:0::1]/yes").status == 200
+    assert [c.address[0] for c in world.upstream.connections] == ["::1"]
+    assert b"Host: [::1]\r\n" in world.upstream.raw

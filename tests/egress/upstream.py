@@ -41,7 +41,7 @@ BIG = 1 << 20
 class Connection:
     """What one client has sent."""
 
-    address: tuple[str, int]
+    address: tuple[str, int]  # and more, of IPv6
     """Of the server, as the client reached it."""
     sni: str | None = None
     alpn: str | None = None
@@ -49,7 +49,7 @@ class Connection:
 
 
 class Upstream:
-    """HTTP on ports 80 and 8080, HTTPS on 443 and 8443, of every address."""
+    """HTTP on ports 80 and 8080, HTTPS on 443 and 8443, of every IPv4 address; HTTP on ::1."""
 
     def __init__(self, directory: Path) -> None:
         self.connections: list[Connection] = []
@@ -62,6 +62,9 @@ class Upstream:
             listener = socket.create_server(("0.0.0.0", port), backlog=64)
             self._listeners.append(listener)
             _start(self._accept, listener, context)
+        sixth = socket.create_server(("::1", 80), family=socket.AF_INET6)
+        self._listeners.append(sixth)
+        _start(self._accept, sixth, None)
 
     def close(self) -> None:
         for listener in self._listeners:
