@@ -99,7 +99,8 @@ def upstream_trust(files: StateFiles) -> dict[str, str | None]:
     if named and not os.path.isfile(named):
         raise UserError(f"SSL_CERT_FILE names {named}, which is no file", code=Exit.SYSTEM)
     system = ssl.get_default_verify_paths()
-    file, directory = system.cafile, system.capath
+    file: str | None = system.cafile
+    directory: str | None = system.capath
     if not files.upstream_ca.exists():
         return {_TRUST_FILE: file, _TRUST_DIRECTORY: directory}
     own = files.upstream_ca.read_text()
@@ -125,7 +126,7 @@ _TRUST_DIRECTORY = "ssl_verify_upstream_trusted_confdir"
 class _Loop(asyncio.SelectorEventLoop):
     """An event loop that asks no DNS: it connects to what ``Gate.server_connect`` has found."""
 
-    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:  # type: ignore[override]
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         from gitguardfs.egress.addon import RESOLVED
 
         found = RESOLVED.get()
