@@ -136,14 +136,13 @@ class Gate:
     def _deny(self, flow: http.HTTPFlow, method: str, url: str, decision: Decision) -> None:
         """Answer with 418 and note it; a long body is not waited for, its connection is closed."""
         kind = decision.kind or Kind.FAULT
-        log.info("denied %s %s: %s", shown(method), shown(url), decision.reason)
-        if not flow.killable:
-            self._note(method, url, decision.reason, kind)
-            return
-        if requests.has_long_body(flow.request.headers.fields):
+        method, url = method[: blocked.MAX_URL], url[: blocked.MAX_URL]
+        reason = decision.reason[: blocked.MAX_URL]
+        log.info("denied %s %s: %s", method, url, reason)
+        if flow.killable and requests.has_long_body(flow.request.headers.fields):
             flow.kill()
-        else:
-            text = refusal_text(method, url, decision.reason, kind)
+        elif flow.killable:
+            text = refusal_text(method, url, reason, kind)
             flow.response = http.Response.make(
                 418,
                 "" if flow.request.method == "HEAD" else text,
@@ -151,7 +150,7 @@ class Gate:
             )
             if kind is not Kind.RULE:  # what else it has sent may not be what it seems
                 flow.response.headers["Connection"] = "close"
-        self._note(method, url, decision.reason, kind)
+        self._note(method, url, reason, kind)
 
     def _note(self, method: str, url: str, reason: str, kind: Kind) -> None:
         try:

@@ -155,6 +155,7 @@ def run(state_dir: Path, port: int = 0, *, is_output_to_log: bool = False) -> No
     listen or a file cannot be used; OSError.
     """
     files = StateFiles(state_dir)
+    os.umask(0o077)  # also for logs that begin anew
     create_files(state_dir)
     ca_certificate(state_dir)
     options = OPTIONS | upstream_trust(files)
@@ -279,8 +280,6 @@ def _start_log(files: StateFiles) -> logging.Handler:
         def format(self, record: logging.LogRecord) -> str:
             return shown(super().format(record), keep="\n")
 
-    descriptor = os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    os.close(descriptor)
     handler = logging.handlers.RotatingFileHandler(
         files.log, maxBytes=blocked.MAX_BYTES, backupCount=1, errors="backslashreplace"
     )

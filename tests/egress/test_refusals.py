@@ -49,6 +49,15 @@ def test_what_is_blocked_is_logged_with_method_url_and_reason(world: World) -> N
     assert oct((world.directory / "mitmdump.log").stat().st_mode & 0o777) == "0o600"
 
 
+def test_what_is_very_long_is_logged_in_part(world: World) -> None:
+    before = len(world.log)
+    assert world.get(f"http://allowed.test/{'a' * 500_000}").status == 418
+    assert len(world.log) - before < 20_000
+    (entry,) = world.blocked
+    assert "longer than" in entry["reason"]
+    assert len(entry["url"]) < 10_000
+
+
 def test_controls_reach_no_terminal_through_a_log(world: World) -> None:
     with world.client() as client:
         client.send(b"GET http://allowed.test/\x1b[31m\xe2\x80\xae HTTP/1.1\r\nHost: a\r\n\r\n")
