@@ -108,12 +108,12 @@ class Gate:
             flow.request.headers.pop(name, None)
         flow.request.data.host = checked.host
         flow.request.headers["Host"] = checked.authority
-        flow.request.stream = True
         flow.metadata[_APPROVED] = True
         self._approvals[client] = Approval(
             checked.host, checked.port, checked.scheme == "https", rule.is_private_allowed,
             checked.method, checked.url,
         )  # fmt: skip
+        flow.request.stream = True  # the last: it is sent as it comes, with no further question
 
     def _request(self, flow: http.HTTPFlow) -> Request:
         data = flow.request.data
