@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tiers=(guest lint unit adapter mount quickstart desktop guest-old)
+tiers=(guest lint unit adapter mount quickstart desktop egress guest-old)
 quick=(lint unit adapter)
 
 usage() {
@@ -17,6 +17,7 @@ Runs the tests of gitguardfs, by default all tiers, side by side:
   mount       real mounts: conformance, attacks, faults, programs
   quickstart  guest-setup/quickstart.sh, on the distribution's own packages
   desktop     guest-setup/vm-setup.sh in Debian 13, and its desktop under Xvfb
+  egress      the allowlist proxy, before servers that record what they are sent
   guest       Debian 13 in a virtual machine with real 9p and virtiofs shares
   guest-old   Debian 12 in another one, the oldest system that is supported
 
@@ -44,7 +45,7 @@ install_packages() {
     if command -v apt-get >/dev/null; then
         wanted=(fuse3 libfuse3-dev pkg-config gcc make git bindfs rsync sqlite3 ripgrep
             inotify-tools attr e2fsprogs shellcheck python3-dev python3-venv tar util-linux
-            qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debian-archive-keyring
+            qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debian-archive-keyring iproute2
             systemd libxml2-utils libvirt0 xvfb curl openssl)
         command -v npm >/dev/null || wanted+=(npm)
         # Newer releases have virtiofsd and the schemas of libvirt in packages of their own.
@@ -63,7 +64,7 @@ install_packages() {
             "${missing[@]}" >/dev/null
     elif command -v dnf >/dev/null; then
         wanted=(fuse3 fuse3-devel pkgconf-pkg-config gcc make git bindfs rsync sqlite ripgrep
-            inotify-tools attr e2fsprogs ShellCheck python3-devel npm tar util-linux
+            inotify-tools attr e2fsprogs ShellCheck python3-devel npm tar util-linux iproute
             curl openssl)
         for package in "${wanted[@]}"; do
             rpm -q --quiet --whatprovides "$package" || missing+=("$package")
@@ -88,7 +89,7 @@ install_python() {
     now=$(sha256sum pyproject.toml)
     [[ -f "$stamp" && "$(<"$stamp")" == "$now" ]] && return
     say "installing Python packages in .venv"
-    .venv/bin/pip install -q --disable-pip-version-check -e '.[test]' 2>"$log" || {
+    .venv/bin/pip install -q --disable-pip-version-check -e '.[test,vm]' 2>"$log" || {
         cat "$log" >&2
         return 1
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutation import audit, files, guard, mount, tools
+from tests.mutation import audit, egress, files, guard, mount, tools
 from tests.mutation.mutant import Mutant
 
 AREAS: dict[str, tuple[Mutant, ...]] = {
@@ -11,6 +11,7 @@ AREAS: dict[str, tuple[Mutant, ...]] = {
     "mount": mount.MUTANTS,
     "root's tools": tools.MUTANTS,
     "audit": audit.MUTANTS,
+    "allowlist proxy": egress.MUTANTS,
 }
 
 MUTANTS = tuple(mutant for mutants in AREAS.values() for mutant in mutants)

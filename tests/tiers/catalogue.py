@@ -102,6 +102,10 @@ TIERS = (
     ),
     Tier("desktop", "guest-setup/vm-setup.sh in Debian 13, and its desktop under Xvfb",
          _pytest("tests/desktop"), seconds=40, lacks=_missing("mmdebstrap", "Xvfb")),
+    Tier(
+        "egress", "the allowlist proxy, before servers that record what they are sent",
+        _pytest("tests/egress"), seconds=60, lane="egress", lacks=_missing("ip", "ss"),
+    ),
     _guest(
         "guest-old", "Debian 12 in another one, the oldest system that is supported", 300,
         "tests", images.DEBIAN_12, OLDEST,

@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "linux": {"core", "mounts"},
     "sessions": {"core", "serving"},
     "daemon": set(),
+    "egress": {"program", "writer"},
 }
 """By room, the other rooms that its modules may import."""
 FORBIDDEN_IN_CORE = ("pyfuse3", "trio", "click")
@@ -98,6 +99,23 @@ def test_imports_point_one_way(path: Path) -> None:
     if layer in ALLOWED:
         rooms = {name.split(".")[1] for name in found if name.startswith("gitguardfs.")}
         assert rooms <= ALLOWED[layer] | LEAVES | {layer}, rooms
+
+
+def test_two_modules_know_mitmproxy() -> None:
+    knowing = {path for path in SOURCES if any(n.startswith("mitmproxy") for n in imports(path))}
+    assert knowing <= {PACKAGE / "egress/addon.py", PACKAGE / "egress/proxy.py"}
+    modules = [f"gitguardfs.egress.{p.stem}" for p in (PACKAGE / "egress").glob("*.py")]
+    others = ", ".join(name for name in modules if not name.endswith((".addon", ".__init__")))
+    assert "mitmproxy" not in loaded_after(f"import {others}")
+
+
+def test_what_decides_on_requests_is_pure() -> None:
+    """No files, no network, no time: the decision depends on the request and the text alone."""
+    allowed = {"__future__", "collections", "dataclasses", "enum", "gitguardfs", "ipaddress", "re",
+               "typing"}  # fmt: skip
+    for name in ("addresses", "allowlist", "presets", "requests", "urls"):
+        found = imports(PACKAGE / f"egress/{name}.py")
+        assert {module.partition(".")[0] for module in found} <= allowed, name
 
 
 def calls_of(path: Path, module: str) -> list[tuple[int, str]]:
