@@ -131,7 +131,7 @@ def command(
         transport=Transport(transport),
         target=Target(target),
         guard=Guard(guard),
-        host=_host(),
+        host=host(),
         **stated,  # type: ignore[arg-type]
     )
     warnings = list(_warnings(real, elsewhere))
@@ -158,7 +158,8 @@ def _warnings(directory: str, elsewhere: bool) -> Iterator[str]:
         yield f"warning: {directory} holds {listed}: the guest can read and change what is there"
 
 
-def _host() -> Host:
+def host() -> Host:
+    """Return what this machine is, as far as a share depends on it."""
     uid, gid = os.geteuid(), os.getegid()
     try:
         group = grp.getgrgid(gid).gr_name

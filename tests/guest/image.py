@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -83,9 +84,18 @@ class Recipe:
     suite: str
     packages: tuple[str, ...]
     disk_mib: int = 3072
+    is_cloud: bool = False
+    """Set up by cloud-init from outside, as its users' images are: nothing of ours is in it."""
 
 
 DEBIAN_13 = Recipe("debian13", "trixie", (*_BOOT, *_GITGUARDFS, *_TOOLS, "python3-rich"))
+DEBIAN_CLOUD = Recipe(
+    "debian13-cloud", "trixie",
+    (*_BOOT, *_GITGUARDFS, "cloud-init", "openssh-server", "sudo", "ca-certificates", "curl",
+     "e2fsprogs", "netplan.io", "systemd-resolved", "git", "python3-pip", "python3-venv",
+     "iproute2", "ripgrep"),
+    is_cloud=True,
+)  # fmt: skip
 DEBIAN_12 = Recipe("debian12", "bookworm", (*_BOOT, *_GITGUARDFS, "git"), disk_mib=2048)
 
 
@@ -110,9 +120,13 @@ def obtain(recipe: Recipe) -> Image:
         if not place.exists():
             _build_disk(recipe, archive, place)
         for old in CACHE.glob(f"{recipe.name}-*"):
-            if old not in (archive, place):
+            if old not in (archive, place) and _HASH.search(old.name.removeprefix(recipe.name)):
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
     return image
+
+
+_HASH = re.compile(r"^-[0-9a-f]{16}(\.tar)?$")
+"""What follows a recipe's name; the name of another recipe may begin with that name."""
 
 
 def is_cached(recipe: Recipe) -> bool:
@@ -123,7 +137,8 @@ def is_cached(recipe: Recipe) -> bool:
 def _places(recipe: Recipe) -> tuple[Path, Path]:
     """Where the two layers are kept: the packages, and the directory with what is booted."""
     packages = _hash(recipe.suite, *sorted(recipe.packages), *_LEFT_OUT)
-    layer = _hash(packages, str(recipe.disk_mib), *(text for _, text in _files()), *MASKED,
+    layer = _hash(packages, str(recipe.disk_mib), *(text for _, text in _files(recipe)),
+                  *_masked(recipe),
                   Path(initrd.__file__).read_text(), _PREPARE_VERSION)  # fmt: skip
     return CACHE / f"{recipe.name}-{packages}.tar", CACHE / f"{recipe.name}-{layer}"
 
@@ -174,7 +189,7 @@ def _build_disk(recipe: Recipe, archive: Path, place: Path) -> None:
         root.mkdir()
         new.mkdir()
         _run(["tar", "-xpf", str(archive), "-C", str(root)])
-        _prepare(root)
+        _prepare(root, recipe)
         (kernel,) = (root / "boot").glob("vmlinuz-*")
         shutil.copy(kernel, new / "vmlinuz")
         (new / "initrd").write_bytes(initrd.render(root))
@@ -190,8 +205,20 @@ _PREPARE_VERSION = "1"
 """To be raised when ``_prepare`` does something else to the same files."""
 
 
-def _files() -> list[tuple[str, str]]:
+def _masked(recipe: Recipe) -> tuple[str, ...]:
+    if not recipe.is_cloud:
+        return MASKED
+    return tuple(unit for unit in MASKED if "networkd" not in unit)
+
+
+def _files(recipe: Recipe) -> list[tuple[str, str]]:
     """Our own files, by their path in the guest."""
+    if recipe.is_cloud:
+        return [
+            ("etc/fstab", "# <what> <where> <type> <options> <dump> <pass>\n"),
+            ("etc/hostname", "localhost\n"),
+            ("etc/machine-id", "0123456789abcdef0123456789abcdef\n"),
+        ]
     return [
         ("usr/local/lib/gitguardfs-test-agent.py", AGENT_FILE.read_text()),
         ("etc/systemd/system/gitguardfs-test-agent.service", AGENT_UNIT),
@@ -204,19 +231,27 @@ def _files() -> list[tuple[str, str]]:
     ]
 
 
-def _prepare(root: Path) -> None:
-    for name, text in _files():
+def _prepare(root: Path, recipe: Recipe) -> None:
+    for name, text in _files(recipe):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         path.write_text(text)
     units = root / "etc/systemd/system"
-    wants = units / "sysinit.target.wants"
-    wants.mkdir(exist_ok=True)
-    (wants / "gitguardfs-test-agent.service").symlink_to("../gitguardfs-test-agent.service")
-    for unit in MASKED:
+    for unit in _masked(recipe):
         (units / unit).unlink(missing_ok=True)
         (units / unit).symlink_to("/dev/null")
+    # systemd compares these with /usr to find out whether it has just been installed.
+    for name in ("etc/.updated", "var/.updated"):
+        (root / name).touch()
+    if not recipe.is_cloud:
+        _add_agent(root)
+
+
+def _add_agent(root: Path) -> None:
+    wants = root / "etc/systemd/system/sysinit.target.wants"
+    wants.mkdir(exist_ok=True)
+    (wants / "gitguardfs-test-agent.service").symlink_to("../gitguardfs-test-agent.service")
     with open(root / "etc/passwd", "a") as passwd:
         passwd.write("agent:x:1000:1000:Agent:/home/agent:/bin/bash\n")
     with open(root / "etc/group", "a") as group:
@@ -226,9 +261,6 @@ def _prepare(root: Path) -> None:
     home = root / "home/agent"
     home.mkdir(mode=0o755)
     os.chown(home, 1000, 1000)
-    # systemd compares these with /usr to find out whether it has just been installed.
-    for name in ("etc/.updated", "var/.updated"):
-        (root / name).touch()
 
 
 def _run(command: list[str], env: dict[str, str] | None = None) -> None:
