@@ -47,14 +47,25 @@ def _project(command: Any) -> Any:
     )(command)
 
 
-@click.group(name="vm", epilog=EPILOG, context_settings=_SETTINGS)
+class _Command(click.Command):
+    """Looks for the extra before anything is done, but after --help."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        require_extra()
+        return super().invoke(ctx)
+
+
+class _Group(click.Group):
+    command_class = _Command
+
+
+@click.group(name="vm", cls=_Group, epilog=EPILOG, context_settings=_SETTINGS)
 def command() -> None:
     """Run an agent in a VM: the project guarded, no internet but what an allowlist names.
 
     The first `vm up` fetches an image of Debian and sets the guest up. Needs QEMU and ssh, and no
     root. The agent's user has no sudo; `vm ssh --root` is the human's way to administer the guest.
     """
-    require_extra()
 
 
 def require_extra() -> None:

@@ -20,7 +20,8 @@ HOLDER = """
 import subprocess, sys, time
 from gitguardfs.vm.state import take
 fd = take(sys.argv[1])
-child = subprocess.Popen(["sleep", "1000"], pass_fds=(fd,)) if len(sys.argv) > 2 else None
+quiet = {"stdout": subprocess.DEVNULL, "pass_fds": (fd,)}
+child = subprocess.Popen(["sleep", "1000"], **quiet) if len(sys.argv) > 2 else None
 print(child.pid if child else 0, flush=True)
 time.sleep(1000)
 """
