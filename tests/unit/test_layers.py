@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "linux": {"core", "mounts"},
     "sessions": {"core", "serving"},
     "daemon": set(),
+    "egress": {"writer"},
     "vm": {"egress", "host", "program", "render", "writer"},
 }
 """By room, the other rooms that its modules may import."""
@@ -98,6 +99,14 @@ def test_imports_point_one_way(path: Path) -> None:
     if layer in ALLOWED:
         rooms = {name.split(".")[1] for name in found if name.startswith("gitguardfs.")}
         assert rooms <= ALLOWED[layer] | LEAVES | {layer}, rooms
+
+
+def test_two_modules_know_mitmproxy() -> None:
+    knowing = {path for path in SOURCES if any(n.startswith("mitmproxy") for n in imports(path))}
+    assert knowing <= {PACKAGE / "egress/addon.py", PACKAGE / "egress/proxy.py"}
+    modules = [f"gitguardfs.egress.{p.stem}" for p in (PACKAGE / "egress").glob("*.py")]
+    others = ", ".join(name for name in modules if not name.endswith((".addon", ".__init__")))
+    assert "mitmproxy" not in loaded_after(f"import {others}")
 
 
 def calls_of(path: Path, module: str) -> list[tuple[int, str]]:

@@ -1,0 +1,259 @@
+"""The proxy's decisions, as an addon of mitmproxy: nothing goes out but what was approved.
+
+Two places must agree before a byte leaves: ``requestheaders`` approves a request by the
+allowlist, and ``server_connect`` opens connections only to what was just approved for that
+client. An exception in any of them leaves the request without approval, and so denied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import NamedTuple
+
+from mitmproxy import dns, http, tcp, udp
+from mitmproxy.connection import Client
+from mitmproxy.proxy import server_hooks
+
+from gitguardfs.egress import addresses, blocked, requests, urls
+from gitguardfs.egress.allowlist import Allowlist, Decision, Kind
+from gitguardfs.egress.blocked import BlockedLog
+from gitguardfs.egress.files import StateFiles, read_allowlist
+from gitguardfs.egress.reports import allow_command, error_text
+from gitguardfs.egress.requests import Request
+from gitguardfs.errors import UserError, shown
+
+log = logging.getLogger("gitguardfs.egress")
+
+REFUSED_PORTS = (53, 5353)
+"""mitmproxy would take what comes through a tunnel to them for DNS."""
+_APPROVED = "gitguardfs-approved"
+
+
+class Approval(NamedTuple):
+    """Where the request that a client has under way may be sent."""
+
+    host: str
+    port: int
+    is_tls: bool
+    is_private_allowed: bool
+    method: str
+    url: str
+
+
+class Resolved(NamedTuple):
+    """The addresses that a host has, each of which was found to be admissible."""
+
+    address: tuple[str, int]
+    answers: list[tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]]
+
+
+RESOLVED: ContextVar[Resolved | None] = ContextVar("resolved", default=None)
+"""Of the connection that is being opened; the event loop connects to these, or to nothing."""
+
+
+class Gate:
+    """Lets out what the allowlist admits."""
+
+    def __init__(self, files: StateFiles) -> None:
+        self._files = files
+        self._log = BlockedLog(files.blocked)
+        self._approvals: dict[str, Approval] = {}
+        self._tunnels: dict[str, tuple[str, int]] = {}
+
+    def client_disconnected(self, client: Client) -> None:
+        """Forget a client."""
+        self._approvals.pop(client.id, None)
+        self._tunnels.pop(client.id, None)
+
+    def http_connect(self, flow: http.HTTPFlow) -> None:
+        """Agree to a tunnel, which ends here: what comes through it is judged, not its target."""
+        data = flow.request.data
+        try:
+            if data.method != b"CONNECT":
+                raise urls.BadUrlError("the method is not in capital letters")
+            if requests.has_body(data.headers.fields):
+                raise urls.BadUrlError("a body with CONNECT")
+            host = urls.normal_host(flow.request.host)
+            if not data.port or data.port in REFUSED_PORTS:
+                raise urls.BadUrlError("a port that is not for HTTP")
+        except urls.BadUrlError as error:
+            target = data.authority.decode("latin-1")
+            self._deny(flow, "CONNECT", target, Decision(str(error), Kind.REQUEST))
+            return
+        data.host = host
+        self._tunnels[flow.client_conn.id] = (host, data.port)
+
+    def requestheaders(self, flow: http.HTTPFlow) -> None:
+        """Approve a request, or answer it with 418."""
+        client = flow.client_conn.id
+        self._approvals.pop(client, None)
+        try:
+            request = self._request(flow)
+            decision = self._judge(flow, request)
+        except Exception:
+            log.exception("a request could not be judged")
+            self._deny(flow, "?", "?", Decision("a fault in the proxy; see its log", Kind.FAULT))
+            return
+        checked, rule = decision.checked, decision.rule
+        method = request.method.decode("latin-1")
+        if not decision.is_allowed or checked is None or rule is None:
+            self._deny(flow, method, checked.url if checked else request.url, decision)
+            return
+        log.info("allowed %s %s", method, checked.url)
+        for name in requests.NOT_PASSED_ON:
+            flow.request.headers.pop(name, None)
+        flow.request.data.host = checked.host
+        flow.request.headers["Host"] = checked.authority
+        flow.request.stream = True
+        flow.metadata[_APPROVED] = True
+        self._approvals[client] = Approval(
+            checked.host, checked.port, checked.scheme == "https", rule.is_private_allowed,
+            checked.method, checked.url,
+        )  # fmt: skip
+
+    def _request(self, flow: http.HTTPFlow) -> Request:
+        data = flow.request.data
+        client = flow.client_conn
+        return Request(
+            data.method, data.scheme.decode("latin-1"), data.host, data.port, data.path,
+            data.headers.fields, data.http_version, bool(client.tls), client.sni,
+            self._tunnels.get(client.id), data.authority,
+        )  # fmt: skip
+
+    def _judge(self, flow: http.HTTPFlow, request: Request) -> Decision:
+        if flow.error is not None:  # mitmproxy refuses it already
+            return Decision(flow.error.msg, Kind.REQUEST)
+        try:
+            text = read_allowlist(self._files)
+        except UserError as error:
+            return Decision(f"every request is denied: {error}", Kind.ALLOWLIST)
+        return _parsed(text, self._files).judge(request)
+
+    def _deny(self, flow: http.HTTPFlow, method: str, url: str, decision: Decision) -> None:
+        """Answer with 418 and note it; a long body is not waited for, its connection is closed."""
+        kind = decision.kind or Kind.FAULT
+        log.info("denied %s %s: %s", shown(method), shown(url), decision.reason)
+        if not flow.killable:
+            self._note(method, url, decision.reason, kind)
+            return
+        if requests.has_long_body(flow.request.headers.fields):
+            flow.kill()
+        else:
+            text = refusal_text(method, url, decision.reason, kind)
+            flow.response = http.Response.make(
+                418,
+                "" if flow.request.method == "HEAD" else text,
+                {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"},
+            )
+            if kind is not Kind.RULE:  # what else it has sent may not be what it seems
+                flow.response.headers["Connection"] = "close"
+        self._note(method, url, decision.reason, kind)
+
+    def _note(self, method: str, url: str, reason: str, kind: Kind) -> None:
+        try:
+            self._log.add(method, url, reason, kind)
+        except OSError as error:
+            log.error("cannot write %s: %s", self._files.blocked, error.strerror)
+
+    def request(self, flow: http.HTTPFlow) -> None:
+        """Kill a request that nobody has decided on: an idle connection would take it out."""
+        if _APPROVED not in flow.metadata and flow.response is None and flow.killable:
+            flow.kill()
+
+    async def server_connect(self, data: server_hooks.ServerConnectionHookData) -> None:
+        """Allow a connection for the request that was just approved, and find its addresses."""
+        server = data.server
+        server.error = "the proxy has approved no request for this connection"
+        approval = self._approvals.get(data.client.id)
+        if approval is None or server.via is not None or server.transport_protocol != "tcp":
+            return
+        if (server.address, server.tls) != ((approval.host, approval.port), approval.is_tls):
+            return
+        try:
+            RESOLVED.set(await self._resolve(approval))
+        except OSError as error:
+            server.error = str(error.strerror or error)
+            log.info("no connection for %s: %s", approval.url, server.error)
+            return
+        server.sni = approval.host
+        server.error = None
+
+    async def _resolve(self, approval: Approval) -> Resolved:
+        """Return the addresses of a host that may be used. Raises OSError if there is none."""
+        host, port = approval.host, approval.port
+        try:
+            answers = await asyncio.to_thread(
+                socket.getaddrinfo, host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+            )
+        except OSError as error:
+            raise OSError(f"cannot find the address of {host}: {error.strerror}") from None
+        usable = []
+        refusals = []
+        for answer in answers:
+            address = addresses.parsed(str(answer[4][0]))
+            why = "no address" if address is None else addresses.refusal(
+                address, host, approval.is_private_allowed
+            )  # fmt: skip
+            if why:
+                refusals.append(f"{host} has the address {answer[4][0]}: {why}")
+            else:
+                usable.append((*answer[:4], answer[4]))
+        if not usable:
+            reason = refusals[0] if refusals else f"{host} has no address"
+            self._note(approval.method, approval.url, reason, Kind.ADDRESS)
+            raise OSError(reason)
+        return Resolved((host, port), usable)
+
+    def responseheaders(self, flow: http.HTTPFlow) -> None:
+        """Pass a response on as it comes; end a connection that would become another protocol."""
+        response = flow.response
+        if response is None or _APPROVED not in flow.metadata:
+            return
+        if response.status_code < 200:
+            log.info("%s answers %d: closed", flow.request.host, response.status_code)
+            flow.kill()
+        else:
+            response.stream = True
+
+    def tcp_start(self, flow: tcp.TCPFlow) -> None:
+        """Refuse what is no HTTP."""
+        flow.kill()
+
+    def udp_start(self, flow: udp.UDPFlow) -> None:
+        """Refuse what is no HTTP."""
+        flow.kill()
+
+    def dns_request(self, flow: dns.DNSFlow) -> None:
+        """Refuse what is no HTTP."""
+        flow.kill()
+
+
+@lru_cache(maxsize=1)
+def _parsed(text: str, files: StateFiles) -> Allowlist:
+    """Parse an allowlist and log its bad lines, once for each version of it."""
+    found = Allowlist.parse(text)
+    for error in found.errors:
+        log.warning("%s", error_text(files.allowlist, error))
+    return found
+
+
+def refusal_text(method: str, url: str, reason: str, kind: Kind) -> str:
+    """Return the body of a refusal: what an agent must ask its human for."""
+    about = (
+        "The sandbox's proxy did not let this request out, and nothing of it has left the host:\n\n"
+        f"  {shown(method)} {shown(url)}\n\nReason: {reason}.\n"
+    )
+    line = blocked.line_for(method, url)[0] if kind is Kind.RULE else ""
+    if line:
+        return (
+            f"{about}\nThe allowlist is on the host and cannot be changed from in here. If the"
+            " request is needed, stop and ask your human to run this on the host:\n\n"
+            f"  {allow_command(line)}\n"
+        )
+    if kind is Kind.ALLOWLIST:
+        return f"{about}\nTell your human: the allowlist on the host has to be mended.\n"
+    return f"{about}\nNo line of the allowlist can admit a request like this one.\n"

@@ -1,0 +1,54 @@
+"""Which addresses the proxy may connect to. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+PRIVATE_WORD = "private-address"
+"""The word at the end of a line by which its host may have an address that is not public."""
+
+_CARRIERS = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
+"""Networks whose last 32 bits are the IPv4 address that is meant: NAT64, and an old form."""
+
+
+def parsed(text: str) -> Address | None:
+    """Return the address that ``text`` spells, None if it is a name."""
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def refusal(address: Address, host: str, is_private_allowed: bool) -> str:
+    """Say why a request for ``host`` must not go to ``address``; "" if it may.
+
+    A line with PRIVATE_WORD admits a private address for its host, and a loopback or link-local
+    one only if its host is that address: a name must not lead there, whoever serves it.
+    """
+    meant = _carried(address)
+    if meant.is_unspecified or meant.is_multicast or _is_broadcast(meant):
+        return "no line can admit it"
+    if meant.is_global and address.is_global:
+        return ""
+    if not is_private_allowed:
+        return f"not a public address; a line that ends with {PRIVATE_WORD} would admit it"
+    if (meant.is_loopback or meant.is_link_local) and parsed(host) != address:
+        return "a loopback or link-local address, which a line admits only by naming it"
+    return ""
+
+
+def _carried(address: Address) -> Address:
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    embedded = address.ipv4_mapped or address.sixtofour
+    if embedded is not None:
+        return embedded
+    if any(address in network for network in _CARRIERS) and int(address) > 1:  # 1 is loopback
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
+
+
+def _is_broadcast(address: Address) -> bool:
+    return address == ipaddress.IPv4Address("255.255.255.255")

@@ -1,0 +1,257 @@
+"""The allowlist: what its lines mean, and whether a request may go out. Pure.
+
+A line is ``METHOD https://host[:port]/path``, compared exactly, with ``*`` for any run of
+characters in the path. Nothing else has a meaning; a line that cannot be read admits nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from gitguardfs.egress import requests, urls
+from gitguardfs.egress.addresses import PRIVATE_WORD
+from gitguardfs.egress.requests import BadRequestError, CheckedRequest, Request
+from gitguardfs.egress.urls import BadUrlError
+from gitguardfs.errors import UserError, shown
+
+EXAMPLE = "GET https://example.com/path/*"
+
+
+class Kind(Enum):
+    """Why a request was not let out; the word in the log of blocked requests."""
+
+    RULE = "rule"
+    """No line admits it."""
+    REQUEST = "request"
+    """No line can admit it."""
+    ADDRESS = "address"
+    """Its host has an address that is not public."""
+    ALLOWLIST = "allowlist"
+    """The allowlist cannot be read."""
+    FAULT = "fault"
+    """The proxy itself failed."""
+
+
+class BadLineError(ValueError):
+    """A line that has no meaning; the text says why."""
+
+
+class Rule(NamedTuple):
+    """One line of the allowlist."""
+
+    method: str
+    scheme: str
+    host: str
+    port: int
+    pieces: tuple[str, ...]
+    """The normal path and query, split where a ``*`` stands."""
+    is_private_allowed: bool = False
+
+    @property
+    def line(self) -> str:
+        """The line in normal form."""
+        where = urls.authority(self.scheme, self.host, self.port)
+        end = f" {PRIVATE_WORD}" if self.is_private_allowed else ""
+        return f"{self.method} {self.scheme}://{where}{'*'.join(self.pieces)}{end}"
+
+    def admits(self, request: CheckedRequest) -> bool:
+        """Return whether this line lets the request out."""
+        ours = (self.method, self.scheme, self.host, self.port)
+        theirs = (request.method, request.scheme, request.host, request.port)
+        return ours == theirs and _fits(self.pieces, request.target)
+
+
+class LineError(NamedTuple):
+    """A line that is ignored."""
+
+    number: int
+    text: str
+    why: str
+
+
+class Decision(NamedTuple):
+    """Whether a request may go out; ``checked`` is there unless it was refused as it came."""
+
+    reason: str
+    """Why not; "" if it may."""
+    kind: Kind | None = None
+    checked: CheckedRequest | None = None
+    rule: Rule | None = None
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether a line admits the request."""
+        return self.rule is not None and self.checked is not None and not self.reason
+
+
+@dataclass(frozen=True)
+class Allowlist:
+    """The rules of one allowlist, and the lines that are none."""
+
+    rules: tuple[Rule, ...] = ()
+    errors: tuple[LineError, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Allowlist:
+        """Read an allowlist. What cannot be read is in ``errors`` and admits nothing."""
+        rules: dict[Rule, None] = {}
+        errors: list[LineError] = []
+        for number, line in enumerate(text.split("\n"), 1):
+            if not _without_comment(line):
+                continue
+            try:
+                rules[parse_line(line)] = None
+            except BadLineError as error:
+                errors.append(LineError(number, line.strip(), str(error)))
+        return cls(tuple(rules), tuple(errors))
+
+    def judge(self, request: Request) -> Decision:
+        """Decide on a request as it came."""
+        try:
+            checked = requests.checked(request)
+        except BadRequestError as error:
+            return Decision(str(error), Kind.REQUEST)
+        rule = self.admitting(checked)
+        if rule is None:
+            return Decision("no line of the allowlist admits it", Kind.RULE, checked)
+        return Decision("", None, checked, rule)
+
+    def admitting(self, request: CheckedRequest) -> Rule | None:
+        """Return the line that lets the request out, one with PRIVATE_WORD first; or None."""
+        found = [rule for rule in self.rules if rule.admits(request)]
+        return max(found, key=lambda rule: rule.is_private_allowed, default=None)
+
+
+def parse_line(line: str) -> Rule:
+    """Read one line, which may end in a comment. Raises BadLineError."""
+    if len(line) > 2 * urls.MAX_TARGET:
+        raise BadLineError("the line is too long")
+    words = _without_comment(line).split()
+    if len(words) not in (2, 3):
+        raise BadLineError(f"a line is METHOD URL, as in: {EXAMPLE}")
+    method, url, *end = words
+    if method not in requests.METHODS:
+        raise BadLineError(
+            f"the method must be one of {', '.join(requests.METHODS)}: one in each line"
+        )
+    if end and end != [PRIVATE_WORD]:
+        raise BadLineError(f"after the URL only {PRIVATE_WORD} may stand")
+    scheme, mark, rest = url.partition("://")
+    if not mark or scheme not in urls.DEFAULT_PORTS:
+        raise BadLineError("the URL must begin with https:// or http://")
+    where, slash, path = rest.partition("/")
+    if "*" in where:
+        raise BadLineError("a * may stand in the path only")
+    if not slash:
+        raise BadLineError(
+            "the URL has no path: end it with / for that page, /* for all of the host"
+        )
+    try:
+        host, port = urls.split_authority(where)
+        target = urls.normal_target(f"/{path}", is_pattern=True)
+        number = urls.normal_port(port, scheme)
+    except BadUrlError as error:
+        raise BadLineError(str(error)) from None
+    return Rule(method, scheme, host, number, tuple(re.split(r"\*+", target)), bool(end))
+
+
+def validate_line(line: str) -> str:
+    """Return a line in normal form. Raises UserError for one that would be ignored."""
+    try:
+        return parse_line(line).line
+    except BadLineError as error:
+        raise UserError(f"not a line of an allowlist: {shown(line.strip())}", str(error)) from None
+
+
+def _without_comment(line: str) -> str:
+    return re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip()
+
+
+def _fits(pieces: tuple[str, ...], target: str) -> bool:
+    """Return whether ``target`` is the pieces with anything between them.
+
+    Only a ``*`` at the end spans the ``?`` before a query: what follows a ``*`` within a pattern
+    must follow in the path, and could not if the client could move it into a query. Takes time
+    in proportion to the target: a client that chooses it cannot make the proxy slow.
+    """
+    first, *others = pieces
+    if not others:
+        return target == first
+    *middle, last = others
+    at, end = len(first), len(target) - len(last)
+    if not target.startswith(first) or end < at or not target.endswith(last):
+        return False
+    for piece in middle:
+        found = target.find(piece, at, end)
+        if found < 0 or _crosses(target, at, found):
+            return False
+        at = found + len(piece)
+    return last == "" or not _crosses(target, at, end)
+
+
+def _crosses(target: str, begin: int, end: int) -> bool:
+    """Return whether the ``?`` that begins the query lies between two positions."""
+    return begin <= target.find("?") < end
+
+
+CREATED_TEXT = f"""\
+# What may leave the sandbox: one request in a line, read again at every request.
+#
+#   METHOD https://host[:port]/path
+#
+# Method, http or https, host and port are compared exactly, the path too, in its case. In the
+# path, * stands for any run of characters: at the end of a line it spans / and ?, and so a query;
+# elsewhere it spans / but no ?. A line without a * at its end admits no query but the one in it.
+# A line that cannot be read is ignored; `gitguard vm status` names it.
+#
+# `gitguard vm blocked` shows what was refused, with the line that would admit it, and
+# `gitguard vm allow LINE` adds a line here.
+#
+# Before you add one:
+# - Be specific. Whatever a line admits, an agent that was talked into it can use.
+# - Scope a * to a prefix, and end the prefix with /: https://example.com/me* admits
+#   /me-and-others as well.
+# - Separate methods: reading is GET and HEAD. Add POST, PUT, PATCH or DELETE for one path at a
+#   time.
+# - Assume that a GET can carry data out: in the path, the query and the headers. A host where
+#   others can leave or read such data (a paste, a search, an issue tracker) is a way out.
+# - A host that serves many people's data (a bucket, a gist, raw files) needs a path that says
+#   whose.
+#
+# A host with an address that is not public is refused, unless its line ends with
+# `{PRIVATE_WORD}`: say for a registry in your own network. A name with such a line still never
+# leads to a loopback or link-local address; for that, write the address itself as the host.
+#
+# Examples:
+#   GET https://docs.python.org/3/*
+#   GET https://raw.githubusercontent.com/OWNER/REPOSITORY/*
+#   POST https://api.example.com/v1/messages
+#   GET https://registry.corp.example:8443/simple/* {PRIVATE_WORD}
+
+# Packages of Debian, Ubuntu and PyPI, for reading. Delete what you do not want.
+GET https://deb.debian.org/debian/*
+HEAD https://deb.debian.org/debian/*
+GET https://deb.debian.org/debian-security/*
+HEAD https://deb.debian.org/debian-security/*
+GET https://security.debian.org/debian-security/*
+HEAD https://security.debian.org/debian-security/*
+GET https://archive.ubuntu.com/ubuntu/*
+HEAD https://archive.ubuntu.com/ubuntu/*
+GET http://archive.ubuntu.com/ubuntu/*
+HEAD http://archive.ubuntu.com/ubuntu/*
+GET https://security.ubuntu.com/ubuntu/*
+HEAD https://security.ubuntu.com/ubuntu/*
+GET http://security.ubuntu.com/ubuntu/*
+HEAD http://security.ubuntu.com/ubuntu/*
+GET http://ports.ubuntu.com/ubuntu-ports/*
+HEAD http://ports.ubuntu.com/ubuntu-ports/*
+GET https://pypi.org/simple/*
+HEAD https://pypi.org/simple/*
+GET https://pypi.org/pypi/*
+HEAD https://pypi.org/pypi/*
+GET https://files.pythonhosted.org/packages/*
+HEAD https://files.pythonhosted.org/packages/*
+"""

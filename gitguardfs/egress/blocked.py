@@ -1,0 +1,141 @@
+"""The log of blocked requests: written by the proxy, read and grouped for the user."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from gitguardfs.egress.addresses import PRIVATE_WORD
+from gitguardfs.egress.allowlist import BadLineError, Kind, parse_line
+from gitguardfs.egress.urls import MAX_TARGET
+
+MAX_BYTES = 10 << 20
+"""Of the log and of its older part each: an agent that is refused in a loop fills no disk."""
+MAX_URL = MAX_TARGET + 300
+"""Characters of a URL that are kept, which is more than any that can be allowed has."""
+
+
+class Blocked(NamedTuple):
+    """One request that was not let out."""
+
+    time: str
+    """UTC, as ISO 8601."""
+    method: str
+    url: str
+    reason: str
+    kind: Kind
+
+
+class BlockedLog:
+    """Appends blocked requests to the file ``path``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def add(self, method: str, url: str, reason: str, kind: Kind) -> None:
+        """Append a request. Raises OSError."""
+        entry = {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "method": method[:MAX_URL],
+            "url": url[:MAX_URL],
+            "reason": reason[:MAX_URL],
+            "kind": kind.value,
+        }
+        line = json.dumps(entry).encode() + b"\n"  # ASCII: no control character of the client's
+        with suppress(FileNotFoundError):
+            if self._path.stat().st_size + len(line) > MAX_BYTES:
+                os.replace(self._path, older(self._path))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(self._path, flags, 0o600), "ab", buffering=0) as file:
+            file.write(line)
+
+
+def older(path: Path) -> Path:
+    """Return the name of a log's older part."""
+    return path.with_name(f"{path.name}.1")
+
+
+def read(path: Path) -> Iterator[Blocked]:
+    """Yield blocked requests, oldest first. A line that is none is passed over. Raises OSError."""
+    for part in (older(path), path):
+        with suppress(FileNotFoundError):
+            with open(part, "rb") as file:
+                for line in file:
+                    if (entry := _entry(line)) is not None:
+                        yield entry
+
+
+def _entry(line: bytes) -> Blocked | None:
+    try:
+        found = json.loads(line)
+        texts = [found[name] for name in ("time", "method", "url", "reason")]
+        kind = Kind(found["kind"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not all(isinstance(text, str) for text in texts):
+        return None
+    return Blocked(*texts, kind)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Requests of one method to one URL, whatever its query holds, refused for one reason."""
+
+    method: str
+    url: str
+    """Of the last of them."""
+    reason: str
+    count: int
+    first: str
+    last: str
+    """Times in UTC."""
+    line: str
+    """The line that would admit them all; "" if there can be none."""
+    why_none: str
+    """Why there is no such line; "" if there is one."""
+
+
+def grouped(entries: Iterable[Blocked]) -> list[Group]:
+    """Group blocked requests, those that were last refused last."""
+    found: dict[tuple[str, ...], list[Blocked]] = {}
+    for entry in entries:
+        key = (entry.method, *entry.url.partition("?")[:2], entry.reason)
+        members = found.pop(key, [])
+        members.append(entry)
+        found[key] = members
+    return [_group(members) for members in found.values()]
+
+
+def _group(members: list[Blocked]) -> Group:
+    last = members[-1]
+    line, why = _line_for(members)
+    return Group(
+        last.method, last.url, last.reason, len(members), members[0].time, last.time, line, why
+    )
+
+
+def _line_for(members: list[Blocked]) -> tuple[str, str]:
+    """Return the line that would admit all requests of a group, or why there is none."""
+    last = members[-1]
+    if last.kind is Kind.ALLOWLIST:
+        return "", "mend the allowlist first"
+    if last.kind in (Kind.REQUEST, Kind.FAULT) or len(last.url) >= MAX_URL:
+        return "", "no line can admit such a request"
+    is_same = all(entry.url == last.url for entry in members)
+    url = last.url if is_same else f"{last.url.partition('?')[0]}?*"
+    return line_for(last.method, url, is_private=last.kind is Kind.ADDRESS)
+
+
+def line_for(method: str, url: str, *, is_private: bool = False) -> tuple[str, str]:
+    """Return the line that admits a request, and "" ; or "" and why there is none."""
+    end = f" {PRIVATE_WORD}" if is_private else ""
+    try:
+        return parse_line(f"{method} {url}{end}").line, ""
+    except BadLineError as error:
+        return "", str(error)

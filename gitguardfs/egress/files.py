@@ -1,0 +1,121 @@
+"""The files of the proxy in a VM's state directory, and how they come about."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gitguardfs import writer
+from gitguardfs.egress.allowlist import CREATED_TEXT
+from gitguardfs.egress.presets import PRESETS
+from gitguardfs.errors import Exit, UserError
+
+MAX_ALLOWLIST = 1 << 20
+"""Bytes; it is read at every request."""
+
+
+@dataclass(frozen=True)
+class StateFiles:
+    """The names of the files in one state directory."""
+
+    directory: Path
+
+    @property
+    def allowlist(self) -> Path:
+        """What may go out."""
+        return self.directory / "allowlist.txt"
+
+    @property
+    def blocked(self) -> Path:
+        """Blocked requests, a JSON object a line; an older part has ``.1`` at its end."""
+        return self.directory / "blocked.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """What the proxy says; an older part has ``.1`` at its end."""
+        return self.directory / "mitmdump.log"
+
+    @property
+    def proxy(self) -> Path:
+        """Process id and port of the running proxy, as JSON."""
+        return self.directory / "proxy.json"
+
+    @property
+    def ca_directory(self) -> Path:
+        """The proxy's own authority, with its key."""
+        return self.directory / "mitmproxy"
+
+    @property
+    def ca_certificate(self) -> Path:
+        """What the guest must trust."""
+        return self.ca_directory / "mitmproxy-ca-cert.pem"
+
+    @property
+    def upstream_ca(self) -> Path:
+        """Certificates that servers may be signed by, beside those the system trusts."""
+        return self.directory / "upstream-ca.pem"
+
+    @property
+    def upstream_trust(self) -> Path:
+        """All that servers may be signed by, written at the proxy's start."""
+        return self.ca_directory / "upstream-trust.pem"
+
+
+def create_files(state_dir: Path, presets: Sequence[str] = ()) -> None:
+    """Create the directory and the allowlist if they are missing, and append preset blocks.
+
+    A block that is there already, known by its first line, is not appended again. Raises
+    UserError for a preset that there is none of, or a file that is changed meanwhile; OSError.
+    """
+    for name in presets:
+        if name not in PRESETS:
+            known = ", ".join(PRESETS)
+            raise UserError(f"there is no preset {name}", f"the presets are {known}")
+    files = StateFiles(state_dir)
+    make_private_directory(state_dir)
+    before = writer.read(str(files.allowlist))
+    text = CREATED_TEXT if before is None else before.decode(errors="surrogateescape")
+    for name in presets:
+        if _heading(name) not in text.split("\n"):
+            gap = "\n" if text.endswith("\n") or not text else "\n\n"
+            text += f"{gap}{_heading(name)}\n{PRESETS[name]}"
+    write(files.allowlist, before, text)
+
+
+def _heading(preset: str) -> str:
+    return f"# Preset: {preset}"
+
+
+def write(path: Path, before: bytes | None, text: str) -> None:
+    """Replace a file of the state directory as a whole. Raises UserError if it was changed."""
+    after = text.encode(errors="surrogateescape")
+    writer.apply(writer.Change(str(path), before, after, 0o600))
+
+
+def make_private_directory(path: Path) -> None:
+    """Make a directory that only its owner may enter, with those above it. Raises OSError."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o700)
+
+
+def read_allowlist(files: StateFiles) -> str:
+    """Return the text of the allowlist. Raises UserError if it cannot be read.
+
+    A byte that is no UTF-8 makes its own line unreadable, not the file.
+    """
+    try:
+        # O_NONBLOCK: a FIFO in its place must not keep the proxy waiting.
+        with open(os.open(files.allowlist, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as f:
+            if not stat.S_ISREG(os.fstat(f.fileno()).st_mode):
+                raise UserError(f"{files.allowlist} is no file", "move it away", Exit.SYSTEM)
+            content = f.read(MAX_ALLOWLIST + 1)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise UserError(f"cannot read {files.allowlist}: {why}", code=Exit.SYSTEM) from None
+    if len(content) > MAX_ALLOWLIST:
+        raise UserError(f"{files.allowlist} is larger than 1 MiB", "shorten it", Exit.SYSTEM)
+    return content.decode(errors="surrogateescape")

@@ -1,0 +1,101 @@
+"""Blocks of lines for what agents and builds commonly need. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_ANTHROPIC = """\
+# Claude models and Claude Code: the API, then logging in with a subscription.
+POST https://api.anthropic.com/v1/messages
+POST https://api.anthropic.com/v1/messages?beta=true
+POST https://api.anthropic.com/v1/messages/count_tokens
+POST https://api.anthropic.com/v1/messages/count_tokens?beta=true
+GET https://api.anthropic.com/v1/models
+GET https://api.anthropic.com/api/hello
+GET https://api.anthropic.com/api/oauth/profile
+GET https://api.anthropic.com/api/oauth/usage
+GET https://api.anthropic.com/api/oauth/claude_cli/roles
+POST https://api.anthropic.com/api/oauth/claude_cli/create_api_key
+POST https://console.anthropic.com/v1/oauth/token
+POST https://platform.claude.com/v1/oauth/token
+"""
+
+_OPENAI = """\
+# OpenAI models and Codex: the API, then logging in with a ChatGPT account.
+POST https://api.openai.com/v1/responses
+POST https://api.openai.com/v1/responses/compact
+POST https://api.openai.com/v1/chat/completions
+GET https://api.openai.com/v1/models
+POST https://auth.openai.com/oauth/token
+POST https://auth.openai.com/api/accounts/deviceauth/usercode
+POST https://auth.openai.com/api/accounts/deviceauth/token
+POST https://chatgpt.com/backend-api/codex/responses
+POST https://chatgpt.com/backend-api/codex/responses/compact
+GET https://chatgpt.com/backend-api/codex/models?*
+"""
+
+_GOOGLE = """\
+# Gemini models and Gemini CLI: the API, then logging in with a Google account.
+POST https://generativelanguage.googleapis.com/v1beta/models/*:generateContent
+POST https://generativelanguage.googleapis.com/v1beta/models/*:streamGenerateContent?alt=sse
+POST https://generativelanguage.googleapis.com/v1beta/models/*:countTokens
+GET https://generativelanguage.googleapis.com/v1beta/models
+POST https://oauth2.googleapis.com/token
+POST https://oauth2.googleapis.com/tokeninfo
+GET https://www.googleapis.com/oauth2/v2/userinfo
+POST https://cloudcode-pa.googleapis.com/v1internal:loadCodeAssist
+POST https://cloudcode-pa.googleapis.com/v1internal:onboardUser
+POST https://cloudcode-pa.googleapis.com/v1internal:generateContent
+POST https://cloudcode-pa.googleapis.com/v1internal:streamGenerateContent?alt=sse
+POST https://cloudcode-pa.googleapis.com/v1internal:countTokens
+"""
+
+_GITHUB_READ = """\
+# Reading GitHub: clone and fetch over HTTPS, raw files, archives and releases. Everybody can have
+# a repository there: put OWNER/ before each * if you know whose you need. The POST is how git
+# asks for objects; pushing needs git-receive-pack, which is not here.
+GET https://github.com/*/info/refs?service=git-upload-pack
+POST https://github.com/*/git-upload-pack
+GET https://github.com/*/archive/*
+GET https://github.com/*/releases/download/*
+GET https://codeload.github.com/*
+GET https://raw.githubusercontent.com/*
+GET https://objects.githubusercontent.com/*
+GET https://release-assets.githubusercontent.com/*
+"""
+
+_NPM = """\
+# npm, pnpm and yarn: packages, and the question whether they have known faults.
+GET https://registry.npmjs.org/*
+HEAD https://registry.npmjs.org/*
+POST https://registry.npmjs.org/-/npm/v1/security/advisories/bulk
+POST https://registry.npmjs.org/-/npm/v1/security/audits/quick
+GET https://registry.yarnpkg.com/*
+HEAD https://registry.yarnpkg.com/*
+"""
+
+_CRATES = """\
+# cargo: the index and the crates; rustup: toolchains.
+GET https://index.crates.io/*
+GET https://static.crates.io/crates/*
+GET https://crates.io/api/v1/crates/*
+GET https://static.rust-lang.org/*
+HEAD https://static.rust-lang.org/*
+"""
+
+_GO = """\
+# go: modules and toolchains from the proxy, and their checksums.
+GET https://proxy.golang.org/*
+GET https://sum.golang.org/*
+"""
+
+PRESETS: Mapping[str, str] = {
+    "anthropic": _ANTHROPIC,
+    "openai": _OPENAI,
+    "google": _GOOGLE,
+    "github-read": _GITHUB_READ,
+    "npm": _NPM,
+    "crates": _CRATES,
+    "go": _GO,
+}
+"""By name, comments and lines in normal form."""

@@ -1,0 +1,306 @@
+"""The allowlist proxy as a process: ``python -m gitguardfs.egress.proxy STATE_DIR [--port N]``.
+
+It is mitmproxy's own master with the few addons that proxying takes, so that nothing of it can
+be reached but HTTP/1 over TCP. It ends with SIGTERM, or when its standard input closes if that is
+a pipe: with the process that started it, however that ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import logging.handlers
+import os
+import resource
+import shutil
+import signal
+import ssl
+import stat
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gitguardfs.egress import blocked
+from gitguardfs.egress.files import StateFiles, create_files, make_private_directory
+from gitguardfs.egress.start import LISTENING, RunningProxy, start_proxy
+from gitguardfs.errors import Exit, GitguardExit, UserError, shown
+
+if TYPE_CHECKING:
+    from mitmproxy.addons.proxyserver import Proxyserver
+    from mitmproxy.master import Master
+
+__all__ = ["RunningProxy", "ca_certificate", "create_files", "run", "start_proxy"]
+
+HOST = "127.0.0.1"
+MAX_DATA = 1 << 30
+"""Bytes of memory: mitmproxy puts no limit to the header of a request or response."""
+EXTRA_HINT = "pip install 'gitguardfs[vm]'"
+
+OPTIONS: dict[str, Any] = {
+    "listen_host": HOST,
+    "mode": ["regular"],
+    "connection_strategy": "lazy",  # else it connects, and asks DNS, before any rule is asked
+    "http2": False,  # else a body without a length reaches an HTTP/1 server as a second request
+    "http3": False,
+    "rawtcp": False,
+    "websocket": False,
+    "ssl_insecure": False,
+    "upstream_cert": False,
+    "validate_inbound_headers": True,
+}
+
+
+def ca_certificate(state_dir: Path) -> str:
+    """Return the certificate of the proxy's own authority as PEM; make authority and key first.
+
+    They come into being as a whole: a directory that is renamed. Raises UserError if mitmproxy is
+    missing or the files are damaged; OSError.
+    """
+    certs = _mitmproxy().certs
+    files = StateFiles(state_dir)
+    make_private_directory(state_dir)
+    for left in state_dir.glob(".mitmproxy-*"):  # of a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    if not files.ca_directory.exists():
+        new = Path(tempfile.mkdtemp(prefix=".mitmproxy-", dir=state_dir))
+        certs.CertStore.create_store(new, "mitmproxy", 2048, "gitguardfs", "gitguardfs sandbox")
+        with suppress(OSError):  # another process was quicker: its directory holds
+            new.rename(files.ca_directory)
+        shutil.rmtree(new, ignore_errors=True)
+    try:
+        certs.CertStore.from_store(files.ca_directory, "mitmproxy", 2048)
+        return files.ca_certificate.read_text()
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"the proxy's authority in {files.ca_directory} cannot be read: {error}",
+            "move that directory away; the guest must then be set up again", Exit.SYSTEM,
+        ) from None  # fmt: skip
+
+
+def _mitmproxy() -> Any:
+    try:
+        import mitmproxy.certs
+    except ImportError:
+        raise UserError("mitmproxy is not installed", EXTRA_HINT, Exit.SYSTEM) from None
+    return mitmproxy
+
+
+def upstream_trust(files: StateFiles) -> dict[str, str | None]:
+    """Return mitmproxy's options for whom servers' certificates must be signed by.
+
+    That is what the system trusts (SSL_CERT_FILE and SSL_CERT_DIR hold as for OpenSSL), and
+    upstream-ca.pem of the state directory. Raises UserError, OSError.
+    """
+    named = os.environ.get("SSL_CERT_FILE")
+    if named and not os.path.isfile(named):
+        raise UserError(f"SSL_CERT_FILE names {named}, which is no file", code=Exit.SYSTEM)
+    system = ssl.get_default_verify_paths()
+    file, directory = system.cafile, system.capath
+    if not files.upstream_ca.exists():
+        return {_TRUST_FILE: file, _TRUST_DIRECTORY: directory}
+    own = files.upstream_ca.read_text()
+    try:
+        ssl.create_default_context(cadata=own)
+    except (ssl.SSLError, ValueError) as error:
+        raise UserError(f"{files.upstream_ca} holds no certificate: {error}") from None
+    if file is None and directory is None:  # a Mac: mitmproxy's own bundle
+        import certifi
+
+        file = certifi.where()
+    others = Path(file).read_text() if file else ""
+    new = files.upstream_trust.with_suffix(".new")
+    new.write_text(f"{others}\n{own}")
+    new.replace(files.upstream_trust)
+    return {_TRUST_FILE: str(files.upstream_trust), _TRUST_DIRECTORY: directory}
+
+
+_TRUST_FILE = "ssl_verify_upstream_trusted_ca"
+_TRUST_DIRECTORY = "ssl_verify_upstream_trusted_confdir"
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that asks no DNS: it connects to what ``Gate.server_connect`` has found."""
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:  # type: ignore[override]
+        from gitguardfs.egress.addon import RESOLVED
+
+        found = RESOLVED.get()
+        if found is None or found.address != (host, port):
+            raise OSError(f"{host}: no connection to it was approved")
+        return found.answers
+
+
+def run(state_dir: Path, port: int = 0, *, is_output_to_log: bool = False) -> None:
+    """Serve on ``port`` of 127.0.0.1, any that is free for 0, until told to end.
+
+    Once it listens, proxy.json is there and a line says so on standard output; with
+    ``is_output_to_log`` what is printed after that goes to the log. Raises UserError if it cannot
+    listen or a file cannot be used; OSError.
+    """
+    files = StateFiles(state_dir)
+    create_files(state_dir)
+    ca_certificate(state_dir)
+    options = OPTIONS | upstream_trust(files)
+    options |= {"confdir": str(files.ca_directory), "listen_port": port}
+    _limit_memory()
+    handler = _start_log(files)
+    try:
+        with asyncio.Runner(loop_factory=_Loop) as runner:
+            runner.run(_serve(files, options, is_output_to_log))
+    finally:
+        _remove_own(files)
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+
+
+async def _serve(files: StateFiles, options: dict[str, Any], is_output_to_log: bool) -> None:
+    from mitmproxy.addons.next_layer import NextLayer
+    from mitmproxy.addons.proxyserver import Proxyserver
+    from mitmproxy.addons.tlsconfig import TlsConfig
+    from mitmproxy.master import Master
+    from mitmproxy.options import Options
+
+    from gitguardfs.egress.addon import Gate
+
+    master = Master(Options())
+    server = Proxyserver()
+    announcer = _Announcer(files, master, server, options["listen_port"], is_output_to_log)
+    # The gate first: what it has allowed, the others may still refuse.
+    master.addons.add(Gate(files), server, NextLayer(), TlsConfig(), announcer)
+    if "store_streamed_bodies" in master.options:  # since mitmproxy 12
+        options["store_streamed_bodies"] = False
+    master.options.update(**options)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, master.shutdown)
+    _end_with_parent(loop, master)
+    await master.run()
+    if announcer.failure is not None:
+        raise announcer.failure
+
+
+class _Announcer:
+    """An addon that says where the proxy listens, or why it does not."""
+
+    def __init__(
+        self,
+        files: StateFiles,
+        master: Master,
+        server: Proxyserver,
+        port: int,
+        is_output_to_log: bool,
+    ) -> None:
+        self._is_output_to_log = is_output_to_log
+        self.failure: UserError | None = None
+        self._files = files
+        self._master = master
+        self._server = server
+        self._port = port
+
+    def running(self) -> None:
+        """Write proxy.json, whole, and say so; end the proxy if it does not listen."""
+        try:
+            ((host, port, *_),) = self._server.listen_addrs()
+        except ValueError:
+            self._fail()
+            return
+        text = json.dumps({"pid": os.getpid(), "port": port})
+        new = self._files.proxy.with_suffix(".new")
+        try:
+            new.write_text(f"{text}\n")
+            new.replace(self._files.proxy)
+        except OSError as error:
+            self.failure = UserError(f"{new}: {error.strerror}", code=Exit.SYSTEM)
+            self._master.shutdown()
+            return
+        with suppress(OSError):  # nobody may be listening
+            print(f"{LISTENING}{host}:{port}", flush=True)
+        if self._is_output_to_log:  # nobody reads the pipe from now on
+            with open(self._files.log, "ab") as log:
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+
+    def _fail(self) -> None:
+        (instance,) = self._server.servers
+        why = instance.last_exception
+        reason = why.strerror if isinstance(why, OSError) and why.strerror else why
+        self.failure = UserError(
+            f"the proxy cannot listen on {HOST}:{self._port}: {reason}",
+            "choose another port, or 0 for any" if self._port else "", Exit.SYSTEM,
+        )  # fmt: skip
+        self._master.shutdown()
+
+
+def _end_with_parent(loop: asyncio.AbstractEventLoop, master: Master) -> None:
+    """End when standard input closes, if it is a pipe or a socket: its other end has gone."""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return
+
+    def look() -> None:
+        if not os.read(0, 4096):
+            loop.remove_reader(0)
+            master.shutdown()
+
+    loop.add_reader(0, look)
+
+
+def _limit_memory() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    limit = MAX_DATA if hard == resource.RLIM_INFINITY else min(MAX_DATA, hard)
+    with suppress(OSError, ValueError):  # a Mac has none
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def _start_log(files: StateFiles) -> logging.Handler:
+    """Log to mitmdump.log, what others chose made printable, in two parts of bounded size."""
+
+    class Printable(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return shown(super().format(record), keep="\n")
+
+    descriptor = os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.close(descriptor)
+    handler = logging.handlers.RotatingFileHandler(
+        files.log, maxBytes=blocked.MAX_BYTES, backupCount=1, errors="backslashreplace"
+    )
+    handler.setFormatter(Printable("%(asctime)s %(levelname)s %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    return handler
+
+
+def _remove_own(files: StateFiles) -> None:
+    """Remove proxy.json if it speaks of this process."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if json.loads(files.proxy.read_text())["pid"] == os.getpid():
+            files.proxy.unlink()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the proxy. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m gitguardfs.egress.proxy")
+    parser.add_argument("state_dir", type=Path)
+    parser.add_argument("--port", type=int, default=0, help="0, the default: any that is free")
+    given = parser.parse_args(arguments)
+    try:
+        run(given.state_dir, given.port, is_output_to_log=True)
+    except UserError as error:
+        print(shown(str(error)), file=sys.stderr)
+        return GitguardExit.FAILED
+    except OSError as error:
+        print(shown(f"{error.filename or 'the proxy'}: {error.strerror}"), file=sys.stderr)
+        return GitguardExit.FAILED
+    return GitguardExit.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""What the user reads of the proxy, and the line that is added to the allowlist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gitguardfs import writer
+from gitguardfs.egress import blocked
+from gitguardfs.egress.allowlist import Allowlist, LineError, parse_line, validate_line
+from gitguardfs.egress.blocked import Group
+from gitguardfs.egress.files import StateFiles, create_files, read_allowlist, write
+from gitguardfs.errors import shown
+
+MAX_SHOWN = 200
+"""Characters of a URL that are shown."""
+
+
+def blocked_text(state_dir: Path) -> str:
+    """Return what ``gitguard vm blocked`` prints. Raises OSError, UserError."""
+    files = StateFiles(state_dir)
+    groups = blocked.grouped(blocked.read(files.blocked))
+    if not groups:
+        return "Nothing was blocked."
+    rules = Allowlist.parse(read_allowlist(files)).rules if files.allowlist.exists() else ()
+    lines = {rule.line for rule in rules}
+    return "\n\n".join(_group_text(group, lines) for group in groups)
+
+
+def _group_text(group: Group, lines: set[str]) -> str:
+    url = shown(group.url)
+    url = url if len(url) <= MAX_SHOWN else f"{url[:MAX_SHOWN]}..."
+    times = "once" if group.count == 1 else f"{group.count} times"
+    text = (
+        f"{shown(group.method)} {url}\n  {times}, last {shown(group.last)}: {shown(group.reason)}"
+    )
+    if not group.line:
+        return f"{text}\n  {shown(group.why_none)}"
+    if group.line in lines:
+        return f"{text}\n  allowed since"
+    return f"{text}\n  {allow_command(group.line)}"
+
+
+def allow_command(line: str) -> str:
+    """Return the command that adds a line; a line in normal form holds no quote but ``'``."""
+    quoted = line.replace("'", "'\\''")
+    return f"gitguard vm allow '{quoted}'"
+
+
+def allow(state_dir: Path, line: str) -> str:
+    """Add a line to the allowlist, as a whole or not at all; return what to tell the user.
+
+    Raises UserError for a line that would be ignored, or if the file is changed meanwhile; and
+    OSError.
+    """
+    normal = validate_line(line)
+    rule = parse_line(normal)
+    files = StateFiles(state_dir)
+    create_files(state_dir)
+    before = writer.read(str(files.allowlist)) or b""
+    text = before.decode(errors="surrogateescape")
+    if rule in Allowlist.parse(text).rules:
+        return f"{normal}\nis in {files.allowlist} already."
+    gap = "" if text.endswith("\n") or not text else "\n"
+    write(files.allowlist, before, f"{text}{gap}{normal}\n")
+    return f"{normal}\nwas added to {files.allowlist}; it holds from the next request on."
+
+
+def errors_text(state_dir: Path) -> str:
+    """Return a line for each line of the allowlist that is ignored; "" if there is none.
+
+    Raises UserError if the allowlist cannot be read.
+    """
+    files = StateFiles(state_dir)
+    errors = Allowlist.parse(read_allowlist(files)).errors
+    return "\n".join(error_text(files.allowlist, error) for error in errors)
+
+
+def error_text(path: Path, error: LineError) -> str:
+    """Return one line that says which line is ignored, and why."""
+    return f"{path}:{error.number}: ignored: {shown(error.text[:MAX_SHOWN])} ({error.why})"

@@ -1,0 +1,197 @@
+"""What the proxy knows of a request, and what no line of the allowlist can admit. Pure.
+
+A request is refused here if the server could take it for another one than the rules judge: by
+another host, another path, another method, or a second request in what looks like a body.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from gitguardfs.egress import urls
+from gitguardfs.egress.urls import BadUrlError
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+MAX_HEADERS = 200
+MAX_HEADER_BYTES = 65536
+"""Of all fields together; servers take 8 to 48 KiB."""
+MAX_DENIED_BODY = 1 << 20
+"""Bytes of a denied request's body that are read, and thrown away, to answer it."""
+
+_BODILESS = (b"GET", b"HEAD")
+_SENDS_ELSEWHERE = frozenset(
+    (
+        b"x-http-method", b"x-http-method-override", b"x-method-override",
+        b"x-original-url", b"x-rewrite-url", b"x-original-uri", b"x-original-host",
+        b"x-forwarded-host", b"x-forwarded-server", b"x-host", b"forwarded",
+    )
+)  # fmt: skip
+"""Fields by which some servers go instead of the method, the path or the host."""
+_HARMLESS_CONNECTION = frozenset((b"close", b"keep-alive", b"te"))
+NOT_PASSED_ON = ("Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "TE")
+"""Fields that concern the connection to the proxy alone."""
+
+
+class Request(NamedTuple):
+    """A request as it came, before anything of it was normalised."""
+
+    method: bytes
+    scheme: str
+    host: str
+    port: int
+    """Host and port that it would be sent to."""
+    target: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    http_version: bytes = b"HTTP/1.1"
+    is_tls: bool = False
+    sni: str | None = None
+    """Of the client's TLS connection."""
+    tunnel: tuple[str, int] | None = None
+    """Host and port of the CONNECT that it came through."""
+    authority: bytes = b""
+    """Of an absolute-form target within a tunnel."""
+
+    @property
+    def url(self) -> str:
+        """The URL as it is shown, with nothing normalised."""
+        where = urls.authority(self.scheme, self.host, self.port)
+        return f"{self.scheme}://{where}{self.target.decode('latin-1')}"
+
+
+class CheckedRequest(NamedTuple):
+    """A request that can be read in one way only, in normal form."""
+
+    method: str
+    scheme: str
+    host: str
+    port: int
+    target: str
+
+    @property
+    def authority(self) -> str:
+        """What its Host field must say."""
+        return urls.authority(self.scheme, self.host, self.port)
+
+    @property
+    def url(self) -> str:
+        """The URL that the rules are compared with."""
+        return f"{self.scheme}://{self.authority}{self.target}"
+
+
+class BadRequestError(Exception):
+    """A request that no line can admit; the text says why."""
+
+
+def checked(request: Request) -> CheckedRequest:
+    """Return the request in normal form. Raises BadRequestError."""
+    try:
+        host = urls.normal_host(request.host)
+        target = urls.normal_target(request.target.decode("latin-1"))
+    except BadUrlError as error:
+        raise BadRequestError(str(error)) from None
+    if request.scheme not in urls.DEFAULT_PORTS:
+        raise BadRequestError("neither http:// nor https://")
+    if not 1 <= request.port <= 65535:
+        raise BadRequestError("no port")
+    if not re.fullmatch(rb"[A-Z]+", request.method):
+        raise BadRequestError("the method is not in capital letters")
+    if request.http_version not in (b"HTTP/1.1", b"HTTP/1.0"):
+        raise BadRequestError("not HTTP/1.1")
+    result = CheckedRequest(request.method.decode(), request.scheme, host, request.port, target)
+    _check_way(request, result)
+    _check_headers(request.headers)
+    _check_host_field(request, result)
+    _check_body(request)
+    return result
+
+
+def _check_way(request: Request, result: CheckedRequest) -> None:
+    """Refuse what came by another way than to the host that it names."""
+    if request.authority:
+        raise BadRequestError("a whole URL as the target within a tunnel")
+    if request.tunnel is None:
+        if request.is_tls or request.scheme != "http":
+            raise BadRequestError("TLS to the proxy itself; use http:// for the proxy's address")
+        return
+    if request.tunnel != (result.host, result.port):
+        raise BadRequestError("another host than the CONNECT before it")
+    if (request.scheme == "https") != request.is_tls:
+        raise BadRequestError("the scheme is not that of the connection")
+    if request.sni is not None and request.sni.lower() != result.host:
+        raise BadRequestError("the TLS connection is for another host (SNI)")
+
+
+def _check_headers(headers: tuple[tuple[bytes, bytes], ...]) -> None:
+    size = sum(len(name) + len(value) for name, value in headers)
+    if len(headers) > MAX_HEADERS or size > MAX_HEADER_BYTES:
+        raise BadRequestError("too many header fields")
+    for name, value in headers:
+        lowered = name.lower().replace(b"_", b"-")  # CGI makes one of the two
+        if re.search(rb"[\x00-\x08\x0a-\x1f\x7f]", value):
+            raise BadRequestError(f"a control character in the field {_shown(name)}")
+        if lowered in _SENDS_ELSEWHERE:
+            raise BadRequestError(
+                f"the field {_shown(name)}, by which servers go instead of the URL"
+            )
+        if lowered in (b"upgrade", b"http2-settings"):
+            raise BadRequestError("Upgrade: WebSocket and other protocols are not let through")
+        if lowered == b"connection":
+            tokens = {token.strip(b" \t").lower() for token in value.split(b",")}
+            if not tokens <= _HARMLESS_CONNECTION:
+                raise BadRequestError("a Connection field that names other fields")
+        if lowered == b"trailer":
+            raise BadRequestError("fields after the body")
+        if lowered != name.lower() and lowered in _FRAMING:
+            raise BadRequestError(f"the field {_shown(name)}")
+
+
+_FRAMING = (b"content-length", b"transfer-encoding")
+
+
+def _check_host_field(request: Request, result: CheckedRequest) -> None:
+    hosts = [value for name, value in request.headers if name.lower() == b"host"]
+    if len(hosts) != 1:
+        raise BadRequestError("two Host fields" if hosts else "no Host field")
+    try:
+        host, port = urls.split_authority(hosts[0].decode("latin-1"))
+        named = (host, urls.normal_port(port, request.scheme))
+    except BadUrlError as error:
+        raise BadRequestError(f"the Host field: {error}") from None
+    if named != (result.host, result.port):
+        raise BadRequestError("the Host field names another host")
+
+
+def _check_body(request: Request) -> None:
+    """Refuse a body where servers expect none, and one whose end can be read in two ways."""
+    lengths = [value for name, value in request.headers if name.lower() == b"content-length"]
+    codings = [value for name, value in request.headers if name.lower() == b"transfer-encoding"]
+    if len(lengths) + len(codings) > 1:
+        raise BadRequestError("two fields that say how long the body is")
+    if lengths and not re.fullmatch(rb"0|[1-9][0-9]{0,17}", lengths[0]):
+        raise BadRequestError("a Content-Length that is no number")
+    if codings and codings[0].lower() != b"chunked":
+        raise BadRequestError("a Transfer-Encoding other than chunked")
+    if codings and request.http_version != b"HTTP/1.1":
+        raise BadRequestError("a Transfer-Encoding before HTTP/1.1")
+    if request.method in _BODILESS and (codings or (lengths and lengths[0] != b"0")):
+        raise BadRequestError(f"a body with {request.method.decode()}")
+
+
+def has_body(headers: tuple[tuple[bytes, bytes], ...]) -> bool:
+    """Return whether a field says that there is a body."""
+    return any(name.lower() in _FRAMING and value != b"0" for name, value in headers)
+
+
+def has_long_body(headers: tuple[tuple[bytes, bytes], ...]) -> bool:
+    """Return whether a body is too long, or of unknown length, to be read for nothing."""
+    for name, value in headers:
+        if name.lower() == b"transfer-encoding":
+            return True
+        if name.lower() == b"content-length":
+            return not value.isdigit() or int(value) > MAX_DENIED_BODY
+    return False
+
+
+def _shown(name: bytes) -> str:
+    return name.decode("latin-1")

@@ -1,0 +1,201 @@
+"""What is allowed works: requests arrive as they were sent, and answers come back."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.egress.bypasses import head
+from tests.egress.upstream import PRIVATE, PUBLIC, SILENT_PORT, UNTRUSTED_PORT
+from tests.egress.world import World
+
+OK = "GET https://allowed.test/ok/*"
+
+
+def test_an_allowed_request_arrives_and_is_answered(world: World) -> None:
+    world.allow(OK)
+    answer = world.get("https://allowed.test/ok/a?b=c%41", headers="X-Own: yes\r\n")
+    assert (answer.status, answer.body) == (200, b"xx")
+    (connection,) = world.upstream.connections
+    assert connection.sni == "allowed.test"
+    assert connection.address == (PUBLIC, 443)
+    assert connection.data.startswith(b"GET /ok/a?b=c%41 HTTP/1.1\r\nHost: allowed.test\r\n")
+    assert b"X-Own: yes\r\n" in connection.data
+    assert world.blocked == []
+    assert "allowed GET https://allowed.test/ok/a?b=cA" in world.log
+
+
+def test_http_without_a_tunnel_and_with_one(world: World) -> None:
+    world.allow("GET http://allowed.test/ok/*", "GET http://allowed.test:8080/ok/*")
+    assert world.get("http://allowed.test/ok/a").status == 200
+    assert world.get("http://allowed.test:8080/ok/b").status == 200
+    with world.client() as client:
+        client.tunnel("allowed.test:80", sni=None)
+        client.send(b"GET /ok/c HTTP/1.1\r\nHost: allowed.test\r\n\r\n")
+        assert client.answer().status == 200
+    assert [request.split()[1] for request in world.upstream.requests] == [
+        b"/ok/a", b"/ok/b", b"/ok/c",
+    ]  # fmt: skip
+
+
+def test_names_are_compared_in_lower_case(world: World) -> None:
+    world.allow("GET https://xn--bcher-kva.test/ok/*", OK)
+    assert world.get("https://ALLOWED.test/ok/a").status == 200
+    assert world.get("https://XN--BCHER-KVA.test/ok/a").status == 200
+    assert [c.sni for c in world.upstream.connections] == ["allowed.test", "xn--bcher-kva.test"]
+    assert b"Host: allowed.test\r\n" in world.upstream.raw
+
+
+def test_bodies_arrive_whole_with_a_length_and_in_chunks(world: World) -> None:
+    world.allow("POST https://allowed.test/post")
+    body = bytes(range(256)) * 500
+    assert world.get("https://allowed.test/post", "POST", body=body).status == 200
+    assert bytes(world.upstream.connections[0].data).endswith(b"\r\n\r\n" + body)
+    with world.client() as client:
+        client.tunnel()
+        client.send(
+            b"POST /post HTTP/1.1\r\nHost: allowed.test\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        client.send(b"5\r\nfirst\r\n6\r\nsecond\r\n0\r\n\r\n")
+        assert client.answer().status == 200
+    assert bytes(world.upstream.connections[1].data).endswith(
+        b"5\r\nfirst\r\n6\r\nsecond\r\n0\r\n\r\n"
+    )
+
+
+def test_a_client_that_waits_for_100_continue_gets_it(world: World) -> None:
+    world.allow("POST https://allowed.test/post")
+    with world.client() as client:
+        client.tunnel()
+        client.send(
+            b"POST /post HTTP/1.1\r\nHost: allowed.test\r\nExpect: 100-continue\r\n"
+            b"Content-Length: 4\r\n\r\n"
+        )
+        assert client.anything().startswith(b"HTTP/1.1 100 ")
+        client.send(b"data")
+        assert client.answer().status == 200
+    assert world.upstream.raw.endswith(b"\r\n\r\ndata")
+
+
+def test_a_connection_is_used_again_and_each_request_on_it_is_judged(world: World) -> None:
+    world.allow(OK)
+    with world.client() as client:
+        client.tunnel()
+        for path, status in (("/ok/1", 200), ("/SECRET", 418), ("/ok/2", 200)):
+            client.send(f"GET {path} HTTP/1.1\r\nHost: allowed.test\r\n\r\n".encode())
+            assert client.answer().status == status
+        world.directory.joinpath("allowlist.txt").write_text("# nothing\n")
+        client.send(b"GET /ok/3 HTTP/1.1\r\nHost: allowed.test\r\n\r\n")
+        assert client.answer().status == 418
+    assert [line.split()[1] for line in world.upstream.requests] == [b"/ok/1", b"/ok/2"]
+    assert len(world.upstream.connections) == 1
+
+
+def test_a_redirect_is_passed_on_and_its_target_judged_again(world: World) -> None:
+    world.allow(OK)
+    answer = world.get("https://allowed.test/ok/redirect")
+    assert (answer.status, answer.headers["Location"]) == (302, "https://other.test/SECRET")
+    assert world.get("https://other.test/SECRET").status == 418
+    assert b"SECRET" not in world.upstream.raw
+
+
+def test_http_2_is_never_agreed_on(world: World) -> None:
+    world.allow(OK)
+    with world.client() as client:
+        client.tunnel(alpn=("h2", "http/1.1"))
+        assert client.socket.selected_alpn_protocol() == "http/1.1"
+        client.send(b"GET /ok/a HTTP/1.1\r\nHost: allowed.test\r\n\r\n")
+        assert client.answer().status == 200
+    assert world.upstream.connections[0].alpn == "http/1.1"
+    with world.client() as client:
+        client.tunnel(alpn=("h2",))
+        assert client.socket.selected_alpn_protocol() is None
+
+
+def test_twenty_downloads_at_once(world: World) -> None:
+    world.allow("GET https://allowed.test/ok/*")
+    size = 300_000
+    with ThreadPoolExecutor(20) as pool:
+        urls = [f"https://allowed.test/ok/{n}?size={size}" for n in range(20)]
+        answers = list(pool.map(world.get, urls))
+    wanted = hashlib.sha256(b"x" * size).digest()
+    assert [answer.status for answer in answers] == [200] * 20
+    assert {hashlib.sha256(answer.body).digest() for answer in answers} == {wanted}
+    assert len(world.upstream.requests) == 20
+
+
+def test_large_downloads_and_uploads_keep_the_proxy_small(world: World) -> None:
+    world.allow("GET http://allowed.test/ok/*", "POST http://allowed.test/post")
+    size = 150 << 20
+    assert world.get("http://allowed.test/ok/warm").status == 200
+    before = world.peak_memory()
+    with world.client() as client:
+        client.send(f"GET http://allowed.test/ok/size={size} HTTP/1.1\r\n".encode())
+        client.send(b"Host: allowed.test\r\n\r\n")
+        received = 0
+        while received < size:
+            part = client.socket.recv(1 << 20)
+            assert part
+            received += len(part)
+    assert world.get("http://allowed.test/post", "POST", body=b"x" * (50 << 20)).status == 200
+    grown = world.peak_memory() - before
+    assert grown < 40 << 20, f"{grown >> 20} MiB more"
+
+
+def test_a_server_that_fails_is_a_502_that_says_how(world: World) -> None:
+    world.allow(
+        f"GET https://allowed.test:{UNTRUSTED_PORT}/*",
+        f"GET http://allowed.test:{SILENT_PORT}/*",
+        "GET http://allowed.test:9/*",
+        "GET https://nowhere.test/*",
+        "GET http://allowed.test/*",
+    )
+    for url, text in (
+        (f"https://allowed.test:{UNTRUSTED_PORT}/", b"ertificate verify failed"),
+        (f"http://allowed.test:{SILENT_PORT}/", b"server closed connection"),
+        ("http://allowed.test:9/", b"onnect"),
+        ("https://nowhere.test/", b"cannot find the address of nowhere.test"),
+        ("http://allowed.test/smuggled", b"both transfer-encoding and content-length"),
+    ):
+        answer = world.get(url)
+        assert answer.status == 502, url
+        assert text in answer.body, url
+    assert world.get("http://allowed.test/ok").status == 200
+
+
+def test_a_client_that_hangs_up_harms_no_other(world: World) -> None:
+    world.allow("GET http://allowed.test/*", "POST http://allowed.test/post")
+    for begun in (
+        b"GET http://allowed.test/ok HT",
+        head("POST http://allowed.test/post", "Content-Length: 9") + b"a",
+        b"GET http://allowed.test/size=9000000 HTTP/1.1\r\nHost: allowed.test\r\n\r\n",
+        b"CONNECT allowed.test:443 HTTP/1.1\r\n\r\n\x16\x03\x01",
+    ):
+        with world.client() as client:
+            client.send(begun)
+    assert world.get("http://allowed.test/ok").status == 200
+    assert world.proxy.is_alive()
+
+
+def test_a_private_address_needs_its_word_and_a_name_never_leads_to_loopback(world: World) -> None:
+    private = "private-address"
+    world.allow(*(f"GET http://{h}.test/ok" for h in ("private", "loop", "metadata", "mixed")))
+    for host in ("private", "loop", "metadata"):
+        answer = world.get(f"http://{host}.test/ok")
+        assert answer.status == 502
+        assert b"not a public address" in answer.body
+    assert world.upstream.connections == []
+    assert [entry["kind"] for entry in world.blocked] == ["address"] * 3
+    assert world.get("http://mixed.test/ok").status == 200
+    assert [c.address for c in world.upstream.connections] == [(PUBLIC, 80)]
+
+    world.allow(*(f"GET http://{h}.test/ok {private}" for h in ("private", "loop", "metadata")))
+    assert world.get("http://private.test/ok").status == 200
+    assert world.get("http://loop.test/ok").status == 502
+    assert world.get("http://metadata.test/ok").status == 502
+    assert [c.address for c in world.upstream.connections] == [(PRIVATE, 80)]
+
+    world.allow("GET http://127.0.0.1/ok", "GET http://127.0.0.1/yes private-address")
+    assert world.get("http://127.0.0.1/ok").status == 502
+    assert world.get("http://127.0.0.1/yes").status == 200
+    assert [c.address for c in world.upstream.connections] == [("127.0.0.1", 80)]

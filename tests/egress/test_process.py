@@ -1,0 +1,150 @@
+"""The proxy as a process: how it starts, what it leaves, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.egress import start
+from gitguardfs.egress.proxy import ca_certificate, start_proxy
+from gitguardfs.errors import UserError
+from tests.egress.upstream import FakeDns, Upstream
+from tests.egress.world import running
+
+STARTER = """
+import sys, time
+from pathlib import Path
+from gitguardfs.egress.proxy import start_proxy
+print(start_proxy(Path(sys.argv[1])).pid, flush=True)
+time.sleep(600)
+"""
+
+
+def wait_until_gone(pid: int) -> None:
+    descriptor = os.pidfd_open(pid)
+    try:
+        import select
+
+        assert select.select([descriptor], [], [], 20)[0], "it still runs"
+    finally:
+        os.close(descriptor)
+
+
+def test_it_starts_stops_and_starts_again(state: Path) -> None:
+    proxy = start_proxy(state)
+    try:
+        assert proxy.is_alive()
+        found = json.loads((state / "proxy.json").read_text())
+        assert found == {"pid": proxy.pid, "port": proxy.port}
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in state.iterdir()}
+        assert stat.S_IMODE(state.stat().st_mode) == modes["mitmproxy"] == 0o700
+        assert modes["allowlist.txt"] == modes["mitmdump.log"] == 0o600
+        key = state / "mitmproxy/mitmproxy-ca.pem"
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        listening = subprocess.run(
+            ["ss", "-Hltnp"], capture_output=True, text=True, check=True
+        ).stdout
+        ours = [line for line in listening.splitlines() if f"pid={proxy.pid}," in line]
+        assert [line.split()[3] for line in ours] == [f"127.0.0.1:{proxy.port}"]
+    finally:
+        proxy.stop()
+    assert not proxy.is_alive()
+    assert proxy.process.returncode == 0
+    assert not (state / "proxy.json").exists()
+    before = ca_certificate(state)
+    again = start_proxy(state)
+    again.stop()
+    assert ca_certificate(state) == before
+
+
+def test_it_ends_with_the_process_that_started_it(state: Path) -> None:
+    starter = subprocess.Popen([sys.executable, "-c", STARTER, state], stdout=subprocess.PIPE)
+    try:
+        assert starter.stdout is not None
+        pid = int(starter.stdout.readline())
+        starter.kill()
+        wait_until_gone(pid)
+    finally:
+        starter.kill()
+        starter.communicate()
+    assert not (state / "proxy.json").exists()
+
+
+def test_a_busy_port_is_one_clear_line(state: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=f"cannot listen on 127.0.0.1:{port}: .*in use"):
+            start_proxy(state, port)
+    assert not (state / "proxy.json").exists()
+    proxy = start_proxy(state, port)
+    proxy.stop()
+    assert proxy.port == port
+
+
+def test_what_keeps_it_from_starting_is_one_line(state: Path) -> None:
+    state.mkdir()
+    (state / "upstream-ca.pem").write_text("nothing")
+    with pytest.raises(UserError, match=r"upstream-ca\.pem holds no certificate"):
+        start_proxy(state)
+    (state / "upstream-ca.pem").unlink()
+    (state / "mitmproxy").mkdir()
+    (state / "mitmproxy/mitmproxy-ca.pem").write_text("nothing")
+    with pytest.raises(UserError, match=r"authority in .* cannot be read"):
+        start_proxy(state)
+
+
+def test_a_start_that_was_killed_leaves_nothing_in_the_way(state: Path) -> None:
+    state.mkdir()
+    (state / ".mitmproxy-abc").mkdir()
+    (state / ".mitmproxy-abc/mitmproxy-ca.pem").write_text("half")
+    (state / "proxy.json").write_text('{"pid": 1, "port": 1}')
+    (state / "proxy.new").write_text("{")
+    proxy = start_proxy(state)
+    proxy.process.kill()
+    wait_until_gone(proxy.pid)
+    assert not proxy.is_alive()
+    proxy.stop()
+    again = start_proxy(state)
+    again.stop()
+    assert {path.name for path in state.iterdir()} == {"allowlist.txt", "mitmdump.log", "mitmproxy"}
+
+
+def test_a_proxy_that_says_nothing_is_reported(state: Path) -> None:
+    with pytest.raises(UserError, match="did not start: it ended with status 3"):
+        start_proxy(state, command=[sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_ctrl_c_at_the_terminal_does_not_end_it_and_sigterm_does(
+    upstream: Upstream, dns: FakeDns, state: Path
+) -> None:
+    with running(state, upstream, dns) as world:
+        assert os.getpgid(world.proxy.pid) != os.getpgid(0)
+        assert os.getsid(world.proxy.pid) != os.getsid(0)
+        with world.client() as client:  # an open connection does not keep it
+            client.send(b"GET http")
+            os.kill(world.proxy.pid, signal.SIGTERM)
+            assert world.proxy.process.wait(start.STOP_LIMIT) == 0
+
+
+def test_the_systems_trust_is_what_openssl_says(
+    upstream: Upstream, dns: FakeDns, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere.pem")
+    with pytest.raises(UserError, match=r"SSL_CERT_FILE names /nowhere\.pem"):
+        start_proxy(state)
+    monkeypatch.setenv("SSL_CERT_FILE", str(upstream.ca["ca"]))
+    with running(state.with_name("other"), upstream, dns) as world:
+        world.allow("GET https://allowed.test/ok")
+        world.proxy.stop()
+        (world.directory / "upstream-ca.pem").unlink()
+        world.proxy = start_proxy(world.directory)
+        world.port = world.proxy.port
+        assert world.get("https://allowed.test/ok").status == 200

@@ -1,0 +1,162 @@
+"""What a client is told, what the logs say, and that what cannot be decided is denied."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.egress import reports
+from gitguardfs.egress.proxy import MAX_DATA
+from tests.egress.upstream import FakeDns, Upstream
+from tests.egress.world import World, running
+
+FAULTY = Path(__file__).with_name("faulty_proxy.py")
+
+
+def test_an_agent_is_told_what_to_ask_for_and_the_line_lets_it_out(world: World) -> None:
+    answer = world.get("https://allowed.test/a/it's?q=1*&p=2")
+    assert answer.status == 418
+    text = answer.body.decode()
+    assert "ask your human to run this on the host" in text
+    command = "gitguard vm allow 'GET https://allowed.test/a/it'\\''s?q=1%2A&p=2'"
+    assert command in text.splitlines()[-1]
+    assert world.upstream.connections == []
+    assert world.dns.asked == []
+    assert command in reports.blocked_text(world.directory)
+
+    said = reports.allow(world.directory, "GET https://allowed.test/a/it's?q=1%2A&p=2")
+    assert "was added" in said
+    assert world.get("https://allowed.test/a/it's?q=1*&p=2").status == 200
+    assert "allowed since" in reports.blocked_text(world.directory)
+    assert world.get("https://allowed.test/a/it's?q=11&p=2").status == 418
+
+
+def test_what_is_blocked_is_logged_with_method_url_and_reason(world: World) -> None:
+    world.get("https://other.test/path?q=1", "POST", body=b"body")
+    world.get("https://other.test/x/../y")
+    rule, request = world.blocked
+    assert (rule["method"], rule["url"]) == ("POST", "https://other.test/path?q=1")
+    assert (rule["kind"], request["kind"]) == ("rule", "request")
+    assert "no line" in rule["reason"]
+    assert ". or .. in the path" in request["reason"]
+    assert "denied POST https://other.test/path?q=1: no line" in world.log
+    assert oct((world.directory / "blocked.jsonl").stat().st_mode & 0o777) == "0o600"
+    assert oct((world.directory / "mitmdump.log").stat().st_mode & 0o777) == "0o600"
+
+
+def test_controls_reach_no_terminal_through_a_log(world: World) -> None:
+    with world.client() as client:
+        client.send(b"GET http://allowed.test/\x1b[31m\xe2\x80\xae HTTP/1.1\r\nHost: a\r\n\r\n")
+        client.anything()
+    with world.client() as client:
+        client.send(b"\x1b]0;title\x07 / HTTP/1.1\r\nHost: \x1b\r\n\r\n")
+        client.anything()
+    text = world.log + reports.blocked_text(world.directory)
+    assert all(character.isprintable() or character == "\n" for character in text)
+
+
+def test_no_body_comes_with_the_refusal_of_a_head(world: World) -> None:
+    with world.client() as client:
+        client.tunnel()
+        for _ in range(2):
+            client.send(b"HEAD /no HTTP/1.1\r\nHost: allowed.test\r\n\r\n")
+            assert client.answer("HEAD").status == 418
+
+
+def test_a_denied_body_is_read_if_it_is_short_and_hung_up_on_if_not(world: World) -> None:
+    assert world.get("https://allowed.test/no", "POST", body=b"x" * 100_000).status == 418
+    for fields in ("Content-Length: 1048577", "Transfer-Encoding: chunked"):
+        with world.client() as client:
+            client.tunnel()
+            client.send(f"POST /no HTTP/1.1\r\nHost: allowed.test\r\n{fields}\r\n\r\n".encode())
+            assert client.answer().status == 0
+    assert [entry["url"] for entry in world.blocked] == ["https://allowed.test/no"] * 3
+
+
+def test_an_allowlist_that_cannot_be_read_denies_all(world: World) -> None:
+    world.allow("GET http://allowed.test/*")
+    path = world.directory / "allowlist.txt"
+    path.unlink()
+    assert b"No such file" in world.get("http://allowed.test/").body
+    os.mkfifo(path)
+    assert world.get("http://allowed.test/").status == 418
+    path.unlink()
+    path.mkdir()
+    assert world.get("http://allowed.test/").status == 418
+    path.rmdir()
+    path.write_text("GET http://allowed.test/*\n" + "# long\n" * 200_000)
+    assert world.get("http://allowed.test/").status == 418
+    assert {entry["kind"] for entry in world.blocked} == {"allowlist"}
+    assert world.upstream.connections == []
+
+
+def test_a_bad_line_is_ignored_and_logged_once(world: World) -> None:
+    path = world.directory / "allowlist.txt"
+    path.write_bytes(b"GET http://*/\n\xff\nGET http://allowed.test/ok\n")
+    assert world.get("http://allowed.test/ok").status == 200
+    assert world.get("http://allowed.test/ok").status == 200
+    assert world.log.count("allowlist.txt:1: ignored: GET http://*/ (a * may stand in") == 1
+    assert world.log.count("allowlist.txt:2: ignored: \\xff") == 1
+
+
+@pytest.mark.parametrize("fault", ["judge", "requestheaders-and-request", "server_connect", "log"])
+def test_an_exception_in_the_addon_denies(
+    upstream: Upstream, dns: FakeDns, state: Path, fault: str
+) -> None:
+    with running(state, upstream, dns, [sys.executable, str(FAULTY), fault]) as world:
+        world.allow("GET http://allowed.test/ok", "POST http://allowed.test/ok")
+        url = "http://allowed.test/denied" if fault == "log" else "http://allowed.test/ok"
+        assert world.get(url).status != 200
+        assert world.get(url, "POST", body=b"data").status != 200
+        assert upstream.connections == []
+        assert dns.asked == []
+        assert "broken on purpose" in world.log
+        assert world.proxy.is_alive()
+
+
+def test_an_exception_denies_where_a_connection_is_open_already(
+    upstream: Upstream, dns: FakeDns, state: Path
+) -> None:
+    with running(state, upstream, dns, [sys.executable, str(FAULTY), "requestheaders"]) as world:
+        world.allow("GET http://allowed.test/*")
+        with world.client() as client:
+            client.tunnel("allowed.test:80", sni=None)
+            client.send(b"GET /ok HTTP/1.1\r\nHost: allowed.test\r\n\r\n")
+            assert client.answer().status == 200
+            client.send(b"GET /BROKEN HTTP/1.1\r\nHost: allowed.test\r\n\r\n")
+            assert client.answer().status == 0
+        assert upstream.requests == [b"GET /ok HTTP/1.1"]
+
+
+def test_an_endless_header_ends_at_a_limit_and_others_go_on(
+    upstream: Upstream, dns: FakeDns, state: Path
+) -> None:
+    with running(state, upstream, dns) as world:
+        limit = resource.prlimit(world.proxy.pid, resource.RLIMIT_DATA)
+        assert limit[0] == MAX_DATA
+        world.allow("GET http://allowed.test/*")
+        assert world.get("http://allowed.test/").status == 200
+        status = Path(f"/proc/{world.proxy.pid}/status").read_text()
+        (used,) = [line.split()[1] for line in status.splitlines() if "VmData" in line]
+        lower = (int(used) << 10) + (48 << 20)
+        resource.prlimit(world.proxy.pid, resource.RLIMIT_DATA, (lower, limit[1]))
+        with world.client() as client:
+            client.send(b"GET / HTTP/1.1\r\nX: ")
+            for _ in range(200):
+                client.send(b"x" * (1 << 20))
+        assert world.get("http://allowed.test/").status == 200
+        assert world.peak_memory() < 400 << 20
+
+
+def test_the_log_of_blocked_requests_is_json_whatever_was_sent(world: World) -> None:
+    with world.client() as client:
+        client.send(b'GET http://allowed.test/"\\\x80 HTTP/1.1\r\nHost: allowed.test\r\n\r\n')
+        client.anything()
+    lines = (world.directory / "blocked.jsonl").read_bytes().splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["request"]
+    assert all(line.isascii() for line in lines)
