@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gitguardfs import program
 from gitguardfs.egress.files import make_private_directory
 from gitguardfs.errors import Exit, UserError
 
@@ -22,7 +23,13 @@ START_LIMIT = 60.0
 """Seconds that the proxy may take to listen: it makes a key, on a slow machine."""
 STOP_LIMIT = 5.0
 """Seconds that it has to end before it is killed; nothing is lost with it."""
-COMMAND = (sys.executable, "-m", "gitguardfs.egress.proxy")
+COMMAND = (
+    sys.executable,
+    "-P",  # it is started in the project, where the agent could put a module of any name
+    "-c",
+    f"import sys; sys.path.insert(0, {program.HOLDER!r});"
+    " from gitguardfs.egress.proxy import main; sys.exit(main())",
+)
 
 
 @dataclass

@@ -36,7 +36,9 @@ Examples:
 Settings are remembered for the next start; vm status shows them, vm reset forgets them.
 """
 
-_SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
+_SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
+_WORDS: dict[str, Any] = {"allow_interspersed_args": False}
+"""From the first word on, all is the guest's command."""
 
 
 def _project(command: Any) -> Any:
@@ -86,7 +88,7 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-@command.command(epilog=UP_EPILOG, context_settings={"ignore_unknown_options": False})
+@command.command(epilog=UP_EPILOG, context_settings={**_SETTINGS, **_WORDS})
 @_project
 @click.option("--image", metavar="IMAGE", help="A name (debian-13), a file, a directory with a "
               "kernel, or URL#sha512=HEX.  [default: debian-13]")  # fmt: skip
@@ -136,7 +138,7 @@ def up(
     return driver.up(where, driver.Wish(new, presets, words))
 
 
-@command.command()
+@command.command(context_settings=_WORDS)
 @_project
 @click.option("--root", is_flag=True, help="As the guest's root: to administer the guest.")
 @click.argument("words", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)

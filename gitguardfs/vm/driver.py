@@ -44,12 +44,19 @@ from gitguardfs.vm.state import State
 
 ATTEMPTS = 2
 """Boots that are tried with one accelerator: under emulation a kernel panics now and then."""
+LEAST_ROOM = 1 << 30
+"""Bytes: a guest that is set up takes less, and a full disk would stop it halfway."""
 PROGRAMS = {
     "qemu-img": "qemu-utils",
     "ssh": "openssh-client",
     "ssh-keygen": "openssh-client",
 }
 """What is needed besides QEMU, and the Debian package that has it."""
+TUNNEL_IS_UP = (
+    f"for i in $(seq 60); do (: </dev/tcp/{PROXY_ADDRESS}/{PROXY_PORT}) 2>/dev/null && exit;"
+    " sleep 0.5; done; exit 1"
+)
+"""For root's shell, which is bash: waits for it, 30 seconds at most."""
 FIRMWARE = (
     "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd",
     "/usr/share/edk2/aarch64/QEMU_EFI.fd",
@@ -86,6 +93,7 @@ def up(state: State, wish: Wish) -> int:
         lock = running.take_lock(state)
         stack.callback(os.close, lock)
         states.remove_leftovers()
+        _check_room(state)
         settings.save(state, wish.settings)
         image = images.obtain(wish.settings.image, platform.machine(), states.cache_directory())
         images.ensure_overlay(image, state.disk)
@@ -99,6 +107,16 @@ def up(state: State, wish: Wish) -> int:
         stack.callback(proxy.stop)
         guest = _boot(stack, state, wish, image, pairs, exported, lock, proxy.port)
         return _session_in(state, guest, wish.words)
+
+
+def _check_room(state: State) -> None:
+    free = shutil.disk_usage(state.directory).free
+    if free < LEAST_ROOM:
+        raise UserError(
+            f"{state.directory} has {free >> 20} MiB free, and the VM's disk grows",
+            f"make room: {LEAST_ROOM >> 20} MiB at least",
+            Exit.SYSTEM,
+        )
 
 
 def _say_what_is_allowed(files: Path, presets: tuple[str, ...]) -> None:
@@ -265,20 +283,26 @@ def _end(state: State, qemu: subprocess.Popen[bytes]) -> None:
 @contextmanager
 def _tunnel(guest: ssh.Guest, proxy_port: int) -> Iterator[None]:
     """Give the guest the proxy by a reverse tunnel, at the address where it would be otherwise."""
-    address = f"ip address replace {PROXY_ADDRESS}/32 dev lo"
-    subprocess.run(
-        ssh.command(guest, keys.ADMIN, remote=address), stdin=subprocess.DEVNULL, check=False
-    )
+    _as_root(guest, f"ip address replace {PROXY_ADDRESS}/32 dev lo")
     process = subprocess.Popen(
         ssh.tunnel(guest, PROXY_ADDRESS, PROXY_PORT, proxy_port),
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
     try:
+        _as_root(guest, TUNNEL_IS_UP)
         yield
     finally:
         process.terminate()
         process.wait()
+
+
+def _as_root(guest: ssh.Guest, line: str) -> None:
+    """Run a line in the guest as root. Raises BootError if it fails."""
+    words = ssh.command(guest, keys.ADMIN, remote=line)
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode != 0:
+        raise BootError("the tunnel to the proxy does not come up")
 
 
 def _session_in(state: State, guest: ssh.Guest, words: tuple[str, ...]) -> int:

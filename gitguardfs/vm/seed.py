@@ -53,7 +53,6 @@ def user_data(name: str, login: Login, files: list[GuestFile]) -> str:
         "disable_root": False,
         "ssh_pwauth": False,
         "ssh_deletekeys": True,
-        "ssh_genkeytypes": [],
         "ssh_keys": {
             "ed25519_private": login.host_private,
             "ed25519_public": login.host_public,

@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "linux": {"core", "mounts"},
     "sessions": {"core", "serving"},
     "daemon": set(),
-    "egress": {"writer"},
+    "egress": {"program", "writer"},
     "vm": {"egress", "host", "program", "render", "writer"},
 }
 """By room, the other rooms that its modules may import."""

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -77,19 +78,16 @@ class Registry(ThreadingHTTPServer):
 
     def add_package(self, place: Path) -> None:
         """Offer a package called `sample`, made of one module."""
-        source = place / "sample-source"
-        source.mkdir()
-        (source / "sample.py").write_text("WORDS = 'from the registry'\n")
-        (source / "pyproject.toml").write_text(
-            '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
-            '[project]\nname = "sample"\nversion = "1"\n[tool.setuptools]\npy-modules=["sample"]\n'
-        )
-        subprocess.run(
-            [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation",
-             "--disable-pip-version-check", "-w", str(place), str(source)],
-            check=True,
-        )  # fmt: skip
-        (wheel,) = place.glob("sample-*.whl")
+        wheel = place / "sample-1-py3-none-any.whl"
+        info = "sample-1.dist-info"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("sample.py", "WORDS = 'from the registry'\n")
+            archive.writestr(
+                f"{info}/METADATA", "Metadata-Version: 2.1\nName: sample\nVersion: 1\n"
+            )
+            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n"
+                             "Tag: py3-none-any\n")  # fmt: skip
+            archive.writestr(f"{info}/RECORD", "")
         self.files[f"/files/{wheel.name}"] = wheel.read_bytes()
         self.files["/simple/sample/"] = f'<a href="/files/{wheel.name}">{wheel.name}</a>'.encode()
 
