@@ -105,6 +105,8 @@ def _is_installed(name: str) -> bool:
 @click.option("--allow", "presets", metavar="PRESET", multiple=True,
               type=click.Choice(list(PRESETS)), help="Add a service's lines to the allowlist: "
               f"{', '.join(PRESETS)}. Repeatable.")  # fmt: skip
+@click.option("--upstream-ca", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+              help="An authority (PEM) that servers may be signed by as well.")  # fmt: skip
 @click.option("--git-name", metavar="NAME", help="The agent's name in git.  [default: AI Agent]")
 @click.option("--git-email", metavar="MAIL",
               help="Its address.  [default: agent@internal.sandbox]")  # fmt: skip
@@ -113,6 +115,7 @@ def up(
     project: str | None,
     presets: tuple[str, ...],
     words: tuple[str, ...],
+    upstream_ca: str | None,
     memory: str | None,
     image: str | None,
     hide: tuple[str, ...],
@@ -135,7 +138,7 @@ def up(
     paths = secrets.found(where.project, new.hide)
     if paths:
         click.echo(secrets.warning(paths), err=True)
-    return driver.up(where, driver.Wish(new, presets, words))
+    return driver.up(where, driver.Wish(new, presets, words, upstream_ca))
 
 
 @command.command(context_settings=_WORDS)

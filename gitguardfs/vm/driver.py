@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gitguardfs import writer
 from gitguardfs.egress import proxy as egress
 from gitguardfs.egress.files import StateFiles
 from gitguardfs.egress.presets import PRESETS
@@ -76,6 +77,8 @@ class Wish:
     presets: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     """The command to run instead of a shell."""
+    upstream_ca: str | None = None
+    """A file with certificates that servers may be signed by, beside those the system trusts."""
     restricted: bool = True
     """False is for tests alone, see qemu_command.Machine."""
 
@@ -100,6 +103,10 @@ def up(state: State, wish: Wish) -> int:
         pairs = keys.ensure(state)
         files = Path(state.directory)
         _say_what_is_allowed(files, wish.presets)
+        if wish.upstream_ca is not None:
+            with open(wish.upstream_ca, "rb") as certificate:
+                text = certificate.read()
+            writer.apply(writer.planned(str(StateFiles(files).upstream_ca), text, 0o600))
         ca = egress.ca_certificate(files)
         seed.write(state.seed, provision.content(state.name, wish.settings, pairs, ca))
         exported = stack.enter_context(host_guard.exported(wish.settings, state.name))

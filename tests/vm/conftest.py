@@ -68,7 +68,10 @@ def host() -> Iterator[World]:
 @pytest.fixture(scope="session")
 def first(host: World) -> Session:
     """The first `vm up`: everything is made and set up."""
-    return host.up(*OPTIONS, "--image", str(host.image), what="first boot")
+    certificate = str(host.registry.certificate)
+    return host.up(
+        *OPTIONS, "--image", str(host.image), "--upstream-ca", certificate, what="first boot"
+    )
 
 
 @pytest.fixture
