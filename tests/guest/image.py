@@ -136,7 +136,7 @@ def is_cached(recipe: Recipe) -> bool:
 
 def _places(recipe: Recipe) -> tuple[Path, Path]:
     """Where the two layers are kept: the packages, and the directory with what is booted."""
-    packages = _hash(recipe.suite, *sorted(recipe.packages), *_LEFT_OUT)
+    packages = _hash(recipe.suite, *sorted(recipe.packages), *_left_out(recipe))
     layer = _hash(packages, str(recipe.disk_mib), *(text for _, text in _files(recipe)),
                   *_masked(recipe),
                   Path(initrd.__file__).read_text(), _PREPARE_VERSION)  # fmt: skip
@@ -170,7 +170,7 @@ def _build_archive(recipe: Recipe, archive: Path) -> None:
     started = time.monotonic()
     _say(f"{recipe.name}: fetching and unpacking packages of {recipe.suite} (1-2 minutes) ...")
     new = archive.with_suffix(".new.tar")
-    excludes = [f"--dpkgopt=path-exclude=/{path}/*" for path in _LEFT_OUT]
+    excludes = [f"--dpkgopt=path-exclude=/{path}/*" for path in _left_out(recipe)]
     _run(
         ["mmdebstrap", "--quiet", "--variant=minbase", *excludes,
          f"--include={','.join(recipe.packages)}", recipe.suite, str(new)],
@@ -203,6 +203,13 @@ def _build_disk(recipe: Recipe, archive: Path, place: Path) -> None:
 
 _PREPARE_VERSION = "1"
 """To be raised when ``_prepare`` does something else to the same files."""
+
+
+def _left_out(recipe: Recipe) -> tuple[str, ...]:
+    if not recipe.is_cloud:
+        return _LEFT_OUT
+    # A guest that is to go down by its power button must have evdev to hear it.
+    return tuple(path for path in _LEFT_OUT if not path.endswith("/drivers/input"))
 
 
 def _masked(recipe: Recipe) -> tuple[str, ...]:
