@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -81,6 +80,7 @@ class Recipe:
     """One guest system."""
 
     name: str
+    """Begins the names of its files in the cache, and of no other's."""
     suite: str
     packages: tuple[str, ...]
     disk_mib: int = 3072
@@ -90,7 +90,7 @@ class Recipe:
 
 DEBIAN_13 = Recipe("debian13", "trixie", (*_BOOT, *_GITGUARDFS, *_TOOLS, "python3-rich"))
 DEBIAN_CLOUD = Recipe(
-    "debian13-cloud", "trixie",
+    "cloud13", "trixie",
     (*_BOOT, *_GITGUARDFS, "cloud-init", "openssh-server", "sudo", "ca-certificates", "curl",
      "e2fsprogs", "netplan.io", "systemd-resolved", "git", "python3-pip", "python3-venv",
      "iproute2", "ripgrep"),
@@ -120,13 +120,9 @@ def obtain(recipe: Recipe) -> Image:
         if not place.exists():
             _build_disk(recipe, archive, place)
         for old in CACHE.glob(f"{recipe.name}-*"):
-            if old not in (archive, place) and _HASH.search(old.name.removeprefix(recipe.name)):
+            if old not in (archive, place):
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
     return image
-
-
-_HASH = re.compile(r"^-[0-9a-f]{16}(\.tar)?$")
-"""What follows a recipe's name; the name of another recipe may begin with that name."""
 
 
 def is_cached(recipe: Recipe) -> bool:
