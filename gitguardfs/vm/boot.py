@@ -109,7 +109,7 @@ class Boot:
             if status != FAILED:
                 raise UserError(
                     f"setting up the guest failed: {shown(output.strip() or f'status {status}')}",
-                    "gitguard vm logs shows its console; gitguard vm reset starts afresh",
+                    "gitguard vm up tries again, gitguard vm logs shows its console",
                     Exit.SYSTEM,
                 )
             if time.monotonic() > deadline:

@@ -19,7 +19,7 @@ _LEFT_OUT = frozenset(("__pycache__",))
 HOME = f"/home/{AGENT}"
 
 
-def content(name: str, settings: Settings, keys: Keys, ca: str) -> dict[str, bytes]:
+def content(name: str, settings: Settings, keys: Keys, ca: str, random: bytes) -> dict[str, bytes]:
     """Return the files of the seed for the VM ``name``. OSError."""
     login = seed.Login(
         agent_public=keys.public_text(AGENT_KEY),
@@ -27,7 +27,7 @@ def content(name: str, settings: Settings, keys: Keys, ca: str) -> dict[str, byt
         host_private=keys.private_text(HOST),
         host_public=keys.public_text(HOST),
     )
-    return seed.files(name, login, guest_files(settings, ca), payload())
+    return seed.files(name, login, guest_files(settings, ca), payload(), random)
 
 
 def guest_files(settings: Settings, ca: str) -> list[GuestFile]:

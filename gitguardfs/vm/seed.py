@@ -9,19 +9,24 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
 import pycdlib
 import yaml
 
+from gitguardfs import writer
 from gitguardfs.vm.guest_files import AGENT, GuestFile
 from gitguardfs.vm.qemu_command import GUEST_ADDRESS
+from gitguardfs.vm.state import State
 
 LABEL = "cidata"
 """By this label cloud-init finds it."""
 PAYLOAD = "gitguardfs.tar"
 """The installation of gitguardfs, for the guest's provisioning."""
+INSTANCE = "instance"
+"""The file in the VM's state that says as what instance the guest was set up."""
 PROVISION = "/usr/local/sbin/gitguard-vm-provision"
 """Where the guest has its provisioning script."""
 
@@ -105,7 +110,7 @@ def files(
     network = network_config().encode()
     return {
         "user-data": user,
-        "meta-data": meta_data(name, user, network, payload).encode(),
+        "meta-data": meta_data(name, user, network, payload, random).encode(),
         "network-config": network,
         PAYLOAD: payload,
     }

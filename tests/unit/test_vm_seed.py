@@ -21,6 +21,7 @@ import gitguardfs
 from gitguardfs.vm import guest_files, provision, seed
 from gitguardfs.vm.guest_files import Guest, GuestFile
 from gitguardfs.vm.settings import Settings
+from gitguardfs.vm.state import State
 
 LOGIN = seed.Login("ssh-ed25519 AGENT", "ssh-ed25519 ADMIN", "PRIVATE\nKEY\n", "ssh-ed25519 HOST")
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1)
@@ -78,6 +79,16 @@ def test_whatever_differs_is_another_instance() -> None:
     seen = {instance(), instance(b"a"), instance(b"b"), instance(b"ab"), instance(b"a", b"b")}
     assert len(seen) == 5
     assert instance(b"a", b"b") == instance(b"a", b"b")
+
+
+def test_a_guest_that_was_never_set_up_is_another_instance_each_time(tmp_path: Path) -> None:
+    state = State("/srv/p", str(tmp_path))
+    first, second = seed.instance(state), seed.instance(state)
+    assert first != second
+    seed.keep_instance(state, second)
+    assert seed.instance(state) == seed.instance(state) == second
+    ids = {seed.files("vm", LOGIN, [], b"", random)["meta-data"] for random in (first, second)}
+    assert len(ids) == 2
 
 
 def test_the_guest_has_neither_a_route_nor_a_name_server() -> None:
