@@ -102,8 +102,21 @@ def network_config() -> str:
     return yaml.safe_dump({"version": 2, "ethernets": {"net": card}})
 
 
+def instance(state: State) -> bytes:
+    """Return the random part of the guest's instance-id; a new one if setting up never ended.
+
+    Cloud-init does each thing once for an instance, also if it was interrupted in the midst of it.
+    """
+    return writer.read(state.path(INSTANCE)) or secrets.token_hex(8).encode()
+
+
+def keep_instance(state: State, random: bytes) -> None:
+    """Note that the guest was set up as this instance. OSError."""
+    writer.apply(writer.planned(state.path(INSTANCE), random, 0o600))
+
+
 def files(
-    name: str, login: Login, guest_files: list[GuestFile], payload: bytes
+    name: str, login: Login, guest_files: list[GuestFile], payload: bytes, random: bytes
 ) -> dict[str, bytes]:
     """Return all files of the ISO by name."""
     user = user_data(name, login, guest_files).encode()
