@@ -37,7 +37,7 @@ PINNED = {
 
 _DISKS = ("disk.qcow2", "disk.img")
 APPEND = "root=/dev/vda rw"
-"""Kernel arguments for a local image that brings its kernel: the whole disk is the root."""
+"""Kernel arguments for a local image with a kernel and no cmdline: the whole disk is the root."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def obtain(wanted: str, machine: str, cache: str) -> Image:
     names = ", ".join(sorted({name for name, _ in PINNED}))
     raise UserError(
         f"there is no image {shown(wanted)}",
-        "a file, a directory with disk.img, vmlinuz and initrd, URL#sha512=HEX, or one of:"
+        "a file, a directory with disk.img, vmlinuz, initrd and cmdline, URL#sha512=HEX, or one of:"
         f" {names}",
     )
 
@@ -103,7 +103,11 @@ def _directory(path: str) -> Image:
     if not _is_file(path, "vmlinuz"):
         return Image(disks[0])
     initrd = os.path.join(path, "initrd") if _is_file(path, "initrd") else None
-    return Image(disks[0], os.path.join(path, "vmlinuz"), initrd)
+    append = APPEND
+    if _is_file(path, "cmdline"):
+        with open(os.path.join(path, "cmdline")) as file:
+            append = " ".join(file.read().split())
+    return Image(disks[0], os.path.join(path, "vmlinuz"), initrd, append)
 
 
 def _is_file(directory: str, name: str) -> bool:

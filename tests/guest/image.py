@@ -59,6 +59,12 @@ MASKED = (
 )  # fmt: skip
 """Units that cost time under emulation and have nothing to do with mounts."""
 
+CMDLINE = (
+    "root=/dev/vda rw quiet mitigations=off audit=0 apparmor=0 selinux=0 tsc=unstable "
+    "systemd.show_status=error random.trust_cpu=on"
+)
+"""Kernel arguments beside the console's: an emulated kernel has enough to do."""
+
 AGENT_UNIT = """[Unit]
 Description=Runs commands for the tests
 DefaultDependencies=no
@@ -133,9 +139,9 @@ def is_cached(recipe: Recipe) -> bool:
 def _places(recipe: Recipe) -> tuple[Path, Path]:
     """Where the two layers are kept: the packages, and the directory with what is booted."""
     packages = _hash(recipe.suite, *sorted(recipe.packages), *_left_out(recipe))
+    cmdline = (CMDLINE,) if recipe.is_cloud else ()
     layer = _hash(packages, str(recipe.disk_mib), *(text for _, text in _files(recipe)),
-                  *_masked(recipe),
-                  Path(initrd.__file__).read_text(), _PREPARE_VERSION)  # fmt: skip
+                  *_masked(recipe), *cmdline, Path(initrd.__file__).read_text(), _PREPARE_VERSION)  # fmt: skip
     return CACHE / f"{recipe.name}-{packages}.tar", CACHE / f"{recipe.name}-{layer}"
 
 
@@ -189,6 +195,7 @@ def _build_disk(recipe: Recipe, archive: Path, place: Path) -> None:
         (kernel,) = (root / "boot").glob("vmlinuz-*")
         shutil.copy(kernel, new / "vmlinuz")
         (new / "initrd").write_bytes(initrd.render(root))
+        (new / "cmdline").write_text(f"{CMDLINE}\n")
         with open(new / "disk.img", "wb") as disk:
             disk.truncate(recipe.disk_mib << 20)
         _run(["mke2fs", "-q", "-t", "ext4", "-O", "^metadata_csum", "-d", str(root),

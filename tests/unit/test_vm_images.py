@@ -184,6 +184,9 @@ def test_a_local_file_and_a_directory_with_a_kernel(tmp_path: Path) -> None:
     assert (whole.disk, whole.kernel, whole.initrd) == tuple(
         str(tmp_path / name) for name in ("disk.img", "vmlinuz", "initrd")
     )
+    assert whole.append == images.APPEND
+    (tmp_path / "cmdline").write_text("root=/dev/vda\nquiet\n")
+    assert images.obtain(str(tmp_path), "x86_64", "").append == "root=/dev/vda quiet"
     (tmp_path / "vmlinuz").unlink()
     assert images.obtain(str(tmp_path), "x86_64", "").kernel is None
     (tmp_path / "disk.img").unlink()
