@@ -141,7 +141,8 @@ def _places(recipe: Recipe) -> tuple[Path, Path]:
     packages = _hash(recipe.suite, *sorted(recipe.packages), *_left_out(recipe))
     cmdline = (CMDLINE,) if recipe.is_cloud else ()
     layer = _hash(packages, str(recipe.disk_mib), *(text for _, text in _files(recipe)),
-                  *_masked(recipe), *cmdline, Path(initrd.__file__).read_text(), _PREPARE_VERSION)  # fmt: skip
+                  *_masked(recipe), *cmdline,
+                  Path(initrd.__file__).read_text(), _PREPARE_VERSION)  # fmt: skip
     return CACHE / f"{recipe.name}-{packages}.tar", CACHE / f"{recipe.name}-{layer}"
 
 
