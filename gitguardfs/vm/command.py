@@ -155,7 +155,7 @@ def ssh(project: str | None, root: bool, words: tuple[str, ...]) -> int:
     from gitguardfs.vm import keys, running, state
     from gitguardfs.vm import ssh as ssh_command
 
-    guest = running.guest(state.existing(project))
+    guest = running.guest(state.existing(project), early=root)
     terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
     user = keys.ADMIN if root else keys.AGENT
     return subprocess.call(ssh_command.session(guest, words, terminal, user))

@@ -116,6 +116,8 @@ def up(state: State, wish: Wish) -> int:
         stack.callback(proxy.stop)
         guest = _boot(stack, state, wish, image, pairs, exported, lock, proxy.port)
         seed.keep_instance(state, instance)
+        with open(state.ready, "wb"):
+            pass
         return _session_in(state, guest, wish.words)
 
 
@@ -257,8 +259,9 @@ def _machine(state: State, wish: Wish, image: Image, exported: str, accelerator:
 def _start(machine: Machine, lock: int) -> subprocess.Popen[bytes]:
     """Start QEMU, which inherits the lock, and hears nothing of the terminal's signals."""
     state = machine.state
-    with suppress(FileNotFoundError):
-        os.unlink(state.console)  # the last boot's: what it says must not be taken for this one's
+    for left in (state.console, state.ready):  # the last boot's must not be taken for this one's
+        with suppress(FileNotFoundError):
+            os.unlink(left)
     with open(state.qemu_log, "wb") as log:
         return subprocess.Popen(
             command(machine),

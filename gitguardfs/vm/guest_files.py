@@ -119,7 +119,8 @@ def _environment_file() -> str:
 
 def _systemd(section: str) -> str:
     words = " ".join(quote.systemd_word(f"{name}={value}") for name, value in environment().items())
-    return f"[{section}]\nDefaultEnvironment={words}\n"
+    # An emulated guest on a busy host takes longer than systemd waits by default.
+    return f"[{section}]\nDefaultEnvironment={words}\nDefaultTimeoutStartSec=300s\n"
 
 
 def _apt() -> str:

@@ -72,6 +72,8 @@ install_gitguardfs() {
     launcher /usr/local/bin/gitguard gitguardfs.gitguard
     launcher /usr/local/bin/vm-mount gitguardfs.guest.vm_mount
     launcher /sbin/umount.fuse.gitguardfs gitguardfs.commands.umount
+    # Compiled once, before the guard is waited for: an emulated guest takes long for that.
+    /usr/bin/python3 -I -c "import sys; sys.path.insert(0, '$PREFIX/lib'); import gitguardfs.fuse.mount"
 }
 
 launcher() {
@@ -116,9 +118,9 @@ trust_ca
 use_https_mirrors
 install_packages
 install_gitguardfs
+systemctl daemon-reexec # the defaults in system.conf.d are read at the start
 guard_project
 give_rules
-systemctl daemon-reexec # DefaultEnvironment= is read at the start
 mkdir -p "$STATE"
 touch "$STATE/ready"
 say "ready"

@@ -83,6 +83,11 @@ class State:
         return self.path("session.lock")
 
     @property
+    def ready(self) -> str:
+        """A file that is there once the running guest is set up and its project guarded."""
+        return self.path("ready")
+
+    @property
     def exists(self) -> bool:
         """Whether this project has a VM."""
         return os.path.isdir(self.directory)

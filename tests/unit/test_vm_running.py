@@ -137,6 +137,18 @@ def test_nothing_is_made_for_a_project_that_may_not_be_shared(state: State) -> N
     assert not etc.exists
 
 
+def test_nobody_gets_in_before_the_project_is_guarded(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qmp, "ssh_port", lambda _: 40000)
+    with holder(state.lock):
+        with pytest.raises(UserError, match=r"not up yet"):
+            running.guest(state)
+        assert running.guest(state, early=True).port == 40000
+        Path(state.ready).touch()
+        assert running.guest(state).port == 40000
+
+
 # A real QEMU
 
 
