@@ -29,16 +29,20 @@ def is_running(state: State) -> bool:
     return is_held(state.lock)
 
 
-def guest(state: State) -> Guest:
-    """Return how to reach the running guest. Raises UserError if it does not run."""
+def guest(state: State, early: bool = False) -> Guest:
+    """Return how to reach the running guest. Raises UserError if it does not run.
+
+    Before the project is guarded it is reached with ``early`` only.
+    """
     if not is_running(state):
         raise UserError("the VM does not run", "gitguard vm up starts it", Exit.SYSTEM)
+    not_yet = UserError("the VM is not up yet", "gitguard vm logs -f shows it", Exit.SYSTEM)
+    if not (early or os.path.exists(state.ready)):
+        raise not_yet
     try:
         port = qmp.ssh_port(state)
     except qmp.NoAnswerError:
-        raise UserError(
-            "the VM is not up yet", "gitguard vm logs -f shows it", Exit.SYSTEM
-        ) from None
+        raise not_yet from None
     view = provision.view_of(settings.load(state).project)
     return Guest(keys.Keys(state.path(keys.DIRECTORY)), port, view)
 
