@@ -39,7 +39,7 @@ install_python() {
     now=$(sha256sum pyproject.toml)
     [[ -f "$stamp" && "$(<"$stamp")" == "$now" ]] && return
     echo "== installing Python packages" >&2
-    .venv/bin/pip install -q --disable-pip-version-check -e '.[test]'
+    .venv/bin/pip install -q --disable-pip-version-check -e '.[test,vm]'
     printf '%s' "$now" >"$stamp"
 }
 

@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tiers=(guest lint unit adapter mount quickstart guest-old vm)
+tiers=(guest lint unit adapter mount quickstart egress guest-old vm)
 quick=(lint unit adapter)
 
 usage() {
@@ -16,6 +16,7 @@ Runs the tests of gitguardfs, by default all tiers, side by side:
   adapter     request handlers, no mount
   mount       real mounts: conformance, attacks, faults, programs
   quickstart  guest-setup/quickstart.sh, on the distribution's own packages
+  egress      the allowlist proxy, before servers that record what they are sent
   guest       Debian 13 in a virtual machine with real 9p and virtiofs shares
   guest-old   Debian 12 in another one, the oldest system that is supported
   vm          gitguard vm from nothing: boots, the guard, the proxy, isolation, faults
@@ -44,7 +45,7 @@ install_packages() {
     if command -v apt-get >/dev/null; then
         wanted=(fuse3 libfuse3-dev pkg-config gcc make git bindfs rsync sqlite3 ripgrep
             inotify-tools attr e2fsprogs shellcheck python3-dev python3-venv tar util-linux
-            qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debian-archive-keyring
+            qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debian-archive-keyring iproute2
             systemd libxml2-utils libvirt0 openssh-client openssl curl)
         command -v npm >/dev/null || wanted+=(npm)
         # Newer releases have virtiofsd and the schemas of libvirt in packages of their own.
@@ -63,7 +64,7 @@ install_packages() {
             "${missing[@]}" >/dev/null
     elif command -v dnf >/dev/null; then
         wanted=(fuse3 fuse3-devel pkgconf-pkg-config gcc make git bindfs rsync sqlite ripgrep
-            inotify-tools attr e2fsprogs ShellCheck python3-devel npm tar util-linux)
+            inotify-tools attr e2fsprogs ShellCheck python3-devel npm tar util-linux iproute)
         for package in "${wanted[@]}"; do
             rpm -q --quiet --whatprovides "$package" || missing+=("$package")
         done

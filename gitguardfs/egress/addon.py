@@ -193,6 +193,7 @@ class Gate:
             raise OSError(f"cannot find the address of {host}: {error.strerror}") from None
         usable = []
         refusals = []
+        kind = Kind.REQUEST
         for answer in answers:
             address = addresses.parsed(str(answer[4][0]))
             why = "no address" if address is None else addresses.refusal(
@@ -200,11 +201,13 @@ class Gate:
             )  # fmt: skip
             if why:
                 refusals.append(f"{host} has the address {answer[4][0]}: {why}")
+                if address is not None and not addresses.refusal(address, host, True):
+                    kind = Kind.ADDRESS
             else:
                 usable.append((*answer[:4], answer[4]))
         if not usable:
             reason = refusals[0] if refusals else f"{host} has no address"
-            self._note(approval.method, approval.url, reason, Kind.ADDRESS)
+            self._note(approval.method, approval.url, reason, kind)
             raise OSError(reason)
         return Resolved((host, port), usable)
 

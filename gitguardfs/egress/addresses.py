@@ -32,10 +32,10 @@ def refusal(address: Address, host: str, is_private_allowed: bool) -> str:
         return "no line can admit it"
     if meant.is_global and address.is_global:
         return ""
+    if (meant.is_loopback or meant.is_link_local) and parsed(host) != address:
+        return "a loopback or link-local address, to which no name may lead"
     if not is_private_allowed:
         return f"not a public address; a line that ends with {PRIVATE_WORD} would admit it"
-    if (meant.is_loopback or meant.is_link_local) and parsed(host) != address:
-        return "a loopback or link-local address, which a line admits only by naming it"
     return ""
 
 

@@ -1,4 +1,7 @@
-"""Blocks of lines for what agents and builds commonly need. Pure."""
+"""Blocks of lines for what agents and builds commonly need. Pure.
+
+Services change: what is missing is seen by ``gitguard vm blocked``. Telemetry is left out.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ POST https://api.anthropic.com/v1/messages/count_tokens?beta=true
 GET https://api.anthropic.com/v1/models
 GET https://api.anthropic.com/api/hello
 GET https://api.anthropic.com/api/oauth/profile
+GET https://api.anthropic.com/api/oauth/account/settings
 GET https://api.anthropic.com/api/oauth/usage
 GET https://api.anthropic.com/api/oauth/claude_cli/roles
 POST https://api.anthropic.com/api/oauth/claude_cli/create_api_key
@@ -45,6 +49,7 @@ POST https://oauth2.googleapis.com/tokeninfo
 GET https://www.googleapis.com/oauth2/v2/userinfo
 POST https://cloudcode-pa.googleapis.com/v1internal:loadCodeAssist
 POST https://cloudcode-pa.googleapis.com/v1internal:onboardUser
+POST https://cloudcode-pa.googleapis.com/v1internal:retrieveUserQuota
 POST https://cloudcode-pa.googleapis.com/v1internal:generateContent
 POST https://cloudcode-pa.googleapis.com/v1internal:streamGenerateContent?alt=sse
 POST https://cloudcode-pa.googleapis.com/v1internal:countTokens

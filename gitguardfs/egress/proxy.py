@@ -63,15 +63,15 @@ def ca_certificate(state_dir: Path) -> str:
     certs = _mitmproxy().certs
     files = StateFiles(state_dir)
     make_private_directory(state_dir)
-    for left in state_dir.glob(".mitmproxy-*"):  # of a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
     if not files.ca_directory.exists():
         new = Path(tempfile.mkdtemp(prefix=".mitmproxy-", dir=state_dir))
         certs.CertStore.create_store(new, "mitmproxy", 2048, "gitguardfs", "gitguardfs sandbox")
         with suppress(OSError):  # another process was quicker: its directory holds
             new.rename(files.ca_directory)
-        shutil.rmtree(new, ignore_errors=True)
+    for left in state_dir.glob(".mitmproxy-*"):  # of a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
     try:
+        os.stat(files.ca_directory / "mitmproxy-ca.pem")  # mitmproxy would make another
         certs.CertStore.from_store(files.ca_directory, "mitmproxy", 2048)
         return files.ca_certificate.read_text()
     except (OSError, ValueError) as error:

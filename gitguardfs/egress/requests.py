@@ -24,7 +24,9 @@ _SENDS_ELSEWHERE = frozenset(
     (
         b"x-http-method", b"x-http-method-override", b"x-method-override",
         b"x-original-url", b"x-rewrite-url", b"x-original-uri", b"x-original-host",
-        b"x-forwarded-host", b"x-forwarded-server", b"x-host", b"forwarded",
+        b"x-original-path", b"x-original-method", b"x-envoy-original-path",
+        b"x-forwarded-host", b"x-forwarded-server", b"x-forwarded-path", b"x-forwarded-uri",
+        b"x-forwarded-prefix", b"x-host", b"forwarded",
     )
 )  # fmt: skip
 """Fields by which some servers go instead of the method, the path or the host."""

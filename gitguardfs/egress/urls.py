@@ -92,10 +92,10 @@ def authority(scheme: str, host: str, port: int) -> str:
 def normal_target(text: str, *, is_pattern: bool = False) -> str:
     """Return a path and its query with unneeded escapes undone, the others in upper case.
 
-    ``%2F`` stays apart from ``/``, and case matters. In a query, what is no escape may stand; in
-    a pattern it may not, since a ``*`` could complete it. A ``*`` stands for itself in a request,
-    as ``%2A``. Raises BadUrlError for what servers are known to read in another way: dot segments,
-    backslashes, control characters, double escapes.
+    ``%2F`` stays apart from ``/``, and case matters. A query with a ``%`` that is no escape stays
+    as it is; in a pattern there may be none, since a ``*`` could complete it. A ``*`` of a request
+    stands for itself, as ``%2A``. Raises BadUrlError for what servers are known to read in another
+    way: dot segments, backslashes, control characters, double escapes.
     """
     if not text.startswith("/"):
         raise BadUrlError("the path does not begin with /")
@@ -120,7 +120,9 @@ def normal_target(text: str, *, is_pattern: bool = False) -> str:
     for segment in re.split(r"/|%2F", path):
         if re.split(r";|%3B", segment)[0] in (".", ".."):
             raise BadUrlError("a . or .. in the path")
-    return path + mark + _ESCAPE.sub(_normal_escape, query)
+    if not _BROKEN_ESCAPE.search(query):  # else what is undone could complete another escape
+        query = _ESCAPE.sub(_normal_escape, query)
+    return path + mark + query
 
 
 def _normal_escape(found: re.Match[str]) -> str:

@@ -25,6 +25,14 @@ def test_an_allowed_request_arrives_and_is_answered(world: World) -> None:
     assert "allowed GET https://allowed.test/ok/a?b=cA" in world.log
 
 
+def test_fields_for_the_proxy_stay_here(world: World) -> None:
+    world.allow("GET http://allowed.test/ok/*")
+    fields = "Proxy-Connection: keep-alive\r\nProxy-Authorization: Basic SECRET\r\nTE: trailers\r\n"
+    assert world.get("http://allowed.test/ok/a", headers=f"{fields}Accept: */*\r\n").status == 200
+    (connection,) = world.upstream.connections
+    assert connection.data == b"GET /ok/a HTTP/1.1\r\nHost: allowed.test\r\nAccept: */*\r\n\r\n"
+
+
 def test_http_without_a_tunnel_and_with_one(world: World) -> None:
     world.allow("GET http://allowed.test/ok/*", "GET http://allowed.test:8080/ok/*")
     assert world.get("http://allowed.test/ok/a").status == 200
@@ -61,6 +69,18 @@ def test_bodies_arrive_whole_with_a_length_and_in_chunks(world: World) -> None:
     assert bytes(world.upstream.connections[1].data).endswith(
         b"5\r\nfirst\r\n6\r\nsecond\r\n0\r\n\r\n"
     )
+
+
+def test_a_body_that_comes_slowly_is_passed_on_as_it_comes(world: World) -> None:
+    world.allow("POST https://allowed.test/post")
+    with world.client() as client:
+        client.tunnel()
+        client.send(head("POST /post", "Content-Length: 11"))
+        client.send(b"first ")
+        world.wait_until(lambda: world.upstream.raw.endswith(b"first "))
+        client.send(b"later")
+        assert client.answer().status == 200
+    assert world.upstream.raw.endswith(b"\r\n\r\nfirst later")
 
 
 def test_a_client_that_waits_for_100_continue_gets_it(world: World) -> None:
@@ -180,12 +200,16 @@ def test_a_client_that_hangs_up_harms_no_other(world: World) -> None:
 def test_a_private_address_needs_its_word_and_a_name_never_leads_to_loopback(world: World) -> None:
     private = "private-address"
     world.allow(*(f"GET http://{h}.test/ok" for h in ("private", "loop", "metadata", "mixed")))
-    for host in ("private", "loop", "metadata"):
+    for host, why in (
+        ("private", b"private.test has the address 10.1.2.3: not a public address"),
+        ("loop", b"127.0.0.1: a loopback or link-local address"),
+        ("metadata", b"169.254.169.254: a loopback or link-local address"),
+    ):
         answer = world.get(f"http://{host}.test/ok")
         assert answer.status == 502
-        assert b"not a public address" in answer.body
+        assert why in answer.body
     assert world.upstream.connections == []
-    assert [entry["kind"] for entry in world.blocked] == ["address"] * 3
+    assert [entry["kind"] for entry in world.blocked] == ["address", "request", "request"]
     assert world.get("http://mixed.test/ok").status == 200
     assert [c.address for c in world.upstream.connections] == [(PUBLIC, 80)]
 
@@ -199,3 +223,9 @@ def test_a_private_address_needs_its_word_and_a_name_never_leads_to_loopback(wor
     assert world.get("http://127.0.0.1/ok").status == 502
     assert world.get("http://127.0.0.1/yes").status == 200
     assert [c.address for c in world.upstream.connections] == [("127.0.0.1", 80)]
+
+    world.allow("GET http://[::1]/ok", "GET http://[::1]/yes private-address")
+    assert b"not a public address" in world.get("http://[::1]/ok").body
+    assert world.get("http://[0:0::1]/yes").status == 200
+    assert [c.address[0] for c in world.upstream.connections] == ["::1"]
+    assert b"Host: [::1]\r\n" in world.upstream.raw

@@ -95,7 +95,7 @@ def test_what_keeps_it_from_starting_is_one_line(state: Path) -> None:
     with pytest.raises(UserError, match=r"upstream-ca\.pem holds no certificate"):
         start_proxy(state)
     (state / "upstream-ca.pem").unlink()
-    (state / "mitmproxy").mkdir()
+    (state / "mitmproxy").mkdir(exist_ok=True)
     (state / "mitmproxy/mitmproxy-ca.pem").write_text("nothing")
     with pytest.raises(UserError, match=r"authority in .* cannot be read"):
         start_proxy(state)

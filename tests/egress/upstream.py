@@ -41,7 +41,7 @@ BIG = 1 << 20
 class Connection:
     """What one client has sent."""
 
-    address: tuple[str, int]
+    address: tuple[str, int]  # and more, of IPv6
     """Of the server, as the client reached it."""
     sni: str | None = None
     alpn: str | None = None
@@ -49,7 +49,7 @@ class Connection:
 
 
 class Upstream:
-    """HTTP on ports 80 and 8080, HTTPS on 443 and 8443, of every address."""
+    """HTTP on ports 80 and 8080, HTTPS on 443 and 8443, of every IPv4 address; HTTP on ::1."""
 
     def __init__(self, directory: Path) -> None:
         self.connections: list[Connection] = []
@@ -62,6 +62,9 @@ class Upstream:
             listener = socket.create_server(("0.0.0.0", port), backlog=64)
             self._listeners.append(listener)
             _start(self._accept, listener, context)
+        sixth = socket.create_server(("::1", 80), family=socket.AF_INET6)
+        self._listeners.append(sixth)
+        _start(self._accept, sixth, None)
 
     def close(self) -> None:
         for listener in self._listeners:
@@ -91,7 +94,7 @@ class Upstream:
     def _serve(self, client: socket.socket, context: ssl.SSLContext | None) -> None:
         seen = Connection(client.getsockname())
         self.connections.append(seen)
-        with contextlib.suppress(OSError), client:
+        with contextlib.suppress(OSError, ValueError), client:
             if seen.address[1] == SILENT_PORT:
                 client.recv(65536)
                 return
@@ -124,6 +127,10 @@ def _answer(client: socket.socket, seen: Connection) -> None:
                 return
         head, _, rest = bytes(buffer).partition(b"\r\n\r\n")
         buffer[:] = rest
+        first = head.split(b"\r\n")[0].split(b" ")
+        if len(first) != 3:  # no HTTP
+            client.sendall(b"?")
+            continue
         fields = head.lower()
         if b"\r\ntransfer-encoding: chunked" in fields:
             while b"0\r\n\r\n" not in buffer:
@@ -137,7 +144,7 @@ def _answer(client: socket.socket, seen: Connection) -> None:
                 buffer.clear()
                 if length > 0 and not more():
                     return
-        target = head.split(b" ")[1].decode("latin-1")
+        target = first[1].decode("latin-1")
         _respond(client, head.startswith(b"HEAD"), target)
         if target.endswith("/101"):
             while more():

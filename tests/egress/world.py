@@ -8,7 +8,8 @@ import json
 import shutil
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -134,6 +135,13 @@ class World:
             else:
                 client.send(f"{method} {url}".encode() + head + body)
             return client.answer(method)
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Wait for what a server is about to see."""
+        deadline = time.monotonic() + LIMIT
+        while not holds():
+            assert time.monotonic() < deadline, "it does not come"
+            time.sleep(0.005)
 
     @property
     def blocked(self) -> list[dict[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutation import files, guard, mount, tools
+from tests.mutation import egress, files, guard, mount, tools
 from tests.mutation.mutant import Mutant
 
 AREAS: dict[str, tuple[Mutant, ...]] = {
@@ -10,6 +10,7 @@ AREAS: dict[str, tuple[Mutant, ...]] = {
     "files and tables": files.MUTANTS,
     "mount": mount.MUTANTS,
     "root's tools": tools.MUTANTS,
+    "allowlist proxy": egress.MUTANTS,
 }
 
 MUTANTS = tuple(mutant for mutants in AREAS.values() for mutant in mutants)

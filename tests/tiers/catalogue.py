@@ -100,6 +100,10 @@ TIERS = (
         "quickstart", "guest-setup/quickstart.sh, on the distribution's own packages",
         ["./guest-setup/quickstart.sh"], seconds=30, is_pytest=False, count="ok",
     ),
+    Tier(
+        "egress", "the allowlist proxy, before servers that record what they are sent",
+        _pytest("tests/egress"), seconds=50, lane="egress", lacks=_missing("ip", "ss"),
+    ),
     _guest(
         "guest-old", "Debian 12 in another one, the oldest system that is supported", 300,
         "tests", images.DEBIAN_12, OLDEST,

@@ -109,6 +109,15 @@ def test_two_modules_know_mitmproxy() -> None:
     assert "mitmproxy" not in loaded_after(f"import {others}")
 
 
+def test_what_decides_on_requests_is_pure() -> None:
+    """No files, no network, no time: the decision depends on the request and the text alone."""
+    allowed = {"__future__", "collections", "dataclasses", "enum", "gitguardfs", "ipaddress", "re",
+               "typing"}  # fmt: skip
+    for name in ("addresses", "allowlist", "presets", "requests", "urls"):
+        found = imports(PACKAGE / f"egress/{name}.py")
+        assert {module.partition(".")[0] for module in found} <= allowed, name
+
+
 def calls_of(path: Path, module: str) -> list[tuple[int, str]]:
     return [
         (node.lineno, node.attr)

@@ -1,0 +1,178 @@
+"""The proxy's files: the allowlist as it is made and extended, and the log of blocked requests."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gitguardfs.egress import blocked, reports
+from gitguardfs.egress.allowlist import CREATED_TEXT, Allowlist, Kind
+from gitguardfs.egress.blocked import Blocked, BlockedLog, grouped
+from gitguardfs.egress.files import StateFiles, create_files
+from gitguardfs.egress.presets import PRESETS
+from gitguardfs.errors import UserError
+from tests.unit.test_egress_allowlist import TARGETS, request
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+def test_the_allowlist_is_made_once_and_kept(state: Path) -> None:
+    create_files(state)
+    path = state / "allowlist.txt"
+    assert path.read_text() == CREATED_TEXT
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    path.write_text("GET https://a.test/x\n")
+    create_files(state)
+    assert path.read_text() == "GET https://a.test/x\n"
+
+
+def test_a_directory_that_others_may_enter_is_closed(state: Path) -> None:
+    state.mkdir(mode=0o755)
+    create_files(state)
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+
+
+def test_a_preset_is_appended_once(state: Path) -> None:
+    create_files(state, ["go", "npm"])
+    once = (state / "allowlist.txt").read_text()
+    for name in ("go", "npm"):
+        assert once.count(f"# Preset: {name}\n{PRESETS[name]}") == 1
+    create_files(state, ["npm", "go", "go"])
+    assert (state / "allowlist.txt").read_text() == once
+    (state / "allowlist.txt").write_text("GET https://a.test/x")
+    create_files(state, ["go"])
+    assert Allowlist.parse((state / "allowlist.txt").read_text()).errors == ()
+
+
+def test_an_unknown_preset_is_refused_before_anything_is_made(state: Path) -> None:
+    with pytest.raises(UserError, match=r"no preset gpt.*anthropic, openai, google"):
+        create_files(state, ["gpt"])
+    assert not state.exists()
+
+
+def test_a_line_is_added_once_in_normal_form(state: Path) -> None:
+    assert "was added" in reports.allow(state, "  GET https://A.test:443/%7Ex  # why")
+    assert "already" in reports.allow(state, "GET https://a.test/~x")
+    lines = (state / "allowlist.txt").read_text().splitlines()
+    assert lines[-1] == "GET https://a.test/~x"
+    assert lines.count(lines[-1]) == 1
+    with pytest.raises(UserError, match="in the path only"):
+        reports.allow(state, "GET https://*/x")
+    with pytest.raises(UserError, match="METHOD URL"):
+        reports.allow(state, "GET https://a.test/x\nGET https://b.test/x")
+
+
+def test_a_line_is_added_after_one_that_has_no_end(state: Path) -> None:
+    state.mkdir()
+    path = state / "allowlist.txt"
+    path.write_bytes(b"GET https://a.test/x\n\xff no text")
+    reports.allow(state, "GET https://b.test/x")
+    assert path.read_bytes() == b"GET https://a.test/x\n\xff no text\nGET https://b.test/x\n"
+    said = reports.errors_text(state)
+    assert said.startswith(f"{path}:2: ignored: \\xff no text (")
+    assert len(said.splitlines()) == 1
+
+
+def entry(url: str, method: str = "GET", kind: Kind = Kind.RULE, time: str = "t") -> Blocked:
+    return Blocked(time, method, url, "why", kind)
+
+
+def test_requests_are_grouped_by_method_url_and_reason(state: Path) -> None:
+    groups = grouped(
+        [entry("https://a.test/x?q=1", time="1"), entry("https://a.test/y", time="2"),
+         entry("https://a.test/x?q=2", time="3"), entry("https://a.test/x", time="4"),
+         entry("https://a.test/x", "POST", time="5")]
+    )  # fmt: skip
+    assert [(g.method, g.url, g.count, g.line) for g in groups] == [
+        ("GET", "https://a.test/y", 1, "GET https://a.test/y"),
+        ("GET", "https://a.test/x?q=2", 2, "GET https://a.test/x?*"),
+        ("GET", "https://a.test/x", 1, "GET https://a.test/x"),
+        ("POST", "https://a.test/x", 1, "POST https://a.test/x"),
+    ]
+    assert (groups[1].first, groups[1].last) == ("1", "3")
+
+
+@pytest.mark.parametrize(
+    ("what", "line", "why"),
+    [
+        (entry("https://a.test/x", kind=Kind.REQUEST), "", "no line can admit"),
+        (entry("https://a.test/x", kind=Kind.FAULT), "", "no line can admit"),
+        (entry("https://a.test/x", kind=Kind.ALLOWLIST), "", "mend the allowlist"),
+        (entry("https://a.test/x", kind=Kind.ADDRESS), "GET https://a.test/x private-address", ""),
+        (entry("https://a.test/x", "PRI"), "", "the method must be"),
+        (entry("a.test:443", "CONNECT", Kind.REQUEST), "", "no line can admit"),
+        (entry("https://a.test/" + "a" * 9000), "", "no line can admit"),
+    ],
+)
+def test_where_there_can_be_no_line_the_reason_is_given(what: Blocked, line: str, why: str) -> None:
+    (group,) = grouped([what])
+    assert group.line == line
+    assert why in group.why_none
+
+
+@settings(deadline=None)
+@given(st.lists(TARGETS, min_size=1, max_size=5))
+def test_the_line_of_a_group_admits_its_requests(targets: list[str]) -> None:
+    decisions = [
+        Allowlist().judge(request("https://a.test/", target=target.encode())) for target in targets
+    ]
+    found = [d.checked for d in decisions if d.checked is not None]
+    for group in grouped(entry(checked.url) for checked in found):
+        if group.line:
+            base, mark, _ = group.url.partition("?")
+            rules = Allowlist.parse(group.line)
+            members = [c for c in found if c.url.partition("?")[:2] == (base, mark)]
+            assert len(members) == group.count
+            assert all(rules.admitting(member) for member in members)
+
+
+def test_what_is_written_is_read_again_and_garbage_is_passed_over(state: Path) -> None:
+    state.mkdir()
+    path = StateFiles(state).blocked
+    assert list(blocked.read(path)) == []
+    assert reports.blocked_text(state) == "Nothing was blocked."
+    log = BlockedLog(path)
+    log.add("GET", "https://a.test/\x1b[31m\udcff", "why", Kind.RULE)
+    with open(path, "ab") as file:
+        file.write(b"\n{}\nnull\n[]\n\xff\xfe\n" + b"[" * 100_000 + b"\n")
+        file.write(
+            json.dumps({"time": 1, "method": "", "url": "", "reason": "", "kind": "rule"}).encode()
+        )
+        file.write(
+            b"\n"
+            + json.dumps({"time": "", "method": "", "url": "", "reason": "", "kind": "x"}).encode()
+        )
+        file.write(b"\n")
+    log.add("GET", "https://a.test/y", "why", Kind.RULE)
+    assert [found.url for found in blocked.read(path)] == [
+        "https://a.test/\x1b[31m\udcff", "https://a.test/y",
+    ]  # fmt: skip
+    text = reports.blocked_text(state)
+    assert "gitguard vm allow 'GET https://a.test/y'" in text
+    assert all(character.isprintable() or character == "\n" for character in text)
+
+
+def test_the_log_of_blocked_requests_has_a_limit(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state.mkdir()
+    path = StateFiles(state).blocked
+    monkeypatch.setattr(blocked, "MAX_BYTES", 1000)
+    log = BlockedLog(path)
+    for number in range(100):
+        log.add("GET", f"https://a.test/{number}", "why", Kind.RULE)
+    assert sum(part.stat().st_size for part in state.iterdir()) <= 2000
+    assert {part.name for part in state.iterdir()} == {"blocked.jsonl", "blocked.jsonl.1"}
+    found = [entry.url for entry in blocked.read(path)]
+    assert found == [f"https://a.test/{n}" for n in range(100 - len(found), 100)]
+    log.add("GET", "https://a.test/" + "x" * 100_000, "why", Kind.RULE)
+    assert path.stat().st_size < 2 * blocked.MAX_URL

@@ -1,0 +1,155 @@
+"""Requests that no line can admit, and addresses that no name may lead to."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gitguardfs.egress import addresses, requests
+from gitguardfs.egress.requests import BadRequestError, Request, checked
+from tests.unit.test_egress_allowlist import request
+
+HTTPS = request("https://a.test/x")
+HTTP = request("http://a.test/x")
+
+
+def with_fields(*fields: tuple[bytes, bytes], of: Request = HTTPS) -> Request:
+    return of._replace(headers=of.headers + fields)
+
+
+def test_ordinary_requests_pass() -> None:
+    for fields in (
+        [(b"Connection", b"keep-alive"), (b"Proxy-Connection", b"close")],
+        [(b"Connection", b"TE, Close"), (b"TE", b"trailers")],
+        [(b"Content-Length", b"0")],
+        [(b"X-Text", b"tab\tand \xe4")],
+        [(b"Cookie", b"a=b"), (b"Cookie", b"c=d")],
+        [(b"X-Forwarded-For", b"10.0.0.1")],
+    ):
+        assert checked(with_fields(*fields)).url == "https://a.test/x"
+    post = HTTPS._replace(method=b"POST")
+    assert checked(with_fields((b"Transfer-Encoding", b"Chunked"), of=post)).method == "POST"
+    assert checked(with_fields((b"Content-Length", b"12"), of=post)).method == "POST"
+    assert checked(HTTP._replace(http_version=b"HTTP/1.0")).url == "http://a.test/x"
+    assert checked(HTTP._replace(tunnel=("a.test", 80))).url == "http://a.test/x"
+    assert checked(HTTPS._replace(sni=None)).host == "a.test"
+    assert checked(HTTPS._replace(sni="A.Test")).host == "a.test"
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (HTTPS._replace(method=b"get"), "capital"),
+        (HTTPS._replace(method=b""), "capital"),
+        (HTTPS._replace(method=b"GET\xff"), "capital"),
+        (HTTPS._replace(scheme="ftp"), "neither"),
+        (HTTPS._replace(port=0, tunnel=("a.test", 0)), "no port"),
+        (HTTPS._replace(http_version=b"HTTP/2.0"), "not HTTP/1.1"),
+        (HTTPS._replace(http_version=b"HTTP/1.2"), "not HTTP/1.1"),
+        (HTTPS._replace(host="", tunnel=("", 443)), "not a host name"),
+        (HTTPS._replace(authority=b"a.test"), "whole URL"),
+        (HTTPS._replace(tunnel=None), "TLS to the proxy"),
+        (HTTP._replace(scheme="https", port=443), "TLS to the proxy"),
+        (HTTPS._replace(tunnel=("b.test", 443)), "than the CONNECT"),
+        (HTTPS._replace(tunnel=("a.test", 444)), "than the CONNECT"),
+        (HTTPS._replace(is_tls=False), "scheme"),
+        (HTTPS._replace(sni="b.test"), "SNI"),
+        (HTTPS._replace(sni=""), "SNI"),
+        (HTTPS._replace(headers=()), "no Host"),
+        (with_fields((b"host", b"a.test")), "two Host"),
+        (HTTPS._replace(headers=((b"Host", b"b.test"),)), "another host"),
+        (HTTPS._replace(headers=((b"Host", b"a.test:80"),)), "another host"),
+        (HTTPS._replace(headers=((b"Host", b"a.test, b.test"),)), "not a host name"),
+        (HTTPS._replace(headers=((b"Host", b""),)), "Host field"),
+        (HTTPS._replace(headers=((b"Host", b"\xef\xbd\x81.test"),)), "Host field"),
+        (with_fields((b"X-A", b"b\rX-C: d")), "control character"),
+        (with_fields((b"X-A", b"b\r\n c")), "control character"),
+        (with_fields((b"X-A", b"b\0")), "control character"),
+        (with_fields((b"x-http-method-override", b"PUT")), "instead of the URL"),
+        (with_fields((b"X_HTTP_METHOD", b"PUT")), "instead of the URL"),
+        (with_fields((b"X-Original-URL", b"/")), "instead of the URL"),
+        (with_fields((b"X-Rewrite-URL", b"/")), "instead of the URL"),
+        (with_fields((b"Upgrade", b"websocket")), "Upgrade"),
+        (with_fields((b"Connection", b"close, Host")), "names other fields"),
+        (with_fields((b"Connection", b"upgrade")), "names other fields"),
+        (with_fields((b"Trailer", b"X")), "after the body"),
+        (with_fields((b"Content-Length", b"1")), "a body with GET"),
+        (with_fields((b"Transfer-Encoding", b"chunked")), "a body with GET"),
+        (with_fields((b"Content-Length", b"0"), (b"content-length", b"0")), "two fields"),
+        (with_fields((b"Content-Length", b"0"), (b"Transfer-Encoding", b"chunked")), "two fields"),
+        (with_fields((b"Content-Length", b"+1")), "no number"),
+        (with_fields((b"Content-Length", b"00")), "no number"),
+        (with_fields((b"Content-Length", b"")), "no number"),
+        (with_fields((b"Transfer-Encoding", b"gzip, chunked")), "other than chunked"),
+        (with_fields((b"Transfer-Encoding", b"chunked;a")), "other than chunked"),
+        (with_fields((b"Content_Length", b"0")), "Content_Length"),
+        (with_fields((b"Transfer-Encoding", b"chunked"),
+                     of=HTTPS._replace(method=b"POST", http_version=b"HTTP/1.0")), "before"),
+        (with_fields(*((b"X", b"y") for _ in range(200))), "too many"),
+        (with_fields((b"X", b"y" * 65536)), "too many"),
+    ],
+)  # fmt: skip
+def test_requests_that_could_be_read_in_two_ways(bad: Request, why: str) -> None:
+    with pytest.raises(BadRequestError, match=why):
+        checked(bad)
+
+
+def test_which_denied_bodies_are_waited_for() -> None:
+    for value, is_long in ((b"0", False), (b"1048576", False), (b"1048577", True), (b"x", True)):
+        assert requests.has_long_body(((b"content-length", value),)) == is_long
+    assert requests.has_long_body(((b"Transfer-Encoding", b"chunked"),))
+    assert not requests.has_long_body(())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0.0.0.0", "255.255.255.255", "224.0.0.1", "239.1.2.3", "::", "ff02::1", "::ffff:0.0.0.0",
+     "64:ff9b::e000:1"],
+)  # fmt: skip
+def test_addresses_that_no_line_admits(text: str) -> None:
+    address = ipaddress.ip_address(text)
+    assert "no line can admit" in addresses.refusal(address, text, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["10.1.2.3", "172.16.0.1", "192.168.0.1", "100.64.0.1", "198.18.0.1", "192.0.2.1", "fd00::1",
+     "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::1", "::10.0.0.1", "240.0.0.1"],
+)  # fmt: skip
+def test_private_addresses_need_their_word(text: str) -> None:
+    address = ipaddress.ip_address(text)
+    assert "private-address" in addresses.refusal(address, "a.test", False)
+    assert addresses.refusal(address, "a.test", True) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["127.0.0.1", "127.8.8.8", "::1", "169.254.169.254", "fe80::1", "::ffff:127.0.0.1",
+     "64:ff9b::7f00:1", "2002:7f00:1::1", "::ffff:169.254.169.254"],
+)  # fmt: skip
+def test_loopback_and_link_local_must_be_named(text: str) -> None:
+    address = ipaddress.ip_address(text)
+    assert addresses.refusal(address, "a.test", False) != ""
+    assert addresses.refusal(address, "127.0.0.2", True) != ""
+    assert addresses.refusal(address, "a.test", True) != ""
+    assert addresses.refusal(address, text, True) == ""
+
+
+def test_public_addresses_need_nothing() -> None:
+    for text in ("11.22.33.44", "2606:4700::1111", "::ffff:11.22.33.44", "64:ff9b::b16:212c"):
+        assert addresses.refusal(ipaddress.ip_address(text), "a.test", False) == "", text
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_an_address_in_another_form_is_judged_as_what_it_means(number: int) -> None:
+    plain = ipaddress.IPv4Address(number)
+    for form in (f"::ffff:{plain}", f"64:ff9b::{plain}"):
+        wrapped = ipaddress.IPv6Address(form)
+        if addresses.refusal(plain, "a.test", False):
+            assert addresses.refusal(wrapped, "a.test", False)
+        if addresses.refusal(plain, "a.test", True):
+            assert addresses.refusal(wrapped, "a.test", True)
