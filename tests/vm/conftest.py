@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,3 +81,26 @@ def vm(host: World, first: Session) -> World:
     """The host while its VM runs."""
     assert first.process.poll() is None, first.said()
     return host
+
+
+@pytest.fixture(scope="session")
+def listening() -> Iterator[int]:
+    """A port of the host that answers on every address."""
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        stopped = threading.Event()
+        server.settimeout(0.5)
+
+        def serve() -> None:
+            while not stopped.is_set():
+                try:
+                    peer, _ = server.accept()
+                except TimeoutError:
+                    continue
+                with peer:
+                    peer.sendall(b"HOST\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        stopped.set()
+        thread.join()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.vm.world import World
+
 PROBE = r"""
 import os, socket, struct, subprocess
 
@@ -56,3 +58,11 @@ for name, (probe, *arguments) in PROBES.items():
     except (OSError, ValueError):
         pass
 """
+
+
+def probe(world: World, port: int, root: bool) -> set[str]:
+    """Run the probes in the guest; return the names of those that were answered."""
+    script = PROBE.replace("PORT", str(port))
+    name = "/tmp/probe-root.py" if root else "/tmp/probe.py"
+    world.sh(f"cat > {name} <<'END'\n{script}\nEND", root)
+    return set(world.sh(f"python3 {name}", root).split())

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.vm.probes import PROBE
+from tests.vm.probes import probe
 from tests.vm.world import LARGE, World, command
 
 PROXY_MEMORY_KIB = 250_000
@@ -110,29 +108,6 @@ def test_a_large_download_does_not_fill_the_proxys_memory(restarted: World) -> N
 # Isolation
 
 
-@pytest.fixture(scope="module")
-def listening() -> Iterator[int]:
-    """A port of the host that answers on every address."""
-    with socket.create_server(("0.0.0.0", 0)) as server:
-        stopped = threading.Event()
-        server.settimeout(0.5)
-
-        def serve() -> None:
-            while not stopped.is_set():
-                try:
-                    peer, _ = server.accept()
-                except TimeoutError:
-                    continue
-                with peer:
-                    peer.sendall(b"HOST\n")
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield server.getsockname()[1]
-        stopped.set()
-        thread.join()
-
-
 def test_only_the_proxy_answers(vm: World, listening: int) -> None:
     for root in (False, True):
         answers = probe(vm, listening, root)
@@ -142,11 +117,3 @@ def test_only_the_proxy_answers(vm: World, listening: int) -> None:
 def test_there_is_no_name_server_and_no_route(vm: World) -> None:
     assert vm.sh("ip -4 route show default; ip -6 route show default") == ""
     assert vm.ssh("getent ahosts deb.debian.org").returncode != 0
-
-
-def probe(world: World, port: int, root: bool) -> set[str]:
-    """Run the probes in the guest; return the names of those that were answered."""
-    script = PROBE.replace("PORT", str(port))
-    name = "/tmp/probe-root.py" if root else "/tmp/probe.py"
-    world.sh(f"cat > {name} <<'END'\n{script}\nEND", root)
-    return set(world.sh(f"python3 {name}", root).split())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -11,8 +10,15 @@ from pathlib import Path
 
 from gitguardfs.vm.state import is_held
 from tests.vm.conftest import OPTIONS
-from tests.vm.test_2_network import listening, probe  # noqa: F401 (a fixture)
-from tests.vm.world import UNRESTRICTED, Session, World, command, pid_of_qemu
+from tests.vm.probes import probe
+from tests.vm.world import (
+    UNRESTRICTED,
+    Session,
+    World,
+    command,
+    pid_of_qemu,
+    processes_of,
+)
 
 
 def is_running(host: World) -> bool:
@@ -21,11 +27,11 @@ def is_running(host: World) -> bool:
 
 def test_leaving_stops_everything(host: World, first: Session) -> None:
     host.sh("echo kept > ~/kept")
-    proxy = json.loads((host.state / "proxy.json").read_text())["pid"]
+    assert processes_of(host)
     assert first.leave() == 0
     assert not is_running(host)
     assert not is_held(str(host.state / "session.lock"))
-    assert not Path(f"/proc/{proxy}").exists() or proxy != first.process.pid
+    assert processes_of(host) == {}
     assert "does not run" in host.vm("status").stdout
     assert host.vm("stop").returncode == 0  # safe to repeat
     assert "gitguard vm up" in host.ssh("true").stderr
@@ -71,7 +77,7 @@ def test_a_start_that_is_killed_early_is_mended(host: World) -> None:
     assert not is_running(host)
 
 
-def test_the_probes_can_fail(host: World, listening: int) -> None:  # noqa: F811
+def test_the_probes_can_fail(host: World, listening: int) -> None:
     """The control run: with the network open, what isolation is tried with gets answers."""
     words = [sys.executable, "-I", "-c", UNRESTRICTED, "echo READY; exec cat"]
     session = Session(host, words, "control run")
@@ -82,7 +88,7 @@ def test_the_probes_can_fail(host: World, listening: int) -> None:  # noqa: F811
     assert session.leave() == 0
 
 
-def test_hardened_and_guarded_on_the_host(host: World, listening: int) -> None:  # noqa: F811
+def test_hardened_and_guarded_on_the_host(host: World, listening: int) -> None:
     """QEMU may start nothing, and not even the guest's root reaches .git."""
     session = host.up(*OPTIONS, "--hardened", "--guard", "host", what="hardened boot")
     assert host.sh("pwd") == "/home/agent/projects/project"
@@ -91,6 +97,7 @@ def test_hardened_and_guarded_on_the_host(host: World, listening: int) -> None: 
     assert "ghp-" not in done.stdout
     answers = probe(host, listening, root=False)
     assert answers == {"proxy"}
+    host.vm("allow", f"GET {host.registry.url}/small", "private-address")
     status = host.sh(f"curl -sS -o /dev/null -w '%{{http_code}}' {host.registry.url}/small")
     assert status == "200"
     seccomp = Path(f"/proc/{pid_of_qemu(host)}/status").read_text()
