@@ -287,15 +287,22 @@ def _account(place: Path) -> Iterator[None]:
         subprocess.run(["umount", "/etc/passwd"], check=True)
 
 
-def pid_of_qemu(world: World) -> int:
-    """The process id of the running QEMU: the one that has the VM's disk on its command line."""
+def processes_of(world: World) -> dict[int, str]:
+    """The processes that have the VM's state directory on their command line."""
+    found = {}
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if words[0].startswith(b"qemu-system") and str(world.state).encode() in b" ".join(
-                words
-            ):
-                return int(pid)
+            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            if str(world.state) in line:
+                found[int(pid)] = line
+    return found
+
+
+def pid_of_qemu(world: World) -> int:
+    """The process id of the running QEMU."""
+    for pid, line in processes_of(world).items():
+        if line.startswith("qemu-system"):
+            return pid
     raise AssertionError("there is no QEMU")
 
 
