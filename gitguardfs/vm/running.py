@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import struct
 import sys
 import time
 from contextlib import suppress
@@ -21,6 +19,8 @@ QUIT_LIMIT = 10.0
 """Seconds that QEMU has to end when it is told to."""
 CLEAN_UP_LIMIT = 60.0
 """Seconds that `vm up` has, all in all, to stop its VM when it is told to."""
+QEMU = "qemu-system"
+"""How its processes' names begin."""
 _LOOK_EVERY = 0.1
 
 
@@ -83,7 +83,7 @@ def end_orphan(state: State) -> bool:
         qmp.end(state)
     if _await_free(QUIT_LIMIT, state.lock):
         return True
-    if (pid := _listener(state.qmp)) is not None:
+    for pid in _holders(state.lock):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return _await_free(QUIT_LIMIT, state.lock)
@@ -111,19 +111,19 @@ def _await_free(limit: float, *locks: str) -> bool:
     return True
 
 
-def _listener(path: str) -> int | None:
-    """Return the process that listens at a Unix socket, also one that is stopped. Linux only."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return None
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
-        peer.settimeout(1.0)
-        try:
-            peer.connect(path)
-            data = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        except OSError:
-            return None
-    pid, uid, _ = struct.unpack("3i", data)
-    return int(pid) if uid == os.geteuid() and pid > 0 else None
+def _holders(lock: str) -> list[int]:
+    """Return the QEMUs that have the lock open, also those that are stopped. Linux only."""
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc") else ()):
+        with suppress(OSError):  # another user's, or it has just ended
+            with open(f"/proc/{pid}/comm") as comm:
+                is_qemu = comm.read().startswith(QEMU)
+            if is_qemu and any(
+                os.path.samefile(f"/proc/{pid}/fd/{fd}", lock)
+                for fd in os.listdir(f"/proc/{pid}/fd")
+            ):
+                found.append(int(pid))
+    return found
 
 
 def reset(state: State) -> None:

@@ -24,15 +24,14 @@ QEMU = "qemu-system-x86_64"
 needs_qemu = pytest.mark.skipif(shutil.which(QEMU) is None, reason=f"not installed: {QEMU}")
 
 HOLDER = """
-import os, signal, socket, sys, time
+import os, signal, sys, time
 from gitguardfs.vm.state import take
-lock, listens, obeys = sys.argv[1:4]
+lock, name, obeys = sys.argv[1:4]
 fd = take(lock)
 os.pwrite(fd, str(os.getpid()).encode(), 0)
-if listens:
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(listens)
-    server.listen()
+if name:
+    with open("/proc/self/comm", "w") as comm:
+        comm.write(name)
 if not obeys:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("ready", flush=True)
@@ -51,9 +50,9 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> State:
 
 
 @contextmanager
-def holder(lock: str, listens: str = "", obeys: str = "yes") -> Iterator[subprocess.Popen[str]]:
+def holder(lock: str, name: str = "", obeys: str = "yes") -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, lock, listens, obeys], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, lock, name, obeys], stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None
@@ -65,7 +64,7 @@ def holder(lock: str, listens: str = "", obeys: str = "yes") -> Iterator[subproc
 
 
 def test_a_vm_that_was_left_and_does_not_answer_is_killed(state: State) -> None:
-    with holder(state.lock, listens=state.qmp, obeys="") as qemu:
+    with holder(state.lock, name=QEMU, obeys="") as qemu:
         os.kill(qemu.pid, signal.SIGSTOP)  # it can neither answer nor end
         running.stop(state)
         assert qemu.wait(20) == -signal.SIGKILL
@@ -75,7 +74,7 @@ def test_a_vm_that_was_left_and_does_not_answer_is_killed(state: State) -> None:
 def test_the_next_start_takes_the_lock_from_a_vm_that_was_left(
     state: State, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with holder(state.lock, listens=state.qmp):
+    with holder(state.lock, name=QEMU):
         fd = running.take_lock(state)
     assert states.is_held(state.lock)
     os.close(fd)

@@ -13,7 +13,7 @@ import pytest
 from tests.vm.probes import probe
 from tests.vm.world import LARGE, World, command
 
-PROXY_MEMORY_KIB = 250_000
+PROXY_MEMORY_KIB = 160_000
 """More than the proxy takes, and less than what it would take with a large answer in memory."""
 
 

@@ -26,7 +26,7 @@ BOOT_LIMIT = 900.0
 LIMIT = 300.0
 ADDRESS = "127.0.0.2"
 """The registry's: a name would have to be resolved, and 127.0.0.1 is never asked by a proxy."""
-LARGE = 200 << 20
+LARGE = 100 << 20
 """Bytes of the large file: more than the proxy may ever need."""
 
 PHASES: list[tuple[str, float]] = []
