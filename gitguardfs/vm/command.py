@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -179,8 +180,9 @@ def logs(project: str | None, follow: bool) -> None:
     from gitguardfs.vm import state
 
     where = state.existing(project)
-    for line in vm_logs.follow(where) if follow else vm_logs.lines(where):
-        click.echo(line)
+    with suppress(KeyboardInterrupt):
+        for line in vm_logs.follow(where) if follow else vm_logs.lines(where):
+            click.echo(line)
 
 
 @command.command()

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.errors import Exit, GitguardExit, UserError
 from gitguardfs.vm import ssh
 
 _HIGHEST = 65535
@@ -31,7 +31,10 @@ def run(guest: ssh.Guest, here: int, there: int) -> int:
                 Exit.SYSTEM,
             ) from None
     print(f"http://127.0.0.1:{here}/ is port {there} of the VM; Ctrl-C ends it", file=sys.stderr)
-    return subprocess.call(ssh.forward(guest, here, there))
+    try:
+        return subprocess.call(ssh.forward(guest, here, there))
+    except KeyboardInterrupt:
+        return GitguardExit.OK
 
 
 def _port(text: str) -> int:
