@@ -8,8 +8,6 @@ import socket
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.support.repos import HOST_GID, HOST_UID, SECRET, as_host
 from tests.vm.world import ADDRESS, World, as_git, command, pid_of_qemu
 
@@ -25,15 +23,15 @@ def test_the_first_start_says_what_the_user_should_know(host: World) -> None:
 
 
 def test_a_command_runs_in_the_guarded_project_as_the_agent(vm: World) -> None:
-    assert vm.sh("pwd") == "/home/agent/projects/project"
-    assert vm.sh("id -un; id -u; stat -c %U README.md") == "agent\n1000\nagent"
-    assert "README.md" in vm.sh("ls")
-    assert vm.sh("findmnt -n -o FSTYPE --target .") == "fuse.gitguardfs"
+    said = vm.sh("pwd; id -un; id -u; stat -c %U README.md; findmnt -n -o FSTYPE --target .")
+    assert said.splitlines() == [
+        "/home/agent/projects/project", "agent", "1000", "agent", "fuse.gitguardfs",
+    ]  # fmt: skip
 
 
 def test_the_agent_cannot_become_root(vm: World) -> None:
-    assert vm.ssh("sudo -n true").returncode != 0
-    assert vm.sh("id -Gn") == "agent"
+    sudo, groups, su = vm.each("sudo -n true", "id -Gn", "su -c true")
+    assert (sudo[0], groups[1], su[0]) == (1, "agent", 1)
     with_password = vm.sh("awk -F: '$2 !~ /^[!*]/ {print $1}' /etc/shadow", root=True)
     assert with_password == ""
 
@@ -54,26 +52,26 @@ def test_edits_reach_the_host_and_belong_to_its_user(vm: World) -> None:
 # The guard
 
 
-@pytest.mark.parametrize(
-    "attack",
-    [
-        "cat .git/config",
-        "mv .git x",
-        "mkdir -p sub/.git",
-        "ln -s .git/config c",
-        "ln .git/config c",
-        "echo x > .git/hooks/pre-commit",
-        "rm -rf .git/HEAD",
-        "unshare -Ur cat .git/config",
-        "git status",
-        "cat /var/lib/gitguardfs/*/.git/config",
-    ],
+ATTACKS = (
+    "cat .git/config",
+    "mv .git x",
+    "mkdir -p sub/.git",
+    "ln -s .git/config c",
+    "ln .git/config c",
+    "echo x > .git/hooks/pre-commit",
+    "rm -rf .git/HEAD",
+    "unshare -Ur cat .git/config",
+    "git status",
+    "cat /var/lib/gitguardfs/shares/project/.git/config",
+    "unshare -Urm mount -t 9p -o trans=virtio project /mnt",
 )
-def test_the_guard_holds(vm: World, attack: str) -> None:
+
+
+def test_the_guard_holds(vm: World) -> None:
     config = (vm.project / ".git/config").read_bytes()
-    done = vm.ssh(attack)
-    assert done.returncode != 0
-    assert SECRET not in done.stdout + done.stderr
+    for attack, (status, said) in zip(ATTACKS, vm.each(*ATTACKS), strict=True):
+        assert status != 0, attack
+        assert SECRET not in said, attack
     assert (vm.project / ".git/config").read_bytes() == config
     assert as_git(vm, "log", "--oneline").count("\n") == 2
 
@@ -88,29 +86,32 @@ def test_the_doctor_finds_nothing(vm: World) -> None:
 
 
 def test_git_knows_who_the_agent_is(vm: World) -> None:
-    assert vm.sh("git config user.name; git config user.email") == (
-        "AI Agent\nagent@internal.sandbox"
-    )
+    assert vm.each("git config user.name", "git config user.email") == [
+        (0, "AI Agent"),
+        (0, "agent@internal.sandbox"),
+    ]
 
 
 def test_agents_find_the_rule_against_pushing(vm: World) -> None:
-    for path in ("/etc/claude-code/CLAUDE.md", "~/.codex/AGENTS.md", "~/.gemini/GEMINI.md"):
-        assert "git push" in vm.sh(f"cat {path}")
+    paths = ("/etc/claude-code/CLAUDE.md", "~/.codex/AGENTS.md", "~/.gemini/GEMINI.md")
+    for _, said in vm.each(*(f"cat {path}" for path in paths)):
+        assert "git push" in said
 
 
 def test_tools_know_the_proxy_and_its_authority(vm: World) -> None:
-    proxy = "http://10.0.2.100:8080"
-    for line in (
+    tools = (
         "echo $https_proxy",
         "pip config get global.proxy",
         "git config http.proxy",
         "apt-config dump Acquire::https::Proxy",
         "systemctl show-environment",
         "systemctl --user show-environment",
-    ):
-        assert proxy in vm.sh(line), line
-    for line in ("echo $NODE_EXTRA_CA_CERTS", "echo $CARGO_HTTP_CAINFO", "echo $SSL_CERT_FILE"):
-        assert vm.sh(line) == "/etc/ssl/certs/ca-certificates.crt"
+    )
+    for tool, (_, said) in zip(tools, vm.each(*tools), strict=True):
+        assert "http://10.0.2.100:8080" in said, tool
+    names = ("NODE_EXTRA_CA_CERTS", "CARGO_HTTP_CAINFO", "SSL_CERT_FILE", "GIT_SSL_CAINFO")
+    for _, said in vm.each(*(f"echo ${name}" for name in names)):
+        assert said == "/etc/ssl/certs/ca-certificates.crt"
     ca = (vm.state / "mitmproxy/mitmproxy-ca-cert.pem").read_text().strip()
     assert ca in vm.sh("cat /etc/ssl/certs/ca-certificates.crt")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shlex
 import shutil
 import signal
 import ssl
@@ -175,6 +176,17 @@ class World:
         done = self.ssh(line, root)
         assert done.returncode == 0, f"{line}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout.rstrip("\n")
+
+    def each(self, *lines: str, root: bool = False) -> list[tuple[int, str]]:
+        """Status and output of each line; one session for all, since an emulated one takes long."""
+        script = "\n".join(
+            f"out=$(bash -c {shlex.quote(line)} 2>&1 </dev/null); printf '%s\\0%s\\0' $? \"$out\""
+            for line in lines
+        )
+        parts = self.sh(script, root).split("\0")[:-1]
+        found = [(int(parts[i]), parts[i + 1]) for i in range(0, len(parts), 2)]
+        assert len(found) == len(lines), parts
+        return found
 
     def up(self, *options: str, what: str) -> Session:
         """Start the VM and return when a command runs in it; it ends with the session."""
