@@ -80,7 +80,8 @@ def _entry(line: bytes) -> Blocked | None:
         return None
     if not all(isinstance(text, str) for text in texts):
         return None
-    return Blocked(*texts, kind)
+    time, method, url, reason = texts
+    return Blocked(time, method, url, reason, kind)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import ssl
 import stat
 import sys
@@ -99,7 +100,8 @@ def upstream_trust(files: StateFiles) -> dict[str, str | None]:
     if named and not os.path.isfile(named):
         raise UserError(f"SSL_CERT_FILE names {named}, which is no file", code=Exit.SYSTEM)
     system = ssl.get_default_verify_paths()
-    file, directory = system.cafile, system.capath
+    file: str | None = system.cafile
+    directory: str | None = system.capath
     if not files.upstream_ca.exists():
         return {_TRUST_FILE: file, _TRUST_DIRECTORY: directory}
     own = files.upstream_ca.read_text()
@@ -123,15 +125,26 @@ _TRUST_DIRECTORY = "ssl_verify_upstream_trusted_confdir"
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that asks no DNS: it connects to what ``Gate.server_connect`` has found."""
+    """An event loop that connects to what ``Gate.server_connect`` has found, or to nothing."""
 
-    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:  # type: ignore[override]
-        from gitguardfs.egress.addon import RESOLVED
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
+        return _resolved((host, port))
 
-        found = RESOLVED.get()
-        if found is None or found.address != (host, port):
-            raise OSError(f"{host}: no connection to it was approved")
-        return found.answers
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+        found = _resolved(None)
+        if address[:2] not in [answer[4][:2] for answer in found]:
+            raise OSError(f"{address[0]}: no connection to it was approved")
+        await super().sock_connect(sock, address)
+
+
+def _resolved(address: tuple[str, int] | None) -> Any:
+    """Return what was found for the connection that is being opened. Raises OSError if nothing."""
+    from gitguardfs.egress.addon import RESOLVED
+
+    found = RESOLVED.get()
+    if found is None or address not in (None, found.address):
+        raise OSError("no connection was approved")
+    return found.answers
 
 
 def run(state_dir: Path, port: int = 0, *, is_output_to_log: bool = False) -> None:

@@ -25,9 +25,11 @@ def main() -> int:
             whole(self, flow)
 
         addon.Gate.requestheaders = now_and_then  # type: ignore[method-assign]
-    elif fault == "requestheaders-and-request":
+    elif fault == "all-but-server_connect":
         addon.Gate.requestheaders = broken  # type: ignore[assignment, method-assign]
         addon.Gate.request = broken  # type: ignore[assignment, method-assign]
+        del proxy._Loop.getaddrinfo
+        del proxy._Loop.sock_connect
     elif fault == "server_connect":
         addon.Gate.server_connect = broken  # type: ignore[assignment, method-assign]
     elif fault == "log":

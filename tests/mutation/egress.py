@@ -277,7 +277,15 @@ MUTANTS = (
         '"connection_strategy": "lazy"',
         '"connection_strategy": "eager"',
         BYPASSES,
-        survives="connections that are opened early have no approval and are refused",
+    ),
+    Mutant(
+        "proxy-connects-unresolved",
+        "an address in a URL is connected to, whatever server_connect says",
+        "egress/proxy.py",
+        "        found = _resolved(None)\n"
+        "        if address[:2] not in [answer[4][:2] for answer in found]:",
+        "        if False:",
+        ("egress/test_refusals.py::test_an_exception_in_the_addon_denies",),
     ),
     Mutant(
         "proxy-outlives-its-parent",

@@ -102,7 +102,7 @@ TIERS = (
     ),
     Tier(
         "egress", "the allowlist proxy, before servers that record what they are sent",
-        _pytest("tests/egress"), seconds=50, lane="egress", lacks=_missing("ip", "ss"),
+        _pytest("tests/egress"), seconds=60, lane="egress", lacks=_missing("ip", "ss"),
     ),
     _guest(
         "guest-old", "Debian 12 in another one, the oldest system that is supported", 300,
