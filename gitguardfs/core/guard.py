@@ -95,8 +95,9 @@ class Guard:
         verdict, rule = Verdict.ALLOW, ""
         if self.on and names.is_dotgit(name):
             verdict, rule = self.git_verdict, "git"
+        readings = _readings(name) if self._globs else ()
         for other, text, pattern in self._globs:
-            if other > verdict and pattern.match(_text(name)):
+            if other > verdict and any(map(pattern.match, readings)):
                 verdict, rule = other, text
         return verdict, rule
 
@@ -105,9 +106,13 @@ class Guard:
         return self.on and names.is_dotgit(name)
 
 
-def _text(name: bytes) -> str:
-    """A name as patterns see it: what is no UTF-8 stays, as one character a byte."""
-    return names.without_ignorable(name.decode(errors="surrogateescape"))
+def _readings(name: bytes) -> tuple[str, ...]:
+    """Return the names that patterns are compared with: ``name``, and what NTFS and FAT make of it.
+
+    What is no UTF-8 stays, as one character a byte.
+    """
+    text = names.without_ignorable(name.decode(errors="surrogateescape"))
+    return (text, *names.as_on_windows(text))
 
 
 def _compile(glob: str) -> re.Pattern[str]:

@@ -57,6 +57,15 @@ def without_ignorable(text: str) -> str:
     return _IGNORABLE.sub("", text)
 
 
+def as_on_windows(text: str) -> list[str]:
+    """Return the components that NTFS and FAT take ``text`` for, where that is something else.
+
+    They drop dots and spaces at the end, end a name at ``:`` and take a backslash for a slash.
+    """
+    parts = [part.partition(":")[0].rstrip(". ") for part in text.split("\\")]
+    return [part for part in parts if part and part != text]
+
+
 def pattern_of(*names: bytes) -> re.Pattern[bytes]:
     """Return a pattern for ``matches``: what could resolve to one of ``names``."""
     return _component(b"|".join(map(re.escape, names)))

@@ -54,6 +54,7 @@ class Names(NewNames):
         except BaseException:
             os.close(fd)
             raise
+        self._host.note_gone(place)
         self._host.note_change(place)
         self._lose_name(place, st, fd)
 

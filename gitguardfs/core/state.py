@@ -65,7 +65,7 @@ class State:
         self._by_paths = by_paths
         self._descriptors = DescriptorCache(descriptor_limit, by_paths)
         self._backing = Backing(self._descriptors)
-        forming, removed = Forming(self._backing, is_local), RemovedNames(self._backing)
+        forming, removed = Forming(self._backing, is_local), RemovedNames(self._backing, root_fd)
         if guard.forges:
             forming.accept(root_fd)
         self._gate = Gate(

@@ -20,13 +20,12 @@ from gitguardfs.core.inodes import Node
 from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.host_git import HostGit
 from gitguardfs.fs.moved_trees import MovedTrees
-from gitguardfs.fs.removed_names import Removal, RemovedNames
+from gitguardfs.fs.removed_names import TOO_MANY, Removal, RemovedNames
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.symlink_check import SymlinkCheck
 from gitguardfs.guard import repository, work_tree
 
 EXCHANGED = "symlink exchanged with a directory"
-TOO_MANY = "too many removed parts of repositories"
 STOPS_GIT = "special file that git opens"
 
 
@@ -100,6 +99,12 @@ class HostRules:
             found = self._removed.losing(place.parent, place.fd, place.name, st.st_mode)
             self._note_removed(found, place)
 
+    def note_gone(self, place: Place) -> None:
+        """Note that a name was taken away."""
+        if self._guard.forges and repository.parts(place.name):
+            with suppress(OSError):
+                self._removed.note_gone(self._descriptors.of(place.parent), place.name)
+
     def note_removed(self, st: os.stat_result) -> None:
         """Note that a name of an object is gone."""
         if S_ISDIR(st.st_mode):
@@ -117,6 +122,9 @@ class HostRules:
         for (place, _), text in zip(renaming.arriving(), texts, strict=True):
             if text is not None:
                 self._check_symlink(place, text)
+        renaming = renaming._replace(  # the looks above may have taken their descriptors
+            old=self._gate.again(renaming.old), new=self._gate.again(renaming.new)
+        )
         removals = self._trees.before_rename(renaming) if self._guard.forges else []
         self._wait_for_rename(renaming)
         # Noted even if the call fails then: it may have been done all the same.
@@ -135,6 +143,8 @@ class HostRules:
     def note_moved(self, renaming: Renaming) -> None:
         """Note that something was moved, and stands."""
         if self._guard.forges:
+            for place, _ in renaming.leaving():
+                self.note_gone(place)
             for place, _ in renaming.arriving():
                 self._note_name(place)
 

@@ -4,7 +4,8 @@ git on the host goes by paths: where it is making a repository, what comes to th
 goes on in. So while a directory is forming, neither it nor one above it is moved, exchanged or
 replaced, and an empty one that git may just have made is not removed. Below a directory only
 so much is looked at (``tree_walk``). One with more in it is never exchanged, and nothing comes to
-the name that it was moved away from for as long as git would need (``left_places``).
+the name that it was moved away from for as long as git would need (``left_places``). What git may
+bring back of it is looked up where it is then (``removed_names``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gitguardfs.core.gate import Place
 from gitguardfs.core.guard import Refused
 from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.left_places import LeftPlaces
-from gitguardfs.fs.removed_names import Removal, RemovedNames
+from gitguardfs.fs.removed_names import TOO_MANY, Removal, RemovedNames
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.revalidation import UNREADABLE
 from gitguardfs.fs.tree_walk import Directory, TreeWalk
@@ -63,10 +64,10 @@ class MovedTrees:
         for place, st in renaming.leaving():
             found += self._removed.losing(place.parent, place.fd, place.name, st.st_mode)
             if S_ISDIR(st.st_mode):
-                found += self._before_move(place, st, renaming.exchange)
+                found += self._before_move(place, st, renaming)
         return found
 
-    def _before_move(self, place: Place, st: os.stat_result, exchange: bool) -> list[Removal]:
+    def _before_move(self, place: Place, st: os.stat_result, renaming: Renaming) -> list[Removal]:
         self._left.wait_for_below(st)
         found: list[Removal] = []
         walk = TreeWalk(self._backing)
@@ -74,8 +75,11 @@ class MovedTrees:
             self._forming.wait_for_listed(directory.fd, directory.kinds)
             found += self._removed.losing_in(place.parent, place.name, directory)
         if not walk.is_whole:
-            if exchange:
+            if renaming.exchange:
                 raise self._refused(TOO_LARGE, place)
+            new = renaming.new
+            if not self._removed.note_large_move(place.parent, place.name, new.parent, new.name):
+                raise self._refused(TOO_MANY, place)
             self._left.note(place)
         return found
 

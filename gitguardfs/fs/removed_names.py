@@ -4,6 +4,9 @@ Where a branch of the host's tracks ``lib/HEAD``, an agent could remove it, make
 of a repository beside it, and have the next checkout complete it. So what the host had put there
 goes on counting as present, by its path. What was made here does not: it is nothing that git
 restores.
+
+A directory that is too large to be looked through is remembered as a whole, by where it was and
+where it went: what it holds there counts as present where it was.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from hashlib import blake2b
-from stat import S_ISDIR
+from stat import S_IFREG, S_ISDIR
 from typing import NamedTuple
 
 from gitguardfs.core.backing import Backing
@@ -30,6 +33,11 @@ MAX_REMOVED = 10_000
 MAX_MADE = 10_000
 """Names made here that are remembered; of others it is taken that the host made them."""
 
+MAX_PLACES = 64
+"""Places where what was at one path may be by now, after so many moves of large directories."""
+
+TOO_MANY = "too many removed parts of repositories"
+
 Digest = bytes
 """Of a directory's path, in any case: ten thousand of them take little memory."""
 
@@ -45,9 +53,12 @@ class Removal(NamedTuple):
 class RemovedNames:
     """What the host had put somewhere and was removed or moved through this mount."""
 
-    def __init__(self, backing: Backing) -> None:
+    def __init__(self, backing: Backing, root_fd: int) -> None:
         self._backing = backing
+        self._root_fd = root_fd
         self._removed: dict[Digest, dict[bytes, int]] = {}
+        self._moved: dict[Digest, list[tuple[bytes, ...]]] = {}
+        """By where they were, where large directories were moved to: from the root down."""
         self._count = 0
         self._said = False
         self._made: OrderedDict[tuple[int, int, bytes], tuple[int, int, int]] = OrderedDict()
@@ -55,12 +66,54 @@ class RemovedNames:
 
     @property
     def knows_any(self) -> bool:
-        """Whether anything was removed."""
-        return bool(self._removed)
+        """Whether anything was removed or moved."""
+        return bool(self._removed or self._moved)
 
     def at(self, directory: Node) -> Mapping[bytes, int]:
-        """Return the parts that count as present in a directory, and their modes."""
-        return self._removed.get(_digest(_path(directory)), {}) if self._removed else {}
+        """Return the parts that count as present in a directory, and their modes. OSError."""
+        if not self.knows_any:
+            return {}
+        found: dict[bytes, int] = {}
+        places = [_names(directory)]
+        seen: set[Digest] = set()
+        while places:
+            path = places.pop()
+            folded_path = tuple(map(_any_case, path))
+            digest = _digest(folded_path)
+            if digest in seen:
+                continue
+            if len(seen) == MAX_PLACES:  # made for that: nobody can tell what was there
+                return dict.fromkeys(repository.PARTS, S_IFREG)
+            _add(found, self._removed.get(digest, {}))
+            if seen:
+                _add(found, self._present(path))
+            seen.add(digest)
+            for length in range(1, len(path) + 1 if self._moved else 0):
+                for new in self._moved.get(_digest(folded_path[:length]), ()):
+                    places.append((*new, *path[length:]))
+        return found
+
+    def _present(self, path: tuple[bytes, ...]) -> dict[bytes, int]:
+        """Return the parts that are in a directory of the source and were not made here."""
+        fd = self._backing.open_node(self._root_fd, b".")
+        try:
+            for name in path:
+                below = self._backing.open_node(fd, name)
+                os.close(fd)
+                fd = below
+            if not S_ISDIR(self._backing.stat(fd).st_mode):
+                return {}
+            found: dict[bytes, int] = {}
+            for name in self._backing.names(fd):
+                parts = repository.parts(name)
+                mode = self._backing.mode_at(fd, name) if parts else None
+                if mode is not None and not self.was_made_here(fd, name):
+                    _add(found, dict.fromkeys(parts, mode))
+            return found
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        finally:
+            os.close(fd)
 
     def note_made(self, dir_fd: int, name: bytes) -> None:
         """Note that ``name`` was made here; OSError if the source fails."""
@@ -70,10 +123,19 @@ class RemovedNames:
         if len(self._made) > MAX_MADE:
             self._made.popitem(last=False)
 
+    def note_gone(self, dir_fd: int, name: bytes) -> None:
+        """Note that what was made at ``name`` is gone: what comes there next may be the host's."""
+        self._made.pop(self._key(dir_fd, name), None)
+
     def was_made_here(self, dir_fd: int, name: bytes) -> bool:
         """Whether what is at ``name`` was made there by this mount, as far as is remembered."""
         made = self._made.get(self._key(dir_fd, name))
-        return made is not None and made == self._identity(dir_fd, name)
+        if made is None:
+            return False
+        try:
+            return made == self._identity(dir_fd, name)
+        except FileNotFoundError:  # the host has removed it since its name was seen
+            return False
 
     def losing(self, directory: Node, dir_fd: int, name: bytes, mode: int) -> list[Removal]:
         """Return what goes with one name; OSError if the source fails."""
@@ -92,7 +154,10 @@ class RemovedNames:
 
     def has_room_for(self, removals: list[Removal]) -> bool:
         """Whether so much more can be remembered; if not, the log says so once."""
-        if self._count + len({one for one in removals if not self._is_known(one)}) <= MAX_REMOVED:
+        return self._has_room(len({one for one in removals if not self._is_known(one)}))
+
+    def _has_room(self, more: int) -> bool:
+        if self._count + more <= MAX_REMOVED:
             return True
         if not self._said:
             self._said = True
@@ -109,6 +174,20 @@ class RemovedNames:
             if not self._is_known(removal):
                 self._removed.setdefault(removal.directory, {})[removal.part] = removal.mode
                 self._count += 1
+
+    def note_large_move(self, old: Node, old_name: bytes, new: Node, new_name: bytes) -> bool:
+        """Note that a directory, which is not looked through, is moved; False if that is too many.
+
+        It is remembered also if the move fails then: nothing is at the new place in that case.
+        """
+        key = _digest((*_path(old), _any_case(old_name)))
+        places, place = self._moved.get(key, []), (*_names(new), new_name)
+        if place not in places:
+            if not self._has_room(1):
+                return False
+            self._moved[key] = [*places, place]
+            self._count += 1
+        return True
 
     def _losing(
         self, path: tuple[bytes, ...], dir_fd: int, name: bytes, mode: int
@@ -137,8 +216,19 @@ class RemovedNames:
             os.close(fd)
 
 
+def _add(found: dict[bytes, int], more: Mapping[bytes, int]) -> None:
+    """Add parts to others; one that is no directory counts for more than one that is."""
+    for part, mode in more.items():
+        if part not in found or S_ISDIR(found[part]):
+            found[part] = mode
+
+
+def _names(directory: Node) -> tuple[bytes, ...]:
+    return tuple(step.name for step in ancestors(directory) if step.name)[::-1]
+
+
 def _path(directory: Node) -> tuple[bytes, ...]:
-    return tuple(_any_case(step.name) for step in ancestors(directory) if step.name)[::-1]
+    return tuple(map(_any_case, _names(directory)))
 
 
 def _any_case(name: bytes) -> bytes:

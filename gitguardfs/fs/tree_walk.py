@@ -35,7 +35,12 @@ class TreeWalk:
 
     def directories(self, fd: int, path: tuple[bytes, ...] = ()) -> Iterator[Directory]:
         """Yield a directory and those below it; OSError if the source fails."""
-        kinds = {name: kind for name, (kind, _) in self._backing.typed_names(fd).items()}
+        try:
+            kinds = {name: kind for name, (kind, _) in self._backing.typed_names(fd).items()}
+        except FileNotFoundError:
+            if path:  # the host has removed it since its name was seen
+                return
+            raise
         yield Directory(path, fd, kinds)
         for name, kind in kinds.items():
             if kind != S_IFDIR:

@@ -8,13 +8,14 @@ from collections.abc import Callable
 
 import pyfuse3
 
+from gitguardfs import mounts
 from gitguardfs.audit import AuditLog
 from gitguardfs.core.guard import Guard
 from gitguardfs.core.idmap import MapError
 from gitguardfs.core.look import Disguise, Look, Reach
 from gitguardfs.core.tree import Tree
 from gitguardfs.core.view import Attributes, View
-from gitguardfs.errors import UserError, warn
+from gitguardfs.errors import Exit, UserError, warn
 from gitguardfs.fuse.devices import device_size
 from gitguardfs.fuse.operations import Operations
 from gitguardfs.fuse.preflight import Places
@@ -26,6 +27,20 @@ RESERVED_DESCRIPTORS = 64
 """For Python, the session, worker threads and the log."""
 CACHED_DESCRIPTORS = 8192
 """O_PATH descriptors kept at most; each pins an inode of the source in the kernel."""
+
+
+def assemble(
+    options: MountOptions, places: Places, audit: AuditLog, root_fd: int
+) -> tuple[Tree, Operations]:
+    """Return what serves the directory behind ``root_fd``; UserError if it does not answer."""
+    try:
+        where = mounts.of_device(os.fstat(root_fd).st_dev)
+        is_local = LocalDevices(places.source)
+        by_paths = where is not None and where.goes_by_paths
+        tree = tree_of(options, places, root_fd, is_local, by_paths)
+        return tree, operations_of(tree, audit, options, is_local)
+    except OSError as error:
+        raise UserError(f"source {options.source}: {error.strerror}", code=Exit.SYSTEM) from None
 
 
 def operations_of(

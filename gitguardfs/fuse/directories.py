@@ -66,7 +66,7 @@ class ResolvedPath:
     """The names that do not exist below ``fd``, outermost first."""
 
 
-def open_directory(path: str, is_root: bool) -> int:
+def open_directory(path: str, is_root: bool, also: int | None = None) -> int:
     """Return an O_PATH descriptor of the directory ``path``.
 
     Root walks by descriptors (``resolve``): work on the descriptor is then safe, although the path
@@ -74,15 +74,18 @@ def open_directory(path: str, is_root: bool) -> int:
     """
     if not is_root:
         return os.open(path, _DIRECTORY)
-    found = resolve(path)
+    found = resolve(path, also)
     if found.missing:
         os.close(found.fd)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     return found.fd
 
 
-def resolve(path: str) -> ResolvedPath:
+def resolve(path: str, also: int | None = None) -> ResolvedPath:
     """Walk ``path`` by descriptors, one component at a time, as far as it exists.
+
+    It leads through no FUSE file system of a user's but ``also``'s: one that does not answer would
+    stop root for good. Of those nothing is asked.
 
     A symlink is followed if it is root's and in a directory that only root writes: nobody can lead
     root to another directory, neither before nor while it looks. Raises UserError for any other
@@ -94,6 +97,7 @@ def resolve(path: str) -> ResolvedPath:
     rest = _names(path)
     links = 0
     try:
+        number = _passed(fd, 0, also)
         # Of the directories down to ``fd``; and their names, from / on.
         stats, names = [_stat(fd)], _names(path_of(fd))
         while rest:
@@ -102,6 +106,7 @@ def resolve(path: str) -> ResolvedPath:
             except FileNotFoundError:
                 break
             try:
+                number = _passed(step, number, also)
                 name, st = rest.pop(0), _stat(step)
                 if st is not None and S_ISLNK(st.st_mode):
                     links += 1
@@ -123,6 +128,19 @@ def resolve(path: str) -> ResolvedPath:
     except BaseException:
         os.close(fd)
         raise
+
+
+def _passed(fd: int, former: int, also: int | None) -> int:
+    """Return the number of the mount that a descriptor is of; ``former`` is one that was passed.
+
+    Raises ForeignMountError for a user's FUSE file system, without a request to it.
+    """
+    number = mounts.number_of(fd)
+    if number != former:
+        mount = next((m for m in mounts.listed() if m.number == number), None)
+        if mount is not None and is_foreign(mount, also):
+            raise ForeignMountError(mount, os.fsdecode(mount.path))
+    return number
 
 
 def _names(path: str) -> list[str]:

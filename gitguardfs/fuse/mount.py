@@ -25,7 +25,6 @@ from gitguardfs.daemon.drain import Drain, close_device
 from gitguardfs.errors import Exit, UserError, shown, warn
 from gitguardfs.fuse import assembly, daemon, directories, preflight, seal, session
 from gitguardfs.fuse.operations import Operations
-from gitguardfs.linux.local_devices import LocalDevices
 from gitguardfs.mounting import fstab_check, holders, utab
 from gitguardfs.options import MountOptions
 
@@ -43,6 +42,13 @@ def run(options: MountOptions, notify_socket: str | None) -> int:
         raise
     except UserError as error:
         raise seal.fail_closed(options.source, options.seal, error) from None
+    except OSError as error:
+        raise seal.fail_closed(options.source, options.seal, _told(error)) from None
+
+
+def _told(error: OSError) -> UserError:
+    where = f"{error.filename}: " if error.filename else ""
+    return UserError(f"{where}{error.strerror}", code=Exit.SYSTEM)
 
 
 def _run(options: MountOptions, notify_socket: str | None) -> int:
@@ -136,11 +142,7 @@ def _serve(
         root_fd = _open_below_seal(places)
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
-    where = mounts.of_device(os.fstat(root_fd).st_dev)
-    is_local = LocalDevices(places.source)
-    by_paths = where is not None and where.goes_by_paths
-    tree = assembly.tree_of(options, places, root_fd, is_local, by_paths)
-    operations = assembly.operations_of(tree, audit, options, is_local)
+    tree, operations = assembly.assemble(options, places, audit, root_fd)
     sealed = _put_seal(places) if seal_it else None
     if sealed is None:
         seal.lift_stale(places.source)

@@ -45,7 +45,7 @@ def check(
     """
     _check_system(is_root)
     _clear_dead(mountpoint, is_root)
-    source_fd = _open(source, "source", is_root, answers=True)
+    source_fd = _open(source, "source", is_root, answers=True, also=source_owner)
     _refuse_foreign(source_fd, source, source_owner)
     mountpoint_fd = _open(mountpoint, "mount point", is_root)
     _refuse_foreign(mountpoint_fd, mountpoint, None)
@@ -118,9 +118,11 @@ def _search_path() -> str:
     return f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
 
 
-def _open(path: str, what: str, is_root: bool, answers: bool = False) -> int:
+def _open(
+    path: str, what: str, is_root: bool, answers: bool = False, also: int | None = None
+) -> int:
     try:
-        fd = directories.open_directory(path, is_root)
+        fd = directories.open_directory(path, is_root, also)
         if answers:
             _check_answers(fd)
         return fd

@@ -152,7 +152,9 @@ def _close(source: str, wanted: bool) -> bool:
     try:
         try:
             fd = directories.open_directory(source, True)
-        except directories.ForeignMountError:
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except (directories.ForeignMountError, OSError):  # it need not answer to be covered
             fd = _open_top(source)
         if sealing(fd) is None:
             if not (wanted or is_share(fd)):
@@ -302,7 +304,7 @@ def _copy_below(source: str, seal_fd: int) -> int:
             syscalls.umount(b"/proc/self/fd/%d" % fd, syscalls.MNT_DETACH)
         finally:
             os.close(fd)
-        below = directories.open_directory(source, True)
+        below = _open_top(source)
         if mounts.number_of(below) != seal.parent:
             os.close(below)
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))

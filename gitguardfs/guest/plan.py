@@ -94,7 +94,8 @@ class Request:
 _SYSTEM = re.compile(
     r"/([^/]+)?"  # / and its direct children
     r"|/(etc|usr|bin|sbin|lib[^/]*|boot|dev|proc|sys|run)/.*"
-    r"|/(var/)?home/[^/]+|/var/[^/]+"  # Silverblue has its homes in /var
+    r"|/(var/)?home/[^/]+|/var/[^/]+",  # Silverblue has its homes in /var
+    re.DOTALL,
 )
 
 

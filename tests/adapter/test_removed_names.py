@@ -9,7 +9,7 @@ import pytest
 from gitguardfs.core.guard import Rules
 from gitguardfs.core.inodes import ROOT_ID
 from gitguardfs.core.syscalls import RENAME_EXCHANGE
-from gitguardfs.fs import removed_names
+from gitguardfs.fs import removed_names, tree_walk
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.test_forming import mkdir, remove, touch
 from tests.adapter.world import World, refused
@@ -88,6 +88,92 @@ async def test_with_the_directories_above_them(world: World, top: str) -> None:
     await refused(mkdir(world, f"{top}/refs"))
 
 
+@pytest.fixture
+def large(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A repository of the host's in what is too large to be looked through; its path."""
+    monkeypatch.setattr(tree_walk, "MAX_DIRECTORIES", 0)
+    path = "deep/er/in/repo.git"
+    put(world, path)
+    (world.source / path / "refs").mkdir()
+    return path
+
+
+async def make_above(world: World, path: str) -> None:
+    parts = path.split("/")
+    for path in ("/".join(parts[:count]) for count in range(1, len(parts) + 1)):
+        if not (world.source / path).exists():
+            await mkdir(world, path)
+
+
+async def test_what_a_large_directory_holds_counts_where_it_was(world: World, large: str) -> None:
+    """The agent can make it large, so that nobody looks at what is in it when it moves."""
+    await world.rename("deep", "moved")
+    await make_above(world, large)
+    for name in ("config", "HEAD"):
+        await refused(touch(world, f"{large}/{name}"))
+    await refused(mkdir(world, f"{large}/hooks"))
+    await mkdir(world, "deep/er/other")
+    await touch(world, "deep/er/other/config")
+    await touch(world, f"{large}/main.c")
+
+
+@pytest.mark.parametrize("moves", [
+    [("deep", "a"), ("a", "b"), ("b", "c")],
+    [("deep", "a"), ("a", "deep"), ("deep", "b")],
+    [("deep", "a"), ("a/er", "b")],
+    [("deep", "a"), ("new", "deep"), ("deep", "b")],
+])  # fmt: skip
+async def test_wherever_it_was_moved_to(
+    world: World, large: str, moves: list[tuple[str, str]]
+) -> None:
+    (world.source / "new/er/in/empty").mkdir(parents=True)
+    for old, new in moves:
+        await world.rename(old, new)
+    await make_above(world, large)
+    await refused(touch(world, f"{large}/config"))
+
+
+async def test_also_what_was_removed_from_it_there(world: World) -> None:
+    (world.source / "deep/er").mkdir(parents=True)
+    (world.source / "deep/er/HEAD").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tree_walk, "MAX_DIRECTORIES", 0)
+        await world.rename("deep", "moved")
+    await remove(world, "moved/er/HEAD")
+    await make_above(world, "deep/er")
+    await refused(mkdir(world, "deep/er/refs"))
+
+
+async def test_what_was_made_here_does_not_count_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_above(world, "own/er")
+    await touch(world, "own/er/HEAD")
+    monkeypatch.setattr(tree_walk, "MAX_DIRECTORIES", 0)
+    await world.rename("own", "moved")
+    await make_above(world, "own/er")
+    await mkdir(world, "own/er/refs")
+
+
+async def test_after_too_many_moves_all_may_have_been_there(
+    world: World, large: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removed_names, "MAX_PLACES", 3)
+    for old, new in ("deep", "a"), ("a", "b"), ("b", "c"):
+        await world.rename(old, new)
+    await make_above(world, "deep/er/ordinary")
+    await refused(touch(world, "deep/er/ordinary/config"))
+    await touch(world, "deep/er/ordinary/main.c")
+
+
+async def test_so_many_large_directories_and_no_more(
+    world: World, large: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removed_names, "MAX_REMOVED", 1)
+    await world.rename("deep", "a")
+    await refused(world.rename("a", "b"))
+
+
 async def test_what_was_made_here_may_go(world: World) -> None:
     await mkdir(world, "own")
     for _ in range(3):
@@ -102,6 +188,21 @@ async def test_what_was_made_here_may_go(world: World) -> None:
     await world.rename("own", "other")
     await remove(world, "other/HEAD")
     await mkdir(world, "other/refs")
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+async def test_what_the_host_brings_back_was_not_made_here(world: World, is_moved: bool) -> None:
+    """Not even as the very object, whose number a share may also give to another one."""
+    await mkdir(world, "own")
+    await touch(world, "own/HEAD")
+    os.link(world.source / "own/HEAD", world.source / "kept")
+    if is_moved:
+        await world.rename("own/HEAD", "own/text")
+    else:
+        await remove(world, "own/HEAD")
+    (world.source / "kept").rename(world.source / "own/HEAD")
+    await remove(world, "own/HEAD")
+    await refused(mkdir(world, "own/refs"))
 
 
 async def test_so_many_and_no_more(

@@ -229,3 +229,16 @@ async def test_no_descriptor_is_left(world: World) -> None:
             await world.ops.symlink(ROOT_ID, b"l%d" % number, text.encode(), world.ctx)
     known = len(world.tree.inodes)
     assert len(os.listdir("/proc/self/fd")) - len(before) <= known
+
+
+async def test_a_look_along_a_long_way_takes_no_descriptor_away(make_world: MakeWorld) -> None:
+    """Of the directories above, more are opened than are kept."""
+    world = make_world(descriptor_limit=0)
+    deep = "/".join(f"d{number}" for number in range(30))
+    for number in range(31):
+        (world.source / "/".join(deep.split("/")[:number]) / "x").mkdir(parents=True)
+    (world.source / deep / "link").symlink_to("../x/.." + "/../x/.." * 29)
+    (world.source / deep / "file").write_text("text")
+    await world.rename(f"{deep}/link", f"{deep}/file")
+    assert os.listdir(world.source / deep / "x") == []
+    assert (world.source / deep / "file").is_symlink()

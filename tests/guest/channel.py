@@ -89,9 +89,13 @@ class Channel:
         cwd: str = "/",
         stdin: str = "",
         timeout: float = HANG_LIMIT,
+        forked: bool = False,
         **env: str,
     ) -> Future[dict[str, Any]]:
-        """Start a command (a shell line, or words) in the guest; the answer comes as a future."""
+        """Start a command (a shell line, or words) in the guest; the answer comes as a future.
+
+        ``forked``: of a process that has imported the command already, if inside/forks.py runs.
+        """
         argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
         answer: Future[dict[str, Any]] = Future()
         with self._lock:
@@ -100,6 +104,7 @@ class Channel:
             request = {
                 "id": self._number, "argv": argv, "uid": uid, "gid": uid if gid is None else gid,
                 "cwd": cwd, "stdin": stdin, "timeout": timeout, "env": env,
+                "forked": forked,
             }  # fmt: skip
             self._socket.sendall(json.dumps(request).encode() + b"\n")
         return answer

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.guest.inside.siege import TABLE
 from tests.guest.machine import Machine
-from tests.guest.setting_up import guard, install, mount_spares
-from tests.guest.sieges import CASES
+from tests.guest.setting_up import guard, import_once, install, mount_spares
 from tests.guest.world import GUARDS, PHASES, World, keep, phase, world
 
 PROGRAMS = ("qemu-system-x86_64", "qemu-img", "mmdebstrap", "mke2fs")
@@ -73,6 +73,8 @@ def installed(booted: World) -> World:
 @pytest.fixture(scope="session")
 def guarded(installed: World) -> World:
     """Every share guarded as its user would have it, by vm-mount."""
+    with phase("imports"):
+        import_once(installed.machine)
     with phase("vm-mount, twice"):
         for each in GUARDS:
             guard(installed.machine, each)
@@ -83,7 +85,7 @@ def guarded(installed: World) -> World:
 def spares(guarded: World) -> World:
     """A share of each transport is seen through mounts with every option that a test needs."""
     with phase("more mounts"):
-        wanted = {attack.options for attack, _ in CASES} | {("--allow-suid",)}
+        wanted = {attack.options for attack in TABLE} | {("--allow-suid",)}
         mount_spares(guarded.machine, wanted)
     return guarded
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
 from tests.guest.channel import Done
+from tests.guest.inside.agent import FORKS
 from tests.guest.machine import Machine
 from tests.guest.world import CHECKOUT, TESTS, TRANSPORTS, Guard, spare
 
@@ -25,6 +25,15 @@ def install(machine: Machine) -> Done:
     return machine.run("./guest-setup/install.sh", cwd=CHECKOUT, timeout=600).ok()
 
 
+def import_once(machine: Machine) -> None:
+    """From now on commands that are asked for as ``forked`` come without their imports."""
+    machine.sh(
+        ["systemd-run", "--quiet", "--unit=gitguardfs-tests-forks", "--property=KillMode=process",
+         f"--working-directory={TESTS}", "python3", "-m", "tests.guest.inside.forks"]
+    )  # fmt: skip
+    machine.sh(f"until test -S {FORKS}; do sleep 0.2; done")
+
+
 def vm_mount(guard: Guard, *more: str) -> list[str]:
     return ["vm-mount", "--label", guard.tag, "--mount", guard.raw, "--map-mount", guard.view,
             "--type", guard.transport, "--style", guard.style, "-y", *more]  # fmt: skip
@@ -33,7 +42,7 @@ def vm_mount(guard: Guard, *more: str) -> list[str]:
 def guard(machine: Machine, guard: Guard) -> Done:
     """Guard a share by the one command that a user needs."""
     machine.sh("install -d -m 0700 /mnt/raw")
-    return machine.run(vm_mount(guard)).ok()
+    return machine.run(vm_mount(guard), forked=True).ok()
 
 
 def guard_by_hand(machine: Machine) -> None:
@@ -60,13 +69,10 @@ def mount_spares(machine: Machine, wanted: Iterable[tuple[str, ...]]) -> None:
     for transport in TRANSPORTS:
         raw = f"/mnt/raw/{spare(transport)}"
         machine.sh(f"mkdir -p {raw} && mount -t {transport} {spare(transport)} {raw}")
-    lines = []
     for transport in TRANSPORTS:
         for options in wanted:
             view = spare_view(transport, *options)
             machine.sh(["mkdir", "-p", view])
             raw = f"/mnt/raw/{spare(transport)}"
-            lines.append(["--no-seal", "--map", MAP, raw, view, *options])
-    machine.run(
-        ["python3", "-m", "tests.guest.inside.mounts"], cwd=TESTS, stdin=json.dumps(lines)
-    ).ok()
+            mount = ["gitguardfs", "--no-seal", "--map", MAP, raw, view, *options]
+            machine.run(mount, forked=True).ok()

@@ -47,7 +47,7 @@ def test_vm_mount_dry_run_changes_nothing(installed: World) -> None:
         "cat /etc/fstab; ls /etc/systemd/system; cut -d' ' -f5 /proc/self/mountinfo; ls /home/agent"
     )
     before = machine.sh(state)
-    machine.run([*vm_mount(GUARDS[0]), "--dry-run"]).ok()
+    machine.run([*vm_mount(GUARDS[0]), "--dry-run"], forked=True).ok()
     assert machine.sh(state) == before
 
 
@@ -92,7 +92,7 @@ def test_9p_is_open_to_root_alone(guest: Machine, each: Guard) -> None:
 def test_vm_mount_again_changes_nothing(guest: Machine, each: Guard) -> None:
     state = "sha256sum /etc/fstab /etc/systemd/system/*.mount /etc/systemd/system/*.service"
     before = guest.run(state).stdout
-    guest.run(vm_mount(each)).ok()
+    guest.run(vm_mount(each), forked=True).ok()
     assert guest.run(state).stdout == before
     assert mounted(guest, each.view) == ["fuse.gitguardfs"]
 
@@ -115,6 +115,7 @@ def test_two_users_of_a_tag_are_told_apart(guest: Machine, transport: str) -> No
         ["vm-mount", "--label", guard.tag, "--mount", "/mnt/raw/second", "--map-mount",
          "/home/agent/second", "--type", transport, "--style", "fstab", "-y"],
         timeout=180,
+        forked=True,
     )  # fmt: skip
     assert done.rc != 0, str(done)
     assert mounted(guest, "/home/agent/second") == []

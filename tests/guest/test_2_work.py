@@ -200,6 +200,8 @@ def test_inode_numbers_that_the_host_frees_are_not_mistaken(guarded: World, each
     with as_host():
         shutil.rmtree(host / "first")
     machine.sh(fill("second"), cwd=each.view, uid=AGENT)
+    # The kernel's 9p client takes what is still open for the new file of the same number.
+    time.sleep(CACHE_TIMEOUT)
     with as_host():
         shutil.rmtree(host / "second")
         for number in range(USED_AGAIN):
@@ -241,16 +243,16 @@ def test_lines_that_both_append_are_all_there(guarded: World, each: Guard) -> No
     with as_host():
         path.write_text("")
     writing = guarded.machine.channel.start(
-        f"for i in $(seq 100); do echo guest $i >>{each.view}/both; done", uid=AGENT
+        f"for i in $(seq 40); do echo guest $i >>{each.view}/both; done", uid=AGENT
     )
-    for number in range(100):
+    for number in range(40):
         with as_host(), open(path, "a") as file:
             file.write(f"host {number}\n")
         time.sleep(0.01)
     guarded.machine.channel.finish("appending", writing, 60).ok()
     lines = path.read_text().splitlines()
-    assert sum(line.startswith("guest") for line in lines) == 100
-    assert sum(line.startswith("host") for line in lines) == 100
+    assert sum(line.startswith("guest") for line in lines) == 40
+    assert sum(line.startswith("host") for line in lines) == 40
 
 
 # ----------------------------------------------------------------------------- programs
@@ -312,23 +314,27 @@ def test_pip_installs_a_wheel(desk: tuple[Machine, str, Path]) -> None:
     )
 
 
-def test_sqlite_keeps_its_promises(desk: tuple[Machine, str, Path]) -> None:
+@pytest.mark.parametrize(
+    ("desk", "journal"), [*zip(GUARDS, ("delete", "wal"), strict=True)], indirect=["desk"], ids=str
+)
+def test_sqlite_keeps_its_promises(desk: tuple[Machine, str, Path], journal: str) -> None:
     machine, view, host = desk
     machine.sh(
-        'for mode in delete wal; do sqlite3 $mode.db "pragma journal_mode=$mode; '
+        f'set -e -o pipefail; sqlite3 t.db "pragma journal_mode={journal}; '
         "create table t(i integer primary key, x text); begin; "
         "insert into t(x) select hex(randomblob(50)) from generate_series(1,500); commit; "
-        "update t set x='y' where i%2; pragma integrity_check;\" | tail -1 | grep -qx ok || exit 1;"
-        "done; for p in 1 2 3; do (for i in 1 2 3 4 5; do sqlite3 -cmd '.timeout 20000' delete.db "
+        "update t set x='y' where i%2; pragma integrity_check;\" | tail -1 | grep -qx ok; "
+        "for p in 1 2 3; do (for i in 1 2 3; do sqlite3 -cmd '.timeout 20000' t.db "
         "\"insert into t(x) values('process $p');\" || exit 1; done) & done; wait; "
-        "test $(sqlite3 delete.db \"select count(*) from t where x like 'process%'\") = 15",
+        "test $(sqlite3 t.db \"select count(*) from t where x like 'process%'\") = 9",
         cwd=view,
         uid=AGENT,
         timeout=180,
     )
-    assert (host / "delete.db").read_bytes().startswith(b"SQLite format 3")
+    assert (host / "t.db").read_bytes().startswith(b"SQLite format 3")
 
 
+@pytest.mark.parametrize("desk", GUARDS[1:], indirect=True, ids=str)
 def test_ripgrep_finds_what_is_there_and_passes_by_git(desk: tuple[Machine, str, Path]) -> None:
     machine, view, host = desk
     with as_host():
@@ -346,13 +352,13 @@ def test_ripgrep_finds_what_is_there_and_passes_by_git(desk: tuple[Machine, str,
 def test_large_files_come_through_whole(desk: tuple[Machine, str, Path]) -> None:
     machine, view, host = desk
     sums = machine.sh(
-        "dd if=/dev/urandom of=big bs=1M count=12 status=none && sha256sum <big && "
-        "truncate -s 10000001 big && dd if=big bs=4321 status=none | sha256sum",
+        "dd if=/dev/urandom of=big bs=1M count=3 status=none && sha256sum <big && "
+        "truncate -s 2000001 big && dd if=big bs=4321 status=none | sha256sum",
         cwd=view,
         uid=AGENT,
         timeout=180,
     )
-    assert len((host / "big").read_bytes()) == 10_000_001
+    assert len((host / "big").read_bytes()) == 2_000_001
     assert hashlib.sha256((host / "big").read_bytes()).hexdigest() == sums.split()[2]
 
 

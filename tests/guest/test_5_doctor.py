@@ -21,7 +21,9 @@ Findings = dict[str, str]
 def examine(machine: Machine, view: str, *options: str) -> tuple[int, Findings, int]:
     """The exit status, the findings, and how many checks there were."""
     done = machine.run(
-        ["gitguard", "doctor", view, "--user", "agent", "--json", *options], timeout=LIMIT
+        ["gitguard", "doctor", view, "--user", "agent", "--json", *options],
+        timeout=LIMIT,
+        forked=True,
     )
     assert done.rc in (0, 1), str(done)
     rows = json.loads(done.stdout)

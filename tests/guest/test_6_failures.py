@@ -17,21 +17,10 @@ SYSTEMD = [guard for guard in GUARDS if guard.style == "systemd"]
 BACK_LIMIT = 180.0
 
 
-FIND_DAEMON = """
-import os, sys
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    try:
-        words = open(f"/proc/{pid}/cmdline").read().split("\\0")
-    except OSError:
-        continue
-    if sys.argv[1] in words and any(word.endswith("/gitguardfs") for word in words):
-        print(pid)
-"""
-
-
 def pid_of(machine: Machine, guard: Guard) -> str:
     """The guard's daemon; there has to be exactly one."""
-    found = machine.sh(["python3", "-c", FIND_DAEMON, guard.view]).split()
+    # A daemon is started by the launcher's path, by mount(8) or systemd.
+    found = machine.run(["pgrep", "-f", f"/gitguardfs .*{guard.view}( |$)"]).stdout.split()
     assert len(found) == 1, found
     return found[0]
 
@@ -41,7 +30,7 @@ def is_closed(machine: Machine, guard: Guard) -> None:
     for actor in ("agent", "fake root"):
         words = ["python3", "-m", "tests.guest.inside.raw_share", guard.raw, guard.view,
                  guard.tag, guard.transport, actor]  # fmt: skip
-        assert json.loads(machine.sh(words, cwd=TESTS)) == {}, actor
+        assert json.loads(machine.sh(words, cwd=TESTS, forked=True)) == {}, actor
 
 
 @pytest.mark.parametrize("each", FSTAB, ids=str)
@@ -104,7 +93,7 @@ def test_a_busy_view_is_not_forced(guest: Machine, each: Guard) -> None:
         uid=AGENT,
     )
     until(lambda: guest.run("test -e /tmp/holds").rc == 0, "somebody is in the view", BACK_LIMIT)
-    done = guest.run([*vm_mount(each), "--remove"])
+    done = guest.run([*vm_mount(each), "--remove"], forked=True)
     guest.sh("touch /tmp/let-go")
     holding.result(BACK_LIMIT)
     guest.sh("rm /tmp/let-go")

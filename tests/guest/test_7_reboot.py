@@ -70,7 +70,7 @@ def test_no_units_wait_for_each_other(rebooted: World) -> None:
 @EACH
 def test_remove_takes_away_all_that_was_made(rebooted: World, each: Guard) -> None:
     machine = rebooted.machine
-    machine.run([*vm_mount(each), "--remove"]).ok()
+    machine.run([*vm_mount(each), "--remove"], forked=True).ok()
     assert mounted(machine, each.view) == []
     assert mounted(machine, each.raw) == []
     assert machine.run(f"grep -r -- {each.tag} /etc/fstab").stdout == ""
@@ -80,7 +80,7 @@ def test_remove_takes_away_all_that_was_made(rebooted: World, each: Guard) -> No
     ).stdout == ""  # fmt: skip
     assert BY_HAND in machine.sh("cat /etc/fstab"), "a foreign line is gone"
     # And again, so that the last boot has something to miss.
-    machine.run(vm_mount(each)).ok()
+    machine.run(vm_mount(each), forked=True).ok()
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.support.mounting import REPOSITORY
+from tests.support.mounting import PLACE, REPOSITORY
 from tests.support.vm_world import systemd_world, world
 
 __all__ = ["systemd_world", "umount_helper", "world"]
@@ -25,7 +25,7 @@ def umount_helper() -> Iterator[None]:
     if os.geteuid() != 0:
         yield
         return
-    with TemporaryDirectory(prefix="ggfs-sbin-", dir="/var/tmp") as work:
+    with TemporaryDirectory(prefix="ggfs-sbin-", dir=PLACE) as work:
         covered = _install_helper(Path(work))
         yield
         subprocess.run(["umount", "-n", "-i", "-l", *covered, work], check=True)

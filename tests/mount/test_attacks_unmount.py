@@ -192,22 +192,50 @@ def test_v1b_before_linux_6_5_it_is_said_that_no_seal_is_there(
 
 
 @contextmanager
-def _shared_by_its_owner(here: Path, place: Path) -> Iterator[None]:
-    """A file system of the agent's that all users may use, as sshfs or gocryptfs can be."""
+def _allow_other(here: Path) -> Iterator[None]:
+    """Users may let all others use their FUSE file systems."""
     conf = here / "fuse.conf"
     conf.write_text("user_allow_other\n")
     subprocess.run(["mount", "-n", "--bind", conf, "/etc/fuse.conf"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-n", "-i", "/etc/fuse.conf"], check=True)
+
+
+@contextmanager
+def _shared_by_its_owner(here: Path, place: Path) -> Iterator[None]:
+    """A file system of the agent's that all users may use, as sshfs or gocryptfs can be."""
     (here / "plain").mkdir()
     (here / "plain/file").write_text("text")
     os.chown(here / "plain", AGENT, AGENT)
-    try:
+    with _allow_other(here):
         subprocess.run(
             ["bindfs", "-o", "allow_other,nonempty", here / "plain", place], check=True, **AS_AGENT
         )
         yield
         subprocess.run(["umount", "-i", "-l", place], check=True)
-    finally:
-        subprocess.run(["umount", "-n", "-i", "/etc/fuse.conf"], check=True)
+
+
+@pytest.mark.parametrize("place", ["raw/share", "home/view", "home"])
+def test_v1b_one_that_answers_nothing_stops_nobody(here: Path, place: str) -> None:
+    """Not even SIGKILL ends who has asked it: the start would hang, and the share be open."""
+    os.chown(here / place, AGENT, AGENT)
+    arguments = (here / "raw/share", here / "home/view", "--seal", "--map", MAP)
+    with _allow_other(here), own_mount(here / place, "subtype=own,allow_other"):
+        with subprocess.Popen(command(*arguments), stderr=subprocess.PIPE, text=True) as process:
+            try:
+                code = process.wait(LIMIT)
+            except subprocess.TimeoutExpired:
+                subprocess.run(["umount", "-i", "-f", here / place], check=False)
+                raise
+            assert process.stderr is not None
+            said = process.stderr.read()
+        assert code == 32, said
+        assert f"user {AGENT}" in said and f"umount -i -l {here / place}" in said
+        assert "NOT sealed" not in said
+        _unmount_twice(here / place)
+        assert not _is_open(here / "raw/share")
 
 
 def test_v1b_a_mount_that_root_can_use_is_refused_unless_its_owner_is_named(here: Path) -> None:
@@ -221,6 +249,22 @@ def test_v1b_a_mount_that_root_can_use_is_refused_unless_its_owner_is_named(here
         assert done.returncode == 0, done.stderr
         assert (view / "file").read_text() == "text"
         subprocess.run(["umount", view], check=True)
+
+
+def test_v1b_a_named_owner_s_is_guarded_again_below_the_seal_of_a_crash(here: Path) -> None:
+    share, view = here / "raw/share", here / "home/view"
+    options = ("--seal", "--source-owner", str(AGENT))
+    with _shared_by_its_owner(here, share):
+        with pytest.raises(AssertionError, match=r"ended with -9"):
+            with gitguardfs(share, view, *options) as mounted:
+                mounted.process.kill()
+                mounted.process.wait()
+        done = _run(share, view, *options)
+        assert done.returncode == 0, done.stderr
+        assert (view / "file").read_text() == "text"
+        assert seal.is_sealed(str(share))
+        unmount(view)
+        subprocess.run(["umount", "-i", "-l", share], check=True)
 
 
 def test_v1b_at_the_mount_point_it_is_refused_whoever_is_named(here: Path) -> None:

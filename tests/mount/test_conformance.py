@@ -50,7 +50,6 @@ from tests.support.mounting import Mounted, area, gitguardfs
 HANG_LIMIT = 120
 CHECKS = all_checks()
 MOUNTS: dict[str, tuple[str, ...]] = {
-    "guarded": ("--allow-suid",),
     "uncached": ("--allow-suid", "--cache-timeout", "0"),
     "mapped": ("--allow-suid", "--map", "501/1000:@20/@1000"),
 }

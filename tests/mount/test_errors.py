@@ -19,10 +19,13 @@ from typing import Any
 import pytest
 from pyfuse3 import FUSEError
 
+from gitguardfs.core.guard import Rules
 from gitguardfs.core.inodes import ROOT_ID
+from gitguardfs.errors import Exit
 from gitguardfs.fs import revalidation
+from gitguardfs.fuse import seal
 from tests.adapter.world import World, open_descriptors, refused, stand_ins
-from tests.support.errorfs import ERRNOS, READING, Fault, Share, errorfs
+from tests.support.errorfs import ERRNOS, READING, ROOT, Fault, Share, errorfs
 from tests.support.mounting import area, command, gitguardfs
 
 NAMES = {number: errno.errorcode[number] for number in ERRNOS}
@@ -151,6 +154,18 @@ async def test_a_directory_moves_only_if_no_repository_is_in_it(share: Share, nu
     assert os.listdir(share.host) == ["D"]
 
 
+async def test_a_directory_moves_although_the_host_removes_one_in_it(share: Share) -> None:
+    """It is removed between the look at its name and the listing."""
+    (share.host / "D/gone/deeper").mkdir(parents=True)
+    (share.host / "D/stays/HEAD").mkdir(parents=True)
+    with guarding(share) as world:
+        with share.failing(Fault(("OPENDIR",), "gone", errno.ENOENT)):
+            await world.rename("D", "E")
+        with share.failing(Fault(("OPENDIR",), "gone", errno.EIO)):
+            await refused(world.rename("E", "D"), errno.EIO)
+    assert os.listdir(share.host) == ["E"]
+
+
 @pytest.mark.parametrize("number", ERRNOS, ids=NAMES.get)
 async def test_who_is_in_a_repository_gets_nothing_while_it_does_not_answer(
     share: Share, later: Later, number: int
@@ -270,6 +285,18 @@ async def test_so_does_a_spelling_that_nobody_foresaw(folding: Share, number: in
         await refused(world.entry(".ｇｉｔ/hooks"))
 
 
+async def test_a_rule_holds_in_the_spellings_of_other_systems(folding: Share) -> None:
+    """The share takes ``.env.`` for ``.env``, as FAT does."""
+    (folding.host / ".env").write_text("secret")
+    (folding.host / "env").write_text("ordinary")
+    with guarding(folding, rules=Rules(deny=(".env",))) as world:
+        assert (await world.entry("ENV.")).st_size == len("ordinary")
+        for name in (".env", ".ENV", ".env.", ".Env. ."):
+            assert (await world.entry(name)).st_mode & 0o777 == 0
+            await refused(world.open(name))
+            await refused(world.create(ROOT_ID, name.encode()))
+
+
 async def test_a_git_file_in_such_a_spelling_is_one_too(folding: Share) -> None:
     (folding.host / ".git").write_text("gitdir: elsewhere\n")
     with guarding(folding) as world:
@@ -313,3 +340,26 @@ def test_a_source_that_may_be_a_repository_is_not_served(share: Share, source: s
     assert done.returncode == 2, done.stderr
     assert "cannot tell whether" in done.stderr
     assert "Input/output error" in done.stderr
+
+
+@pytest.mark.parametrize("request_", ["GETATTR", "OPENDIR", "READDIR"])
+def test_a_source_that_does_not_answer_is_closed_and_said_in_one_line(
+    share: Share, request_: str
+) -> None:
+    with area() as here:
+        (here / "view").mkdir()
+        try:
+            with share.failing(Fault((request_,), ROOT)):
+                done = subprocess.run(
+                    command(share.path, here / "view", "-f", "--seal"),
+                    capture_output=True, text=True, timeout=60,
+                )  # fmt: skip
+            assert seal.is_sealed(str(share.path))
+        finally:
+            if seal.is_sealed(str(share.path)):
+                subprocess.run(["umount", "-i", share.path], check=True)
+    said = done.stderr.splitlines()
+    assert len(said) == 1, done.stderr
+    assert f"source {share.path}: Input/output error" in said[0]
+    assert "is sealed until it is guarded" in said[0]
+    assert done.returncode in (Exit.SYSTEM, Exit.MOUNT)

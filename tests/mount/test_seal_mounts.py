@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from gitguardfs import mounts
-from gitguardfs.errors import UserError
-from gitguardfs.fuse import seal
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.fuse import mount, seal
+from gitguardfs.mounting import fstab_check
+from gitguardfs.options import MountOptions
 from tests.support.mounting import LIMIT, area, gitguardfs, unmount
 
 
@@ -85,6 +87,18 @@ def test_a_seal_that_a_daemon_holds_is_nobody_else_s(here: Path) -> None:
     assert not _is_sealed(here / "a/share")
 
 
+def test_the_seal_of_an_earlier_version_is_taken_over_and_lifted(here: Path) -> None:
+    """It was a tmpfs. The share is not open in between."""
+    share = here / "a/share"
+    (share / "secret").touch()
+    options = "ro,nosuid,nodev,noexec,mode=000"
+    subprocess.run(["mount", "-i", "-t", "tmpfs", "-o", options, seal.NAME, share], check=True)
+    with gitguardfs(share, here / "view", "--seal") as mounted:
+        assert [m.fstype for m in mounts.listed() if m.path == bytes(share)] == ["tmpfs"]
+        assert os.listdir(mounted.path) == ["secret"]
+    assert os.listdir(share) == ["secret"]
+
+
 @pytest.mark.parametrize(("wanted", "is_closed"), [(False, False), (None, True), (True, True)])
 def test_a_share_is_closed_where_no_guard_comes_about_unless_root_said_no(
     here: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool | None, is_closed: bool
@@ -93,6 +107,23 @@ def test_a_share_is_closed_where_no_guard_comes_about_unless_root_said_no(
     error = seal.fail_closed(str(here / "a/share"), wanted, UserError("no such user"))
     assert _is_sealed(here / "a/share") == is_closed
     assert ("is sealed" in str(error)) == is_closed
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_any_error_before_a_guard_comes_about_closes_the_share(
+    here: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    """Such as an fstab that cannot be read."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), "/etc/fstab")
+
+    monkeypatch.setattr(fstab_check, "check_mounted", fail)
+    options = MountOptions(str(here / "a/share"), str(here / "view"), seal=wanted)
+    with pytest.raises(UserError, match="/etc/fstab: Input/output error") as error:
+        mount.run(options, None)
+    assert error.value.code == Exit.SYSTEM
+    assert _is_sealed(here / "a/share") == ("is sealed" in str(error.value)) == wanted
 
 
 _BENDING = """

@@ -14,6 +14,7 @@ ERRORS = ("mount/test_errors.py",)
 UNDONE = ("mount/test_undone.py",)
 FORMING = ("adapter/test_forming.py",)
 MOVED = ("adapter/test_moved_by_host.py",)
+REMOVED = ("adapter/test_removed_names.py",)
 INODES = ("unit/test_inodes.py",)
 
 MUTANTS = (
@@ -71,8 +72,8 @@ MUTANTS = (
         "rules-last-wins",
         "a mild rule takes the place of a strict one",
         "core/guard.py",
-        "if other > verdict and pattern.match",
-        "if pattern.match",
+        "if other > verdict and any(",
+        "if any(",
         RULES,
     ),
     Mutant(
@@ -81,6 +82,14 @@ MUTANTS = (
         "core/guard.py",
         ", re.IGNORECASE)",
         ")",
+        RULES,
+    ),
+    Mutant(
+        "rules-not-as-on-windows",
+        "--deny .env lets '.env.' through, which NTFS and FAT take for it",
+        "core/guard.py",
+        "return (text, *names.as_on_windows(text))",
+        "return (text,)",
         RULES,
     ),
     Mutant(
@@ -437,5 +446,53 @@ MUTANTS = (
         "self._place(directory, way)",
         "pass",
         MOVED,
+    ),
+    Mutant(
+        "host-large-moves-are-forgotten",
+        "what a large directory held does not count where it was",
+        "fs/removed_names.py",
+        "            self._moved[key] = [*places, place]\n",
+        "",
+        REMOVED,
+    ),
+    Mutant(
+        "host-large-moves-the-last-only",
+        "of several directories that were moved away from a path only the last one counts",
+        "fs/removed_names.py",
+        "self._moved[key] = [*places, place]",
+        "self._moved[key] = [place]",
+        REMOVED,
+    ),
+    Mutant(
+        "host-large-moves-followed-once",
+        "a large directory that is moved twice is lost sight of",
+        "fs/removed_names.py",
+        "range(1, len(path) + 1 if self._moved else 0)",
+        "range(1, 1 if seen - {digest} else len(path) + 1)",
+        REMOVED,
+    ),
+    Mutant(
+        "host-large-moves-without-end",
+        "moves made for that let nobody see what was at a path, and it counts as nothing",
+        "fs/removed_names.py",
+        "return dict.fromkeys(repository.PARTS, S_IFREG)",
+        "return found",
+        REMOVED,
+    ),
+    Mutant(
+        "host-rename-by-old-descriptors",
+        "after a look along a long way other directories are looked into than are renamed in",
+        "fs/host_rules.py",
+        "old=self._gate.again(renaming.old), new=self._gate.again(renaming.new)",
+        "old=renaming.old, new=renaming.new",
+        ("adapter/test_symlink_check.py",),
+    ),
+    Mutant(
+        "host-made-here-for-good",
+        "what the host brings back to a name passes for what was made there through the view",
+        "fs/removed_names.py",
+        "        self._made.pop(self._key(dir_fd, name), None)\n",
+        "        pass\n",
+        REMOVED,
     ),
 )

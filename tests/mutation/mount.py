@@ -104,6 +104,42 @@ MUTANTS = (
         (*SEALED, "mount/test_attacks_unmount.py::test_v1c_a_mount_that_came_between_undoes_all"),
     ),
     Mutant(
+        "seal-not-after-any-error",
+        "an error of the system before the mount leaves the share open",
+        "fuse/mount.py",
+        "raise seal.fail_closed(options.source, options.seal, _told(error)) from None",
+        "raise _told(error) from None",
+        ("mount/test_seal_mounts.py::test_any_error_before_a_guard_comes_about_closes_the_share",),
+    ),
+    Mutant(
+        "seal-not-where-nothing-answers",
+        "a share that does not answer is left open where no guard comes about",
+        "fuse/seal.py",
+        "except (directories.ForeignMountError, OSError):  # it need not answer to be covered",
+        "except directories.ForeignMountError:",
+        (
+            "mount/test_errors.py::test_a_source_that_does_not_answer_is_closed_and_said_in_one_line",
+        ),
+    ),
+    Mutant(
+        "seal-of-an-earlier-version-unknown",
+        "the seal that an earlier version has left is taken for somebody's mount",
+        "fuse/seal.py",
+        '_FSTYPES = (FSTYPE, "tmpfs")',
+        "_FSTYPES = (FSTYPE,)",
+        (
+            "mount/test_seal_mounts.py::test_the_seal_of_an_earlier_version_is_taken_over_and_lifted",
+        ),
+    ),
+    Mutant(
+        "places-ask-foreign-mounts",
+        "a user's FUSE mount that answers nothing stops the start for good",
+        "fuse/directories.py",
+        "if mount is not None and is_foreign(mount, also):",
+        "if False:",
+        ("mount/test_attacks_unmount.py::test_v1b_one_that_answers_nothing_stops_nobody",),
+    ),
+    Mutant(
         "seal-although-refused",
         "a guard that does not start seals the source in spite of --no-seal",
         "fuse/seal.py",

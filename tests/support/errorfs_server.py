@@ -84,7 +84,8 @@ class _Node:
 
 
 def _folded(name: bytes) -> str:
-    return unicodedata.normalize("NFKC", name.decode(errors="surrogateescape")).casefold()
+    text = unicodedata.normalize("NFKC", name.decode(errors="surrogateescape")).casefold()
+    return text.rstrip(". ") or text  # as FAT does
 
 
 class ErrorFiles(pyfuse3.Operations):

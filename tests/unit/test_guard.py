@@ -56,6 +56,10 @@ GLOBS = Rules(
         (b"a.key", DENY), ("\u00e9.key".encode(), DENY), (b"\xff.key", DENY), (b"ab.key", ALLOW),
         # any case, in any script
         ("gru\u00df-a".encode(), DENY), ("GRU\u00df-A".encode(), DENY),
+        # as NTFS and FAT fold them
+        (b".env.", DENY), (b".ENV . .", DENY), (b".env::$DATA", DENY), (b"a\\.env", DENY),
+        (b"a\\.env.:x", DENY), (b"a.pem ", DENY), (b"secret.", HIDE), (b".env .x", ALLOW),
+        (b". .", ALLOW), (b":", ALLOW), (b"\\", ALLOW), (b"a:.env", ALLOW),
         # as N folds them
         (".e\u200cnv".encode(), DENY),
     ],

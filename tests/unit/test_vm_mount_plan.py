@@ -261,7 +261,7 @@ def test_a_parent_that_a_group_may_pass_is_not_private(mode: int, is_private: bo
 OF_THE_SYSTEM = [
     "/", "/etc", "/usr", "/home", "/root", "/var", "/boot", "/mnt", "/srv", "/projects",
     "/etc/x", "/usr/local/sbin", "/usr/x/y/z", "/bin/x", "/sbin/x", "/lib/x", "/lib64/x/y",
-    "/libx32/x", "/boot/x", "/dev/shm/x", "/proc/x", "/sys/x", "/run/user/1000/x",
+    "/etc/x\ny/z", "/libx32/x", "/boot/x", "/dev/shm/x", "/proc/x", "/sys/x", "/run/user/1000/x",
     "/home/me", "/var/home/me", "/var/lib", "/var/tmp",
 ]  # fmt: skip
 FREE = [

@@ -20,7 +20,8 @@ def _give_up(*_: object) -> None:
     raise AssertionError(f"hung for {HANG_LIMIT} seconds")
 
 
-def main(directory: str, names: list[str]) -> None:
+def main() -> None:
+    directory, *names = sys.argv[1:]
     signal.signal(signal.SIGALRM, _give_up)
     for name, check in all_checks().items():
         if names and name not in names:
@@ -43,4 +44,4 @@ def main(directory: str, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main()

@@ -145,10 +145,11 @@ def opens(way: Way, raw: str, view: str, tag: str, kind: str) -> str:
     return repr(got[:80]) if got else ""
 
 
-def main(raw: str, view: str, tag: str, kind: str, actor: str) -> None:
+def main() -> None:
+    raw, view, tag, kind, actor = sys.argv[1:]
     found = {way.__name__: act(actor, opens, way, raw, view, tag, kind) for way in WAYS}
     print(json.dumps({name: got for name, got in found.items() if got}))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
