@@ -114,7 +114,8 @@ def _await_free(limit: float, *locks: str) -> bool:
 def _holders(lock: str) -> list[int]:
     """Return the QEMUs that have the lock open, also those that are stopped. Linux only."""
     found = []
-    for pid in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc") else ()):
+    processes = os.listdir("/proc") if os.path.isdir("/proc") else []
+    for pid in filter(str.isdecimal, processes):
         with suppress(OSError):  # another user's, or it has just ended
             with open(f"/proc/{pid}/comm") as comm:
                 is_qemu = comm.read().startswith(QEMU)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -86,7 +87,7 @@ def test_a_program_that_is_missing_is_named_with_its_package(
 
 def test_a_project_that_is_gone_is_one_line(world: Path) -> None:
     gone = states.state_of(str(world / "gone"))
-    if driver.shutil.which("qemu-system-x86_64") is None:
+    if shutil.which("qemu-system-x86_64") is None:
         pytest.skip("not installed: qemu-system-x86_64")
     with pytest.raises(UserError, match=r"no such directory"):
         driver.up(gone, driver.Wish(Settings(gone.project)))

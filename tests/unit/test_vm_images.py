@@ -163,7 +163,12 @@ def test_the_default_is_fetched_for_this_processor(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(fetching, "fetch", lambda remote, _: asked.append(remote.url) or "x")
+
+    def fetch(remote: Remote, _: str) -> str:
+        asked.append(remote.url)
+        return "x"
+
+    monkeypatch.setattr(fetching, "fetch", fetch)
     images.obtain("debian-13", "x86_64", str(tmp_path))
     images.obtain("debian-13", "arm64", str(tmp_path))
     assert ["amd64" in asked[0], "arm64" in asked[1]] == [True, True]

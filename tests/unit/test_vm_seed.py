@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pycdlib
 import pytest
@@ -27,7 +28,7 @@ LOGIN = seed.Login("ssh-ed25519 AGENT", "ssh-ed25519 ADMIN", "PRIVATE\nKEY\n", "
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1)
 
 
-def data_of(text: str) -> dict[str, object]:
+def data_of(text: str) -> dict[str, Any]:
     assert text.startswith("#cloud-config\n")
     found = yaml.safe_load(text)
     assert isinstance(found, dict)
@@ -40,7 +41,7 @@ def files_of(settings: Settings) -> dict[str, str]:
 
 def test_the_agent_has_no_way_to_become_root() -> None:
     data = data_of(seed.user_data("vm", LOGIN, []))
-    (user,) = data["users"]  # type: ignore[misc]
+    (user,) = data["users"]
     assert user["name"] == "agent"
     assert user["lock_passwd"] is True
     assert not {"sudo", "groups", "passwd", "hashed_passwd"} & user.keys()
@@ -62,14 +63,14 @@ def test_the_guest_shows_itself_with_the_pinned_key_alone() -> None:
 def test_files_come_out_of_the_user_data_as_they_went_in(content: dict[str, str]) -> None:
     given_files = [GuestFile(f"/etc/{path}", text) for path, text in content.items()]
     data = data_of(seed.user_data("vm", LOGIN, given_files))
-    written = {file["path"]: file["content"] for file in data["write_files"]}  # type: ignore[attr-defined]
+    written = {file["path"]: file["content"] for file in data["write_files"]}
     del written["/root/.ssh/authorized_keys"]
     assert written == {file.path: file.content for file in given_files}
 
 
 def test_modes_are_what_cloud_init_reads_as_octal() -> None:
     data = data_of(seed.user_data("vm", LOGIN, [GuestFile("/x", "", 0o755)]))
-    assert [file["permissions"] for file in data["write_files"]] == ["0600", "0755"]  # type: ignore[attr-defined]
+    assert [file["permissions"] for file in data["write_files"]] == ["0600", "0755"]
 
 
 def test_whatever_differs_is_another_instance() -> None:

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from tests.support.mounting import REPOSITORY, area
 from tests.support.repos import HOST_GID, HOST_UID, git, make_project
@@ -149,8 +150,8 @@ class World:
         (found,) = (self.place / "home/.local/state/gitguardfs/vm").glob("*-????????")
         return found
 
-    def popen(self, words: list[str], **how: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
+    def popen(self, words: list[str], **how: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
             words, env=self.environment, cwd=self.project, text=True, errors="replace",
             user=HOST_UID, group=HOST_GID, extra_groups=[], start_new_session=True, **how,
         )  # fmt: skip
