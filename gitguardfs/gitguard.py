@@ -32,6 +32,7 @@ COMMANDS = {
     "doctor": Subcommand(
         "gitguardfs.guest.doctor", "Check that a project is guarded.", needs_linux=True
     ),
+    "vm": Subcommand("gitguardfs.vm.command", "Run an agent in a VM without direct internet."),
 }
 
 

@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tiers=(guest lint unit adapter mount quickstart desktop egress guest-old)
+tiers=(guest lint unit adapter mount quickstart desktop egress guest-old vm)
 quick=(lint unit adapter)
 
 usage() {
@@ -20,6 +20,7 @@ Runs the tests of gitguardfs, by default all tiers, side by side:
   egress      the allowlist proxy, before servers that record what they are sent
   guest       Debian 13 in a virtual machine with real 9p and virtiofs shares
   guest-old   Debian 12 in another one, the oldest system that is supported
+  vm          gitguard vm from nothing: boots, the guard, the proxy, isolation, faults
 
   --quick       lint, unit and adapter: for whoever changes a line
   --durations   print the 20 slowest tests at the end
@@ -28,7 +29,7 @@ Runs the tests of gitguardfs, by default all tiers, side by side:
 
 All tiers take about half an hour on two processors without hardware virtualisation, --quick a
 minute and a half. The first run installs packages of the distribution and a virtual environment
-in .venv, and makes two images for the virtual machines (3 minutes, on Debian and Ubuntu only).
+in .venv, and makes three images for the virtual machines (6 minutes, on Debian and Ubuntu only).
 Needs root, for mounts and several users. Mounts and processes of the tests are invisible to
 the rest of the machine and go with them, also when they are killed.
 
@@ -46,7 +47,7 @@ install_packages() {
         wanted=(fuse3 libfuse3-dev pkg-config gcc make git bindfs rsync sqlite3 ripgrep
             inotify-tools attr e2fsprogs shellcheck python3-dev python3-venv tar util-linux
             qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debian-archive-keyring iproute2
-            systemd libxml2-utils libvirt0 xvfb curl openssl)
+            systemd libxml2-utils libvirt0 xvfb curl openssl openssh-client)
         command -v npm >/dev/null || wanted+=(npm)
         # Newer releases have virtiofsd and the schemas of libvirt in packages of their own.
         for package in virtiofsd libvirt-common; do

@@ -59,6 +59,12 @@ MASKED = (
 )  # fmt: skip
 """Units that cost time under emulation and have nothing to do with mounts."""
 
+CMDLINE = (
+    "root=/dev/vda rw quiet mitigations=off audit=0 apparmor=0 selinux=0 tsc=unstable "
+    "systemd.show_status=error random.trust_cpu=on"
+)
+"""Kernel arguments beside the console's: an emulated kernel has enough to do."""
+
 AGENT_UNIT = """[Unit]
 Description=Runs commands for the tests
 DefaultDependencies=no
@@ -80,12 +86,22 @@ class Recipe:
     """One guest system."""
 
     name: str
+    """Begins the names of its files in the cache, and of no other's."""
     suite: str
     packages: tuple[str, ...]
     disk_mib: int = 3072
+    is_cloud: bool = False
+    """Set up by cloud-init from outside, as its users' images are: nothing of ours is in it."""
 
 
 DEBIAN_13 = Recipe("debian13", "trixie", (*_BOOT, *_GITGUARDFS, *_TOOLS, "python3-rich"))
+DEBIAN_CLOUD = Recipe(
+    "cloud13", "trixie",
+    (*_BOOT, *_GITGUARDFS, "cloud-init", "openssh-server", "sudo", "ca-certificates", "curl",
+     "e2fsprogs", "netplan.io", "systemd-resolved", "git", "python3-pip", "python3-venv",
+     "iproute2", "ripgrep"),
+    is_cloud=True,
+)  # fmt: skip
 DEBIAN_12 = Recipe("debian12", "bookworm", (*_BOOT, *_GITGUARDFS, "git"), disk_mib=2048)
 
 
@@ -122,8 +138,10 @@ def is_cached(recipe: Recipe) -> bool:
 
 def _places(recipe: Recipe) -> tuple[Path, Path]:
     """Where the two layers are kept: the packages, and the directory with what is booted."""
-    packages = hash_of(recipe.suite, *sorted(recipe.packages), *_LEFT_OUT)
-    layer = hash_of(packages, str(recipe.disk_mib), *(text for _, text in _files()), *MASKED,
+    packages = hash_of(recipe.suite, *sorted(recipe.packages), *_left_out(recipe))
+    cmdline = (CMDLINE,) if recipe.is_cloud else ()
+    layer = hash_of(packages, str(recipe.disk_mib), *(text for _, text in _files(recipe)),
+                  *_masked(recipe), *cmdline,
                   Path(initrd.__file__).read_text(), _PREPARE_VERSION)  # fmt: skip
     return CACHE / f"{recipe.name}-{packages}.tar", CACHE / f"{recipe.name}-{layer}"
 
@@ -156,7 +174,7 @@ def build_archive(recipe: Recipe, archive: Path) -> None:
     started = time.monotonic()
     say(f"{recipe.name}: fetching and unpacking packages of {recipe.suite} (1-2 minutes) ...")
     new = archive.with_suffix(".new.tar")
-    excludes = [f"--dpkgopt=path-exclude=/{path}/*" for path in _LEFT_OUT]
+    excludes = [f"--dpkgopt=path-exclude=/{path}/*" for path in _left_out(recipe)]
     run(
         ["mmdebstrap", "--quiet", "--variant=minbase", *excludes,
          f"--include={','.join(recipe.packages)}", recipe.suite, str(new)],
@@ -175,10 +193,11 @@ def _build_disk(recipe: Recipe, archive: Path, place: Path) -> None:
         root.mkdir()
         new.mkdir()
         run(["tar", "-xpf", str(archive), "-C", str(root)])
-        _prepare(root)
+        _prepare(root, recipe)
         (kernel,) = (root / "boot").glob("vmlinuz-*")
         shutil.copy(kernel, new / "vmlinuz")
         (new / "initrd").write_bytes(initrd.render(root))
+        (new / "cmdline").write_text(f"{CMDLINE}\n")
         with open(new / "disk.img", "wb") as disk:
             disk.truncate(recipe.disk_mib << 20)
         run(["mke2fs", "-q", "-t", "ext4", "-O", "^metadata_csum", "-d", str(root),
@@ -191,8 +210,27 @@ _PREPARE_VERSION = "1"
 """To be raised when ``_prepare`` does something else to the same files."""
 
 
-def _files() -> list[tuple[str, str]]:
+def _left_out(recipe: Recipe) -> tuple[str, ...]:
+    if not recipe.is_cloud:
+        return _LEFT_OUT
+    # A guest that is to go down by its power button must have evdev to hear it.
+    return tuple(path for path in _LEFT_OUT if not path.endswith("/drivers/input"))
+
+
+def _masked(recipe: Recipe) -> tuple[str, ...]:
+    if not recipe.is_cloud:
+        return MASKED
+    return tuple(unit for unit in MASKED if "networkd" not in unit)
+
+
+def _files(recipe: Recipe) -> list[tuple[str, str]]:
     """Our own files, by their path in the guest."""
+    if recipe.is_cloud:
+        return [
+            ("etc/fstab", "# <what> <where> <type> <options> <dump> <pass>\n"),
+            ("etc/hostname", "localhost\n"),
+            ("etc/machine-id", "0123456789abcdef0123456789abcdef\n"),
+        ]
     return [
         ("usr/local/lib/gitguardfs-test-agent.py", AGENT_FILE.read_text()),
         ("etc/systemd/system/gitguardfs-test-agent.service", AGENT_UNIT),
@@ -205,19 +243,27 @@ def _files() -> list[tuple[str, str]]:
     ]
 
 
-def _prepare(root: Path) -> None:
-    for name, text in _files():
+def _prepare(root: Path, recipe: Recipe) -> None:
+    for name, text in _files(recipe):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         path.write_text(text)
     units = root / "etc/systemd/system"
-    wants = units / "sysinit.target.wants"
-    wants.mkdir(exist_ok=True)
-    (wants / "gitguardfs-test-agent.service").symlink_to("../gitguardfs-test-agent.service")
-    for unit in MASKED:
+    for unit in _masked(recipe):
         (units / unit).unlink(missing_ok=True)
         (units / unit).symlink_to("/dev/null")
+    # systemd compares these with /usr to find out whether it has just been installed.
+    for name in ("etc/.updated", "var/.updated"):
+        (root / name).touch()
+    if not recipe.is_cloud:
+        _add_agent(root)
+
+
+def _add_agent(root: Path) -> None:
+    wants = root / "etc/systemd/system/sysinit.target.wants"
+    wants.mkdir(exist_ok=True)
+    (wants / "gitguardfs-test-agent.service").symlink_to("../gitguardfs-test-agent.service")
     with open(root / "etc/passwd", "a") as passwd:
         passwd.write("agent:x:1000:1000:Agent:/home/agent:/bin/bash\n")
     with open(root / "etc/group", "a") as group:
@@ -227,9 +273,6 @@ def _prepare(root: Path) -> None:
     home = root / "home/agent"
     home.mkdir(mode=0o755)
     os.chown(home, 1000, 1000)
-    # systemd compares these with /usr to find out whether it has just been installed.
-    for name in ("etc/.updated", "var/.updated"):
-        (root / name).touch()
 
 
 def run(command: list[str], env: dict[str, str] | None = None) -> None:

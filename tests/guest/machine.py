@@ -182,8 +182,7 @@ class Machine:
             "-machine", "q35,memory-backend=memory", "-nodefaults", "-display", "none",
             "-serial", f"file:{self.console}", "-nic", "none",
             "-kernel", str(self.image.kernel), "-initrd", str(self.image.initrd),
-            "-append", "console=ttyS0 root=/dev/vda rw quiet mitigations=off audit=0 "
-            "apparmor=0 selinux=0 tsc=unstable systemd.show_status=error random.trust_cpu=on",
+            "-append", f"console=ttyS0 {images.CMDLINE}",
             "-drive", f"file={self.work}/disk.qcow2,if=virtio,format=qcow2,cache=unsafe",
             "-device", "virtio-rng-pci",
             "-chardev", f"socket,id=agent,path={self.work}/agent.sock,server=on,wait=off",

@@ -110,6 +110,11 @@ TIERS = (
         "guest-old", "Debian 12 in another one, the oldest system that is supported", 300,
         "tests", images.DEBIAN_12, OLDEST,
     ),
+    Tier(
+        "vm", "gitguard vm from nothing: boots, the guard, the proxy, isolation, faults",
+        _pytest("tests/vm"), seconds=900, lane="vm", image=images.DEBIAN_CLOUD,
+        lacks=_missing(*GUEST_PROGRAMS, "ssh", "openssl", "curl"),
+    ),
 )  # fmt: skip
 QUICK = ("lint", "unit", "adapter")
 """What --quick runs."""

@@ -209,7 +209,7 @@ def test_what_lies_over_a_share_and_is_no_seal_is_in_the_way(cover: tuple[str, s
         ):
             share_plan(Facts(mounts=stack), request())
         found = removal.Found("projects", RAW, ())
-        with pytest.raises(UserError, match="is mounted over the share"):
+        with pytest.raises(UserError, match=r"is mounted over the share"):
             removal.remove_steps(SYSTEM, Facts(mounts=stack), found, PROGRAM)
 
 
@@ -252,7 +252,7 @@ def test_a_parent_that_a_group_may_pass_is_not_private(mode: int, is_private: bo
     if is_private:
         assert share_plan(Facts(tags=TAGS), asked)
         return
-    with pytest.raises(UserError, match="without a seal"):
+    with pytest.raises(UserError, match=r"without a seal"):
         share_plan(Facts(tags=TAGS), asked)
 
 
@@ -299,7 +299,7 @@ def test_a_directory_with_something_in_it_is_covered_on_demand_alone() -> None:
 
 def test_a_mount_point_of_a_users_is_no_place_for_a_raw_share() -> None:
     asked = request(mount=way("/mnt/raw", exists=True, users_from=2))
-    with pytest.raises(UserError, match="others can change /mnt/raw"):
+    with pytest.raises(UserError, match=r"others can change /mnt/raw"):
         share_plan(Facts(tags=TAGS), asked)
     assert share_plan(Facts(mounts=(mounted("9p", "/mnt/raw", "projects"),)), asked) == []
 
@@ -309,7 +309,7 @@ def test_to_guard_nothing_takes_a_flag_of_its_own(options: tuple[str, ...]) -> N
     with pytest.raises(UserError, match=r"leaves .git open.*--git-off"):
         request(options=options)
     assert request(options=options, git_off=True).policy is GitPolicy.OFF
-    with pytest.raises(UserError, match="--git-off and git=hide contradict"):
+    with pytest.raises(UserError, match=r"--git-off and git=hide contradict"):
         request(options=("git=off", "git=hide"), git_off=True)
 
 
@@ -374,7 +374,7 @@ def test_what_is_in_the_way_of_the_guard_is_named(
 )
 def test_a_line_in_the_way_is_so_in_either_style(style: str, line: str) -> None:
     look = Facts(fstab=f"# mine\n{line}\n".encode(), has_systemd=True)
-    with pytest.raises(UserError, match="line 2 of fstab already mounts"):
+    with pytest.raises(UserError, match=r"line 2 of fstab already mounts"):
         guard_plan(look, request(style=style))
 
 
@@ -399,7 +399,7 @@ def test_a_dead_guard_at_another_place_is_in_nobodys_way() -> None:
     elsewhere = mounted("fuse.gitguardfs", "/v", RAW)
     look = Facts(mounts=(mounted("9p", RAW, "projects"), elsewhere), dead=frozenset(["/v"]))
     assert guard_plan(look, request())
-    with pytest.raises(UserError, match="guarded at /v already"):
+    with pytest.raises(UserError, match=r"guarded at /v already"):
         guard_plan(replace(look, dead=frozenset()), request())
 
 
@@ -549,7 +549,7 @@ def test_a_file_that_is_written_when_its_step_fails_is_put_back(
         real(directory)
 
     monkeypatch.setattr(writer, "_sync_directory", sync)
-    with pytest.raises(OSError, match="out of order"):
+    with pytest.raises(OSError, match=r"out of order"):
         step.do()
     assert path.read_text() == "old\n"
 
@@ -585,7 +585,7 @@ def test_what_is_put_in_the_place_of_a_new_directory_is_not_given_away(
     monkeypatch.setattr(steps, "call", call)
     monkeypatch.setattr(os, "chown", chown)
     fd = os.open(tmp_path, os.O_PATH)
-    with pytest.raises(OSError, match="Not a directory"):
+    with pytest.raises(OSError, match=r"Not a directory"):
         Make((str(tmp_path / "a"),), (1000, 1000), fd=fd).do()
     os.close(fd)
 
@@ -611,7 +611,7 @@ def test_a_guard_that_cannot_be_brought_back_leaves_its_share_closed(
 
 def test_a_process_that_is_not_the_daemon_any_more_gets_no_signal() -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
-        with pytest.raises(UserError, match="was replaced"):
+        with pytest.raises(UserError, match=r"was replaced"):
             unmounting._end(other.pid, lambda: False)
         process = os.pidfd_open(other.pid)
         assert select.select([process], [], [], 0)[0] == []  # it goes on
@@ -650,7 +650,7 @@ def test_a_failure_undoes_everything_last_first_also_past_what_cannot_be_undone(
     steps: list[Step] = [
         Recorded("b", log, sticks=True), Recorded("c", log), Recorded("d", log, fails=True),
     ]  # fmt: skip
-    with pytest.raises(UserError, match="out of order"), Runner(told.append) as runner:
+    with pytest.raises(UserError, match=r"out of order"), Runner(told.append) as runner:
         runner.run([Recorded("a", log)])
         runner.run(steps)
     assert log == ["a", "b", "c", "-c", "-b", "-a"]
@@ -665,7 +665,7 @@ def test_a_line_that_cannot_be_written_stops_nothing() -> None:
 
     with Runner(tell) as runner:
         runner.run([Recorded("a", log), Recorded("b", log)])
-    with pytest.raises(UserError, match="out of order"), Runner(tell) as runner:
+    with pytest.raises(UserError, match=r"out of order"), Runner(tell) as runner:
         runner.run([Recorded("c", log), Recorded("d", log), Recorded("e", log, fails=True)])
     assert log == ["a", "b", "c", "d", "-d", "-c"]
 
@@ -678,7 +678,7 @@ def test_a_signal_while_a_line_is_written_undoes_what_was_done() -> None:
         if text == "b":
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(UserError, match="ended by SIGINT"), Runner(tell) as runner:
+    with pytest.raises(UserError, match=r"ended by SIGINT"), Runner(tell) as runner:
         runner.run([Recorded("a", log), Recorded("b", log), Recorded("c", log)])
     assert log == ["a", "b", "-b", "-a"]
 
@@ -747,7 +747,7 @@ def test_options_of_the_guard_are_split_at_commas(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_unknown_type_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(click.UsageError, match="nfs"):
+    with pytest.raises(click.UsageError, match=r"nfs"):
         asked(monkeypatch, "--type", "nfs")
 
 
@@ -759,11 +759,11 @@ def test_whoever_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_view_in_nobodys_home_needs_a_user() -> None:
-    with pytest.raises(UserError, match="--user"):
+    with pytest.raises(UserError, match=r"--user"):
         facts.target_user("/srv/projects", None)
     assert facts.target_user("/srv/projects", "501:20") == (501, 20)
     assert facts.target_user("/srv/projects", "root") == (0, 0)
-    with pytest.raises(UserError, match="no such user"):
+    with pytest.raises(UserError, match=r"no such user"):
         facts.target_user("/srv/projects", "nobody-of-that-name")
 
 
@@ -782,7 +782,7 @@ def test_a_signal_waits_for_the_step_and_then_undoes_it_too() -> None:
 
     before = signal.signal(signal.SIGTERM, leave)
     try:
-        with pytest.raises(UserError, match="ended by SIGTERM"), Runner(log.append) as runner:
+        with pytest.raises(UserError, match=r"ended by SIGTERM"), Runner(log.append) as runner:
             runner.run([Interrupted("a", log), Recorded("b", log)])
         assert signal.getsignal(signal.SIGTERM) is leave
     finally:
@@ -887,7 +887,7 @@ def test_what_a_user_mounted_by_the_name_of_a_guard_is_not_taken_for_one() -> No
     found = removal.find(look, None, None, None)
     assert found is None
     fake = replace(mounted("fuse.gitguardfs", VIEW, RAW), number=99)
-    with pytest.raises(UserError, match="not root's is mounted"):
+    with pytest.raises(UserError, match=r"not root's is mounted"):
         guard_plan(Facts(mounts=(fake,), foreign=frozenset([99])), request())
 
 

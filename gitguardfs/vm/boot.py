@@ -1,0 +1,181 @@
+"""Waiting until a started guest is ready, while somebody watches: one line that says how far."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.vm import qmp
+from gitguardfs.vm.keys import ADMIN
+from gitguardfs.vm.ssh import FAILED, Guest, command
+from gitguardfs.vm.state import State
+
+BOOT_LIMIT = 900.0
+"""Seconds until a boot is taken to hang: the first one may fetch packages, emulated."""
+_LOOK_EVERY = 0.5
+_BANNER_LIMIT = 2.0
+"""Seconds to wait for sshd's first line: QEMU accepts before the guest does."""
+
+_PANIC = re.compile(rb"Kernel panic|Attempted to kill init")
+_ACCELERATOR = re.compile(rb"kvm|hvf", re.IGNORECASE)
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\r\x00-\x08\x0b-\x1f\x7f]")
+
+READY = """
+cloud-init status --wait >/dev/null 2>&1
+if [ -e /var/lib/gitguard-vm/failed ]; then
+    cat /var/lib/gitguard-vm/failed; exit 1
+fi
+[ -e /var/lib/gitguard-vm/ready ] || { echo 'cloud-init did not finish'; exit 1; }
+systemctl is-system-running --wait >/dev/null 2>&1
+[ "$(findmnt -n -o FSTYPE --target %s | tail -n 1)" = fuse.gitguardfs ] ||
+    { echo 'the project is not guarded'; exit 1; }
+"""
+"""For root's shell in the guest: waits until it is set up, and prints what went wrong."""
+
+
+class BootError(Exception):
+    """This start came to nothing, and another may succeed."""
+
+    def __init__(self, reason: str, is_accelerator: bool = False) -> None:
+        super().__init__(reason)
+        self.is_accelerator = is_accelerator
+        """Whether another accelerator is the way out."""
+
+
+@dataclass
+class Progress:
+    """A line on standard error that says what is waited for, and since when."""
+
+    started: float = field(default_factory=time.monotonic)
+    _said: str = ""
+
+    def show(self, what: str, detail: str = "") -> None:
+        """Say what is waited for; on a terminal in place, with what the guest said last."""
+        seconds = time.monotonic() - self.started
+        if sys.stderr.isatty():
+            text = f"{what} ({seconds:.0f} s) {shown(detail)}"
+            print(f"\r\033[K{text[:78]}", end="", file=sys.stderr, flush=True)
+        elif what != self._said:
+            print(f"{what} ({seconds:.0f} s)", file=sys.stderr, flush=True)
+        self._said = what
+
+    def end(self) -> None:
+        """Take the line away."""
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Boot:
+    """A QEMU that was started."""
+
+    state: State
+    qemu: subprocess.Popen[bytes]
+    progress: Progress
+
+    def await_monitor(self) -> int:
+        """Wait until QEMU answers; return the port that leads to sshd. BootError."""
+        while True:
+            self._check()
+            with suppress(qmp.NoAnswerError):
+                return qmp.ssh_port(self.state)
+            time.sleep(_LOOK_EVERY)
+
+    def await_ssh(self, port: int) -> None:
+        """Wait until the guest's sshd greets. BootError."""
+        deadline = time.monotonic() + BOOT_LIMIT
+        while not _greets(port):
+            self.progress.show("the guest boots", last_line(self.state.console))
+            self._check()
+            if time.monotonic() > deadline:
+                raise BootError("the guest does not come up")
+            time.sleep(_LOOK_EVERY)
+
+    def await_ready(self, guest: Guest) -> None:
+        """Wait until the guest is set up. Raises UserError with its reason, BootError."""
+        remote = ready_line(guest.view)
+        deadline = time.monotonic() + BOOT_LIMIT
+        while True:
+            status, output = self._run(command(guest, ADMIN, remote=remote), deadline)
+            if status == 0:
+                return
+            if status != FAILED:
+                raise UserError(
+                    f"setting up the guest failed: {shown(output.strip() or f'status {status}')}",
+                    "gitguard vm up tries again, gitguard vm logs shows its console",
+                    Exit.SYSTEM,
+                )
+            if time.monotonic() > deadline:
+                raise BootError(f"nobody can log in: {shown(output.strip())}")
+            time.sleep(_LOOK_EVERY)  # sshd is started again while cloud-init writes its settings
+
+    def _run(self, words: list[str], deadline: float) -> tuple[int, str]:
+        with subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as process:
+            try:
+                while True:
+                    with suppress(subprocess.TimeoutExpired):
+                        output, _ = process.communicate(timeout=_LOOK_EVERY)
+                        return process.returncode, output.decode(errors="replace")
+                    self.progress.show("the guest is set up", last_line(self.state.console))
+                    self._check()
+                    if time.monotonic() > deadline:
+                        raise BootError("setting the guest up does not end")
+            finally:
+                process.kill()
+
+    def _check(self) -> None:
+        """Raise BootError if this boot cannot succeed any more."""
+        code = self.qemu.poll()
+        if code is not None:
+            said = last_line(self.state.qemu_log) or f"exit status {code}"
+            is_accelerator = _ACCELERATOR.search(_content(self.state.qemu_log)) is not None
+            raise BootError(f"QEMU ended: {said}", is_accelerator)
+        if _PANIC.search(_content(self.state.console)):
+            raise BootError("the guest's kernel panicked")
+        with suppress(qmp.NoAnswerError):
+            if qmp.status(self.state) == "internal-error":
+                raise BootError("the processor cannot be virtualised", is_accelerator=True)
+
+
+def ready_line(view: str) -> str:
+    """Return the line for root's shell that ends when the guest is ready."""
+    return READY % shlex.quote(view)
+
+
+def last_line(path: str) -> str:
+    """Return the last line of a log with something in it, without what a terminal acts on."""
+    with suppress(OSError), open(path, "rb") as file:
+        file.seek(max(0, file.seek(0, 2) - 4096))
+        text = file.read().decode(errors="replace")
+        lines = [plain(line).strip() for line in text.split("\n")]
+        return next((line for line in reversed(lines) if line), "")
+    return ""
+
+
+def plain(line: str) -> str:
+    """Return a line of a log of the guest's without colours and control characters."""
+    return _CONTROL.sub("", line)
+
+
+def _content(path: str) -> bytes:
+    with suppress(OSError), open(path, "rb") as file:
+        return file.read()
+    return b""
+
+
+def _greets(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), _BANNER_LIMIT) as peer:
+            peer.settimeout(_BANNER_LIMIT)
+            return peer.recv(4) == b"SSH-"
+    except OSError:
+        return False

@@ -1,0 +1,281 @@
+"""``gitguard vm``: a sandbox VM for a coding agent, with the project guarded and no internet."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from gitguardfs.egress.presets import PRESETS
+from gitguardfs.errors import Exit, UserError
+
+NEEDED = ("platformdirs", "yaml", "pycdlib", "qemu.qmp", "mitmproxy")
+"""What the extra ``vm`` brings along."""
+
+EPILOG = """\b
+Examples:
+  gitguard vm up --allow anthropic          a shell in ~/projects/NAME of the guest
+  gitguard vm up --allow npm -- npm test    one command; its status is returned
+  gitguard vm ssh                           another shell, while the VM runs
+  gitguard vm blocked                       what was refused, and what would allow it
+  gitguard vm allow 'GET https://example.org/docs/*'
+
+\b
+Exit codes: up and ssh return the command's status; else 0 done, 2 wrong usage, 3 anything else.
+"""
+
+UP_EPILOG = """\b
+Examples:
+  gitguard vm up --allow anthropic --allow npm
+  gitguard vm up --hide .env --hide '*.pem'     names that the agent is not shown
+  gitguard vm up --image ./my-image.qcow2       instead of the pinned cloud image
+  gitguard vm up --guard host                   .git is out of reach for the guest's root as well
+
+Settings are remembered for the next start; vm status shows them, vm reset forgets them.
+"""
+
+_SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
+_WORDS: dict[str, Any] = {"allow_interspersed_args": False}
+"""From the first word on, all is the guest's command."""
+
+
+def _project(command: Any) -> Any:
+    return click.option(
+        "--project",
+        metavar="DIR",
+        help="The project.  [default: the current directory, or one above that has a VM]",
+    )(command)
+
+
+class _Command(click.Command):
+    """Looks for the extra before anything is done, but after --help."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        require_extra()
+        return super().invoke(ctx)
+
+
+class _Group(click.Group):
+    command_class = _Command
+
+
+@click.group(name="vm", cls=_Group, epilog=EPILOG, context_settings=_SETTINGS)
+def command() -> None:
+    """Run an agent in a VM: the project guarded, no internet but what an allowlist names.
+
+    The first `vm up` fetches an image of Debian and sets the guest up. Needs QEMU and ssh, and no
+    root. The agent's user has no sudo; `vm ssh --root` is the human's way to administer the guest.
+    """
+
+
+def require_extra() -> None:
+    """Raise UserError if what the extra ``vm`` brings along is not installed."""
+    missing = [name for name in NEEDED if not _is_installed(name)]
+    if missing:
+        raise UserError(
+            f"gitguard vm needs {', '.join(missing)}",
+            "pip install 'gitguardfs[vm]'",
+            Exit.SYSTEM,
+        )
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # the package that holds it
+        return False
+
+
+@command.command(epilog=UP_EPILOG, context_settings={**_SETTINGS, **_WORDS})
+@_project
+@click.option("--image", metavar="IMAGE", help="A name (debian-13), a file, a directory with a "
+              "kernel, or URL#sha512=HEX.  [default: debian-13]")  # fmt: skip
+@click.option("--memory", metavar="SIZE", help="The guest's memory.  [default: 8G]")
+@click.option("--cpus", metavar="N", type=int, help="The guest's processors.  [default: 4]")
+@click.option("--guard", type=click.Choice(["guest", "host"]),
+              help="Where .git is guarded.  [default: guest]")  # fmt: skip
+@click.option("--git", type=click.Choice(["deny", "readonly"]),
+              help="What the agent may do with .git.  [default: deny]")  # fmt: skip
+@click.option("--hide", metavar="GLOB", multiple=True,
+              help="Names that the agent is not shown. Repeatable; '' for none.")  # fmt: skip
+@click.option("--hardened/--no-hardened", default=None,
+              help="QEMU may start no programs; the proxy comes by an SSH tunnel.")  # fmt: skip
+@click.option("--allow", "presets", metavar="PRESET", multiple=True,
+              type=click.Choice(list(PRESETS)), help="Add a service's lines to the allowlist: "
+              f"{', '.join(PRESETS)}. Repeatable.")  # fmt: skip
+@click.option("--upstream-ca", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+              help="An authority (PEM) that servers may be signed by as well.")  # fmt: skip
+@click.option("--git-name", metavar="NAME", help="The agent's name in git.  [default: AI Agent]")
+@click.option("--git-email", metavar="MAIL",
+              help="Its address.  [default: agent@internal.sandbox]")  # fmt: skip
+@click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+def up(
+    project: str | None,
+    presets: tuple[str, ...],
+    words: tuple[str, ...],
+    upstream_ca: str | None,
+    memory: str | None,
+    image: str | None,
+    hide: tuple[str, ...],
+    **given: Any,
+) -> int:
+    """Start the VM and open a shell in the project; leaving the shell stops the VM."""
+    from gitguardfs.vm import driver, images, secrets, settings, state
+
+    where = state.find(project)
+    old = settings.load(where)
+    if hide == ("",):
+        old, hide = settings.without_hidden(old), ()
+    wanted = {
+        **given,
+        "memory": None if memory is None else settings.memory_of(memory),
+        "image": None if image is None else images.resolved(image),
+        "hide": hide,
+    }
+    new = settings.merged(old, wanted)
+    paths = secrets.found(where.project, new.hide)
+    if paths:
+        click.echo(secrets.warning(paths), err=True)
+    return driver.up(where, driver.Wish(new, presets, words, upstream_ca))
+
+
+@command.command(context_settings=_WORDS)
+@_project
+@click.option("--root", is_flag=True, help="As the guest's root: to administer the guest.")
+@click.argument("words", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+def ssh(project: str | None, root: bool, words: tuple[str, ...]) -> int:
+    """Open another shell in the running VM, or run a command there.
+
+    One word is a line for the guest's shell, several are a command and its arguments.
+    """
+    import subprocess
+
+    from gitguardfs.vm import keys, running, state
+    from gitguardfs.vm import ssh as ssh_command
+
+    guest = running.guest(state.existing(project), early=root)
+    terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
+    user = keys.ADMIN if root else keys.AGENT
+    return subprocess.call(ssh_command.session(guest, words, terminal, user))
+
+
+@command.command()
+@_project
+def status(project: str | None) -> None:
+    """Show whether the VM and its proxy run, its settings, and what is wrong with its allowlist."""
+    from gitguardfs.vm import report, state
+
+    click.echo(report.status(state.existing(project)), nl=False)
+
+
+@command.command()
+@_project
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on.")
+def logs(project: str | None, follow: bool) -> None:
+    """Print the console of the guest, and the logs of QEMU and of the proxy."""
+    from gitguardfs.vm import logs as vm_logs
+    from gitguardfs.vm import state
+
+    where = state.existing(project)
+    with suppress(KeyboardInterrupt):
+        for line in vm_logs.follow(where) if follow else vm_logs.lines(where):
+            click.echo(line)
+
+
+@command.command()
+@_project
+def stop(project: str | None) -> None:
+    """Stop the VM, whatever has become of the command that started it."""
+    from gitguardfs.vm import running, state
+
+    running.stop(state.existing(project))
+
+
+@command.command()
+@_project
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def reset(project: str | None, yes: bool) -> None:
+    """Delete the VM: its disk, keys, allowlist, logs and logins in it. The base image stays."""
+    from gitguardfs.vm import running, state
+
+    where = state.existing(project)
+    if not yes:
+        click.confirm(
+            f"Delete the VM of {where.project}, with its allowlist and every login made in it?",
+            abort=True, err=True,
+        )  # fmt: skip
+    running.reset(where)
+
+
+@command.command()
+@_project
+def proxy(project: str | None) -> None:
+    """Run the VM's proxy alone, until Ctrl-C: in place of one that has ended, or for another VM."""
+    from pathlib import Path
+
+    from gitguardfs.egress import proxy as egress
+    from gitguardfs.vm import report, state
+
+    where = state.find(project)
+    if (pid := report.proxy_pid(where)) is not None:
+        raise UserError(f"the proxy runs already (process {pid})", code=Exit.SYSTEM)
+    state.create(where)
+    click.echo(f"its files are in {where.directory}; Ctrl-C ends it", err=True)
+    egress.run(Path(where.directory))
+
+
+@command.command()
+@_project
+def blocked(project: str | None) -> None:
+    """Show the requests that were blocked, and the line that would allow each."""
+    from pathlib import Path
+
+    from gitguardfs.egress import reports
+    from gitguardfs.vm import state
+
+    click.echo(reports.blocked_text(Path(state.existing(project).directory)))
+
+
+@command.command()
+@_project
+@click.argument("line", nargs=-1, required=True)
+def allow(project: str | None, line: tuple[str, ...]) -> None:
+    """Add LINE to the allowlist, which holds from the next request on.
+
+    A line is METHOD https://host/path, with * in the path only. Be specific: a GET can carry data
+    out as well.
+    """
+    from pathlib import Path
+
+    from gitguardfs.egress import reports
+    from gitguardfs.vm import state
+
+    click.echo(reports.allow(Path(state.existing(project).directory), " ".join(line)))
+
+
+@command.command()
+@_project
+@click.argument("ports", metavar="PORT[:GUEST_PORT]")
+def forward(project: str | None, ports: str) -> int:
+    """Lead a port of this machine's 127.0.0.1 into the VM, until Ctrl-C: for a dev server."""
+    from gitguardfs.vm import forwarding, running, state
+
+    here, there = forwarding.ports_of(ports)
+    return forwarding.run(running.guest(state.existing(project)), here, there)
+
+
+@command.command(name="ssh-config")
+@_project
+def ssh_config(project: str | None) -> None:
+    """Print a block for ~/.ssh/config, for editors that work over SSH.
+
+    The port is another after each start of the VM.
+    """
+    from gitguardfs.vm import running, state
+    from gitguardfs.vm import ssh as ssh_command
+
+    where = state.existing(project)
+    click.echo(ssh_command.config(running.guest(where), f"gitguard-{where.name}"), nl=False)

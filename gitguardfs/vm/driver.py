@@ -1,0 +1,204 @@
+"""`vm up` from its first check to its last: what is started in which order, and ended in reverse.
+
+Whatever ends it (the shell, an error, a signal) goes the same way back. What a `kill -9` leaves
+behind is mended by the next start: the locks tell what is still alive.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gitguardfs import writer
+from gitguardfs.egress import proxy as egress
+from gitguardfs.egress.files import StateFiles
+from gitguardfs.egress.presets import PRESETS
+from gitguardfs.errors import Exit, GitguardExit, UserError
+from gitguardfs.host.directory import existing_directory
+from gitguardfs.vm import (
+    host_guard,
+    images,
+    keys,
+    provision,
+    qmp,
+    running,
+    seed,
+    settings,
+    ssh,
+)
+from gitguardfs.vm import state as states
+from gitguardfs.vm.launch import Launch, boot
+from gitguardfs.vm.settings import Settings
+from gitguardfs.vm.state import State
+
+LEAST_ROOM = 1 << 30
+"""Bytes: a guest that is set up takes less, and a full disk would stop it halfway."""
+PROGRAMS = {
+    "qemu-img": "qemu-utils",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+}
+"""What is needed besides QEMU, and the Debian package that has it."""
+
+
+class Stopped(BaseException):
+    """A signal asked this command to end."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What `vm up` was asked for."""
+
+    settings: Settings
+    presets: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    """The command to run instead of a shell."""
+    upstream_ca: str | None = None
+    """A file with certificates that servers may be signed by, beside those the system trusts."""
+    restricted: bool = True
+    """False is for tests alone, see qemu_command.Machine."""
+
+
+def up(state: State, wish: Wish) -> int:
+    """Start the VM, run a shell or a command in it, and stop it. Returns that one's exit status.
+
+    Raises UserError.
+    """
+    check_programs()
+    existing_directory(state.project)
+    with ExitStack() as stack:
+        states.create(state)
+        stack.enter_context(_session(state))
+        lock = running.take_lock(state)
+        stack.callback(os.close, lock)
+        states.remove_leftovers()
+        _check_room(state)
+        image = images.obtain(wish.settings.image, platform.machine(), states.cache_directory())
+        images.ensure_overlay(image, state.disk)
+        settings.save(state, wish.settings)
+        pairs = keys.ensure(state)
+        files = Path(state.directory)
+        _say_what_is_allowed(files, wish.presets)
+        if wish.upstream_ca is not None:
+            with open(wish.upstream_ca, "rb") as certificate:
+                text = certificate.read()
+            writer.apply(writer.planned(str(StateFiles(files).upstream_ca), text, 0o600))
+        ca = egress.ca_certificate(files)
+        instance = seed.instance(state)
+        content = provision.content(state.name, wish.settings, pairs, ca, instance)
+        seed.write(state.seed, content)
+        exported = stack.enter_context(host_guard.exported(wish.settings, state.name))
+        proxy = egress.start_proxy(files)
+        stack.callback(proxy.stop)
+        launch = Launch(
+            state, wish.settings, image, pairs, exported, lock, proxy.port, wish.restricted
+        )
+        guest = boot(stack, launch)
+        seed.keep_instance(state, instance)
+        with open(state.ready, "wb"):
+            pass
+        return _session_in(state, guest, wish.words)
+
+
+def _check_room(state: State) -> None:
+    free = shutil.disk_usage(state.directory).free
+    if free < LEAST_ROOM:
+        raise UserError(
+            f"{state.directory} has {free >> 20} MiB free, and the VM's disk grows",
+            f"make room: {LEAST_ROOM >> 20} MiB at least",
+            Exit.SYSTEM,
+        )
+
+
+def _say_what_is_allowed(files: Path, presets: tuple[str, ...]) -> None:
+    """Make the allowlist, or add the presets to it; say so if the agent cannot reach its model."""
+    is_new = not StateFiles(files).allowlist.exists()
+    egress.create_files(files, presets)
+    if is_new and not presets:
+        print(
+            "the agent reaches packages of Debian, Ubuntu and PyPI, and no model: stop it and add,"
+            f" for example, --allow anthropic; there are: {', '.join(PRESETS)}",
+            file=sys.stderr,
+        )
+
+
+def check_programs() -> None:
+    """Raise UserError for a program that is missing, with the package that has it."""
+    qemu = "qemu-system-aarch64" if _is_arm() else "qemu-system-x86_64"
+    package = "qemu-system-arm" if _is_arm() else "qemu-system-x86"
+    for program, holder in {qemu: package, **PROGRAMS}.items():
+        if shutil.which(program) is None:
+            install = "brew install qemu" if sys.platform == "darwin" else f"apt install {holder}"
+            raise UserError(f"{program} is not installed", install, Exit.SYSTEM)
+
+
+@contextmanager
+def _session(state: State) -> Iterator[None]:
+    """Hold the session's lock, and turn the signals that ask for an end into Stopped."""
+    fd = states.take(state.session_lock)
+    if fd is None:
+        pid = running.session_pid(state)
+        raise UserError(
+            f"the VM is in use already (by process {pid})" if pid else "the VM is in use already",
+            "gitguard vm ssh opens another session, gitguard vm stop ends it",
+            Exit.SYSTEM,
+        )
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        with _signals():
+            yield
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    def stop(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # once is enough: what follows is the way back
+        raise Stopped
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    except Stopped:
+        raise UserError("stopped", code=Exit.SYSTEM) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _session_in(state: State, guest: ssh.Guest, words: tuple[str, ...]) -> int:
+    """Run the shell or the command; return its exit status."""
+    terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
+    process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT))
+    try:
+        status = process.wait()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+    if status == ssh.FAILED and not _answers(state):
+        print("the VM was stopped", file=sys.stderr)
+        return GitguardExit.FAILED
+    return status
+
+
+def _answers(state: State) -> bool:
+    try:
+        return qmp.status(state) == "running"
+    except qmp.NoAnswerError:
+        return False
+
+
+def _is_arm() -> bool:
+    return platform.machine() in ("aarch64", "arm64")

@@ -1,0 +1,155 @@
+"""Fetching a file that is known by its checksum: resumed, shown, and in place only when right."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+
+import click
+
+from gitguardfs.errors import Exit, UserError
+
+SILENCE = 60.0
+"""Seconds without a byte after which a server is taken to be gone."""
+SPARE = 1 << 30
+"""Bytes that stay free beside an image: the VM's own disk begins to grow at once."""
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file on a server; ``sha512`` in lower-case hexadecimal digits."""
+
+    url: str
+    sha512: str
+
+    @property
+    def file_name(self) -> str:
+        """What it is called in the cache: another checksum is another file."""
+        return f"{self.sha512[:12]}-{os.path.basename(self.url)}"
+
+
+def fetch(remote: Remote, cache: str) -> str:
+    """Return the path of the file in the directory ``cache``, fetched if it is not there.
+
+    A file that is there under its name was checked before it got the name. Raises UserError if it
+    cannot be fetched, has another checksum, or has no room; what is there of it is kept and
+    continued by the next call, unless the checksum is wrong.
+    """
+    path = os.path.join(cache, remote.file_name)
+    if os.path.exists(path):
+        return path
+    os.makedirs(cache, 0o700, exist_ok=True)
+    with _alone(f"{path}.lock"):
+        if os.path.exists(path):  # another command has fetched it meanwhile
+            return path
+        part = f"{path}.part"
+        try:
+            _download(remote, part)
+        except (OSError, HTTPException) as error:
+            raise UserError(
+                f"cannot fetch {remote.url}: {_reason(error)}",
+                "run it again to go on where it stopped, or give a local one: --image FILE",
+                Exit.SYSTEM,
+            ) from None
+        _check(remote, part)
+        os.rename(part, path)
+    return path
+
+
+@contextmanager
+def _alone(lock: str) -> Iterator[None]:
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            click.echo("another command is fetching the image; waiting for it", err=True)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _download(remote: Remote, part: str) -> None:
+    """Append to ``part`` what is missing of the file. Raises UserError, OSError, HTTPException."""
+    begin = os.path.getsize(part) if os.path.exists(part) else 0
+    request = urllib.request.Request(remote.url)  # noqa: S310 (the scheme was checked)
+    if begin:
+        request.add_header("Range", f"bytes={begin}-")
+    try:
+        response = urllib.request.urlopen(request, timeout=SILENCE)  # noqa: S310
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and begin:  # nothing is missing: the checksum tells the rest
+            return
+        raise
+    with response, open(part, "ab") as file:
+        if begin and response.status != 206:
+            file.truncate(0)
+            begin = 0
+        left = _length(response)
+        _check_room(part, left)
+        _copy(response, file.fileno(), begin, left, remote)
+
+
+def _copy(response: HTTPResponse, fd: int, begin: int, left: int | None, remote: Remote) -> None:
+    name = os.path.basename(remote.url)
+    total = None if left is None else begin + left
+    done = begin
+    with click.progressbar(
+        length=total or 0, label=f"fetching {name}", file=sys.stderr, show_pos=False
+    ) as bar:
+        bar.update(begin)
+        while chunk := response.read(_CHUNK):
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(fd, view) :]
+            done += len(chunk)
+            bar.update(len(chunk))
+    if total is not None and done < total:
+        raise OSError(0, f"the connection ended after {done} of {total} bytes")
+
+
+def _length(response: HTTPResponse) -> int | None:
+    text = response.headers.get("Content-Length", "")
+    return int(text) if text.isdecimal() else None
+
+
+def _check_room(part: str, wanted: int | None) -> None:
+    free = shutil.disk_usage(os.path.dirname(part)).free
+    if wanted is not None and free < wanted + SPARE:
+        raise UserError(
+            f"{os.path.dirname(part)} has {free >> 20} MiB free,"
+            f" and the image takes {(wanted + SPARE) >> 20}",
+            "make room, or another XDG_CACHE_HOME",
+            Exit.SYSTEM,
+        )
+
+
+def _check(remote: Remote, part: str) -> None:
+    with open(part, "rb") as file:
+        found = hashlib.file_digest(file, "sha512").hexdigest()
+    if found != remote.sha512:
+        os.unlink(part)
+        raise UserError(
+            f"{remote.url} has a wrong checksum: {found[:16]}… instead of {remote.sha512[:16]}…",
+            "it was deleted; run it again, and if it stays wrong do not use it",
+            Exit.SYSTEM,
+        )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"{error.code} {error.reason}"
+    if isinstance(error, urllib.error.URLError):
+        return str(error.reason)
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,43 @@
+"""A port of this machine that leads into the VM: for a server that the agent has started there."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+from gitguardfs.errors import Exit, GitguardExit, UserError
+from gitguardfs.vm import ssh
+
+_HIGHEST = 65535
+
+
+def ports_of(text: str) -> tuple[int, int]:
+    """Return the port here and the one in the guest for ``PORT`` or ``PORT:PORT``. UserError."""
+    here, colon, there = text.partition(":")
+    return _port(here), _port(there if colon else here)
+
+
+def run(guest: ssh.Guest, here: int, there: int) -> int:
+    """Forward until Ctrl-C or until the VM stops; return ssh's status. UserError."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", here))
+        except OSError as error:
+            raise UserError(
+                f"port {here} of this machine: {error.strerror}",
+                f"another one: gitguard vm forward {here + 1}:{there}",
+                Exit.SYSTEM,
+            ) from None
+    print(f"http://127.0.0.1:{here}/ is port {there} of the VM; Ctrl-C ends it", file=sys.stderr)
+    try:
+        return subprocess.call(ssh.forward(guest, here, there))
+    except KeyboardInterrupt:
+        return GitguardExit.OK
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _HIGHEST):
+        raise UserError(f"{text!r} is not a port", "PORT, or PORT:GUEST_PORT")
+    return int(text)

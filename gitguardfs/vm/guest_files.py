@@ -1,0 +1,170 @@
+"""Files that the guest is given: settings for the proxy and its CA, git, and rules for agents.
+
+Pure. Each tool has its own way of being told about a proxy and about a certificate authority, so
+the same two facts are written down many times.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+
+from gitguardfs.render import quote
+from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT
+
+AGENT = "agent"
+"""The guest's user that everything runs as."""
+PROXY = f"http://{PROXY_ADDRESS}:{PROXY_PORT}"
+BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+"""Debian's certificates; provisioning appends ours."""
+CA_FILE = "/usr/local/share/ca-certificates/gitguard-vm.crt"
+"""Where update-ca-certificates finds ours, whenever a package runs it again."""
+NOT_PROXIED = "localhost,127.0.0.1,::1"
+CONFIG = "/etc/gitguard-vm/config"
+"""What the provisioning script reads."""
+
+RULES = f"""# Rules of this machine
+
+You work in a sandbox VM on a project that a human shares with you.
+
+- Never run `git push`, and never ask for credentials that would allow it. The human reviews,
+  commits and pushes on their own machine. `.git` is guarded here: it can be seen, not used.
+- There is no internet. HTTP and HTTPS go through a proxy ({PROXY}) with an allowlist. An answer
+  with the status 418 says what to ask the human for. Do not look for another way out.
+- What you change in the project is changed on the human's disk at once, without an undo.
+"""
+
+
+@dataclass(frozen=True)
+class GuestFile:
+    """A file of the guest, of root's."""
+
+    path: str
+    content: str
+    mode: int = 0o644
+
+
+@dataclass(frozen=True)
+class Guest:
+    """What differs from one VM to the next."""
+
+    ca: str
+    """The proxy's certificate authority, as PEM."""
+    view: str
+    """Where the guarded project is."""
+    mount_options: str
+    """For vm-mount's ``-o``; may be empty."""
+    git_name: str
+    git_email: str
+    provision: str
+    """The provisioning script."""
+
+
+def files(guest: Guest, provision_path: str) -> list[GuestFile]:
+    """Return all files."""
+    return [
+        GuestFile(CA_FILE, guest.ca),
+        GuestFile("/etc/environment", _environment_file()),
+        GuestFile("/etc/systemd/system.conf.d/50-gitguard-vm.conf", _systemd("Manager")),
+        GuestFile("/etc/systemd/user.conf.d/50-gitguard-vm.conf", _systemd("Manager")),
+        GuestFile("/etc/apt/apt.conf.d/95gitguard-vm", _apt()),
+        GuestFile("/etc/pip.conf", f"[global]\nproxy = {PROXY}\ncert = {BUNDLE}\n"),
+        GuestFile("/etc/npmrc", f"proxy={PROXY}\nhttps-proxy={PROXY}\ncafile={BUNDLE}\n"),
+        GuestFile("/etc/gitconfig", _git(guest)),
+        GuestFile("/etc/ssh/sshd_config.d/10-gitguard-vm.conf", _sshd()),
+        GuestFile("/etc/claude-code/CLAUDE.md", RULES),
+        GuestFile("/etc/claude-code/managed-settings.json", _managed_settings()),
+        GuestFile("/etc/gitguard-vm/AGENTS.md", RULES),
+        GuestFile(CONFIG, _config(guest)),
+        GuestFile(provision_path, guest.provision, 0o755),
+    ]
+
+
+def environment() -> dict[str, str]:
+    """Return the variables by which programs find the proxy and trust its certificates."""
+    java = (
+        f"-Dhttp.proxyHost={PROXY_ADDRESS} -Dhttp.proxyPort={PROXY_PORT}"
+        f" -Dhttps.proxyHost={PROXY_ADDRESS} -Dhttps.proxyPort={PROXY_PORT}"
+        " -Dhttp.nonProxyHosts=localhost|127.*|[::1]"
+    )
+    proxies = dict.fromkeys(
+        ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"), PROXY
+    )
+    bundles = dict.fromkeys(
+        (
+            "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT",
+            "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO",
+        ),
+        BUNDLE,
+    )  # fmt: skip
+    return {
+        **proxies,
+        "no_proxy": NOT_PROXIED,
+        "NO_PROXY": NOT_PROXIED,
+        **bundles,
+        "CARGO_HTTP_PROXY": PROXY,
+        "NPM_CONFIG_GLOBALCONFIG": "/etc/npmrc",
+        "NODE_USE_ENV_PROXY": "1",
+        "JAVA_TOOL_OPTIONS": java,
+    }
+
+
+def _environment_file() -> str:
+    # pam_env(8) takes the value within double quotes as it stands.
+    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    lines = [f'{name}="{value}"' for name, value in {"PATH": path, **environment()}.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _systemd(section: str) -> str:
+    words = " ".join(quote.systemd_word(f"{name}={value}") for name, value in environment().items())
+    # An emulated guest on a busy host takes longer than systemd waits by default.
+    return f"[{section}]\nDefaultEnvironment={words}\nDefaultTimeoutStartSec=300s\n"
+
+
+def _apt() -> str:
+    return (
+        f'Acquire::http::Proxy "{PROXY}";\nAcquire::https::Proxy "{PROXY}";\n'
+        f'Acquire::https::CAInfo "{BUNDLE}";\nAcquire::Retries "2";\n'
+    )
+
+
+def _git(guest: Guest) -> str:
+    return (
+        "[user]\n"
+        f"\tname = {_git_value(guest.git_name)}\n\temail = {_git_value(guest.git_email)}\n"
+        f"[http]\n\tproxy = {PROXY}\n\tsslCAInfo = {BUNDLE}\n"
+    )
+
+
+def _git_value(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _sshd() -> str:
+    # GatewayPorts: whoever has a key, the host alone, says at which address a tunnel ends here.
+    return (
+        "PermitRootLogin prohibit-password\nPasswordAuthentication no\n"
+        "KbdInteractiveAuthentication no\nGatewayPorts clientspecified\nUseDNS no\n"
+        "X11Forwarding no\nAllowAgentForwarding no\nPrintMotd no\n"
+    )
+
+
+def _managed_settings() -> str:
+    rules = {"permissions": {"deny": ["Bash(git push)", "Bash(git push:*)"]}}
+    return json.dumps(rules, indent=2) + "\n"
+
+
+def _config(guest: Guest) -> str:
+    values = {
+        "AGENT": AGENT,
+        "BUNDLE": BUNDLE,
+        "CA_FILE": CA_FILE,
+        "PROXY_ADDRESS": PROXY_ADDRESS,
+        "PROXY_PORT": str(PROXY_PORT),
+        "VIEW": guest.view,
+        "MOUNT_OPTIONS": guest.mount_options,
+    }
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())

@@ -1,0 +1,43 @@
+"""The guard below the export: what is shared with the guest is a guarded view of the project."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gitguardfs.errors import warn
+from gitguardfs.host.share import this_host
+from gitguardfs.host.spec import Guard, ShareSpec, Target, Transport
+from gitguardfs.render import hostguard
+from gitguardfs.vm.settings import Settings
+
+
+@contextmanager
+def exported(settings: Settings, name: str) -> Iterator[str]:
+    """Give the directory to share: the project, or with ``--guard host`` a view of it.
+
+    The view is unmounted in the end. Raises UserError.
+    """
+    if settings.guard != Guard.HOST:
+        yield settings.project
+        return
+    spec = ShareSpec(
+        directory=settings.project,
+        tag=name,
+        transport=Transport.NINEP,
+        target=Target.QEMU,
+        guard=Guard.HOST,
+        host=this_host(),
+        disk=os.devnull,
+    )
+    from gitguardfs.host import start_guard  # Linux only; ShareSpec has refused a Mac
+
+    start_guard.start(spec)
+    try:
+        yield spec.mountpoint
+    finally:
+        done = subprocess.run(hostguard.stop(spec), capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            warn(f"the guarded view stays mounted: {done.stderr.strip()}")

@@ -1,0 +1,157 @@
+"""What a VM starts from: a cloud image that is pinned by its checksum, or files of the user's own.
+
+One description serves both. The base is never written to: a VM's disk is an overlay.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.vm import fetching
+from gitguardfs.vm.fetching import Remote
+
+DISK_SIZE = 20 << 30
+"""Bytes that a VM's disk may grow to; qcow2 takes up only what is used."""
+_DEBIAN = "https://cloud.debian.org/images/cloud/trixie"
+
+# Not "genericcloud": the kernel of those has no 9p. Dated directories stay for some years.
+PINNED = {
+    ("debian-13", "x86_64"): Remote(
+        f"{_DEBIAN}/20260914-2601/debian-13-generic-amd64-20260914-2601.qcow2",
+        "a733e7d49442a03e70d03e4eb5aaf3967f3efc69ef70952f9bb10fc1ee2c4876"
+        "eb95956b5ad2d31350e5fada768feb651352535fb8cd1233f61998a5a7d2e93c",
+    ),
+    ("debian-13", "aarch64"): Remote(
+        f"{_DEBIAN}/20260831-2587/debian-13-generic-arm64-20260831-2587.qcow2",
+        "27287048285224e662722b54c77849c9bd1a2fd60ccea5f2e75c644fbd638fad"
+        "7e32a97e8e3d628c8bbfdb9cf757951c8300f3c21758647c8906359d9c892b42",
+    ),
+}
+"""Images by name and processor."""
+
+_DISKS = ("disk.qcow2", "disk.img")
+APPEND = "root=/dev/vda rw"
+"""Kernel arguments for a local image with a kernel and no cmdline: the whole disk is the root."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """Files that a VM starts from. With a kernel, QEMU boots that; else the disk boots itself."""
+
+    disk: str
+    kernel: str | None = None
+    initrd: str | None = None
+    append: str = APPEND
+
+
+def obtain(wanted: str, machine: str, cache: str) -> Image:
+    """Return the image ``wanted``, fetched into the directory ``cache`` if it is not local.
+
+    ``wanted`` is a name of PINNED, ``URL#sha512=HEX``, a disk's file, or a directory with a disk
+    and its kernel. ``machine`` is the processor, as platform.machine() calls it. Raises UserError.
+    """
+    remote = _remote(wanted, "aarch64" if machine == "arm64" else machine)
+    if remote is not None:
+        return Image(fetching.fetch(remote, cache))
+    path = os.path.abspath(wanted)
+    if os.path.isdir(path):
+        return _directory(path)
+    if os.path.isfile(path):
+        return Image(path)
+    names = ", ".join(sorted({name for name, _ in PINNED}))
+    raise UserError(
+        f"there is no image {shown(wanted)}",
+        "a file, a directory with disk.img, vmlinuz, initrd and cmdline, URL#sha512=HEX, or one of:"
+        f" {names}",
+    )
+
+
+def resolved(wanted: str) -> str:
+    """Return ``wanted`` as it may be remembered: a path is made absolute."""
+    if any(wanted == name for name, _ in PINNED) or "://" in wanted:
+        return wanted
+    return os.path.abspath(wanted)
+
+
+def _remote(wanted: str, machine: str) -> Remote | None:
+    if any(wanted == name for name, _ in PINNED):
+        found = PINNED.get((wanted, machine))
+        if found is None:
+            raise UserError(f"there is no {wanted} for {machine}", "--image FILE", Exit.SYSTEM)
+        return found
+    if "://" not in wanted:
+        return None
+    url, _, fragment = wanted.partition("#")
+    checksum = re.fullmatch(r"sha512=([0-9a-fA-F]{128})", fragment, re.ASCII)
+    if urlsplit(url).scheme not in ("http", "https") or checksum is None:
+        raise UserError(
+            f"--image {shown(wanted)} is not pinned", "https://…/image.qcow2#sha512=HEX"
+        )
+    return Remote(url, checksum[1].lower())
+
+
+def _directory(path: str) -> Image:
+    disks = [os.path.join(path, name) for name in _DISKS if _is_file(path, name)]
+    if not disks:
+        raise UserError(f"{path} holds neither {' nor '.join(_DISKS)}", "--image FILE")
+    if not _is_file(path, "vmlinuz"):
+        return Image(disks[0])
+    initrd = os.path.join(path, "initrd") if _is_file(path, "initrd") else None
+    append = APPEND
+    if _is_file(path, "cmdline"):
+        with open(os.path.join(path, "cmdline")) as file:
+            append = " ".join(file.read().split())
+    return Image(disks[0], os.path.join(path, "vmlinuz"), initrd, append)
+
+
+def _is_file(directory: str, name: str) -> bool:
+    return os.path.isfile(os.path.join(directory, name))
+
+
+def ensure_overlay(image: Image, disk: str) -> None:
+    """Make the VM's disk over the image unless it is there. Raises UserError.
+
+    Raises UserError as well for one that was made over another image.
+    """
+    if os.path.exists(disk):
+        base = _described(disk).get("full-backing-filename")
+        if base != image.disk:
+            raise UserError(
+                f"this VM was made from {shown(str(base))}",
+                "leave --image out, or gitguard vm reset first",
+            )
+        if not os.path.exists(image.disk):
+            raise UserError(f"the image {shown(image.disk)} is gone", "gitguard vm reset")
+        return
+    base_info = _described(image.disk)
+    size = max(DISK_SIZE, int(base_info["virtual-size"]))
+    new = f"{disk}.new"
+    _qemu_img("create", "-q", "-f", "qcow2", "-F", base_info["format"], "-b", image.disk, new,
+              str(size))  # fmt: skip
+    os.rename(new, disk)
+
+
+def _described(disk: str) -> dict[str, str]:
+    # -U: a running QEMU holds QEMU's own lock on it, and this only reads the header.
+    answer = json.loads(_qemu_img("info", "-U", "--output=json", disk))
+    assert isinstance(answer, dict)
+    return answer
+
+
+def _qemu_img(*arguments: str) -> str:
+    done = subprocess.run(
+        ["qemu-img", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise UserError(shown(done.stderr.strip()), "--image names the image", Exit.SYSTEM)
+    return done.stdout

@@ -1,0 +1,170 @@
+"""Starting QEMU with the first accelerator that works, until the guest is ready; and ending it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.vm import accelerators, keys, provision, qmp, running, ssh
+from gitguardfs.vm.boot import Boot, BootError, Progress
+from gitguardfs.vm.images import Image
+from gitguardfs.vm.keys import Keys
+from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT, Machine, command
+from gitguardfs.vm.settings import Settings
+from gitguardfs.vm.state import State
+
+ATTEMPTS = 2
+"""Boots that are tried with one accelerator: under emulation a kernel panics now and then."""
+TUNNEL_IS_UP = (
+    f"for i in $(seq 60); do (: </dev/tcp/{PROXY_ADDRESS}/{PROXY_PORT}) 2>/dev/null && exit;"
+    " sleep 0.5; done; exit 1"
+)
+"""For root's shell, which is bash: waits for it, 30 seconds at most."""
+FIRMWARE = (
+    "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd",
+    "/usr/share/edk2/aarch64/QEMU_EFI.fd",
+    "/opt/homebrew/share/qemu/edk2-aarch64-code.fd",
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What one start of a VM takes."""
+
+    state: State
+    settings: Settings
+    image: Image
+    keys: Keys
+    exported: str
+    """The directory that is shared."""
+    lock: int
+    """The descriptor of the VM's lock, which QEMU inherits."""
+    proxy_port: int
+    restricted: bool = True
+    """False is for tests alone, see qemu_command.Machine."""
+
+
+def boot(stack: ExitStack, launch: Launch) -> ssh.Guest:
+    """Boot with the first accelerator that works; what was started ends with ``stack``."""
+    state = launch.state
+    progress = Progress()
+    left = accelerators.candidates(state, platform.system())
+    attempts = 0
+    while True:
+        machine = _machine(launch, left[0])
+        with ExitStack() as attempt:
+            qemu = _start(machine, launch.lock)
+            attempt.callback(_end, state, qemu)
+            wait = Boot(state, qemu, progress)
+            try:
+                guest = ssh.Guest(
+                    launch.keys, wait.await_monitor(), provision.view_of(launch.settings.project)
+                )
+                wait.await_ssh(guest.port)
+                if launch.settings.hardened:
+                    attempt.enter_context(_tunnel(guest, launch.proxy_port))
+                wait.await_ready(guest)
+            except BootError as failure:
+                attempts += 1
+                if failure.is_accelerator and len(left) > 1:
+                    accelerators.note_failure(state, left.pop(0))
+                    attempts = 0
+                elif failure.is_accelerator or attempts >= ATTEMPTS:
+                    raise UserError(
+                        str(failure), "gitguard vm logs shows the console", Exit.SYSTEM
+                    ) from None
+                else:
+                    print(f"{failure}: trying once more", file=sys.stderr)
+                qemu.kill()
+                qemu.wait()
+                continue
+            finally:
+                progress.end()
+            stack.push(attempt.pop_all())
+            return guest
+
+
+def _machine(launch: Launch, accelerator: str) -> Machine:
+    relay = os.path.join(os.path.dirname(os.path.abspath(__file__)), "relay.py")
+    return Machine(
+        state=launch.state,
+        image=launch.image,
+        exported=launch.exported,
+        memory=launch.settings.memory,
+        cpus=launch.settings.cpus,
+        accelerator=accelerator,
+        processor=platform.machine(),
+        relay=(sys.executable, "-I", "-S", relay, launch.state.directory),
+        hardened=launch.settings.hardened,
+        is_mac=platform.system() == "Darwin",
+        firmware=next(filter(os.path.exists, FIRMWARE), "edk2-aarch64-code.fd"),
+        restricted=launch.restricted,
+    )
+
+
+def _start(machine: Machine, lock: int) -> subprocess.Popen[bytes]:
+    """Start QEMU, which inherits the lock, and hears nothing of the terminal's signals."""
+    state = machine.state
+    for left in (state.console, state.ready):  # the last boot's must not be taken for this one's
+        with suppress(FileNotFoundError):
+            os.unlink(left)
+    with open(state.qemu_log, "wb") as log:
+        return subprocess.Popen(
+            command(machine),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(lock,),
+            start_new_session=True,
+            cwd=state.directory,  # it would take firmware from there, and the agent writes here
+        )
+
+
+def _end(state: State, qemu: subprocess.Popen[bytes]) -> None:
+    """Let the guest go down, and end QEMU; a Ctrl-C meanwhile makes it shorter."""
+    if qemu.poll() is not None:
+        return
+    try:
+        print("stopping the VM", file=sys.stderr)
+        with suppress(qmp.NoAnswerError, subprocess.TimeoutExpired):
+            qmp.press_power_button(state)
+            qemu.wait(running.DOWN_LIMIT)
+            return
+        with suppress(qmp.NoAnswerError, subprocess.TimeoutExpired):
+            qmp.end(state)
+            qemu.wait(running.QUIT_LIMIT)
+    finally:
+        if qemu.poll() is None:
+            qemu.kill()
+        qemu.wait()
+
+
+@contextmanager
+def _tunnel(guest: ssh.Guest, proxy_port: int) -> Iterator[None]:
+    """Give the guest the proxy by a reverse tunnel, at the address where it would be otherwise."""
+    _as_root(guest, f"ip address replace {PROXY_ADDRESS}/32 dev lo")
+    process = subprocess.Popen(
+        ssh.tunnel(guest, PROXY_ADDRESS, PROXY_PORT, proxy_port),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        _as_root(guest, TUNNEL_IS_UP)
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _as_root(guest: ssh.Guest, line: str) -> None:
+    """Run a line in the guest as root. Raises BootError if it fails."""
+    words = ssh.command(guest, keys.ADMIN, remote=line)
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode != 0:
+        raise BootError("the tunnel to the proxy does not come up")

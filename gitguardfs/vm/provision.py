@@ -1,0 +1,80 @@
+"""What the guest is set up with: the running gitguardfs itself, and the script that installs it."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import tarfile
+
+from gitguardfs import program
+from gitguardfs.vm import seed
+from gitguardfs.vm.guest_files import AGENT, Guest, GuestFile, files
+from gitguardfs.vm.keys import ADMIN, HOST, Keys
+from gitguardfs.vm.keys import AGENT as AGENT_KEY
+from gitguardfs.vm.settings import Settings
+
+PACKAGE = "gitguardfs"
+_LEFT_OUT = frozenset(("__pycache__",))
+HOME = f"/home/{AGENT}"
+
+
+def content(name: str, settings: Settings, keys: Keys, ca: str, random: bytes) -> dict[str, bytes]:
+    """Return the files of the seed for the VM ``name``. OSError."""
+    login = seed.Login(
+        agent_public=keys.public_text(AGENT_KEY),
+        admin_public=keys.public_text(ADMIN),
+        host_private=keys.private_text(HOST),
+        host_public=keys.public_text(HOST),
+    )
+    return seed.files(name, login, guest_files(settings, ca), payload(), random)
+
+
+def guest_files(settings: Settings, ca: str) -> list[GuestFile]:
+    """Return what is written into the guest before its provisioning runs. OSError."""
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "provision.sh")
+    with open(script) as file:
+        text = file.read()
+    guest = Guest(
+        ca=ca,
+        view=view_of(settings.project),
+        mount_options=mount_options(settings),
+        git_name=settings.git_name,
+        git_email=settings.git_email,
+        provision=text,
+    )
+    return files(guest, seed.PROVISION)
+
+
+def view_of(project: str) -> str:
+    """Return where the guest has the guarded project: under its own name, as far as that is safe.
+
+    Control characters and the like would have to be quoted by every tool on the way.
+    """
+    name = re.sub(r"[^\w.+@ -]", "_", os.path.basename(project)).strip()
+    if not name.strip(".") or name.startswith("-"):
+        name = f"project{name}"
+    return f"{HOME}/projects/{name}"
+
+
+def mount_options(settings: Settings) -> str:
+    """Return the guard's options for vm-mount's ``-o``; empty for those that are its defaults."""
+    options = [] if settings.git == "deny" else [f"git={settings.git}"]
+    return ",".join([*options, *(f"hide={name}" for name in settings.hide)])
+
+
+def payload() -> bytes:
+    """Return the package that runs here as a tar archive; the same bytes each time. OSError."""
+    root = os.path.join(program.HOLDER, PACKAGE)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for directory, below, names in os.walk(root):
+            below[:] = sorted(name for name in below if name not in _LEFT_OUT)
+            for name in sorted(names):
+                path = os.path.join(directory, name)
+                member = tarfile.TarInfo(os.path.relpath(path, program.HOLDER))
+                member.size = os.path.getsize(path)
+                member.mode = 0o644
+                with open(path, "rb") as file:
+                    tar.addfile(member, file)
+    return buffer.getvalue()

@@ -1,0 +1,128 @@
+"""QEMU's command line for a sandbox VM. Pure: lists of arguments, before any shell."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from gitguardfs.render import quote
+from gitguardfs.vm.images import Image
+from gitguardfs.vm.state import State
+
+TAG = "project"
+"""The mount tag of the share."""
+PROXY_ADDRESS, PROXY_PORT = "10.0.2.100", 8080
+"""Where the guest finds the proxy: QEMU answers for this address, nothing else of it exists."""
+GUEST_ADDRESS = "10.0.2.15"
+"""The address that QEMU's user network gives its one guest."""
+
+# Allowed: starting programs, which the relay of each connection is. Dropping privileges first
+# (elevateprivileges=deny) kills those.
+SANDBOX = "on,obsolete=deny,resourcecontrol=deny"
+HARDENED_SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+
+_PROCESSORS = {"kvm": "host", "hvf": "host", "tcg": "max"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One start of a VM."""
+
+    state: State
+    image: Image
+    exported: str
+    """The directory that is shared: the project, or the guarded view of it."""
+    memory: int
+    cpus: int
+    accelerator: str
+    """``kvm``, ``hvf`` or ``tcg``."""
+    processor: str
+    """The host's, as platform.machine() calls it."""
+    relay: tuple[str, ...]
+    """The program that connects the guest to the proxy; unused if hardened."""
+    hardened: bool = False
+    is_mac: bool = False
+    firmware: str = ""
+    """The UEFI for 64-bit ARM."""
+    restricted: bool = True
+    """False is for tests alone: it shows that what they try would work without restriction."""
+
+
+def command(machine: Machine) -> list[str]:
+    """Return the command that starts the machine; it runs until the guest is off."""
+    state = machine.state
+    return [
+        "qemu-system-aarch64" if _is_arm(machine) else "qemu-system-x86_64",
+        *("-name", f"gitguard-{state.name}", "-nodefaults", "-no-user-config"),
+        *("-display", "none", "-no-reboot"),
+        *_board(machine),
+        *("-accel", machine.accelerator, "-cpu", _cpu(machine)),
+        *("-m", str(machine.memory), "-smp", str(machine.cpus)),
+        *("-chardev", f"file,id=console,path={quote.qemu(state.console)}"),
+        *("-serial", "chardev:console"),
+        *("-qmp", f"unix:{quote.qemu(state.qmp)},server=on,wait=off"),
+        *_disks(machine),
+        *("-device", "virtio-rng-pci"),
+        *_network(machine),
+        *_share(machine),
+        *(() if machine.is_mac else ("-sandbox", _sandbox(machine))),
+    ]
+
+
+def _is_arm(machine: Machine) -> bool:
+    return machine.processor in ("aarch64", "arm64")
+
+
+def _cpu(machine: Machine) -> str:
+    model = _PROCESSORS[machine.accelerator]
+    # Walking page tables of five levels costs an emulator a fifth more.
+    is_emulated_pc = machine.accelerator == "tcg" and not _is_arm(machine)
+    return f"{model},la57=off" if is_emulated_pc else model
+
+
+def _board(machine: Machine) -> list[str]:
+    board = ["-machine", "virt" if _is_arm(machine) else "q35"]
+    image = machine.image
+    if image.kernel is not None:
+        console = "ttyAMA0" if _is_arm(machine) else "ttyS0"
+        board += ["-kernel", image.kernel, "-append", f"console={console} {image.append}"]
+        if image.initrd is not None:
+            board += ["-initrd", image.initrd]
+    elif _is_arm(machine):
+        board += ["-bios", machine.firmware]
+    return board
+
+
+def _disks(machine: Machine) -> list[str]:
+    disk, seed = quote.qemu(machine.state.disk), quote.qemu(machine.state.seed)
+    return [
+        "-drive",
+        f"file={disk},format=qcow2,if=virtio,discard=unmap",
+        "-drive",
+        f"file={seed},format=raw,if=virtio,readonly=on",
+    ]
+
+
+def _network(machine: Machine) -> list[str]:
+    options = [
+        "user,id=net",
+        f"restrict={'on' if machine.restricted else 'off'}",
+        "ipv6=off",
+        "hostfwd=tcp:127.0.0.1:0-:22",
+    ]
+    if not machine.hardened:
+        helper = shlex.join(machine.relay)
+        target = f"guestfwd=tcp:{PROXY_ADDRESS}:{PROXY_PORT}-cmd:{helper}"
+        options.append(quote.qemu(target))
+    return ["-netdev", ",".join(options), "-device", "virtio-net-pci,netdev=net"]
+
+
+def _share(machine: Machine) -> list[str]:
+    path = quote.qemu(machine.exported)
+    # mapped-xattr would hide owners and symlinks in attributes that the host's programs ignore.
+    options = f"local,path={path},mount_tag={TAG},security_model=none,multidevs=remap"
+    return ["-virtfs", options]
+
+
+def _sandbox(machine: Machine) -> str:
+    return HARDENED_SANDBOX if machine.hardened else SANDBOX

@@ -1,0 +1,76 @@
+"""Talking to a running QEMU: one connection for each question, since QMP serves one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.vm.state import State
+
+ANSWER_LIMIT = 10.0
+"""Seconds for an answer; QEMU answers at once unless it is stopped or hangs."""
+
+T = TypeVar("T")
+
+# `info usernet` prints a table; the forwarded port is in the row of the guest's port 22.
+_FORWARD = re.compile(r"TCP\[HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)\s+\S+\s+22\b")
+
+
+class NoAnswerError(UserError):
+    """QEMU does not answer, or has just ended."""
+
+    def __init__(self) -> None:
+        super().__init__("QEMU does not answer", "gitguard vm stop ends it", Exit.SYSTEM)
+
+
+def ssh_port(state: State) -> int:
+    """Return the port of this machine's 127.0.0.1 that leads to the guest's sshd. NoAnswerError."""
+    text = _run(state, lambda qmp: qmp.execute(
+        "human-monitor-command", {"command-line": "info usernet"}
+    ))  # fmt: skip
+    found = _FORWARD.search(str(text))
+    if found is None:
+        raise NoAnswerError
+    return int(found[1])
+
+
+def status(state: State) -> str:
+    """Return QEMU's word for the machine's state, such as ``running``. NoAnswerError."""
+    answer = _run(state, lambda qmp: qmp.execute("query-status"))
+    return str(answer["status"])
+
+
+def press_power_button(state: State) -> None:
+    """Ask the guest to go down. NoAnswerError."""
+    _run(state, lambda qmp: qmp.execute("system_powerdown"))
+
+
+def end(state: State) -> None:
+    """End QEMU at once, as if the power had failed. NoAnswerError."""
+    _run(state, lambda qmp: qmp.execute("quit"))
+
+
+def _run(state: State, ask: Callable[[Any], Awaitable[T]]) -> T:
+    from qemu.qmp import QMPClient, QMPError
+
+    async def converse() -> T:
+        client = QMPClient(state.name)
+        client.logger.setLevel(logging.CRITICAL)  # an end of QEMU is no news here
+        async with asyncio.timeout(ANSWER_LIMIT):
+            await client.connect(state.qmp)
+            try:
+                return await ask(client)
+            finally:
+                # `quit` is answered, and then nobody is there any more.
+                with suppress(QMPError, EOFError, OSError):
+                    await client.disconnect()
+
+    try:
+        return asyncio.run(converse())
+    except (QMPError, EOFError, OSError, TimeoutError):
+        raise NoAnswerError from None

@@ -1,0 +1,60 @@
+"""Carry one connection of the guest to the proxy: started by QEMU for each, on stdin and stdout.
+
+``python -I -S relay.py STATE_DIRECTORY``. It is a file of its own that imports next to nothing,
+since each request of the guest may start one. Standard error is the guest's connection as well,
+so nothing is ever written to it.
+"""
+
+import json
+import os
+import socket
+import sys
+import threading
+
+ANSWER = (
+    b"HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+    b"The proxy on the host does not run. Ask your human to run: gitguard vm proxy\n"
+)
+CHUNK = 65536
+
+
+def main(directory: str) -> None:
+    """Connect to the proxy whose port stands in ``directory`` and carry bytes both ways."""
+    try:
+        with open(os.path.join(directory, "proxy.json")) as file:
+            port = int(json.load(file)["port"])
+        proxy = socket.create_connection(("127.0.0.1", port))
+    except (OSError, ValueError, KeyError, TypeError):
+        _write(1, ANSWER)
+        return
+    back = threading.Thread(target=_carry_back, args=(proxy,), daemon=True)
+    back.start()
+    try:
+        while data := os.read(0, CHUNK):
+            proxy.sendall(data)
+        proxy.shutdown(socket.SHUT_WR)
+    except OSError:
+        return
+    back.join()
+
+
+def _carry_back(proxy: socket.socket) -> None:
+    try:
+        while data := proxy.recv(CHUNK):
+            _write(1, data)
+    except OSError:
+        pass
+    os._exit(0)  # the guest has no more to ask: the other direction ends with this one
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1])
+    finally:
+        os._exit(0)

@@ -1,0 +1,74 @@
+"""What `vm status` prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from gitguardfs.egress import reports
+from gitguardfs.egress.files import StateFiles
+from gitguardfs.errors import UserError, shown
+from gitguardfs.vm import provision, qmp, running, settings
+from gitguardfs.vm.state import State
+
+
+def status(state: State) -> str:
+    """Return whether VM and proxy run, the settings, and where things are. UserError, OSError."""
+    own = settings.load(state)
+    rows = {
+        "VM": _running(state),
+        "proxy": _proxy(state),
+        "project": shown(state.project) + ("" if os.path.isdir(state.project) else " (is gone)"),
+        "in the guest": shown(provision.view_of(own.project)),
+        "guard": f"on the {own.guard}, .git: {own.git}",
+        "hidden": shown(" ".join(own.hide)) or "nothing",
+        "image": shown(own.image),
+        "machine": f"{own.cpus} processors, {own.memory} MiB" + _hardened(own.hardened),
+        "state": shown(state.directory),
+    }
+    width = max(map(len, rows))
+    lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
+    return "\n".join([*lines, *_allowlist_errors(state)]) + "\n"
+
+
+def _hardened(is_hardened: bool) -> str:
+    return ", hardened" if is_hardened else ""
+
+
+def _running(state: State) -> str:
+    if not running.is_running(state):
+        return "does not run"
+    pid = running.session_pid(state)
+    whose = f"of process {pid}" if pid else "left behind by a command that was killed"
+    try:
+        return f"{qmp.status(state)}, {whose}, ssh at 127.0.0.1:{qmp.ssh_port(state)}"
+    except qmp.NoAnswerError:
+        return f"starts or stops, {whose}"
+
+
+def _proxy(state: State) -> str:
+    pid = proxy_pid(state)
+    return "does not run" if pid is None else f"runs, process {pid}"
+
+
+def proxy_pid(state: State) -> int | None:
+    """Return the process id of the VM's proxy; None if none answers."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads(StateFiles(Path(state.directory)).proxy.read_bytes())
+        with socket.create_connection(("127.0.0.1", int(found["port"])), 2.0):
+            return int(found["pid"])
+    return None
+
+
+def _allowlist_errors(state: State) -> Iterator[str]:
+    try:
+        text = reports.errors_text(Path(state.directory))
+    except UserError as error:
+        yield f"nothing is allowed: {error}"
+        return
+    if text:
+        yield text

@@ -1,0 +1,145 @@
+"""What cloud-init reads at the guest's first boot: NoCloud data on a small ISO image.
+
+Everything is data (YAML written by PyYAML), never text that is pasted together: names of projects
+come from users, and keys have newlines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import pycdlib
+import yaml
+
+from gitguardfs import writer
+from gitguardfs.vm.guest_files import AGENT, GuestFile
+from gitguardfs.vm.qemu_command import GUEST_ADDRESS
+from gitguardfs.vm.state import State
+
+LABEL = "cidata"
+"""By this label cloud-init finds it."""
+PAYLOAD = "gitguardfs.tar"
+"""The installation of gitguardfs, for the guest's provisioning."""
+INSTANCE = "instance"
+"""The file in the VM's state that says as what instance the guest was set up."""
+PROVISION = "/usr/local/sbin/gitguard-vm-provision"
+"""Where the guest has its provisioning script."""
+
+
+@dataclass(frozen=True)
+class Login:
+    """The keys of the guest: who may log in, and as what the guest shows itself."""
+
+    agent_public: str
+    admin_public: str
+    host_private: str
+    host_public: str
+
+
+def user_data(name: str, login: Login, files: list[GuestFile]) -> str:
+    """Return cloud-init's user-data for a guest called ``name``."""
+    data: dict[str, Any] = {
+        "hostname": name,
+        "users": [
+            {
+                "name": AGENT,
+                "gecos": "Agent",
+                "shell": "/bin/bash",
+                "uid": 1000,
+                "lock_passwd": True,
+                "ssh_authorized_keys": [login.agent_public],
+            }
+        ],
+        "disable_root": False,
+        "ssh_pwauth": False,
+        "ssh_deletekeys": True,
+        "ssh_keys": {
+            "ed25519_private": login.host_private,
+            "ed25519_public": login.host_public,
+        },
+        "ssh": {"emit_keys_to_console": False},
+        # The proxy is not asked for updates before the guest is there.
+        "package_update": False,
+        "package_upgrade": False,
+        "apt": {"preserve_sources_list": True},
+        "write_files": [
+            {
+                "path": "/root/.ssh/authorized_keys",
+                "content": f"{login.admin_public}\n",
+                "permissions": "0600",
+            },
+            *(
+                {"path": file.path, "content": file.content, "permissions": f"{file.mode:04o}"}
+                for file in files
+            ),
+        ],
+        "runcmd": [[PROVISION]],
+    }
+    return "#cloud-config\n" + yaml.safe_dump(data, sort_keys=False, width=10_000)
+
+
+def meta_data(name: str, *parts: bytes) -> str:
+    """Return the meta-data: an instance of its own for whatever else is on the ISO.
+
+    With another instance-id cloud-init sets the guest up again.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    instance = f"{name}-{digest.hexdigest()[:16]}"
+    return yaml.safe_dump({"instance-id": instance, "local-hostname": name})
+
+
+def network_config() -> str:
+    """Return the network's settings: an address, and neither route nor name server."""
+    card = {"match": {"driver": "virtio_net"}, "addresses": [f"{GUEST_ADDRESS}/24"]}
+    card |= {"dhcp4": False, "dhcp6": False, "accept-ra": False, "link-local": []}
+    return yaml.safe_dump({"version": 2, "ethernets": {"net": card}})
+
+
+def instance(state: State) -> bytes:
+    """Return the random part of the guest's instance-id; a new one if setting up never ended.
+
+    Cloud-init does each thing once for an instance, also if it was interrupted in the midst of it.
+    """
+    return writer.read(state.path(INSTANCE)) or secrets.token_hex(8).encode()
+
+
+def keep_instance(state: State, random: bytes) -> None:
+    """Note that the guest was set up as this instance. OSError."""
+    writer.apply(writer.planned(state.path(INSTANCE), random, 0o600))
+
+
+def files(
+    name: str, login: Login, guest_files: list[GuestFile], payload: bytes, random: bytes
+) -> dict[str, bytes]:
+    """Return all files of the ISO by name."""
+    user = user_data(name, login, guest_files).encode()
+    network = network_config().encode()
+    return {
+        "user-data": user,
+        "meta-data": meta_data(name, user, network, payload, random).encode(),
+        "network-config": network,
+        PAYLOAD: payload,
+    }
+
+
+def write(path: str, content: dict[str, bytes]) -> None:
+    """Write an ISO image with these files to ``path``, whole or not at all. OSError."""
+    iso = pycdlib.PyCdlib()
+    iso.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=LABEL)
+    for number, (name, data) in enumerate(content.items()):
+        iso.add_fp(
+            io.BytesIO(data), len(data), f"/FILE{number}.;1", rr_name=name, joliet_path=f"/{name}"
+        )
+    new = f"{path}.new"
+    fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w+b") as file:
+        iso.write_fp(file)
+    iso.close()
+    os.rename(new, path)

@@ -1,0 +1,96 @@
+"""Command lines of ssh(1) for a VM: its own keys, its own known_hosts, nothing of the user's.
+
+Neither the user's configuration nor an agent nor any variable is taken along: what the host's
+user has must not reach the guest.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from gitguardfs.vm import keys as names
+from gitguardfs.vm.keys import HOST_ALIAS, Keys
+
+CONNECT_LIMIT = 20
+"""Seconds for a connection: an emulated guest takes some for the key exchange."""
+FAILED = 255
+"""ssh's own exit status; any other is the command's."""
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A running guest as ssh reaches it."""
+
+    keys: Keys
+    port: int
+    """On 127.0.0.1."""
+    view: str
+    """Where sessions begin: the guarded project."""
+
+
+def options(guest: Guest, user: str) -> dict[str, str]:
+    """Return ssh's options for ``user``: names.AGENT or names.ADMIN."""
+    return {
+        "HostName": "127.0.0.1",
+        "Port": str(guest.port),
+        "User": user,
+        "IdentityFile": guest.keys.private(user),
+        "IdentitiesOnly": "yes",
+        "IdentityAgent": "none",
+        "HostKeyAlias": HOST_ALIAS,
+        "UserKnownHostsFile": guest.keys.known_hosts,
+        "GlobalKnownHostsFile": "/dev/null",
+        "StrictHostKeyChecking": "yes",
+        "UpdateHostKeys": "no",
+        "PasswordAuthentication": "no",
+        "ForwardAgent": "no",
+        "ForwardX11": "no",
+        "PermitLocalCommand": "no",
+        "ConnectTimeout": str(CONNECT_LIMIT),
+        "LogLevel": "ERROR",
+    }
+
+
+def command(guest: Guest, user: str, *more: str, remote: str | None = None) -> list[str]:
+    """Return ``ssh MORE… HOST REMOTE``; ``remote`` is a line for the guest's shell."""
+    words = ["ssh", "-F", "/dev/null"]
+    for name, value in options(guest, user).items():
+        words += ["-o", f"{name}={_config_value(value)}"]
+    return [*words, *more, HOST_ALIAS, *([] if remote is None else [remote])]
+
+
+def session(guest: Guest, words: tuple[str, ...], terminal: bool, user: str) -> list[str]:
+    """Return the command for a shell in the project, or for ``words`` there.
+
+    One word is a line for the guest's shell, as for ssh; several are a command and its arguments.
+    """
+    where = f"cd {shlex.quote(guest.view)}" if user == names.AGENT else "cd"
+    line = words[0] if len(words) == 1 else shlex.join(words)
+    remote = f"{where} && {line}" if words else f'{where} && exec "$SHELL" -l'
+    return command(guest, user, "-t" if terminal else "-T", remote=remote)
+
+
+def forward(guest: Guest, here: int, there: int) -> list[str]:
+    """Return the command that leads a port of this machine's 127.0.0.1 into the guest."""
+    target = f"127.0.0.1:{here}:127.0.0.1:{there}"
+    return command(guest, names.AGENT, "-N", "-o", "ExitOnForwardFailure=yes", "-L", target)
+
+
+def tunnel(guest: Guest, address: str, port: int, proxy_port: int) -> list[str]:
+    """Return the command by which the guest's ``address``:``port`` leads to the proxy here."""
+    target = f"{address}:{port}:127.0.0.1:{proxy_port}"
+    alive = ("-o", "ServerAliveInterval=15", "-o", "ExitOnForwardFailure=yes")
+    return command(guest, names.ADMIN, "-N", *alive, "-R", target)
+
+
+def config(guest: Guest, host: str) -> str:
+    """Return a block for an ssh_config(5) file."""
+    lines = [f"    {name} {_config_value(v)}" for name, v in options(guest, names.AGENT).items()]
+    return "\n".join([f"Host {host}", *lines, ""])
+
+
+def _config_value(value: str) -> str:
+    """Return a value quoted for ssh_config(5), where % begins a token."""
+    escaped = value.replace("%", "%%")
+    return f'"{escaped}"' if " " in escaped else escaped

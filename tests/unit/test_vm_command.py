@@ -1,0 +1,248 @@
+"""The command group: help, what is missing, and the small parts around a VM."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.errors import UserError
+from gitguardfs.vm import boot, command, driver, forwarding, keys, logs, provision, secrets
+from gitguardfs.vm import ssh as ssh_command
+from gitguardfs.vm import state as states
+from gitguardfs.vm.settings import Settings
+from gitguardfs.vm.state import State
+
+# Started where the agent can write, as users will start it.
+GITGUARD = "import sys; from gitguardfs.gitguard import main; main()"
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
+    monkeypatch.setattr(states, "SOCKET_PATH_BYTES", 200)
+    (tmp_path / "project").mkdir()
+    return tmp_path
+
+
+def gitguard(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-I", "-c", GITGUARD, "vm", *words],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+    )
+
+
+def test_help_teaches() -> None:
+    said = gitguard("--help")
+    assert said.returncode == 0
+    for word in ("up", "ssh", "status", "logs", "stop", "reset", "proxy", "blocked", "allow",
+                 "forward", "ssh-config", "Examples"):  # fmt: skip
+        assert word in said.stdout
+    up = gitguard("up", "--help").stdout
+    for option in ("--image", "--memory", "--cpus", "--guard", "--hardened", "--allow", "--hide"):
+        assert option in up
+
+
+def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "NEEDED", ("click", "no_such_module", "no_such.package"))
+    with pytest.raises(UserError) as error:
+        command.require_extra()
+    assert "needs no_such_module, no_such.package" in str(error.value)
+    assert "pip install 'gitguardfs[vm]'" in str(error.value)
+
+
+@pytest.mark.parametrize("words", [["ssh"], ["stop"], ["reset", "-y"], ["logs"], ["status"],
+                                   ["blocked"], ["allow", "GET https://a/"], ["forward", "80"],
+                                   ["ssh-config"]], ids=lambda words: words[0])  # fmt: skip
+def test_without_a_vm_each_says_what_to_do(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="vm-") as short:  # pytest's paths suit no socket
+        monkeypatch.setenv("XDG_STATE_HOME", f"{short}/s")
+        os.mkdir(f"{short}/project")
+        done = gitguard(words[0], "--project", f"{short}/project", *words[1:])
+        assert os.listdir(short) == ["project"]
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 1
+    assert "has no VM (gitguard vm up" in done.stderr
+
+
+def test_a_program_that_is_missing_is_named_with_its_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"qemu-system-\w+ is not installed .apt install qemu"):
+        driver.check_programs()
+
+
+def test_a_project_that_is_gone_is_one_line(world: Path) -> None:
+    gone = states.state_of(str(world / "gone"))
+    if shutil.which("qemu-system-x86_64") is None:
+        pytest.skip("not installed: qemu-system-x86_64")
+    with pytest.raises(UserError, match=r"no such directory"):
+        driver.up(gone, driver.Wish(Settings(gone.project)))
+    assert not gone.exists
+
+
+# Keys
+
+
+def test_keys_are_the_vms_own_and_made_once(world: Path) -> None:
+    state = states.state_of(str(world / "project"))
+    states.create(state)
+    made = keys.ensure(state)
+    before = made.private_text(keys.AGENT)
+    assert keys.ensure(state).private_text(keys.AGENT) == before
+    assert len({made.private_text(name) for name in (keys.AGENT, keys.ADMIN, keys.HOST)}) == 3
+    for name in (keys.AGENT, keys.ADMIN, keys.HOST):
+        assert os.stat(made.private(name)).st_mode & 0o777 == 0o600
+    known = Path(made.known_hosts).read_text().split()
+    assert known == [keys.HOST_ALIAS, *made.public_text(keys.HOST).split()[:2]]
+
+
+def test_an_interrupted_making_of_keys_is_done_again(world: Path) -> None:
+    state = states.state_of(str(world / "project"))
+    states.create(state)
+    half = Path(state.path(keys.DIRECTORY) + ".new")
+    half.mkdir()
+    (half / "agent").write_text("half")
+    assert keys.ensure(state).public_text(keys.AGENT).startswith("ssh-ed25519 ")
+    assert not half.exists()
+
+
+# Ports
+
+
+def test_ports() -> None:
+    assert forwarding.ports_of("3000") == (3000, 3000)
+    assert forwarding.ports_of("8080:80") == (8080, 80)
+
+
+@pytest.mark.parametrize("text", ["", "0", "65536", "a", "80:", ":80", "1:2:3", "-1", "٣"])
+def test_what_is_no_port(text: str) -> None:
+    with pytest.raises(UserError, match=r"is not a port"):
+        forwarding.ports_of(text)
+
+
+def test_a_busy_port_is_one_line() -> None:
+    guest = ssh_command.Guest(keys.Keys("/none"), 1, "/v")
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        with pytest.raises(UserError, match=rf"port {port} .*in use.*vm forward {port + 1}:80"):
+            forwarding.run(guest, port, 80)
+
+
+# Secrets
+
+
+def test_secrets_are_named_with_the_option_that_keeps_them_out(tmp_path: Path) -> None:
+    for name in (".env", "src/.ENV.local", "certs/dev.key", ".env.example", "main.py", "key.py",
+                 ".git/id_rsa", "node_modules/x/.env", "id_rsa.pub"):  # fmt: skip
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    found = secrets.found(str(tmp_path))
+    assert found == [".env", "certs/dev.key", "src/.ENV.local"]
+    said = secrets.warning(found)
+    assert ".env, certs/dev.key, src/.ENV.local" in said
+    assert "--hide .ENV.local --hide .env --hide dev.key" in said
+    assert secrets.found(str(tmp_path), (".env", "*.key", ".env.*")) == []
+
+
+def test_the_printed_options_are_ones_that_hide(tmp_path: Path) -> None:
+    """What is printed can be pasted: the shell's words are settings that leave nothing to name."""
+    import shlex
+
+    for name in ("a b.pem", "x'y.key", "*.p12"):
+        (tmp_path / name).touch()
+    words = shlex.split(secrets.warning(secrets.found(str(tmp_path))).splitlines()[-1])
+    hide = tuple(words[i + 1] for i, word in enumerate(words) if word == "--hide")
+    assert secrets.found(str(tmp_path), Settings("/p", hide=hide).hide) == []
+
+
+def test_a_name_cannot_act_on_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "\x1b[31m.pem").touch()
+    assert "\x1b" not in secrets.warning(secrets.found(str(tmp_path)))
+
+
+# Logs
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    return State("/srv/p", str(tmp_path))
+
+
+def test_logs_cannot_act_on_the_terminal(state: State) -> None:
+    console = b"\x1b[32mOK\x1b[0m done\r\n\x1b]0;title\x07x\tz\nlast\x9b31m"
+    Path(state.console).write_bytes(console)
+    said = "\n".join(logs.lines(state))
+    assert "OK done" in said
+    assert "x\tz" in said
+    assert "last" in said
+    assert all(c.isprintable() or c in "\n\t" for c in said)
+
+
+def test_logs_are_followed_also_when_they_begin_anew(state: State) -> None:
+    console = Path(state.console)
+    console.write_text("one\ntw")
+    lines: Iterator[str] = logs.follow(state)
+    assert next(lines) == "console: one"
+    with open(console, "a") as file:
+        file.write("o\n")
+    assert next(lines) == "console: two"
+    console.unlink()
+    console.write_text("new\n")
+    assert next(lines) == "console: new"
+
+
+def test_the_last_line_is_what_was_said_last(state: State) -> None:
+    Path(state.console).write_bytes(b"first\n\x1b[1mlast\x1b[0m\r\n\n")
+    assert boot.last_line(state.console) == "last"
+    assert boot.last_line(state.path("none")) == ""
+
+
+# Waiting for the guest
+
+
+def ended(state: State, code: int) -> boot.Boot:
+    qemu = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
+    qemu.wait()
+    return boot.Boot(state, qemu, boot.Progress())
+
+
+def test_a_qemu_that_ends_is_noticed_with_what_it_said(state: State) -> None:
+    Path(state.qemu_log).write_text("qemu: no such disk\n")
+    with pytest.raises(boot.BootError, match=r"QEMU ended: qemu: no such disk") as error:
+        ended(state, 1).await_monitor()
+    assert not error.value.is_accelerator
+
+
+def test_a_kvm_that_cannot_be_used_is_the_accelerators_fault(state: State) -> None:
+    Path(state.qemu_log).write_text("Could not access KVM kernel module: Permission denied\nx\n")
+    with pytest.raises(boot.BootError) as error:
+        ended(state, 1).await_monitor()
+    assert error.value.is_accelerator
+
+
+def test_a_panic_ends_the_waiting(state: State) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
+        Path(state.console).write_text("Kernel panic - not syncing: x\n")
+        with pytest.raises(boot.BootError, match=r"panicked"):
+            boot.Boot(state, qemu, boot.Progress()).await_monitor()
+        qemu.kill()
+
+
+def test_the_view_is_quoted_for_the_guests_shell() -> None:
+    view = provision.view_of("/srv/my project")
+    assert "--target '/home/agent/projects/my project'" in boot.ready_line(view)

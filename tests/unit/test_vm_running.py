@@ -1,0 +1,198 @@
+"""Finding and ending a VM: with real processes, and a real QEMU where it is installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.errors import UserError
+from gitguardfs.vm import driver, qmp, running
+from gitguardfs.vm import state as states
+from gitguardfs.vm.settings import Settings
+from gitguardfs.vm.state import State
+from tests.support.mounting import until
+
+QEMU = "qemu-system-x86_64"
+needs_qemu = pytest.mark.skipif(shutil.which(QEMU) is None, reason=f"not installed: {QEMU}")
+
+HOLDER = """
+import os, signal, sys, time
+from gitguardfs.vm.state import take
+lock, name, obeys = sys.argv[1:4]
+fd = take(lock)
+os.pwrite(fd, str(os.getpid()).encode(), 0)
+if name:
+    with open("/proc/self/comm", "w") as comm:
+        comm.write(name)
+if not obeys:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> State:
+    monkeypatch.setattr(qmp, "ANSWER_LIMIT", 0.3)
+    monkeypatch.setattr(running, "QUIT_LIMIT", 0.5)
+    monkeypatch.setattr(running, "CLEAN_UP_LIMIT", 20.0)
+    monkeypatch.setattr(states, "LOCK_PATIENCE", 0.1)
+    monkeypatch.chdir(tmp_path)
+    return State("/srv/p", os.path.relpath(tmp_path))  # short enough for a socket
+
+
+@contextmanager
+def holder(lock: str, name: str = "", obeys: str = "yes") -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, lock, name, obeys], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_vm_that_was_left_and_does_not_answer_is_killed(state: State) -> None:
+    with holder(state.lock, name=QEMU, obeys="") as qemu:
+        os.kill(qemu.pid, signal.SIGSTOP)  # it can neither answer nor end
+        running.stop(state)
+        assert qemu.wait(20) == -signal.SIGKILL
+    assert not running.is_running(state)
+
+
+def test_the_next_start_takes_the_lock_from_a_vm_that_was_left(
+    state: State, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with holder(state.lock, name=QEMU):
+        fd = running.take_lock(state)
+    assert states.is_held(state.lock)
+    os.close(fd)
+    assert "left running by a command that was killed" in capsys.readouterr().err
+
+
+def test_a_lock_of_an_unknown_process_is_one_line(state: State) -> None:
+    with holder(state.lock):
+        with pytest.raises(UserError, match=r"another process holds the VM"):
+            running.take_lock(state)
+        with pytest.raises(UserError, match=r"does not stop"):
+            running.stop(state)
+
+
+def test_stop_asks_the_command_that_the_vm_belongs_to(state: State) -> None:
+    with holder(state.session_lock) as session, holder(state.lock) as qemu:
+        assert running.session_pid(state) == session.pid
+        until(lambda: qemu.poll() is None, "it runs")
+        qemu.kill()
+        running.stop(state)
+        assert session.wait(20) == -signal.SIGTERM
+    assert running.session_pid(state) is None
+
+
+def test_a_second_up_is_told_whose_it_is(state: State) -> None:
+    with holder(state.session_lock) as session:
+        with pytest.raises(UserError, match=rf"by process {session.pid}.*gitguard vm ssh"):
+            with driver._session(state):
+                raise AssertionError("two sessions")
+
+
+def test_a_signal_takes_the_way_back(state: State) -> None:
+    done = []
+    with pytest.raises(UserError, match=r"^stopped$"):
+        with driver._session(state):
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                signal.pause()
+            finally:
+                done.append("cleaned up")
+    assert done == ["cleaned up"]
+    assert not states.is_held(state.session_lock)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_full_disk_is_known_before(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver._check_room(state)
+    monkeypatch.setattr(driver, "LEAST_ROOM", 1 << 60)
+    with pytest.raises(UserError, match=r"MiB free, and the VM's disk grows"):
+        driver._check_room(state)
+
+
+def test_nothing_is_made_for_a_project_that_may_not_be_shared(state: State) -> None:
+    if shutil.which(QEMU) is None:
+        pytest.skip(f"not installed: {QEMU}")
+    etc = State("/etc", state.path("vm"))
+    with pytest.raises(UserError, match=r"belongs to this machine's system"):
+        driver.up(etc, driver.Wish(Settings("/etc")))
+    assert not etc.exists
+
+
+def test_nobody_gets_in_before_the_project_is_guarded(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qmp, "ssh_port", lambda _: 40000)
+    with holder(state.lock):
+        with pytest.raises(UserError, match=r"not up yet"):
+            running.guest(state)
+        assert running.guest(state, early=True).port == 40000
+        Path(state.ready).touch()
+        assert running.guest(state).port == 40000
+
+
+# A real QEMU
+
+
+@pytest.fixture
+def qemu(state: State) -> Iterator[subprocess.Popen[bytes]]:
+    """A QEMU without a machine, with the network and the monitor that a VM has."""
+    command = [
+        QEMU, "-machine", "none", "-nodefaults", "-display", "none",
+        "-netdev", "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22",
+        "-qmp", f"unix:{state.qmp},server=on,wait=off",
+    ]  # fmt: skip
+    lock = states.take(state.lock)
+    assert lock is not None
+    with open(state.qemu_log, "wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, pass_fds=(lock,))
+    os.close(lock)
+    until(lambda: os.path.exists(state.qmp) or process.poll() is not None, "QEMU listens")
+    yield process
+    process.kill()
+    process.wait()
+
+
+@needs_qemu
+def test_qemu_is_asked_for_its_port_and_state(
+    state: State, qemu: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qmp, "ANSWER_LIMIT", 20.0)
+    assert 1024 < qmp.ssh_port(state) < 65536
+    assert qmp.ssh_port(state) == qmp.ssh_port(state)
+    assert qmp.status(state) == "running"
+    qmp.press_power_button(state)
+    qmp.end(state)
+    assert qemu.wait(20) == 0
+    assert not running.is_running(state)
+    with pytest.raises(qmp.NoAnswerError):
+        qmp.status(state)
+
+
+@needs_qemu
+def test_a_qemu_that_was_left_is_ended(
+    state: State, qemu: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qmp, "ANSWER_LIMIT", 20.0)
+    monkeypatch.setattr(running, "DOWN_LIMIT", 0.2)  # without a machine nobody hears the button
+    monkeypatch.setattr(running, "QUIT_LIMIT", 20.0)
+    assert running.is_running(state)
+    running.stop(state)
+    assert qemu.wait(20) == 0

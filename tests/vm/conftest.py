@@ -1,0 +1,106 @@
+"""One project and one VM for the whole tier; the modules are numbered because they share it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.guest import image as images
+from tests.guest.world import KEPT
+from tests.vm.world import PHASES, Session, World, console, world
+
+PROGRAMS = (
+    "qemu-system-x86_64", "qemu-img", "mmdebstrap", "mke2fs", "ssh", "ssh-keygen", "openssl",
+)  # fmt: skip
+HERE = str(Path(__file__).parent)
+OPTIONS = ("--memory", "1G", "--cpus", "1")
+"""One processor: with two, an emulated kernel panics now and then."""
+
+_worlds: list[World] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    reason = f"not installed: {', '.join(missing)}" if missing else ""
+    if os.geteuid() != 0:
+        reason = "needs root, to build an image and to be another user"
+    for item in items:
+        if reason and str(item.path).startswith(HERE):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """A failed check shows the guest's last words and keeps the logs."""
+    report = yield
+    if report.failed:
+        for each in _worlds:
+            kept = KEPT / "vm"
+            kept.mkdir(parents=True, exist_ok=True)
+            for log in [*each.place.glob("*.log"), *each.place.glob("home/.local/**/*.log")]:
+                shutil.copy(log, kept)
+            report.sections.append((f"guest console ({kept})", console(each)))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if PHASES:
+        terminalreporter.section("guest: seconds of each phase")
+        for name, seconds in PHASES:
+            terminalreporter.line(f"{seconds:7.1f}  {name}")
+
+
+@pytest.fixture(scope="session")
+def host() -> Iterator[World]:
+    """A host on which nothing was started yet."""
+    image = images.obtain(images.DEBIAN_CLOUD)
+    with world(image.disk.parent) as made:
+        _worlds.append(made)
+        yield made
+        _worlds.remove(made)
+
+
+@pytest.fixture(scope="session")
+def first(host: World) -> Session:
+    """The first `vm up`: everything is made and set up."""
+    certificate = str(host.registry.certificate)
+    return host.up(
+        *OPTIONS, "--image", str(host.image), "--upstream-ca", certificate, what="first boot"
+    )
+
+
+@pytest.fixture
+def vm(host: World, first: Session) -> World:
+    """The host while its VM runs."""
+    assert first.process.poll() is None, first.said()
+    return host
+
+
+@pytest.fixture(scope="session")
+def listening() -> Iterator[int]:
+    """A port of the host that answers on every address."""
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        stopped = threading.Event()
+        server.settimeout(0.5)
+
+        def serve() -> None:
+            while not stopped.is_set():
+                try:
+                    peer, _ = server.accept()
+                except TimeoutError:
+                    continue
+                with peer:
+                    peer.sendall(b"HOST\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        stopped.set()
+        thread.join()

@@ -1,0 +1,223 @@
+"""The first `vm up`: what the guest is like inside, and the commands beside a running VM."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+from tests.support.repos import HOST_GID, HOST_UID, SECRET, as_host
+from tests.vm.world import ADDRESS, World, as_git, command, pid_of_qemu
+
+
+def test_the_first_start_says_what_the_user_should_know(host: World) -> None:
+    """Before anything is started: secrets in the project, and that no model can be reached."""
+    with as_host():
+        (host.project / ".env").write_text("TOKEN=1\n")
+    done = host.vm("up", "--image", str(host.place / "none"))
+    assert done.returncode == 2
+    assert "gitguard vm up --hide .env" in done.stderr
+    assert "there is no image" in done.stderr
+
+
+def test_a_command_runs_in_the_guarded_project_as_the_agent(vm: World) -> None:
+    said = vm.sh("pwd; id -un; id -u; stat -c %U README.md; findmnt -n -o FSTYPE --target .")
+    assert said.splitlines() == [
+        "/home/agent/projects/project", "agent", "1000", "agent", "fuse.gitguardfs",
+    ]  # fmt: skip
+
+
+def test_the_agent_cannot_become_root(vm: World) -> None:
+    sudo, groups, su = vm.each("sudo -n true", "id -Gn", "su -c true")
+    assert (sudo[0], groups[1], su[0]) == (1, "agent", 1)
+    with_password = vm.sh("awk -F: '$2 !~ /^[!*]/ {print $1}' /etc/shadow", root=True)
+    assert with_password == ""
+
+
+def test_the_exit_status_is_the_commands(vm: World) -> None:
+    assert vm.ssh("exit 37").returncode == 37
+
+
+def test_edits_reach_the_host_and_belong_to_its_user(vm: World) -> None:
+    vm.sh("mkdir made && echo by the agent > made/file && mv README.md made/README")
+    made = vm.project / "made/file"
+    assert made.read_text() == "by the agent\n"
+    assert (made.stat().st_uid, made.stat().st_gid) == (HOST_UID, HOST_GID)
+    vm.sh("mv made/README README.md")
+    assert "made/" not in as_git(vm, "status", "--short", "README.md")
+
+
+# The guard
+
+
+ATTACKS = (
+    "cat .git/config",
+    "mv .git x",
+    "mkdir -p sub/.git",
+    "ln -s .git/config c",
+    "ln .git/config c",
+    "echo x > .git/hooks/pre-commit",
+    "rm -rf .git/HEAD",
+    "unshare -Ur cat .git/config",
+    "git status",
+    "cat /var/lib/gitguardfs/shares/project/.git/config",
+    "unshare -Urm mount -t 9p -o trans=virtio project /mnt",
+)
+
+
+def test_the_guard_holds(vm: World) -> None:
+    config = (vm.project / ".git/config").read_bytes()
+    for attack, (status, said) in zip(ATTACKS, vm.each(*ATTACKS), strict=True):
+        assert status != 0, attack
+        assert SECRET not in said, attack
+    assert (vm.project / ".git/config").read_bytes() == config
+    assert as_git(vm, "log", "--oneline").count("\n") == 2
+
+
+def test_the_doctor_finds_nothing(vm: World) -> None:
+    done = vm.ssh("gitguard doctor --attack", root=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no findings" in done.stdout
+
+
+# What the guest was given
+
+
+def test_git_knows_who_the_agent_is(vm: World) -> None:
+    assert vm.each("git config user.name", "git config user.email") == [
+        (0, "AI Agent"),
+        (0, "agent@internal.sandbox"),
+    ]
+
+
+def test_agents_find_the_rule_against_pushing(vm: World) -> None:
+    paths = ("/etc/claude-code/CLAUDE.md", "~/.codex/AGENTS.md", "~/.gemini/GEMINI.md")
+    for _, said in vm.each(*(f"cat {path}" for path in paths)):
+        assert "git push" in said
+
+
+def test_tools_know_the_proxy_and_its_authority(vm: World) -> None:
+    tools = (
+        "echo $https_proxy",
+        "pip config get global.proxy",
+        "git config http.proxy",
+        "apt-config dump Acquire::https::Proxy",
+        "systemctl show-environment",
+        "systemctl --user show-environment",
+    )
+    for tool, (_, said) in zip(tools, vm.each(*tools), strict=True):
+        assert "http://10.0.2.100:8080" in said, tool
+    names = ("NODE_EXTRA_CA_CERTS", "CARGO_HTTP_CAINFO", "SSL_CERT_FILE", "GIT_SSL_CAINFO")
+    for _, said in vm.each(*(f"echo ${name}" for name in names)):
+        assert said == "/etc/ssl/certs/ca-certificates.crt"
+    ca = (vm.state / "mitmproxy/mitmproxy-ca-cert.pem").read_text().strip()
+    assert ca in vm.sh("cat /etc/ssl/certs/ca-certificates.crt")
+
+
+def test_nothing_of_the_hosts_user_is_in_the_guest(vm: World) -> None:
+    assert "do-not-take-me-along" not in vm.sh("env") + vm.sh("env", root=True)
+    home = str(vm.place / "home")
+    assert vm.ssh(f"ls {home}", root=True).returncode != 0
+    with open(vm.state / "seed.iso", "rb") as seed:
+        assert b"secret of the host" not in seed.read()
+    assert "BEGIN" not in vm.sh("env")
+
+
+def test_the_state_is_closed_to_others(vm: World) -> None:
+    for path in (vm.state, *(p for p in vm.state.rglob("*") if p.is_dir())):
+        assert path.stat().st_mode & 0o077 == 0, path
+    assert vm.state.stat().st_uid == HOST_UID
+    assert not str(vm.state).startswith(str(vm.project))
+
+
+# The commands beside it
+
+
+def test_a_second_up_is_one_line(vm: World) -> None:
+    done = vm.vm("up", "--", "true")
+    assert done.returncode == 3
+    (line,) = [one for one in done.stderr.splitlines() if not one.startswith(("warning", "  "))]
+    assert "gitguard vm ssh" in line
+
+
+def test_reset_is_refused_while_it_runs(vm: World) -> None:
+    done = vm.vm("reset", "-y")
+    assert (done.returncode, vm.state.exists()) == (3, True)
+    assert "gitguard vm stop" in done.stderr
+
+
+def test_status_shows_a_line_of_the_allowlist_that_cannot_be_read(vm: World) -> None:
+    allowlist = vm.state / "allowlist.txt"
+    before = allowlist.read_text()
+    number = before.count("\n") + 1
+    assert "ignored" not in vm.vm("status").stdout
+    allowlist.write_text(f"{before}GET https://*.example.org/x\n")
+    try:
+        said = vm.vm("status").stdout
+    finally:
+        allowlist.write_text(before)
+    assert f"allowlist.txt:{number}: ignored: GET https://*.example.org/x" in said
+    assert "running" in said
+    assert f"runs, process {json.loads((vm.state / 'proxy.json').read_text())['pid']}" in said
+
+
+def test_logs_show_the_console_and_the_proxy(vm: World) -> None:
+    said = vm.vm("logs").stdout
+    assert "console.log" in said
+    assert "mitmdump.log" in said
+    assert "cloud-init" in said.lower()
+
+
+def test_a_port_leads_into_the_guest(vm: World) -> None:
+    vm.sh("echo from the guest > ~/page; cd ~; nohup python3 -m http.server 3000 "
+          ">/dev/null 2>&1 </dev/null & until (: </dev/tcp/127.0.0.1/3000) 2>/dev/null; "
+          "do sleep 0.2; done")  # fmt: skip
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = vm.popen(command("forward", f"{port}:3000"), stderr=subprocess.PIPE)
+    try:
+        assert process.stderr is not None
+        assert f"http://127.0.0.1:{port}/" in process.stderr.readline()
+        fetch = ["curl", "-sS", "--noproxy", "*", "--retry", "20", "--retry-connrefused",
+                 "--retry-delay", "1", f"http://127.0.0.1:{port}/page"]  # fmt: skip
+        got = subprocess.run(fetch, capture_output=True, text=True)
+        assert got.stdout == "from the guest\n", got.stderr
+        busy = vm.vm("forward", f"{port}:3000")
+        assert busy.returncode == 3
+        assert f"port {port} of this machine" in busy.stderr
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_editors_get_in_by_the_ssh_config(vm: World, tmp_path: Path) -> None:
+    config = vm.place / "ssh_config"
+    config.write_text(vm.vm("ssh-config").stdout)
+    (host,) = [line.split()[1] for line in config.read_text().splitlines() if "Host " in line[:5]]
+    process = vm.popen(["ssh", "-F", str(config), host, "id -un"], stdout=subprocess.PIPE)
+    assert process.communicate(timeout=120)[0] == "agent\n"
+
+
+def test_only_the_pinned_key_is_talked_to(vm: World) -> None:
+    """Another process at the guest's port, with a key of its own, is refused."""
+    known = vm.state / "keys/known_hosts"
+    before = known.read_text()
+    name, kind, _ = before.split()
+    other = (vm.state / "keys/agent.pub").read_text().split()[1]
+    known.write_text(f"{name} {kind} {other}\n")
+    try:
+        done = vm.ssh("true")
+    finally:
+        known.write_text(before)
+    assert done.returncode == 255
+    assert vm.ssh("true").returncode == 0
+
+
+def test_qemu_runs_as_the_user(vm: World) -> None:
+    assert os.stat(f"/proc/{pid_of_qemu(vm)}").st_uid == HOST_UID
+
+
+def test_the_machines_own_addresses_are_not_asked_by_a_proxy(vm: World) -> None:
+    assert ADDRESS not in vm.sh("echo $no_proxy")

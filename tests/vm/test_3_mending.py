@@ -1,0 +1,129 @@
+"""Stopping, starting again, and what `kill -9` leaves at any moment: the next start mends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from gitguardfs.vm.state import is_held
+from tests.vm.conftest import OPTIONS
+from tests.vm.probes import probe
+from tests.vm.world import (
+    UNRESTRICTED,
+    Session,
+    World,
+    command,
+    pid_of_qemu,
+    processes_of,
+)
+
+
+def is_running(host: World) -> bool:
+    return is_held(str(host.state / "lock"))
+
+
+def test_leaving_stops_everything(host: World, first: Session) -> None:
+    host.sh("echo kept > ~/kept")
+    assert processes_of(host)
+    assert first.leave() == 0
+    assert not is_running(host)
+    assert not is_held(str(host.state / "session.lock"))
+    assert processes_of(host) == {}
+    assert "does not run" in host.vm("status").stdout
+    assert host.vm("stop").returncode == 0  # safe to repeat
+    assert "gitguard vm up" in host.ssh("true").stderr
+
+
+def test_a_killed_driver_leaves_a_vm_that_the_next_up_mends(host: World) -> None:
+    session = host.up(what="second boot")
+    assert host.sh("cat ~/kept") == "kept"
+    assert host.sh("findmnt -n -o FSTYPE --target .") == "fuse.gitguardfs"
+    qemu = pid_of_qemu(host)
+    session.process.kill()
+    session.process.wait()
+    assert is_running(host)
+    assert "killed" in host.vm("status").stdout
+    assert host.vm("reset", "-y").returncode == 3
+    again = host.up(what="third boot, over a VM that was left")
+    assert "left running by a command that was killed" in again.said()
+    assert not Path(f"/proc/{qemu}").exists()
+    assert host.sh("cat ~/kept") == "kept"
+
+
+def test_a_killed_qemu_ends_its_session(host: World) -> None:
+    session = host.sessions[-1]
+    os.kill(pid_of_qemu(host), signal.SIGKILL)
+    assert session.process.wait(120) == 3
+    assert "the VM was stopped" in session.said()
+    assert not is_running(host)
+
+
+def test_a_start_that_is_killed_early_is_mended(host: World) -> None:
+    """The driver dies while the guest boots; then its QEMU is stopped, too, and never answers."""
+    process = host.popen(command("up", "--", "true"))
+    qemu = None
+    while qemu is None:
+        assert process.poll() is None
+        with suppress(AssertionError):
+            qemu = pid_of_qemu(host)
+    process.kill()
+    process.wait()
+    os.kill(qemu, signal.SIGSTOP)
+    assert is_running(host)
+    assert host.vm("stop").returncode == 0
+    assert not is_running(host)
+
+
+def test_the_probes_can_fail(host: World, listening: int) -> None:
+    """The control run: with the network open, what isolation is tried with gets answers."""
+    words = [sys.executable, "-I", "-c", UNRESTRICTED, "echo READY; exec cat"]
+    session = Session(host, words, "control run")
+    host.sessions.append(session)
+    session.await_ready()
+    answers = probe(host, listening, root=True)
+    assert {"proxy", "host-port"} <= answers
+    assert session.leave() == 0
+
+
+def test_hardened_and_guarded_on_the_host(host: World, listening: int) -> None:
+    """QEMU may start nothing, and not even the guest's root reaches .git."""
+    session = host.up(*OPTIONS, "--hardened", "--guard", "host", what="hardened boot")
+    assert host.sh("pwd") == "/home/agent/projects/project"
+    raw = "cat /var/lib/gitguardfs/*/.git/config; umount -l ~agent/projects/project; "
+    done = host.ssh(f"{raw} mkdir /x; mount -t 9p project /x; cat /x/.git/config", root=True)
+    assert "ghp-" not in done.stdout
+    answers = probe(host, listening, root=False)
+    assert answers == {"proxy"}
+    host.vm("allow", f"GET {host.registry.url}/small", "private-address")
+    status = host.sh(f"curl -sS -o /dev/null -w '%{{http_code}}' {host.registry.url}/small")
+    assert status == "200"
+    seccomp = Path(f"/proc/{pid_of_qemu(host)}/status").read_text()
+    assert "Seccomp:\t2" in seccomp
+    assert session.leave() == 0
+    assert not [line for line in Path("/proc/mounts").read_text().splitlines()
+                if str(host.place / "run") in line]  # fmt: skip
+
+
+def test_a_project_that_vanished_is_one_line_and_its_vm_can_be_deleted(host: World) -> None:
+    away = host.place / "away"
+    os.rename(host.project, away)
+    host.project.mkdir()  # to have a current directory
+    os.rename(host.project, host.place / "empty")
+    project = ["--project", str(host.project)]
+    here = World(host.place, host.place / "empty", host.image, host.registry)
+    try:
+        done = here.vm("up", *project)
+        assert done.returncode == 2
+        assert "no such directory" in done.stderr
+        assert "is gone" in here.vm("status", *project).stdout
+        base = host.image / "disk.img"
+        before = base.stat().st_mtime_ns
+        assert here.vm("reset", "-y", *project).returncode == 0
+        assert list((host.place / "home/.local/state/gitguardfs/vm").iterdir()) == []
+        assert base.stat().st_mtime_ns == before
+        assert "has no VM" in here.vm("status", *project).stderr
+    finally:
+        os.rename(away, host.project)
