@@ -97,7 +97,7 @@ def meta_data(name: str, *parts: bytes) -> str:
 
 def network_config() -> str:
     """Return the network's settings: an address, and neither route nor name server."""
-    card = {"match": {"driver": "virtio_net"}, "addresses": [f"{GUEST_ADDRESS}/24"]}
+    card: dict[str, Any] = {"match": {"driver": "virtio_net"}, "addresses": [f"{GUEST_ADDRESS}/24"]}
     card |= {"dhcp4": False, "dhcp6": False, "accept-ra": False, "link-local": []}
     return yaml.safe_dump({"version": 2, "ethernets": {"net": card}})
 
