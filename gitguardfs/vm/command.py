@@ -17,14 +17,15 @@ NEEDED = ("platformdirs", "yaml", "pycdlib", "qemu.qmp", "mitmproxy")
 
 EPILOG = """\b
 Examples:
-  gitguard vm up --allow anthropic          a shell in ~/projects/NAME of the guest
-  gitguard vm up --allow npm -- npm test    one command; its status is returned
+  gitguard vm up --allow anthropic          a shell in the guest
+  gitguard vm up --allow npm -- npm test    one command
   gitguard vm ssh                           another shell, while the VM runs
-  gitguard vm blocked                       what was refused, and what would allow it
+  gitguard vm blocked                       what was refused
   gitguard vm allow 'GET https://example.org/docs/*'
 
 \b
-Exit codes: up and ssh return the command's status; else 0 done, 2 wrong usage, 3 anything else.
+Exit codes: up and ssh return the command's status; else 0 done, 2 wrong usage,
+3 anything else.
 """
 
 UP_EPILOG = """\b
@@ -89,7 +90,11 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-@command.command(epilog=UP_EPILOG, context_settings={**_SETTINGS, **_WORDS})
+@command.command(
+    short_help="Start the VM and open a shell in the project.",
+    epilog=UP_EPILOG,
+    context_settings={**_SETTINGS, **_WORDS},
+)
 @_project
 @click.option("--image", metavar="IMAGE", help="A name (debian-13), a file, a directory with a "
               "kernel, or URL#sha512=HEX.  [default: debian-13]")  # fmt: skip
@@ -142,7 +147,7 @@ def up(
     return driver.up(where, driver.Wish(new, presets, words, upstream_ca))
 
 
-@command.command(context_settings=_WORDS)
+@command.command(short_help="Open another shell in the running VM.", context_settings=_WORDS)
 @_project
 @click.option("--root", is_flag=True, help="As the guest's root: to administer the guest.")
 @click.argument("words", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
@@ -162,7 +167,7 @@ def ssh(project: str | None, root: bool, words: tuple[str, ...]) -> int:
     return subprocess.call(ssh_command.session(guest, words, terminal, user))
 
 
-@command.command()
+@command.command(short_help="Show whether the VM runs, and its settings.")
 @_project
 def status(project: str | None) -> None:
     """Show whether the VM and its proxy run, its settings, and what is wrong with its allowlist."""
@@ -171,7 +176,7 @@ def status(project: str | None) -> None:
     click.echo(report.status(state.existing(project)), nl=False)
 
 
-@command.command()
+@command.command(short_help="Print the logs of guest, QEMU and proxy.")
 @_project
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on.")
 def logs(project: str | None, follow: bool) -> None:
@@ -185,7 +190,7 @@ def logs(project: str | None, follow: bool) -> None:
             click.echo(line)
 
 
-@command.command()
+@command.command(short_help="Stop the VM.")
 @_project
 def stop(project: str | None) -> None:
     """Stop the VM, whatever has become of the command that started it."""
@@ -194,7 +199,7 @@ def stop(project: str | None) -> None:
     running.stop(state.existing(project))
 
 
-@command.command()
+@command.command(short_help="Delete the VM: disk, keys, logs and logins.")
 @_project
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def reset(project: str | None, yes: bool) -> None:
@@ -210,7 +215,7 @@ def reset(project: str | None, yes: bool) -> None:
     running.reset(where)
 
 
-@command.command()
+@command.command(short_help="Run the VM's proxy alone, until Ctrl-C.")
 @_project
 def proxy(project: str | None) -> None:
     """Run the VM's proxy alone, until Ctrl-C: in place of one that has ended, or for another VM."""
@@ -227,7 +232,7 @@ def proxy(project: str | None) -> None:
     egress.run(Path(where.directory))
 
 
-@command.command()
+@command.command(short_help="Show what was blocked, and what would allow it.")
 @_project
 def blocked(project: str | None) -> None:
     """Show the requests that were blocked, and the line that would allow each."""
@@ -239,7 +244,7 @@ def blocked(project: str | None) -> None:
     click.echo(reports.blocked_text(Path(state.existing(project).directory)))
 
 
-@command.command()
+@command.command(short_help="Add a line to the allowlist.")
 @_project
 @click.argument("line", nargs=-1, required=True)
 def allow(project: str | None, line: tuple[str, ...]) -> None:
@@ -256,7 +261,7 @@ def allow(project: str | None, line: tuple[str, ...]) -> None:
     click.echo(reports.allow(Path(state.existing(project).directory), " ".join(line)))
 
 
-@command.command()
+@command.command(short_help="Lead a local port into the VM, until Ctrl-C.")
 @_project
 @click.argument("ports", metavar="PORT[:GUEST_PORT]")
 def forward(project: str | None, ports: str) -> int:
@@ -267,7 +272,7 @@ def forward(project: str | None, ports: str) -> int:
     return forwarding.run(running.guest(state.existing(project)), here, there)
 
 
-@command.command(name="ssh-config")
+@command.command(short_help="Print a block for ~/.ssh/config.", name="ssh-config")
 @_project
 def ssh_config(project: str | None) -> None:
     """Print a block for ~/.ssh/config, for editors that work over SSH.

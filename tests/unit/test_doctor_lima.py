@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs.findings import Result, Status
 from gitguardfs.guest import checks_lima, checks_rights
-from gitguardfs.guest.checks import Case, Result, Status, System
+from gitguardfs.guest.checks import Case, System
 from gitguardfs.guest.probes import Lost, User
 from tests.support.mounting import area
 from tests.support.people import as_user

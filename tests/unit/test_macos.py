@@ -31,6 +31,7 @@ LACKING = (
 )
 for name in LACKING.split():
     delattr(os, name)
+sys.modules.pop("shutil", None)  # asks at its import which of them there are
 for name in ("unshare", "setns"):  # since Python 3.12
     os.__dict__.pop(name, None)
 
