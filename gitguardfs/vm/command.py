@@ -24,8 +24,8 @@ Examples:
   gitguard vm allow 'GET https://example.org/docs/*'
 
 \b
-Exit codes: up and ssh return the command's status; else 0 done, 2 wrong usage,
-3 anything else.
+Exit codes: up and ssh return the command's status; else 0 done, 2 wrong
+usage, 3 anything else.
 """
 
 UP_EPILOG = """\b
