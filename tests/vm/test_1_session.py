@@ -101,7 +101,7 @@ def test_agents_find_the_rule_against_pushing(vm: World) -> None:
 def test_tools_know_the_proxy_and_its_authority(vm: World) -> None:
     tools = (
         "echo $https_proxy",
-        "pip config get global.proxy",
+        "pip config list",
         "git config http.proxy",
         "apt-config dump Acquire::https::Proxy",
         "systemctl show-environment",
