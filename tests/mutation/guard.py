@@ -236,7 +236,7 @@ MUTANTS = (
         "core/gate.py",
         "if is_directory or st.st_nlink > 1 or not names.is_portable(place.name):",
         "if is_directory or st.st_nlink > 1:",
-        (*GATE, "mount/test_errors.py::test_so_does_a_spelling_that_nobody_foresaw"),
+        (*GATE, "mount/test_errors.py::test_a_git_file_in_such_a_spelling_is_one_too"),
     ),
     Mutant(
         "gate-new-name-not-compared",
