@@ -81,7 +81,13 @@ def _shown_by_namespaces(source: str, wanted: Sequence[Place]) -> list[str]:
 
 
 def _is_users(space: MountNamespace) -> bool:
-    """Return whether a user can get into a namespace: it is a process's, or a user has made it."""
+    """Return whether a user can get into a namespace: it is a process's, or a user has made it.
+
+    A process that is root's alone and not to be looked into has more rights than this one, as the
+    first process of a container may have: no user gets into its namespace by it.
+    """
+    if space.makers is None and space.process and space.uids == {0}:
+        return False
     return space.makers is None or bool(space.makers) or bool(space.uids - {0} and space.process)
 
 
