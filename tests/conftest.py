@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.support import raw_calls
 from tests.support.isolated import private_mounts
@@ -19,6 +20,9 @@ from tests.support.people import as_user
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup(1): we go on to, but they do not
     signal.signal(signal.SIGHUP, lambda *_: None)
+
+settings.register_profile("untimed", settings(), deadline=None)  # machines are busy
+settings.load_profile("untimed")
 
 IN_CI = os.environ.get("CI") == "true"
 FUSE_DEVICE = Path("/dev/fuse")
