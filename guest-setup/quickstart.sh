@@ -250,8 +250,11 @@ step_prepare() {
 }
 
 mount_demo() {
-    local command=("$GITGUARDFS" --seal --map "$HOST_UID/$agent_uid:@$HOST_GID/@$agent_gid"
-        "$demo/share" "$demo/projects")
+    # The agent's own numbers go the other way, or each would be shown for two of the share's.
+    local map="$HOST_UID/$agent_uid:@$HOST_GID/@$agent_gid"
+    ((agent_uid == HOST_UID)) || map+=":$agent_uid/$HOST_UID"
+    ((agent_gid == HOST_GID)) || map+=":@$agent_gid/@$HOST_GID"
+    local command=("$GITGUARDFS" --seal --map "$map" "$demo/share" "$demo/projects")
     if [[ "$dry_run" == yes ]]; then
         run "${command[@]}"
         return

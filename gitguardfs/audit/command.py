@@ -17,9 +17,10 @@ from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.git_config import SEARCH_PATH, Git
 from gitguardfs.audit.search import search
 from gitguardfs.audit.share import Share
+from gitguardfs.commands.report import exit_code, report_options
 from gitguardfs.core.guard import Guard, Rules
-from gitguardfs.errors import Exit, GitguardExit, UserError
-from gitguardfs.findings import Result, Severity
+from gitguardfs.errors import Exit, UserError
+from gitguardfs.findings import Result
 
 SHOWN = 20
 """Findings of one kind that are printed; --json has them all."""
@@ -54,14 +55,7 @@ Exit codes: 0 nothing found, 1 findings, 2 wrong usage, 3 anything else.
 @click.option(
     "--hide", metavar="GLOB", multiple=True, help="Names that the guard hides. Repeatable."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
-@click.option(
-    "--fail-on",
-    type=click.Choice([severity.name.lower() for severity in Severity]),
-    default="medium",
-    show_default=True,
-    help="Exit with 1 for findings of this severity and above.",
-)
+@report_options
 def command(
     directory: str,
     protect: tuple[str, ...],
@@ -76,7 +70,6 @@ def command(
     work tree, git directories in odd places, symlinks that lead out, credentials and secrets. Each
     finding comes with what mends it: a command, or a rule for the guard.
     """
-    limit = Severity[fail_on.upper()]
     guard = Guard(Rules(deny=deny, protect=protect, hide=hide))
     top = _open(directory)
     progress = Progress()
@@ -90,8 +83,7 @@ def command(
         os.close(top)
         progress.clear()
     click.echo(findings.as_json(results) if as_json else as_text(results))
-    found = any(result.severity is not None and result.severity >= limit for result in results)
-    return GitguardExit.FINDINGS if found else GitguardExit.OK
+    return exit_code(results, fail_on)
 
 
 class Progress:

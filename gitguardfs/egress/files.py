@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,10 +97,20 @@ def write(path: Path, before: bytes | None, text: str) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """Make a directory that only its owner may enter, with those above it. Raises OSError."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.stat().st_mode & 0o077:
-        path.chmod(0o700)
+    """Make a directory that only its owner may enter; one that is there is closed to others.
+
+    Raises UserError if another user has it, OSError.
+    """
+    os.makedirs(path.parent, exist_ok=True)
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(fd).st_uid != os.geteuid():
+            raise UserError(f"{path} belongs to another user", "move it away")
+        os.fchmod(fd, 0o700)
+    finally:
+        os.close(fd)
 
 
 def read_allowlist(files: StateFiles) -> str:

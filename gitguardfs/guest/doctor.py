@@ -12,7 +12,8 @@ from dataclasses import replace
 import click
 
 from gitguardfs import findings, mounts
-from gitguardfs.errors import Exit, GitguardExit, UserError
+from gitguardfs.commands.report import exit_code, report_options
+from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.fuse.directories import open_directory, path_of
 from gitguardfs.guest import (
@@ -56,20 +57,13 @@ TRIED = Row("run.user", "it can be tried as the user", "nothing could be tried a
     metavar="USER",
     help="Whom to become, by name or number. Default: the owner of MOUNTPOINT's root.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 @click.option("--host", is_flag=True, help="Check the host's side; MOUNTPOINT is what is shared.")
 @click.option(
     "--attack",
     is_flag=True,
     help="Carry the attacks on .git out for real; they write into the project.",
 )
-@click.option(
-    "--fail-on",
-    type=click.Choice([severity.name.lower() for severity in Severity]),
-    default="medium",
-    show_default=True,
-    help="Exit with 1 for findings of this severity and above.",
-)
+@report_options
 def command(
     place: str | None, user: str | None, as_json: bool, host: bool, attack: bool, fail_on: str
 ) -> int:
@@ -80,7 +74,6 @@ def command(
     """
     if attack and host:
         raise click.UsageError("--attack is for a guard; with --host there is none to attack")
-    limit = Severity[fail_on.upper()]
     leave = Leaving()
     for number in checks_attacks.STOPPING:
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -104,8 +97,7 @@ def command(
         click.echo("attacks not tried (--attack)")
     if host and not as_json:
         click.echo(f"next: {quote.shell(['gitguard', 'audit', place]) if place else AUDIT}")
-    found = any(result.severity is not None and result.severity >= limit for result in results)
-    return GitguardExit.FINDINGS if found else GitguardExit.OK
+    return exit_code(results, fail_on)
 
 
 class Leaving:

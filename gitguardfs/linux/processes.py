@@ -277,13 +277,36 @@ def _lies_in(fd: int, task: str, place: Place) -> bool:
 
 
 def _mount(number: int, task: str) -> Mount | None:
-    """Return a mount of this namespace or of a task's; None if neither shows where it is."""
+    """Return a mount by its number: of this namespace, or of any other; None if none shows it.
+
+    A descriptor's mount need not be of its holder's namespace: output is often inherited from a
+    namespace around it. So all are asked, the task's own first.
+    """
     own = next((mount for mount in mounts.listed() if mount.number == number), None)
-    with suppress(OSError):
-        # A root directory of its own would show in mountinfo's paths, and not in those of links.
-        if own is None and os.readlink(f"{task}/root") == "/":
-            return next((m for m in mounts.listed(task) if m.number == number), None)
-    return own
+    if own is not None:
+        return own
+    asked = set()
+    for process in (task, *(f"{PROC}/{pid}" for pid in filter(str.isdecimal, os.listdir(PROC)))):
+        with suppress(OSError):  # it has ended
+            namespace = os.stat(f"{process}/ns/mnt").st_ino
+            if namespace not in asked and (table := _whole_table(process)) is not None:
+                asked.add(namespace)
+                own = next((mount for mount in table if mount.number == number), None)
+                if own is not None:
+                    return own
+    return None
+
+
+def _whole_table(process: str) -> list[Mount] | None:
+    """Return the mounts of a process's namespace; None if it has a root directory of its own.
+
+    That shows in mountinfo's paths, and not in those of links in /proc/self/fd.
+    """
+    if os.readlink(f"{process}/root") != "/":
+        return None
+    table = mounts.listed(process)
+    # It may have left its root directory for the moment in which that was read.
+    return table if os.readlink(f"{process}/root") == "/" else None
 
 
 def _is_adrift(fd: int, task: str, attached: _Attached) -> bool:

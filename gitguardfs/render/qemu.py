@@ -33,7 +33,7 @@ _ID = re.compile(r"[A-Za-z][A-Za-z0-9._-]*\Z", re.ASCII)
 def share(spec: ShareSpec) -> list[str]:
     """The arguments that give a machine the share."""
     if spec.transport is Transport.NINEP:
-        return _ninep(spec)
+        return ninep(spec.exported, spec.tag)
     ident = _id(spec.tag)
     return [
         *("-object", f"memory-backend-memfd,id=mem,size={spec.memory}M,share=on"),
@@ -44,16 +44,17 @@ def share(spec: ShareSpec) -> list[str]:
     ]
 
 
-def _ninep(spec: ShareSpec) -> list[str]:
+def ninep(exported: str, tag: str) -> list[str]:
+    """Return the arguments that give a machine a directory by virtio-9p."""
     options = [
         "local",
-        f"path={quote.qemu(spec.exported)}",
-        f"mount_tag={quote.qemu(spec.tag)}",
+        f"path={quote.qemu(exported)}",
+        f"mount_tag={quote.qemu(tag)}",
         f"security_model={SECURITY_MODEL}",
         "multidevs=remap",
     ]
-    if _id(spec.tag) != spec.tag:
-        options.append(f"id={_id(spec.tag)}")
+    if _id(tag) != tag:
+        options.append(f"id={_id(tag)}")
     return ["-virtfs", ",".join(options)]
 
 

@@ -1,4 +1,4 @@
-"""Sizes as people write them: 8G, 8GiB, 4096M. Pure."""
+"""Sizes as people write them: 8G, 8GiB, 512m, or a number of MiB. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 from gitguardfs.errors import UserError
 
-_SIZE = re.compile(r"([1-9][0-9]{0,8})([MG])(?:i?B)?")
+_SIZE = re.compile(r"([1-9][0-9]{0,8})([MG]?)(iB|B)?", re.IGNORECASE | re.ASCII)
 
 
 def mebibytes(text: str, option: str) -> int:
     """Return a size in MiB. Raises UserError, naming the option, for one that is none."""
-    match = _SIZE.fullmatch(text)
+    match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise UserError(f"{option} {text!r} is no size", f"{option} 8G, or {option} 4096M")
-    return int(match[1]) * (1024 if match[2] == "G" else 1)
+    return int(match[1]) * (1024 if match[2].upper() == "G" else 1)

@@ -11,6 +11,7 @@ import click
 
 from gitguardfs.egress.presets import PRESETS
 from gitguardfs.errors import Exit, UserError
+from gitguardfs.render.size import mebibytes
 
 NEEDED = ("platformdirs", "yaml", "pycdlib", "qemu.qmp", "mitmproxy")
 """What the extra ``vm`` brings along."""
@@ -136,7 +137,7 @@ def up(
         old, hide = settings.without_hidden(old), ()
     wanted = {
         **given,
-        "memory": None if memory is None else settings.memory_of(memory),
+        "memory": None if memory is None else mebibytes(memory, "--memory"),
         "image": None if image is None else images.resolved(image),
         "hide": hide,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from gitguardfs.render import quote
+from gitguardfs.render import qemu, quote
 from gitguardfs.vm.images import Image
 from gitguardfs.vm.state import State
 
@@ -64,7 +64,7 @@ def command(machine: Machine) -> list[str]:
         *_disks(machine),
         *("-device", "virtio-rng-pci"),
         *_network(machine),
-        *_share(machine),
+        *qemu.ninep(machine.exported, TAG),
         *(() if machine.is_mac else ("-sandbox", _sandbox(machine))),
     ]
 
@@ -115,13 +115,6 @@ def _network(machine: Machine) -> list[str]:
         target = f"guestfwd=tcp:{PROXY_ADDRESS}:{PROXY_PORT}-cmd:{helper}"
         options.append(quote.qemu(target))
     return ["-netdev", ",".join(options), "-device", "virtio-net-pci,netdev=net"]
-
-
-def _share(machine: Machine) -> list[str]:
-    path = quote.qemu(machine.exported)
-    # mapped-xattr would hide owners and symlinks in attributes that the host's programs ignore.
-    options = f"local,path={path},mount_tag={TAG},security_model=none,multidevs=remap"
-    return ["-virtfs", options]
 
 
 def _sandbox(machine: Machine) -> str:

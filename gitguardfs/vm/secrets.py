@@ -5,20 +5,14 @@ from __future__ import annotations
 import fnmatch
 import os
 
+from gitguardfs import secret_names
 from gitguardfs.errors import shown
+from gitguardfs.host import directory
 from gitguardfs.render import quote
 
-PATTERNS = (
-    ".env", ".env.*", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx",
-    "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", ".netrc", ".npmrc", ".pypirc",
-    ".git-credentials", ".htpasswd", ".vault-token", "credentials.json", "secrets.json",
-    "secrets.yml", "secrets.yaml", "service-account*.json", "*.tfstate", "*.tfvars", ".aws",
-    ".ssh", ".gnupg", ".kube", "*token*.txt",
-)  # fmt: skip
-"""What programs call files with keys, tokens and passwords; matched without regard to case."""
-EXAMPLES = ("*.example", "*.sample", "*.template", "*.dist", "*.pub")
-"""Files that only show what a secret would look like."""
-PASSED_OVER = frozenset((".git", "node_modules", ".venv", "venv", "target", "__pycache__"))
+PLACES = frozenset(name for name in directory.SECRETS if "/" not in name)
+"""Files and directories that programs keep keys in."""
+PASSED_OVER = secret_names.DEPENDENCIES | {".git", "venv", "target", "__pycache__"}
 MOST = 50_000
 """Entries that are looked at: a warning must not keep `vm up` waiting."""
 SHOWN = 5
@@ -29,10 +23,10 @@ def found(project: str, hidden: tuple[str, ...] = ()) -> list[str]:
     """Return the paths, relative to ``project``, that look like secrets and are not hidden."""
     seen = 0
     paths = []
-    for directory, below, files in os.walk(project):
+    for path, below, files in os.walk(project):
         names = [*files, *below]
         seen += len(names)
-        relative = os.path.relpath(directory, project)
+        relative = os.path.relpath(path, project)
         paths += [
             os.path.normpath(os.path.join(relative, name))
             for name in names
@@ -45,13 +39,13 @@ def found(project: str, hidden: tuple[str, ...] = ()) -> list[str]:
 
 
 def looks_secret(name: str) -> bool:
-    """Return whether a file of this name usually holds a secret."""
-    return _matches(name, PATTERNS) and not _matches(name, EXAMPLES)
+    """Return whether a file or directory of this name usually holds a secret."""
+    return name.lower() in PLACES or secret_names.is_usually_secret(name)
 
 
 def is_hidden(name: str, hidden: tuple[str, ...]) -> bool:
     """Return whether ``--hide`` was given for this name."""
-    return _matches(name, hidden)
+    return any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for pattern in hidden)
 
 
 def warning(paths: list[str]) -> str:
@@ -64,7 +58,3 @@ def warning(paths: list[str]) -> str:
         f"warning: the agent can read {listed}{more}; to keep them out:\n"
         f"  gitguard vm up {shown(quote.shell(options))}"
     )
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)

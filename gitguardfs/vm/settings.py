@@ -15,7 +15,6 @@ from gitguardfs.vm.state import State
 FILE = "settings.json"
 LEAST_MEMORY = 512
 """MiB below which cloud-init does not get through a boot."""
-_UNITS = {"": 1, "M": 1, "G": 1024}
 
 
 @dataclass(frozen=True)
@@ -51,14 +50,6 @@ class Settings:
         for value in (self.git_name, self.git_email):
             if not value.strip() or not value.isprintable():
                 raise UserError(f"{value!r} is no name for git")
-
-
-def memory_of(text: str) -> int:
-    """Return the MiB that ``text`` stands for: 8G, 512M, or a number of MiB. UserError."""
-    found = re.fullmatch(r"([0-9]{1,9})([MG]?)(iB|B)?", text.strip(), re.IGNORECASE | re.ASCII)
-    if found is None:
-        raise UserError(f"--memory {text!r} is no size", "for example 8G or 512M")
-    return int(found[1]) * _UNITS[found[2].upper()]
 
 
 def load(state: State) -> Settings:

@@ -18,9 +18,11 @@ import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import platformdirs
 
+from gitguardfs.egress.files import make_private_directory
 from gitguardfs.errors import Exit, UserError, shown
 
 SOCKET_PATH_BYTES = 103
@@ -150,22 +152,12 @@ def existing(project: str | None) -> State:
 
 
 def create(state: State) -> None:
-    """Make the state directory, and everything above it that is missing, for this user alone.
+    """Make the state directory, and what is of ours above it, for this user alone.
 
-    Raises UserError if another user has it, OSError.
+    Raises UserError if another user has one of them, OSError.
     """
-    os.makedirs(_vms(), 0o700, exist_ok=True)
-    for directory in (os.path.dirname(_vms()), _vms()):
-        os.chmod(directory, 0o700)
-    with suppress(FileExistsError):
-        os.mkdir(state.directory, 0o700)
-    fd = os.open(state.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        if os.fstat(fd).st_uid != os.geteuid():
-            raise UserError(f"{state.directory} belongs to another user", "move it away")
-        os.fchmod(fd, 0o700)
-    finally:
-        os.close(fd)
+    for directory in (os.path.dirname(_vms()), _vms(), state.directory):
+        make_private_directory(Path(directory))
 
 
 def remove(state: State) -> None:

@@ -5,8 +5,6 @@ The modules are numbered because they share that guest: what ends things comes l
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 
 from tests.guest.inside.siege import TABLE
 from tests.guest.machine import Machine
+from tests.guest.reporting import show_phases, skip_below
 from tests.guest.setting_up import guard, import_once, install, mount_spares
 from tests.guest.world import GUARDS, PHASES, World, keep, phase, world
 
@@ -25,13 +24,7 @@ _machines: list[Machine] = []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    missing = [program for program in PROGRAMS if shutil.which(program) is None]
-    reason = f"not installed: {', '.join(missing)}" if missing else ""
-    if os.geteuid() != 0:
-        reason = "needs root, to build an image and to share files of several owners"
-    for item in items:
-        if reason and str(item.path).startswith(HERE):
-            item.add_marker(pytest.mark.skip(reason=reason))
+    skip_below(HERE, items, PROGRAMS, "to build an image and to share files of several owners")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -46,10 +39,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if PHASES:
-        terminalreporter.section("guest: seconds of each phase")
-        for name, seconds in PHASES:
-            terminalreporter.line(f"{seconds:7.1f}  {name}")
+    show_phases(terminalreporter, PHASES)
 
 
 @pytest.fixture(scope="session")

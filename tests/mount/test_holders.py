@@ -247,6 +247,30 @@ def test_v6_what_is_beside_the_share_or_in_a_view_of_it_does_not_count(here: Pat
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
+@pytest.mark.parametrize(("opened", "status"), [("beside/file", 0), ("source/file", 32)])
+def test_v6_a_descriptor_of_another_namespace_s_mount_counts_by_where_it_leads(
+    here: Path, opened: str, status: int
+) -> None:
+    """As the output of a service in a namespace of its own, inherited from one around it."""
+    (here / "beside/file").write_text("text")
+    root_s = ["unshare", "--mount", "--propagation=private", "sh", "-c", "echo ready; read line"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(root_s, stdin=pipe, stdout=pipe) as around:
+        assert around.stdout is not None
+        assert around.stdout.readline() == b"ready\n"
+        with (
+            open(f"/proc/{around.pid}/root{here / opened}", "rb") as file,
+            subprocess.Popen(
+                ["sleep", "600"], stdin=file, stdout=pipe, stderr=pipe, **AS_AGENT
+            ) as process,
+        ):
+            done = _run(here)
+            process.kill()
+        around.communicate(b"\n")
+    assert done.returncode == status, done.stderr
+    assert (f"{process.pid} (sleep): descriptor 0" in done.stderr) == (status != 0)
+
+
 def test_v6_root_s_own_processes_do_not_count_and_others_can_be_allowed(here: Path) -> None:
     with subprocess.Popen(["sleep", "600"], cwd=here / "source/sub") as process:
         done = _run(here)

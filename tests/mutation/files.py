@@ -195,4 +195,23 @@ MUTANTS = (
         "if False:\n            node.lookups += 1",
         LINKS,
     ),
+    Mutant(
+        "nodes-not-shown-are-kept",
+        "a node stays of what could not be shown",
+        "core/state.py",
+        "        except BaseException:\n            self._drop_unknown(node)\n            raise\n\n"
+        "    def _drop_unknown",
+        "        except BaseException:\n            raise\n\n    def _drop_unknown",
+        ("adapter/test_attributes.py::test_what_cannot_be_shown_is_not_kept",),
+    ),
+    Mutant(
+        "descriptors-by-number",
+        "a node whose number is another one's by now has no descriptor of its own",
+        "core/inodes.py",
+        '    """One object of the source, in one of its views."""\n',
+        '    """One object of the source, in one of its views."""\n'
+        "    def __hash__(self): return hash(self.id)\n"
+        "    def __eq__(self, other): return self.id == other.id\n",
+        ("unit/test_descriptors.py", "adapter/test_counts.py"),
+    ),
 )

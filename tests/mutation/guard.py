@@ -382,7 +382,35 @@ MUTANTS = (
         "if False:",
         (*INODES, "adapter/test_table.py"),
     ),
+    Mutant(
+        "gate-any-error-is-nothing",
+        'any error of the source counts as "not there"',
+        "core/backing.py",
+        "            return self.stat_at(dir_fd, name)\n"
+        "        except (FileNotFoundError, NotADirectoryError):",
+        "            return self.stat_at(dir_fd, name)\n        except OSError:",
+        ERRORS,
+    ),
     # What holds because git on the host may be at work
+    Mutant(
+        "host-symlink-is-exchanged",
+        "a symlink is exchanged for a directory that git restores",
+        "fs/host_rules.py",
+        "if renaming.exchange and self._guard.speaks and renaming.kinds == {S_IFLNK, S_IFDIR}:",
+        "if False:",
+        ("mount/test_attacks_host_git.py::test_a_symlink_and_a_directory_are_never_exchanged",),
+    ),
+    Mutant(
+        "host-symlink-waits-for-nobody",
+        "a symlink is made where git is writing",
+        "fs/host_rules.py",
+        "            self._host_git.wait_for(place.parent)",
+        "            pass",
+        (
+            "adapter/test_host_git.py",
+            "mount/test_attacks_host_git.py::test_git_is_not_led_elsewhere",
+        ),
+    ),
     Mutant(
         "host-fifo-is-free",
         "a FIFO gets a name that git opens",

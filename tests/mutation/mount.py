@@ -93,7 +93,10 @@ MUTANTS = (
         "fuse/seal.py",
         "if _is_covered(mounts.number_of(self._lock)):",
         "if False:",
-        (*SEALED, "mount/test_attacks_unmount.py"),
+        (
+            *SEALED,
+            "mount/test_seal_mounts.py::test_what_is_mounted_over_a_seal_is_noticed_and_left",
+        ),
     ),
     Mutant(
         "seal-not-compared-with-lock",
@@ -156,6 +159,8 @@ MUTANTS = (
         (
             "unit/test_cli.py",
             "mount/test_places.py",
+            "mount/test_seal_mounts.py"
+            "::test_the_mount_point_is_compared_again_with_what_was_written_down",
             "mount/test_vm_mount.py::test_what_mount_resolved_to_another_place_is_refused",
         ),
     ),
@@ -214,5 +219,21 @@ MUTANTS = (
         "number if self._is_ready else HAND_OVER",
         "number",
         ("mount/test_drain.py::test_a_signal_before_the_mount_is_ready_leaves_the_seal",),
+    ),
+    Mutant(
+        "drain-waits-for-ever",
+        "the daemon does not leave while the source's server is silent",
+        "daemon/drain.py",
+        "if now - answered > SILENCE or now - begun > LIMIT:",
+        "if False:",
+        ("mount/test_drain.py::test_e5a_callers_are_answered_and_the_seal_stays",),
+    ),
+    Mutant(
+        "close-reports-nothing",
+        "what a server says at close(2) is lost",
+        "fuse/operations.py",
+        "        if not handle.is_local:\n            copies",
+        "        if False:\n            copies",
+        ("mount/test_close.py::test_close_reports_what_the_server_says",),
     ),
 )

@@ -224,4 +224,12 @@ MUTANTS = (
         "        spec, second = _foresee(system, look, request, first, program)\n",
         ("mount/test_vm_mount.py::test_what_is_refused_is_refused_before_anything_is_done",),
     ),
+    Mutant(
+        "doctor-child-can-be-traced",
+        "what tries as the user can be traced by that user",
+        "guest/probes_calls.py",
+        '    _call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)',
+        "    pass",
+        ("mount/test_doctor_disturbed.py",),
+    ),
 )

@@ -39,15 +39,20 @@ def redirect(target: str) -> Answer:
     return answer
 
 
+def _begin(request: BaseHTTPRequestHandler, body: bytes, at: int) -> None:
+    """Promise the whole body and send some of it."""
+    request.send_response(200)
+    request.send_header("Content-Length", str(len(body)))
+    request.end_headers()
+    request.wfile.write(body[:at])
+    request.wfile.flush()
+
+
 def cut(body: bytes, at: int) -> Answer:
     """Promise the whole body and end the connection after some of it."""
 
     def answer(request: BaseHTTPRequestHandler) -> None:
-        request.send_response(200)
-        request.send_header("Content-Length", str(len(body)))
-        request.end_headers()
-        request.wfile.write(body[:at])
-        request.wfile.flush()
+        _begin(request, body, at)
         request.close_connection = True
 
     return answer
@@ -57,11 +62,7 @@ def stalled(body: bytes, at: int, arrived: threading.Event, go_on: threading.Eve
     """Stop after some of the body: set ``arrived`` and wait for ``go_on``."""
 
     def answer(request: BaseHTTPRequestHandler) -> None:
-        request.send_response(200)
-        request.send_header("Content-Length", str(len(body)))
-        request.end_headers()
-        request.wfile.write(body[:at])
-        request.wfile.flush()
+        _begin(request, body, at)
         arrived.set()
         go_on.wait(60)
         with suppress(OSError):

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gitguardfs.errors import UserError
+from gitguardfs.render.size import mebibytes
 from gitguardfs.vm import running, settings, state
 
 HOLDER = """
@@ -251,13 +252,13 @@ def test_damaged_settings_are_one_line(project: Path, text: str) -> None:
     ("text", "size"), [("8G", 8192), ("512M", 512), ("2048", 2048), ("1gib", 1024), (" 4GB ", 4096)]
 )
 def test_sizes(text: str, size: int) -> None:
-    assert settings.memory_of(text) == size
+    assert mebibytes(text, "--memory") == size
 
 
 @pytest.mark.parametrize("text", ["", "G", "-1G", "1T", "1.5G", "8 G 1", "٣G"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(UserError):
-        settings.memory_of(text)
+        mebibytes(text, "--memory")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
 import threading
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.guest import image as images
+from tests.guest.reporting import show_phases, skip_below
 from tests.guest.world import KEPT
 from tests.vm.world import PHASES, Session, World, console, world
 
@@ -27,13 +27,7 @@ _worlds: list[World] = []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    missing = [program for program in PROGRAMS if shutil.which(program) is None]
-    reason = f"not installed: {', '.join(missing)}" if missing else ""
-    if os.geteuid() != 0:
-        reason = "needs root, to build an image and to be another user"
-    for item in items:
-        if reason and str(item.path).startswith(HERE):
-            item.add_marker(pytest.mark.skip(reason=reason))
+    skip_below(HERE, items, PROGRAMS, "to build an image and to be another user")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -51,10 +45,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if PHASES:
-        terminalreporter.section("guest: seconds of each phase")
-        for name, seconds in PHASES:
-            terminalreporter.line(f"{seconds:7.1f}  {name}")
+    show_phases(terminalreporter, PHASES)
 
 
 @pytest.fixture(scope="session")

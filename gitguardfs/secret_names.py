@@ -1,0 +1,50 @@
+"""Names of files that hold keys, passwords or tokens, in any case of letters. Pure."""
+
+from __future__ import annotations
+
+import re
+
+_EXAMPLE = re.compile(r".+\.(example|sample|template|dist|defaults?|pub)", re.IGNORECASE)
+_ENVIRONMENT = re.compile(r"\.envrc|.*\.env(\..+)?", re.IGNORECASE)
+_ALWAYS = re.compile(
+    r"id_(rsa|dsa|ecdsa|ed25519)(_sk)?|\.netrc|_netrc|\.git-credentials|\.pgpass|\.my\.cnf|\.htpasswd"
+    r"|\.vault_pass(word)?|\.vault-token|.+\.(p12|pfx|jks|keystore|kdbx|ppk|tfstate)"
+    r"|service[-_]account.*\.json|application_default_credentials\.json",
+    re.IGNORECASE,
+)
+_USUALLY = re.compile(
+    r".+\.(pem|key|p8)|\.npmrc|\.pypirc|credentials\.json|secrets?\.(ya?ml|json|toml)|.+\.tfvars"
+    r"|.*token.*\.txt",
+    re.IGNORECASE,
+)
+_SOMETIMES = re.compile(
+    r".+\.asc|\.yarnrc(\.yml)?|pip\.conf|credentials(\.toml)?|config\.json|\.dockercfg|\.s3cfg"
+    r"|settings\.local\.json",
+    re.IGNORECASE,
+)
+DEPENDENCIES = frozenset({"node_modules", "site-packages", "dist-packages", ".venv", "vendor"})
+"""Directories of what others have published, whose test data holds keys that are no secret."""
+
+
+def holds_assignments(name: str) -> bool:
+    """Return whether a file of this name is one of variables, which are secrets if they are set."""
+    return _matches(_ENVIRONMENT, name)
+
+
+def is_secret(name: str) -> bool:
+    """Return whether a file of this name is a secret whatever is in it."""
+    return _matches(_ALWAYS, name)
+
+
+def is_usually_secret(name: str) -> bool:
+    """Return whether a file of this name mostly holds a secret; includes the two above."""
+    return is_secret(name) or holds_assignments(name) or _matches(_USUALLY, name)
+
+
+def may_hold_secret(name: str) -> bool:
+    """Return whether it is worth looking into a file of this name; includes all of the above."""
+    return is_usually_secret(name) or _matches(_SOMETIMES, name)
+
+
+def _matches(pattern: re.Pattern[str], name: str) -> bool:
+    return pattern.fullmatch(name) is not None and not _EXAMPLE.fullmatch(name)
