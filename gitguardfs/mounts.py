@@ -94,6 +94,8 @@ def parse(text: bytes) -> list[Mount]:
 
 
 def _unescape(field: bytes) -> bytes:
+    if b"\\" not in field:
+        return field
     return re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), field)
 
 

@@ -146,6 +146,8 @@ class Case:
     table: tuple[Seen, ...] = ()
     daemons: tuple[Daemon, ...] = ()
     """Of the mount at ``mountpoint``."""
+    servers: tuple[Daemon, ...] = ()
+    """All processes that have a FUSE device open."""
     system: System = field(default_factory=System)
 
     @property

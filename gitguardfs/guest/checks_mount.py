@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from gitguardfs import mounts
@@ -160,13 +160,15 @@ def parse_session(cgroups: bytes) -> str:
 # Whose daemon is it?
 
 
-def find_daemons(guard: Seen) -> tuple[Daemon, ...]:
-    """The processes that serve a mount, as far as /proc tells (all of it tells root only)."""
-    seen = [daemon for pid in _pids() if (daemon := _look(pid)) is not None]
-    return serving(guard, seen)
+def find_servers() -> tuple[Daemon, ...]:
+    """Return the processes that have a FUSE device open, as far as /proc tells.
+
+    All of it tells root only. To be asked once: it looks at each descriptor of each process.
+    """
+    return tuple(daemon for pid in _pids() if (daemon := _look(pid)) is not None)
 
 
-def serving(guard: Seen, candidates: list[Daemon]) -> tuple[Daemon, ...]:
+def serving(guard: Seen, candidates: Sequence[Daemon]) -> tuple[Daemon, ...]:
     """Return those of the processes with a FUSE device that serve the FUSE mount ``guard``.
 
     By the connection's number where the kernel tells it (6.17). Otherwise a gitguardfs is known by
@@ -242,7 +244,7 @@ def _held(pid: str) -> tuple[str, ...]:
                 mount_of[number] = parse_fdinfo(fdinfo, "mnt_id")
     if not mount_of:
         return outermost([_link(f"/proc/{pid}/cwd")])
-    attached = {seen.mount.number for seen in read_table(pid)}
+    attached = {mount.number for mount in mounts.listed(f"/proc/{pid}")}
     return outermost(
         _link(f"/proc/{pid}/fd/{number}") for number, on in mount_of.items() if on in attached
     )

@@ -10,7 +10,7 @@ from gitguardfs.findings import Result, Row
 from gitguardfs.fuse import seal
 from gitguardfs.guest import running
 from gitguardfs.guest.checks import Case, Seen, holding
-from gitguardfs.guest.checks_mount import find_daemons, mounts_of_daemons, sources_of
+from gitguardfs.guest.checks_mount import mounts_of_daemons, serving, sources_of
 from gitguardfs.ids import user_id
 from gitguardfs.render import quote
 
@@ -82,7 +82,7 @@ def by_fuse(
 def backing_of(case: Case) -> dict[int, tuple[str, ...]]:
     """What every FUSE mount but the one of the case shows, by the mount's number."""
     return {
-        seen.mount.number: sources_of(seen, find_daemons(seen))
+        seen.mount.number: sources_of(seen, serving(seen, case.servers))
         for seen in case.table
         if seen.mount.is_fuse and seen is not case.guard
     }

@@ -137,6 +137,7 @@ def examine(
             dict.fromkeys(seen.path for seen in table if seen.mount.fstype == mounts.FSTYPE)
         )
     is_root = os.geteuid() == 0
+    servers = checks_mount.find_servers()
     results: list[Result] = []
     if not points:
         hint = "gitguardfs SOURCE MOUNTPOINT --map auto; --host checks a host"
@@ -144,9 +145,9 @@ def examine(
         points = [""]
     for point in points:
         whom = choose_user(user, caller, owner_of(point, table), is_root, system)
-        case = Case(point, whom, is_root, table, system=system)
+        case = Case(point, whom, is_root, table, servers=servers, system=system)
         if case.guard is not None:
-            case = replace(case, daemons=checks_mount.find_daemons(case.guard))
+            case = replace(case, daemons=checks_mount.serving(case.guard, servers))
         if user is None and is_root:
             results += doubts(case, caller)
         about_git = checks_attacks.check if attack else checks_policy.look

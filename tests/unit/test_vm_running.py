@@ -81,7 +81,10 @@ def test_the_next_start_takes_the_lock_from_a_vm_that_was_left(
     assert "left running by a command that was killed" in capsys.readouterr().err
 
 
-def test_a_lock_of_an_unknown_process_is_one_line(state: State) -> None:
+def test_a_lock_of_an_unknown_process_is_one_line(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "QUIT_LIMIT", 0.2)
     with holder(state.lock):
         with pytest.raises(UserError, match=r"another process holds the VM"):
             running.take_lock(state)
