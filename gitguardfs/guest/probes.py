@@ -218,7 +218,11 @@ def _outcome(
 
 
 def become(user: User) -> None:
-    """Become ``user`` for good, and not to be traced by that user; OSError if not allowed."""
+    """Become ``user`` for good, and not to be traced by that user; OSError if not allowed.
+
+    A process that changes its user becomes as dumpable as SUID_DUMPABLE says: 0 and 2 keep all
+    but root from tracing it (proc(5), PR_SET_DUMPABLE in prctl(2)).
+    """
     if os.geteuid() != 0 and os.geteuid() == user.uid:
         return
     with open(SUID_DUMPABLE) as file:
@@ -227,7 +231,6 @@ def become(user: User) -> None:
     os.setgroups(user.groups)
     os.setresgid(user.gid, user.gid, user.gid)
     os.setresuid(user.uid, user.uid, user.uid)
-    probes_calls.forbid_tracing()
 
 
 def _become_fake_root() -> None:

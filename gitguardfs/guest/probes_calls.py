@@ -11,7 +11,6 @@ AT_EMPTY_PATH = 0x1000
 RENAME_NOREPLACE, RENAME_EXCHANGE, RENAME_WHITEOUT = 1, 2, 4
 MS_BIND, MS_REC = 0x1000, 0x4000
 MNT_DETACH = 2
-_PR_SET_DUMPABLE = 4
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _IN_ALL_EVENTS = 0xFFF
 
@@ -63,11 +62,6 @@ def watch(path: str) -> None:
         _call("inotify_add_watch", descriptor, os.fsencode(path), mask)
     finally:
         os.close(descriptor)
-
-
-def forbid_tracing() -> None:
-    """Keep the process from being traced by its user's other processes (prctl(2))."""
-    _call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def enter_namespace(namespace: int) -> None:

@@ -143,7 +143,13 @@ def test_an_answer_cannot_be_forged(share: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_forged_answer_would_not_count(share: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second defence alone: the child ends with the status of its own answer."""
-    monkeypatch.setattr(probes_calls, "forbid_tracing", make_dumpable)
+    become = probes.become
+
+    def become_dumpable(user: User) -> None:
+        become(user)
+        make_dumpable()
+
+    monkeypatch.setattr(probes, "become", become_dumpable)
     result, said = tried(share, "forge", monkeypatch)
     assert result.status is Status.FINDING and "killed" in result.detail
     assert said == ["forged"], "the attack itself does not work"

@@ -227,9 +227,9 @@ MUTANTS = (
     Mutant(
         "doctor-child-can-be-traced",
         "what tries as the user can be traced by that user",
-        "guest/probes_calls.py",
-        '    _call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)',
-        "    pass",
+        "guest/probes.py",
+        '        if file.read().strip() == "1":',
+        '        if file.read().strip() == "x":',
         ("mount/test_doctor_disturbed.py",),
     ),
 )

@@ -70,6 +70,22 @@ def test_the_cache_is_bounded_and_evicted_nodes_come_back(place: Place) -> None:
     assert sum(node.fd >= 0 for node in nodes) == MINIMUM
 
 
+def test_a_node_with_another_one_s_number_has_a_descriptor_of_its_own(place: Place) -> None:
+    """A host reuses inode numbers while the kernel still knows a file of the old directory."""
+    (place.path / "old").mkdir()
+    (place.path / "new").mkdir()
+    old, new = place.node("old"), place.node("new")
+    assert same(place.cache.of(old), place.path / "old")
+    new.id = old.id
+    assert same(place.cache.of(new), place.path / "new")
+    assert len(place.cache) == 2
+    place.cache.close(old)
+    assert (old.fd, len(place.cache)) == (-1, 1)
+    assert same(new.fd, place.path / "new")
+    place.cache.close_all()
+    assert new.fd == -1
+
+
 def test_what_is_used_stays(place: Place) -> None:
     (place.path / "kept").touch()
     kept = place.node("kept")
