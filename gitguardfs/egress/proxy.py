@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import fcntl
 import json
 import logging
 import logging.handlers
@@ -222,13 +223,10 @@ class _Announcer:
         except ValueError:
             self._fail()
             return
-        text = json.dumps({"pid": os.getpid(), "port": port})
-        new = self._files.proxy.with_suffix(".new")
         try:
-            new.write_text(f"{text}\n")
-            new.replace(self._files.proxy)
+            _announce(self._files.proxy, port)
         except OSError as error:
-            self.failure = UserError(f"{new}: {error.strerror}", code=Exit.SYSTEM)
+            self.failure = UserError(f"{self._files.proxy}: {error.strerror}", code=Exit.SYSTEM)
             self._master.shutdown()
             return
         with suppress(OSError):  # nobody may be listening
@@ -247,6 +245,23 @@ class _Announcer:
             "choose another port, or 0 for any" if self._port else "", Exit.SYSTEM,
         )  # fmt: skip
         self._master.shutdown()
+
+
+def _announce(path: Path, port: int) -> None:
+    """Write proxy.json, whole, and keep it locked until this process ends, however it does.
+
+    By the lock others know that the port is still the proxy's. Raises OSError.
+    """
+    new = path.with_suffix(".new")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(fd, 0)
+        os.write(fd, json.dumps({"pid": os.getpid(), "port": port}).encode() + b"\n")
+        new.replace(path)
+    except OSError:
+        os.close(fd)
+        raise
 
 
 def _end_with_parent(loop: asyncio.AbstractEventLoop, master: Master) -> None:

@@ -98,9 +98,7 @@ def up(state: State, wish: Wish) -> int:
         exported = stack.enter_context(host_guard.exported(wish.settings, state.name))
         proxy = egress.start_proxy(files)
         stack.callback(proxy.stop)
-        launch = Launch(
-            state, wish.settings, image, pairs, exported, lock, proxy.port, wish.restricted
-        )
+        launch = Launch(state, wish.settings, image, pairs, exported, lock, proxy, wish.restricted)
         guest = boot(stack, launch)
         seed.keep_instance(state, instance)
         with open(state.ready, "wb"):

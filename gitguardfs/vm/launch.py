@@ -6,10 +6,12 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
+from gitguardfs.egress.start import RunningProxy
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.vm import accelerators, keys, provision, qmp, running, ssh
 from gitguardfs.vm.boot import Boot, BootError, Progress
@@ -45,7 +47,7 @@ class Launch:
     """The directory that is shared."""
     lock: int
     """The descriptor of the VM's lock, which QEMU inherits."""
-    proxy_port: int
+    proxy: RunningProxy
     restricted: bool = True
     """False is for tests alone, see qemu_command.Machine."""
 
@@ -68,7 +70,7 @@ def boot(stack: ExitStack, launch: Launch) -> ssh.Guest:
                 )
                 wait.await_ssh(guest.port)
                 if launch.settings.hardened:
-                    attempt.enter_context(_tunnel(guest, launch.proxy_port))
+                    attempt.enter_context(_tunnel(guest, launch.proxy))
                 wait.await_ready(guest)
             except BootError as failure:
                 attempts += 1
@@ -146,15 +148,24 @@ def _end(state: State, qemu: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _tunnel(guest: ssh.Guest, proxy_port: int) -> Iterator[None]:
-    """Give the guest the proxy by a reverse tunnel, at the address where it would be otherwise."""
+def _tunnel(guest: ssh.Guest, proxy: RunningProxy) -> Iterator[None]:
+    """Give the guest the proxy by a reverse tunnel, at the address where it would be otherwise.
+
+    The tunnel ends with the proxy: any program may have its port after that.
+    """
     _as_root(guest, f"ip address replace {PROXY_ADDRESS}/32 dev lo")
     process = subprocess.Popen(
-        ssh.tunnel(guest, PROXY_ADDRESS, PROXY_PORT, proxy_port),
+        ssh.tunnel(guest, PROXY_ADDRESS, PROXY_PORT, proxy.port),
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+    def end_with_proxy() -> None:
+        proxy.process.wait()
+        process.kill()
+
     try:
+        threading.Thread(target=end_with_proxy, daemon=True).start()
         _as_root(guest, TUNNEL_IS_UP)
         yield
     finally:

@@ -5,6 +5,7 @@ since each request of the guest may start one. Standard error is the guest's con
 so nothing is ever written to it.
 """
 
+import fcntl
 import json
 import os
 import socket
@@ -21,9 +22,7 @@ CHUNK = 65536
 def main(directory: str) -> None:
     """Connect to the proxy whose port stands in ``directory`` and carry bytes both ways."""
     try:
-        with open(os.path.join(directory, "proxy.json")) as file:
-            port = int(json.load(file)["port"])
-        proxy = socket.create_connection(("127.0.0.1", port))
+        proxy = _connected(os.path.join(directory, "proxy.json"))
     except (OSError, ValueError, KeyError, TypeError):
         _write(1, ANSWER)
         return
@@ -36,6 +35,23 @@ def main(directory: str) -> None:
     except OSError:
         return
     back.join()
+
+
+def _connected(path: str) -> socket.socket:
+    """Connect to the proxy that has written the file ``path``, and to no other program.
+
+    Raises OSError, ValueError, KeyError, TypeError.
+    """
+    with open(path) as file:
+        proxy = socket.create_connection(("127.0.0.1", int(json.load(file)["port"])))
+        # Asked last: it was alive when this was connected. The port that a dead one has left may
+        # be any program's, and the guest must reach none of them.
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return proxy
+    proxy.close()
+    raise ConnectionRefusedError
 
 
 def _carry_back(proxy: socket.socket) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from gitguardfs.egress import reports
 from gitguardfs.egress.files import StateFiles
 from gitguardfs.errors import UserError, shown
 from gitguardfs.vm import provision, qmp, running, settings
-from gitguardfs.vm.state import State
+from gitguardfs.vm.state import State, is_held
 
 
 def status(state: State) -> str:
@@ -56,11 +55,11 @@ def _proxy(state: State) -> str:
 
 
 def proxy_pid(state: State) -> int | None:
-    """Return the process id of the VM's proxy; None if none answers."""
+    """Return the process id of the VM's proxy; None if none runs."""
+    path = StateFiles(Path(state.directory)).proxy
     with suppress(OSError, ValueError, KeyError, TypeError):
-        found = json.loads(StateFiles(Path(state.directory)).proxy.read_bytes())
-        with socket.create_connection(("127.0.0.1", int(found["port"])), 2.0):
-            return int(found["pid"])
+        if is_held(str(path)):  # by the proxy, as long as it lives
+            return int(json.loads(path.read_bytes())["pid"])
     return None
 
 

@@ -16,6 +16,8 @@ import pytest
 from gitguardfs.egress import start
 from gitguardfs.egress.proxy import ca_certificate, start_proxy
 from gitguardfs.errors import UserError
+from gitguardfs.vm import report
+from gitguardfs.vm.state import State
 from tests.egress.upstream import FakeDns, Upstream
 from tests.egress.world import running
 
@@ -108,10 +110,13 @@ def test_a_start_that_was_killed_leaves_nothing_in_the_way(state: Path) -> None:
     (state / "proxy.json").write_text('{"pid": 1, "port": 1}')
     (state / "proxy.new").write_text("{")
     proxy = start_proxy(state)
+    assert report.proxy_pid(State("/srv/p", str(state))) == proxy.pid
     proxy.process.kill()
     wait_until_gone(proxy.pid)
     assert not proxy.is_alive()
     proxy.stop()
+    with socket.create_server(("127.0.0.1", proxy.port)):  # another program has the port now
+        assert report.proxy_pid(State("/srv/p", str(state))) is None
     again = start_proxy(state)
     again.stop()
     assert {path.name for path in state.iterdir()} == {"allowlist.txt", "mitmdump.log", "mitmproxy"}

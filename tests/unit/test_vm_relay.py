@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -33,11 +35,18 @@ def relay(state: Path) -> Iterator[socket.socket]:
         process.wait(PATIENCE)
 
 
+def announce(state: Path, port: int) -> IO[str]:
+    path = state / "proxy.json"
+    path.write_text(json.dumps({"pid": 1, "port": port}))
+    return path.open()
+
+
 @contextmanager
 def proxy(state: Path, serve: Callable[[socket.socket], None]) -> Iterator[None]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        (state / "proxy.json").write_text(json.dumps({"pid": 1, "port": port}))
+        announced = announce(state, port)
+        fcntl.flock(announced, fcntl.LOCK_EX)
 
         def accept() -> None:
             peer, _ = server.accept()
@@ -46,8 +55,9 @@ def proxy(state: Path, serve: Callable[[socket.socket], None]) -> Iterator[None]
 
         thread = threading.Thread(target=accept)
         thread.start()
-        yield
-        thread.join(PATIENCE)
+        with announced:
+            yield
+            thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
@@ -116,3 +126,11 @@ def test_the_relay_takes_nothing_from_where_it_is_started(tmp_path: Path) -> Non
             assert receive_all(guest).startswith(b"HTTP/1.1 502 ")
     finally:
         os.chdir(before)
+
+
+def test_the_port_that_a_killed_proxy_has_left_leads_to_no_other_program(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        with announce(tmp_path, other.getsockname()[1]), relay(tmp_path) as guest:
+            other.settimeout(PATIENCE)
+            other.accept()[0].close()
+            assert b"502 Bad Gateway" in receive_all(guest)

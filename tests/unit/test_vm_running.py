@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -13,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs.egress.start import RunningProxy
 from gitguardfs.errors import UserError
-from gitguardfs.vm import driver, qmp, running
+from gitguardfs.vm import driver, keys, launch, qmp, running, ssh
 from gitguardfs.vm import state as states
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
@@ -199,3 +201,33 @@ def test_a_qemu_that_was_left_is_ended(
     assert running.is_running(state)
     running.stop(state)
     assert qemu.wait(20) == 0
+
+
+# The tunnel of a hardened VM
+
+SSH = """#!/bin/sh
+case "$*" in *" -R "*) echo $$ >>"$TUNNELS"; exec sleep 1000 ;; esac
+"""
+
+
+def test_the_tunnel_to_a_proxy_that_has_ended_ends_as_well(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its port may be any program's after that, and the guest must reach none of them."""
+    (tmp_path / "ssh").write_text(SSH)
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("TUNNELS", str(tmp_path / "tunnels"))
+    process = subprocess.Popen(["sleep", "1000"])
+    guest = ssh.Guest(keys.Keys(state.path("keys")), 1, "/p")
+    try:
+        with launch._tunnel(guest, RunningProxy(1, process)):
+            until(lambda: (tmp_path / "tunnels").exists(), "the tunnel is there")
+            until(lambda: (tmp_path / "tunnels").read_text().endswith("\n"), "its number is there")
+            tunnel = os.pidfd_open(int((tmp_path / "tunnels").read_text()))
+            process.kill()
+            assert select.select([tunnel], [], [], 20)[0], "the tunnel is still there"
+            os.close(tunnel)
+    finally:
+        process.kill()
+        process.wait()
