@@ -33,7 +33,7 @@ UP_EPILOG = """\b
 Examples:
   gitguard vm up --allow anthropic --allow npm
   gitguard vm up --hide .env --hide '*.pem'     names that the agent is not shown
-  gitguard vm up --image ./my-image.qcow2       instead of the pinned cloud image
+  gitguard vm up --image ~/my-image.qcow2       instead of the pinned cloud image
   gitguard vm up --guard host                   .git is out of reach for the guest's root as well
 
 Settings are remembered for the next start; vm status shows them, vm reset forgets them.

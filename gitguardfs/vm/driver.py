@@ -82,6 +82,7 @@ def up(state: State, wish: Wish) -> int:
         states.remove_leftovers()
         _check_room(state)
         image = images.obtain(wish.settings.image, platform.machine(), states.cache_directory())
+        images.check_place(image, state.project)
         images.ensure_overlay(image, state.disk)
         settings.save(state, wish.settings)
         pairs = keys.ensure(state)

@@ -55,7 +55,7 @@ def fetch(remote: Remote, cache: str) -> str:
         part = f"{path}.part"
         try:
             _download(remote, part)
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, ValueError) as error:  # the last: what is no URL
             raise UserError(
                 f"cannot fetch {remote.url}: {_reason(error)}",
                 "run it again to go on where it stopped, or give a local one: --image FILE",

@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.vm import fetching
@@ -89,7 +88,7 @@ def _remote(wanted: str, machine: str) -> Remote | None:
         return None
     url, _, fragment = wanted.partition("#")
     checksum = re.fullmatch(r"sha512=([0-9a-fA-F]{128})", fragment, re.ASCII)
-    if urlsplit(url).scheme not in ("http", "https") or checksum is None:
+    if not re.match(r"(?i)https?://[^/]", url) or checksum is None:
         raise UserError(
             f"--image {shown(wanted)} is not pinned", "https://…/image.qcow2#sha512=HEX"
         )
@@ -112,6 +111,21 @@ def _directory(path: str) -> Image:
 
 def _is_file(directory: str, name: str) -> bool:
     return os.path.isfile(os.path.join(directory, name))
+
+
+def check_place(image: Image, project: str) -> None:
+    """Raise UserError for an image in the project: the agent could write to it.
+
+    It would boot a kernel or read a disk of the agent's making, and root of the guest is shut out
+    of the raw share by nothing.
+    """
+    for path in filter(None, (image.disk, image.kernel, image.initrd)):
+        places = (path, os.path.realpath(os.path.dirname(path)), os.path.realpath(path))
+        if any(os.path.commonpath([place, project]) == project for place in places):
+            raise UserError(
+                f"the image {shown(path)} lies in the project, where the guest could change it",
+                "move it out of there",
+            )
 
 
 def ensure_overlay(image: Image, disk: str) -> None:

@@ -133,7 +133,10 @@ def _end(state: State, qemu: subprocess.Popen[bytes]) -> None:
     if qemu.poll() is not None:
         return
     try:
-        print("stopping the VM", file=sys.stderr)
+        with suppress(
+            OSError
+        ):  # a terminal that was closed must not cut the guest's way down short
+            print("stopping the VM", file=sys.stderr)
         with suppress(qmp.NoAnswerError, subprocess.TimeoutExpired):
             qmp.press_power_button(state)
             qemu.wait(running.DOWN_LIMIT)

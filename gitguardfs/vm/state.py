@@ -169,8 +169,10 @@ def remove(state: State) -> None:
 def remove_leftovers() -> None:
     """Delete what an interrupted ``remove`` has left."""
     for name in os.listdir(_vms()):
-        if _REMOVED in name:
-            shutil.rmtree(os.path.join(_vms(), name))
+        left = os.path.join(_vms(), name)
+        while _REMOVED in name and os.path.lexists(left):
+            with suppress(FileNotFoundError):  # another command deletes it as well
+                shutil.rmtree(left)
 
 
 def take(path: str, patience: float = LOCK_PATIENCE) -> int | None:

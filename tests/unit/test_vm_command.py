@@ -94,6 +94,17 @@ def test_a_project_that_is_gone_is_one_line(world: Path) -> None:
     assert not gone.exists
 
 
+def test_up_takes_no_image_from_the_project(world: Path) -> None:
+    if shutil.which("qemu-system-x86_64") is None:
+        pytest.skip("not installed: qemu-system-x86_64")
+    state = states.state_of(str(world / "project"))
+    image = world / "project/disk.img"
+    image.write_bytes(bytes(1 << 20))
+    with pytest.raises(UserError, match=r"lies in the project"):
+        driver.up(state, driver.Wish(Settings(state.project, image=str(image))))
+    assert not os.path.exists(state.disk)
+
+
 # Keys
 
 

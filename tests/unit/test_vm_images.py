@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import shutil
 import subprocess
@@ -148,6 +149,14 @@ def test_a_url_wants_a_checksum(server: Server, tmp_path: Path) -> None:
     for wrong in (server.url, f"{server.url}#sha512={SUM[:-1]}", f"ftp://x/y#sha512={SUM}"):
         with pytest.raises(UserError, match=r"is not pinned"):
             images.obtain(wrong, "x86_64", str(tmp_path))
+    for no_url in (
+        "http://[x/y",
+        "http://127.0.0.1:x/y",
+        "http://127.0.0.1/\N{SNOWMAN}",
+        "http://:/y",
+    ):
+        with pytest.raises(UserError, match=r"cannot fetch"):
+            images.obtain(f"{no_url}#sha512={SUM}", "x86_64", str(tmp_path))
 
 
 def test_what_is_pinned_is_dated_and_has_a_kernel_with_9p() -> None:
@@ -199,6 +208,31 @@ def test_a_local_file_and_a_directory_with_a_kernel(tmp_path: Path) -> None:
         images.obtain(str(tmp_path), "x86_64", "")
     with pytest.raises(UserError, match=r"there is no image"):
         images.obtain(str(tmp_path / "none"), "x86_64", "")
+
+
+def test_an_image_that_the_agent_could_change_is_refused(tmp_path: Path) -> None:
+    """It would boot what the agent has written: guest root reaches the raw share."""
+    project, outside = tmp_path / "project", tmp_path / "project-images"
+    for directory in (project, outside):
+        directory.mkdir()
+        for name in ("disk.img", "vmlinuz", "initrd"):
+            (directory / name).write_text("x")
+    own = images.obtain(str(outside), "x86_64", "")
+    images.check_place(own, str(project))
+    (project / "link.img").symlink_to(outside / "disk.img")
+    (tmp_path / "way").symlink_to(project)
+    (outside / "led.img").symlink_to(project / "disk.img")
+    bad = [
+        images.obtain(str(path), "x86_64", "")
+        for path in (project / "disk.img", project / "link.img", tmp_path / "way/link.img",
+                     outside / "led.img", project)
+    ]  # fmt: skip
+    bad += [
+        dataclasses.replace(own, **{part: str(project / part)}) for part in ("kernel", "initrd")
+    ]
+    for image in bad:
+        with pytest.raises(UserError, match=r"lies in the project .*move it|could change it"):
+            images.check_place(image, str(project))
 
 
 @pytest.mark.skipif(shutil.which("qemu-img") is None, reason="not installed: qemu-img")

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -151,6 +151,22 @@ def test_nobody_gets_in_before_the_project_is_guarded(
         assert running.guest(state, early=True).port == 40000
         Path(state.ready).touch()
         assert running.guest(state).port == 40000
+
+
+def test_a_closed_terminal_does_not_cut_the_guests_way_down_short(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As SIGHUP comes when a window is closed, each write to that terminal fails."""
+    terminal, ours = os.openpty()
+    os.close(terminal)
+    process = subprocess.Popen(["sleep", "1000"])
+    monkeypatch.setattr(qmp, "press_power_button", lambda _: process.terminate())
+    closed = open(ours, "w", buffering=1)  # noqa: SIM115 (closing it fails as well)
+    monkeypatch.setattr(sys, "stderr", closed)
+    launch._end(state, process)
+    with suppress(OSError):
+        closed.close()
+    assert process.wait() == -signal.SIGTERM  # as asked, and not killed
 
 
 # A real QEMU

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,29 @@ def test_what_an_interrupted_reset_has_left_goes_with_the_next_start(project: Pa
     (left / "disk.qcow2").write_text("x")
     state.remove_leftovers()
     assert os.listdir(os.path.dirname(made.directory)) == [made.name]
+
+
+def test_two_commands_may_delete_the_same_leftovers(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a reset of one project's VM and the start of another's do."""
+    made = state.state_of(str(project))
+    state.create(made)
+    left = Path(f"{made.directory}{state._REMOVED}1")
+    left.mkdir()
+    (left / "disk.qcow2").touch()
+    whole = os.scandir
+
+    def late(path: int) -> nullcontext[list[os.DirEntry[str]]]:
+        with whole(path) as found:
+            entries = list(found)
+        for entry in entries:  # the other one is quicker
+            os.unlink(entry.name, dir_fd=path)
+        return nullcontext(entries)
+
+    monkeypatch.setattr(os, "scandir", late)
+    state.remove_leftovers()
+    assert not left.exists()
 
 
 def test_a_vm_that_does_not_run_cannot_be_logged_in_to(project: Path) -> None:
