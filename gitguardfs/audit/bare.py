@@ -9,7 +9,7 @@ from stat import S_IFDIR, S_IFLNK
 from gitguardfs.audit import fixes, hooks, rows
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.programs import is_program
-from gitguardfs.audit.walk import Directory, Unread, read_file
+from gitguardfs.audit.walk import Directory, TooLong, Unread, read_file
 from gitguardfs.findings import Severity
 from gitguardfs.guard import repository
 
@@ -46,10 +46,11 @@ def check_prepared(audit: Audit, directory: Directory, is_git: bool = False) -> 
         return
     is_head = "HEAD" in entries and entries["HEAD"] != S_IFDIR
     nearly = is_head or ("refs" in entries and "objects" in entries)
-    if not nearly and not entries.keys() <= _GITS and not is_git:
+    is_called_git = is_git or directory.path.endswith(".git")
+    if not nearly and not entries.keys() <= _GITS and not is_called_git:
         return
     waiting = _armed(audit, directory)
-    named = is_git or directory.path.endswith(".git") or len(entries) > 1
+    named = is_called_git or len(entries) > 1
     for what, fix in waiting:
         severity = Severity.HIGH if nearly else Severity.MEDIUM if named else Severity.LOW
         said = f"{directory.path}: git would run {what}"
@@ -71,6 +72,9 @@ def _armed(audit: Audit, directory: Directory) -> list[tuple[str, str]]:
         try:
             content = read_file(directory.fd, name)
             entries = audit.git.entries_of(content, path)
+        except TooLong as error:
+            found.append((f"what {path} says, which was not read: {error}", fixes.remove(path)))
+            continue
         except (OSError, Unread):
             continue  # of a repository it is a finding elsewhere; otherwise none of git's
         found += [

@@ -16,9 +16,11 @@ TOKEN = re.compile(
     r"|(AKIA|ASIA)[0-9A-Z]{16}|sk-[\w-]{20,}|npm_\w{30,}|pypi-[\w-]{30,}|AIza[\w-]{30,}"
 )
 """Tokens of services that mark them so that they can be found."""
-_URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*://)(?P<who>[^/@\s]+)@(?P<rest>.*)", re.DOTALL)
+_URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*://)(?P<who>[^/\s]+)@(?P<rest>.*)", re.DOTALL)
 _NAMES_URL = re.compile(
-    r"(remote\..+\.(url|pushurl|proxy))|(submodule\..+\.url)|(http\.(.+\.)?proxy)", re.DOTALL
+    r"remote\..+\.(url|pushurl|proxy)|branch\..+\.(remote|pushremote)|lfs\.(push)?url"
+    r"|submodule\..+\.url|http\.(.+\.)?proxy",
+    re.DOTALL,
 )
 _HEADER = re.compile(r"http\.(.+\.)?extraheader", re.DOTALL)
 
@@ -35,20 +37,22 @@ def check(audit: Audit, own: Sequence[Entry], worktree: str | None) -> list[Entr
     for entry in audit.judge.problems(entries, worktree):
         where = f" (in {entry.origin})" if entry.origin else ""
         said = f"{entry.key} = {hidden(entry.value or '')}{where}"
-        audit.add(rows.CONFIG.finding(said, _fix(entry)))
+        audit.add(rows.CONFIG.finding(said, _fix(audit, entry)))
     for entry in entries:
         if audit.share.holds(entry.origin):
             _check_credentials(audit, entry)
     return entries
 
 
-def _fix(entry: Entry) -> str:
+def _fix(audit: Audit, entry: Entry) -> str:
     """Return how to mend an entry that leads to the agent."""
     unset = fixes.unset(entry)
     words = (entry.value or "").removeprefix("!").split()
     is_hooks = entry.key == "core.hookspath"
     if len(words) != 1 or not (is_hooks or "/" in words[0]):
         return unset
+    if words[0].startswith(("/", "~")) and not audit.share.holds(audit.git.path(words[0], "/")):
+        return unset  # by a symlink of the agent's
     names = [part for part in words[0].split("/") if part not in ("", ".", "..", "~")]
     if not names:
         return unset

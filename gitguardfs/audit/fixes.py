@@ -14,9 +14,10 @@ OR = "; or: "
 """Between two ways to mend a finding."""
 
 
-def rule(option: str, name: str) -> str:
-    """Return the advice to give the guard a rule (--protect, --hide) for one name."""
-    return f"guard it with {shell_printable([f'{option}={glob.escape(name)}'])}"
+def rule(option: str, *names: str) -> str:
+    """Return the advice to give the guard a rule (--protect, --hide) for each of these names."""
+    words = [f"{option}={glob.escape(name)}" for name in dict.fromkeys(names)]
+    return f"guard it with {shell_printable(words)}"
 
 
 def unset(entry: Entry) -> str:

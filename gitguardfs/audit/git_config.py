@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gitguardfs.audit.walk import Unread, read_path
+from gitguardfs.audit.walk import Unread, read_path, resolved
 
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin"
 SECONDS = 20
@@ -78,19 +78,19 @@ class Git:
         Files that ``is_agents`` holds for are not read. Raises Unread.
         """
         found = list(entries)
-        read = {os.path.realpath(entry.origin) for entry in entries}
+        read = {resolved(entry.origin) for entry in entries}
         for entry in found:  # grows meanwhile: a file may include others
             if not entry.is_include or not entry.value:
                 continue
             named = self.path(entry.value, entry.origin)
-            path = os.path.realpath(named)
+            path = resolved(named)
             if path in read or is_agents(named):
                 continue
             if len(read) > MAX_FILES:
                 raise Unread(f"more than {MAX_FILES} files")
             read.add(path)
             try:
-                found += self.entries_of(read_path(path), path)
+                found += self.entries_of(read_path(path), named)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:

@@ -10,10 +10,10 @@ import os
 import re
 from stat import S_IFDIR, S_IFLNK, S_ISREG
 
-from gitguardfs.audit import fixes, rows
+from gitguardfs.audit import fixes, rows, work_tree
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.programs import INTERPRETERS, SEPARATOR
-from gitguardfs.audit.walk import Unread, list_directory, open_directory, read_file
+from gitguardfs.audit.walk import Unread, list_directory, open_directory, read_file, resolved
 from gitguardfs.findings import Severity
 
 NAMES = frozenset(
@@ -64,9 +64,9 @@ def check(audit: Audit, git_dir: int, path: str, worktree: str) -> set[str]:
     hooks = os.path.join(path, "hooks")
     kind = list_directory(git_dir).get("hooks")
     if kind == S_IFLNK:
-        target = os.path.realpath(hooks)
-        if audit.share.is_agents(target):
-            fix = fixes.either(fixes.remove(hooks), _protect(target))
+        target = resolved(hooks)
+        if places := audit.share.agents_places(hooks):
+            fix = fixes.either(fixes.remove(hooks), _protect(places))
             audit.add(rows.HOOK.finding(f"{hooks} leads to {target}", fix))
         elif os.path.isdir(target):
             managers = check_directory(audit, target, worktree)
@@ -96,9 +96,9 @@ def _check(audit: Audit, hooks: int, path: str, worktree: str) -> set[str]:
             directory, base = hooks, name
             opened = -1
             if kind == S_IFLNK:
-                target = os.path.realpath(hook)
-                if audit.share.is_agents(hook) or audit.share.is_agents(target):
-                    fix = fixes.either(fixes.remove(hook), _protect(target))
+                target = resolved(hook)
+                if places := audit.share.agents_places(hook):
+                    fix = fixes.either(fixes.remove(hook), _protect(places))
                     audit.add(rows.HOOK.finding(f"{hook} leads to {target}", fix))
                     continue
                 opened = directory = open_directory(os.path.dirname(target))
@@ -113,30 +113,39 @@ def _check(audit: Audit, hooks: int, path: str, worktree: str) -> set[str]:
         except (OSError, Unread) as error:
             audit.unread(hook, error)
             continue
-        if not text.startswith(b"#!"):
-            continue  # a program of the user's, which is not a script
-        said = text.decode(errors="surrogateescape")
+        if not text.startswith(b"#!") and b"\0" in text:
+            continue  # a program of the user's; git gives what else has no #! to sh
+        said = text.decode(errors="surrogateescape").replace("\0", " ")
         found = {manager for manager, mark in MANAGERS.items() if mark.search(said)}
         managers |= found
-        _judge(audit, hook, said, worktree, is_managed=bool(found))
+        _judge(audit, hook, said, worktree, found)
     return managers
 
 
-def _judge(audit: Audit, hook: str, text: str, worktree: str, is_managed: bool) -> None:
+def _judge(audit: Audit, hook: str, text: str, worktree: str, managers: set[str]) -> None:
     """Note the first file of the agent's that a script runs, or the first tool."""
     stop = fixes.chmod("a-x", hook)
     for path in runs(audit, hook, text, worktree):
-        fix = fixes.either(stop, _protect(path))
+        fix = fixes.either(stop, _protect(audit.share.agents_places(path)))
         audit.add(rows.HOOK.finding(f"{hook} runs {path}", fix))
         return
+    for manager in sorted(managers):
+        files = [name for name, reader in work_tree.TOOLS.items() if reader == manager]
+        if not any(
+            audit.share.is_kept([name]) or os.path.lexists(os.path.join(worktree, name))
+            for name in files
+        ):
+            said = f"{hook} runs {manager}, which does what the agent may write into {files[0]}"
+            audit.add(rows.HOOK.finding(said, stop))
+            return
     tool = next((word for word in commands(text) if word in TOOLS), None)
-    if tool is not None and not is_managed:
+    if tool is not None and not managers:
         said = f"{hook} runs {tool}, which does what files of the work tree say"
         audit.add(rows.HOOK.finding(said, stop, Severity.MEDIUM))
 
 
-def _protect(path: str) -> str:
-    return fixes.rule("--protect", os.path.basename(path))
+def _protect(places: list[str]) -> str:
+    return fixes.rule("--protect", *map(os.path.basename, places))
 
 
 def _lines(text: str) -> list[str]:

@@ -13,10 +13,10 @@ from gitguardfs.audit.share import Share
 PROGRAMS = re.compile(
     r"core\.(fsmonitor|sshcommand|editor|pager|askpass|gitproxy|alternaterefscommand)"
     r"|sequence\.editor|pager\..+|interactive\.difffilter|diff\.external|alias\..+"
-    r"|diff\..+\.(command|textconv)|(difftool|mergetool|browser|man|guitool|tar\..+)\.(.+\.)?cmd"
+    r"|diff\..+\.(command|textconv)|(difftool|mergetool|browser|man|guitool)\.(.+\.)?cmd"
     r"|(difftool|mergetool|browser|man)\..+\.path|tar\..+\.command|web\.browser|help\.browser"
     r"|merge\..+\.driver|filter\..+\.(clean|smudge|process)|credential\.(.+\.)?helper"
-    r"|gpg\.(.+\.)?program|gpg\.ssh\.defaultkeycommand|trailer\..+\.(command|cmd)|hook\..+\.command"
+    r"|gpg\.(.+\.)?program|gpg\.ssh\.defaultkeycommand|gc\.recentobjectshook|trailer\..+\.(command|cmd)|hook\..+\.command"
     r"|uploadpack\.packobjectshook|remote\..+\.(uploadpack|receivepack|vcs)|submodule\..+\.update"
     r"|sendemail\.(.+\.)?(sendmailcmd|smtpserver|tocmd|cccmd|headercmd)|imap\.tunnel"
     r"|lfs\.(customtransfer\..+\.path|extension\..+\.(clean|smudge))"

@@ -15,13 +15,20 @@ from gitguardfs.audit.git_config import Entry
 from gitguardfs.audit.walk import (
     Directory,
     Unread,
+    Walk,
     list_directory,
     open_directory,
     read_file,
+    read_path,
+    resolved,
 )
 from gitguardfs.core import names
 from gitguardfs.findings import Severity
 
+ALTERNATES = "info/alternates"
+MAX_ALTERNATES = 100
+"""Directories of objects that are followed for one repository: git goes five repositories deep."""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GITDIR = b"gitdir: "
 _NEWLINES = b"\r\n"
 """What git leaves out at the end of a path in a file: nothing else, also not a blank."""
@@ -36,14 +43,13 @@ def examine(audit: Audit, directory: Directory, name: str) -> set[str]:
     kind = directory.entries[name]
     try:
         if kind == S_IFDIR:
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(name, flags, dir_fd=directory.fd)
+            fd = os.open(name, _DIRECTORY, dir_fd=directory.fd)
             path = place
         else:
             target = _target(directory, name, kind)
             if target is None or not _may_be_there(audit, place, target, kind == S_IFLNK):
                 return set()
-            path = os.path.realpath(os.path.join(directory.path, target))
+            path = resolved(os.path.join(directory.path, target))
             try:
                 fd = open_directory(path)
             except (FileNotFoundError, NotADirectoryError):
@@ -64,14 +70,19 @@ def _target(directory: Directory, name: str, kind: int) -> str | None:
     said = read_file(directory.fd, name)
     if kind != S_IFREG or not said.startswith(_GITDIR):
         return None
-    return os.fsdecode(said.removeprefix(_GITDIR).rstrip(_NEWLINES))
+    return _path_in(said.removeprefix(_GITDIR))
+
+
+def _path_in(content: bytes) -> str:
+    """Return the path that git takes from a file: a string of C, which ends at a NUL."""
+    return os.fsdecode(content.rstrip(_NEWLINES).partition(b"\0")[0])
 
 
 def _may_be_there(audit: Audit, place: str, target: str, is_link: bool) -> bool:
     """Note what is wrong with where a git directory is; False if the agent can write all of it."""
     share = audit.share
     path = os.path.join(os.path.dirname(place), target)
-    real = os.path.realpath(path)
+    real = resolved(path)
     if share.is_agents(path):
         if os.path.isdir(real):
             fix = fixes.either(fixes.move_in(real, place), fixes.remove(place))
@@ -116,10 +127,10 @@ def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> se
         return set()
     _check_owner(audit, fd, path)
     common, common_path = fd, path
-    if entries.get("commondir") == S_IFREG:
-        said = os.fsdecode(read_file(fd, "commondir").rstrip(_NEWLINES))
+    if "commondir" in entries:
+        said = _path_in(read_file(fd, "commondir"))
         named = os.path.join(path, said)
-        common_path = os.path.realpath(named)
+        common_path = resolved(named)
         if audit.share.is_agents(named):
             told = f"{path}/commondir leads to {common_path}"
             fix = fixes.remove(os.path.join(path, "commondir"))
@@ -134,7 +145,12 @@ def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> se
             _check_symlinks(audit, common_path, entries)
         own = [*_entries(audit, common, common_path, entries, "config"), *own]
         _check_alternates(audit, common, common_path)
+        moved = [one.value for one in own if one.key == "core.worktree" and one.value]
+        if moved and common is fd and worktree is not None:
+            worktree = os.path.normpath(os.path.join(path, moved[-1]))
         every = config_check.check(audit, own, worktree)
+        if common is fd:
+            _check_others(audit, fd, path, worktree)
         if worktree is None:
             return set()
         managers = hooks.check(audit, common, common_path, worktree)
@@ -142,6 +158,34 @@ def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> se
     finally:
         if common is not fd:
             os.close(common)
+
+
+def _check_others(audit: Audit, fd: int, path: str, worktree: str | None) -> None:
+    """Look at the git directories within one: of work trees, and of submodules, wherever those are.
+
+    A submodule that is not there now comes back with the hooks and the configuration that it had.
+    """
+    for name in ("worktrees", "modules"):
+        try:
+            inner = os.open(name, _DIRECTORY, dir_fd=fd)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        try:
+            walk = Walk(inner, os.path.join(path, name), audit.unread)
+            for found in walk.directories():
+                if "HEAD" not in found.entries:
+                    continue
+                found.enter.clear()
+                if name == "worktrees":
+                    own = _entries(audit, found.fd, found.path, found.entries, "config.worktree")
+                    config_check.check(audit, own, None)
+                else:
+                    place = os.path.relpath(found.path, walk.path)
+                    examine_opened(
+                        audit, found.fd, found.path, os.path.join(worktree or path, place)
+                    )
+        finally:
+            os.close(inner)
 
 
 def _check_owner(audit: Audit, fd: int, path: str) -> None:
@@ -155,8 +199,8 @@ def _check_symlinks(audit: Audit, path: str, entries: dict[str, int]) -> None:
     """Note symlinks in a git directory that lead to the agent; of hooks ``hooks`` tells more."""
     for name, kind in entries.items():
         link = os.path.join(path, name)
-        if kind == S_IFLNK and name != "hooks" and audit.share.is_agents(os.path.realpath(link)):
-            said = f"{link} leads to {os.path.realpath(link)}"
+        if kind == S_IFLNK and name != "hooks" and audit.share.is_agents(link):
+            said = f"{link} leads to {resolved(link)}"
             audit.add(rows.DIRECTORY.finding(said, fixes.remove(link)))
 
 
@@ -166,8 +210,8 @@ def _entries(audit: Audit, fd: int, path: str, entries: dict[str, int], name: st
     opened = -1
     try:
         if entries.get(name) == S_IFLNK:
-            target = os.path.realpath(file)
-            if audit.share.is_agents(target):
+            target = resolved(file)
+            if audit.share.is_agents(file):
                 return []  # noted as a symlink
             opened = open_directory(os.path.dirname(target))
             content = read_file(opened, os.path.basename(target))
@@ -185,14 +229,14 @@ def _entries(audit: Audit, fd: int, path: str, entries: dict[str, int], name: st
 
 
 def _check_alternates(audit: Audit, common: int, path: str) -> None:
+    """Note where objects come from that the agent can write, over other repositories, too."""
     objects = os.path.join(path, "objects")
-    file = os.path.join(objects, "info/alternates")
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.path.join(objects, ALTERNATES)
     opened = [common]
     try:
         for name in ("objects", "info"):
-            opened.append(os.open(name, flags, dir_fd=opened[-1]))
-        lines = os.fsdecode(read_file(opened[-1], "alternates")).split("\n")
+            opened.append(os.open(name, _DIRECTORY, dir_fd=opened[-1]))
+        places = _alternates(read_file(opened[-1], "alternates"), objects)
     except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, Unread) as error:
@@ -201,11 +245,27 @@ def _check_alternates(audit: Audit, common: int, path: str) -> None:
     finally:
         for fd in opened[1:]:
             os.close(fd)
-    for line in lines:
-        named = os.path.join(objects, line.strip('"'))
-        if line and not line.startswith("#") and audit.share.is_agents(named):
-            said = f"{path} takes objects from {os.path.normpath(named)}"
+    for place in places:  # grows meanwhile: those may name others
+        if audit.share.is_agents(place):
+            said = f"{path} takes objects from {os.path.normpath(place)}"
             audit.add(rows.ALTERNATES.finding(said, fixes.unshare(path, file), Severity.MEDIUM))
+        elif not audit.share.holds(resolved(place)) and len(places) < MAX_ALTERNATES:
+            further = os.path.join(resolved(place), ALTERNATES)
+            try:
+                more = _alternates(read_path(resolved(further)), resolved(place))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except (OSError, Unread) as error:
+                audit.unread(further, error)
+                continue
+            places += [one for one in more if one not in places]
+
+
+def _alternates(content: bytes, objects: str) -> list[str]:
+    """Return the directories that ``info/alternates`` in a directory of objects names."""
+    lines = os.fsdecode(content.partition(b"\0")[0]).split("\n")
+    named = [line.strip('"') for line in lines if line and not line.startswith("#")]
+    return [os.path.join(objects, name) for name in named]
 
 
 def _other_hooks(audit: Audit, entries: list[Entry], worktree: str) -> set[str]:
@@ -215,7 +275,7 @@ def _other_hooks(audit: Audit, entries: list[Entry], worktree: str) -> set[str]:
         if entry.key != "core.hookspath" or not entry.value:
             continue
         named = audit.git.path(entry.value, os.path.join(worktree, "x"))
-        path = os.path.realpath(named)
+        path = resolved(named)
         if audit.share.is_agents(named) or not os.path.isdir(path):
             continue
         try:

@@ -15,13 +15,14 @@ from gitguardfs.findings import Severity
 
 READ = 1 << 16
 """Bytes of a file that are looked at: keys and tokens are short."""
+# Within one line: over many empty ones, \s* would take time by the square of their number.
 _KEY = re.compile(
     r"-----BEGIN ([A-Z0-9 ]+ )?PRIVATE KEY( BLOCK)?-----"
-    r"|(_authToken|npmAuthToken|_password|\"auth\")[\"']?\s*[=:]\s*[\"']?[\w+/=.-]{8,}"
-    r"|^\s*(password|aws_secret_access_key|secret_key)\s*[=:]\s*\S{8,}",
+    r"|(_authToken|npmAuthToken|_password|\"auth\")[\"']?[ \t]*[=:][ \t]*[\"']?[\w+/=.-]{8,}"
+    r"|^[ \t]*(password|aws_secret_access_key|secret_key)[ \t]*[=:][ \t]*\S{8,}",
     re.MULTILINE,
 )
-_ASSIGNED = re.compile(r"^\s*(export\s+)?\w+\s*=\s*[\"']?[^\s\"'#]", re.MULTILINE)
+_ASSIGNED = re.compile(r"^[ \t]*(export[ \t]+)?\w+[ \t]*=[ \t]*[\"']?[^\s\"'#]", re.MULTILINE)
 
 
 def check(audit: Audit, directory: Directory) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from gitguardfs.audit.walk import trail
 from gitguardfs.core import names
 from gitguardfs.core.guard import Guard, Verdict
 from gitguardfs.guard import repository
@@ -19,11 +20,13 @@ class Share:
     guard: Guard
 
     def is_agents(self, path: str) -> bool:
-        """Whether the agent can write a file, or put it there; by its name and when resolved."""
-        return any(
-            self.holds(one) and not self.is_guarded(one)
-            for one in (os.path.normpath(path), os.path.realpath(path))
-        )
+        """Whether the agent can write a file, or put it there, or a symlink on the way to it."""
+        return self.agents_places(path) != []
+
+    def agents_places(self, path: str) -> list[str]:
+        """Return what decides where a path leads, or is its end, and that the agent can write."""
+        places = dict.fromkeys((os.path.normpath(path), *trail(path)))
+        return [one for one in places if self.holds(one) and not self.is_guarded(one)]
 
     def holds(self, path: str) -> bool:
         """Whether a path lies in the shared directory, or is it."""
@@ -59,7 +62,12 @@ class Share:
 
 
 def looks_like_repository(path: str) -> bool:
-    """Whether a guard treats a directory as ``.git`` itself; False if that cannot be told."""
+    """Whether a guard treats a directory as ``.git`` itself; False if that cannot be told.
+
+    A symlink to one is the agent's to replace.
+    """
+    if os.path.islink(path):
+        return False
 
     def mode_of(name: bytes) -> int | None:
         try:

@@ -17,6 +17,8 @@ MAX_HELD = 64
 """Descriptors of directories that are kept open on the way down: the limit may be 1024."""
 MAX_FILE = 1 << 20
 """Bytes of a file that is read: more than any configuration by hand."""
+MAX_LINKS = 40
+"""Symlinks that the kernel follows on one path."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _STEP = _DIRECTORY | getattr(os, "O_PATH", 0)
@@ -25,6 +27,10 @@ _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 class Unread(Exception):  # noqa: N818  # what happened
     """Something could not be read; says why."""
+
+
+class TooLong(Unread):
+    """A file is longer than what is read of it; git may read all of it."""
 
 
 @dataclass
@@ -47,7 +53,7 @@ class Walk:
     def __init__(self, top: int, path: str, failed: Callable[[str, OSError], None]) -> None:
         """``failed`` is called with the path of each directory that could not be listed."""
         self._top = top
-        self._path = path
+        self.path = path
         self._failed = failed
         self._held: list[tuple[str, int | None]] = []
         self.names = 0
@@ -60,7 +66,7 @@ class Walk:
         try:
             while queue:
                 parts = queue.pop()
-                path = "/".join((self._path.rstrip("/"), *parts)) or "/"
+                path = "/".join((self.path.rstrip("/"), *parts)) or "/"
                 try:
                     fd = self._open(parts)
                     st = os.fstat(fd)
@@ -123,6 +129,38 @@ def list_directory(fd: int) -> dict[str, int]:
     return entries
 
 
+def trail(path: str) -> list[str]:
+    """Return the symlinks that are followed on an absolute path, in turn, and where it ends.
+
+    A loop, and a chain that is longer than the kernel goes, end at the link that is not followed.
+    """
+    links = []
+    place, rest = "/", path.split("/")[::-1]
+    while rest:
+        name = rest.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            place = os.path.dirname(place)
+            continue
+        place = os.path.join(place, name)
+        if len(links) == MAX_LINKS:
+            break
+        try:
+            target = os.readlink(place)
+        except OSError:
+            continue  # no symlink, or not there
+        links.append(place)
+        place = "/" if target.startswith("/") else os.path.dirname(place)
+        rest += target.split("/")[::-1]
+    return [*links, place]
+
+
+def resolved(path: str) -> str:
+    """Return where an absolute path leads."""
+    return trail(path)[-1]
+
+
 def open_directory(path: str) -> int:
     """Return a descriptor of a directory by a path without symlinks; raises OSError.
 
@@ -157,7 +195,7 @@ def read_file(directory: int, name: str, limit: int = MAX_FILE, whole: bool = Tr
     finally:
         os.close(fd)
     if whole and len(data) > limit:
-        raise Unread(f"it is longer than {limit} bytes")
+        raise TooLong(f"it is longer than {limit} bytes")
     return data[:limit]
 
 

@@ -9,7 +9,7 @@ from stat import S_IFLNK, S_IFREG
 
 from gitguardfs.audit import fixes, rows
 from gitguardfs.audit.audit import Audit
-from gitguardfs.audit.walk import Directory, Unread, read_file
+from gitguardfs.audit.walk import Directory, TooLong, Unread, read_file, resolved
 from gitguardfs.findings import Severity
 
 TOOLS = {
@@ -37,8 +37,8 @@ def check(audit: Audit, directory: Directory, managers: set[str]) -> None:
     """Note what says what hooks do; ``managers`` have put hooks into the repository here."""
     for name, kind in directory.entries.items():
         path = os.path.join(directory.path, name)
-        if name in TOOLS and kind != S_IFLNK and not _is_kept(audit, path):
-            _note_tool(audit, path, name, is_installed=TOOLS[name] in managers)
+        if name in TOOLS and (places := audit.share.agents_places(path)):
+            _note_tool(audit, path, TOOLS[name], places, is_installed=TOOLS[name] in managers)
         elif name == "package.json" and kind == S_IFREG and not _is_kept(audit, path):
             _check_package(audit, directory, path)
         elif name == ".gitmodules" and kind == S_IFREG and not _is_kept(audit, path):
@@ -53,9 +53,8 @@ def _is_kept(audit: Audit, path: str) -> bool:
     return audit.share.is_kept(audit.share.parts(path))
 
 
-def _note_tool(audit: Audit, path: str, name: str, is_installed: bool) -> None:
-    reader = TOOLS[name]
-    fix = fixes.rule("--protect", name)
+def _note_tool(audit: Audit, path: str, reader: str, places: list[str], is_installed: bool) -> None:
+    fix = fixes.rule("--protect", *map(os.path.basename, places))
     if is_installed:
         said = f"{path}: git runs {reader}, which does what it says"
         audit.add(rows.TOOLS.finding(said, fix))
@@ -69,6 +68,9 @@ def _check_package(audit: Audit, directory: Directory, path: str) -> None:
         package = json.loads(read_file(directory.fd, "package.json"))
         scripts = package["scripts"]
         said = [name for name in _SCRIPTS if _INSTALLS_HOOKS.search(str(scripts.get(name, "")))]
+    except TooLong as error:
+        audit.unread(path, error)
+        return
     except (OSError, Unread, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return  # npm reads no such file either
     if said:
@@ -79,7 +81,7 @@ def _check_package(audit: Audit, directory: Directory, path: str) -> None:
 
 def _check_symlink(audit: Audit, directory: Directory, name: str) -> None:
     link = os.path.join(directory.path, name)
-    target = os.path.realpath(link)
+    target = resolved(link)
     if audit.share.holds(target):
         if audit.share.is_git(target):
             audit.add(rows.SYMLINK.finding(f"{link} leads to {target}", fixes.remove(link)))

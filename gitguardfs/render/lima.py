@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -128,6 +129,8 @@ class LimaSpec:
         check_guard_options(self.options)
 
     def _check_location(self, path: str) -> None:
+        if not path.isascii() and path != os.fsencode(path).decode(errors="replace"):
+            raise UserError(f"Lima reads no path that is no UTF-8: {path}", "rename the directory")
         if "{{" in path:
             raise UserError(f"Lima takes the {{{{ in {path} for a template", "rename the directory")
         if self.transport == "9p" and "," in path:

@@ -108,6 +108,16 @@ def test_includes_whose_condition_is_not_met_now_are_followed(world: World, cond
     check_fixes(world, "git.config", "high", f"includeif.{condition}.path")
 
 
+def test_an_include_is_relative_to_what_names_its_file(world: World) -> None:
+    (world.home / "more").mkdir()
+    (world.home / "more/file").write_text("[include]\n\tpath = share/evil\n")
+    (world.home / "link").symlink_to("more/file")
+    (world.share / "evil").write_text("[core]\n\tpager = ./x\n")
+    world.git("config", "include.path", world.home / "link")
+    assert world.git("config", "core.pager").strip() == "./x"
+    check_fixes(world, "git.config", "high", f"include.path = share/evil (in {world.home}/link)")
+
+
 def test_an_include_of_the_agents_is_not_read(world: World) -> None:
     (world.project / "inc").write_text("[include]\n\tpath = ~/own\n")
     (world.home / "own").write_text("[core]\n\tpager = ./x\n")
@@ -199,6 +209,9 @@ def test_git_that_gives_no_answer_is_a_finding(
     ("key", "value", "secret"),
     [
         ("remote.origin.url", "https://me:s3cretword@example.org/x.git", "s3cretword"),
+        ("remote.origin.url", "https://me:pass@s3cretword@example.org/x.git", "s3cretword"),
+        ("branch.main.remote", "https://me:s3cretword@example.org/x.git", "s3cretword"),
+        ("lfs.url", "https://me:s3cretword@example.org/x.git", "s3cretword"),
         ("remote.origin.pushurl", f"https://ghp_{'a' * 36}@example.org/x", "ghp_a"),
         ("submodule.x.url", "https://me:s3cretword@example.org/x.git", "s3cretword"),
         ("http.https://a.b/.extraHeader", "Authorization: Basic czNjcmV0", "czNjcmV0"),
@@ -245,7 +258,7 @@ def leads(key: str, value: str | None, origin: str = f"{SHARED}/p/.git/config") 
      "mergetool.a.cmd", "merge.a.b.driver", "filter.lfs.clean", "filter.a.smudge",
      "filter.a.process", "credential.helper", "credential.https://a.b/c.helper", "gpg.program",
      "gpg.ssh.program", "gpg.ssh.defaultkeycommand", "core.askpass", "interactive.difffilter",
-     "uploadpack.packobjectshook", "trailer.a.command", "hook.a.command",
+     "uploadpack.packobjectshook", "gc.recentobjectshook", "trailer.a.command", "hook.a.command",
      "lfs.customtransfer.a.path", "lfs.extension.a.clean"],
 )  # fmt: skip
 def test_every_key_that_names_a_program_is_judged(key: str) -> None:

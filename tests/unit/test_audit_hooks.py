@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,55 @@ def test_hooks_that_are_symlinks_into_the_work_tree(world: World, link: str) -> 
     assert not commit_runs(world)
 
 
+@pytest.mark.parametrize("end", ["hooks", "share/project/more"])
+def test_a_symlink_of_the_agents_on_the_way_to_the_hooks(world: World, end: str) -> None:
+    (world.home / "safe").mkdir()
+    (world.project / "link").symlink_to(world.home / "safe")
+    if end != "hooks":
+        (world.home / end).symlink_to("link")
+    (world.home / "way").symlink_to(world.project / ("link" if end == "hooks" else "more"))
+    hooks = world.project / ".git/hooks"
+    shutil.rmtree(hooks)
+    hooks.symlink_to(world.home / "way")
+    (world.project / "link").unlink()
+    world.script(world.project / "evil/post-commit")
+    (world.project / "link").symlink_to("evil")
+    assert commit_runs(world)
+    (world.project / "link").unlink()
+    (world.project / "link").symlink_to(world.home / "safe")
+    check_fixes(world, "git.hook", "high", f"{hooks} leads to {world.home}/safe")
+
+
+def test_a_configured_directory_by_a_symlink_of_the_agents(world: World) -> None:
+    (world.home / "safe").mkdir()
+    (world.project / "link").symlink_to(world.home / "safe")
+    (world.home / "hooks").symlink_to(world.project / "link")
+    world.git("config", "core.hooksPath", "~/hooks")
+    check_fixes(world, "git.config", "high", "core.hookspath = ~/hooks")
+
+
+def test_a_hook_runs_in_the_configured_work_tree(world: World) -> None:
+    world.script(world.share / "other/tools/x")
+    world.git("config", "core.worktree", "../../other")
+    hook(world, "#!/bin/sh\ntools/x\n")
+    assert commit_runs(world)
+    check_fixes(world, "git.hook", "high", "other/tools/x")
+
+
+def test_a_hook_without_an_interpreter_is_run_by_sh(world: World) -> None:
+    world.script(world.project / "tools/x")
+    hook(world, "\n./tools/x\n")
+    assert commit_runs(world)
+    check_fixes(world, "git.hook", "high", "project/tools/x")
+
+
+def test_a_script_with_a_program_behind_it_is_judged(world: World) -> None:
+    evil = world.script(world.project / "evil")
+    hook(world, f"#!{evil}\nPK\0 /a\0b ./x\0y\n")
+    assert commit_runs(world)
+    check_fixes(world, "git.hook", "high", "project/evil")
+
+
 def test_the_users_hooks_for_every_repository_are_judged_in_each(world: World) -> None:
     world.script(world.project / "tools/x")
     world.script(world.home / "hooks/post-commit", "").write_text("#!/bin/sh\ntools/x\n")
@@ -192,6 +242,26 @@ def test_an_installed_lefthook(world: World) -> None:
     (world.project / "lefthook.yml").write_text("")
     hook(world, '#!/bin/sh\ncall_lefthook()\n{\n  lefthook "$@"\n}\ncall_lefthook run "x"\n')
     check_fixes(world, "tree.hooks", "high", "lefthook.yml")
+
+
+HUSKY_4 = '#!/bin/sh\n# husky\n. "$(dirname "$0")/husky.sh"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [(PRE_COMMIT.format(python="/nowhere/python"), ".pre-commit-config.yaml"),
+     ('#!/bin/sh\nlefthook run "x"\n', "lefthook.yml"), (HUSKY_4, ".huskyrc")],
+)  # fmt: skip
+def test_what_an_installed_helper_obeys_the_agent_may_yet_make(
+    world: World, text: str, name: str
+) -> None:
+    hook(world, text)
+    assert not world.findings("git.hook", "--protect", name)
+    (world.project / name).symlink_to("file")
+    assert not world.findings("git.hook")
+    check_fixes(world, "tree.hooks", "high", name)
+    (world.project / name).unlink()
+    check_fixes(world, "git.hook", "high", "the agent may write into")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"scripts": 3}', '{"scripts": {"prepare": "x"}}',

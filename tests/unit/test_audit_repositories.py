@@ -117,6 +117,49 @@ def test_parts_of_a_git_directory_that_lead_to_the_agent(world: World) -> None:
     assert not status_runs(world)
 
 
+@pytest.mark.parametrize("part", ["", "/config"])
+def test_a_symlink_of_the_agents_on_the_way(world: World, part: str) -> None:
+    place = Path(f"{world.project}/.git{part}")
+    place.rename(world.home / "kept")
+    (world.project / "link").symlink_to(world.home / "kept")
+    place.symlink_to(world.project / "link")
+    check_fixes(world, "git.directory", "high", f"{place} leads to {world.home}/kept")
+
+
+def test_a_common_directory_by_a_symlink_is_not_taken_for_none(world: World) -> None:
+    (world.home / "common").write_text("../../meta\n")
+    (world.project / ".git/commondir").symlink_to(world.home / "common")
+    assert world.findings("audit.read")
+
+
+def test_a_submodule_that_is_not_there_now_is_read(world: World) -> None:
+    add = ("-c", "protocol.file.allow=always", "submodule", "add", "-q")
+    world.git("clone", "-q", world.project, world.home / "other")
+    world.git(*add, world.home / "other", "deep/sub")
+    evil = world.script(world.share / "evil")
+    sub = world.project / ".git/modules/deep/sub"
+    (sub / "hooks/post-checkout").symlink_to(evil)
+    world.git("config", "core.pager", evil, at=world.project / "deep/sub")
+    world.git("submodule", "--quiet", "deinit", "-f", "deep/sub")
+    world.git("submodule", "--quiet", "update", "--init")
+    assert world.has_run()
+    world.git("submodule", "--quiet", "deinit", "-f", "deep/sub")
+    assert f"(in {sub}/config)" in world.findings("git.config")[0]["detail"]
+    check_fixes(world, "git.hook", "high", f"{sub}/hooks/post-checkout leads to {evil}")
+    world.git("submodule", "update", "-q", "--init")
+    assert not world.has_run()
+
+
+def test_the_configuration_of_a_work_tree_elsewhere_is_read(world: World) -> None:
+    tree = world.home / "tree"
+    world.git("worktree", "add", "-q", tree)
+    world.git("config", "extensions.worktreeConfig", "true")
+    world.git("config", "--worktree", "core.fsmonitor", world.script(world.share / "evil"), at=tree)
+    assert status_runs(world, tree)
+    check_fixes(world, "git.config", "high", ".git/worktrees/tree/config.worktree")
+    assert not status_runs(world, tree)
+
+
 def test_a_configuration_elsewhere_is_read_where_it_is(world: World) -> None:
     (world.project / ".git/config").rename(world.home / "cfg")
     (world.project / ".git/config").symlink_to(world.home / "cfg")
@@ -136,6 +179,20 @@ def test_objects_from_where_the_agent_writes(world: World) -> None:
     check_fixes(world, "git.alternates", "medium", "taker/.git takes objects from")
     shutil.rmtree(world.share / "objects")
     world.git("fsck", "--strict", at=taker)
+
+
+def test_objects_over_another_repository(world: World) -> None:
+    cache, objects = world.home / "cache", world.share / "objects"
+    shutil.copytree(world.project / ".git/objects", objects)
+    world.git("init", "-q", "--bare", cache)
+    (cache / "objects/info/alternates").write_text(f"{objects}\n{cache}/objects\n")
+    world.git("init", "-q", "../taker")
+    taker = world.share / "taker"
+    (taker / ".git/objects/info/alternates").write_text(f"{cache}/objects\n")
+    head = world.git("rev-parse", "HEAD").strip()
+    world.git("update-ref", "refs/heads/main", head, at=taker)
+    world.git("cat-file", "-e", head, at=taker)
+    check_fixes(world, "git.alternates", "medium", f"taker/.git takes objects from {objects}")
 
 
 def test_objects_from_another_repository_are_free(world: World) -> None:
@@ -204,6 +261,23 @@ def test_a_directory_in_which_a_bare_repository_is_going_to_be_made(world: World
     for name in ("HEAD", "config", "description"):
         (future / name).unlink()
     check_fixes(world, "git.prepared", "medium", "hooks/post-update")
+
+
+@pytest.mark.parametrize("more", ["README", "config"])
+def test_what_is_prepared_is_found_however_it_is_covered(world: World, more: str) -> None:
+    future = world.share / "future.git"
+    world.script(future / "hooks/post-update")
+    covers = evil_config(world) + "#" * (1 << 20) + "\n" if more == "config" else "text"
+    (future / more).write_text(covers)
+    world.git("init", "-q", "--bare", future)
+    world.git("push", "-q", future, "HEAD:refs/heads/x")
+    assert world.has_run()
+    shutil.rmtree(future / "refs")
+    for name in ("HEAD", "description"):
+        (future / name).unlink()
+    check_fixes(world, "git.prepared", "medium", "hooks/post-update")
+    if more == "config":
+        check_fixes(world, "git.prepared", "medium", "config says, which was not read")
 
 
 @pytest.mark.parametrize("missing", ["HEAD", "refs"])

@@ -7,14 +7,17 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from stat import S_IFLNK
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gitguardfs.audit import walk
+from gitguardfs.audit import programs, walk
 from gitguardfs.audit.walk import Unread, Walk
 from tests.support import audit_world
 from tests.support.audit_world import World, check_fixes
@@ -328,3 +331,67 @@ def test_nothing_of_a_repository_is_run(world: World, monkeypatch: pytest.Monkey
     assert not [path for path in traces if path.exists()]
     assert started and all(Path(c[0]).name == "git" and c[1] == "config" for c in started)
     assert all("--no-includes" in command for command in started)
+
+
+# ------------------------------------------------------------ what would keep an audit from its end
+
+
+@pytest.mark.parametrize(
+    "line", [b"\n", b" ", b"\t\n", b"password", b"_password ", b"export ", b"A=\n"]
+)
+def test_a_file_of_the_agents_takes_no_time_by_the_square(world: World, line: bytes) -> None:
+    for name in (".env", "credentials"):
+        (world.project / name).write_bytes(line * ((1 << 16) // len(line)))
+    assert not world.findings("tree.secret")
+
+
+def test_a_key_of_the_agents_takes_no_time_by_the_square() -> None:
+    assert programs.PROGRAMS.fullmatch("tar." + "." * walk.MAX_FILE) is None
+
+
+def test_a_chain_of_symlinks_is_no_end(world: World) -> None:
+    (world.project / "0").symlink_to(world.project / ".git")
+    for number in range(1, 3000):
+        (world.project / str(number)).symlink_to(str(number - 1))
+    found = world.findings("tree.symlink")
+    assert f"{world.project}/0 leads to {world.project}/.git" in {row["detail"] for row in found}
+
+
+@pytest.mark.parametrize("place", ["sub/.git", ".git/commondir", ".git/objects/info/alternates"])
+def test_a_path_in_a_file_ends_where_git_ends_it(world: World, place: str) -> None:
+    (world.project / "sub").mkdir()
+    (world.share / "store").mkdir()
+    start = "gitdir: " if place == "sub/.git" else ""
+    (world.project / place).write_text(f"{start}{world.share}/store\0more\n")
+    details = {row["detail"] for row in world.audit() if row["severity"]}
+    assert any("store" in detail for detail in details) and "more" not in str(details)
+
+
+def test_a_package_too_long_to_be_read_is_a_finding(world: World) -> None:
+    (world.project / "package.json").write_text(
+        '{"scripts": {"prepare": "husky"}}' + " " * walk.MAX_FILE
+    )
+    (found,) = world.findings("audit.read")
+    assert "package.json: it is longer than" in found["detail"]
+
+
+# ------------------------------------------------------------ where a path leads
+
+WAYS = st.sampled_from(["a", "b", "c", ".", "..", "d/a", "b/../c", "//TOP/d/.", "nothing"])
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c"]), WAYS), WAYS)
+def test_a_path_leads_where_the_kernel_goes(links: dict[str, str], path: str) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        top = Path(directory).resolve()
+        (top / "d").mkdir()
+        for name, target in links.items():
+            (top / name).symlink_to(target.replace("/TOP", str(top)))
+        way = f"{top}/{path.replace('//TOP', '')}"
+        try:
+            real = str(Path(way).resolve(strict=True))
+        except (OSError, RuntimeError):
+            return
+        assert walk.resolved(way) == real
+        for link in walk.trail(way)[:-1]:
+            assert os.path.islink(link)
