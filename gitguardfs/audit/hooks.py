@@ -12,7 +12,7 @@ from stat import S_IFDIR, S_IFLNK, S_ISREG
 
 from gitguardfs.audit import fixes, rows, work_tree
 from gitguardfs.audit.audit import Audit
-from gitguardfs.audit.programs import INTERPRETERS, SEPARATOR
+from gitguardfs.audit.programs import INTERPRETERS, SEPARATOR, tool_of
 from gitguardfs.audit.walk import Unread, list_directory, open_directory, read_file, resolved
 from gitguardfs.findings import Severity
 
@@ -25,12 +25,6 @@ NAMES = frozenset(
      "p4-post-changelist", "p4-pre-submit", "post-index-change"}
 )  # fmt: skip
 """What githooks(5) has."""
-TOOLS = frozenset(
-    {"make", "gmake", "just", "task", "rake", "bundle", "npm", "npx", "yarn", "pnpm", "bun",
-     "bunx", "deno", "composer", "cargo", "tox", "nox", "pytest", "poetry", "pipenv", "uv",
-     "gradle", "mvn", "sbt", "dotnet", "go", "overcommit", "yorkie", "simple-git-hooks"}
-)  # fmt: skip
-"""Programs that do what files of the work tree say."""
 MANAGERS = {
     "pre-commit": re.compile(r"hook-impl --config|pre[-_]commit(\s+run|\.com)"),
     "lefthook": re.compile(r"\blefthook\b"),
@@ -138,7 +132,7 @@ def _judge(audit: Audit, hook: str, text: str, worktree: str, managers: set[str]
             said = f"{hook} runs {manager}, which does what the agent may write into {files[0]}"
             audit.add(rows.HOOK.finding(said, stop))
             return
-    tool = next((word for word in commands(text) if word in TOOLS), None)
+    tool = next(filter(None, map(tool_of, _lines(text))), None)
     if tool is not None and not managers:
         said = f"{hook} runs {tool}, which does what files of the work tree say"
         audit.add(rows.HOOK.finding(said, stop, Severity.MEDIUM))
@@ -151,18 +145,6 @@ def _protect(places: list[str]) -> str:
 def _lines(text: str) -> list[str]:
     first, _, rest = text.partition("\n")
     return [first.removeprefix("#!"), *(re.sub(r"(^|\s)#.*", "", x) for x in rest.splitlines())]
-
-
-def commands(text: str) -> list[str]:
-    """Return the words of a script that stand where a command does."""
-    found = []
-    for line in _lines(text):
-        for part in SEPARATOR.split(line):
-            words = [w for w in part.split() if not re.match(r"\w+=", w)]
-            while words and words[0] in ("exec", "then", "do", "else", "if", "!", "command", "env"):
-                words.pop(0)
-            found += words[:1]
-    return found
 
 
 def runs(audit: Audit, hook: str, text: str, worktree: str) -> list[str]:

@@ -28,9 +28,16 @@ DIRECTORIES = frozenset({"core.hookspath", "init.templatedir"})
 """Keys whose value is a directory with hooks."""
 COMMANDS_AFTER_MARK = re.compile(r"alias\..+|submodule\..+\.update", re.DOTALL)
 """Keys whose value is a command only after ``!``, and otherwise a word of git's own."""
+TOOLS = frozenset(
+    {"make", "gmake", "just", "task", "rake", "bundle", "npm", "npx", "yarn", "pnpm", "bun",
+     "bunx", "deno", "composer", "cargo", "tox", "nox", "pytest", "poetry", "pipenv", "uv",
+     "gradle", "mvn", "sbt", "dotnet", "go", "overcommit", "yorkie", "simple-git-hooks"}
+)  # fmt: skip
+"""Programs that do what files of the work tree say."""
 INTERPRETERS = re.compile(r"(.*/)?(sh|bash|dash|zsh|ksh|fish|python[\d.]*|perl|ruby|node|php)")
 SEPARATOR = re.compile(r"""[;&|()<>`"'{}\n]""")
 """What stands between the words of a shell's command, beside blanks."""
+_BEFORE_PROGRAMS = ("exec", "then", "do", "else", "if", "!", "command", "env")
 _BOOLEAN = re.compile(r"(?i)(true|false|yes|no|on|off|\d+)?")
 _FROM_TOP = re.compile(r"--show-(toplevel|prefix)|\$\(?pwd|\$\{?(PWD|GIT_PREFIX|GIT_WORK_TREE)")
 
@@ -43,6 +50,17 @@ def is_program(entry: Entry) -> bool:
     if not PROGRAMS.fullmatch(entry.key) or _BOOLEAN.fullmatch(value):
         return False
     return value.startswith("!") or not COMMANDS_AFTER_MARK.fullmatch(entry.key)
+
+
+def tool_of(command: str) -> str | None:
+    """Return the first of TOOLS that stands where a command for the shell has a program."""
+    for part in SEPARATOR.split(command):
+        words = [word for word in part.split() if not re.match(r"\w+=", word)]
+        while words and words[0] in _BEFORE_PROGRAMS:
+            words.pop(0)
+        if words and words[0] in TOOLS:
+            return words[0]
+    return None
 
 
 @dataclass(frozen=True)
@@ -78,7 +96,10 @@ class Judge:
             return False
         if COMMANDS_AFTER_MARK.fullmatch(entry.key) and not value.startswith("!"):
             return self._is_configured(value, worktree)
-        return self._runs(value.removeprefix("!"), worktree)
+        command = value.removeprefix("!")
+        # Who types an alias for make knows what make does.
+        is_typed = entry.key.startswith("alias.")
+        return self._runs(command, worktree) or (not is_typed and tool_of(command) is not None)
 
     def _is_configured(self, words: str, worktree: str | None) -> bool:
         """Whether an alias gives git a value that leads there (-c KEY=VALUE)."""

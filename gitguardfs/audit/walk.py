@@ -134,7 +134,7 @@ def trail(path: str) -> list[str]:
 
     A loop, and a chain that is longer than the kernel goes, end at the link that is not followed.
     """
-    links = []
+    links: list[str] = []
     place, rest = "/", path.split("/")[::-1]
     while rest:
         name = rest.pop()

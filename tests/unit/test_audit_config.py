@@ -264,7 +264,8 @@ def leads(key: str, value: str | None, origin: str = f"{SHARED}/p/.git/config") 
 def test_every_key_that_names_a_program_is_judged(key: str) -> None:
     for value in ("./x", "tools/x -a", f"{SHARED}/p/x", "~/shared/p/x", "A=1 ../x", "sh x",
                   "git log | ./x", "sh -c 'tools/x'", "bash /home/me/shared/p/x", "python3 x.py",
-                  '"$(git rev-parse --show-toplevel)/x"', "!f() { ./x; }; f"):  # fmt: skip
+                  '"$(git rev-parse --show-toplevel)/x"', "!f() { ./x; }; f",
+                  "npx npm-merge-driver merge %A", "env A=b make x"):  # fmt: skip
         assert leads(key, value), value
     for value in (None, "", "true", "x", "less -R", "/usr/bin/x --y", "git-lfs clean -- %f",
                   "~/bin/x", "vim -c 'set a'", "!git credential-cache", "env A=b less",
@@ -278,7 +279,8 @@ def test_every_key_that_names_a_program_is_judged(key: str) -> None:
     ("value", "expected"),
     [("!./x", True), ("!tools/x", True), ("log -c core.fsmonitor=./x", True),
      ("-c core.sshCommand='./x' fetch", True), ("!git push origin $1", False),
-     ("log origin/main..HEAD", False), ("-c color.ui=always log", False), ("!ls a", False)],
+     ("log origin/main..HEAD", False), ("-c color.ui=always log", False), ("!ls a", False),
+     ("!make x", False)],
 )  # fmt: skip
 def test_an_alias_is_a_command_only_after_its_mark(value: str, expected: bool) -> None:
     assert leads("alias.x", value) is expected
