@@ -16,7 +16,7 @@ TOKEN = re.compile(
     r"|(AKIA|ASIA)[0-9A-Z]{16}|sk-[\w-]{20,}|npm_\w{30,}|pypi-[\w-]{30,}|AIza[\w-]{30,}"
 )
 """Tokens of services that mark them so that they can be found."""
-_URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*://)(?P<who>[^/\s]+)@(?P<rest>.*)", re.DOTALL)
+_URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]{0,40}://)(?P<who>[^/\s]+)@(?P<rest>.*)", re.DOTALL)
 _NAMES_URL = re.compile(
     r"remote\..+\.(url|pushurl|proxy)|branch\..+\.(remote|pushremote)|lfs\.(push)?url"
     r"|submodule\..+\.url|http\.(.+\.)?proxy",

@@ -105,7 +105,7 @@ class Judge:
         """Whether an alias gives git a value that leads there (-c KEY=VALUE)."""
         return any(
             self._leads_there(Entry("", key.lower(), None), value, worktree)
-            for key, value in re.findall(r"-c\s*[\"']?([\w.-]+)=([^\"']+|\S+)", words)
+            for key, value in re.findall(r"-c\s*[\"']?([\w.-]{1,250})=([^\"']+|\S+)", words)
         )
 
     def _runs(self, command: str, worktree: str | None) -> bool:

@@ -349,6 +349,15 @@ def test_a_key_of_the_agents_takes_no_time_by_the_square() -> None:
     assert programs.PROGRAMS.fullmatch("tar." + "." * walk.MAX_FILE) is None
 
 
+@pytest.mark.parametrize("value", ["./" + "a" * 200_000, "./x " + "-c" * 100_000])
+def test_a_planted_configuration_takes_no_time_by_the_square(world: World, value: str) -> None:
+    bare = world.share / "bare"
+    world.git("init", "-q", "--bare", bare)
+    (bare / "config").write_text(f"[core]\n\tpager = {value}\n[alias]\n\tx = {value}\n")
+    (found,) = world.findings("git.config")
+    assert "core.pager = ./" in found["detail"]
+
+
 def test_a_chain_of_symlinks_is_no_end(world: World) -> None:
     (world.project / "0").symlink_to(world.project / ".git")
     for number in range(1, 3000):
