@@ -63,11 +63,14 @@ class Gate:
         self._log = BlockedLog(files.blocked)
         self._approvals: dict[str, Approval] = {}
         self._tunnels: dict[str, tuple[str, int]] = {}
+        self._private: dict[str, set[tuple[str, int]]] = {}
+        """Hosts and ports to which a client has a connection by the word ``private-address``."""
 
     def client_disconnected(self, client: Client) -> None:
         """Forget a client."""
         self._approvals.pop(client.id, None)
         self._tunnels.pop(client.id, None)
+        self._private.pop(client.id, None)
 
     def http_connect(self, flow: http.HTTPFlow) -> None:
         """Agree to a tunnel, which ends here: what comes through it is judged, not its target."""
@@ -102,6 +105,12 @@ class Gate:
         method = request.method.decode("latin-1")
         if not decision.is_allowed or checked is None or rule is None:
             self._deny(flow, method, checked.url if checked else request.url, decision)
+            return
+        if not rule.is_private_allowed and (checked.host, checked.port) in self._private.get(
+            client, ()
+        ):  # the line's own connection would have been refused
+            reason = f"{checked.host} was reached at a private address by another line"
+            self._deny(flow, method, checked.url, Decision(reason, Kind.ADDRESS))
             return
         log.info("allowed %s %s", method, checked.url)
         for name in requests.NOT_PASSED_ON:
@@ -173,7 +182,7 @@ class Gate:
         if (server.address, server.tls) != ((approval.host, approval.port), approval.is_tls):
             return
         try:
-            RESOLVED.set(await self._resolve(approval))
+            RESOLVED.set(await self._resolve(approval, data.client.id))
         except OSError as error:
             server.error = str(error.strerror or error)
             log.info("no connection for %s: %s", approval.url, server.error)
@@ -181,8 +190,11 @@ class Gate:
         server.sni = approval.host
         server.error = None
 
-    async def _resolve(self, approval: Approval) -> Resolved:
-        """Return the addresses of a host that may be used. Raises OSError if there is none."""
+    async def _resolve(self, approval: Approval, client: str) -> Resolved:
+        """Return the addresses of a host that may be used, for a connection of a client's.
+
+        Raises OSError if there is none.
+        """
         host, port = approval.host, approval.port
         try:
             answers = await asyncio.to_thread(
@@ -204,6 +216,8 @@ class Gate:
                     kind = Kind.ADDRESS
             else:
                 usable.append((*answer[:4], answer[4]))
+                if address is not None and addresses.refusal(address, host, False):
+                    self._private.setdefault(client, set()).add((host, port))
         if not usable:
             reason = refusals[0] if refusals else f"{host} has no address"
             self._note(approval.method, approval.url, reason, kind)

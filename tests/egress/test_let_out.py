@@ -217,6 +217,19 @@ def test_a_private_address_needs_its_word_and_a_name_never_leads_to_loopback(wor
     assert b"Host: [::1]\r\n" in world.upstream.raw
 
 
+def test_a_connection_to_a_private_address_serves_the_lines_with_its_word_alone(
+    world: World,
+) -> None:
+    world.allow("GET http://private.test/ok private-address", "GET http://private.test/yes")
+    with world.client() as client:
+        for path, status in (("ok", 200), ("ok", 200), ("yes", 418)):
+            client.send(head(f"GET http://private.test/{path}", host="private.test"))
+            assert client.answer().status == status, path
+    assert b"GET /yes" not in world.upstream.raw
+    assert [entry["kind"] for entry in world.blocked] == ["address"]
+    assert world.get("http://private.test/yes").status == 502
+
+
 def test_a_client_that_hangs_up_harms_no_other(world: World) -> None:
     """The last one here: what it has begun may reach a server a little later."""
     world.allow("GET http://allowed.test/*", "POST http://allowed.test/post")
