@@ -189,7 +189,7 @@ def test_a_port_leads_into_the_guest(vm: World) -> None:
         assert f"port {port} of this machine" in busy.stderr
     finally:
         process.terminate()
-        process.wait(60)
+        process.communicate(timeout=60)
 
 
 def test_editors_get_in_by_the_ssh_config(vm: World, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def restarted(open_registry: World) -> Iterator[World]:
             break
     yield host
     process.terminate()
-    process.wait(60)
+    process.communicate(timeout=60)
 
 
 def test_a_killed_proxy_closes_the_way_out_and_another_takes_its_place(restarted: World) -> None:
