@@ -22,7 +22,7 @@ Runs the tests of gitguardfs, by default all tiers but the last, side by side:
   guest       Debian 13 in a virtual machine with real 9p and virtiofs shares
   guest-old   Debian 12 in another one, the oldest system that is supported
   vm          gitguard vm from nothing: boots, guard, proxy, isolation; only by its name, since
-              a first boot takes six minutes under emulation
+              a first boot takes six minutes under emulation, all of it half an hour
 
   --quick       lint, unit and adapter: for whoever changes a line
   --durations   print the 20 slowest tests at the end

@@ -122,7 +122,7 @@ def command(
     if file == STDOUT:
         click.echo(text, nl=False)
     else:
-        _write(file, text)
+        _write(file, text, real)
         click.echo(lima_text.render(spec, file, labels=this_host().selinux), nl=False)
     if secrets := secrets_in(real):
         listed = ", ".join(secrets)
@@ -140,12 +140,14 @@ def _file(spec: LimaSpec, output: str | None) -> str:
     return output if output == STDOUT else os.path.abspath(output)
 
 
-def _write(file: str, text: str) -> None:
+def _write(file: str, text: str, project: str) -> None:
     change = writer.planned(file, text)
     if change.before is not None and not change.before.startswith(lima.HEADER.encode()):
         raise UserError(
             f"{file} was not written by gitguardfs", "move it away, or another --output"
         )
+    if change.before is not None and lima.location_of(project).encode() not in change.before:
+        raise UserError(f"{file} is the instance of another project", "another --name or --output")
     if os.path.dirname(file) == state.directory("lima"):
         state.made(os.path.dirname(file))
     writer.apply(change)

@@ -151,6 +151,11 @@ def directory_name(project: str) -> str:
     return name if name.strip(".") and not name.startswith("-") else f"project{name}"
 
 
+def location_of(project: str) -> str:
+    """Return the words with which an instance's file says which project it is for."""
+    return yaml.render({"location": project}).strip() + "\n"
+
+
 def instance_name(project: str) -> str:
     """Return a name for the instance of a project."""
     slug = re.sub(r"[^a-z0-9]+", "-", project.rpartition("/")[2].lower()).strip("-")

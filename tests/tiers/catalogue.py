@@ -112,7 +112,7 @@ TIERS = (
     ),
     Tier(
         "vm", "gitguard vm from nothing: boots, the guard, the proxy, isolation, faults",
-        _pytest("tests/vm"), seconds=900, lane="vm", image=images.DEBIAN_CLOUD,
+        _pytest("tests/vm"), seconds=1500, lane="vm", image=images.DEBIAN_CLOUD,
         lacks=_missing(*GUEST_PROGRAMS, "ssh", "openssl", "curl"),
     ),
 )  # fmt: skip

@@ -249,6 +249,13 @@ def test_the_command_writes_the_file_outside_of_the_project_and_prints_the_lines
         lines = [line.strip() for line in done.output.splitlines()]
         assert f"limactl start --name=agent-shop --tty=false {file}" in lines
         assert "limactl shell agent-shop sudo -iu agent" in lines
+        assert run("--project", here / "shop", "--cpus", "2").exit_code == 0
+        (here / "elsewhere/shop").mkdir(parents=True)
+        other = run("--project", here / "elsewhere/shop")
+        assert "is the instance of another project" in str(other.exception), other.output
+        assert str(here / "elsewhere") not in file.read_text()
+        named = run("--project", here / "elsewhere/shop", "--name", "second")
+        assert named.exit_code == 0, named.output
         assert "cannot restrict its network" in done.output
         assert "--attack" in done.output
         files = state / "gitguardfs/guest-files"
