@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -31,10 +32,14 @@ def run(guest: ssh.Guest, here: int, there: int) -> int:
                 Exit.SYSTEM,
             ) from None
     print(f"http://127.0.0.1:{here}/ is port {there} of the VM; Ctrl-C ends it", file=sys.stderr)
-    try:
-        return subprocess.call(ssh.forward(guest, here, there))
-    except KeyboardInterrupt:
-        return GitguardExit.OK
+    with subprocess.Popen(ssh.forward(guest, here, there)) as process:
+        for number in (signal.SIGTERM, signal.SIGHUP):  # or ssh would hold the port on
+            signal.signal(number, lambda *_: process.terminate())
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:
+            return GitguardExit.OK
+    return status if status >= 0 else 128 - status
 
 
 def _port(text: str) -> int:

@@ -1,0 +1,30 @@
+"""A port that leads into the VM ends with the command that opened it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from gitguardfs.program import HOLDER
+
+FORWARD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from gitguardfs.vm import forwarding, ssh
+ssh.forward = lambda *_: ["sh", "-c", "echo opened; exec sleep 600"]
+sys.exit(forwarding.run(None, 1, 1))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_command_ends_its_ssh(number: signal.Signals) -> None:
+    words = [sys.executable, "-c", FORWARD, HOLDER]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"opened\n"
+        process.send_signal(number)
+        assert process.stdout.read() == b""  # when nobody has it open any more
+        assert process.wait() == 128 + signal.SIGTERM
