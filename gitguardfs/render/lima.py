@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -129,8 +128,11 @@ class LimaSpec:
         check_guard_options(self.options)
 
     def _check_location(self, path: str) -> None:
-        if not path.isascii() and path != os.fsencode(path).decode(errors="replace"):
-            raise UserError(f"Lima reads no path that is no UTF-8: {path}", "rename the directory")
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            hint = "rename the directory"
+            raise UserError(f"Lima reads no path that is no UTF-8: {path}", hint) from None
         if "{{" in path:
             raise UserError(f"Lima takes the {{{{ in {path} for a template", "rename the directory")
         if self.transport == "9p" and "," in path:

@@ -133,9 +133,8 @@ def _end(state: State, qemu: subprocess.Popen[bytes]) -> None:
     if qemu.poll() is not None:
         return
     try:
-        with suppress(
-            OSError
-        ):  # a terminal that was closed must not cut the guest's way down short
+        # A terminal that was closed must not cut the guest's way down short.
+        with suppress(OSError):
             print("stopping the VM", file=sys.stderr)
         with suppress(qmp.NoAnswerError, subprocess.TimeoutExpired):
             qmp.press_power_button(state)
