@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
-import shutil
 import signal
 import ssl
 import subprocess
@@ -289,15 +288,16 @@ def _account(place: Path) -> Iterator[None]:
         pwd.getpwuid(HOST_UID)
         yield
         return
-    passwd = place / "passwd"
-    shutil.copy("/etc/passwd", passwd)
-    with open(passwd, "a") as file:
+    # All of /etc: a mount on the file alone is gone as soon as useradd, outside, replaces the file.
+    etc = place / "etc"
+    subprocess.run(["cp", "-a", "/etc", etc], check=True)
+    with open(etc / "passwd", "a") as file:
         file.write(f"vmhost:x:{HOST_UID}:{HOST_GID}::{place}/home:/bin/sh\n")
-    subprocess.run(["mount", "--bind", passwd, "/etc/passwd"], check=True)
+    subprocess.run(["mount", "--bind", etc, "/etc"], check=True)
     try:
         yield
     finally:
-        subprocess.run(["umount", "/etc/passwd"], check=True)
+        subprocess.run(["umount", "/etc"], check=True)
 
 
 def processes_of(world: World) -> dict[int, str]:
