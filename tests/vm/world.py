@@ -247,6 +247,10 @@ class Session:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(LIMIT)
         self.process.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
 
 
 def console(world: World, lines: int = 30) -> str:
