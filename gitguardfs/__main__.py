@@ -1,5 +1,5 @@
 """``python -m gitguardfs``."""
 
-from gitguardfs.cli import main
+from gitguardfs.commands.gitguardfs import main
 
 main()

@@ -211,9 +211,9 @@ def _open_directory(path: str, make: bool) -> int:
         if make:
             os.makedirs(path, 0o755, exist_ok=True)
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    from gitguardfs.fuse import directories
+    from gitguardfs.linux import safe_open
 
-    found = directories.resolve(path)
+    found = safe_open.resolve(path)
     if found.missing and not make:
         os.close(found.fd)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)

@@ -17,5 +17,6 @@ def command(*arguments: str) -> list[str]:
     ``-m`` would take modules from the working directory first, and the installed launcher's
     path reaches no child: so -I, which keeps out directory and environment, and the path itself.
     """
-    code = f"import sys; sys.path.insert(0, {HOLDER!r}); from gitguardfs.cli import main; main()"
+    start = "from gitguardfs.commands.gitguardfs import main; main()"
+    code = f"import sys; sys.path.insert(0, {HOLDER!r}); {start}"
     return [sys.executable, "-I", "-c", code, *arguments]

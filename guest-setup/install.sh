@@ -11,9 +11,9 @@ SBIN=${SBIN:-/sbin}
 
 # Path, module and function of each program.
 LAUNCHERS=(
-    "$BIN/gitguardfs:gitguardfs.cli:main"
-    "$BIN/gitguard:gitguardfs.gitguard:main"
-    "$BIN/vm-mount:gitguardfs.guest.vm_mount:main"
+    "$BIN/gitguardfs:gitguardfs.commands.gitguardfs:main"
+    "$BIN/gitguard:gitguardfs.commands.gitguard:main"
+    "$BIN/vm-mount:gitguardfs.vm_mount.command:main"
     "$SBIN/umount.fuse.gitguardfs:gitguardfs.commands.umount:main"
 )
 

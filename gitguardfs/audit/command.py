@@ -18,9 +18,9 @@ from gitguardfs.audit.git_config import SEARCH_PATH, Git
 from gitguardfs.audit.search import search
 from gitguardfs.audit.share import Share
 from gitguardfs.commands.report import exit_code, report_options
-from gitguardfs.core.guard import Guard, Rules
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result
+from gitguardfs.guard.rules import Guard, Rules
 
 SHOWN = 20
 """Findings of one kind that are printed; --json has them all."""
@@ -133,10 +133,10 @@ def _check_no_view(top: int, directory: str) -> None:
     """Raise UserError for a guarded view, where ``.git`` cannot be read, or not even be seen."""
     if sys.platform != "linux":
         return
-    from gitguardfs import mounts
+    from gitguardfs.linux import mountinfo
 
-    mount = next(iter(mounts.stack_of(top)), None)
-    if mount is not None and mount.fstype == mounts.FSTYPE:
+    mount = next(iter(mountinfo.stack_of(top)), None)
+    if mount is not None and mount.fstype == mountinfo.FSTYPE:
         hint = "give the directory that is guarded, on the host"
         raise UserError(f"{directory} is a guarded view of a directory", hint, Exit.SYSTEM)
 

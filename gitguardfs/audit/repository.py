@@ -22,8 +22,8 @@ from gitguardfs.audit.walk import (
     read_path,
     resolved,
 )
-from gitguardfs.core import names
 from gitguardfs.findings import Severity
+from gitguardfs.guard import dotgit
 
 ALTERNATES = "info/alternates"
 MAX_ALTERNATES = 100
@@ -287,4 +287,4 @@ def _other_hooks(audit: Audit, entries: list[Entry], worktree: str) -> set[str]:
 
 def is_dotgit(name: str) -> bool:
     """Whether some host's git takes a name for ``.git``."""
-    return names.is_dotgit(os.fsencode(name))
+    return dotgit.is_dotgit(os.fsencode(name))

@@ -6,9 +6,8 @@ import os
 from dataclasses import dataclass
 
 from gitguardfs.audit.walk import trail
-from gitguardfs.core import names
-from gitguardfs.core.guard import Guard, Verdict
-from gitguardfs.guard import repository
+from gitguardfs.guard import dotgit, repository
+from gitguardfs.guard.rules import Guard, Verdict
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Share:
         """Whether a path in the shared directory is a repository's own directory, or lies in it."""
         directory = self.path
         for part in self.parts(path):
-            if looks_like_repository(directory) or names.is_dotgit(os.fsencode(part)):
+            if looks_like_repository(directory) or dotgit.is_dotgit(os.fsencode(part)):
                 return True
             directory = os.path.join(directory, part)
         return looks_like_repository(directory)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from stat import S_ISREG
 
-from gitguardfs.core.idmap import GuestGid, GuestUid, IdMap
-from gitguardfs.core.perms import Perms
+from gitguardfs.bindfs.idmap import GuestGid, GuestUid, IdMap
+from gitguardfs.bindfs.permissions import Perms
 
 X_BITS = 0o111
 PERMISSION_BITS = 0o7777

@@ -1,7 +1,7 @@
 """How objects look, beyond the id map: owners, permissions and counts made up on request.
 
-All of it is bindfs's. It comes before the guard's own disguise (``view``), so that nothing here
-can open what is guarded.
+All of it is bindfs's. It comes before the guard's own disguise (``attributes``), so that nothing
+here can open what is guarded.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from stat import S_IFBLK, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 
-from gitguardfs.core.mirror import Mirror
-from gitguardfs.core.perms import ALL, Perms
-from gitguardfs.core.view import Attributes
+from gitguardfs.bindfs.mirror import Mirror
+from gitguardfs.bindfs.permissions import ALL, Perms
+from gitguardfs.fs.attributes import Attributes
 
 BLOCK = 512
 """The unit of st_blocks."""

@@ -30,7 +30,7 @@ COMMANDS = {
     "lima": Subcommand("gitguardfs.host.lima", "Write a machine of Lima's that guards a project."),
     "krun": Subcommand("gitguardfs.host.krun", "Run an agent in a microVM of podman and krun."),
     "doctor": Subcommand(
-        "gitguardfs.guest.doctor", "Check that a project is guarded.", needs_linux=True
+        "gitguardfs.doctor.command", "Check that a project is guarded.", needs_linux=True
     ),
     "vm": Subcommand("gitguardfs.vm.command", "Run an agent in a VM without direct internet."),
 }

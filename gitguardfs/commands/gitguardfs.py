@@ -8,11 +8,11 @@ import platform
 import click
 
 from gitguardfs import __version__
-from gitguardfs.arguments import Given, merge, note, parse_o, split_o
 from gitguardfs.commands.run import run
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.options import MountOptions, build
-from gitguardfs.table import MOUNT, OPTIONS, SECTIONS, Option
+from gitguardfs.options.mount_options import MountOptions, build
+from gitguardfs.options.parsing import Given, merge, note, parse_o, split_o
+from gitguardfs.options.table import MOUNT, OPTIONS, SECTIONS, Option
 
 EPILOG = """\b
 Examples:
@@ -84,7 +84,7 @@ def _given(ctx: click.Context) -> Given:
 def _fuse_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-    from gitguardfs.fuse import versions
+    from gitguardfs.sessions.pyfuse3_session import versions
 
     click.echo(versions.text())
     ctx.exit()
@@ -138,7 +138,7 @@ def _options(source: str, mountpoint: str, o: tuple[str, ...], given: Given) -> 
     try:
         return build(source, mountpoint, merge(parse_o(o), given))
     except UserError as error:
-        from gitguardfs.fuse import seal
+        from gitguardfs.mounting import seal
 
         # In fstab such a mistake shows at boot only, when nobody looks.
         raise seal.fail_closed(source, _wants_seal(o, given), error) from None
@@ -153,9 +153,11 @@ def _wants_seal(o: tuple[str, ...], given: Given) -> bool | None:
 
 def _run(options: MountOptions) -> int:
     try:
-        from gitguardfs.fuse import mount  # after the usage checks: --help needs no pyfuse3
+        from gitguardfs.daemon import (
+            run as mount,  # after the usage checks: --help needs no pyfuse3
+        )
     except ImportError as error:
-        from gitguardfs.fuse import seal
+        from gitguardfs.mounting import seal
 
         missing = UserError(str(error), "install python3-pyfuse3 and python3-trio", Exit.SYSTEM)
         raise seal.fail_closed(options.source, options.seal, missing) from None

@@ -14,15 +14,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gitguardfs import mounts
-from gitguardfs.core import syscalls
 from gitguardfs.daemon.signals import UNMOUNTED
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.fuse import directories
-from gitguardfs.guest import running
-from gitguardfs.mounts import Mount
+from gitguardfs.linux import mountinfo, safe_open, syscalls
+from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.mounting import guards
 
-NAME = f"umount.{mounts.FSTYPE}"
+NAME = f"umount.{mountinfo.FSTYPE}"
 SETTLE_LIMIT = 60.0
 """Seconds within which a daemon whose view is gone has to take its seal off and end."""
 LAZY_LIMIT = 1.0
@@ -68,12 +66,12 @@ def unmount(request: Request) -> None:
         raise UserError("only root can unmount a guarded view", code=Exit.USAGE)
     path = os.path.abspath(request.path)
     directory, name = os.path.split(path)
-    parent = directories.open_directory(directory, True)
+    parent = safe_open.open_directory(directory, True)
     try:
         view = _view(parent, name, path)
-        daemon = running.daemon_of(view)
+        daemon = guards.daemon_of(view)
         process = _open_process(daemon)
-        if daemon != running.daemon_of(view):
+        if daemon != guards.daemon_of(view):
             raise UserError(f"the daemon of {path} was replaced just now", "try again", Exit.MOUNT)
         # While the parent is held, nobody can put something else under the name of a mount point.
         here = os.fsencode(f"/proc/self/fd/{parent}/{name}")
@@ -96,20 +94,20 @@ def _view(parent: int, name: str, path: str) -> Mount:
     """Return the gitguardfs of root's that is mounted just there. UserError."""
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
-        stack = mounts.stack_of(fd)
+        stack = mountinfo.stack_of(fd)
     finally:
         os.close(fd)
     view = stack[0] if stack else None
     if view is None or view.path != os.fsencode(path):
         raise UserError(f"{path}: not mounted", code=Exit.MOUNT)
-    if directories.is_foreign(view):
-        raise directories.ForeignMountError(view, path)
-    if view.fstype != mounts.FSTYPE:
+    if safe_open.is_foreign(view):
+        raise safe_open.ForeignMountError(view, path)
+    if view.fstype != mountinfo.FSTYPE:
         raise UserError(f"{path} is not a gitguardfs", f"umount -i {path}", Exit.MOUNT)
     return view
 
 
-def _open_process(daemon: running.Daemon | None) -> int | None:
+def _open_process(daemon: guards.Daemon | None) -> int | None:
     try:
         return None if daemon is None else os.pidfd_open(daemon.pid)
     except ProcessLookupError:

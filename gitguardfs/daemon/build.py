@@ -8,20 +8,20 @@ from collections.abc import Callable
 
 import pyfuse3
 
-from gitguardfs import mounts
-from gitguardfs.core.guard import Guard
-from gitguardfs.core.idmap import MapError
-from gitguardfs.core.look import Disguise, Look, Reach
-from gitguardfs.core.tree import Tree
-from gitguardfs.core.view import Attributes, View
+from gitguardfs.bindfs.idmap import MapError
+from gitguardfs.bindfs.overrides import Disguise, Look, Reach
 from gitguardfs.errors import Exit, UserError, warn
-from gitguardfs.fuse.devices import device_size
-from gitguardfs.fuse.operations import Operations
-from gitguardfs.fuse.preflight import Places
-from gitguardfs.fuse.rates import LimitedOperations
+from gitguardfs.fs.attributes import Attributes, View
+from gitguardfs.guard.rules import Guard
+from gitguardfs.linux import mountinfo
 from gitguardfs.linux.local_devices import LocalDevices
-from gitguardfs.options import MountOptions
+from gitguardfs.linux.sysfs import device_size
+from gitguardfs.mounting.preflight import Places
+from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.serving.audit_log import AuditLog
+from gitguardfs.serving.operations import Tree
+from gitguardfs.sessions.pyfuse3_session.handlers import Operations
+from gitguardfs.sessions.pyfuse3_session.rate_limit import LimitedOperations
 
 RESERVED_DESCRIPTORS = 64
 """For Python, the session, worker threads and the log."""
@@ -34,7 +34,7 @@ def assemble(
 ) -> tuple[Tree, Operations]:
     """Return what serves the directory behind ``root_fd``; UserError if it does not answer."""
     try:
-        where = mounts.of_device(os.fstat(root_fd).st_dev)
+        where = mountinfo.of_device(os.fstat(root_fd).st_dev)
         is_local = LocalDevices(places.source)
         by_paths = where is not None and where.goes_by_paths
         tree = tree_of(options, places, root_fd, is_local, by_paths)

@@ -18,15 +18,15 @@ from threading import Thread
 import pyfuse3
 import trio
 
-from gitguardfs import mounts
-from gitguardfs.daemon import logs, signals
+from gitguardfs.daemon import background, build, logs, signals
 from gitguardfs.daemon.drain import Drain, close_device
 from gitguardfs.errors import Exit, UserError, shown, warn
-from gitguardfs.fuse import assembly, daemon, directories, preflight, seal, session
-from gitguardfs.fuse.operations import Operations
-from gitguardfs.mounting import fstab_check, holders, utab
-from gitguardfs.options import MountOptions
+from gitguardfs.linux import mountinfo, safe_open
+from gitguardfs.mounting import fstab_check, holders, preflight, seal, utab
+from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.serving.audit_log import AuditLog
+from gitguardfs.sessions.pyfuse3_session import session
+from gitguardfs.sessions.pyfuse3_session.handlers import Operations
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +85,8 @@ def _run(options: MountOptions, notify_socket: str | None) -> int:
             return Exit.SYSTEM
 
     if options.foreground or options.debug:
-        return serve(lambda: daemon.notify(notify_socket, "READY=1"))
-    return daemon.in_background(serve)
+        return serve(lambda: background.notify(notify_socket, "READY=1"))
+    return background.in_background(serve)
 
 
 def _wants_seal(options: MountOptions, places: preflight.Places, is_root: bool) -> bool:
@@ -122,7 +122,7 @@ def _open_audit(path: str | None) -> AuditLog:
         return AuditLog(None)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     try:
-        return AuditLog(directories.open_file(path, os.geteuid() == 0, flags))
+        return AuditLog(safe_open.open_file(path, os.geteuid() == 0, flags))
     except OSError as error:
         raise UserError(
             f"cannot write the audit log {path}: {error.strerror}", code=Exit.SYSTEM
@@ -142,7 +142,7 @@ def _serve(
         root_fd = _open_below_seal(places)
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
-    tree, operations = assembly.assemble(options, places, audit, root_fd)
+    tree, operations = build.assemble(options, places, audit, root_fd)
     sealed = _put_seal(places) if seal_it else None
     if sealed is None:
         seal.lift_stale(places.source)
@@ -167,7 +167,7 @@ def _serve(
     with Drain(lambda: requests.answers, give_up) as drain:
         view = session.View(
             places.mountpoint,
-            lambda: mounted is not None and mounts.current(mounted) is None,
+            lambda: mounted is not None and mountinfo.current(mounted) is None,
             ready,
             drain.begin,
         )
@@ -201,7 +201,7 @@ def _lift(sealed: seal.Seal) -> None:
         log.error("the seal stays: %s: %s", error.filename or "", error.strerror)
 
 
-def _leave_by_force(mounted: mounts.Mount | None, sealed: seal.Seal | None) -> None:
+def _leave_by_force(mounted: mountinfo.Mount | None, sealed: seal.Seal | None) -> None:
     """End the process at once; the main thread waits for the source, maybe for good.
 
     Whoever waits for the view is answered ENOTCONN, and the next daemon can take the seal over.
@@ -218,12 +218,12 @@ def _leave_by_force(mounted: mounts.Mount | None, sealed: seal.Seal | None) -> N
     os._exit(Exit.SYSTEM)
 
 
-def _detach(mounted: mounts.Mount) -> bool:
-    now = mounts.current(mounted)
-    return now is None or mounts.detach(now)
+def _detach(mounted: mountinfo.Mount) -> bool:
+    now = mountinfo.current(mounted)
+    return now is None or mountinfo.detach(now)
 
 
-def _trouble(mounted: mounts.Mount | None, places: preflight.Places) -> str:
+def _trouble(mounted: mountinfo.Mount | None, places: preflight.Places) -> str:
     """Return what ended the session without root's word; nothing if that is as it should be.
 
     A user unmounts a view of their own by fusermount3. Root's can be unmounted by users as well:
@@ -233,9 +233,9 @@ def _trouble(mounted: mounts.Mount | None, places: preflight.Places) -> str:
     """
     if mounted is None:
         return ""
-    if mounts.current(mounted) is not None:
+    if mountinfo.current(mounted) is not None:
         return "the kernel ended the connection; a dead mount is left"
-    is_gone = directories.path_of(places.mountpoint_fd).endswith(" (deleted)")
+    is_gone = safe_open.path_of(places.mountpoint_fd).endswith(" (deleted)")
     if is_gone or os.fstat(places.mountpoint_fd).st_nlink == 0:
         return "the mount point was taken away from under the view"
     return "the view was unmounted, and not by root's umount(8) with its helper"
@@ -284,14 +284,14 @@ def _refuse_holders(
 
 def _init(
     operations: Operations, options: MountOptions, places: preflight.Places
-) -> mounts.Mount | None:
+) -> mountinfo.Mount | None:
     """Mount; by root on the very directory that was checked, and returning that mount.
 
     For a user fusermount3 does it, by the path and with the user's rights.
     """
     is_root = os.geteuid() == 0
     target = f"/proc/self/fd/{places.mountpoint_fd}" if is_root else places.mountpoint
-    before = {m.number for m in mounts.listed()}
+    before = {m.number for m in mountinfo.listed()}
     try:
         pyfuse3.init(operations, target, _fuse_options(options, places))
     except RuntimeError as error:
@@ -303,13 +303,13 @@ def _init(
     if not is_root:
         return None
     # What is mounted comes above all that is there by then, also a user's mount of just now.
-    path = directories.path_of(places.mountpoint_fd)
-    mounted = mounts.on_top_of(mounts.number_of(places.mountpoint_fd), path)
+    path = safe_open.path_of(places.mountpoint_fd)
+    mounted = mountinfo.on_top_of(mountinfo.number_of(places.mountpoint_fd), path)
     if mounted is None or mounted.number in before or not _is_ours(mounted):
         pyfuse3.close(unmount=False)
-        for mount in mounts.listed():
+        for mount in mountinfo.listed():
             if mount.number not in before and mount.path == os.fsencode(path) and _is_ours(mount):
-                mounts.detach(mount)
+                mountinfo.detach(mount)
         raise UserError(
             f"something else was mounted at {options.mountpoint} meanwhile",
             f"see findmnt {path}",
@@ -318,20 +318,20 @@ def _init(
     return mounted
 
 
-def _is_ours(mount: mounts.Mount) -> bool:
-    return mount.fstype == mounts.FSTYPE and mount.owner == os.geteuid()
+def _is_ours(mount: mountinfo.Mount) -> bool:
+    return mount.fstype == mountinfo.FSTYPE and mount.owner == os.geteuid()
 
 
-def _unmount(mounted: mounts.Mount | None, by_itself: bool) -> None:
+def _unmount(mounted: mountinfo.Mount | None, by_itself: bool) -> None:
     """Unmount, wherever the mount point has been moved to; not what ended ``by_itself``."""
     if mounted is None:
         pyfuse3.close(unmount=os.geteuid() != 0)
         return
-    now = None if by_itself else mounts.current(mounted)
-    if now is not None and not mounts.detach(now):
+    now = None if by_itself else mountinfo.current(mounted)
+    if now is not None and not mountinfo.detach(now):
         log.error("%s leads elsewhere now; a dead mount is left", os.fsdecode(now.path))
     pyfuse3.close(unmount=False)
-    if mounts.current(mounted) is None:
+    if mountinfo.current(mounted) is None:
         utab.remove(mounted)
 
 
@@ -339,7 +339,7 @@ def _fuse_options(options: MountOptions, places: preflight.Places) -> set[str]:
     # libfuse adds nosuid and nodev, unless it is told otherwise.
     found = {
         "default_permissions",
-        f"subtype={mounts.SUBTYPE}",
+        f"subtype={mountinfo.SUBTYPE}",
         f"fsname={_fsname(options.fsname or places.source)}",
         *options.kernel,
     }
@@ -355,5 +355,5 @@ def _fuse_options(options: MountOptions, places: preflight.Places) -> set[str]:
 def _fsname(name: str) -> str:
     # libfuse splits at commas, and pyfuse3 passes ASCII only.
     if not name.isascii() or not name.isprintable():
-        return mounts.SUBTYPE
+        return mountinfo.SUBTYPE
     return name.replace("\\", "\\\\").replace(",", "\\,")

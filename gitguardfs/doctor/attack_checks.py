@@ -2,7 +2,7 @@
 
 They are made in a scratch directory inside the mount, which the user makes and removes: root
 never touches what the user could bend. Those that need a repository get one that is there, by
-operations that do no harm if they succeed (``probes_reach``).
+operations that do no harm if they succeed (``on_repository``).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from gitguardfs.doctor import on_repository, planting, run_as, search
+from gitguardfs.doctor.context import Case
+from gitguardfs.doctor.policy_checks import policy_by_reading, report_policy
+from gitguardfs.doctor.run_as import LeftBehind, Lost, NotBecome, Unprepared, User
+from gitguardfs.doctor.search import Found
 from gitguardfs.findings import Result, Row
-from gitguardfs.guest import probes, probes_attacks, probes_reach, probes_tree
-from gitguardfs.guest.checks import Case
-from gitguardfs.guest.checks_policy import policy_by_reading, report_policy
-from gitguardfs.guest.probes import LeftBehind, Lost, NotBecome, Unprepared, User
-from gitguardfs.guest.probes_tree import Found
 
 TITLES = {
     "R1": "rename .git and what is in it",
@@ -102,7 +102,7 @@ def check(case: Case) -> list[Result]:
         return []
     row = scratch_row(case.mountpoint)
     try:
-        found = Found(**probes.apart(probes_tree.search, case.mountpoint, user=user, limit=30.0))
+        found = Found(**run_as.apart(search.search, case.mountpoint, user=user, limit=30.0))
     except PermissionError as error:
         return [row.note(f"{user.name} cannot look into it: {error.strerror}", title=row.failed)]
     except (Lost, OSError, TypeError) as error:
@@ -138,7 +138,7 @@ def _in_scratch(user: User, directory: str, attack: Callable[[str], list[Result]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         try:
-            scratch = str(probes.apart(probes_tree.make_scratch, directory, user=user))
+            scratch = str(run_as.apart(search.make_scratch, directory, user=user))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         results = attack(scratch)
@@ -159,13 +159,13 @@ def _in_scratch(user: User, directory: str, attack: Callable[[str], list[Result]
 def _remove(scratch: str, user: User) -> bool:
     """Remove it in a child that inherits the blocked signals."""
     try:
-        return bool(probes.apart(probes_tree.remove_scratch, scratch, user=user, limit=180.0))
+        return bool(run_as.apart(search.remove_scratch, scratch, user=user, limit=180.0))
     except (Lost, NotBecome, OSError):
         return False
 
 
 def _all(case: Case, ground: Ground) -> list[Result]:
-    controls = [_plant(ground, plant) for plant in probes_attacks.CONTROLS]
+    controls = [_plant(ground, plant) for plant in planting.CONTROLS]
     first = controls[0]
     if first.kind != "passed":
         why = f"not tried: ordinary work fails there ({first.text}), so refusals prove nothing"
@@ -174,9 +174,9 @@ def _all(case: Case, ground: Ground) -> list[Result]:
     results = [report_policy(case.mountpoint, policy), _ordinary(controls[1:])]
     if policy == "off":
         return results
-    for plant in probes_attacks.TABLE:
+    for plant in planting.TABLE:
         ground.outcomes.append(_plant(ground, plant))
-    for reach in probes_reach.TABLE:
+    for reach in on_repository.TABLE:
         if not (reach.reads and policy == "readonly"):
             ground.outcomes.append(_reach(ground, reach))
     return results + judge(ground.outcomes, ground.found, policy)
@@ -189,7 +189,7 @@ def _reading(case: Case, ground: Ground) -> list[Result]:
     said = row.note(why, title=row.failed)
     policy = policy_by_reading(ground.user, ground.found.directory)
     if policy == "deny":
-        ground.outcomes += [_reach(ground, reach) for reach in probes_reach.TABLE if reach.reads]
+        ground.outcomes += [_reach(ground, reach) for reach in on_repository.TABLE if reach.reads]
     return [said, report_policy(case.mountpoint, policy), *judge(ground.outcomes, None, policy)]
 
 
@@ -200,7 +200,7 @@ def find_policy(ground: Ground) -> str:
     """Return off, readonly, unsure, or deny, which is also what ``hide`` looks like from here."""
     planted = _plant(
         ground,
-        probes_attacks.Plant("", "", probes_attacks.make_directory, frozenset({errno.EACCES})),
+        planting.Plant("", "", planting.make_directory, frozenset({errno.EACCES})),
     )
     if planted.kind != "refused":
         return "off" if planted.kind == "passed" else "unsure"
@@ -221,11 +221,11 @@ def _ordinary(outcomes: list[Outcome]) -> Result:
 # One attack
 
 
-def _plant(ground: Ground, plant: probes_attacks.Plant) -> Outcome:
+def _plant(ground: Ground, plant: planting.Plant) -> Outcome:
     return _strike(plant.row, plant.name, plant.refused, plant.strike, ground)
 
 
-def _reach(ground: Ground, reach: probes_reach.Reach) -> Outcome:
+def _reach(ground: Ground, reach: on_repository.Reach) -> Outcome:
     path = getattr(ground.found, reach.on)
     if path is None or (reach.on == "root" and _inside(ground.scratch, path)):
         return Outcome(reach.row, reach.name, "untried", "")
@@ -239,7 +239,7 @@ def _reach(ground: Ground, reach: probes_reach.Reach) -> Outcome:
 def _is_kept(path: str, user: User) -> bool:
     """Whether a sticky directory of another's keeps ``path`` from the user: EPERM, rename(2)."""
     try:
-        return bool(probes.apart(probes_tree.is_kept, path, user.uid, user=user))
+        return bool(run_as.apart(search.is_kept, path, user.uid, user=user))
     except (Lost, OSError):
         return False
 
@@ -258,7 +258,7 @@ def _strike(
 ) -> Outcome:
     spot = ground.next_spot()
     try:
-        probes.apart(_in_spot, strike, spot, user=ground.user, fake_root=fake_root)
+        run_as.apart(_in_spot, strike, spot, user=ground.user, fake_root=fake_root)
     except Unprepared as error:
         return Outcome(row, name, "untried", str(error))
     except LeftBehind as error:
@@ -271,7 +271,7 @@ def _strike(
 
 
 def _in_spot(strike: Callable[[str], object], spot: str) -> None:
-    with probes.preparing():
+    with run_as.preparing():
         os.mkdir(spot, 0o755)
     strike(spot)  # what it returns stays in the child
 

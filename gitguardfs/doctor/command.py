@@ -11,23 +11,24 @@ from dataclasses import replace
 
 import click
 
-from gitguardfs import findings, mounts
+from gitguardfs import findings
 from gitguardfs.commands.report import exit_code, report_options
+from gitguardfs.doctor import (
+    attack_checks,
+    host_checks,
+    mount_checks,
+    other_mounts,
+    policy_checks,
+    privilege_checks,
+    run_as,
+    share_checks,
+)
+from gitguardfs.doctor.context import Case, Check, Seen, System, read_table, top_at
+from gitguardfs.doctor.run_as import NotBecome, User
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result, Row, Severity, Status
-from gitguardfs.fuse.directories import open_directory, path_of
-from gitguardfs.guest import (
-    checks_attacks,
-    checks_host,
-    checks_mount,
-    checks_policy,
-    checks_rights,
-    checks_share,
-    checks_ways,
-    probes,
-)
-from gitguardfs.guest.checks import Case, Check, Seen, System, read_table, top_at
-from gitguardfs.guest.probes import NotBecome, User
+from gitguardfs.linux import mountinfo
+from gitguardfs.linux.safe_open import open_directory, path_of
 from gitguardfs.render import quote
 
 EPILOG = """\b
@@ -75,7 +76,7 @@ def command(
     if attack and host:
         raise click.UsageError("--attack is for a guard; with --host there is none to attack")
     leave = Leaving()
-    for number in checks_attacks.STOPPING:
+    for number in attack_checks.STOPPING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, leave)  # so that what was made is removed
     caller = os.environ.get("SUDO_UID") if os.geteuid() == 0 else str(os.geteuid())
@@ -88,7 +89,7 @@ def command(
     finally:
         progress.clear()
     if not attack and not host:
-        results.append(checks_attacks.UNTRIED.note(checks_attacks.ON_REQUEST))
+        results.append(attack_checks.UNTRIED.note(attack_checks.ON_REQUEST))
     if as_json:
         click.echo(findings.as_json(results))
     elif not (sys.stdout.isatty() and findings.print_rich(results)):
@@ -134,10 +135,10 @@ def examine(
         points = [_mountpoint(place, table)]
     else:
         points = list(
-            dict.fromkeys(seen.path for seen in table if seen.mount.fstype == mounts.FSTYPE)
+            dict.fromkeys(seen.path for seen in table if seen.mount.fstype == mountinfo.FSTYPE)
         )
     is_root = os.geteuid() == 0
-    servers = checks_mount.find_servers()
+    servers = mount_checks.find_servers()
     results: list[Result] = []
     if not points:
         hint = "gitguardfs SOURCE MOUNTPOINT --map auto; --host checks a host"
@@ -147,13 +148,13 @@ def examine(
         whom = choose_user(user, caller, owner_of(point, table), is_root, system)
         case = Case(point, whom, is_root, table, servers=servers, system=system)
         if case.guard is not None:
-            case = replace(case, daemons=checks_mount.serving(case.guard, servers))
+            case = replace(case, daemons=mount_checks.serving(case.guard, servers))
         if user is None and is_root:
             results += doubts(case, caller)
-        about_git = checks_attacks.check if attack else checks_policy.look
+        about_git = attack_checks.check if attack else policy_checks.look
         results += _checked(case, about_git, say)
         if place is not None:
-            for other in checks_ways.other_guards(case):
+            for other in other_mounts.other_guards(case):
                 results += _tried(about_git, replace(case, mountpoint=other))
     return list(dict.fromkeys(results))
 
@@ -163,10 +164,13 @@ def _checked(case: Case, about_git: Check, say: Callable[[str], None]) -> list[R
     usable = False
     if case.mountpoint:
         say(f"the mount at {case.mountpoint}")
-        about_mount = _tried(checks_mount.check, case) + checks_ways.within(case)
-        results += [*about_mount, checks_ways.not_roots(case)]
+        about_mount = _tried(mount_checks.check, case) + other_mounts.within(case)
+        results += [*about_mount, other_mounts.not_roots(case)]
         usable = any(r.id == "guard.answers" and r.status is Status.OK for r in about_mount)
-    checks: dict[str, Check] = {"the raw share": checks_share.check, "rights": checks_rights.check}
+    checks: dict[str, Check] = {
+        "the raw share": share_checks.check,
+        "rights": privilege_checks.check,
+    }
     if usable:
         checks[f".git in {case.mountpoint}"] = about_git
     for what, check in checks.items():
@@ -238,13 +242,13 @@ def _mountpoint(place: str, table: tuple[Seen, ...]) -> str:
         if inside in listed:
             return inside
         with _opened(path, is_root) as fd:
-            number, resolved = mounts.number_of(fd), path_of(fd)
+            number, resolved = mountinfo.number_of(fd), path_of(fd)
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"no such directory: {place}", code=Exit.SYSTEM) from None
     except OSError as error:
         raise UserError(f"{place}: {error.strerror}", code=Exit.SYSTEM) from None
     around = next((seen for seen in table if seen.mount.number == number), None)
-    is_guard = around is not None and around.mount.fstype == mounts.FSTYPE
+    is_guard = around is not None and around.mount.fstype == mountinfo.FSTYPE
     return around.path if around is not None and is_guard else resolved
 
 
@@ -280,7 +284,7 @@ def choose_user(
     name = name or owner or (caller if caller != "0" else None)
     if name is None:
         return None
-    user = probes.find_user(name, system.groups_of)
+    user = run_as.find_user(name, system.groups_of)
     if user.uid == 0:
         raise UserError(
             "root reaches the raw share by design",
@@ -302,8 +306,8 @@ def owner_of(mountpoint: str, table: tuple[Seen, ...]) -> str | None:
     mounter = next((o.removeprefix("user_id=") for o in options if o.startswith("user_id=")), "0")
     for path in (mountpoint, os.path.dirname(mountpoint)) if mountpoint else ():
         try:
-            uid = str(probes.apart(_uid_of, path))
-        except (OSError, probes.Lost):
+            uid = str(run_as.apart(_uid_of, path))
+        except (OSError, run_as.Lost):
             if mounter == "0":
                 continue
             uid = mounter
@@ -324,13 +328,13 @@ def examine_host(
     """Make the checks of the host's side; raises UserError."""
     directory, owner = _shared(place) if place is not None else (None, caller or "0")
     name = user or owner
-    whom = probes.find_user(name)
+    whom = run_as.find_user(name)
     if os.geteuid() not in (0, whom.uid):
         if user is not None:
             raise UserError(f"only root can become {name}", "run it with sudo", Exit.SYSTEM)
-        whom = probes.find_user(str(os.geteuid()))
+        whom = run_as.find_user(str(os.geteuid()))
     say("the host's side" + (f" of {directory}" if directory is not None else ""))
     try:
-        return checks_host.check(checks_host.HostCase(whom, directory))
+        return host_checks.check(host_checks.HostCase(whom, directory))
     except NotBecome as error:
         return [untried(error)]

@@ -1,6 +1,6 @@
 """What a check is, and what it has to go by.
 
-A check is a function from a ``Case`` to results. It looks with ``probes``, and decides with
+A check is a function from a ``Case`` to results. It looks with ``run_as``, and decides with
 pure functions of its module.
 """
 
@@ -11,10 +11,10 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gitguardfs import mounts
+from gitguardfs.doctor.run_as import Groups, User
 from gitguardfs.findings import Result
-from gitguardfs.guest.probes import Groups, User
-from gitguardfs.mounts import Mount
+from gitguardfs.linux import mountinfo
+from gitguardfs.linux.mountinfo import Mount
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -22,7 +22,7 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 @dataclass(frozen=True)
 class Seen:
-    """A line of mountinfo with its options (``mounts.Mount`` leaves them out)."""
+    """A line of mountinfo with its options (``mountinfo.Mount`` leaves them out)."""
 
     mount: Mount
     options: frozenset[str]
@@ -49,7 +49,8 @@ def parse_table(text: bytes) -> tuple[Seen, ...]:
     """The mounts of a mountinfo file, in its order."""
     lines = [line for line in text.split(b"\n") if line]
     return tuple(
-        Seen(mount, _options(line)) for mount, line in zip(mounts.parse(text), lines, strict=True)
+        Seen(mount, _options(line))
+        for mount, line in zip(mountinfo.parse(text), lines, strict=True)
     )
 
 
@@ -154,7 +155,7 @@ class Case:
     def guard(self) -> Seen | None:
         """The gitguardfs mount on top of the mount point."""
         seen = top_at(self.table, self.mountpoint)
-        return seen if seen is not None and seen.mount.fstype == mounts.FSTYPE else None
+        return seen if seen is not None and seen.mount.fstype == mountinfo.FSTYPE else None
 
 
 Check = Callable[[Case], list[Result]]

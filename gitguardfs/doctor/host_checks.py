@@ -15,10 +15,10 @@ from errno import EIO
 from gitguardfs.audit import rows
 from gitguardfs.audit.git_config import Git
 from gitguardfs.audit.walk import Unread
+from gitguardfs.doctor import run_as
+from gitguardfs.doctor.context import SEARCH_PATH
+from gitguardfs.doctor.run_as import Lost, User
 from gitguardfs.findings import Result, Row, Severity
-from gitguardfs.guest import probes
-from gitguardfs.guest.checks import SEARCH_PATH
-from gitguardfs.guest.probes import Lost, User
 from gitguardfs.render import quote
 
 SELINUX = "/sys/fs/selinux/enforce"
@@ -132,7 +132,7 @@ def _bare(case: HostCase) -> Result:
         return BARE.ok("no git here")
     git = Git(program, home_of(case.user))
     try:
-        return judge_bare(probes.apart(bare_repositories, git, user=case.user))
+        return judge_bare(run_as.apart(bare_repositories, git, user=case.user))
     except (Lost, OSError) as error:
         return BARE.unknown(error, "git config --global --list")
 
@@ -153,7 +153,7 @@ def bare_repositories(git: Git) -> str:
 
 def _run(user: User, arguments: list[str]) -> tuple[int, str]:
     try:
-        code, said = probes.apart(_call, arguments, home_of(user), user=user, limit=SECONDS + 5)
+        code, said = run_as.apart(_call, arguments, home_of(user), user=user, limit=SECONDS + 5)
     except (Lost, OSError):
         return 127, ""
     return int(code), str(said)

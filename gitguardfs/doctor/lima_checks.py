@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
+from gitguardfs.doctor import run_as
+from gitguardfs.doctor.context import Case
+from gitguardfs.doctor.run_as import Lost
 from gitguardfs.findings import Result, Row
-from gitguardfs.guest import probes
-from gitguardfs.guest.checks import Case
-from gitguardfs.guest.probes import Lost
 
 
 def check(case: Case) -> list[Result]:
@@ -22,7 +22,7 @@ def check(case: Case) -> list[Result]:
     )
     try:
         # Connecting takes the right to write to the socket (unix(7)).
-        is_open = probes.apart(os.access, path, os.W_OK, user=user)
+        is_open = run_as.apart(os.access, path, os.W_OK, user=user)
     except (Lost, OSError) as error:
         return [row.unknown(f"could not be checked: {error}", f"ls -l {path}: it must be root's")]
     if is_open:

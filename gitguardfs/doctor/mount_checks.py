@@ -7,12 +7,11 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from gitguardfs import mounts
+from gitguardfs.doctor import run_as
+from gitguardfs.doctor.context import Case, Daemon, Seen, read_table, top_at
+from gitguardfs.doctor.run_as import User
 from gitguardfs.findings import Result, Row, Severity, Status
-from gitguardfs.guest import probes
-from gitguardfs.guest.checks import Case, Daemon, Seen, read_table, top_at
-from gitguardfs.guest.probes import User
-from gitguardfs.linux import processes
+from gitguardfs.linux import mountinfo, processes
 from gitguardfs.render import quote
 
 WANTED = frozenset({"nosuid", "nodev", "default_permissions", "allow_other"})
@@ -46,7 +45,7 @@ def is_mounted(case: Case) -> Result:
         return row.finding("nothing is mounted there", hint)
     if case.guard is None:
         below = any(
-            seen.path == case.mountpoint and seen.mount.fstype == mounts.FSTYPE
+            seen.path == case.mountpoint and seen.mount.fstype == mountinfo.FSTYPE
             for seen in case.table
         )
         what = f"{top.mount.fstype} of {top.mount.source} is on top"
@@ -66,8 +65,8 @@ def is_answering(mountpoint: str, user: User | None) -> Result:
     again = quote.shell(["umount", "-l", mountpoint])
     hint = f"{again} and mount it again; systemd does that with Restart="
     try:
-        probes.apart(_ask, mountpoint, user=user)
-    except probes.Lost:
+        run_as.apart(_ask, mountpoint, user=user)
+    except run_as.Lost:
         return row.finding("no answer: the daemon hangs", hint)
     except OSError as error:
         if error.errno in DEAD:
@@ -179,14 +178,14 @@ def serving(guard: Seen, candidates: Sequence[Daemon]) -> tuple[Daemon, ...]:
     if by_number:
         # The number of a mount that is gone is given to a new one while its process still ends.
         return tuple([one for one in by_number if _is_given(one, guard)] or by_number)
-    if guard.mount.fstype != mounts.FSTYPE:
+    if guard.mount.fstype != mountinfo.FSTYPE:
         return ()
     return tuple(
         daemon
         for daemon in candidates
         if daemon.connection is None
         and daemon.uid == guard.mount.owner
-        and mounts.SUBTYPE in " ".join(daemon.arguments)
+        and mountinfo.SUBTYPE in " ".join(daemon.arguments)
         and _is_given(daemon, guard)
     )
 
@@ -244,7 +243,7 @@ def _held(pid: str) -> tuple[str, ...]:
                 mount_of[number] = parse_fdinfo(fdinfo, "mnt_id")
     if not mount_of:
         return outermost([_link(f"/proc/{pid}/cwd")])
-    attached = {mount.number for mount in mounts.listed(f"/proc/{pid}")}
+    attached = {mount.number for mount in mountinfo.listed(f"/proc/{pid}")}
     return outermost(
         _link(f"/proc/{pid}/fd/{number}") for number, on in mount_of.items() if on in attached
     )

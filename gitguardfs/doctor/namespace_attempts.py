@@ -12,10 +12,10 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
-from gitguardfs.core import syscalls
-from gitguardfs.guest import checks_ways, probes, probes_calls, probes_share
-from gitguardfs.guest.checks import Seen, parse_table
-from gitguardfs.guest.probes import Unprepared, User, preparing
+from gitguardfs.doctor import other_mounts, run_as, share_attempts
+from gitguardfs.doctor.context import Seen, parse_table
+from gitguardfs.doctor.run_as import Unprepared, User, preparing
+from gitguardfs.linux import raw_syscalls, syscalls
 from gitguardfs.linux.namespaces import NS_GET_USERNS, Identity, mounted_namespace
 
 
@@ -46,15 +46,15 @@ def peel(
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     own = os.stat("/proc/self/ns/user")
     with preparing():
-        probes.become(user)
+        run_as.become(user)
     if os.path.samestat(os.fstat(owner), own):
         return [], []  # nobody but root may unmount there
     try:
-        probes_calls.enter_namespace(owner)
+        raw_syscalls.enter_namespace(owner)
     except PermissionError:
         return [], []  # neither the user's nor below one of the user's
     with preparing():
-        probes_calls.enter_namespace(space)
+        raw_syscalls.enter_namespace(space)
         syscalls.unshare_mounts()
         here = _read_table(proc)
     kept = {name for seen in here if (name := mounted_namespace(seen.mount)) is not None}
@@ -76,12 +76,12 @@ def _peeled(
     guards: Sequence[int],
 ) -> Iterator[str]:
     for source in sorted(sources):
-        for seen, place in checks_ways.parts_in(here, table, source):
+        for seen, place in other_mounts.parts_in(here, table, source):
             # What is on top goes first, or nothing below it could be named.
             for cover in reversed(here[here.index(seen) + 1 :]):
                 if is_open(place, guards) and _is_of(proc, place, seen):
                     break
-                if checks_ways.is_inside(place, cover.path):
+                if other_mounts.is_inside(place, cover.path):
                     with suppress(OSError):  # locked, or gone with another one
                         flags = syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW
                         syscalls.umount(cover.mount.path, flags)
@@ -110,11 +110,11 @@ def _is_of(proc: int, place: str, seen: Seen) -> bool:
 
 def is_open(place: str, guards: Sequence[int]) -> bool:
     """Whether whoever runs this gets to ``place`` without more ado."""
-    for _, way in probes_share.PLAIN:
+    for _, way in share_attempts.PLAIN:
         try:
             way(place, guards)
         except OSError as error:
-            probes_share.check_refused(error)
+            share_attempts.check_refused(error)
             continue
         return True
     return False

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
+from gitguardfs.doctor import namespace_attempts, other_mounts, run_as
+from gitguardfs.doctor.context import Case, parse_table
+from gitguardfs.doctor.run_as import Hung, Lost, Unprepared, User
 from gitguardfs.findings import Result, Row
-from gitguardfs.guest import checks_ways, probes, probes_namespaces
-from gitguardfs.guest.checks import Case, parse_table
-from gitguardfs.guest.probes import Hung, Lost, Unprepared, User
 from gitguardfs.linux import namespaces
 from gitguardfs.linux.namespaces import MountNamespace
 
@@ -39,7 +39,7 @@ def check(case: Case, user: User, raw: Iterable[str], guards: tuple[int, ...]) -
             seen = _shown(case, user, space, paths, guards) if space.process else []
             ways += [f"{space.label} sees {place}" for place in seen]
             arguments = (space.path, space.identity, user, case.table, paths, guards)
-            open_, kept = probes.apart(probes_namespaces.peel, *arguments)
+            open_, kept = run_as.apart(namespace_attempts.peel, *arguments)
             verb = "can take off what covers" if space.process else "leads to"
             ways += [f"{space.label} {verb} {place}" for place in open_ if place not in seen]
             unsure += [f"a mount namespace kept in that of {space.label}"] * (not known >= {*kept})
@@ -70,14 +70,14 @@ def _shown(
     """Where the user gets to a raw path in the namespace, as it is."""
     with open(f"{space.process}/mountinfo", "rb") as file:
         table = parse_table(file.read())
-    places = {place for path in paths for place in checks_ways.shown_in(table, case.table, path)}
+    places = {place for path in paths for place in other_mounts.shown_in(table, case.table, path)}
     return [place for place in sorted(places) if _is_open(user, space, place, guards)]
 
 
 def _is_open(user: User, space: MountNamespace, place: str, guards: tuple[int, ...]) -> bool:
     """Whether the user gets to ``place`` in the namespace; Unprepared if that cannot be tried."""
-    call = partial(probes_namespaces.is_open, place, guards)
+    call = partial(namespace_attempts.is_open, place, guards)
     try:
-        return bool(probes.apart(call, user=user, root=f"{space.process}/root"))
+        return bool(run_as.apart(call, user=user, root=f"{space.process}/root"))
     except Hung:
         return True  # it waits for a server that it got through to

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from errno import EACCES, EINVAL, ENOENT, EOPNOTSUPP, EPERM, EROFS
 from functools import partial
 
-from gitguardfs.guest import probes_read
-from gitguardfs.guest.probes import preparing, undoing
-from gitguardfs.guest.probes_attacks import at, write
-from gitguardfs.guest.probes_calls import (
+from gitguardfs.doctor import reading
+from gitguardfs.doctor.planting import at, write
+from gitguardfs.doctor.reading import hold
+from gitguardfs.doctor.run_as import preparing, undoing
+from gitguardfs.linux.raw_syscalls import (
     RENAME_EXCHANGE,
     RENAME_NOREPLACE,
     linkat_by_proc,
     linkat_empty_path,
     renameat2,
 )
-from gitguardfs.guest.probes_read import hold
 
 AWAY = ".gitguard-doctor"
 """Part of the name of what is moved for a moment, so that it explains itself if left behind."""
@@ -250,51 +250,49 @@ TABLE: tuple[Reach, ...] = (
     Reach("M1", "setxattr", "directory", set_attribute, _XATTR),
     Reach("M1", "removexattr", "directory", remove_attribute, _XATTR),
     Reach("M1", "open config for writing", "directory", open_part_to_write, _REFUSED),
-    Reach("M2", "list it", "directory", probes_read.list_entries, _REFUSED, reads=True),
-    Reach("M2", "open config", "directory", probes_read.read_part, _REFUSED, reads=True),
-    Reach("M2", "stat of config", "directory", probes_read.look_below, _REFUSED, reads=True),
+    Reach("M2", "list it", "directory", reading.list_entries, _REFUSED, reads=True),
+    Reach("M2", "open config", "directory", reading.read_part, _REFUSED, reads=True),
+    Reach("M2", "stat of config", "directory", reading.look_below, _REFUSED, reads=True),
     Reach(
         "M2",
         "O_PATH and openat",
         "directory",
-        probes_read.read_below_descriptor,
+        reading.read_below_descriptor,
         _REFUSED,
         reads=True,
     ),
-    Reach("M2", "reopen by /proc/self/fd", "directory", probes_read.reopen, _REFUSED, reads=True),
-    Reach("M2", "chdir", "directory", probes_read.change_directory, _REFUSED, reads=True),
-    Reach("M2", "inotify", "directory", probes_read.watch_it, _REFUSED, reads=True),
-    Reach("M2", "listxattr", "directory", probes_read.list_attributes, _XATTR, reads=True),
-    Reach("M2", "read a .git file", "file", probes_read.read, _REFUSED, reads=True),
-    Reach("M2", "reopen a .git file", "file", probes_read.reopen, _REFUSED, reads=True),
+    Reach("M2", "reopen by /proc/self/fd", "directory", reading.reopen, _REFUSED, reads=True),
+    Reach("M2", "chdir", "directory", reading.change_directory, _REFUSED, reads=True),
+    Reach("M2", "inotify", "directory", reading.watch_it, _REFUSED, reads=True),
+    Reach("M2", "listxattr", "directory", reading.list_attributes, _XATTR, reads=True),
+    Reach("M2", "read a .git file", "file", reading.read, _REFUSED, reads=True),
+    Reach("M2", "reopen a .git file", "file", reading.reopen, _REFUSED, reads=True),
     Reach("M2", "reopen a .git file for writing", "file", reopen_to_write, _REFUSED),
-    Reach("M2", "readlink", "symlink", probes_read.read_link, _REFUSED, reads=True),
+    Reach("M2", "readlink", "symlink", reading.read_link, _REFUSED, reads=True),
     Reach(
         "M2",
         "readlink by descriptor",
         "symlink",
-        probes_read.read_link_by_descriptor,
+        reading.read_link_by_descriptor,
         _REFUSED,
         reads=True,
     ),
-    Reach(
-        "U1", "list it", "directory", probes_read.list_entries, _REFUSED, reads=True, fake_root=True
-    ),
+    Reach("U1", "list it", "directory", reading.list_entries, _REFUSED, reads=True, fake_root=True),
     Reach(
         "U1",
         "open config",
         "directory",
-        probes_read.read_part,
+        reading.read_part,
         _REFUSED,
         reads=True,
         fake_root=True,
     ),
-    Reach("U1", "read a .git file", "file", probes_read.read, _REFUSED, reads=True, fake_root=True),
+    Reach("U1", "read a .git file", "file", reading.read, _REFUSED, reads=True, fake_root=True),
     Reach(
         "U2",
         "bind it",
         "directory",
-        probes_read.read_through_bind,
+        reading.read_through_bind,
         _NOT_OWN,
         reads=True,
         fake_root=True,
@@ -303,7 +301,7 @@ TABLE: tuple[Reach, ...] = (
         "U2",
         "bind its parent",
         "directory",
-        probes_read.read_through_bound_parent,
+        reading.read_through_bound_parent,
         _NOT_OWN,
         reads=True,
         fake_root=True,
@@ -312,27 +310,23 @@ TABLE: tuple[Reach, ...] = (
         "U2",
         "overlay",
         "directory",
-        probes_read.read_through_overlay,
+        reading.read_through_overlay,
         _NOT_OWN,
         reads=True,
         fake_root=True,
     ),
-    Reach(
-        "U2", "chroot", "directory", probes_read.change_root, _NOT_OWN, reads=True, fake_root=True
-    ),
-    Reach(
-        "S1", "symlink to it", "directory", probes_read.read_through_symlink, _REFUSED, reads=True
-    ),
+    Reach("U2", "chroot", "directory", reading.change_root, _NOT_OWN, reads=True, fake_root=True),
+    Reach("S1", "symlink to it", "directory", reading.read_through_symlink, _REFUSED, reads=True),
     Reach(
         "S1",
         "symlink to config",
         "directory",
-        probes_read.read_through_file_symlink,
+        reading.read_through_file_symlink,
         _REFUSED,
         reads=True,
     ),
     Reach("P4", "open config for writing", "bare", open_part_to_write, _REFUSED),
-    Reach("P4", "open config", "bare", probes_read.read_part, _REFUSED, reads=True),
+    Reach("P4", "open config", "bare", reading.read_part, _REFUSED, reads=True),
     Reach("P4", "make a file in it", "bare", create_inside, _REFUSED),
     Reach("P4", "rename it", "bare", move_aside, _REFUSED),
     Reach("P4", "exchange it", "bare", exchange_backwards, _FLAGS),

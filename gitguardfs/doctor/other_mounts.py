@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 
-from gitguardfs import mounts
+from gitguardfs.doctor.context import Case, Seen, holding
+from gitguardfs.doctor.mount_checks import mounts_of_daemons, serving, sources_of
 from gitguardfs.errors import UserError
 from gitguardfs.findings import Result, Row
-from gitguardfs.fuse import seal
-from gitguardfs.guest import running
-from gitguardfs.guest.checks import Case, Seen, holding
-from gitguardfs.guest.checks_mount import mounts_of_daemons, serving, sources_of
-from gitguardfs.ids import user_id
+from gitguardfs.linux import mountinfo
+from gitguardfs.mounting import guards, seal
+from gitguardfs.options.id_maps import user_id
 from gitguardfs.render import quote
 
 
@@ -59,7 +58,7 @@ def parts_in(
 
 def raw_mounts(table: tuple[Seen, ...], source: str) -> list[Seen]:
     """The mounts that have ``source`` itself: without guards and seals, and all in one place."""
-    covers = {seen for seen in table if seen.mount.fstype == mounts.FSTYPE}
+    covers = {seen for seen in table if seen.mount.fstype == mountinfo.FSTYPE}
     covers |= {seen for seen in table if seen.mount.source == seal.NAME}
     bare = tuple(seen for seen in table if seen not in covers)
     own = holding(bare, source)
@@ -95,7 +94,7 @@ def raw(case: Case, sources: tuple[str, ...]) -> set[str]:
     for source in sources:
         found |= by_device(case.table, source)
         ways = by_fuse(case.table, source, backing)
-        found |= {path for path, seen in ways.items() if seen.mount.fstype != mounts.FSTYPE}
+        found |= {path for path, seen in ways.items() if seen.mount.fstype != mountinfo.FSTYPE}
     return found
 
 
@@ -108,7 +107,7 @@ def other_guards(case: Case) -> list[str]:
         seen.path
         for source in sources_of(case.guard, case.daemons)
         for seen in by_fuse(case.table, source, backing).values()
-        if seen.mount.fstype == mounts.FSTYPE
+        if seen.mount.fstype == mountinfo.FSTYPE
     }
     return sorted(found - {case.mountpoint})
 
@@ -145,7 +144,7 @@ def not_roots(case: Case) -> Result:
 def _trusted_owner(case: Case) -> int | None:
     """Return whose file system the source may be in (--source-owner): never the agent's own."""
     key = "source-owner="
-    options = (running.options_of(case.guard.mount) if case.guard is not None else None) or ()
+    options = (guards.options_of(case.guard.mount) if case.guard is not None else None) or ()
     try:
         named = [user_id(option.removeprefix(key)) for option in options if option.startswith(key)]
     except UserError:
@@ -169,7 +168,7 @@ def within(case: Case) -> list[Result]:
     found = [
         f"{seen.path} ({seen.mount.fstype})"
         for seen in case.table
-        if seen.path.startswith(below) and seen.mount.fstype != mounts.FSTYPE
+        if seen.path.startswith(below) and seen.mount.fstype != mountinfo.FSTYPE
     ]
     if case.guard is None or not found:
         return []

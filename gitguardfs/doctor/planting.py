@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from errno import EACCES, EINVAL, EOPNOTSUPP
 from functools import partial
 
-from gitguardfs.guest.probes import preparing
-from gitguardfs.guest.probes_calls import (
+from gitguardfs.doctor.run_as import preparing
+from gitguardfs.linux.raw_syscalls import (
     RENAME_EXCHANGE,
     RENAME_NOREPLACE,
     RENAME_WHITEOUT,

@@ -6,11 +6,11 @@ import errno
 import os
 import stat
 
+from gitguardfs.doctor import run_as, search
+from gitguardfs.doctor.context import Case
+from gitguardfs.doctor.run_as import Lost, User
+from gitguardfs.doctor.search import Found
 from gitguardfs.findings import Result, Row
-from gitguardfs.guest import probes, probes_tree
-from gitguardfs.guest.checks import Case
-from gitguardfs.guest.probes import Lost, User
-from gitguardfs.guest.probes_tree import Found
 
 
 def look(case: Case) -> list[Result]:
@@ -20,7 +20,7 @@ def look(case: Case) -> list[Result]:
         return []
     row = policy_row(case.mountpoint)
     try:
-        found = Found(**probes.apart(probes_tree.search, case.mountpoint, user=user, limit=30.0))
+        found = Found(**run_as.apart(search.search, case.mountpoint, user=user, limit=30.0))
     except PermissionError:
         policy = "unknown"
     except (Lost, OSError, TypeError) as error:
@@ -38,8 +38,8 @@ def policy_by_reading(user: User, git: str | None) -> str:
     if git is None:
         return "unknown"
     try:
-        probes.apart(_list_open, git, user=user)
-        is_writable = probes.apart(os.access, git, os.W_OK, user=user)
+        run_as.apart(_list_open, git, user=user)
+        is_writable = run_as.apart(os.access, git, os.W_OK, user=user)
     except PermissionError:
         return "deny"
     except (Lost, OSError):

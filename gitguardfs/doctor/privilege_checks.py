@@ -17,10 +17,10 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gitguardfs.doctor import lima_checks, run_as
+from gitguardfs.doctor.context import Case, Daemon, System
+from gitguardfs.doctor.run_as import Lost, User
 from gitguardfs.findings import Result, Row
-from gitguardfs.guest import checks_lima, probes
-from gitguardfs.guest.checks import Case, Daemon, System
-from gitguardfs.guest.probes import Lost, User
 from gitguardfs.render import quote
 
 ROOT_GROUPS = {
@@ -63,7 +63,7 @@ def check(case: Case) -> list[Result]:
         _doas(user, case.system, groups),
         judge_groups(user, groups),
         _files(user, case.system, case.daemons),
-        *checks_lima.check(case),
+        *lima_checks.check(case),
     ]
 
 
@@ -76,12 +76,12 @@ def _sudo(user: User, system: System, is_root: bool) -> Result:
         return _sudo_row(user.name).ok("no sudo here")
     try:
         # -k: a password that was typed a minute ago does not count.
-        runs = Said(*probes.apart(_run, [program, "-k", "-n", "true"], user=user))
-        lists = Said(*probes.apart(_run, [program, "-n", "-l"], user=user))
+        runs = Said(*run_as.apart(_run, [program, "-k", "-n", "true"], user=user))
+        lists = Said(*run_as.apart(_run, [program, "-n", "-l"], user=user))
         if is_root and lists.code != 0:
             # It asks the user for a password unless one rule is without (listpw), but not root.
             whom = user.name if user.has_account else f"#{user.uid}"
-            lists = Said(*probes.apart(_run, [program, "-n", "-l", "-U", whom]))
+            lists = Said(*run_as.apart(_run, [program, "-n", "-l", "-U", whom]))
     except (Lost, OSError, TypeError) as error:
         hint = "sudo -k -n true, as that user: see why it does not answer"
         return _sudo_row(user.name).unknown(f"could not be checked: {error}", hint)
@@ -282,7 +282,7 @@ def _files(user: User, system: System, daemons: tuple[Daemon, ...]) -> Result:
     paths = [*system.run_by_root, *_programs(system), *_libraries(system), *_run_by(daemons)]
     unsure = "could not be checked"
     try:
-        writable, unfinished = probes.apart(writable_among, paths, user=user, limit=60.0)
+        writable, unfinished = run_as.apart(writable_among, paths, user=user, limit=60.0)
     except (Lost, OSError, TypeError, ValueError) as error:
         return row.unknown(f"{unsure}: {error}", "see whether a file system there hangs")
     if writable:

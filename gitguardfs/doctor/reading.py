@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 
-from gitguardfs.guest.probes import preparing
-from gitguardfs.guest.probes_attacks import at
-from gitguardfs.guest.probes_calls import MNT_DETACH, MS_BIND, MS_REC, mount, umount, watch
+from gitguardfs.doctor.planting import at
+from gitguardfs.doctor.run_as import preparing
+from gitguardfs.linux.raw_syscalls import MNT_DETACH, MS_BIND, MS_REC, mount, umount, watch
 
 
 def hold(path: str, flags: int = os.O_NOFOLLOW) -> int:

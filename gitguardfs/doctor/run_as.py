@@ -23,7 +23,7 @@ from errno import EACCES, EAGAIN, EFBIG, EMFILE, ENFILE, ENOMEM, EPERM
 from typing import Any
 
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.guest import probes_calls
+from gitguardfs.linux import raw_syscalls
 
 LIMIT = 15.0
 """Seconds after which a child is taken to hang; a busy daemon answers within one."""
@@ -241,7 +241,7 @@ def _become_fake_root() -> None:
     for each user, which the user's other processes can use up for a while.
     """
     try:
-        probes_calls.unshare_user_and_mounts()
+        raw_syscalls.unshare_user_and_mounts()
     except OSError as error:
         what = f"this user gets no user namespace: {error.strerror}"
         if error.errno in (EACCES, EPERM) or _has_no_user_namespaces():

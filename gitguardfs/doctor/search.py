@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gitguardfs.core import names
-from gitguardfs.guard import repository
+from gitguardfs.guard import dotgit, repository
 
 ENTRIES = 50_000
 """Names that a search looks at: more than most projects have without their dependencies."""
@@ -74,7 +73,7 @@ def search(top: str, entries: int = ENTRIES, seconds: float = SECONDS) -> dict[s
 
 
 def _look(entry: os.DirEntry[str], found: Found, top: str, device: int, queue: deque[str]) -> None:
-    if names.is_dotgit(os.fsencode(entry.name)):
+    if dotgit.is_dotgit(os.fsencode(entry.name)):
         form = "symlink" if entry.is_symlink() else "file"
         form = "directory" if entry.is_dir(follow_symlinks=False) else form
         if getattr(found, form) is None:

@@ -23,8 +23,8 @@ from errno import (
     ESRCH,
 )
 
-from gitguardfs.guest.probes import Lost, preparing
-from gitguardfs.guest.probes_calls import MNT_DETACH, MS_BIND, MS_REC, mount, umount
+from gitguardfs.doctor.run_as import Lost, preparing
+from gitguardfs.linux.raw_syscalls import MNT_DETACH, MS_BIND, MS_REC, mount, umount
 
 Way = Callable[[str, Sequence[int]], None]
 """Gets the directory, and the devices of the guards."""

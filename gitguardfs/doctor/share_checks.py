@@ -7,14 +7,13 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from gitguardfs import mounts
+from gitguardfs.doctor import namespace_checks, other_mounts, run_as, share_attempts
+from gitguardfs.doctor.context import Case, Daemon, Seen
+from gitguardfs.doctor.mount_checks import mounts_of_daemons, sources_of
+from gitguardfs.doctor.run_as import Hung, Lost, Unprepared, User
 from gitguardfs.errors import shown
 from gitguardfs.findings import Result, Row
-from gitguardfs.guest import checks_namespaces, checks_ways, probes, probes_share
-from gitguardfs.guest.checks import Case, Daemon, Seen
-from gitguardfs.guest.checks_mount import mounts_of_daemons, sources_of
-from gitguardfs.guest.probes import Hung, Lost, Unprepared, User
-from gitguardfs.linux import processes
+from gitguardfs.linux import mountinfo, processes
 
 CLOSE = (
     "mount the share below a root directory of mode 0700 (vm-mount does), let the guard seal it "
@@ -30,13 +29,13 @@ def check(case: Case) -> list[Result]:
     guards = guard_devices(table)
     sources = sources_of(case.guard, case.daemons) if case.guard else ()
     results = []
-    raw = raw_paths(table, sources) | checks_ways.raw(case, sources)
+    raw = raw_paths(table, sources) | other_mounts.raw(case, sources)
     for path in sorted(raw):
         results += [_by_path(case.user, path, guards), _in_namespace(case.user, path, guards)]
     if case.guard is not None and not sources:
         results.append(_unknown(case.is_root))
     if case.is_root:
-        results.append(checks_namespaces.check(case, case.user, raw, guards))
+        results.append(namespace_checks.check(case, case.user, raw, guards))
         results.append(_held(case, sources))
     results += [_by_daemon(case.user, daemon) for daemon in case.daemons]
     tags = tags_of(table, _read_tags(case.system.tags))
@@ -55,12 +54,12 @@ def _unknown(is_root: bool) -> Result:
 
 def guard_devices(table: tuple[Seen, ...]) -> tuple[int, ...]:
     """The st_dev of every guard: what is there is no raw share."""
-    return tuple({seen.device for seen in table if seen.mount.fstype == mounts.FSTYPE})
+    return tuple({seen.device for seen in table if seen.mount.fstype == mountinfo.FSTYPE})
 
 
 def raw_paths(table: tuple[Seen, ...], sources: tuple[str, ...]) -> set[str]:
     """Where a raw share could be reached: each share's mount point, and the guard's source."""
-    paths = {seen.path for seen in table if seen.mount.fstype in mounts.SHARE_TYPES}
+    paths = {seen.path for seen in table if seen.mount.fstype in mountinfo.SHARE_TYPES}
     return paths | set(sources)
 
 
@@ -69,7 +68,7 @@ def tags_of(table: tuple[Seen, ...], known: dict[str, str]) -> dict[str, str]:
     mounted = {
         seen.mount.source: seen.mount.fstype
         for seen in table
-        if seen.mount.fstype in mounts.SHARE_TYPES
+        if seen.mount.fstype in mountinfo.SHARE_TYPES
     }
     return {**known, **mounted}
 
@@ -90,9 +89,9 @@ def _read_tags(patterns: tuple[str, ...]) -> dict[str, str]:
 def _open(way: Callable[[], None], user: User, fake_root: bool = False) -> bool:
     """Whether a way is open; Unprepared or Lost if it could not be tried."""
     try:
-        probes.apart(way, user=user, fake_root=fake_root)
+        run_as.apart(way, user=user, fake_root=fake_root)
     except OSError as error:
-        probes_share.check_refused(error)
+        share_attempts.check_refused(error)
         return False
     except Hung:
         return True  # it waits for a server that it got through to
@@ -106,7 +105,7 @@ def _by_path(user: User, path: str, guards: tuple[int, ...]) -> Result:
         f"the raw share {path} can be reached",
     )
     try:
-        ways = [n for n, way in probes_share.PLAIN if _open(partial(way, path, guards), user)]
+        ways = [n for n, way in share_attempts.PLAIN if _open(partial(way, path, guards), user)]
     except Lost as error:
         return row.disturbed(error)
     if ways:
@@ -121,11 +120,11 @@ def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
         f"{path} can be reached from new namespaces",
     )
     ways = []
-    for name, way in probes_share.IN_NAMESPACE:
+    for name, way in share_attempts.IN_NAMESPACE:
         try:
             # By its path is a finding of its own already.
             if _open(partial(way, path, guards), user, fake_root=True) and not _open(
-                partial(probes_share.by_path, path, guards), user
+                partial(share_attempts.by_path, path, guards), user
             ):
                 ways.append(name)
         except Unprepared as error:
@@ -149,7 +148,7 @@ def _held(case: Case, sources: tuple[str, ...]) -> Result:
     raw = dict.fromkeys(
         place
         for source in sources
-        for seen in checks_ways.raw_mounts(table, source)
+        for seen in other_mounts.raw_mounts(table, source)
         for place in processes.places(os.fsencode(source), seen.mount, listed)
     )
     proc = case.system.processes
@@ -175,8 +174,8 @@ def _by_daemon(user: User, daemon: Daemon) -> Result:
     try:
         ways = [
             link
-            for link in probes_share.LINKS
-            if _open(partial(probes_share.by_process, daemon.pid, link), user)
+            for link in share_attempts.LINKS
+            if _open(partial(share_attempts.by_process, daemon.pid, link), user)
         ]
     except Lost as error:
         return row.disturbed(error)
@@ -207,6 +206,6 @@ def _by_tag(user: User, tags: dict[str, str]) -> Result:
 
 def _mounts(user: User, tag: str, kind: str, fake_root: bool) -> bool:
     try:
-        return _open(partial(probes_share.by_tag, tag, kind), user, fake_root)
+        return _open(partial(share_attempts.by_tag, tag, kind), user, fake_root)
     except Unprepared:
         return False

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gitguardfs import writer
+from gitguardfs import config_files
 from gitguardfs.egress.allowlist import CREATED_TEXT
 from gitguardfs.egress.presets import PRESETS
 from gitguardfs.errors import Exit, UserError
@@ -77,7 +77,7 @@ def create_files(state_dir: Path, presets: Sequence[str] = ()) -> None:
             raise UserError(f"there is no preset {name}", f"the presets are {known}")
     files = StateFiles(state_dir)
     make_private_directory(state_dir)
-    before = writer.read(str(files.allowlist))
+    before = config_files.read(str(files.allowlist))
     text = CREATED_TEXT if before is None else before.decode(errors="surrogateescape")
     for name in presets:
         if _heading(name) not in text.split("\n"):
@@ -93,7 +93,7 @@ def _heading(preset: str) -> str:
 def write(path: Path, before: bytes | None, text: str) -> None:
     """Replace a file of the state directory as a whole. Raises UserError if it was changed."""
     after = text.encode(errors="surrogateescape")
-    writer.apply(writer.Change(str(path), before, after, 0o600))
+    config_files.apply(config_files.Change(str(path), before, after, 0o600))
 
 
 def make_private_directory(path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gitguardfs import writer
+from gitguardfs import config_files
 from gitguardfs.egress import blocked
 from gitguardfs.egress.allowlist import Allowlist, LineError, parse_line, validate_line
 from gitguardfs.egress.blocked import Group
@@ -56,7 +56,7 @@ def allow(state_dir: Path, line: str) -> str:
     rule = parse_line(normal)
     files = StateFiles(state_dir)
     create_files(state_dir)
-    before = writer.read(str(files.allowlist)) or b""
+    before = config_files.read(str(files.allowlist)) or b""
     text = before.decode(errors="surrogateescape")
     if rule in Allowlist.parse(text).rules:
         return f"{normal}\nis in {files.allowlist} already."

@@ -18,15 +18,15 @@ from functools import partial
 from stat import S_IFDIR, S_IFREG, S_ISDIR
 from typing import NamedTuple
 
-from gitguardfs.core import names
-from gitguardfs.core.backing import DOTGIT, Backing
-from gitguardfs.core.descriptors import DescriptorCache
-from gitguardfs.core.guard import Guard, Refused, Verdict
-from gitguardfs.core.inodes import GUARDED, InodeTable, Node, ancestors, stale
+from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.forming import Forming
+from gitguardfs.fs.nodes import GUARDED, InodeTable, Node, ancestors, stale
 from gitguardfs.fs.removed_names import RemovedNames
 from gitguardfs.fs.revalidation import UNREADABLE, Revalidation
+from gitguardfs.fs.source import DOTGIT, Backing
+from gitguardfs.guard import dotgit as names
 from gitguardfs.guard import repository
+from gitguardfs.guard.rules import Guard, Refused, Verdict
 
 MAX_SHOWN = 40
 """Components of a path that are shown to people."""
@@ -193,7 +193,7 @@ class Gate:
         if not guard.on or verdict >= guard.git_verdict:
             return Judged(st, verdict, rule)
         is_directory = S_ISDIR(st.st_mode)
-        # A second name of .git: a hard link, or a folding that names.py does not know.
+        # A second name of .git: a hard link, or a folding that dotgit.py does not know.
         if is_directory or st.st_nlink > 1 or not names.is_portable(place.name):
             if dotgit is True:
                 dotgit = self.dotgit(place.fd)

@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gitguardfs.core.backing import Backing
-from gitguardfs.core.inodes import stale
+from gitguardfs.fs.nodes import stale
+from gitguardfs.fs.source import Backing
 
 
 class Step(NamedTuple):

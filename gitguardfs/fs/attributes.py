@@ -7,9 +7,9 @@ from collections.abc import Callable
 from stat import S_IFDIR, S_IFMT, S_IFREG
 from typing import NamedTuple
 
-from gitguardfs.core.guard import Verdict
-from gitguardfs.core.idmap import IdMap
-from gitguardfs.core.inodes import NEVER, ROOT_ID, Node
+from gitguardfs.bindfs.idmap import IdMap
+from gitguardfs.fs.nodes import NEVER, ROOT_ID, Node
+from gitguardfs.guard.rules import Verdict
 
 SET_ID_BITS = 0o6000
 WRITE_BITS = 0o222
@@ -41,7 +41,7 @@ def digest(st: os.stat_result) -> int:
 
 
 Disguise = Callable[[Attributes, int, int, int, int], Attributes]
-"""Attributes made up for a viewer; see ``look.Disguise.apply``."""
+"""Attributes made up for a viewer; see ``overrides.Disguise.apply``."""
 
 
 class View:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
-from gitguardfs.core.inodes import Node, stale
+from gitguardfs.fs.nodes import Node, stale
 
 T = TypeVar("T")
 

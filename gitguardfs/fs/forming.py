@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from time import monotonic
 
-from gitguardfs.core.backing import Backing
+from gitguardfs.fs.source import Backing
 from gitguardfs.guard import repository
 from gitguardfs.protocol import Later
 

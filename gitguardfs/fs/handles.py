@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from itertools import count
 
-from gitguardfs.core.inodes import Node
+from gitguardfs.fs.nodes import Node
 
 MAX_NAMES = 1 << 20
 """Names in all snapshots of directories together, about 80 bytes each."""

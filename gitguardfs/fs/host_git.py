@@ -19,9 +19,9 @@ from itertools import chain
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from time import monotonic
 
-from gitguardfs.core.backing import DOTGIT, Backing, read
-from gitguardfs.core.descriptors import DescriptorCache
-from gitguardfs.core.inodes import Node, ancestors
+from gitguardfs.fs.descriptors import DescriptorCache
+from gitguardfs.fs.nodes import Node, ancestors
+from gitguardfs.fs.source import DOTGIT, Backing, read
 from gitguardfs.fs.walk import TooLong, Walk
 from gitguardfs.protocol import Later
 

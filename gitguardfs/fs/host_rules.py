@@ -12,18 +12,18 @@ from contextlib import suppress
 from functools import partial
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_ISDIR, S_ISLNK
 
-from gitguardfs.core.backing import Backing
-from gitguardfs.core.descriptors import DescriptorCache
-from gitguardfs.core.gate import Gate, Place
-from gitguardfs.core.guard import Guard, Refused
-from gitguardfs.core.inodes import Node
+from gitguardfs.fs.access import Gate, Place
+from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.host_git import HostGit
 from gitguardfs.fs.moved_trees import MovedTrees
+from gitguardfs.fs.nodes import Node
 from gitguardfs.fs.removed_names import TOO_MANY, Removal, RemovedNames
 from gitguardfs.fs.renaming import Renaming
+from gitguardfs.fs.source import Backing
 from gitguardfs.fs.symlink_check import SymlinkCheck
 from gitguardfs.guard import repository, work_tree
+from gitguardfs.guard.rules import Guard, Refused
 
 EXCHANGED = "symlink exchanged with a directory"
 STOPS_GIT = "special file that git opens"

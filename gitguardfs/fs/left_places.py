@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from time import monotonic
 
-from gitguardfs.core.gate import Place
-from gitguardfs.core.inodes import Node, ancestors
-from gitguardfs.core.names import folded
 from gitguardfs.fs import forming
+from gitguardfs.fs.access import Place
+from gitguardfs.fs.nodes import Node, ancestors
+from gitguardfs.guard.dotgit import folded
 from gitguardfs.protocol import Later
 
 

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from stat import S_IFBLK, S_IFMT, S_IFREG, S_ISLNK
 from typing import NamedTuple
 
-from gitguardfs.core.backing import Backing
-from gitguardfs.core.descriptors import DescriptorCache
-from gitguardfs.core.gate import Gate, Identity, Place
-from gitguardfs.core.guard import Guard, Refused, Verdict
-from gitguardfs.core.handles import HandleTable
-from gitguardfs.core.idmap import ShareUid
-from gitguardfs.core.inodes import NEVER, Branch, InodeTable, Node
-from gitguardfs.core.links import Links
-from gitguardfs.core.policy import LinkPolicy, Policy
-from gitguardfs.core.view import Attributes, View
+from gitguardfs.bindfs.change_policy import LinkPolicy, Policy
+from gitguardfs.bindfs.idmap import ShareUid
+from gitguardfs.fs.access import Gate, Identity, Place
+from gitguardfs.fs.attributes import Attributes, View
+from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.forming import Forming
+from gitguardfs.fs.handles import HandleTable
 from gitguardfs.fs.host_rules import HostRules
+from gitguardfs.fs.nodes import NEVER, Branch, InodeTable, Node
 from gitguardfs.fs.removed_names import RemovedNames
+from gitguardfs.fs.source import Backing
+from gitguardfs.fs.symlinks import Links
+from gitguardfs.guard.rules import Guard, Refused, Verdict
 
 ORDINARY = Policy()
 

@@ -14,15 +14,15 @@ import os
 from collections.abc import Callable, Iterator
 from stat import S_IFDIR, S_IFLNK, S_ISDIR
 
-from gitguardfs.core.backing import Backing
-from gitguardfs.core.gate import Place
-from gitguardfs.core.guard import Refused
+from gitguardfs.fs.access import Place
 from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.left_places import LeftPlaces
 from gitguardfs.fs.removed_names import TOO_MANY, Removal, RemovedNames
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.revalidation import UNREADABLE
+from gitguardfs.fs.source import Backing
 from gitguardfs.fs.tree_walk import Directory, TreeWalk
+from gitguardfs.guard.rules import Refused
 from gitguardfs.protocol import Later
 
 TOO_LARGE = "exchange of a directory that is too large to be looked through"

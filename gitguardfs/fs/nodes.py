@@ -4,7 +4,7 @@ The table changes only on the event loop's thread, never across an await.
 
 A node is an object of the source in one of its views: (device, inode, type, view). The views are
 the ordinary one, the guarded one, and a branch for each symlink that a directory is shown in the
-place of (``links``): the kernel gives a directory one name only, so one with two is two nodes.
+place of (``symlinks``): the kernel gives a directory one name only, so one with two is two nodes.
 A node's number is the source's inode number where that is unique, so that ``ls -i`` and
 hard-link detection behave, and otherwise a number above 2**62. Lookup counts mirror the kernel's:
 a node lives until the kernel has forgotten it as often as it was told about it.
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from itertools import count, takewhile
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 
-from gitguardfs.core.guard import Verdict
+from gitguardfs.guard.rules import Verdict
 
 ROOT_ID = 1
 ORDINARY, GUARDED = 0, 1

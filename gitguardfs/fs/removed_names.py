@@ -19,11 +19,11 @@ from hashlib import blake2b
 from stat import S_IFREG, S_ISDIR
 from typing import NamedTuple
 
-from gitguardfs.core.backing import Backing
-from gitguardfs.core.inodes import Node, ancestors
-from gitguardfs.core.names import folded
+from gitguardfs.fs.nodes import Node, ancestors
+from gitguardfs.fs.source import Backing
 from gitguardfs.fs.tree_walk import Directory
 from gitguardfs.guard import repository
+from gitguardfs.guard.dotgit import folded
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from stat import S_IFMT
 from typing import NamedTuple
 
-from gitguardfs.core.gate import Place
+from gitguardfs.fs.access import Place
 
 
 class Renaming(NamedTuple):

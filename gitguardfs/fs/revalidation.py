@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from time import monotonic
 
-from gitguardfs.core.backing import Backing
-from gitguardfs.core.descriptors import DescriptorCache
-from gitguardfs.core.guard import Guard, Refused, Verdict
-from gitguardfs.core.inodes import InodeTable, Node, ancestors, stale
 from gitguardfs.fs.ancestors import way_up
+from gitguardfs.fs.descriptors import DescriptorCache
+from gitguardfs.fs.nodes import InodeTable, Node, ancestors, stale
+from gitguardfs.fs.source import Backing
+from gitguardfs.guard.rules import Guard, Refused, Verdict
 
 JUDGED_FOR = 1.0
 """Seconds for which it holds that no directory above is a repository."""

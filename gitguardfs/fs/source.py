@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from stat import S_IFDIR, S_IFLNK, S_IFREG
 
-from gitguardfs.core import syscalls
-from gitguardfs.core.descriptors import OPEN_NODE, DescriptorCache
+from gitguardfs.fs.descriptors import OPEN_NODE, DescriptorCache
 from gitguardfs.guard import repository
+from gitguardfs.linux import syscalls
 
 KEPT_FLAGS = os.O_APPEND | os.O_SYNC | os.O_DSYNC
 """What a handle keeps of its caller's flags beside the access mode. Left to the guest's

@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 from contextlib import closing
 
-from gitguardfs.core.backing import DOTGIT, Backing
-from gitguardfs.core.descriptors import DescriptorCache
-from gitguardfs.core.guard import Guard, Verdict
-from gitguardfs.core.inodes import Node
+from gitguardfs.fs.descriptors import DescriptorCache
+from gitguardfs.fs.nodes import Node
+from gitguardfs.fs.source import DOTGIT, Backing
 from gitguardfs.fs.walk import TooLong, Walk
+from gitguardfs.guard.rules import Guard, Verdict
 
 INTO_GIT = "symlink into a repository"
 INTO_PROTECTED = "symlink into a protected directory"

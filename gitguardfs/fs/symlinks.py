@@ -18,12 +18,12 @@ from itertools import count
 from stat import S_ISDIR, S_ISLNK, S_ISVTX
 from typing import NamedTuple
 
-from gitguardfs.core.backing import Backing
-from gitguardfs.core.gate import Gate, Place
-from gitguardfs.core.guard import Refused, Verdict
-from gitguardfs.core.inodes import GUARDED, Branch, Identity, InodeTable, Node, stale
-from gitguardfs.core.policy import LinkPolicy
-from gitguardfs.core.view import Attributes
+from gitguardfs.bindfs.change_policy import LinkPolicy
+from gitguardfs.fs.access import Gate, Place
+from gitguardfs.fs.attributes import Attributes
+from gitguardfs.fs.nodes import GUARDED, Branch, Identity, InodeTable, Node, stale
+from gitguardfs.fs.source import Backing
+from gitguardfs.guard.rules import Refused, Verdict
 
 MAX_LINKS = 40
 """Symlinks on one way, as in the kernel (MAXSYMLINKS)."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from stat import S_IFDIR, S_ISDIR
 from typing import NamedTuple
 
-from gitguardfs.core.backing import Backing
+from gitguardfs.fs.source import Backing
 
 MAX_DIRECTORIES = 256
 """Directories that are looked into below one that is moved: as many as take some milliseconds."""

@@ -14,9 +14,9 @@ from collections.abc import Callable, Generator
 from stat import S_ISDIR, S_ISLNK
 from typing import TypeAlias
 
-from gitguardfs.core.backing import Backing
-from gitguardfs.core.descriptors import DescriptorCache
-from gitguardfs.core.inodes import Node, ancestors
+from gitguardfs.fs.descriptors import DescriptorCache
+from gitguardfs.fs.nodes import Node, ancestors
+from gitguardfs.fs.source import Backing
 
 MAX_LINKS = 40
 """Symlinks on one way, as in the kernel (MAXSYMLINKS)."""

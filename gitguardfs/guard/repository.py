@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from stat import S_ISDIR
 
-from gitguardfs.core import names
+from gitguardfs.guard import dotgit
 
 HEAD, REFS, OBJECTS, COMMONDIR = b"HEAD", b"refs", b"objects", b"commondir"
 CONFIG, CONFIG_WORKTREE, HOOKS = b"config", b"config.worktree", b"hooks"
@@ -35,18 +35,18 @@ READ_BELOW = frozenset(
 Modes = Callable[[bytes], int | None]
 """From a name in git's spelling to the st_mode of the entry; None if there is none."""
 
-_PATTERNS = {name: names.pattern_of(name) for name in READ_AT_TOP | READ_BELOW}
+_PATTERNS = {name: dotgit.pattern_of(name) for name in READ_AT_TOP | READ_BELOW}
 _PLAIN = {name.lower(): frozenset((name,)) for name in _PATTERNS}
 _NOTHING: frozenset[bytes] = frozenset()
 
 
-@lru_cache(names.CACHED_NAMES)
+@lru_cache(dotgit.CACHED_NAMES)
 def meanings(name: bytes) -> frozenset[bytes]:
     """Return the names of this module, in git's spelling, that ``name`` could resolve to."""
-    if names.is_portable(name):  # which folds in case and dots at the end only
+    if dotgit.is_portable(name):  # which folds in case and dots at the end only
         return _PLAIN.get(name.lower().rstrip(b"."), _NOTHING)
     return frozenset(
-        spelling for spelling, pattern in _PATTERNS.items() if names.matches(pattern, name)
+        spelling for spelling, pattern in _PATTERNS.items() if dotgit.matches(pattern, name)
     )
 
 
@@ -101,13 +101,13 @@ def _completes(part: bytes, is_directory: bool, mode_of: Modes) -> bool:
     return is_file(HEAD) or is_there(REFS, OBJECTS)
 
 
-@lru_cache(names.CACHED_NAMES)
+@lru_cache(dotgit.CACHED_NAMES)
 def is_read_at_top(name: bytes) -> bool:
     """Whether git reads an entry called ``name`` in the top directory of a repository."""
     return not meanings(name).isdisjoint(READ_AT_TOP)
 
 
-@lru_cache(names.CACHED_NAMES)
+@lru_cache(dotgit.CACHED_NAMES)
 def is_read_below(name: bytes) -> bool:
     """Whether git reads what is in a directory called ``name`` of a repository."""
     return not meanings(name).isdisjoint(READ_BELOW)

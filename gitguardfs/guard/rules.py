@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import lru_cache
 
-from gitguardfs.core import names
+from gitguardfs.guard import dotgit
 
 
 class Verdict(IntEnum):
@@ -88,12 +88,12 @@ class Guard:
         """Whether there is a rule at all."""
         self.hides = self.git_verdict is Verdict.HIDE or bool(rules.hide)
         """Whether anything is kept out of listings."""
-        self.name = lru_cache(names.CACHED_NAMES)(self._name)
+        self.name = lru_cache(dotgit.CACHED_NAMES)(self._name)
         """The verdict on a name and the rule behind it, remembered."""
 
     def _name(self, name: bytes) -> tuple[Verdict, str]:
         verdict, rule = Verdict.ALLOW, ""
-        if self.on and names.is_dotgit(name):
+        if self.on and dotgit.is_dotgit(name):
             verdict, rule = self.git_verdict, "git"
         readings = _readings(name) if self._globs else ()
         for other, text, pattern in self._globs:
@@ -103,7 +103,7 @@ class Guard:
 
     def is_dotgit(self, name: bytes) -> bool:
         """Whether ``name`` is guarded because git could take it for ``.git``."""
-        return self.on and names.is_dotgit(name)
+        return self.on and dotgit.is_dotgit(name)
 
 
 def _readings(name: bytes) -> tuple[str, ...]:
@@ -111,9 +111,9 @@ def _readings(name: bytes) -> tuple[str, ...]:
 
     What is no UTF-8 stays, as one character a byte.
     """
-    text = names.without_ignorable(name.decode(errors="surrogateescape"))
-    return (text, *names.as_on_windows(text))
+    text = dotgit.without_ignorable(name.decode(errors="surrogateescape"))
+    return (text, *dotgit.as_on_windows(text))
 
 
 def _compile(glob: str) -> re.Pattern[str]:
-    return re.compile(fnmatch.translate(names.without_ignorable(glob)), re.IGNORECASE)
+    return re.compile(fnmatch.translate(dotgit.without_ignorable(glob)), re.IGNORECASE)

@@ -11,13 +11,13 @@ from __future__ import annotations
 from functools import lru_cache
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 
-from gitguardfs.core import names
+from gitguardfs.guard import dotgit
 
 GITMODULES = b".gitmodules"
 OPENED = (b"HEAD", b".gitignore", b".gitattributes", b".mailmap", GITMODULES)
 
-_OPENED = names.pattern_of(*OPENED)
-_FOLLOWED = names.pattern_of(GITMODULES)
+_OPENED = dotgit.pattern_of(*OPENED)
+_FOLLOWED = dotgit.pattern_of(GITMODULES)
 
 
 def stops_git(name: bytes, mode: int) -> bool:
@@ -27,11 +27,11 @@ def stops_git(name: bytes, mode: int) -> bool:
     return _is_followed(name) if S_ISLNK(mode) else _is_opened(name)
 
 
-@lru_cache(names.CACHED_NAMES)
+@lru_cache(dotgit.CACHED_NAMES)
 def _is_opened(name: bytes) -> bool:
-    return names.matches(_OPENED, name)
+    return dotgit.matches(_OPENED, name)
 
 
-@lru_cache(names.CACHED_NAMES)
+@lru_cache(dotgit.CACHED_NAMES)
 def _is_followed(name: bytes) -> bool:
-    return names.matches(_FOLLOWED, name)
+    return dotgit.matches(_FOLLOWED, name)

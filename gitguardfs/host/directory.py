@@ -6,8 +6,8 @@ import os
 import pwd
 from stat import S_ISDIR
 
-from gitguardfs.core import names
 from gitguardfs.errors import Exit, UserError
+from gitguardfs.guard import dotgit
 from gitguardfs.guard.repository import is_repository
 
 SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr",
@@ -65,7 +65,7 @@ def secrets_in(real: str) -> list[str]:
 
 def _check_path(real: str, path: str) -> None:
     """Raise UserError for what can be told from the path alone."""
-    if any(names.is_dotgit(os.fsencode(part)) for part in real.split("/")):
+    if any(dotgit.is_dotgit(os.fsencode(part)) for part in real.split("/")):
         raise UserError(f"{path} is a .git or lies below one", "share the directory that holds it")
     for name in SECRETS:
         if f"/{name}/" in f"{real}/":

@@ -9,10 +9,10 @@ import sys
 
 import click
 
-from gitguardfs.arguments import split_o
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import sandbox
 from gitguardfs.host.directory import existing_directory, secrets_in
+from gitguardfs.options.parsing import split_o
 from gitguardfs.render import krun, quote
 from gitguardfs.render.krun import KrunSpec, Network
 from gitguardfs.render.size import mebibytes

@@ -7,12 +7,12 @@ import platform
 
 import click
 
-from gitguardfs import writer
-from gitguardfs.arguments import split_o
+from gitguardfs import config_files
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import installation, state
 from gitguardfs.host.directory import existing_directory, secrets_in
 from gitguardfs.host.share import this_host
+from gitguardfs.options.parsing import split_o
 from gitguardfs.render import lima, lima_text
 from gitguardfs.render.lima import LimaSpec, System, Tool
 from gitguardfs.render.size import mebibytes
@@ -141,7 +141,7 @@ def _file(spec: LimaSpec, output: str | None) -> str:
 
 
 def _write(file: str, text: str, project: str) -> None:
-    change = writer.planned(file, text)
+    change = config_files.planned(file, text)
     if change.before is not None and not change.before.startswith(lima.HEADER.encode()):
         raise UserError(
             f"{file} was not written by gitguardfs", "move it away, or another --output"
@@ -150,7 +150,7 @@ def _write(file: str, text: str, project: str) -> None:
         raise UserError(f"{file} is the instance of another project", "another --name or --output")
     if os.path.dirname(file) == state.directory("lima"):
         state.made(os.path.dirname(file))
-    writer.apply(change)
+    config_files.apply(change)
 
 
 def _texts() -> dict[str, str]:

@@ -12,7 +12,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 
-from gitguardfs import writer
+from gitguardfs import config_files
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import installation, state
 from gitguardfs.render import krun
@@ -53,7 +53,9 @@ def write(spec: KrunSpec, *, force: bool) -> tuple[str, list[str]]:
         "compose.yaml": krun.compose(spec),
     }
     known = _written(path)
-    changes = {name: writer.planned(os.path.join(path, name), wanted[name]) for name in wanted}
+    changes = {
+        name: config_files.planned(os.path.join(path, name), wanted[name]) for name in wanted
+    }
     for name, change in changes.items():
         before = change.before
         if (
@@ -69,9 +71,9 @@ def write(spec: KrunSpec, *, force: bool) -> tuple[str, list[str]]:
     }
     written = [name for name, change in changes.items() if change.is_one]
     for change in changes.values():
-        writer.apply(change)
-    writer.apply(
-        writer.planned(os.path.join(path, SETTINGS), json.dumps(settings, indent=2) + "\n")
+        config_files.apply(change)
+    config_files.apply(
+        config_files.planned(os.path.join(path, SETTINGS), json.dumps(settings, indent=2) + "\n")
     )
     if refresh(path):
         written.append(SETUP)
@@ -88,7 +90,7 @@ def load(project: str) -> Sandbox:
     path = path_of(project)
     state.check_apart(path, project)
     again = "gitguard krun init"
-    content = writer.read(os.path.join(path, SETTINGS))
+    content = config_files.read(os.path.join(path, SETTINGS))
     if content is None:
         raise UserError(f"there is no {NAME} for {project}", f"{again} first", Exit.SYSTEM)
     state.made(path)
@@ -107,7 +109,7 @@ def load(project: str) -> Sandbox:
 def _written(path: str) -> dict[str, str]:
     """Return the checksums of what was written before; none if that cannot be told."""
     try:
-        found = json.loads(writer.read(os.path.join(path, SETTINGS)) or b"{}")["written"]
+        found = json.loads(config_files.read(os.path.join(path, SETTINGS)) or b"{}")["written"]
         return {str(name): str(digest) for name, digest in found.items()}
     except (AttributeError, KeyError, TypeError, ValueError):
         return {}

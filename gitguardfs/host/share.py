@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 
 import click
 
-from gitguardfs.arguments import respelled
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host.directory import directory_elsewhere, existing_directory, secrets_in
-from gitguardfs.host.spec import UTM_TAG, Guard, Host, Network, ShareSpec, Target, Transport
+from gitguardfs.options.parsing import respelled
 from gitguardfs.render import qemu, share_json, share_text, virtiofsd
+from gitguardfs.render.share_spec import UTM_TAG, Guard, Host, Network, ShareSpec, Target, Transport
 
 EPILOG = """\b
 Examples:

@@ -6,10 +6,11 @@ import os
 import subprocess
 from contextlib import suppress
 
-from gitguardfs import constants, mounts, program
+from gitguardfs import constants, program
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.host.spec import ShareSpec
+from gitguardfs.linux import mountinfo
 from gitguardfs.render import hostguard, quote
+from gitguardfs.render.share_spec import ShareSpec
 
 
 def start(spec: ShareSpec) -> bool:
@@ -58,8 +59,8 @@ def _is_running(spec: ShareSpec) -> bool:
     )
 
 
-def _guard_at(mountpoint: str) -> mounts.Mount | None:
-    top = mounts.top_at(os.path.realpath(mountpoint))
+def _guard_at(mountpoint: str) -> mountinfo.Mount | None:
+    top = mountinfo.top_at(os.path.realpath(mountpoint))
     return top if top is not None and top.fstype == constants.FSTYPE else None
 
 

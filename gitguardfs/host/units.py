@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from gitguardfs import writer
-from gitguardfs.arguments import respelled, split_o
+from gitguardfs import config_files
 from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import UserError
-from gitguardfs.ids import AUTO, group_id, user_id
+from gitguardfs.options.id_maps import AUTO, group_id, user_id
+from gitguardfs.options.parsing import respelled, split_o
 from gitguardfs.render import fstab, systemd
-from gitguardfs.render.guarded import Cache, GuardedShare, owner_map
+from gitguardfs.render.guarded_share import Cache, GuardedShare, owner_map
 
 FSTAB_FILE = "gitguardfs.fstab"
 """Not `fstab`: with ``--output /etc`` that would be somebody else's."""
@@ -106,14 +106,14 @@ def command(
         click.echo(_listing(files), nl=False)
         return 0
     directory = os.path.abspath(output)
-    changes = [writer.planned(os.path.join(directory, n), text) for n, text in files.items()]
+    changes = [config_files.planned(os.path.join(directory, n), text) for n, text in files.items()]
     if not check:
         for change in changes:
             _check_ours(change)
-    return writer.check_or_write(changes, check)
+    return config_files.check_or_write(changes, check)
 
 
-def _check_ours(change: writer.Change) -> None:
+def _check_ours(change: config_files.Change) -> None:
     """UserError if the file to be replaced is somebody else's."""
     before = change.before
     if before is None or not change.is_one:

@@ -1,7 +1,7 @@
 """Which devices hold local file systems: no server is waited for, and close(2) reports nothing.
 
-A device is one that mountinfo lists with a type of ``mounts.LOCAL_TYPES``. Anything unknown counts
-as remote, which costs time and loses nothing.
+A device is one that mountinfo lists with a type of ``mountinfo.LOCAL_TYPES``. Anything unknown
+counts as remote, which costs time and loses nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from contextlib import suppress
 from time import monotonic
 
-from gitguardfs import mounts
+from gitguardfs.linux import mountinfo
 
 VALID_FOR = 1.0
 """Seconds for which the list of mounts is taken to be as it was; mounts come and go."""
@@ -46,18 +46,20 @@ class LocalDevices:
         return self(device) and all(_is_local(mount) for mount in self._below())
 
     def _ask(self, device: int) -> bool:
-        mount = mounts.of_device(device)
+        mount = mountinfo.of_device(device)
         if mount is not None:
             return _is_local(mount)
         # btrfs gives each of its subvolumes a device of its own, which is not listed.
         return any(each.fstype == "btrfs" for each in (*self._around(), *self._below()))
 
-    def _below(self) -> list[mounts.Mount]:
-        return [each for each in mounts.listed() if _is_in(each.path, self._path)]
+    def _below(self) -> list[mountinfo.Mount]:
+        return [each for each in mountinfo.listed() if _is_in(each.path, self._path)]
 
-    def _around(self) -> list[mounts.Mount]:
+    def _around(self) -> list[mountinfo.Mount]:
         """The mounts at the nearest mount point that is the source's or above it."""
-        above = [e for e in mounts.listed() if e.path == self._path or _is_in(self._path, e.path)]
+        above = [
+            e for e in mountinfo.listed() if e.path == self._path or _is_in(self._path, e.path)
+        ]
         nearest = max((len(each.path) for each in above), default=0)
         return [each for each in above if len(each.path) == nearest]
 
@@ -66,7 +68,7 @@ def _is_in(path: bytes, directory: bytes) -> bool:
     return path.startswith(directory.rstrip(b"/") + b"/") and path != directory
 
 
-def _is_local(mount: mounts.Mount, layers: int = MAX_LAYERS) -> bool:
+def _is_local(mount: mountinfo.Mount, layers: int = MAX_LAYERS) -> bool:
     if mount.fstype != "overlay":
         return mount.is_local
     # Only if all of its layers are; in a container their paths lead nowhere.
@@ -80,6 +82,6 @@ def _is_local(mount: mounts.Mount, layers: int = MAX_LAYERS) -> bool:
 
 def _is_local_layer(path: str, layers: int) -> bool:
     with suppress(OSError):
-        mount = mounts.of_device(os.stat(path).st_dev) if path.startswith("/") else None
+        mount = mountinfo.of_device(os.stat(path).st_dev) if path.startswith("/") else None
         return mount is not None and _is_local(mount, layers)
     return False

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from gitguardfs import constants
-from gitguardfs.core import syscalls
+from gitguardfs.linux import syscalls
 
 SUBTYPE, FSTYPE, SHARE_TYPES = constants.SUBTYPE, constants.FSTYPE, constants.SHARE_TYPES
 

@@ -15,9 +15,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gitguardfs import mounts
-from gitguardfs.linux import processes
-from gitguardfs.mounts import Mount
+from gitguardfs.linux import mountinfo, processes
+from gitguardfs.linux.mountinfo import Mount
 
 NS_GET_USERNS, NS_GET_PARENT, NS_GET_OWNER_UID = 0xB701, 0xB702, 0xB704
 """ioctl(2) on a namespace: the user namespace that it belongs to; on that: the one above it, and
@@ -131,7 +130,7 @@ def _mounted(spaces: Iterable[MountNamespace]) -> Iterator[MountNamespace]:
     device = own()[0]
     for process in ("", *(one.process for one in spaces)):
         with suppress(OSError):  # it has ended
-            for mount in mounts.listed(process or "/proc/self"):
+            for mount in mountinfo.listed(process or "/proc/self"):
                 name = mounted_namespace(mount)
                 if name is not None:
                     place = os.fsdecode(mount.path)

@@ -17,9 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from gitguardfs import mounts
-from gitguardfs.core import syscalls
-from gitguardfs.mounts import Mount
+from gitguardfs.linux import mountinfo, syscalls
+from gitguardfs.linux.mountinfo import Mount
 
 PROC = "/proc"
 PASSES = 50
@@ -63,7 +62,7 @@ def places(
     below = [
         Place(each.path, each, _device_of(each))
         for each in table
-        if each.fstype in mounts.SHARE_TYPES and each.path != path and is_at(each.path, path)
+        if each.fstype in mountinfo.SHARE_TYPES and each.path != path and is_at(each.path, path)
     ]
     return [Place(path, mount, _device_of(mount) if device is None else device), *below]
 
@@ -145,7 +144,7 @@ class _Attached:
 
     def __init__(self, proc: str) -> None:
         self._proc = proc
-        self._own = {mount.number for mount in mounts.listed()}
+        self._own = {mount.number for mount in mountinfo.listed()}
         self._others: set[int] | None = None
 
     def is_own(self, number: int) -> bool:
@@ -165,7 +164,7 @@ class _Attached:
             with suppress(OSError):  # it has ended
                 st = os.stat(f"{self._proc}/{pid}/ns/mnt")
                 if (st.st_dev, st.st_ino) not in namespaces:
-                    numbers |= {mount.number for mount in mounts.listed(f"{self._proc}/{pid}")}
+                    numbers |= {mount.number for mount in mountinfo.listed(f"{self._proc}/{pid}")}
                     namespaces.add((st.st_dev, st.st_ino))
         return numbers
 
@@ -265,7 +264,7 @@ def _lies_in(fd: int, task: str, place: Place) -> bool:
     # Volumes of btrfs have devices of their own, which mountinfo does not tell.
     if device not in (None, place.device) and place.mount.fstype != "btrfs":
         return False
-    number = mounts.number_of(fd)
+    number = mountinfo.number_of(fd)
     path = os.readlink(b"/proc/self/fd/%d" % fd)
     if number == place.mount.number:
         return is_at(path, place.path)
@@ -282,7 +281,7 @@ def _mount(number: int, task: str) -> Mount | None:
     A descriptor's mount need not be of its holder's namespace: output is often inherited from a
     namespace around it. So all are asked, the task's own first.
     """
-    own = next((mount for mount in mounts.listed() if mount.number == number), None)
+    own = next((mount for mount in mountinfo.listed() if mount.number == number), None)
     if own is not None:
         return own
     asked = set()
@@ -304,14 +303,14 @@ def _whole_table(process: str) -> list[Mount] | None:
     """
     if os.readlink(f"{process}/root") != "/":
         return None
-    table = mounts.listed(process)
+    table = mountinfo.listed(process)
     # It may have left its root directory for the moment in which that was read.
     return table if os.readlink(f"{process}/root") == "/" else None
 
 
 def _is_adrift(fd: int, task: str, attached: _Attached) -> bool:
     """Return whether a descriptor is of a directory whose mount is in no namespace of a process."""
-    number = mounts.number_of(fd)
+    number = mountinfo.number_of(fd)
     if attached.is_own(number):
         return False
     try:

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.guest.facts import ENVIRONMENT, Ids
+from gitguardfs.vm_mount.facts import ENVIRONMENT, Ids
 
 COMMAND_LIMIT = 120.0
 """Seconds for one command; starting a service may take systemd's 90."""

@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass
 from stat import S_IMODE, S_ISDIR, S_ISLNK
 
-from gitguardfs import mounts
 from gitguardfs.errors import Exit, UserError, shown
-from gitguardfs.mounts import Mount
+from gitguardfs.linux import mountinfo
+from gitguardfs.linux.mountinfo import Mount
 
 MAX_SYMLINKS = 40
 """As many as the kernel follows (path_resolution(7))."""
@@ -135,9 +135,9 @@ def _passed(fd: int, former: int, also: int | None) -> int:
 
     Raises ForeignMountError for a user's FUSE file system, without a request to it.
     """
-    number = mounts.number_of(fd)
+    number = mountinfo.number_of(fd)
     if number != former:
-        mount = next((m for m in mounts.listed() if m.number == number), None)
+        mount = next((m for m in mountinfo.listed() if m.number == number), None)
         if mount is not None and is_foreign(mount, also):
             raise ForeignMountError(mount, os.fsdecode(mount.path))
     return number
@@ -154,7 +154,7 @@ def _stat(fd: int) -> os.stat_result | None:
     except OSError as error:
         if error.errno in DEAD:
             return None
-        top = next(iter(mounts.stack_of(fd)), None)
+        top = next(iter(mountinfo.stack_of(fd)), None)
         if top is not None and is_foreign(top):
             raise ForeignMountError(top, os.fsdecode(top.path)) from None
         raise OSError(error.errno, error.strerror, path_of(fd)) from None

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 
-from gitguardfs import mounts
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.fuse import directories, seal
+from gitguardfs.linux import mountinfo, safe_open
+from gitguardfs.mounting import seal
 from gitguardfs.render import fstab
 from gitguardfs.render.fstab import Entry
 
 FSTAB = "/etc/fstab"
 _BETWEEN = ("sh", "dash", "bash", "mount.fuse3", "mount.fuse")
 """Programs that mount(8) runs, and that run us."""
-_OLD_TYPE, _OLD_PREFIX = "fuse", f"{mounts.SUBTYPE}#"
+_OLD_TYPE, _OLD_PREFIX = "fuse", f"{mountinfo.SUBTYPE}#"
 """How a line of a FUSE file system was written in old times: ``gitguardfs#SOURCE``."""
 
 
@@ -37,11 +37,11 @@ def intended(source: str, mountpoint: str) -> str | None:
         return None
     for _, target in lines:
         try:
-            fd = directories.open_directory(target, True)
+            fd = safe_open.open_directory(target, True)
         except OSError:
             continue
         try:
-            real = directories.path_of(fd)
+            real = safe_open.path_of(fd)
         finally:
             os.close(fd)
         if real == os.path.realpath(mountpoint):
@@ -62,7 +62,7 @@ def check_mounted(source: str, real: str, source_fd: int) -> None:
     wanted = [e for e in _entries() if not _is_guard(e) and e.target in (source.rstrip("/"), real)]
     if not wanted:
         return
-    there = [m for m in mounts.stack_of(source_fd) if m.path == os.fsencode(real)]
+    there = [m for m in mountinfo.stack_of(source_fd) if m.path == os.fsencode(real)]
     if any(not seal.is_seal(m) and m.fstype != "autofs" for m in there):
         return
     raise NotMountedError(

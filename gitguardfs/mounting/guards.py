@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gitguardfs import mounts
-from gitguardfs.arguments import parse_o, read_arguments
+from gitguardfs.doctor import run_as
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.fuse.preflight import DEAD, FUSE_DEVICE
-from gitguardfs.guest import probes
-from gitguardfs.ids import parse_maps
-from gitguardfs.linux import processes
-from gitguardfs.mounts import Mount
+from gitguardfs.linux import mountinfo, processes
+from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.mounting.preflight import DEAD, FUSE_DEVICE
+from gitguardfs.options.id_maps import parse_maps
+from gitguardfs.options.parsing import parse_o, read_arguments
 from gitguardfs.render import quote
 
 ROOT = b"user_id=0"
@@ -42,7 +41,9 @@ def foreign() -> frozenset[int]:
 def guards() -> list[Mount]:
     """Every gitguardfs of root's that is mounted."""
     others = foreign()
-    return [m for m in mounts.listed() if m.fstype == mounts.FSTYPE and m.number not in others]
+    return [
+        m for m in mountinfo.listed() if m.fstype == mountinfo.FSTYPE and m.number not in others
+    ]
 
 
 def is_dead(path: bytes) -> bool:
@@ -52,10 +53,10 @@ def is_dead(path: bytes) -> bool:
     """
     place = os.fsdecode(path)
     try:
-        probes.apart(_ask, path, limit=ANSWER_LIMIT)
+        run_as.apart(_ask, path, limit=ANSWER_LIMIT)
     except OSError as error:
         return error.errno in DEAD
-    except probes.Lost:
+    except run_as.Lost:
         hint = f"end its daemon, or {quote.shell(['umount', '-i', '-l', place])}"
         raise UserError(f"the guard at {place} does not answer", hint, Exit.SYSTEM) from None
     return False
@@ -111,12 +112,12 @@ def serves_nothing(pid: str) -> bool:
     process = next(iter(_processes([pid])), None)
     if process is None or not process.is_named:
         return False
-    listed = mounts.listed()
+    listed = mountinfo.listed()
     if process.devices != {None}:
         served = {f"0:{minor}" for minor in process.devices}
         return not any(mount.device in served for mount in listed)
     return bool(process.places) and not any(
-        mount.fstype == mounts.FSTYPE
+        mount.fstype == mountinfo.FSTYPE
         and (
             any(_leads_to(place, mount.path) for place in process.places[1:])
             or mount.source in (os.path.normpath(place) for place in process.places[:1])
@@ -156,9 +157,10 @@ def _was_given(process: _Process, guard: Mount) -> bool:
     if not any(_leads_to(place, guard.path) for place in process.places[1:]):
         return False
     source = process.places[0]
-    names = [f"fsname={guard.source}"] if guard.source != mounts.SUBTYPE else []
+    names = [f"fsname={guard.source}"] if guard.source != mountinfo.SUBTYPE else []
     return (
-        guard.source in (source, os.path.normpath(source), os.path.realpath(source), mounts.SUBTYPE)
+        guard.source
+        in (source, os.path.normpath(source), os.path.realpath(source), mountinfo.SUBTYPE)
         or any(name in (process.daemon.options or ()) for name in names)
         or not os.path.isabs(source)  # from where is not known any more
     )
@@ -206,10 +208,10 @@ def _is_roots(pid: str) -> bool:
 
 
 def _is_named(words: Sequence[str]) -> bool:
-    programs = (mounts.SUBTYPE, f"mount.{mounts.FSTYPE}")
+    programs = (mountinfo.SUBTYPE, f"mount.{mountinfo.FSTYPE}")
     for index, word in enumerate(words):
         if word in ("-m", "-c"):
-            return mounts.SUBTYPE in "".join(words[index + 1 : index + 2])
+            return mountinfo.SUBTYPE in "".join(words[index + 1 : index + 2])
         if os.path.basename(word) in programs:
             return True
     return False
@@ -226,7 +228,7 @@ def _arguments(words: Sequence[str]) -> Sequence[str]:
     for index, word in enumerate(words):
         if word in ("-m", "-c"):
             return words[index + 2 :]
-        if os.path.basename(word) in (mounts.SUBTYPE, f"mount.{mounts.FSTYPE}"):
+        if os.path.basename(word) in (mountinfo.SUBTYPE, f"mount.{mountinfo.FSTYPE}"):
             return words[index + 1 :]
     return words
 

@@ -13,14 +13,12 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from enum import IntEnum
 
-from gitguardfs import mounts
-from gitguardfs.core import syscalls
 from gitguardfs.errors import shown
-from gitguardfs.fuse import seal
-from gitguardfs.linux import namespaces, processes
+from gitguardfs.linux import mountinfo, namespaces, processes, syscalls
+from gitguardfs.linux.mountinfo import Mount
 from gitguardfs.linux.namespaces import MountNamespace
 from gitguardfs.linux.processes import Place
-from gitguardfs.mounts import Mount
+from gitguardfs.mounting import seal
 
 NAMED = 5
 """How many of them are named."""
@@ -43,7 +41,7 @@ def told(source: str, number: int, device: int) -> str:
 
     ``number`` is of the mount that the seal covers, ``device`` the st_dev of ``source`` below it.
     """
-    table = mounts.listed()
+    table = mountinfo.listed()
     try:
         covered = next(mount for mount in table if mount.number == number)
         wanted = processes.places(os.fsencode(source), covered, table, device)
@@ -123,7 +121,7 @@ def _enter(space: MountNamespace, wanted: Sequence[Place], known: Collection[str
     if is_users:
         syscalls.unshare_mounts()  # so that the namespace stays as it is
     with open(os.open("self/mountinfo", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc), "rb") as file:
-        table = mounts.parse(file.read())
+        table = mountinfo.parse(file.read())
     for number, mount in enumerate(table):
         for place in wanted:
             path = place.shown_by(mount)

@@ -8,17 +8,16 @@ import subprocess
 from dataclasses import dataclass
 from stat import S_ISDIR
 
-from gitguardfs import mounts
-from gitguardfs.core import names
-from gitguardfs.core.guard import GitPolicy, Rules
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.fuse import directories
+from gitguardfs.guard import dotgit
+from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.linux import mountinfo, safe_open
 
 FUSE_DEVICE = "/dev/fuse"
 FUSERMOUNT = "fusermount3"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where to look for programs: mount(8) gives its helpers no PATH."""
-DEAD = directories.DEAD
+DEAD = safe_open.DEAD
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,10 @@ def check(
     mountpoint_fd = _open(mountpoint, "mount point", is_root)
     _refuse_foreign(mountpoint_fd, mountpoint, None)
     places = Places(
-        directories.path_of(source_fd), source_fd, directories.path_of(mountpoint_fd), mountpoint_fd
+        safe_open.path_of(source_fd), source_fd, safe_open.path_of(mountpoint_fd), mountpoint_fd
     )
-    top = mounts.top_at(places.mountpoint)
-    if top is not None and top.fstype == mounts.FSTYPE:
+    top = mountinfo.top_at(places.mountpoint)
+    if top is not None and top.fstype == mountinfo.FSTYPE:
         raise UserError(
             f"{mountpoint} is a gitguardfs mount already", f"umount {mountpoint}", Exit.MOUNT
         )
@@ -72,9 +71,9 @@ def _refuse_foreign(fd: int, path: str, also: int | None) -> None:
 
     That user may unmount it at any time, and fusermount3 then takes what lies on top of it.
     """
-    for mount in mounts.stack_of(fd):
-        if directories.is_foreign(mount, also):
-            raise directories.ForeignMountError(mount, path)
+    for mount in mountinfo.stack_of(fd):
+        if safe_open.is_foreign(mount, also):
+            raise safe_open.ForeignMountError(mount, path)
 
 
 def check_intended(mountpoint: str, intended: str | None, is_root: bool) -> None:
@@ -86,7 +85,7 @@ def check_intended(mountpoint: str, intended: str | None, is_root: bool) -> None
         return
     fd = _open(mountpoint, "mount point", is_root)
     try:
-        check_is(directories.path_of(fd), intended)
+        check_is(safe_open.path_of(fd), intended)
     finally:
         os.close(fd)
 
@@ -122,7 +121,7 @@ def _open(
     path: str, what: str, is_root: bool, answers: bool = False, also: int | None = None
 ) -> int:
     try:
-        fd = directories.open_directory(path, is_root, also)
+        fd = safe_open.open_directory(path, is_root, also)
         if answers:
             _check_answers(fd)
         return fd
@@ -155,15 +154,15 @@ def _clear_dead(mountpoint: str, is_root: bool) -> None:
             os.statvfs(fd)  # stat would be answered from the kernel's cache for a while
             return
         except OSError as error:
-            top = next(iter(mounts.stack_of(fd)), None)
-            path = os.fsencode(directories.path_of(fd))
+            top = next(iter(mountinfo.stack_of(fd)), None)
+            path = os.fsencode(safe_open.path_of(fd))
             if top is None or top.path != path or not top.fstype.startswith("fuse"):
                 return
-            if directories.is_foreign(top):
-                raise directories.ForeignMountError(top, mountpoint) from None
+            if safe_open.is_foreign(top):
+                raise safe_open.ForeignMountError(top, mountpoint) from None
             if error.errno not in DEAD and not isinstance(error, PermissionError):
                 return
-            if error.errno not in DEAD or top.fstype != mounts.FSTYPE:
+            if error.errno not in DEAD or top.fstype != mountinfo.FSTYPE:
                 raise UserError(
                     f"mount point {mountpoint}: {error.strerror}",
                     f"it is another FUSE mount, dead or another user's: umount -l {mountpoint}",
@@ -174,10 +173,10 @@ def _clear_dead(mountpoint: str, is_root: bool) -> None:
         _unmount(top, is_root)
 
 
-def _unmount(mount: mounts.Mount, is_root: bool) -> None:
+def _unmount(mount: mountinfo.Mount, is_root: bool) -> None:
     path = os.fsdecode(mount.path)
     if is_root:
-        if not mounts.detach(mount):
+        if not mountinfo.detach(mount):
             raise UserError(f"{path} is not what it was a moment ago", "try again", Exit.MOUNT)
         return
     program = shutil.which(FUSERMOUNT, path=_search_path()) or FUSERMOUNT
@@ -195,7 +194,7 @@ def _inside(path: str, directory: str) -> bool:
 def _check_not_below_git(source: str, real: str, rules: Rules) -> None:
     if rules.git is GitPolicy.OFF:
         return
-    if any(names.is_dotgit(os.fsencode(part)) for part in real.split("/") if part):
+    if any(dotgit.is_dotgit(os.fsencode(part)) for part in real.split("/") if part):
         raise UserError(f"{source} is a .git or lies below one", "give the directory that holds it")
     path = real
     while path != "/":

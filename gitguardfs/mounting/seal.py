@@ -17,11 +17,9 @@ import os
 from contextlib import suppress
 from stat import S_IXGRP, S_IXOTH, S_IXUSR
 
-from gitguardfs import mounts
-from gitguardfs.core import syscalls
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.fuse import directories
-from gitguardfs.mounts import Mount
+from gitguardfs.linux import mountinfo, safe_open, syscalls
+from gitguardfs.linux.mountinfo import Mount
 
 NAME = "gitguardfs-seal"
 FSTYPE = "ramfs"
@@ -57,7 +55,7 @@ class Seal:
             """The number of the mount that it lies on."""
             self._lock = os.open(f"/proc/self/fd/{source_fd}", _READ)
         else:
-            self.covers = mounts.number_of(source_fd)
+            self.covers = mountinfo.number_of(source_fd)
             self._lock = _put_on(source_fd)
         try:
             fcntl.flock(self._lock, _LOCK)
@@ -72,14 +70,14 @@ class Seal:
 
     def check(self) -> None:
         """Raise OSError(ESTALE) unless the seal lies on what it covers, with nothing above it."""
-        number = mounts.number_of(self._lock)
+        number = mountinfo.number_of(self._lock)
         if _listed(number).parent != self.covers or _is_covered(number):
             raise OSError(errno.ESTALE, "another mount came between", self._source)
 
     def lift(self) -> None:
         """Take the seal off: this very mount, by its own descriptor. Raises OSError."""
         try:
-            if _is_covered(mounts.number_of(self._lock)):  # that would be unmounted instead
+            if _is_covered(mountinfo.number_of(self._lock)):  # that would be unmounted instead
                 raise OSError(errno.EBUSY, "something is mounted over the seal", self._source)
             syscalls.umount(b"/proc/self/fd/%d" % self._lock, syscalls.MNT_DETACH)
         finally:
@@ -113,7 +111,7 @@ def is_seal(mount: Mount) -> bool:
 
 def sealing(fd: int) -> Mount | None:
     """Return the seal that a descriptor is of; None if it is of something else."""
-    top = next(iter(mounts.stack_of(fd)), None)
+    top = next(iter(mountinfo.stack_of(fd)), None)
     return top if top is not None and is_seal(top) else None
 
 
@@ -132,8 +130,8 @@ def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError
     except (FileNotFoundError, NotADirectoryError):
         return error
     except (OSError, UserError) as failure:
-        listed = [m for m in mounts.listed() if m.path == os.fsencode(source)]
-        if not (wanted or any(m.fstype in mounts.SHARE_TYPES for m in listed)):
+        listed = [m for m in mountinfo.listed() if m.path == os.fsencode(source)]
+        if not (wanted or any(m.fstype in mountinfo.SHARE_TYPES for m in listed)):
             return error
         why = failure.message if isinstance(failure, UserError) else failure.strerror
         said = f"{source} is NOT sealed, users may get at it: {why}"
@@ -151,15 +149,15 @@ def _close(source: str, wanted: bool) -> bool:
     fd = -1
     try:
         try:
-            fd = directories.open_directory(source, True)
+            fd = safe_open.open_directory(source, True)
         except (FileNotFoundError, NotADirectoryError):
             raise
-        except (directories.ForeignMountError, OSError):  # it need not answer to be covered
+        except (safe_open.ForeignMountError, OSError):  # it need not answer to be covered
             fd = _open_top(source)
         if sealing(fd) is None:
             if not (wanted or is_share(fd)):
                 return False
-            if any(map(directories.is_foreign, mounts.stack_of(fd))):
+            if any(map(safe_open.is_foreign, mountinfo.stack_of(fd))):
                 _close_beneath(fd)
             else:
                 Seal(source, fd).leave()
@@ -176,7 +174,7 @@ def _close(source: str, wanted: bool) -> bool:
 def _open_top(path: str) -> int:
     """Return a descriptor of what is mounted at ``path``, which a user may refuse to show."""
     directory, name = os.path.split(path.rstrip("/"))
-    parent = directories.open_directory(directory or ".", os.geteuid() == 0)
+    parent = safe_open.open_directory(directory or ".", os.geteuid() == 0)
     try:
         return os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     finally:
@@ -189,8 +187,8 @@ def _close_beneath(fd: int) -> None:
     Above the user's mount a seal would go with it. Raises UserError if the kernel cannot do that,
     or if there are several such mounts; OSError.
     """
-    top, *below = mounts.stack_of(fd)
-    if any(map(directories.is_foreign, below)):
+    top, *below = mountinfo.stack_of(fd)
+    if any(map(safe_open.is_foreign, below)):
         raise UserError("several mounts of users lie over it")
     try:
         root = _put_on(fd, beneath=True)
@@ -202,19 +200,19 @@ def _close_beneath(fd: int) -> None:
         ) from None
     try:
         # If another one came meanwhile, this seal is left: unmounting it would take that off.
-        if _listed(mounts.number_of(root)).parent != top.parent:
+        if _listed(mountinfo.number_of(root)).parent != top.parent:
             raise UserError("another mount came between")
     finally:
         os.close(root)
 
 
 def _is_covered(number: int) -> bool:
-    return any(mount.parent == number for mount in mounts.listed())
+    return any(mount.parent == number for mount in mountinfo.listed())
 
 
 def _listed(number: int) -> Mount:
     """Return a mount by its number. Raises OSError(ESTALE) if it is gone."""
-    found = next((m for m in mounts.listed() if m.number == number), None)
+    found = next((m for m in mountinfo.listed() if m.number == number), None)
     if found is None:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
     return found
@@ -222,7 +220,7 @@ def _listed(number: int) -> Mount:
 
 def is_sealed(source: str) -> bool:
     """Whether a seal, of a daemon dead or alive, is on ``source``."""
-    top = mounts.top_at(source)
+    top = mountinfo.top_at(source)
     return top is not None and is_seal(top)
 
 
@@ -271,8 +269,8 @@ def holder(lock: int) -> str:
 def lift_stale(source: str) -> None:
     """Take off what ``check_free`` has found to be nobody's, where no seal is wanted any more."""
     while is_sealed(source):
-        top = mounts.top_at(source)
-        if top is None or not mounts.detach(top):
+        top = mountinfo.top_at(source)
+        if top is None or not mountinfo.detach(top):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
 
@@ -296,7 +294,7 @@ def open_below(source: str, seal_fd: int) -> int:
 def _copy_below(source: str, seal_fd: int) -> int:
     expected = os.fstat(seal_fd)
     while True:
-        fd = directories.open_directory(source, True)
+        fd = safe_open.open_directory(source, True)
         try:
             seal = sealing(fd)
             if seal is None or not os.path.samestat(os.fstat(fd), expected):
@@ -305,7 +303,7 @@ def _copy_below(source: str, seal_fd: int) -> int:
         finally:
             os.close(fd)
         below = _open_top(source)
-        if mounts.number_of(below) != seal.parent:
+        if mountinfo.number_of(below) != seal.parent:
             os.close(below)
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         if sealing(below) is None:
@@ -320,8 +318,8 @@ def _copy_below(source: str, seal_fd: int) -> int:
 
 def is_share(fd: int) -> bool:
     """Return whether a 9p or virtiofs share is mounted just there, maybe below other mounts."""
-    path = os.fsencode(directories.path_of(fd))
-    return any(m.fstype in mounts.SHARE_TYPES and m.path == path for m in mounts.stack_of(fd))
+    path = os.fsencode(safe_open.path_of(fd))
+    return any(m.fstype in mountinfo.SHARE_TYPES and m.path == path for m in mountinfo.stack_of(fd))
 
 
 def is_reachable_by_others(source: str, uid: int) -> bool:

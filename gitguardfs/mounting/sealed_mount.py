@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from gitguardfs import mounts
-from gitguardfs.core import syscalls
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.fuse import directories, seal
+from gitguardfs.linux import mountinfo, safe_open, syscalls
+from gitguardfs.mounting import seal
 
 _DONE = b"done"
 
@@ -44,14 +43,18 @@ def mount_covered(do_mount: Callable[[], None], target: str) -> None:
 
 def _mount_and_cover(do_mount: Callable[[], None], target: str) -> None:
     # Of this namespace and before anything is mounted: where the tree is attached in the end.
-    place = directories.open_directory(target, True)
+    place = safe_open.open_directory(target, True)
     here = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     syscalls.unshare_mounts()
     do_mount()
     # Before the seal is on: the way to what lies below it.
-    share = directories.open_directory(target, True)
-    top = mounts.top_at(target)
-    if top is None or top.fstype not in mounts.SHARE_TYPES or top.number != mounts.number_of(share):
+    share = safe_open.open_directory(target, True)
+    top = mountinfo.top_at(target)
+    if (
+        top is None
+        or top.fstype not in mountinfo.SHARE_TYPES
+        or top.number != mountinfo.number_of(share)
+    ):
         raise UserError(f"no share came to be mounted at {target}", code=Exit.MOUNT)
     seal.Seal(target, share).leave()
     tree = syscalls.clone_tree(b"/proc/self/fd/%d" % share)

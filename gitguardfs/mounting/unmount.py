@@ -14,12 +14,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from gitguardfs import mounts
-from gitguardfs.core import syscalls
 from gitguardfs.errors import Exit, UserError, shown
-from gitguardfs.fuse import directories, seal
-from gitguardfs.guest import running
-from gitguardfs.mounts import Mount
+from gitguardfs.linux import mountinfo, safe_open, syscalls
+from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.mounting import guards, seal
 
 SETTLE_LIMIT = 15.0
 """Seconds within which a daemon whose view was unmounted has to lift its seal and end."""
@@ -37,7 +35,7 @@ def unmount(mount: Mount, *, lazy: bool = False, patience: float = 0) -> None:
     names of the programs that use it.
     """
     deadline = time.monotonic() + patience
-    while (found := mounts.current(mount)) is not None:
+    while (found := mountinfo.current(mount)) is not None:
         try:
             return _unmount(found, syscalls.MNT_DETACH if lazy else 0)
         except OSError as error:
@@ -59,12 +57,12 @@ def _unmount(mount: Mount, flags: int) -> None:
     # By its parent: a descriptor of the mount itself would make it busy. While the parent is
     # held, nobody can put something else under the name of a mount point.
     path = os.fsdecode(mount.path)
-    parent = directories.open_directory(os.path.dirname(path), True)
+    parent = safe_open.open_directory(os.path.dirname(path), True)
     try:
         name = os.path.basename(path)
         fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         try:
-            found = mounts.number_of(fd)
+            found = mountinfo.number_of(fd)
         finally:
             os.close(fd)
         if found != mount.number:
@@ -86,7 +84,7 @@ def hand_over(guard: Mount, source: str) -> bool:
     then the daemon is told to go. Whoever starts to use the view between the two loses it, as by
     ``umount --lazy``; nothing opens.
     """
-    found = mounts.current(guard)
+    found = mountinfo.current(guard)
     if found is None:
         return False
     daemon = _daemon_of(guard, found)
@@ -97,10 +95,10 @@ def hand_over(guard: Mount, source: str) -> bool:
     _check_unused(found, daemon)
     if not _end(daemon.pid, lambda: _daemon_of(guard, found) == daemon):
         return hand_over(guard, source)
-    left = mounts.current(found)
+    left = mountinfo.current(found)
     if left is None:
         return True
-    if not running.is_dead(left.path):  # it was not its daemon that has ended
+    if not guards.is_dead(left.path):  # it was not its daemon that has ended
         path = os.fsdecode(left.path)
         raise UserError(f"{path} goes on, and its daemon is not known", code=Exit.SYSTEM)
     unmount(left, lazy=True)  # its daemon was ended by something else
@@ -137,9 +135,9 @@ def end_forgotten(source: str) -> None:
     would keep everybody from guarding the share again. Its seal stays.
     """
     deadline = time.monotonic() + START_LIMIT
-    while (pid := _holder_of(source)) is not None and running.serves_nothing(pid):
+    while (pid := _holder_of(source)) is not None and guards.serves_nothing(pid):
         if time.monotonic() > deadline:
-            _end(int(pid), lambda: _holder_of(source) == pid and running.serves_nothing(pid))
+            _end(int(pid), lambda: _holder_of(source) == pid and guards.serves_nothing(pid))
             return
         time.sleep(_PAUSE)
 
@@ -156,12 +154,12 @@ def _holder_of(source: str) -> str | None:
     return holder if holder.isdecimal() else None
 
 
-def _daemon_of(guard: Mount, found: Mount) -> running.Daemon | None:
+def _daemon_of(guard: Mount, found: Mount) -> guards.Daemon | None:
     # Where the kernel does not tell it, by the path that it was given, which may be the old one.
-    return running.daemon_of(found) or running.daemon_of(guard)
+    return guards.daemon_of(found) or guards.daemon_of(guard)
 
 
-def _check_unused(mount: Mount, daemon: running.Daemon) -> None:
+def _check_unused(mount: Mount, daemon: guards.Daemon) -> None:
     """Raise UserError if a program other than its daemon is in the mount, and change nothing.
 
     The first MNT_EXPIRE unmounts nothing: it fails by EBUSY for a mount that is used, and by
@@ -188,7 +186,7 @@ def unmount_share(share: Mount) -> None:
     UserError if it is used, or guarded; it is sealed again if it was. The kernel unmounts what is
     on top and nothing else, so that the share is there without its seal for an instant.
     """
-    found = mounts.current(share)
+    found = mountinfo.current(share)
     if found is None:
         return
     path = os.fsdecode(found.path)
@@ -219,12 +217,12 @@ def close_off(source: str) -> str:
 
     The seal outlives this process, as that of a daemon that crashed: the next one takes it over.
     """
-    top = mounts.top_at(source)
+    top = mountinfo.top_at(source)
     if top is None:
         return f"nothing is mounted at {source}"
     if not seal.is_sealed(source):
         try:
-            fd = directories.open_directory(source, True)
+            fd = safe_open.open_directory(source, True)
             try:
                 seal.Seal(source, fd).leave()
             finally:
@@ -276,4 +274,4 @@ def _is_covered(pid: str, held: list[str], mount: Mount) -> bool:
         with open(f"/proc/{pid}/fdinfo/{number}") as file:
             if f"mnt_id:\t{mount.number}\n" in file:
                 return False
-    return running.is_daemon(pid)
+    return guards.is_daemon(pid)

@@ -10,21 +10,21 @@ import os
 import shutil
 import subprocess
 
-from gitguardfs import mounts
-from gitguardfs.fuse.preflight import SYSTEM_PATH
+from gitguardfs.linux import mountinfo
+from gitguardfs.mounting.preflight import SYSTEM_PATH
 
 LIMIT = 5.0
 """Seconds for mount(8) to write one line; another one may hold the lock of the file."""
 
 
-def add(mount: mounts.Mount) -> None:
+def add(mount: mountinfo.Mount) -> None:
     """Have mount(8), where it is installed, note that a view has a helper."""
     path = os.fsdecode(mount.path)
-    helper = ("-t", mounts.FSTYPE, "-o", f"uhelper={mounts.SUBTYPE}")
+    helper = ("-t", mountinfo.FSTYPE, "-o", f"uhelper={mountinfo.SUBTYPE}")
     _call("mount", "-f", *helper, "--", mount.source, path)
 
 
-def remove(mount: mounts.Mount) -> None:
+def remove(mount: mountinfo.Mount) -> None:
     """Have umount(8) forget a view that was unmounted without it."""
     _call("umount", "--fake", "--", os.fsdecode(mount.path))
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gitguardfs.core.idmap import MAX_ID, IdMap, MapError
-from gitguardfs.core.mirror import Mirror
+from gitguardfs.bindfs.idmap import MAX_ID, IdMap, MapError
+from gitguardfs.bindfs.mirror import Mirror
 from gitguardfs.errors import UserError, warn
 
 AUTO = "auto"
@@ -175,10 +175,10 @@ def _joined(stronger: Pairs, weaker: Iterable[tuple[int, int]]) -> Pairs:
 
 def _read_ids(path: str, find: Callable[[str], int], is_of_guest: bool) -> list[tuple[int, int]]:
     """Pairs of (share, guest) ids from lines of ``name:password:id``."""
-    from gitguardfs.fuse import directories  # of Linux; nothing is mounted elsewhere
+    from gitguardfs.linux import safe_open  # of Linux; nothing is mounted elsewhere
 
     try:
-        fd = directories.open_file(path, os.geteuid() == 0, os.O_RDONLY)
+        fd = safe_open.open_file(path, os.geteuid() == 0, os.O_RDONLY)
         with open(fd, errors="surrogateescape") as file:
             lines = file.read().splitlines()
     except OSError as error:

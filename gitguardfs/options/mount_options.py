@@ -11,13 +11,20 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeVar
 
-from gitguardfs.arguments import Given, seconds
-from gitguardfs.core.guard import GitPolicy, Rules
-from gitguardfs.core.look import Look
-from gitguardfs.core.perms import Perms
-from gitguardfs.core.policy import Deletion, LinkPolicy, Policy, Rule, XattrPolicy
+from gitguardfs.bindfs.change_policy import Deletion, LinkPolicy, Policy, Rule, XattrPolicy
+from gitguardfs.bindfs.overrides import Look
+from gitguardfs.bindfs.permissions import Perms
 from gitguardfs.errors import UserError, warn
-from gitguardfs.ids import MapSpec, group_id, parse_maps, parse_mirror, user_id, with_files
+from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.options.id_maps import (
+    MapSpec,
+    group_id,
+    parse_maps,
+    parse_mirror,
+    user_id,
+    with_files,
+)
+from gitguardfs.options.parsing import Given, seconds
 
 _SUFFIXES = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gitguardfs.errors import UserError
-from gitguardfs.table import BY_NAME, BY_SHORT, Option
+from gitguardfs.options.table import BY_NAME, BY_SHORT, Option
 
 Given = dict[str, object]
 """Values by ``Option.sets``: a string, a list of them where several add up, or what a flag

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gitguardfs.constants import FSTYPE, SHARE_TYPES
 from gitguardfs.errors import UserError
 from gitguardfs.render import quote
-from gitguardfs.render.guarded import GuardedShare
+from gitguardfs.render.guarded_share import GuardedShare
 
 MARK = "x-gitguardfs"
 _AT_BOOT = ("_netdev", "nofail", MARK)

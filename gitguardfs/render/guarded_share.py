@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gitguardfs.arguments import parse_o
 from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import UserError
-from gitguardfs.ids import parse_maps
-from gitguardfs.options import build
+from gitguardfs.options.id_maps import parse_maps
+from gitguardfs.options.mount_options import build
+from gitguardfs.options.parsing import parse_o
 from gitguardfs.render import quote
 
 TAG_BYTES = {"9p": 31, "virtiofs": 36}

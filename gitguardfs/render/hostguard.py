@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gitguardfs.host.spec import ShareSpec
+from gitguardfs.render.share_spec import ShareSpec
 
 
 def start(spec: ShareSpec) -> list[list[str]]:

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from gitguardfs.errors import UserError
 from gitguardfs.render import quote, yaml
-from gitguardfs.render.guarded import check_guard_options
+from gitguardfs.render.guarded_share import check_guard_options
 from gitguardfs.render.yaml import Value
 
 RUNTIME = "krun"

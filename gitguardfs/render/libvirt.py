@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from gitguardfs.host.spec import ShareSpec, Transport
+from gitguardfs.render.share_spec import ShareSpec, Transport
 
 QUEUE_SIZE = "1024"
 """As libvirt documents it for virtiofs."""

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from gitguardfs.errors import UserError
 from gitguardfs.render import quote, yaml
-from gitguardfs.render.guarded import check_guard_options
+from gitguardfs.render.guarded_share import check_guard_options
 from gitguardfs.render.yaml import Value
 
 AGENT = "agent"

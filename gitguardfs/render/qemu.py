@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import zlib
 
-from gitguardfs.host.spec import Network, ShareSpec, Transport
 from gitguardfs.render import quote
+from gitguardfs.render.share_spec import Network, ShareSpec, Transport
 
 FIRMWARE = "edk2-aarch64-code.fd"
 """The UEFI for ARM that QEMU looks up in its own directory, where it is not a package apart."""

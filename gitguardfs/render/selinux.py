@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gitguardfs.host.spec import Guard, ShareSpec
 from gitguardfs.render import quote
+from gitguardfs.render.share_spec import Guard, ShareSpec
 
 LABEL = "svirt_home_t"
 """What confined machines may read and write, also within home directories."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gitguardfs.host.spec import Guard, ShareSpec, Target, Transport
-from gitguardfs.render import guest, hostguard, libvirt, qemu, selinux, utm, virtiofsd
+from gitguardfs.render import hostguard, libvirt, qemu, selinux, steps_elsewhere, utm, virtiofsd
+from gitguardfs.render.share_spec import Guard, ShareSpec, Target, Transport
 
 FORMAT = 1
 
@@ -29,7 +29,7 @@ def as_object(spec: ShareSpec, running: bool, warnings: Sequence[str] = ()) -> d
         "virtiofsd": _virtiofsd(spec),
         "libvirt": _libvirt(spec) if spec.target is Target.LIBVIRT else None,
         "utm": _utm(spec) if spec.target is Target.UTM else None,
-        "guest": guest.command(spec),
+        "guest": steps_elsewhere.command(spec),
         "warnings": list(warnings),
     }
 

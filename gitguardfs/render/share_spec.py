@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gitguardfs.core import names
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.render.guarded import check_tag
+from gitguardfs.guard import dotgit
+from gitguardfs.render.guarded_share import check_tag
 
 UTM_TAG = "share"
 """UTM gives every share this tag (its own constant, in both of its backends)."""
@@ -181,7 +181,7 @@ def _check_tag(tag: str, target: Target) -> None:
         raise UserError("the mount tag is empty", "--tag projects")
     check_tag(tag, Transport.NINEP.value)
     awkward = "/" in tag or tag in (".", "..") or tag.startswith("-") or _UNPRINTABLE.search(tag)
-    if awkward or names.is_dotgit(tag.encode()):
+    if awkward or dotgit.is_dotgit(tag.encode()):
         raise UserError(
             f"{tag!r} cannot be a mount tag here",
             "it becomes part of a path: no /, no - at the start, not ., .. or .git",

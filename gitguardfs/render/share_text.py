@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gitguardfs.host.spec import Guard, Network, ShareSpec, Target, Transport
-from gitguardfs.render import guest, hostguard, libvirt, qemu, quote, selinux, utm, virtiofsd
+from gitguardfs.render import (
+    hostguard,
+    libvirt,
+    qemu,
+    quote,
+    selinux,
+    steps_elsewhere,
+    utm,
+    virtiofsd,
+)
+from gitguardfs.render.share_spec import Guard, Network, ShareSpec, Target, Transport
 
 INDENT = "    "
 
@@ -204,4 +213,4 @@ def _guest(spec: ShareSpec) -> Section:
         if spec.guard is Guard.HOST
         else "It maps the owners, guards .git and comes back at each boot."
     )
-    return Section("In the guest, once", (guest.shell(spec),), (why,))
+    return Section("In the guest, once", (steps_elsewhere.shell(spec),), (why,))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gitguardfs.host.spec import ShareSpec, Target, Transport
 from gitguardfs.render import quote, utm
+from gitguardfs.render.share_spec import ShareSpec, Target, Transport
 
 HOME = "~/"
 """Left to the guest's shell: the host does not know that user."""

@@ -11,7 +11,7 @@ import re
 
 from gitguardfs.errors import UserError
 from gitguardfs.render import quote
-from gitguardfs.render.guarded import GuardedShare
+from gitguardfs.render.guarded_share import GuardedShare
 
 TEMPLATE = "gitguardfs@.service"
 COMMAND = "/usr/local/bin/gitguardfs"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gitguardfs.host.spec import UTM_TAG, ShareSpec, Transport
+from gitguardfs.render.share_spec import UTM_TAG, ShareSpec, Transport
 
 BACKENDS = {Transport.NINEP: "QEMU", Transport.VIRTIOFS: "Apple Virtualization"}
 

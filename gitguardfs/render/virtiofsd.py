@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gitguardfs.errors import UserError
-from gitguardfs.host.spec import Guard, ShareSpec
 from gitguardfs.render import quote
+from gitguardfs.render.share_spec import Guard, ShareSpec
 
 PROGRAM = "/usr/libexec/virtiofsd"
 """The daemon in Rust, where Debian 13, Ubuntu and Fedora have it."""

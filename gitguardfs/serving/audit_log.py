@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from gitguardfs.core.guard import Refused
+from gitguardfs.guard.rules import Refused
 from gitguardfs.spool import Spool
 
 LINES_PER_SECOND = 50

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 
-from gitguardfs.core.guard import Refused
+from gitguardfs.guard.rules import Refused
 
 MAX_ERRNO = 511
 """Larger ones are the kernel's own: it takes no reply with them, and the caller would hang."""

@@ -8,14 +8,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from stat import S_ISDIR, S_ISLNK
 
-from gitguardfs.core import links, syscalls
-from gitguardfs.core.gate import Place
-from gitguardfs.core.guard import Refused
-from gitguardfs.core.links import Links, Target
-from gitguardfs.core.making import NewNames
-from gitguardfs.core.policy import Deletion
-from gitguardfs.core.state import Caller
+from gitguardfs.bindfs.change_policy import Deletion
+from gitguardfs.fs import symlinks
+from gitguardfs.fs.access import Place
+from gitguardfs.fs.mount_state import Caller
 from gitguardfs.fs.renaming import Renaming
+from gitguardfs.fs.symlinks import Links, Target
+from gitguardfs.guard.rules import Refused
+from gitguardfs.linux import syscalls
+from gitguardfs.serving.new_entries import NewNames
 
 RENAME_FLAGS = syscalls.RENAME_NOREPLACE | syscalls.RENAME_EXCHANGE
 """RENAME_WHITEOUT would leave a device behind, which only overlay mounts have a use for."""
@@ -62,7 +63,7 @@ class Names(NewNames):
         """Remove a symlink that is shown as its target, and the target as the policy says."""
         deletion = resolved.deletion
         if deletion is Deletion.DENY:
-            raise links.denied()
+            raise symlinks.denied()
         target = None
         with suppress(Refused):  # one that leads where it must not just goes
             target = resolved.target(place)
@@ -105,7 +106,7 @@ class Names(NewNames):
             self._view.unguarded(0, st, caller.uid)
             for st in (self._backing.stat(place.fd), target.st)
         )
-        if not links.may_remove(caller, directory, entry):
+        if not symlinks.may_remove(caller, directory, entry):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         return place
 

@@ -9,12 +9,12 @@ from functools import partial
 from stat import S_IFREG, S_IMODE, S_ISGID, S_ISUID, S_IXGRP
 from typing import NamedTuple
 
-from gitguardfs.core.backing import KEPT_FLAGS, PAGE, close_all
-from gitguardfs.core.handles import FileHandle
-from gitguardfs.core.inodes import Node, stale
-from gitguardfs.core.namespace import Names
-from gitguardfs.core.state import Caller
-from gitguardfs.core.view import Attributes, digest
+from gitguardfs.fs.attributes import Attributes, digest
+from gitguardfs.fs.handles import FileHandle
+from gitguardfs.fs.mount_state import Caller
+from gitguardfs.fs.nodes import Node, stale
+from gitguardfs.fs.source import KEPT_FLAGS, PAGE, close_all
+from gitguardfs.serving.entries import Names
 
 RACY_NS = 50_000_000
 """A file changed this recently may change again with the same time stamp (a clock tick is at

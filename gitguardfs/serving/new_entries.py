@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IMODE, S_ISDIR, S_ISGID, S_ISLNK, S_ISREG
 
-from gitguardfs.core import links
-from gitguardfs.core.gate import Place
-from gitguardfs.core.inodes import Node, stale
-from gitguardfs.core.state import Caller, State
-from gitguardfs.core.view import Attributes
+from gitguardfs.fs import symlinks
+from gitguardfs.fs.access import Place
+from gitguardfs.fs.attributes import Attributes
+from gitguardfs.fs.mount_state import Caller, State
+from gitguardfs.fs.nodes import Node, stale
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class NewNames(State):
         """Make a symlink, which belongs to the caller; EPERM where they are resolved."""
         place = self._gate.place(parent_id, name, change=True)
         if self._links is not None:
-            raise links.denied()
+            raise symlinks.denied()
         self._host.before_symlink(place, target)
 
         def make(dir_fd: int) -> int:

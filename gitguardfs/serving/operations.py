@@ -2,11 +2,11 @@
 
 Synchronous, and only to be called from one thread: a method runs from its first check to its
 last change of the tables without interruption. Reading, writing and fsync of open files wait
-for disks and servers; they are functions of ``backing`` on a handle's descriptor and may run
+for disks and servers; they are functions of ``source`` on a handle's descriptor and may run
 on any thread. Errors are OSError with the errno for the caller.
 
-Here are lookups, attributes and directories; ``namespace`` has what changes names, ``files``
-open files, ``state`` the tables.
+Here are lookups, attributes and directories; ``entries`` has what changes names, ``files``
+open files, ``mount_state`` the tables.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from stat import S_IFDIR, S_IFREG, S_IMODE
 from typing import NamedTuple
 
-from gitguardfs.core.files import Files
-from gitguardfs.core.gate import Identity, Place
-from gitguardfs.core.handles import DirectoryHandle
-from gitguardfs.core.idmap import GuestGid, GuestUid
-from gitguardfs.core.inodes import ROOT_ID, Node, stale
-from gitguardfs.core.policy import XattrPolicy
-from gitguardfs.core.syscalls import NOW
-from gitguardfs.core.view import Attributes
+from gitguardfs.bindfs.change_policy import XattrPolicy
+from gitguardfs.bindfs.idmap import GuestGid, GuestUid
+from gitguardfs.fs.access import Identity, Place
+from gitguardfs.fs.attributes import Attributes
+from gitguardfs.fs.handles import DirectoryHandle
+from gitguardfs.fs.nodes import ROOT_ID, Node, stale
+from gitguardfs.linux.syscalls import NOW
+from gitguardfs.serving.files import Files
 
 JUST_NOW_NS = 100_000_000
 """How long a setattr may be under way on a slow machine."""

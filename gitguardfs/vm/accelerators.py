@@ -11,7 +11,7 @@ import os
 import platform
 from contextlib import suppress
 
-from gitguardfs import writer
+from gitguardfs import config_files
 from gitguardfs.errors import warn
 from gitguardfs.vm.state import State
 
@@ -33,7 +33,7 @@ def note_failure(state: State, accelerator: str) -> None:
     """Remember that this one does not work here, and say so."""
     warn(f"{accelerator} does not work here: the VM is emulated, which takes many times as long")
     if accelerator == "kvm":
-        writer.apply(writer.planned(state.path(FILE), f"{platform.release()}\n", 0o600))
+        config_files.apply(config_files.planned(state.path(FILE), f"{platform.release()}\n", 0o600))
 
 
 def _failed(state: State) -> bool:

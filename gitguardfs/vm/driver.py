@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gitguardfs import writer
+from gitguardfs import config_files
 from gitguardfs.egress import proxy as egress
 from gitguardfs.egress.files import StateFiles
 from gitguardfs.egress.presets import PRESETS
@@ -91,7 +91,9 @@ def up(state: State, wish: Wish) -> int:
         if wish.upstream_ca is not None:
             with open(wish.upstream_ca, "rb") as certificate:
                 text = certificate.read()
-            writer.apply(writer.planned(str(StateFiles(files).upstream_ca), text, 0o600))
+            config_files.apply(
+                config_files.planned(str(StateFiles(files).upstream_ca), text, 0o600)
+            )
         ca = egress.ca_certificate(files)
         instance = seed.instance(state)
         content = provision.content(state.name, wish.settings, pairs, ca, instance)

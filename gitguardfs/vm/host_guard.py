@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from gitguardfs.errors import warn
 from gitguardfs.host.share import this_host
-from gitguardfs.host.spec import Guard, ShareSpec, Target, Transport
 from gitguardfs.render import hostguard
+from gitguardfs.render.share_spec import Guard, ShareSpec, Target, Transport
 from gitguardfs.vm.settings import Settings
 
 

@@ -68,12 +68,12 @@ install_gitguardfs() {
     rmdir "$seed"
     rm -rf "${PREFIX:?}/lib"
     mv -T "$new" "$PREFIX/lib"
-    launcher /usr/local/bin/gitguardfs gitguardfs.cli
-    launcher /usr/local/bin/gitguard gitguardfs.gitguard
-    launcher /usr/local/bin/vm-mount gitguardfs.guest.vm_mount
+    launcher /usr/local/bin/gitguardfs gitguardfs.commands.gitguardfs
+    launcher /usr/local/bin/gitguard gitguardfs.commands.gitguard
+    launcher /usr/local/bin/vm-mount gitguardfs.vm_mount.command
     launcher /sbin/umount.fuse.gitguardfs gitguardfs.commands.umount
     # Compiled once, before the guard is waited for: an emulated guest takes long for that.
-    /usr/bin/python3 -I -c "import sys; sys.path.insert(0, '$PREFIX/lib'); import gitguardfs.fuse.mount"
+    /usr/bin/python3 -I -c "import sys; sys.path.insert(0, '$PREFIX/lib'); import gitguardfs.daemon.run"
 }
 
 launcher() {

@@ -16,7 +16,7 @@ from typing import Any
 import pycdlib
 import yaml
 
-from gitguardfs import writer
+from gitguardfs import config_files
 from gitguardfs.vm.guest_files import AGENT, GuestFile
 from gitguardfs.vm.qemu_command import GUEST_ADDRESS
 from gitguardfs.vm.state import State
@@ -109,12 +109,12 @@ def instance(state: State) -> bytes:
 
     Cloud-init does each thing once for an instance, also if it was interrupted in the midst of it.
     """
-    return writer.read(state.path(INSTANCE)) or secrets.token_hex(8).encode()
+    return config_files.read(state.path(INSTANCE)) or secrets.token_hex(8).encode()
 
 
 def keep_instance(state: State, random: bytes) -> None:
     """Note that the guest was set up as this instance. OSError."""
-    writer.apply(writer.planned(state.path(INSTANCE), random, 0o600))
+    config_files.apply(config_files.planned(state.path(INSTANCE), random, 0o600))
 
 
 def files(

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from gitguardfs import writer
+from gitguardfs import config_files
 from gitguardfs.errors import UserError
 from gitguardfs.vm.state import State
 
@@ -55,7 +55,7 @@ class Settings:
 def load(state: State) -> Settings:
     """Return what is remembered of the VM, or the defaults. UserError if it cannot be read."""
     path = state.path(FILE)
-    content = writer.read(path)
+    content = config_files.read(path)
     if content is None:
         return Settings(state.project)
     try:
@@ -72,7 +72,7 @@ def load(state: State) -> Settings:
 def save(state: State, settings: Settings) -> None:
     """Remember the settings. OSError."""
     text = json.dumps(dataclasses.asdict(settings), indent=2) + "\n"
-    writer.apply(writer.planned(state.path(FILE), text, 0o600))
+    config_files.apply(config_files.planned(state.path(FILE), text, 0o600))
 
 
 def merged(old: Settings, given: dict[str, Any]) -> Settings:

@@ -13,19 +13,19 @@ from typing import Any
 import click
 
 import gitguardfs
-from gitguardfs.arguments import respelled, split_o
 from gitguardfs.commands.run import run
-from gitguardfs.core.guard import GitPolicy
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.guest import facts, plan, plan_boot, plan_guard, removal
-from gitguardfs.guest.facts import ENVIRONMENT, Facts, System
-from gitguardfs.guest.plan import Request, Style
-from gitguardfs.guest.runner import Runner, Step
-from gitguardfs.guest.steps import Write
-from gitguardfs.guest.telling import tell
+from gitguardfs.guard.rules import GitPolicy
+from gitguardfs.options.parsing import respelled, split_o
 from gitguardfs.program import command as this_gitguardfs
 from gitguardfs.render import quote
-from gitguardfs.render.guarded import GuardedShare, owner_map
+from gitguardfs.render.guarded_share import GuardedShare, owner_map
+from gitguardfs.vm_mount import facts, plan_boot, plan_guard, plan_removal, plan_share
+from gitguardfs.vm_mount.facts import ENVIRONMENT, Facts, System
+from gitguardfs.vm_mount.plan_share import Request, Style
+from gitguardfs.vm_mount.steps_files import Write
+from gitguardfs.vm_mount.telling import tell
+from gitguardfs.vm_mount.transaction import Runner, Step
 
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "virtiofs", "fuse")
 
@@ -164,7 +164,7 @@ def bring(system: System, wish: Wish) -> int:
 def _bring(
     system: System, look: Facts, request: Request, wish: Wish, program: tuple[str, ...]
 ) -> int:
-    first = plan.share_steps(system, look, request)
+    first = plan_share.share_steps(system, look, request)
     # All of it, before anything is done: what is refused later would have to be undone.
     spec, second = _foresee(system, look, request, first, program)
     if wish.dry_run or wish.asks:
@@ -174,7 +174,7 @@ def _bring(
             return Exit.OK
         _confirm(bool(first or second))
         look = facts.gather(system)  # answers take their time
-        first = plan.share_steps(system, look, request)
+        first = plan_share.share_steps(system, look, request)
     with Runner(tell) as runner:
         runner.run(first)
         look = facts.gather(system)
@@ -235,8 +235,8 @@ def _request(system: System, look: Facts, wish: Wish, *, is_installed: bool) -> 
 
 def _mount_of(system: System, look: Facts, tag: str) -> str:
     """Where the user has it already, by us, or the default."""
-    found = [one.mount for one in removal.everything(look) if one.tag == tag]
-    return found[0] if found else plan.default_mount(system, tag)
+    found = [one.mount for one in plan_removal.everything(look) if one.tag == tag]
+    return found[0] if found else plan_share.default_mount(system, tag)
 
 
 def _spec(look: Facts, request: Request) -> GuardedShare:
@@ -244,7 +244,7 @@ def _spec(look: Facts, request: Request) -> GuardedShare:
     if share is None:
         raise UserError(f"{request.mount.path} is not mounted after all", code=Exit.MOUNT)
     owner = facts.owner_of_share(request.mount.path)
-    return plan.with_owner(request, share.fstype, owner_map(owner, request.user))
+    return plan_share.with_owner(request, share.fstype, owner_map(owner, request.user))
 
 
 def _foresee(
@@ -255,9 +255,9 @@ def _foresee(
     The share's owner is not known before it is mounted: taken for the user.
     """
     if first:
-        look = plan.without_unmounted(look, request)
+        look = plan_share.without_unmounted(look, request)
         kind = next(m.fstype for m in look.shares() if m.source == request.tag)
-        spec = plan.with_owner(request, kind, owner_map(request.user, request.user))
+        spec = plan_share.with_owner(request, kind, owner_map(request.user, request.user))
     else:
         spec = _spec(look, request)
     return spec, plan_guard.guard_steps(system, look, request, spec, program)
@@ -316,8 +316,10 @@ def take_away(system: System, wish: Wish) -> int:
     look = facts.gather(system)
     mount = wish.mount and _resolved(wish.mount)
     map_mount = wish.map_mount and _resolved(wish.map_mount)
-    found = removal.find(look, wish.label, mount, map_mount)
-    steps = [] if found is None else removal.remove_steps(system, look, found, _program(system))
+    found = plan_removal.find(look, wish.label, mount, map_mount)
+    steps = (
+        [] if found is None else plan_removal.remove_steps(system, look, found, _program(system))
+    )
     if found is None or not steps:
         tell("Nothing to remove.")
         return Exit.OK
@@ -329,7 +331,7 @@ def take_away(system: System, wish: Wish) -> int:
         _confirm(bool(steps))
     with Runner(tell) as runner:
         runner.run(steps)
-    if why := removal.left(system, look, found):
+    if why := plan_removal.left(system, look, found):
         tell(f"The share stays mounted at {found.mount}, open now to all who can enter it: {why}.")
     return Exit.OK
 
@@ -361,7 +363,7 @@ def _ask(wish: Wish, question: str, default: str | None = None) -> str | None:
 
 def _ask_tag(look: Facts, wish: Wish) -> str:
     try:
-        return plan.default_tag(look)
+        return plan_share.default_tag(look)
     except UserError:
         if not wish.interactive:
             raise

@@ -9,15 +9,13 @@ import shutil
 import subprocess
 from dataclasses import dataclass, field, replace
 
-from gitguardfs import mounts, writer
-from gitguardfs.core import syscalls
+from gitguardfs import config_files
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.fuse import directories, seal
-from gitguardfs.fuse.directories import PathComponent, ResolvedPath
-from gitguardfs.fuse.preflight import SYSTEM_PATH
-from gitguardfs.guest import running
-from gitguardfs.linux import kernel_log
-from gitguardfs.mounts import Mount
+from gitguardfs.linux import kernel_log, mountinfo, safe_open, syscalls
+from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.safe_open import PathComponent, ResolvedPath
+from gitguardfs.mounting import guards, seal
+from gitguardfs.mounting.preflight import SYSTEM_PATH
 from gitguardfs.render import systemd
 
 Ids = tuple[int, int]
@@ -125,7 +123,7 @@ class Facts:
 
     def shares(self) -> list[Mount]:
         """Every share that is mounted."""
-        return [m for m in self.mounts if m.fstype in mounts.SHARE_TYPES]
+        return [m for m in self.mounts if m.fstype in mountinfo.SHARE_TYPES]
 
     def guard_at(self, path: str) -> Mount | None:
         """The guard that is mounted at ``path`` and answers."""
@@ -137,7 +135,7 @@ class Facts:
 
     def guards(self) -> list[Mount]:
         """Every gitguardfs of root's that is mounted."""
-        ours = (m for m in self.mounts if m.fstype == mounts.FSTYPE)
+        ours = (m for m in self.mounts if m.fstype == mountinfo.FSTYPE)
         return [m for m in ours if m.number not in self.foreign]
 
     def is_sealed(self, path: str) -> bool:
@@ -158,21 +156,21 @@ class Facts:
 
 def gather(system: System) -> Facts:
     """Look around. OSError if a file cannot be read."""
-    found = tuple(mounts.listed())
-    foreign = running.foreign()
-    ours = [m for m in found if m.fstype == mounts.FSTYPE and m.number not in foreign]
-    options = {os.fsdecode(m.path): running.options_of(m) for m in ours}
+    found = tuple(mountinfo.listed())
+    foreign = guards.foreign()
+    ours = [m for m in found if m.fstype == mountinfo.FSTYPE and m.number not in foreign]
+    options = {os.fsdecode(m.path): guards.options_of(m) for m in ours}
     units = _units(system.units)
     guarded = systemd.guards(units)
     has_systemd = os.path.isdir(system.booted_systemd)
     return Facts(
         mounts=found,
         tags=tags(system.sys),
-        fstab=writer.read(system.fstab) or b"",
+        fstab=config_files.read(system.fstab) or b"",
         units=units,
         enabled=frozenset(path for path in guarded if _is_enabled(system.units, path)),
         active=frozenset(p for p in guarded if has_systemd and _is_active(system, p)),
-        dead=frozenset(os.fsdecode(m.path) for m in ours if running.is_dead(m.path)),
+        dead=frozenset(os.fsdecode(m.path) for m in ours if guards.is_dead(m.path)),
         has_systemd=has_systemd,
         foreign=foreign,
         running={path: known for path, known in options.items() if known is not None},
@@ -191,7 +189,7 @@ def _texts(pattern: str) -> tuple[str, ...]:
     found = []
     for path in sorted(glob.glob(pattern)):
         # mount_tag ends with a NUL, tag with a newline.
-        text = os.fsdecode((writer.read(path) or b"").rstrip(b"\0\n"))
+        text = os.fsdecode((config_files.read(path) or b"").rstrip(b"\0\n"))
         if text and text not in found:
             found.append(text)
     return tuple(found)
@@ -200,7 +198,9 @@ def _texts(pattern: str) -> tuple[str, ...]:
 def _units(directory: str) -> dict[str, bytes]:
     patterns = ("*.mount", systemd.TEMPLATE, "gitguardfs@*.service.d/share.conf")
     paths = [p for pattern in patterns for p in glob.glob(f"{glob.escape(directory)}/{pattern}")]
-    return {os.path.relpath(path, directory): writer.read(path) or b"" for path in sorted(paths)}
+    return {
+        os.path.relpath(path, directory): config_files.read(path) or b"" for path in sorted(paths)
+    }
 
 
 def _is_enabled(directory: str, path: str) -> bool:
@@ -223,7 +223,7 @@ def owner_of_share(path: str) -> Ids:
     child = os.fork()
     if child == 0:
         try:
-            st = os.fstat(seal.open_below(path, directories.open_directory(path, True)))
+            st = os.fstat(seal.open_below(path, safe_open.open_directory(path, True)))
             os.write(writable, f"{st.st_uid} {st.st_gid}".encode())
         finally:
             os._exit(0)
@@ -242,7 +242,7 @@ def way(path: str) -> Way:
     Raises UserError for a symlink that a user may have put there, OSError for what cannot be read.
     """
     try:
-        found = directories.resolve(os.path.abspath(path))
+        found = safe_open.resolve(os.path.abspath(path))
     except PermissionError as error:  # root, and refused: a FUSE mount for one user alone
         raise not_ours(str(error.filename)) from None
     except NotADirectoryError as error:
@@ -253,7 +253,7 @@ def way(path: str) -> Way:
     ]
     try:
         above = os.path.dirname(missing[0]) if missing else found.path
-        if directories.path_of(found.fd) != above:
+        if safe_open.path_of(found.fd) != above:
             raise UserError(f"{above} was moved while it was looked at", "try again", Exit.SYSTEM)
         way = Way(found.path, found.components, tuple(missing))
         if missing:
@@ -274,11 +274,11 @@ def not_ours(path: str) -> UserError:
 
 def _is_empty(found: ResolvedPath) -> bool:
     """Whether nothing is in a directory; in the one below it if a view of ours is on it."""
-    number = mounts.number_of(found.fd)
+    number = mountinfo.number_of(found.fd)
     try:
-        if all(guard.number != number for guard in running.guards()):
+        if all(guard.number != number for guard in guards.guards()):
             return _lists_nothing(".", found.fd)
-        parent = directories.open_directory(os.path.dirname(found.path), True)
+        parent = safe_open.open_directory(os.path.dirname(found.path), True)
         try:
             below = syscalls.clone_tree(b"/proc/self/fd/%d" % parent, recursive=False)
         finally:
@@ -320,12 +320,12 @@ def _home_of(entry: pwd.struct_passwd) -> str | None:
     if entry.pw_uid == 0 or not entry.pw_dir.strip("/"):
         return None
     try:
-        fd = directories.open_directory(entry.pw_dir, True)
+        fd = safe_open.open_directory(entry.pw_dir, True)
     except (OSError, UserError):
         return None
     try:
         is_own = os.fstat(fd).st_uid == entry.pw_uid
-        return directories.path_of(fd) if is_own else None
+        return safe_open.path_of(fd) if is_own else None
     except OSError:
         return None
     finally:
@@ -355,4 +355,4 @@ def name_of(uid: int) -> str:
 
 def guard_command(system: System) -> str | None:
     """The installed gitguardfs, by its absolute path; None if there is none."""
-    return system.guard or shutil.which(mounts.SUBTYPE, path=SYSTEM_PATH)
+    return system.guard or shutil.which(mountinfo.SUBTYPE, path=SYSTEM_PATH)

@@ -7,8 +7,8 @@ import sys
 from contextlib import closing
 
 from gitguardfs.errors import UserError, shown
-from gitguardfs.guest import facts
-from gitguardfs.guest.steps import Make
+from gitguardfs.vm_mount import facts
+from gitguardfs.vm_mount.steps_files import Make
 
 
 def main(program: str, path: str) -> None:

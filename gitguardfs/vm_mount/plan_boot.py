@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 
+from gitguardfs.config_files import Change
 from gitguardfs.errors import UserError
-from gitguardfs.guest.facts import Facts, System
-from gitguardfs.guest.plan import Style
-from gitguardfs.guest.runner import Step
-from gitguardfs.guest.steps import Run, Verify, Write
-from gitguardfs.guest.steps_mount import StartService
 from gitguardfs.render import fstab, systemd
-from gitguardfs.render.guarded import GuardedShare
-from gitguardfs.writer import Change
+from gitguardfs.render.guarded_share import GuardedShare
+from gitguardfs.vm_mount.facts import Facts, System
+from gitguardfs.vm_mount.plan_share import Style
+from gitguardfs.vm_mount.steps_files import Run, Verify, Write
+from gitguardfs.vm_mount.steps_mount import StartService
+from gitguardfs.vm_mount.transaction import Step
 
 
 def changes(system: System, facts: Facts, style: Style, spec: GuardedShare) -> list[Change]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 
-from gitguardfs import mounts
-from gitguardfs.arguments import split_o
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.guest import plan_boot, running
-from gitguardfs.guest.facts import Facts, System, not_ours
-from gitguardfs.guest.plan import Request, check_empty, make
-from gitguardfs.guest.runner import Step
-from gitguardfs.guest.steps_mount import StartGuard, StopGuard
+from gitguardfs.linux import mountinfo
+from gitguardfs.mounting import guards
+from gitguardfs.options.parsing import split_o
 from gitguardfs.render import fstab, quote, systemd
-from gitguardfs.render.guarded import GuardedShare
+from gitguardfs.render.guarded_share import GuardedShare
+from gitguardfs.vm_mount import plan_boot
+from gitguardfs.vm_mount.facts import Facts, System, not_ours
+from gitguardfs.vm_mount.plan_share import Request, check_empty, make
+from gitguardfs.vm_mount.steps_mount import StartGuard, StopGuard
+from gitguardfs.vm_mount.transaction import Step
 
 
 def guard_steps(
@@ -52,7 +53,7 @@ def _is_right(facts: Facts, request: Request, spec: GuardedShare) -> bool:
         return False
     told = facts.running.get(spec.map_mount)
     wanted = split_o(",".join(spec.guard_options))
-    if told is None or not running.are_alike(told, wanted):
+    if told is None or not guards.are_alike(told, wanted):
         return False
     return facts.is_sealed(spec.mount) == request.is_sealed
 
@@ -65,19 +66,19 @@ def dropped(facts: Facts, spec: GuardedShare) -> list[str]:
         lines = [e for e in fstab.entries(facts.fstab) if e.is_guard and e.is_ours]
         texts = [",".join(e.options) for e in lines if e.target == spec.map_mount]
         before = tuple(split_o(",".join([written, *texts])))
-    return running.lost(before, split_o(",".join(spec.guard_options)))
+    return guards.lost(before, split_o(",".join(spec.guard_options)))
 
 
 def _check_guards(facts: Facts, request: Request) -> None:
     mount, map_mount = request.mount.path, request.map_mount.path
     top = facts.top_at(map_mount)
-    if top is not None and top.fstype != mounts.FSTYPE:
+    if top is not None and top.fstype != mountinfo.FSTYPE:
         raise UserError(f"{top.fstype} is mounted at {map_mount}", "choose another --map-mount")
     if top is not None and top.number in facts.foreign:
         raise not_ours(map_mount)
     for guard in facts.guards():
         where = os.fsdecode(guard.path)
-        if where == map_mount and guard.source not in (mount, mounts.SUBTYPE):
+        if where == map_mount and guard.source not in (mount, mountinfo.SUBTYPE):
             raise UserError(f"{map_mount} shows {guard.source}", "choose another --map-mount")
         if where != map_mount and guard.source == mount and where not in facts.dead:
             raise UserError(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from gitguardfs.config_files import Change
 from gitguardfs.errors import UserError
-from gitguardfs.guest import plan
-from gitguardfs.guest.facts import Facts, System
-from gitguardfs.guest.plan_boot import disable, unit_change, unit_names, write_steps
-from gitguardfs.guest.plan_guard import stop
-from gitguardfs.guest.runner import Step
-from gitguardfs.guest.steps import RemoveDirectory
-from gitguardfs.guest.steps_mount import ClearDead, UnmountShare, Unseal
 from gitguardfs.render import fstab, systemd
-from gitguardfs.writer import Change
+from gitguardfs.vm_mount import plan_share
+from gitguardfs.vm_mount.facts import Facts, System
+from gitguardfs.vm_mount.plan_boot import disable, unit_change, unit_names, write_steps
+from gitguardfs.vm_mount.plan_guard import stop
+from gitguardfs.vm_mount.steps_files import RemoveDirectory
+from gitguardfs.vm_mount.steps_mount import ClearDead, UnmountShare, Unseal
+from gitguardfs.vm_mount.transaction import Step
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Found:
     def is_called(self, tag: str) -> bool:
         """Whether a user may mean this by ``tag``; by its place where the tag is not known."""
         if self.tag is None:
-            return os.path.basename(self.mount) in (tag, plan.directory_name(tag))
+            return os.path.basename(self.mount) in (tag, plan_share.directory_name(tag))
         return self.tag == tag
 
 
@@ -84,10 +84,10 @@ def remove_steps(
             found_steps.append(ClearDead(path, dead))
     share = facts.share_at(found.mount)
     if share is not None:
-        plan.check_not_covered(facts, share)
+        plan_share.check_not_covered(facts, share)
         sealed = facts.is_sealed(found.mount)
         if left(system, facts, found) is None:
-            again = plan.mount_command(system, share.fstype, share.source, found.mount)
+            again = plan_share.mount_command(system, share.fstype, share.source, found.mount)
             found_steps.append(UnmountShare(found.mount, share, again, sealed))
         elif sealed:
             found_steps.append(Unseal(found.mount))

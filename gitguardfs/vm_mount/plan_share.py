@@ -12,23 +12,23 @@ import urllib.parse
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gitguardfs.arguments import parse_o
-from gitguardfs.core.guard import GitPolicy
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.fuse.directories import PathComponent
-from gitguardfs.guest.facts import Facts, Ids, System, Way
-from gitguardfs.guest.runner import Step
-from gitguardfs.guest.steps import Close, Make
-from gitguardfs.guest.steps_mount import MountShare
-from gitguardfs.mounts import Mount
+from gitguardfs.guard.rules import GitPolicy
+from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.safe_open import PathComponent
+from gitguardfs.options.parsing import parse_o
 from gitguardfs.render import quote
-from gitguardfs.render.guarded import (
+from gitguardfs.render.guarded_share import (
     Cache,
     GuardedShare,
     check_guard_options,
     check_tag,
     share_options,
 )
+from gitguardfs.vm_mount.facts import Facts, Ids, System, Way
+from gitguardfs.vm_mount.steps_files import Close, Make
+from gitguardfs.vm_mount.steps_mount import MountShare
+from gitguardfs.vm_mount.transaction import Step
 
 UTM_TAG = "share"
 """The one tag that UTM gives to shared directories."""

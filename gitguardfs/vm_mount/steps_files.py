@@ -8,12 +8,12 @@ import subprocess
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gitguardfs import writer
+from gitguardfs import config_files
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.fuse import directories
-from gitguardfs.guest.facts import ENVIRONMENT, Ids
-from gitguardfs.guest.programs import call
-from gitguardfs.guest.runner import Undo
+from gitguardfs.linux import safe_open
+from gitguardfs.linux.programs import call
+from gitguardfs.vm_mount.facts import ENVIRONMENT, Ids
+from gitguardfs.vm_mount.transaction import Undo
 
 _MADE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -107,7 +107,7 @@ class Close:
         return lambda: self._chmod(self.before)
 
     def _chmod(self, mode: int) -> None:
-        fd = directories.open_directory(self.path, True)
+        fd = safe_open.open_directory(self.path, True)
         try:
             os.chmod(f"/proc/self/fd/{fd}", mode)
         finally:
@@ -118,7 +118,7 @@ class Close:
 class Write:
     """Change a file, keeping a backup if somebody else's lines are in it."""
 
-    change: writer.Change
+    change: config_files.Change
     backup: bool = False
     after_undo: tuple[str, ...] = ()
     """The command to run once it, and all that was written after it, is as it was."""
@@ -132,14 +132,14 @@ class Write:
         """Write it."""
 
         def undo() -> None:
-            writer.revert(self.change)
+            config_files.revert(self.change)
             if self.after_undo:
                 call(self.after_undo)
 
         try:
-            writer.apply(self.change, backup=self.backup)
+            config_files.apply(self.change, backup=self.backup)
         except BaseException:
-            if self.change.is_one and writer.read(self.change.path) == self.change.after:
+            if self.change.is_one and config_files.read(self.change.path) == self.change.after:
                 undo()  # written, and something failed after that
             raise
         return undo
@@ -183,7 +183,7 @@ class RemoveDirectory:
     def do(self) -> None:
         """Remove it."""
         with suppress(OSError):  # something else is in it, or it is used
-            parent = directories.open_directory(os.path.dirname(self.path), True)
+            parent = safe_open.open_directory(os.path.dirname(self.path), True)
             try:
                 os.rmdir(os.path.basename(self.path), dir_fd=parent)
             finally:

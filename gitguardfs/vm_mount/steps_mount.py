@@ -8,14 +8,14 @@ import shlex
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
-from gitguardfs import mounts
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.fuse import seal
-from gitguardfs.guest import running
-from gitguardfs.guest.covering import mount_covered
-from gitguardfs.guest.programs import call
-from gitguardfs.guest.runner import Undo
-from gitguardfs.guest.unmounting import (
+from gitguardfs.linux import mountinfo
+from gitguardfs.linux.kernel_log import DEVICE, KernelLog
+from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.programs import call
+from gitguardfs.mounting import guards, seal
+from gitguardfs.mounting.sealed_mount import mount_covered
+from gitguardfs.mounting.unmount import (
     close_off,
     end_forgotten,
     hand_over,
@@ -23,8 +23,7 @@ from gitguardfs.guest.unmounting import (
     unmount,
     unmount_share,
 )
-from gitguardfs.linux.kernel_log import DEVICE, KernelLog
-from gitguardfs.mounts import Mount
+from gitguardfs.vm_mount.transaction import Undo
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,8 @@ class MountShare:
             call(command)
 
     def _undo(self) -> None:
-        for mount in reversed(mounts.listed()):
-            if mount.path == os.fsencode(self.target) and mount.fstype in mounts.SHARE_TYPES:
+        for mount in reversed(mountinfo.listed()):
+            if mount.path == os.fsencode(self.target) and mount.fstype in mountinfo.SHARE_TYPES:
                 unmount_share(mount)
 
 
@@ -96,14 +95,14 @@ class StartGuard:
     def do(self) -> Undo:
         """Run it."""
         at = os.fsencode(self.map_mount)
-        before = {guard.identity for guard in running.guards() if guard.path != at}
+        before = {guard.identity for guard in guards.guards() if guard.path != at}
         was_sealed = seal.is_sealed(self.source)
 
         def undo() -> None:
-            for guard in running.guards():
+            for guard in guards.guards():
                 is_new = guard.identity not in before
-                is_ours = guard.source in (self.source, mounts.SUBTYPE)
-                if is_new and is_ours and not running.is_dead(guard.path):
+                is_ours = guard.source in (self.source, mountinfo.SUBTYPE)
+                if is_new and is_ours and not guards.is_dead(guard.path):
                     hand_over(guard, self.source)
             if not was_sealed:
                 lift(self.source)
@@ -136,8 +135,8 @@ class StartService:
 
         def undo() -> None:
             at = os.fsencode(self.map_mount)
-            for guard in running.guards():
-                if guard.path == at and not running.is_dead(at):
+            for guard in guards.guards():
+                if guard.path == at and not guards.is_dead(at):
                     hand_over(guard, self.source)
             call((self.systemctl, "stop", self.service))
             if not was_sealed:
@@ -184,7 +183,7 @@ class StopGuard:
         try:
             was_there = hand_over(self.guard, self.source)
         except BaseException as error:
-            if mounts.current(self.guard) is None:
+            if mountinfo.current(self.guard) is None:
                 try:
                     self._restart()
                 except UserError as worse:

@@ -11,14 +11,14 @@ import pyfuse3
 import pytest
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, StatvfsData
 
-from gitguardfs.core import backing
-from gitguardfs.core.guard import Refused
-from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.tree import Tree
-from gitguardfs.fuse import operations
-from gitguardfs.fuse.rates import LimitedOperations, Rate
+from gitguardfs.fs import source
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.guard.rules import Refused
 from gitguardfs.serving.boundary import GUARDED, Guarded
+from gitguardfs.serving.operations import Tree
+from gitguardfs.sessions.pyfuse3_session import handlers
 from gitguardfs.sessions.pyfuse3_session.answers import FITS
+from gitguardfs.sessions.pyfuse3_session.rate_limit import LimitedOperations, Rate
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Context, Token, World, open_descriptors, refused
 
@@ -225,7 +225,7 @@ async def test_a_count_that_is_none_is_eio(
 ) -> None:
     handle, _ = await world.create(ROOT_ID, b"f")
     with monkeypatch.context() as patch:
-        patch.setattr(backing, "write", lambda *_: count)
+        patch.setattr(source, "write", lambda *_: count)
         patch.setattr(Tree, "wrote", lambda *_: None)
         await refused(world.ops.write(handle, 0, b"data"), errno.EIO)
     await world.ops.release(handle)
@@ -237,8 +237,8 @@ async def test_what_is_no_data_is_eio(
 ) -> None:
     handle, _ = await world.create(ROOT_ID, b"f")
     with monkeypatch.context() as patch:
-        patch.setattr(backing, "read_cached", lambda *_: data)
-        patch.setattr(backing, "read", lambda *_: data)
+        patch.setattr(source, "read_cached", lambda *_: data)
+        patch.setattr(source, "read", lambda *_: data)
         await refused(world.ops.read(handle, 0, 4), errno.EIO)
     await world.ops.release(handle)
 
@@ -365,5 +365,5 @@ async def test_a_tree_that_breaks_once_serves_the_next_request(
 
 
 def test_the_settings_that_keep_the_guest_s_view_the_host_s() -> None:
-    assert operations.Operations.enable_writeback_cache is False
-    assert operations.Operations.supports_dot_lookup is False
+    assert handlers.Operations.enable_writeback_cache is False
+    assert handlers.Operations.supports_dot_lookup is False

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from gitguardfs.core import backing
-from gitguardfs.core.files import RACY_NS
-from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.policy import XattrPolicy
-from gitguardfs.fuse.operations import AT_ONCE
+from gitguardfs.bindfs.change_policy import XattrPolicy
+from gitguardfs.fs import source
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.serving.files import RACY_NS
+from gitguardfs.sessions.pyfuse3_session.handlers import AT_ONCE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 
@@ -52,7 +52,7 @@ async def test_append_after_append_is_in_order(world: World) -> None:
     assert (world.source / "f").read_bytes() == b"onetwothree"
 
 
-PAGES = 3 * backing.PAGE
+PAGES = 3 * source.PAGE
 SHOWN = PAGES + 5000
 """What the kernel takes for the size of the file."""
 
@@ -60,8 +60,8 @@ SHOWN = PAGES + 5000
 @pytest.mark.parametrize(
     ("mappable", "shown", "offset", "length"),
     [
-        (False, SHOWN, 0, backing.PAGE),  # nobody can have mapped it
-        (True, PAGES, PAGES, backing.PAGE),  # behind the end
+        (False, SHOWN, 0, source.PAGE),  # nobody can have mapped it
+        (True, PAGES, PAGES, source.PAGE),  # behind the end
         (True, SHOWN, PAGES, 10),  # no whole page, nor up to the end
         (True, SHOWN, SHOWN - 1000, 1000),  # to the end, but not from where a page begins
     ],
@@ -86,8 +86,8 @@ async def test_a_page_of_another_file_s_mapping_is_no_page_of_this_one(world: Wo
     (world.source / "f").write_bytes(b"x" * SHOWN)
     other = await world.open("other", os.O_RDWR)
     handle = await world.open("f", os.O_WRONLY | os.O_APPEND)
-    assert await world.ops.write(handle, 0, b"y" * backing.PAGE) == backing.PAGE
-    assert (world.source / "f").read_bytes() == b"x" * SHOWN + b"y" * backing.PAGE
+    assert await world.ops.write(handle, 0, b"y" * source.PAGE) == source.PAGE
+    assert (world.source / "f").read_bytes() == b"x" * SHOWN + b"y" * source.PAGE
     for each in (other, handle):
         await world.ops.release(each)
 
@@ -171,7 +171,7 @@ async def test_pages_are_kept_while_nothing_changed(
     node = await world.id("f")
     assert await _open_close(world, "f") == (False, False), "changed a moment ago"
     later = time.time_ns() + 10 * RACY_NS
-    monkeypatch.setattr("gitguardfs.core.files.time.time_ns", lambda: later)
+    monkeypatch.setattr("gitguardfs.serving.files.time.time_ns", lambda: later)
     assert await _open_close(world, "f") == (True, False)
     (world.source / "f").write_text("two!")
     world.invalidated.clear()
@@ -188,11 +188,11 @@ async def test_what_the_guest_has_written_is_not_what_the_kernel_was_told(
     (world.source / "f").write_text("text")
     node = await world.id("f")
     later = time.time_ns() + 10 * RACY_NS
-    monkeypatch.setattr("gitguardfs.core.files.time.time_ns", lambda: later)
+    monkeypatch.setattr("gitguardfs.serving.files.time.time_ns", lambda: later)
     assert await _open_close(world, "f") == (True, False)
     handle = await world.open("f", os.O_WRONLY)
     with monkeypatch.context() as patch:
-        patch.setattr(backing, "write", lambda _fd, _offset, data: len(data))
+        patch.setattr(source, "write", lambda _fd, _offset, data: len(data))
         assert await world.ops.write(handle, 0, b"TEXT") == 4
     world.invalidated.clear()
     info = await world.ops.open(node, os.O_RDONLY, world.ctx)
@@ -217,9 +217,9 @@ def _cut(size: int) -> Callable[..., int]:
 @pytest.mark.parametrize(
     ("in_memory", "size", "grown"),
     [
-        (backing.PAGE, 2 * backing.PAGE, 0),  # up to the end of a page
-        (backing.PAGE, backing.PAGE, 100),  # where the file has ended when it was opened
-        (100, backing.PAGE, 0),  # within a page, as no file system should
+        (source.PAGE, 2 * source.PAGE, 0),  # up to the end of a page
+        (source.PAGE, source.PAGE, 100),  # where the file has ended when it was opened
+        (100, source.PAGE, 0),  # within a page, as no file system should
     ],
 )
 async def test_a_read_is_not_cut_where_memory_ends(

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyfuse3 import FUSEError
 
-from gitguardfs.core.descriptors import MINIMUM
-from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.syscalls import RENAME_EXCHANGE
+from gitguardfs.fs.descriptors import MINIMUM
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.linux.syscalls import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Token, World, open_descriptors, refused, stand_ins
 

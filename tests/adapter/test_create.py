@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gitguardfs.core.backing import Backing
-from gitguardfs.core.inodes import ROOT_ID
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.fs.source import Backing
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Context, World, open_descriptors, refused
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from gitguardfs.core.backing import Backing
-from gitguardfs.core.guard import Rules
-from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.syscalls import RENAME_EXCHANGE
 from gitguardfs.fs import forming, left_places, tree_walk
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.fs.source import Backing
+from gitguardfs.guard.rules import Rules
+from gitguardfs.linux.syscalls import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 

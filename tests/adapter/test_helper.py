@@ -12,10 +12,10 @@ import pytest
 import trio
 import trio.testing
 
-from gitguardfs.fuse.helper import Helper
-from gitguardfs.fuse.requests import PATIENCE, Requests
-from gitguardfs.fuse.tick import Tick
-from gitguardfs.fuse.turns import Turns
+from gitguardfs.sessions.pyfuse3_session.busy_poll import Turns
+from gitguardfs.sessions.pyfuse3_session.io_thread import Helper
+from gitguardfs.sessions.pyfuse3_session.read_interrupter import Tick
+from gitguardfs.sessions.pyfuse3_session.request_loop import PATIENCE, Requests
 
 LIMIT = 20
 
@@ -41,7 +41,7 @@ async def test_what_it_returns_and_raises_is_the_callers(requests: Requests) -> 
 async def test_a_quick_one_is_waited_for_without_a_turn_of_the_loop(
     requests: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gitguardfs.fuse.requests.PATIENCE", LIMIT * 1000)
+    monkeypatch.setattr("gitguardfs.sessions.pyfuse3_session.request_loop.PATIENCE", LIMIT * 1000)
     turns = []
 
     async def other() -> None:
@@ -77,7 +77,7 @@ async def test_it_is_not_waited_for_behind_another(
     requests: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each that takes its time would cost everybody the patience."""
-    monkeypatch.setattr("gitguardfs.fuse.requests.PATIENCE", LIMIT * 1000)
+    monkeypatch.setattr("gitguardfs.sessions.pyfuse3_session.request_loop.PATIENCE", LIMIT * 1000)
     goes_on = threading.Event()
 
     async with trio.open_nursery() as nursery:
@@ -93,7 +93,7 @@ async def test_it_is_not_waited_for_behind_another(
 async def test_a_request_is_not_kept_waiting_by_one_that_is_not_expected_to_be_quick(
     requests: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gitguardfs.fuse.requests.PATIENCE", LIMIT * 1000)
+    monkeypatch.setattr("gitguardfs.sessions.pyfuse3_session.request_loop.PATIENCE", LIMIT * 1000)
     requests._turns = turns = Turns(lambda: True, lambda: False, Tick())
     goes_on = threading.Event()
     readable, writable = os.pipe()
@@ -137,7 +137,7 @@ def test_its_end_leaves_neither_thread_nor_descriptor() -> None:
 
 def test_a_call_that_never_ends_does_not_keep_the_process() -> None:
     code = (
-        "import threading; from gitguardfs.fuse.helper import Helper;"
+        "import threading; from gitguardfs.sessions.pyfuse3_session.io_thread import Helper;"
         "Helper().give(threading.Event().wait, ())"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import trio
 
-from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.syscalls import RENAME_EXCHANGE
 from gitguardfs.fs import host_git
-from gitguardfs.fuse import waiting
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.linux.syscalls import RENAME_EXCHANGE
 from gitguardfs.protocol import Later
+from gitguardfs.sessions.pyfuse3_session import waiting
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 

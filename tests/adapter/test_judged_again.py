@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from pyfuse3 import EntryAttributes
 
-from gitguardfs.core.backing import Backing
-from gitguardfs.core.guard import GitPolicy, Rules
-from gitguardfs.core.inodes import ROOT_ID
 from gitguardfs.fs import revalidation
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.fs.source import Backing
+from gitguardfs.guard.rules import GitPolicy, Rules
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Fields, Token, World, open_descriptors, refused
 

@@ -9,11 +9,11 @@ from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_IMODE
 
 import pytest
 
-from gitguardfs.core.guard import Rules
-from gitguardfs.core.idmap import IdMap
-from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.policy import Deletion, LinkPolicy
-from gitguardfs.core.syscalls import RENAME_EXCHANGE
+from gitguardfs.bindfs.change_policy import Deletion, LinkPolicy
+from gitguardfs.bindfs.idmap import IdMap
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.guard.rules import Rules
+from gitguardfs.linux.syscalls import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 

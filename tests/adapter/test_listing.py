@@ -8,12 +8,12 @@ from stat import S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG
 import pytest
 from pyfuse3 import EntryAttributes
 
-from gitguardfs.core.guard import GitPolicy, Rules
-from gitguardfs.core.idmap import IdMap
-from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.policy import LinkPolicy
-from gitguardfs.fuse import listing
-from gitguardfs.fuse.listing import ENOUGH, REMEMBERED, Appetite, NameEntry
+from gitguardfs.bindfs.change_policy import LinkPolicy
+from gitguardfs.bindfs.idmap import IdMap
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.sessions.pyfuse3_session import names_only
+from gitguardfs.sessions.pyfuse3_session.names_only import ENOUGH, REMEMBERED, Appetite, NameEntry
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Context, Token, World
 
@@ -103,7 +103,7 @@ def test_the_number_of_a_node_lies_where_it_is_taken_to_lie() -> None:
 
 
 def test_elsewhere_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "_FIELDS", listing._FIELDS + 8)
+    monkeypatch.setattr(names_only, "_FIELDS", names_only._FIELDS + 8)
     assert not NameEntry().works
 
 

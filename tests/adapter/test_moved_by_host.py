@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gitguardfs.core.backing import Backing
-from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.syscalls import RENAME_EXCHANGE
 from gitguardfs.fs import host_git
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.fs.source import Backing
+from gitguardfs.linux.syscalls import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.test_judged_again import Later, later
 from tests.adapter.world import World, open_descriptors, refused

@@ -13,10 +13,10 @@ import pytest
 import trio
 import trio.testing
 
-from gitguardfs.core import backing
-from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.fuse import pace
-from gitguardfs.fuse.operations import AT_ONCE
+from gitguardfs.fs import source
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.serving import blocking
+from gitguardfs.sessions.pyfuse3_session.handlers import AT_ONCE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World
 
@@ -43,7 +43,7 @@ def spied(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def always_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "QUICK", 1e9)
+    monkeypatch.setattr(blocking, "QUICK", 1e9)
 
 
 def uncached(*_: object) -> None:
@@ -67,13 +67,13 @@ async def test_writes_that_wait_for_the_disk_go_to_a_thread(
 @pytest.mark.usefixtures("always_quick")
 async def test_syncs_that_were_quick_need_no_thread(world: World, threads: list[str]) -> None:
     handle, _ = await world.create(ROOT_ID, b"f")
-    for _ in range(pace.TRUST + 3):
+    for _ in range(blocking.TRUST + 3):
         await world.ops.write(handle, 0, b"x")
         await world.ops.fsync(handle, False)
-    assert threads == ["fsync"] * pace.TRUST
+    assert threads == ["fsync"] * blocking.TRUST
     listing = await world.ops.opendir(ROOT_ID, world.ctx)
     await world.ops.fsyncdir(listing, True)
-    assert len(threads) == pace.TRUST
+    assert len(threads) == blocking.TRUST
     await world.ops.releasedir(listing)
     await world.ops.release(handle)
 
@@ -81,7 +81,7 @@ async def test_syncs_that_were_quick_need_no_thread(world: World, threads: list[
 @pytest.mark.usefixtures("always_quick")
 async def test_much_that_is_not_on_disk_needs_one(world: World, threads: list[str]) -> None:
     handle, _ = await world.create(ROOT_ID, b"f")
-    for _ in range(pace.TRUST):
+    for _ in range(blocking.TRUST):
         await world.ops.fsync(handle, False)
     threads.clear()
     await world.ops.write(handle, 0, bytes(AT_ONCE))
@@ -96,7 +96,7 @@ async def test_much_that_is_not_on_disk_needs_one(world: World, threads: list[st
 @pytest.mark.usefixtures("always_quick")
 async def test_it_is_the_files_whoever_wrote_it(world: World, threads: list[str]) -> None:
     handle, _ = await world.create(ROOT_ID, b"f")
-    for _ in range(pace.TRUST):
+    for _ in range(blocking.TRUST):
         await world.ops.fsync(handle, False)
     threads.clear()
     other = await world.open("f", os.O_RDWR)
@@ -113,7 +113,7 @@ async def test_what_would_wait_for_one_on_a_thread_is_not_quick(
     world: World, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle, _ = await world.create(ROOT_ID, b"f")
-    for _ in range(pace.TRUST):
+    for _ in range(blocking.TRUST):
         await world.ops.fsync(handle, False)
     threads.clear()
     goes_on = threading.Event()
@@ -142,13 +142,13 @@ async def test_servers_are_always_waited_for_on_threads(
     """One may be quick with a hundred files and then take its time for another."""
     world = make_world(is_local=False)
     threads = spied(world, monkeypatch)
-    monkeypatch.setattr(backing, "read_cached", uncached)
+    monkeypatch.setattr(source, "read_cached", uncached)
     handle, _ = await world.create(ROOT_ID, b"f")
-    for _ in range(pace.TRUST + 3):
+    for _ in range(blocking.TRUST + 3):
         await world.ops.write(handle, 0, b"x")
         await world.ops.fsync(handle, False)
         assert bytes(await world.ops.read(handle, 0, 10)) == b"x"
-    assert threads == ["write", "fsync", "read"] * (pace.TRUST + 3)
+    assert threads == ["write", "fsync", "read"] * (blocking.TRUST + 3)
     await world.ops.release(handle)
 
 
@@ -156,16 +156,16 @@ async def test_one_slow_call_takes_the_trust_away(
     world: World, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle, _ = await world.create(ROOT_ID, b"f")
-    monkeypatch.setattr(pace, "QUICK", 1e9)
-    for _ in range(pace.TRUST + 1):
+    monkeypatch.setattr(blocking, "QUICK", 1e9)
+    for _ in range(blocking.TRUST + 1):
         await world.ops.fsync(handle, False)
-    assert len(threads) == pace.TRUST
-    monkeypatch.setattr(pace, "QUICK", 0.01)
+    assert len(threads) == blocking.TRUST
+    monkeypatch.setattr(blocking, "QUICK", 0.01)
     monkeypatch.setattr(os, "fsync", lambda _: time.sleep(0.05))
     await world.ops.fsync(handle, False)
-    assert len(threads) == pace.TRUST
+    assert len(threads) == blocking.TRUST
     await world.ops.fsync(handle, False)
-    assert len(threads) == pace.TRUST + 1
+    assert len(threads) == blocking.TRUST + 1
     await world.ops.release(handle)
 
 
@@ -177,12 +177,12 @@ async def test_reads_of_what_is_not_in_memory(
     handle = await world.open("f")
     assert bytes(await world.ops.read(handle, 2, 4)) == b"2345"
     assert threads == []
-    monkeypatch.setattr(backing, "read_cached", uncached)
-    for _ in range(pace.TRUST + 2):
+    monkeypatch.setattr(source, "read_cached", uncached)
+    for _ in range(blocking.TRUST + 2):
         assert bytes(await world.ops.read(handle, 2, 4)) == b"2345"
-    assert threads == ["read"] * pace.TRUST
+    assert threads == ["read"] * blocking.TRUST
     assert bytes(await world.ops.read(handle, 0, AT_ONCE + 1)) == b"0123456789"
-    assert len(threads) == pace.TRUST + 1
+    assert len(threads) == blocking.TRUST + 1
     await world.ops.release(handle)
 
 
@@ -197,11 +197,11 @@ async def test_an_error_is_the_callers_with_and_without_a_thread(
 
     fail.__name__ = "fsync"
     monkeypatch.setattr(os, "fsync", fail)
-    for _ in range(pace.TRUST + 2):
+    for _ in range(blocking.TRUST + 2):
         with pytest.raises(Exception) as caught:
             await world.ops.fsync(handle, False)
         assert getattr(caught.value, "errno", None) == 5
-    assert threads == ["fsync"] * pace.TRUST
+    assert threads == ["fsync"] * blocking.TRUST
     await world.ops.release(handle)
 
 

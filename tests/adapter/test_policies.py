@@ -8,9 +8,9 @@ from stat import S_IFREG, S_IMODE
 
 import pytest
 
-from gitguardfs.core.guard import GitPolicy, Rules
-from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from gitguardfs.core.guard import Rules
-from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.syscalls import RENAME_EXCHANGE
 from gitguardfs.fs import removed_names, tree_walk
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.guard.rules import Rules
+from gitguardfs.linux.syscalls import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.test_forming import mkdir, remove, touch
 from tests.adapter.world import World, refused

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gitguardfs.core.backing import Backing
-from gitguardfs.core.descriptors import MINIMUM
-from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
+from gitguardfs.fs.descriptors import MINIMUM
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.fs.source import Backing
+from gitguardfs.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from pyfuse3 import FUSEError
 
-from gitguardfs.core.guard import GitPolicy, Rules
-from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.syscalls import RENAME_EXCHANGE
 from gitguardfs.fs import walk
+from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.symlink_check import TOO_LONG
+from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.linux.syscalls import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 

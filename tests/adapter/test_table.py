@@ -12,9 +12,9 @@ import pyfuse3
 import pytest
 from pyfuse3 import EntryAttributes
 
-from gitguardfs.core.guard import GitPolicy, Rules
-from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 from gitguardfs.serving.boundary import GUARDED, Guarded
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Context, Fields, Token, World, refused

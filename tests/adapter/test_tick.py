@@ -17,9 +17,9 @@ import pytest
 import trio
 import trio.testing
 
-from gitguardfs.fuse.helper import Helper
-from gitguardfs.fuse.requests import Requests
-from gitguardfs.fuse.tick import PERIOD, Tick
+from gitguardfs.sessions.pyfuse3_session.io_thread import Helper
+from gitguardfs.sessions.pyfuse3_session.read_interrupter import PERIOD, Tick
+from gitguardfs.sessions.pyfuse3_session.request_loop import Requests
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.core import syscalls
-from gitguardfs.core.guard import Guard, Rules
-from gitguardfs.core.idmap import IdMap
-from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.tree import Changes, Tree
-from gitguardfs.core.view import View
+from gitguardfs.bindfs.idmap import IdMap
+from gitguardfs.fs.attributes import View
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.guard.rules import Guard, Rules
+from gitguardfs.linux import syscalls
+from gitguardfs.serving.operations import Changes, Tree
 
 OLD = 1_000_000_000_000_000_000
 

@@ -10,10 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from gitguardfs.fuse import turns
-from gitguardfs.fuse.awake import Awake
-from gitguardfs.fuse.requests import Requests
-from gitguardfs.fuse.tick import Tick
+from gitguardfs.sessions.pyfuse3_session import busy_poll
+from gitguardfs.sessions.pyfuse3_session.cpu_latency import Awake
+from gitguardfs.sessions.pyfuse3_session.read_interrupter import Tick
+from gitguardfs.sessions.pyfuse3_session.request_loop import Requests
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(end)
 
 
-def _low(is_alone: bool = True, is_ending: Callable[[], bool] = lambda: False) -> turns.Turns:
-    return turns.Turns(lambda: is_alone, is_ending, Tick())
+def _low(is_alone: bool = True, is_ending: Callable[[], bool] = lambda: False) -> busy_poll.Turns:
+    return busy_poll.Turns(lambda: is_alone, is_ending, Tick())
 
 
 async def test_what_is_there_is_not_waited_for_in_the_loop(
@@ -39,10 +39,10 @@ async def test_what_is_there_is_not_waited_for_in_the_loop(
     low = _low()
     monkeypatch.setattr(trio.lowlevel, "wait_readable", wait_readable)
     os.write(pipe[1], b"x")
-    for _ in range(turns.REQUESTS_IN_A_ROW):
+    for _ in range(busy_poll.REQUESTS_IN_A_ROW):
         await low.wait_readable(pipe[0])
     assert waited == []
-    for _ in range(turns.REQUESTS_IN_A_ROW + 1):
+    for _ in range(busy_poll.REQUESTS_IN_A_ROW + 1):
         await low.wait_readable(pipe[0])
     assert waited == [pipe[0]]
 
@@ -55,12 +55,12 @@ async def test_a_request_that_comes_a_little_later_is_still_looked_for(
 
     def poll(milliseconds: int) -> list[tuple[int, int]]:
         polls.append(milliseconds)
-        return [(7, 1)] if len(polls) == turns.LOOKS + 1 else []
+        return [(7, 1)] if len(polls) == busy_poll.LOOKS + 1 else []
 
-    monkeypatch.setattr(turns, "poll_of", lambda *_fds: poll)
+    monkeypatch.setattr(busy_poll, "poll_of", lambda *_fds: poll)
     monkeypatch.setattr(trio.lowlevel, "wait_readable", None)
     await _low(is_alone=False).wait_readable(7)
-    assert polls == [0] * (turns.LOOKS + 1)
+    assert polls == [0] * (busy_poll.LOOKS + 1)
 
 
 async def test_something_else_is_waited_for_until_there_is_a_request(
@@ -123,10 +123,10 @@ async def test_processors_are_kept_awake_while_requests_follow_one_another(
     low = _low()
     low._awake = awake = _Awake()
     os.write(pipe[1], b"x")
-    for _ in range(turns.REQUESTS_IN_A_ROW):
+    for _ in range(busy_poll.REQUESTS_IN_A_ROW):
         await low.wait_readable(pipe[0])
     assert awake.said == []
-    for _ in range(2 * turns.REQUESTS_IN_A_ROW):
+    for _ in range(2 * busy_poll.REQUESTS_IN_A_ROW):
         await low.wait_readable(pipe[0])
     assert set(awake.said) == {"hold"}
     os.read(pipe[0], 1)
@@ -146,7 +146,7 @@ async def test_they_are_not_once_nothing_follows_the_last_of_many(
     low = _low(is_alone)
     low._awake = awake = _Awake()
     os.write(pipe[1], b"x")
-    for _ in range(turns.REQUESTS_IN_A_ROW):
+    for _ in range(busy_poll.REQUESTS_IN_A_ROW):
         await low.wait_readable(pipe[0])
     os.read(pipe[0], 1)
     async with trio.open_nursery() as nursery:
@@ -165,10 +165,10 @@ async def test_the_end_is_seen_whenever_it_is_said(
         low = _low(is_ending=lambda ended=ended: bool(ended))  # type: ignore[misc]
         low._awake = _Awake()
         low._awake.hold()
-        low._in_a_row = turns.REQUESTS_IN_A_ROW
+        low._in_a_row = busy_poll.REQUESTS_IN_A_ROW
 
         async def end(ended: list[bool] = ended) -> None:
-            await trio.sleep(turns.PATIENCE / 1000)
+            await trio.sleep(busy_poll.PATIENCE / 1000)
             ended.append(True)
             trio.lowlevel.notify_closing(pipe[0])
 
@@ -216,22 +216,22 @@ async def test_the_look_for_the_next_request_is_as_long_as_it_pays(
     pipe: tuple[int, int],
 ) -> None:
     low = _low()
-    low._learn(turns.SOON / 2)
-    assert low._looks == turns.MOST_LOOKS
+    low._learn(busy_poll.SOON / 2)
+    assert low._looks == busy_poll.MOST_LOOKS
     lengths = []
     for _ in range(10):
-        low._learn(turns.SOON * 2)
+        low._learn(busy_poll.SOON * 2)
         lengths.append(low._looks)
     assert lengths == sorted(lengths, reverse=True)
-    assert lengths[-1] == turns.LOOKS
+    assert lengths[-1] == busy_poll.LOOKS
     low._awake = _Awake()
     low._awake.hold()
-    low._learn(turns.SOON / 2)
-    assert low._looks == turns.LOOKS
+    low._learn(busy_poll.SOON / 2)
+    assert low._looks == busy_poll.LOOKS
 
 
 async def test_it_is_trio_in_everything_else() -> None:
-    stand_in = turns._Trio(_low())
+    stand_in = busy_poll._Trio(_low())
     assert stand_in.lowlevel.current_task() is trio.lowlevel.current_task()
     assert stand_in.ClosedResourceError is trio.ClosedResourceError
     async with stand_in.Lock():
@@ -247,4 +247,4 @@ def test_a_pyfuse3_that_does_not_know_trio_by_that_name_is_left_alone(
     assert pyfuse3.trio is other  # type: ignore[attr-defined]
     monkeypatch.setattr(pyfuse3, "trio", trio)
     _low().install()
-    assert isinstance(pyfuse3.trio, turns._Trio)  # type: ignore[attr-defined]
+    assert isinstance(pyfuse3.trio, busy_poll._Trio)  # type: ignore[attr-defined]

@@ -15,16 +15,16 @@ import pyfuse3
 import pytest
 from pyfuse3 import EntryAttributes, FUSEError
 
-from gitguardfs.core.guard import Guard, Rules
-from gitguardfs.core.idmap import IdMap
-from gitguardfs.core.inodes import ROOT_ID, Node
-from gitguardfs.core.policy import LinkPolicy, Policy, XattrPolicy
-from gitguardfs.core.tree import Tree
-from gitguardfs.core.view import Attributes, View
+from gitguardfs.bindfs.change_policy import LinkPolicy, Policy, XattrPolicy
+from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs import forming
-from gitguardfs.fuse import operations
-from gitguardfs.fuse.operations import Operations
+from gitguardfs.fs.attributes import Attributes, View
+from gitguardfs.fs.nodes import ROOT_ID, Node
+from gitguardfs.guard.rules import Guard, Rules
 from gitguardfs.serving.audit_log import AuditLog
+from gitguardfs.serving.operations import Tree
+from gitguardfs.sessions.pyfuse3_session import handlers
+from gitguardfs.sessions.pyfuse3_session.handlers import Operations
 
 
 @dataclass
@@ -196,7 +196,7 @@ class World:
 def stand_ins() -> Iterator[None]:
     """pyfuse3 without a session: contexts that can be made and replies that collect."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operations, "RequestContext", Context)
+        patch.setattr(handlers, "RequestContext", Context)
         patch.setattr(pyfuse3, "readdir_reply", readdir_reply)
         # What tests put into the source just before is the host's, and would be waited for.
         patch.setattr(forming, "FORMING_FOR", 0.0)

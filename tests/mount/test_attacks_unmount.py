@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs import mounts
-from gitguardfs.core import syscalls
 from gitguardfs.errors import UserError
-from gitguardfs.fuse import seal
+from gitguardfs.linux import mountinfo, syscalls
+from gitguardfs.mounting import seal
 from tests.support.mounting import LIMIT, Mounted, area, command, gitguardfs, unmount, until
 from tests.support.own_mounts import (
     AS_AGENT,
@@ -50,11 +49,11 @@ def here() -> Iterator[Path]:
             unmount(path / "raw/share")
 
 
-def _stack(path: Path) -> list[mounts.Mount]:
+def _stack(path: Path) -> list[mountinfo.Mount]:
     """What is mounted at ``path``, the uppermost first."""
     fd = os.open(path, os.O_PATH)
     try:
-        return [mount for mount in mounts.stack_of(fd) if mount.path == bytes(path)]
+        return [mount for mount in mountinfo.stack_of(fd) if mount.path == bytes(path)]
     finally:
         os.close(fd)
 
@@ -89,7 +88,7 @@ def _losing_its_view(here: Path, *options: str) -> Iterator[Mounted]:
 
 
 def _is_guarded(path: Path) -> bool:
-    return any(mount.path == bytes(path) and mount.owner == 0 for mount in mounts.listed())
+    return any(mount.path == bytes(path) and mount.owner == 0 for mount in mountinfo.listed())
 
 
 def test_v1a_a_view_that_users_take_away_leaves_the_seal(here: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.fuse import awake
+from gitguardfs.sessions.pyfuse3_session import cpu_latency
 from tests.support.mounting import gitguardfs
 
 UNLIMITED = 2_000_000_000
@@ -19,18 +19,18 @@ REQUESTS = 300
 def _limit() -> int:
     """Microseconds, as the kernel has them; nobody's limit if it has no such file."""
     try:
-        return int(struct.unpack("i", awake.LIMIT.read_bytes())[0])
+        return int(struct.unpack("i", cpu_latency.LIMIT.read_bytes())[0])
     except FileNotFoundError:
         return UNLIMITED
 
 
 def _can_be_kept_awake() -> bool:
     try:
-        driver = awake.DRIVER.read_text()
+        driver = cpu_latency.DRIVER.read_text()
     except FileNotFoundError:
         return False
-    few = (os.cpu_count() or 1) <= awake.PROCESSORS
-    return few and "haltpoll" in driver and awake.LIMIT.exists()
+    few = (os.cpu_count() or 1) <= cpu_latency.PROCESSORS
+    return few and "haltpoll" in driver and cpu_latency.LIMIT.exists()
 
 
 def _settled() -> int:

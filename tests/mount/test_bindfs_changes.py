@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.core import syscalls
+from gitguardfs.linux import syscalls
 from tests.support.likeness import Note, alike, failure, listed, make_tree, read, seen, write
 from tests.support.mounting import area, bindfs, gitguardfs
 from tests.support.people import AGENT

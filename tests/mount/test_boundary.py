@@ -21,13 +21,14 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 PROGRAM = """
 import logging, sys
 from gitguardfs.serving import audit_log as audit
-from gitguardfs.core import backing, tree
-from gitguardfs.fuse import operations, rates, session
+from gitguardfs.fs import source
+from gitguardfs.serving import operations
+from gitguardfs.sessions.pyfuse3_session import handlers, rate_limit, session
 def broken(*_): raise RuntimeError("put in by hand")
 class Broken(logging.Handler): emit = broken
 {}
 sys.argv = ["gitguardfs", *sys.argv[1:]]
-from gitguardfs.cli import main
+from gitguardfs.commands.gitguardfs import main
 main()
 """
 
@@ -82,26 +83,30 @@ def _fails_with(number: int, call: Callable[[], object]) -> None:
 RATES = ("--read-rate", "1M", "--write-rate", "1M")
 
 BUGS: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
-    "forget": ("tree.Tree.forget = broken", _forget, ()),
+    "forget": ("operations.Tree.forget = broken", _forget, ()),
     "audit": ("audit.AuditLog.refuse = broken", _refused, ()),
     "log": (
-        "tree.Tree.statfs = broken\nlogging.getLogger('gitguardfs').addHandler(Broken())",
+        "operations.Tree.statfs = broken\nlogging.getLogger('gitguardfs').addHandler(Broken())",
         _fails(os.statvfs),
         (),
     ),
     "rate of reading": (
-        "rates.Rate.wait_for = broken", _fails(lambda view: (view / "file").read_text()), RATES,
+        "rate_limit.Rate.wait_for = broken",
+        _fails(lambda view: (view / "file").read_text()),
+        RATES,
     ),
     "rate of writing": (
-        "rates.Rate.wait_for = broken", _fails(lambda view: (view / "x").write_text("x")), RATES,
+        "rate_limit.Rate.wait_for = broken",
+        _fails(lambda view: (view / "x").write_text("x")),
+        RATES,
     ),
     "text for bytes": (
-        "tree.Tree.readlink = lambda *_: 'text'",
+        "operations.Tree.readlink = lambda *_: 'text'",
         _fails(lambda view: os.readlink(view / "link")),
         (),
     ),
     "a negative count": (
-        "backing.write = lambda *_: -1\ntree.Tree.wrote = lambda *_: None",
+        "source.write = lambda *_: -1\noperations.Tree.wrote = lambda *_: None",
         _fails(lambda view: (view / "x").write_text("x")),
         (),
     ),

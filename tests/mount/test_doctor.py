@@ -17,23 +17,24 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.core import syscalls
+from gitguardfs.doctor import (
+    attack_checks,
+    mount_checks,
+    on_repository,
+    planting,
+    search,
+)
+from gitguardfs.doctor import (
+    command as doctor,
+)
+from gitguardfs.doctor.attack_checks import Ground, Outcome
+from gitguardfs.doctor.context import System
+from gitguardfs.doctor.run_as import User
 from gitguardfs.errors import Exit, GitguardExit, UserError
 from gitguardfs.findings import Result, Status
-from gitguardfs.fuse import seal
-from gitguardfs.guest import (
-    checks_attacks,
-    checks_mount,
-    doctor,
-    probes_attacks,
-    probes_reach,
-    probes_tree,
-)
-from gitguardfs.guest.checks import System
-from gitguardfs.guest.checks_attacks import Ground, Outcome
-from gitguardfs.guest.probes import User
-from gitguardfs.linux import namespaces
+from gitguardfs.linux import namespaces, syscalls
 from gitguardfs.linux.namespaces import MountNamespace
+from gitguardfs.mounting import seal
 from tests.support.mounting import REPOSITORY, Mounted, area, bindfs, gitguardfs, unmount, until
 from tests.support.people import AGENT, as_user, make_dumpable
 from tests.support.raw_calls import MNT_DETACH, MS_BIND, mount, umount
@@ -50,7 +51,7 @@ from tests.support.repos import (
 )
 
 ANY_WARNING = (r"",)
-COMMAND = (sys.executable, "-c", "from gitguardfs.gitguard import main; main()", "doctor")
+COMMAND = (sys.executable, "-c", "from gitguardfs.commands.gitguard import main; main()", "doctor")
 QUIET = System(search_path="/nonexistent", doas_files=(), processes="/nonexistent")
 """A system without sudo and doas, and with nobody else on it, whatever this one has."""
 CLEAR = 'echo "User a is not allowed to run sudo on b."'
@@ -99,7 +100,7 @@ def findings(results: list[Result]) -> list[str]:
 
 
 def left_in(directory: Path) -> list[str]:
-    return [name for name in os.listdir(directory) if name.startswith(probes_tree.SCRATCH)]
+    return [name for name in os.listdir(directory) if name.startswith(search.SCRATCH)]
 
 
 # -------------------------------------------------------------------------------- all is well
@@ -111,7 +112,7 @@ def test_a_sound_guard_gives_no_finding_and_is_left_as_it_was(guarded: Mounted) 
     results = examine(guarded.path, attack=True)
     assert findings(results) == []
     assert [r for r in results if r.status is not Status.OK] == []
-    assert {f"attack.{row}" for row in checks_attacks.TITLES} <= {r.id for r in results}
+    assert {f"attack.{row}" for row in attack_checks.TITLES} <= {r.id for r in results}
     assert [r for r in results if "not tried" in r.detail] == []
     assert metadata(guarded.source) == before
     assert sorted(os.listdir(guarded.source)) == names
@@ -491,8 +492,8 @@ def test_an_open_share_is_found_whatever_the_mount_calls_itself(open_share: Path
 def test_the_only_daemon_is_not_taken_for_that_of_other_fuse_mounts(
     guarded: Mounted, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks_mount, "parse_connection", lambda _: None)  # as before Linux 6.17
-    monkeypatch.setattr(checks_mount, "_pids", lambda: [str(guarded.process.pid)])
+    monkeypatch.setattr(mount_checks, "parse_connection", lambda _: None)  # as before Linux 6.17
+    monkeypatch.setattr(mount_checks, "_pids", lambda: [str(guarded.process.pid)])
     for name in ("connections", "other", "plain"):
         (place / name).mkdir(exist_ok=True)
     mount("fusectl", place / "connections", "fusectl")
@@ -712,16 +713,16 @@ def test_a_launcher_that_the_user_can_write_is_found(guarded: Mounted, place: Pa
 
 def outcomes(view: Path, user: User, source: Path | None = None) -> list[Outcome]:
     """Carry out all attacks in a directory as a user, and clean up."""
-    found = probes_tree.Found(**as_user(probes_tree.search, str(view), uid=user.uid, gid=user.gid))
-    scratch = as_user(probes_tree.make_scratch, str(view), uid=user.uid, gid=user.gid)
+    found = search.Found(**as_user(search.search, str(view), uid=user.uid, gid=user.gid))
+    scratch = as_user(search.make_scratch, str(view), uid=user.uid, gid=user.gid)
     ground = Ground(user, scratch, found)
     try:
         return [
-            *(checks_attacks._plant(ground, plant) for plant in probes_attacks.TABLE),
-            *(checks_attacks._reach(ground, reach) for reach in probes_reach.TABLE),
+            *(attack_checks._plant(ground, plant) for plant in planting.TABLE),
+            *(attack_checks._reach(ground, reach) for reach in on_repository.TABLE),
         ]
     finally:
-        assert as_user(probes_tree.remove_scratch, scratch, uid=user.uid, gid=user.gid)
+        assert as_user(search.remove_scratch, scratch, uid=user.uid, gid=user.gid)
 
 
 def lasting(recorded: dict[str, Recorded]) -> dict[str, Recorded]:
@@ -751,7 +752,7 @@ def test_the_scratch_directory_goes_whatever_happens(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(checks_attacks, "judge", interrupt)
+        patch.setattr(attack_checks, "judge", interrupt)
         with pytest.raises(KeyboardInterrupt):
             examine(guarded.path, attack=True)
     assert not left_in(guarded.source)
@@ -760,9 +761,9 @@ def test_the_scratch_directory_goes_whatever_happens(
         os.mkdir(os.path.join(spot, "made"))
         raise ZeroDivisionError
 
-    broken = probes_attacks.Plant("R5", "broken", bug, frozenset({errno.EACCES}))
+    broken = planting.Plant("R5", "broken", bug, frozenset({errno.EACCES}))
     with monkeypatch.context() as patch:
-        patch.setattr(probes_attacks, "TABLE", (broken,))
+        patch.setattr(planting, "TABLE", (broken,))
         with pytest.raises(RuntimeError, match="ZeroDivisionError"):
             examine(guarded.path, attack=True)
     assert not left_in(guarded.source)
@@ -812,8 +813,8 @@ def test_the_scratch_directory_goes_however_often_the_command_is_stopped(
 def test_a_hole_in_the_guard_is_found_by_its_row(
     guarded: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hole = probes_attacks.Plant("R5", "a hole", lambda spot: os.mkdir(f"{spot}/x"), frozenset())
-    monkeypatch.setattr(probes_attacks, "TABLE", (*probes_attacks.TABLE, hole))
+    hole = planting.Plant("R5", "a hole", lambda spot: os.mkdir(f"{spot}/x"), frozenset())
+    monkeypatch.setattr(planting, "TABLE", (*planting.TABLE, hole))
     results = examine(guarded.path, attack=True)
     assert findings(results) == ["attack.R5"]
     assert "a hole" in next(r.detail for r in results if r.id == "attack.R5")

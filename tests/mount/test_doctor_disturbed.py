@@ -17,20 +17,21 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.findings import Result, Status
-from gitguardfs.guest import (
-    checks_mount,
-    checks_rights,
-    checks_share,
-    probes,
-    probes_calls,
-    probes_namespaces,
-    probes_share,
-    probes_tree,
-    running,
+from gitguardfs.doctor import (
+    mount_checks,
+    namespace_attempts,
+    privilege_checks,
+    run_as,
+    share_attempts,
+    share_checks,
 )
-from gitguardfs.guest.probes import Lost, NotBecome, User
-from gitguardfs.linux import processes
+from gitguardfs.doctor import (
+    search as probes_tree,
+)
+from gitguardfs.doctor.run_as import Lost, NotBecome, User
+from gitguardfs.findings import Result, Status
+from gitguardfs.linux import processes, raw_syscalls
+from gitguardfs.mounting import guards
 from tests.support.mounting import area
 from tests.support.people import AGENT, make_dumpable
 
@@ -115,7 +116,7 @@ def agent(attack: str, share: Path) -> Iterator[tuple[Path, list[str]]]:
             process.kill()
 
 
-def after(done: Path, way: probes_share.Way) -> probes_share.Way:
+def after(done: Path, way: share_attempts.Way) -> share_attempts.Way:
     """The way, once the agent has done what it does."""
 
     def wait(path: str, guards: object) -> None:
@@ -129,9 +130,9 @@ def after(done: Path, way: probes_share.Way) -> probes_share.Way:
 def tried(share: Path, attack: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Result, list[str]]:
     """What the doctor says of an open share, and what the agent says."""
     with agent(attack, share) as (done, said):
-        ways = (("by its path", after(done, probes_share.by_path)),)
-        monkeypatch.setattr(probes_share, "PLAIN", ways)
-        result = checks_share._by_path(USER, str(share), ())
+        ways = (("by its path", after(done, share_attempts.by_path)),)
+        monkeypatch.setattr(share_attempts, "PLAIN", ways)
+        result = share_checks._by_path(USER, str(share), ())
     return result, said
 
 
@@ -143,13 +144,13 @@ def test_an_answer_cannot_be_forged(share: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_forged_answer_would_not_count(share: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second defence alone: the child ends with the status of its own answer."""
-    become = probes.become
+    become = run_as.become
 
     def become_dumpable(user: User) -> None:
         become(user)
         make_dumpable()
 
-    monkeypatch.setattr(probes, "become", become_dumpable)
+    monkeypatch.setattr(run_as, "become", become_dumpable)
     result, said = tried(share, "forge", monkeypatch)
     assert result.status is Status.FINDING and "killed" in result.detail
     assert said == ["forged"], "the attack itself does not work"
@@ -174,12 +175,12 @@ def test_a_child_that_was_kept_from_trying_is_a_finding(
 def test_what_keeps_a_search_from_its_end_is_no_answer(share: Path) -> None:
     """A limit that the agent sets to a child that looks for files, in the middle of the work."""
     for search in (
-        lambda: checks_rights.writable_among([str(share)]),
+        lambda: privilege_checks.writable_among([str(share)]),
         lambda: probes_tree.search(str(share)),
-        lambda: probes_namespaces.is_open(str(share), ()),
+        lambda: namespace_attempts.is_open(str(share), ()),
     ):
         with pytest.raises(Lost, match="open files"):
-            probes.apart(without_descriptors, search, user=USER)
+            run_as.apart(without_descriptors, search, user=USER)
 
 
 def without_descriptors(search: Callable[[], object]) -> None:
@@ -193,8 +194,8 @@ def test_namespaces_that_the_user_has_used_up_are_not_taken_for_none(
     def used_up() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(probes_calls, "unshare_user_and_mounts", used_up)
-    result = checks_share._in_namespace(USER, str(share), ())
+    monkeypatch.setattr(raw_syscalls, "unshare_user_and_mounts", used_up)
+    result = share_checks._in_namespace(USER, str(share), ())
     assert result.status is Status.FINDING and "No space" in result.detail
 
 
@@ -202,9 +203,9 @@ def test_where_changing_the_user_leaves_a_process_open_nothing_is_tried(
     share: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "suid_dumpable").write_text("1\n")
-    monkeypatch.setattr(probes, "SUID_DUMPABLE", str(tmp_path / "suid_dumpable"))
+    monkeypatch.setattr(run_as, "SUID_DUMPABLE", str(tmp_path / "suid_dumpable"))
     with pytest.raises(NotBecome, match="suid_dumpable"):
-        checks_share._by_path(USER, str(share), ())
+        share_checks._by_path(USER, str(share), ())
 
 
 @pytest.mark.parametrize("separator", ["\\r", "\\x0c", "\\x1c", "\\x85"])
@@ -223,8 +224,8 @@ sys.stdin.read()
             assert process.stdout is not None and process.stdout.readline() == b"\n"
             status = Path(f"/proc/{process.pid}/status").read_bytes()
             assert b"Uid:\t0" in status.split(b"\n")[0], "it is not called that"
-            assert not running._is_roots(str(process.pid))
-            assert checks_mount.parse_uid(status) == AGENT
+            assert not guards._is_roots(str(process.pid))
+            assert mount_checks.parse_uid(status) == AGENT
             assert processes.user_ids(status) == (AGENT,) * 4
         finally:
             process.kill()

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs import mounts
 from gitguardfs.errors import UserError
-from gitguardfs.fuse import seal
+from gitguardfs.linux import mountinfo
+from gitguardfs.mounting import seal
 from tests.support.errorfs import ROOT, Fault, Share, errorfs
 from tests.support.mounting import LIMIT, area, unmount, until
 
 _IMPATIENT = """
 from gitguardfs.daemon import drain
-from gitguardfs.cli import main
+from gitguardfs.commands.gitguardfs import main
 drain.SILENCE = 1.0
 main()
 """
@@ -156,7 +156,7 @@ def test_e5a_a_view_that_never_answered_goes_as_well(
         until(lambda: len(hung.share.hits()) > 0, "the view's STATFS is at the server")
         hung.process.send_signal(number)
         if number == signal.SIGTERM:
-            until(lambda: mounts.top_at(str(hung.view)) is None, "the view is gone")
+            until(lambda: mountinfo.top_at(str(hung.view)) is None, "the view is gone")
         hung.share.clear()
         assert hung.process.wait(LIMIT) == code
 
@@ -169,5 +169,5 @@ def test_a_signal_before_the_mount_is_ready_leaves_the_seal(here: Path) -> None:
         hung.process.send_signal(signal.SIGTERM)
         hung.share.clear()
         assert hung.process.wait(LIMIT) == 0
-        assert mounts.top_at(str(hung.view)) is None
+        assert mountinfo.top_at(str(hung.view)) is None
         assert seal.is_sealed(str(hung.share.path))

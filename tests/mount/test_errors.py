@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from pyfuse3 import FUSEError
 
-from gitguardfs.core.guard import Rules
-from gitguardfs.core.inodes import ROOT_ID
 from gitguardfs.errors import Exit
 from gitguardfs.fs import revalidation
-from gitguardfs.fuse import seal
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.guard.rules import Rules
+from gitguardfs.mounting import seal
 from tests.adapter.world import World, open_descriptors, refused, stand_ins
 from tests.support.errorfs import ERRNOS, READING, ROOT, Fault, Share, errorfs
 from tests.support.mounting import area, command, gitguardfs

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from gitguardfs import mounts
-from gitguardfs.fuse import seal
-from gitguardfs.linux import processes
+from gitguardfs.linux import mountinfo, processes
+from gitguardfs.mounting import seal
 from tests.support.mounting import LIMIT, area, command, gitguardfs, unmount
 from tests.support.own_mounts import AS_AGENT
 
@@ -114,7 +113,7 @@ def _run(here: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def _is_sealed(here: Path) -> bool:
-    top = mounts.top_at(str(here / "source"))
+    top = mountinfo.top_at(str(here / "source"))
     return top is not None and seal.is_seal(top)
 
 
@@ -221,9 +220,9 @@ def test_v6_two_that_hand_a_descriptor_on_while_they_are_looked_at_are_found(
 
         monkeypatch.setattr(os, "listdir", watched)
         monkeypatch.setattr(random, "sample", lambda pids, _: [taker.pid, giver.pid])
-        table = mounts.listed()
+        table = mountinfo.listed()
         fd = os.open(here / "source", os.O_PATH)
-        mount = next(one for one in table if one.number == mounts.number_of(fd))
+        mount = next(one for one in table if one.number == mountinfo.number_of(fd))
         found = processes.holders(processes.places(bytes(here / "source"), mount, table))
         assert [one.pid for one in found] == [taker.pid]
         os.close(fd)

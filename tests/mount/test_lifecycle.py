@@ -739,7 +739,7 @@ def test_without_pyfuse3_the_source_is_sealed(here: Path) -> None:
     code = (
         "import sys\nsys.modules['pyfuse3'] = None\n"
         f"sys.argv = ['gitguardfs', '--seal', {str(here / 'source')!r}, {str(here / 'view')!r}]\n"
-        "from gitguardfs.cli import main\nmain()\n"
+        "from gitguardfs.commands.gitguardfs import main\nmain()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs.doctor.context import System
 from gitguardfs.findings import Result, Status
-from gitguardfs.fuse import seal
-from gitguardfs.guest.checks import System
+from gitguardfs.mounting import seal
 from tests.mount.test_doctor import examine, only
 from tests.support.mounting import LIMIT, area, command, gitguardfs, unmount, until
 from tests.support.people import AGENT

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs import mounts
+from gitguardfs.daemon import run
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.fuse import mount, seal
-from gitguardfs.mounting import fstab_check
-from gitguardfs.options import MountOptions
+from gitguardfs.linux import mountinfo
+from gitguardfs.mounting import fstab_check, seal
+from gitguardfs.options.mount_options import MountOptions
 from tests.support.mounting import LIMIT, area, gitguardfs, unmount
 
 
@@ -61,7 +61,7 @@ def test_a_seal_above_another_mount_is_undone(here: Path) -> None:
         seal.Seal(str(share), fd)
     os.close(fd)
     assert error.value.errno == errno.ESTALE
-    assert [m.source for m in mounts.listed() if m.path == bytes(share)] == ["own"]
+    assert [m.source for m in mountinfo.listed() if m.path == bytes(share)] == ["own"]
 
 
 def test_what_is_mounted_over_a_seal_is_noticed_and_left(here: Path) -> None:
@@ -72,7 +72,7 @@ def test_what_is_mounted_over_a_seal_is_noticed_and_left(here: Path) -> None:
     assert error.value.errno == errno.ESTALE
     with pytest.raises(OSError):
         sealed.lift()
-    found = [m.source for m in mounts.listed() if m.path == bytes(here / "a/share")]
+    found = [m.source for m in mountinfo.listed() if m.path == bytes(here / "a/share")]
     assert sorted(found) == sorted([seal.NAME, "own"])
 
 
@@ -94,7 +94,7 @@ def test_the_seal_of_an_earlier_version_is_taken_over_and_lifted(here: Path) -> 
     options = "ro,nosuid,nodev,noexec,mode=000"
     subprocess.run(["mount", "-i", "-t", "tmpfs", "-o", options, seal.NAME, share], check=True)
     with gitguardfs(share, here / "view", "--seal") as mounted:
-        assert [m.fstype for m in mounts.listed() if m.path == bytes(share)] == ["tmpfs"]
+        assert [m.fstype for m in mountinfo.listed() if m.path == bytes(share)] == ["tmpfs"]
         assert os.listdir(mounted.path) == ["secret"]
     assert os.listdir(share) == ["secret"]
 
@@ -121,15 +121,15 @@ def test_any_error_before_a_guard_comes_about_closes_the_share(
     monkeypatch.setattr(fstab_check, "check_mounted", fail)
     options = MountOptions(str(here / "a/share"), str(here / "view"), seal=wanted)
     with pytest.raises(UserError, match="/etc/fstab: Input/output error") as error:
-        mount.run(options, None)
+        run.run(options, None)
     assert error.value.code == Exit.SYSTEM
     assert _is_sealed(here / "a/share") == ("is sealed" in str(error.value)) == wanted
 
 
 _BENDING = """
 import os, sys
-from gitguardfs.fuse import preflight
-from gitguardfs.cli import main
+from gitguardfs.mounting import preflight
+from gitguardfs.commands.gitguardfs import main
 victim = sys.argv.pop(1)
 check = preflight.check_intended
 def bending(mountpoint, *rest):

@@ -15,13 +15,15 @@ from typing import Any
 
 import pytest
 
-from gitguardfs import mounts, program
+from gitguardfs import program
 from gitguardfs.errors import GitguardExit
+from gitguardfs.linux import mountinfo
 from tests.support.mounting import REPOSITORY, area, until
 from tests.support.people import AGENT, as_user, reachable_python
 
 LIMIT = 60
 VIEWS = Path("/run/gitguardfs")
+GITGUARD = "from gitguardfs.commands.gitguard import main; main()"
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def share(
     here: Path, *options: str, uid: int, python: str = sys.executable
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [python, "-c", "from gitguardfs.gitguard import main; main()", "share",
+        [python, "-c", GITGUARD, "share",
          str(here / "my, project"), "--guard", "host", "--run", *options],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "XDG_RUNTIME_DIR": str(here / "run")},
         cwd="/", user=uid, group=uid, extra_groups=[], timeout=LIMIT,
@@ -68,7 +70,7 @@ def stopping(done: subprocess.CompletedProcess[str], uid: int) -> Iterator[dict[
         yield said
     finally:
         subprocess.run(said["guard"]["stop"], user=uid, group=uid, extra_groups=[], check=True)
-        until(lambda: mounts.top_at(view) is None, "the view is gone")
+        until(lambda: mountinfo.top_at(view) is None, "the view is gone")
 
 
 def read(path: str) -> str:
@@ -101,12 +103,12 @@ def test_root_guards_where_other_users_cannot_look(here: Path, tag: str) -> None
 
 
 def test_code_in_the_working_directory_is_not_run(here: Path, tag: str) -> None:
-    (here / "gitguardfs").mkdir()
-    for name in ("__init__", "__main__", "cli"):
+    (here / "gitguardfs/commands").mkdir(parents=True)
+    for name in ("__init__", "__main__", "commands/__init__", "commands/gitguardfs"):
         (here / f"gitguardfs/{name}.py").write_text(f"open({str(here / 'taken')!r}, 'w')\n")
-    run = f"import sys; sys.path[0] = {str(REPOSITORY)!r}; from gitguardfs.gitguard import main"
+    run = f"import sys; sys.path[0] = {str(REPOSITORY)!r}"
     done = subprocess.run(
-        [sys.executable, "-c", f"{run}; main()", "share", str(here / "my, project"),
+        [sys.executable, "-c", f"{run}; {GITGUARD}", "share", str(here / "my, project"),
          "--guard", "host", "--run", "--json", "--tag", tag],
         cwd=here, timeout=LIMIT, capture_output=True, text=True,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
@@ -120,7 +122,7 @@ def test_it_works_as_the_installed_launcher_starts_it(here: Path, tag: str) -> N
     """By -I and a path that no child inherits."""
     code = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})"
     done = subprocess.run(
-        [sys.executable, "-I", "-c", f"{code}; from gitguardfs.gitguard import main; main()",
+        [sys.executable, "-I", "-c", f"{code}; {GITGUARD}",
          "share", str(here / "my, project"), "--guard", "host", "--run", "--json", "--tag", tag],
         cwd="/", timeout=LIMIT, capture_output=True, text=True,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
@@ -140,7 +142,7 @@ def test_a_second_start_prints_the_settings_again_and_says_that_it_is_running(
         assert said.pop("warnings") == [] and repeated == said
         text = share(here, "--tag", tag, uid=0)
         assert text.returncode == 0 and "it is running" in text.stdout
-        mounted = [m for m in mounts.listed() if os.fsdecode(m.path) == said["exported"]]
+        mounted = [m for m in mountinfo.listed() if os.fsdecode(m.path) == said["exported"]]
         assert len(mounted) == 1
 
 

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 from pyfuse3 import FUSEError
 
-from gitguardfs.core.inodes import ROOT_ID
-from gitguardfs.core.state import Caller
-from gitguardfs.core.syscalls import RENAME_EXCHANGE
-from gitguardfs.core.tree import Tree
+from gitguardfs.fs.mount_state import Caller
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.linux.syscalls import RENAME_EXCHANGE
+from gitguardfs.serving.operations import Tree
 from tests.adapter.world import World, open_descriptors, refused, stand_ins
 from tests.support.errorfs import CHANGING, READING, Fault, Share, errorfs
 from tests.support.mounting import area, until

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.render import systemd
-from gitguardfs.render.guarded import GuardedShare
+from gitguardfs.render.guarded_share import GuardedShare
 from tests.support.mounting import AREAS, PLACE, REPOSITORY
 
 MANAGER = "/usr/lib/systemd/systemd"

@@ -15,13 +15,16 @@ from pathlib import Path
 import click
 import pytest
 
-from gitguardfs import mounts
-from gitguardfs.core import syscalls
+from gitguardfs.config_files import BACKUP_SUFFIX
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.guest import facts, plan_guard, running, unmounting, vm_mount
-from gitguardfs.mounts import Mount
+from gitguardfs.linux import mountinfo as mounts
+from gitguardfs.linux import syscalls
+from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.mounting import guards
+from gitguardfs.mounting import unmount as unmounting
 from gitguardfs.render import fstab
-from gitguardfs.writer import BACKUP_SUFFIX
+from gitguardfs.vm_mount import command as vm_mount
+from gitguardfs.vm_mount import facts, plan_guard
 from tests.support.mounting import LIMIT, unmount
 from tests.support.people import AGENT, as_user
 from tests.support.vm_world import FOREIGN, World, is_guarded, mountinfo
@@ -126,7 +129,7 @@ def break_verify(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: object) -> None:
         raise UserError("out of order")
 
-    monkeypatch.setattr("gitguardfs.guest.steps.Verify.do", fail)
+    monkeypatch.setattr("gitguardfs.vm_mount.steps_files.Verify.do", fail)
 
 
 def break_write(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +206,7 @@ def test_a_busy_view_is_not_forced_and_its_user_is_named(world: World, change: b
 
 def unmount_by_hand(world: World) -> None:
     """Unmount the view, and wait for its daemon's end."""
-    daemon = running.daemon_of(guard_of(world))
+    daemon = guards.daemon_of(guard_of(world))
     assert daemon is not None
     process = os.pidfd_open(daemon.pid)
     subprocess.run(["umount", world.view], check=True)
@@ -219,7 +222,7 @@ def kill_daemon(world: World) -> None:
             if words[-3:-1] == [os.fsencode(world.raw), os.fsencode(world.view)]:
                 os.kill(int(pid), signal.SIGKILL)
     deadline = time.monotonic() + 10
-    while not running.is_dead(os.fsencode(world.view)):
+    while not guards.is_dead(os.fsencode(world.view)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -505,7 +508,7 @@ def test_a_share_that_cannot_be_sealed_is_not_mounted(
     def refuse(*arguments: object) -> None:
         raise OSError(1, "no seals today")
 
-    monkeypatch.setattr("gitguardfs.fuse.seal.Seal", refuse)
+    monkeypatch.setattr("gitguardfs.mounting.seal.Seal", refuse)
     before = world.state()
     with pytest.raises(UserError, match="no seals today"):
         world.bring()
@@ -545,7 +548,7 @@ def nobody_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with monkeypatch.context() as broken:
         broken.setattr(click, "echo", echo)
-        broken.setattr("gitguardfs.guest.telling._hush", lambda: None)
+        broken.setattr("gitguardfs.vm_mount.telling._hush", lambda: None)
         yield
 
 
@@ -600,7 +603,7 @@ def guard_of(world: World) -> Mount:
 def test_to_ask_whether_a_view_is_used_unmounts_nothing(world: World) -> None:
     world.bring()
     guard = guard_of(world)
-    daemon = running.daemon_of(guard)
+    daemon = guards.daemon_of(guard)
     assert daemon is not None
     for _ in range(3):
         unmounting._check_unused(guard, daemon)
@@ -628,9 +631,9 @@ def copies() -> Iterator[None]:
 @pytest.fixture(params=[True, False], ids=["told", "untold"])
 def kernel_tells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the kernel tells whose FUSE device it is, as it does since Linux 6.17."""
-    real = running._devices
+    real = guards._devices
     if not request.param:
-        monkeypatch.setattr(running, "_devices", lambda pid: {None} if real(pid) else set())
+        monkeypatch.setattr(guards, "_devices", lambda pid: {None} if real(pid) else set())
 
 
 @pytest.mark.usefixtures("kernel_tells")
@@ -640,14 +643,14 @@ def test_a_copy_of_the_view_in_the_agents_namespace_locks_nobody_out(
 ) -> None:
     world = systemd_world
     world.bring(style=style)
-    daemon = running.daemon_of(guard_of(world))
+    daemon = guards.daemon_of(guard_of(world))
     assert daemon is not None
     with copies():
         subprocess.run(["umount", "-i", world.view], check=True)
         with nobody_gets_in(world.raw):
             assert world.bring(style=style) == 0
         is_guarded(world)
-        assert not running.is_daemon(str(daemon.pid))
+        assert not guards.is_daemon(str(daemon.pid))
     with copies():
         subprocess.run(["umount", "-i", world.view], check=True)
         assert world.remove() == 0
@@ -657,8 +660,8 @@ def test_a_copy_of_the_view_in_the_agents_namespace_locks_nobody_out(
 @pytest.mark.usefixtures("kernel_tells")
 def test_a_daemon_that_has_a_view_is_not_taken_for_a_forgotten_one(world: World) -> None:
     world.bring()
-    daemon = running.daemon_of(guard_of(world))
-    assert daemon is not None and not running.serves_nothing(str(daemon.pid))
+    daemon = guards.daemon_of(guard_of(world))
+    assert daemon is not None and not guards.serves_nothing(str(daemon.pid))
     unmounting.end_forgotten(str(world.raw))
     with pytest.raises(UserError, match="guarded already"):
         unmounting.lift(str(world.raw))
@@ -675,16 +678,16 @@ def test_an_earlier_daemon_at_the_place_of_the_view_is_not_taken_for_its_daemon(
     os.chown(world.view, AGENT, AGENT)
     command = [str(world.system.guard), "--no-seal", str(source), str(world.view)]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
-    earlier = running.daemon_of(guard_of(world))
+    earlier = guards.daemon_of(guard_of(world))
     assert earlier is not None
     with copies():
         subprocess.run(["umount", "-i", world.view], check=True)
         world.bring()
-        daemon = running.daemon_of(guard_of(world))
+        daemon = guards.daemon_of(guard_of(world))
         assert daemon is not None and daemon != earlier
         with nobody_gets_in(world.raw):
             assert world.bring(options=("hide=hello.c",)) == 0
-        assert running.is_daemon(str(earlier.pid))
+        assert guards.is_daemon(str(earlier.pid))
         assert as_user(os.listdir, world.view / "project") == [".git"]
 
 
@@ -708,7 +711,7 @@ def test_a_live_view_is_not_unmounted_if_another_process_was_taken_for_its_daemo
     world.bring()
     guard = guard_of(world)
     with subprocess.Popen(["sleep", "60"]) as other, monkeypatch.context() as wrong:
-        wrong.setattr(running, "daemon_of", lambda _: running.Daemon(other.pid, ()))
+        wrong.setattr(guards, "daemon_of", lambda _: guards.Daemon(other.pid, ()))
         with pytest.raises(UserError, match="goes on, and its daemon is not known"):
             unmounting.hand_over(guard, str(world.raw))
     is_guarded(world)

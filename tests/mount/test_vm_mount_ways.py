@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs import mounts
 from gitguardfs.errors import UserError
-from gitguardfs.fuse import directories, seal
-from gitguardfs.guest import facts, plan, running, unmounting
-from gitguardfs.mounts import Mount
+from gitguardfs.linux import mountinfo as mounts
+from gitguardfs.linux import safe_open
+from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.mounting import guards, seal
+from gitguardfs.mounting import unmount as unmounting
+from gitguardfs.vm_mount import facts, plan_share
 from tests.support.bending import exchanged_in_a_loop
 from tests.support.mounting import area, gitguardfs, unmount, until
 from tests.support.people import AGENT
@@ -64,7 +66,7 @@ def test_a_symlink_in_the_place_of_a_mount_point_leads_no_unmount_elsewhere(
 
     def and_then_bend(fd: int) -> int:
         number = number_of(fd)
-        if directories.path_of(fd) != str(view):
+        if safe_open.path_of(fd) != str(view):
             return number  # a directory on the way there
         subprocess.run(["umount", "-l", view], check=True)
         view.rmdir()
@@ -150,7 +152,7 @@ def test_what_is_made_is_made_where_the_walk_was_whatever_the_path_leads_to_by_n
     place.mkdir()
     os.chown(place, AGENT, AGENT)
     with closing(facts.way(f"{place}/a/b")) as way:
-        (step,) = plan.make(way, root=False, user=(AGENT, AGENT))
+        (step,) = plan_share.make(way, root=False, user=(AGENT, AGENT))
         place.rename(world.area / "home/me/old")
         place.symlink_to(world.area / "sbin")
         (world.area / "sbin").mkdir(mode=0o777)
@@ -163,7 +165,7 @@ def test_what_is_made_is_made_where_the_walk_was_whatever_the_path_leads_to_by_n
 
 
 def test_a_guard_that_hangs_is_told_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "ANSWER_LIMIT", 0.5)
+    monkeypatch.setattr(guards, "ANSWER_LIMIT", 0.5)
     with area() as place:
         (place / "source").mkdir()
         with gitguardfs(place / "source", place / "view", "--no-seal", expected=(".",)) as mounted:
@@ -172,8 +174,8 @@ def test_a_guard_that_hangs_is_told_and_not_waited_for(monkeypatch: pytest.Monke
             try:
                 until(lambda: "State:\tT" in status.read_text(), "the daemon is stopped")
                 with pytest.raises(UserError, match="does not answer"):
-                    running.is_dead(bytes(mounted.path))
+                    guards.is_dead(bytes(mounted.path))
             finally:
                 mounted.process.send_signal(signal.SIGCONT)
             monkeypatch.undo()
-            assert not running.is_dead(bytes(mounted.path))
+            assert not guards.is_dead(bytes(mounted.path))

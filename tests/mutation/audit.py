@@ -23,7 +23,7 @@ MUTANTS = (
           "return self.is_kept(self.parts(path)) or self.is_git(path)",
           "return self.is_git(path)", CONFIG),
     fault("share-forgets-bare", "a bare repository's own files count as the agent's", "share",
-          "if looks_like_repository(directory) or names", "if names", REPOSITORIES),
+          "if looks_like_repository(directory) or dotgit", "if dotgit", REPOSITORIES),
     fault("config-no-includes", "what an included file says is not judged", "git_config",
           "                found += self.entries_of(read_path(path), named)\n",
           "                read_path(path)\n", CONFIG),

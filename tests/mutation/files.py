@@ -19,7 +19,7 @@ MUTANTS = (
     Mutant(
         "ids-twice-on-one-side",
         "two ids of the share may be mapped to one of the guest",
-        "core/idmap.py",
+        "bindfs/idmap.py",
         "if guest in back:",
         "if False:",
         IDS,
@@ -27,7 +27,7 @@ MUTANTS = (
     Mutant(
         "ids-given-away-can-be-stored",
         "an id that nobody is shown as is stored as somebody else's",
-        "core/idmap.py",
+        "bindfs/idmap.py",
         "            raise _overflow()\n        return guest",
         "            pass\n        return guest",
         IDS,
@@ -35,7 +35,7 @@ MUTANTS = (
     Mutant(
         "ids-out-of-range",
         'a map may use the number that means "leave as it is"',
-        "core/idmap.py",
+        "bindfs/idmap.py",
         "                if not 0 <= number <= MAX_ID:\n                    raise MapError",
         "                if number < 0:\n                    raise MapError",
         IDS,
@@ -43,7 +43,7 @@ MUTANTS = (
     Mutant(
         "ids-not-mapped-back",
         "what a user of the guest makes belongs to the same number on the share",
-        "core/idmap.py",
+        "bindfs/idmap.py",
         "        if share is not None:\n            return share\n        if guest in self.out:",
         "        if guest in self.out:",
         OWNERS,
@@ -51,7 +51,7 @@ MUTANTS = (
     Mutant(
         "ids-mapped-without-offset",
         "an offset is ignored where a rule's id is asked for",
-        "core/idmap.py",
+        "bindfs/idmap.py",
         "return self.back.get(guest - self.offset)",
         "return self.back.get(guest)",
         OWNERS,
@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant(
         "perms-x-for-all",
         "X makes files executable that nobody could execute",
-        "core/perms.py",
+        "bindfs/permissions.py",
         'elif is_directory or (operand == "X" and original & 0o111):',
         'elif is_directory or operand == "X":',
         PERMS,
@@ -67,7 +67,7 @@ MUTANTS = (
     Mutant(
         "perms-equals-adds",
         "= keeps the bits that it does not name",
-        "core/perms.py",
+        "bindfs/permissions.py",
         "return mode & ~self.who | bits",
         "return mode | bits",
         PERMS,
@@ -75,7 +75,7 @@ MUTANTS = (
     Mutant(
         "perms-copy-of-the-wrong",
         "a copy of u, g or o takes the owner's bits for all",
-        "core/perms.py",
+        "bindfs/permissions.py",
         '_SHIFT = {"u": 6, "g": 3, "o": 0}',
         '_SHIFT = {"u": 6, "g": 6, "o": 6}',
         PERMS,
@@ -83,7 +83,7 @@ MUTANTS = (
     Mutant(
         "view-denied-shows-owner",
         "a denied object is shown with its owner, who passes its mode in a user namespace",
-        "core/view.py",
+        "fs/attributes.py",
         "return shown._replace(mode=S_IFMT(st.st_mode), uid=0, gid=0)",
         "return shown._replace(mode=S_IFMT(st.st_mode))",
         VIEW,
@@ -91,7 +91,7 @@ MUTANTS = (
     Mutant(
         "view-shows-set-id",
         "set-id bits of files are shown",
-        "core/view.py",
+        "fs/attributes.py",
         "            mode &= ~SET_ID_BITS\n        shown",
         "            pass\n        shown",
         VIEW,
@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant(
         "files-open-follows-symlinks",
         "a symlink that the host has put in the place of a file is followed",
-        "core/backing.py",
+        "fs/source.py",
         "flags |= os.O_NOFOLLOW | os.O_CLOEXEC | NO_BLOCKING",
         "flags |= os.O_CLOEXEC | NO_BLOCKING",
         (*CONTENT, *RENAME),
@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant(
         "files-write-keeps-told",
         "after a write the kernel keeps pages that the host has changed",
-        "core/files.py",
+        "serving/files.py",
         "node.told = 0  # the kernel may drop what it is told of the file in the meantime",
         "pass",
         CONTENT,
@@ -116,7 +116,7 @@ MUTANTS = (
     Mutant(
         "files-append-as-mapped-page",
         "an append goes where the kernel takes the end to be, not behind what the host added",
-        "core/files.py",
+        "serving/files.py",
         "any(handle.node is node and handle.mappable for handle in self.handles.files())",
         "True",
         CONTENT,
@@ -124,7 +124,7 @@ MUTANTS = (
     Mutant(
         "files-dsync-not-synchronous",
         "writes with O_DSYNC are done on the event loop",
-        "core/handles.py",
+        "fs/handles.py",
         "bool(flags & (os.O_SYNC | os.O_DSYNC))",
         "flags & os.O_SYNC == os.O_SYNC",
         (*CONTENT, "adapter/test_pace.py", "unit/test_handles.py"),
@@ -132,7 +132,7 @@ MUTANTS = (
     Mutant(
         "files-short-cached-read",
         "a read is cut where memory ends and the file does not",
-        "core/backing.py",
+        "fs/source.py",
         "if (end == known_end and end % PAGE) or end >= os.fstat(fd).st_size:",
         "if got or end >= os.fstat(fd).st_size:",
         (*CONTENT, "adapter/test_pace.py"),
@@ -141,7 +141,7 @@ MUTANTS = (
     Mutant(
         "nodes-untold-stays-told",
         "an entry that did not fit into a listing counts as told",
-        "core/tree.py",
+        "serving/operations.py",
         "        node.told = 0\n        self._drop_unknown(node)",
         "        self._drop_unknown(node)",
         COUNTS,
@@ -149,7 +149,7 @@ MUTANTS = (
     Mutant(
         "nodes-lost-name-takes-all",
         "when one name of a file goes, the place of another is forgotten",
-        "core/namespace.py",
+        "serving/entries.py",
         "if last or (node.parent is place.parent and node.name == place.name):",
         "if True:",
         RENAME,
@@ -157,7 +157,7 @@ MUTANTS = (
     Mutant(
         "descriptors-first-in-first-out",
         "descriptors that are in use are closed before those that are not",
-        "core/descriptors.py",
+        "fs/descriptors.py",
         "            self._cached.move_to_end(node)",
         "            pass",
         DESCRIPTORS,
@@ -165,7 +165,7 @@ MUTANTS = (
     Mutant(
         "descriptors-without-limit",
         "the cache of descriptors grows without bound",
-        "core/descriptors.py",
+        "fs/descriptors.py",
         "if len(self._cached) > self._limit:",
         "if False:",
         DESCRIPTORS,
@@ -173,7 +173,7 @@ MUTANTS = (
     Mutant(
         "descriptors-not-compared",
         "what was put in the place of a node is used for it",
-        "core/descriptors.py",
+        "fs/descriptors.py",
         "if not step.matches(os.fstat(fd)):",
         "if False:",
         DESCRIPTORS,
@@ -182,7 +182,7 @@ MUTANTS = (
     Mutant(
         "links-absolute-from-here",
         "an absolute link goes on from its own directory",
-        "core/links.py",
+        "fs/symlinks.py",
         "                    del way[1:]\n",
         "",
         LINKS,
@@ -190,7 +190,7 @@ MUTANTS = (
     Mutant(
         "links-way-not-held",
         "directories on the way of a link are forgotten, and what lies behind stays open",
-        "core/links.py",
+        "fs/symlinks.py",
         "if node not in self._held:\n            node.lookups += 1",
         "if False:\n            node.lookups += 1",
         LINKS,
@@ -198,7 +198,7 @@ MUTANTS = (
     Mutant(
         "nodes-not-shown-are-kept",
         "a node stays of what could not be shown",
-        "core/state.py",
+        "fs/mount_state.py",
         "        except BaseException:\n            self._drop_unknown(node)\n            raise\n\n"
         "    def _drop_unknown",
         "        except BaseException:\n            raise\n\n    def _drop_unknown",
@@ -207,7 +207,7 @@ MUTANTS = (
     Mutant(
         "descriptors-by-number",
         "a node whose number is another one's by now has no descriptor of its own",
-        "core/inodes.py",
+        "fs/nodes.py",
         '    """One object of the source, in one of its views."""\n',
         '    """One object of the source, in one of its views."""\n'
         "    def __hash__(self): return hash(self.id)\n"

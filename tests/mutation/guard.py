@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant(
         "names-case-matters",
         "only lower case is .git",
-        "core/names.py",
+        "guard/dotgit.py",
         r'return re.compile(rb"(?i)(?:^|\\)(?:"',
         r'return re.compile(rb"(?:^|\\)(?:"',
         NAMES,
@@ -30,7 +30,7 @@ MUTANTS = (
     Mutant(
         "names-without-short-name",
         "GIT~1, the short name of .git on NTFS, is ordinary",
-        "core/names.py",
+        "guard/dotgit.py",
         r'_component(rb"\.git|git~1")',
         r'_component(rb"\.git")',
         NAMES,
@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant(
         "names-without-streams",
         ".git::$INDEX_ALLOCATION is ordinary",
-        "core/names.py",
+        "guard/dotgit.py",
         r'rb")[. ]*(?:\Z|[:\\/])"',
         r'rb")[. ]*(?:\Z|[\\/])"',
         NAMES,
@@ -46,7 +46,7 @@ MUTANTS = (
     Mutant(
         "names-keep-ignorable",
         "code points that HFS+ drops make .git ordinary",
-        "core/names.py",
+        "guard/dotgit.py",
         'return _IGNORABLE.sub("", text)',
         "return text",
         NAMES,
@@ -54,7 +54,7 @@ MUTANTS = (
     Mutant(
         "names-malformed-goes-on",
         "malformed UTF-8 does not end a name",
-        "core/names.py",
+        "guard/dotgit.py",
         "text = name[: error.start].decode()",
         'text = name.decode(errors="replace")',
         NAMES,
@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant(
         "names-tilde-is-portable",
         "a short name is not compared with .git",
-        "core/names.py",
+        "guard/dotgit.py",
         'rb"[A-Za-z0-9._-]+',
         'rb"[A-Za-z0-9._~-]+',
         NAMES,
@@ -71,7 +71,7 @@ MUTANTS = (
     Mutant(
         "rules-last-wins",
         "a mild rule takes the place of a strict one",
-        "core/guard.py",
+        "guard/rules.py",
         "if other > verdict and any(",
         "if any(",
         RULES,
@@ -79,7 +79,7 @@ MUTANTS = (
     Mutant(
         "rules-case-matters",
         "--deny '*.pem' lets A.PEM through",
-        "core/guard.py",
+        "guard/rules.py",
         ", re.IGNORECASE)",
         ")",
         RULES,
@@ -87,15 +87,15 @@ MUTANTS = (
     Mutant(
         "rules-not-as-on-windows",
         "--deny .env lets '.env.' through, which NTFS and FAT take for it",
-        "core/guard.py",
-        "return (text, *names.as_on_windows(text))",
+        "guard/rules.py",
+        "return (text, *dotgit.as_on_windows(text))",
         "return (text,)",
         RULES,
     ),
     Mutant(
         "rules-allow-bare-ignored",
         "--allow-bare changes nothing",
-        "core/guard.py",
+        "guard/rules.py",
         "self.forges = self.on and not rules.allow_bare",
         "self.forges = self.on",
         (*RULES, "adapter/test_policies.py"),
@@ -145,7 +145,7 @@ MUTANTS = (
     Mutant(
         "gate-change-of-guarded-name",
         "a name that is guarded can be made, removed and moved",
-        "core/gate.py",
+        "fs/access.py",
         "if verdict is not Verdict.ALLOW:\n                raise Refused(",
         "if False:\n                raise Refused(",
         GATE,
@@ -153,7 +153,7 @@ MUTANTS = (
     Mutant(
         "gate-denied-can-be-read",
         "a denied node is as open as a read-only one",
-        "core/gate.py",
+        "fs/access.py",
         "if node.verdict is not Verdict.ALLOW and (change or node.verdict >= Verdict.DENY):",
         "if node.verdict is not Verdict.ALLOW and change:",
         GATE,
@@ -161,7 +161,7 @@ MUTANTS = (
     Mutant(
         "gate-read-only-ignored",
         "-o ro is left to the kernel",
-        "core/gate.py",
+        "fs/access.py",
         "if change and self._read_only:",
         "if False:",
         GATE,
@@ -169,7 +169,7 @@ MUTANTS = (
     Mutant(
         "gate-below-guarded-is-open",
         "what lies below a guarded directory is judged by its own name alone",
-        "core/gate.py",
+        "fs/access.py",
         "verdict, rule = guard.name(place.name)\n        if place.parent.verdict > verdict:",
         "verdict, rule = guard.name(place.name)\n        if False:",
         (*GATE, *AGAIN),
@@ -177,7 +177,7 @@ MUTANTS = (
     Mutant(
         "gate-second-name-of-git",
         "a hard link of a .git file is ordinary",
-        "core/gate.py",
+        "fs/access.py",
         "if (st.st_dev, st.st_ino) == dotgit:",
         "if False:",
         GATE,
@@ -185,7 +185,7 @@ MUTANTS = (
     Mutant(
         "gate-repository-is-ordinary",
         "a bare repository that is there already can be used (rule R3)",
-        "core/gate.py",
+        "fs/access.py",
         "if is_repository:",
         "if False:",
         GATE,
@@ -193,7 +193,7 @@ MUTANTS = (
     Mutant(
         "gate-repository-root-moves",
         "a directory that holds .git can be moved",
-        "core/gate.py",
+        "fs/access.py",
         "if any(self._guard.is_dotgit(entry) for entry in self._backing.names(fd)):",
         "if False:",
         GATE,
@@ -201,7 +201,7 @@ MUTANTS = (
     Mutant(
         "gate-bare-parent-moves",
         "a directory that holds a bare repository can be moved",
-        "core/gate.py",
+        "fs/access.py",
         "if holds:",
         "if False:",
         (*GATE, "mount/test_attacks.py::test_is_refused[R7-move_parent_of_bare_repository-root]"),
@@ -217,7 +217,7 @@ MUTANTS = (
     Mutant(
         "gate-exchange-half-checked",
         "an exchange can bring refs beside HEAD at its other end",
-        "core/namespace.py",
+        "serving/entries.py",
         "            if exchange:\n                self._gate.admit(old, False)\n",
         "",
         (*GATE, "adapter/test_rename.py"),
@@ -225,7 +225,7 @@ MUTANTS = (
     Mutant(
         "gate-opened-not-compared",
         "a directory that was exchanged while it was being judged passes as the one that was seen",
-        "core/gate.py",
+        "fs/access.py",
         "if not os.path.samestat(self._backing.stat(own), st):",
         "if False:",
         (*GATE, *AGAIN),
@@ -233,7 +233,7 @@ MUTANTS = (
     Mutant(
         "gate-unknown-folding-not-compared",
         "a name that the source folds to .git in a way of its own is ordinary",
-        "core/gate.py",
+        "fs/access.py",
         "if is_directory or st.st_nlink > 1 or not names.is_portable(place.name):",
         "if is_directory or st.st_nlink > 1:",
         (*GATE, "mount/test_errors.py::test_a_git_file_in_such_a_spelling_is_one_too"),
@@ -241,7 +241,7 @@ MUTANTS = (
     Mutant(
         "gate-new-name-not-compared",
         "not_dotgit does nothing: what the source folds to .git can be made",
-        "core/gate.py",
+        "fs/access.py",
         "if st is not None and self._backing.is_at(place.fd, DOTGIT, st):",
         "if False:",
         (*GATE, "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer"),
@@ -249,7 +249,7 @@ MUTANTS = (
     Mutant(
         "gate-rename-to-folded-git-stays",
         "a rename that turned out to lead to .git is refused, but not undone",
-        "core/namespace.py",
+        "serving/entries.py",
         "        except BaseException:\n            self._surely(undo, new)\n            raise",
         "        except BaseException:\n            raise",
         (*GATE, "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer"),
@@ -257,7 +257,7 @@ MUTANTS = (
     Mutant(
         "gate-step-ignores-directory",
         "a symlink may lead through a denied directory whose name is ordinary",
-        "core/gate.py",
+        "fs/access.py",
         "if directory.verdict >= verdict:",
         "if False:",
         LINKS,
@@ -273,7 +273,7 @@ MUTANTS = (
     Mutant(
         "gate-unreadable-commondir-absent",
         "HEAD, refs or commondir that cannot be looked at counts as not there",
-        "core/backing.py",
+        "fs/source.py",
         "except (FileNotFoundError, NotADirectoryError):\n            return None",
         "except OSError:\n            return None",
         ("mount/test_errors.py::test_a_repository_is_never_open_because_it_does_not_answer",),
@@ -305,7 +305,7 @@ MUTANTS = (
     Mutant(
         "gate-unreadable-directory-open",
         "a directory that cannot be looked into is judged once and for all",
-        "core/state.py",
+        "fs/mount_state.py",
         "if not judged.is_open:",
         "if False:",
         ERRORS,
@@ -313,7 +313,7 @@ MUTANTS = (
     Mutant(
         "gate-new-name-not-looked-at-again",
         "two guards over one share make a repository between them",
-        "core/making.py",
+        "serving/new_entries.py",
         "self._gate.check_added(place, S_ISDIR(mode))",
         "pass",
         UNDONE,
@@ -321,7 +321,7 @@ MUTANTS = (
     Mutant(
         "gate-rename-not-looked-at-again",
         "two guards over one share make a repository between them by a rename",
-        "core/namespace.py",
+        "serving/entries.py",
         "                self._gate.check_added(place, False)",
         "                pass",
         UNDONE,
@@ -329,7 +329,7 @@ MUTANTS = (
     Mutant(
         "gate-failed-call-not-looked-for",
         "a call that was done and answered with an error leaves what it made",
-        "core/making.py",
+        "serving/new_entries.py",
         "            if was_free:",
         "            if False:",
         UNDONE,
@@ -337,7 +337,7 @@ MUTANTS = (
     Mutant(
         "gate-failed-chown-is-done",
         "a chown that fails by EIO leaves a file of root's",
-        "core/making.py",
+        "serving/new_entries.py",
         "if error.errno in OWNS_ALL and st.st_uid",
         "if st.st_uid",
         UNDONE,
@@ -345,7 +345,7 @@ MUTANTS = (
     Mutant(
         "gate-listing-drops-names",
         "an entry whose lookup fails vanishes from a listing",
-        "core/tree.py",
+        "serving/operations.py",
         "if not self._gate.hides(name):",
         "if False:",
         ERRORS,
@@ -353,15 +353,15 @@ MUTANTS = (
     Mutant(
         "links-target-rights-ignored",
         "a rename over a resolved symlink replaces a file in root's directory",
-        "core/namespace.py",
-        "if not links.may_remove(caller, directory, entry):",
+        "serving/entries.py",
+        "if not symlinks.may_remove(caller, directory, entry):",
         "if False:",
         LINKS,
     ),
     Mutant(
         "links-sticky-ignored",
         "another's file in a sticky directory can be removed behind a symlink",
-        "core/links.py",
+        "fs/symlinks.py",
         "return not mode & S_ISVTX or uid in (directory.uid, entry.uid)",
         "return True",
         LINKS,
@@ -369,7 +369,7 @@ MUTANTS = (
     Mutant(
         "nodes-tighten-loosens",
         "what lies below a directory gets its verdict even where its own is stricter",
-        "core/inodes.py",
+        "fs/nodes.py",
         "if above is not None and above.verdict > step.verdict:",
         "if above is not None:",
         (*INODES, *AGAIN),
@@ -377,7 +377,7 @@ MUTANTS = (
     Mutant(
         "nodes-birth-not-compared",
         "a new object with a reused inode number is taken for the old one",
-        "core/inodes.py",
+        "fs/nodes.py",
         "if node is not None and birth and node.birth and birth != node.birth:",
         "if False:",
         (*INODES, "adapter/test_table.py"),
@@ -385,7 +385,7 @@ MUTANTS = (
     Mutant(
         "gate-any-error-is-nothing",
         'any error of the source counts as "not there"',
-        "core/backing.py",
+        "fs/source.py",
         "            return self.stat_at(dir_fd, name)\n"
         "        except (FileNotFoundError, NotADirectoryError):",
         "            return self.stat_at(dir_fd, name)\n        except OSError:",

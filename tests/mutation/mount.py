@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         "audit-waits-for-a-reader",
         "a FIFO as the audit log holds up the start",
-        "fuse/directories.py",
+        "linux/safe_open.py",
         "flags |= os.O_CLOEXEC | os.O_NONBLOCK",
         "flags |= os.O_CLOEXEC",
         AUDIT,
@@ -58,7 +58,7 @@ MUTANTS = (
     Mutant(
         "seal-lock-ignored",
         "the seal of a daemon that lives counts as nobody's",
-        "fuse/seal.py",
+        "mounting/seal.py",
         "        if error.errno != errno.EWOULDBLOCK:\n            raise\n        raise UserError(",
         "        return\n        raise UserError(",
         SEAL,
@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant(
         "seal-lifts-anything",
         "whatever is mounted over the source is taken off as a stale seal",
-        "fuse/seal.py",
+        "mounting/seal.py",
         "return mount.fstype in _FSTYPES and mount.source == NAME",
         "return True",
         SEAL,
@@ -74,7 +74,7 @@ MUTANTS = (
     Mutant(
         "seal-group-is-nobody",
         "a parent that a group may pass counts as private",
-        "fuse/seal.py",
+        "mounting/seal.py",
         "        passable |= st.st_gid != 0 and uid == 0 and bool(st.st_mode & S_IXGRP)\n",
         "",
         SEAL,
@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant(
         "seal-readable",
         "everybody may list the seal",
-        "fuse/seal.py",
+        "mounting/seal.py",
         '"mode": "000"',
         '"mode": "755"',
         SEALED,
@@ -90,8 +90,8 @@ MUTANTS = (
     Mutant(
         "seal-lifts-what-covers-it",
         "at the end what is mounted over the seal is unmounted in its place",
-        "fuse/seal.py",
-        "if _is_covered(mounts.number_of(self._lock)):",
+        "mounting/seal.py",
+        "if _is_covered(mountinfo.number_of(self._lock)):",
         "if False:",
         (
             *SEALED,
@@ -101,7 +101,7 @@ MUTANTS = (
     Mutant(
         "seal-not-compared-with-lock",
         "a mount that came between the seal and the share is overlooked",
-        "fuse/seal.py",
+        "mounting/seal.py",
         "if _listed(number).parent != self.covers or _is_covered(number):",
         "if _is_covered(number):",
         (*SEALED, "mount/test_attacks_unmount.py::test_v1c_a_mount_that_came_between_undoes_all"),
@@ -109,7 +109,7 @@ MUTANTS = (
     Mutant(
         "seal-not-after-any-error",
         "an error of the system before the mount leaves the share open",
-        "fuse/mount.py",
+        "daemon/run.py",
         "raise seal.fail_closed(options.source, options.seal, _told(error)) from None",
         "raise _told(error) from None",
         ("mount/test_seal_mounts.py::test_any_error_before_a_guard_comes_about_closes_the_share",),
@@ -117,9 +117,9 @@ MUTANTS = (
     Mutant(
         "seal-not-where-nothing-answers",
         "a share that does not answer is left open where no guard comes about",
-        "fuse/seal.py",
-        "except (directories.ForeignMountError, OSError):  # it need not answer to be covered",
-        "except directories.ForeignMountError:",
+        "mounting/seal.py",
+        "except (safe_open.ForeignMountError, OSError):  # it need not answer to be covered",
+        "except safe_open.ForeignMountError:",
         (
             "mount/test_errors.py::test_a_source_that_does_not_answer_is_closed_and_said_in_one_line",
         ),
@@ -127,7 +127,7 @@ MUTANTS = (
     Mutant(
         "seal-of-an-earlier-version-unknown",
         "the seal that an earlier version has left is taken for somebody's mount",
-        "fuse/seal.py",
+        "mounting/seal.py",
         '_FSTYPES = (FSTYPE, "tmpfs")',
         "_FSTYPES = (FSTYPE,)",
         (
@@ -137,7 +137,7 @@ MUTANTS = (
     Mutant(
         "places-ask-foreign-mounts",
         "a user's FUSE mount that answers nothing stops the start for good",
-        "fuse/directories.py",
+        "linux/safe_open.py",
         "if mount is not None and is_foreign(mount, also):",
         "if False:",
         ("mount/test_attacks_unmount.py::test_v1b_one_that_answers_nothing_stops_nobody",),
@@ -145,7 +145,7 @@ MUTANTS = (
     Mutant(
         "seal-although-refused",
         "a guard that does not start seals the source in spite of --no-seal",
-        "fuse/seal.py",
+        "mounting/seal.py",
         "if os.geteuid() != 0 or wanted is False:",
         "if os.geteuid() != 0:",
         SEALED,
@@ -153,7 +153,7 @@ MUTANTS = (
     Mutant(
         "mount-place-not-checked-again",
         "the mount point is compared with the one written down only before it is resolved for good",
-        "fuse/mount.py",
+        "daemon/run.py",
         "    preflight.check_is(places.mountpoint, intended)\n",
         "",
         (
@@ -167,7 +167,7 @@ MUTANTS = (
     Mutant(
         "requests-polled-once",
         "the descriptor of requests is looked at once before the loop goes to sleep",
-        "fuse/turns.py",
+        "sessions/pyfuse3_session/busy_poll.py",
         "for _ in range(self._looks):",
         "for _ in range(1):",
         ("adapter/test_turns.py",),
@@ -175,7 +175,7 @@ MUTANTS = (
     Mutant(
         "requests-helper-keeps-process",
         "a thread that waits for a server that is gone keeps the process",
-        "fuse/helper.py",
+        "sessions/pyfuse3_session/io_thread.py",
         'name="helper", daemon=True)',
         'name="helper", daemon=False)',
         ("adapter/test_helper.py",),
@@ -215,7 +215,7 @@ MUTANTS = (
     Mutant(
         "seal-off-before-ready",
         "a service manager that has waited for too long takes the seal off",
-        "fuse/session.py",
+        "sessions/pyfuse3_session/session.py",
         "number if self._is_ready else HAND_OVER",
         "number",
         ("mount/test_drain.py::test_a_signal_before_the_mount_is_ready_leaves_the_seal",),
@@ -231,7 +231,7 @@ MUTANTS = (
     Mutant(
         "close-reports-nothing",
         "what a server says at close(2) is lost",
-        "fuse/operations.py",
+        "sessions/pyfuse3_session/handlers.py",
         "        if not handle.is_local:\n            copies",
         "        if False:\n            copies",
         ("mount/test_close.py::test_close_reports_what_the_server_says",),

@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant(
         "writer-overwrites-others",
         "a file that somebody changed meanwhile is overwritten",
-        "writer.py",
+        "config_files.py",
         "if place.content() != change.before:",
         "if False:",
         WRITER,
@@ -30,7 +30,7 @@ MUTANTS = (
     Mutant(
         "writer-leaves-temporary",
         "a write that fails leaves its temporary file",
-        "writer.py",
+        "config_files.py",
         "                os.unlink(temporary, dir_fd=here)",
         "                pass",
         WRITER,
@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant(
         "writer-follows-foreign-symlink",
         "a symlink of another user's is followed",
-        "writer.py",
+        "config_files.py",
         "if not _may_follow(place):",
         "if False:",
         WRITER,
@@ -46,7 +46,7 @@ MUTANTS = (
     Mutant(
         "writer-forgets-owner",
         "a file that is replaced becomes root's",
-        "writer.py",
+        "config_files.py",
         "        os.fchown(descriptor, st.st_uid, st.st_gid)\n",
         "",
         WRITER,
@@ -54,7 +54,7 @@ MUTANTS = (
     Mutant(
         "writer-second-backup",
         "a second change overwrites the backup of what was there first",
-        "writer.py",
+        "config_files.py",
         "if not saved.exists():",
         "if True:",
         WRITER,
@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant(
         "plan-group-passable-is-private",
         "without a seal a parent that a group may pass counts as private",
-        "guest/plan.py",
+        "vm_mount/plan_share.py",
         "any(not above.mode & 0o011 for above",
         "any(not above.mode & 0o001 for above",
         PLAN,
@@ -70,7 +70,7 @@ MUTANTS = (
     Mutant(
         "plan-share-of-another-guard",
         "the unit of a share goes although another guard needs it",
-        "guest/plan_boot.py",
+        "vm_mount/plan_boot.py",
         "    shares -= {source for path, source in guards.items() if path not in map_mounts}\n",
         "",
         PLAN,
@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant(
         "plan-dead-guard-in-the-way",
         "a dead guard at another place keeps the share from being guarded",
-        "guest/plan_guard.py",
+        "vm_mount/plan_guard.py",
         "where != map_mount and guard.source == mount and where not in facts.dead:",
         "where != map_mount and guard.source == mount:",
         PLAN,
@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant(
         "plan-foreign-mount-is-a-guard",
         "a user's mount that calls itself gitguardfs counts as a guard",
-        "guest/facts.py",
+        "vm_mount/facts.py",
         "return [m for m in ours if m.number not in self.foreign]",
         "return list(ours)",
         PLAN,
@@ -94,7 +94,7 @@ MUTANTS = (
     Mutant(
         "steps-written-stays",
         "a file that was written before its step failed is not put back",
-        "guest/steps.py",
+        "vm_mount/steps_files.py",
         "                undo()  # written, and something failed after that",
         "                pass",
         (*PLAN, *WRITER),
@@ -102,7 +102,7 @@ MUTANTS = (
     Mutant(
         "steps-chown-follows",
         "a symlink in the place of a new directory gives its target away",
-        "guest/steps.py",
+        "vm_mount/steps_files.py",
         'os.chown(f"/proc/self/fd/{here}", *self.owner)',
         "os.chown(self.paths[-1], *self.owner)",
         PLAN,
@@ -110,7 +110,7 @@ MUTANTS = (
     Mutant(
         "steps-unrestartable-leaves-open",
         "where a guard cannot be brought back, the raw share is not closed",
-        "guest/steps_mount.py",
+        "vm_mount/steps_mount.py",
         'raise UserError(f"{why}; {close_off(self.source)}", code=Exit.SYSTEM) from None',
         'raise UserError(f"{why}; ", code=Exit.SYSTEM) from None',
         PLAN,
@@ -118,7 +118,7 @@ MUTANTS = (
     Mutant(
         "steps-undo-stops-halfway",
         "what cannot be undone keeps the rest from being undone",
-        "guest/runner.py",
+        "vm_mount/transaction.py",
         '                self._say(f"could not undo: {what}: {error}")',
         "                raise",
         PLAN,
@@ -126,7 +126,7 @@ MUTANTS = (
     Mutant(
         "umount-follows",
         "a symlink in the place of a mount point leads the unmount elsewhere",
-        "guest/unmounting.py",
+        "mounting/unmount.py",
         "flags | syscalls.UMOUNT_NOFOLLOW)",
         "flags)",
         ways("test_a_symlink_in_the_place_of_a_mount_point_leads_no_unmount_elsewhere"),
@@ -134,7 +134,7 @@ MUTANTS = (
     Mutant(
         "umount-overlooks-copies",
         "who uses a copy of the view in another namespace loses it without being named",
-        "guest/unmounting.py",
+        "mounting/unmount.py",
         "    if _users_of(mount, daemon.pid):\n        raise _busy(mount, daemon.pid)",
         "    pass",
         ways("test_who_uses_a_copy_of_the_view_in_another_namespace_is_named"),
@@ -142,7 +142,7 @@ MUTANTS = (
     Mutant(
         "umount-busy-share-stays-open",
         "a share that could not be unmounted is left without its seal",
-        "guest/unmounting.py",
+        "mounting/unmount.py",
         "        if was_sealed:\n            close_off(path)\n",
         "",
         ways("test_a_share_that_is_used_is_sealed_again"),
@@ -150,7 +150,7 @@ MUTANTS = (
     Mutant(
         "umount-signals-any-process",
         "a process that has the number of a daemon that ended gets its signal",
-        "guest/unmounting.py",
+        "mounting/unmount.py",
         "        if not is_it():",
         "        if False:",
         PLAN,
@@ -158,7 +158,7 @@ MUTANTS = (
     Mutant(
         "resolve-follows-link-of-a-user",
         "a symlink of a user's on the way is followed",
-        "fuse/directories.py",
+        "linux/safe_open.py",
         "if link.st_uid != 0:",
         "if False:",
         ("unit/test_directories.py",),
@@ -166,7 +166,7 @@ MUTANTS = (
     Mutant(
         "resolve-follows-link-in-a-users-directory",
         "a symlink of root's that a user has moved is followed",
-        "fuse/directories.py",
+        "linux/safe_open.py",
         "elif directory is None or directory.st_uid != 0 or directory.st_mode & 0o022:",
         "elif directory is None:",
         ("unit/test_directories.py",),
@@ -174,7 +174,7 @@ MUTANTS = (
     Mutant(
         "plan-covers-the-system",
         "a view is mounted over a directory of the system",
-        "guest/plan.py",
+        "vm_mount/plan_share.py",
         "        check_not_of_the_system(self.map_mount.path)\n",
         "",
         PLAN,
@@ -182,7 +182,7 @@ MUTANTS = (
     Mutant(
         "plan-raw-share-in-a-users-directory",
         "a raw share is mounted on a directory that a user can mount over as well",
-        "guest/plan.py",
+        "vm_mount/plan_share.py",
         "    _check_closed(mount, request.mount.components)\n",
         "",
         PLAN,
@@ -190,7 +190,7 @@ MUTANTS = (
     Mutant(
         "plan-guards-nothing-unasked",
         "-o git=off guards nothing without the flag of its own",
-        "guest/plan.py",
+        "vm_mount/plan_share.py",
         "if self.policy is GitPolicy.OFF and not self.git_off:",
         "if False:",
         PLAN,
@@ -206,7 +206,7 @@ MUTANTS = (
     Mutant(
         "umount-names-as-text",
         "a process whose name is no UTF-8 ends vm-mount",
-        "guest/unmounting.py",
+        "mounting/unmount.py",
         'name = shown(file.read().removesuffix(b"\\n"))',
         "name = file.read().decode().strip()",
         (
@@ -217,7 +217,7 @@ MUTANTS = (
     Mutant(
         "vm-mount-refuses-late",
         "what the guard's plan refuses is found out after the share is mounted",
-        "guest/vm_mount.py",
+        "vm_mount/command.py",
         "    spec, second = _foresee(system, look, request, first, program)\n"
         "    if wish.dry_run or wish.asks:\n",
         "    if wish.dry_run or wish.asks:\n"
@@ -227,7 +227,7 @@ MUTANTS = (
     Mutant(
         "doctor-child-can-be-traced",
         "what tries as the user can be traced by that user",
-        "guest/probes.py",
+        "doctor/run_as.py",
         '        if file.read().strip() == "1":',
         '        if file.read().strip() == "x":',
         ("mount/test_doctor_disturbed.py",),

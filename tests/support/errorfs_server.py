@@ -21,7 +21,7 @@ import pyfuse3
 import trio
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, ReaddirToken, RequestContext
 
-from gitguardfs.core import syscalls
+from gitguardfs.linux import syscalls
 from tests.support.errorfs import ROOT
 
 _NODE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC

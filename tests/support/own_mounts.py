@@ -159,8 +159,8 @@ def race_for(view: Path, limit: float) -> None:
 
 PAUSED = """
 import os, sys, time
-from gitguardfs.fuse import preflight
-from gitguardfs.cli import main
+from gitguardfs.mounting import preflight
+from gitguardfs.commands.gitguardfs import main
 gate = sys.argv.pop(1)
 check = preflight.check
 def pausing(*arguments, **more):

@@ -141,7 +141,7 @@ def serve(requests: socket.socket) -> tuple[dict[str, Any], int] | None:
 
     Returns None then, and in each child its request and the descriptor for its output.
     """
-    import gitguardfs.fuse.mount  # noqa: F401
+    import gitguardfs.daemon.run  # noqa: F401
 
     poll = select.poll()
     poll.register(requests, select.POLLIN)
@@ -177,7 +177,7 @@ def _tell(status: int, code: int) -> None:
 
 def go_on_as(request: dict[str, Any], log: int) -> None:
     """Be ``gitguardfs ARGUMENTS`` from here on, which ends the process."""
-    from gitguardfs.cli import main
+    from gitguardfs.commands.gitguardfs import main
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(log, 1)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs import mounts
-from gitguardfs.guest import vm_mount
-from gitguardfs.guest.facts import System
-from gitguardfs.guest.vm_mount import Wish
-from gitguardfs.mounts import Mount
+from gitguardfs.linux import mountinfo as mounts
+from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.vm_mount import command as vm_mount
+from gitguardfs.vm_mount.command import Wish
+from gitguardfs.vm_mount.facts import System
 from tests.support.mounting import AREAS, REPOSITORY, unmount
 from tests.support.people import AGENT, as_user
 
@@ -63,7 +63,7 @@ SYSTEMCTL = """\
 #!{python}
 import os, subprocess, sys
 sys.path.insert(0, "{repository}")
-from gitguardfs.guest import facts
+from gitguardfs.vm_mount import facts
 from gitguardfs.render import systemd
 words = [word for word in sys.argv[1:] if word != "--quiet"]
 open("{area}/systemctl.log", "a").write(" ".join(words) + "\\n")

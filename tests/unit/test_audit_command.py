@@ -20,9 +20,9 @@ from gitguardfs.audit import fixes
 from gitguardfs.audit.command import SHOWN, Progress, as_text
 from gitguardfs.audit.git_config import Entry, Git
 from gitguardfs.audit.search import ordered
-from gitguardfs.core.guard import Guard, Rules, Verdict
 from gitguardfs.errors import GitguardExit
 from gitguardfs.findings import Row, Severity, Status
+from gitguardfs.guard.rules import Guard, Rules, Verdict
 from gitguardfs.render.quote import shell_printable
 from tests.support import audit_world
 from tests.support.audit_world import World
@@ -41,7 +41,7 @@ def world() -> Iterator[World]:
 
 def run(world: World, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "from gitguardfs.gitguard import main; main()", "audit",
+        [sys.executable, "-c", "from gitguardfs.commands.gitguard import main; main()", "audit",
          *map(str, arguments)],
         capture_output=True, text=True, env={**os.environ, "HOME": str(world.home)},
     )  # fmt: skip

@@ -12,7 +12,7 @@ from gitguardfs.audit.git_config import Entry, Git, parse
 from gitguardfs.audit.programs import Judge
 from gitguardfs.audit.share import Share
 from gitguardfs.audit.walk import Unread
-from gitguardfs.core.guard import Guard, Rules
+from gitguardfs.guard.rules import Guard, Rules
 from tests.support import audit_world
 from tests.support.audit_world import World, check_fixes, ways
 

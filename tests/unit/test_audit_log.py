@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs.core.guard import Refused
 from gitguardfs.errors import UserError
-from gitguardfs.fuse import directories
+from gitguardfs.guard.rules import Refused
+from gitguardfs.linux import safe_open
 from gitguardfs.serving import audit_log as audit
 from gitguardfs.serving.audit_log import AuditLog
 
@@ -29,7 +29,7 @@ PROMPT = 0.5
 
 
 def opened(path: Path) -> int:
-    return directories.open_file(str(path), os.geteuid() == 0, FLAGS)
+    return safe_open.open_file(str(path), os.geteuid() == 0, FLAGS)
 
 
 def refused(rule: str, path: bytes) -> Refused:
@@ -181,7 +181,7 @@ def test_a_reader_that_goes_away_is_no_end(
 def test_a_fifo_without_a_reader_does_not_hang_the_start(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     code = (
-        "import os, sys; from gitguardfs.fuse.directories import open_file;"
+        "import os, sys; from gitguardfs.linux.safe_open import open_file;"
         "open_file(sys.argv[1], os.geteuid() == 0, os.O_WRONLY)"
     )
     process = subprocess.Popen(
@@ -207,7 +207,7 @@ def test_what_cannot_be_appended_to_is_an_error_at_once(tmp_path: Path, make: st
 def test_root_opens_no_file_that_another_user_may_have_placed(tmp_path: Path, fault: str) -> None:
     path = tmp_path / "log"
     path.touch(mode=0o600)
-    assert directories.open_file(str(path), True, FLAGS) >= 0
+    assert safe_open.open_file(str(path), True, FLAGS) >= 0
     if fault == "owner":
         os.chown(path, 1000, 0)
     elif fault == "links":
@@ -216,9 +216,9 @@ def test_root_opens_no_file_that_another_user_may_have_placed(tmp_path: Path, fa
         path.chmod(0o602 if fault == "mode" else 0o620)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(UserError):
-        directories.open_file(str(path), True, FLAGS)
+        safe_open.open_file(str(path), True, FLAGS)
     assert os.listdir("/proc/self/fd") == before
-    assert directories.open_file(str(path), False, FLAGS) >= 0
+    assert safe_open.open_file(str(path), False, FLAGS) >= 0
 
 
 def test_a_long_silence_allows_no_more_than_one_burst(

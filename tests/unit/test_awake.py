@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.fuse import awake
-from gitguardfs.fuse.awake import Awake
+from gitguardfs.sessions.pyfuse3_session import cpu_latency
+from gitguardfs.sessions.pyfuse3_session.cpu_latency import Awake
 
 NONE, DEFAULT = 0, 2_000_000_000
 
@@ -20,8 +20,8 @@ def limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     device, driver = tmp_path / "cpu_dma_latency", tmp_path / "current_driver"
     device.touch()
     driver.write_text("haltpoll\n")
-    monkeypatch.setattr(awake, "LIMIT", device)
-    monkeypatch.setattr(awake, "DRIVER", driver)
+    monkeypatch.setattr(cpu_latency, "LIMIT", device)
+    monkeypatch.setattr(cpu_latency, "DRIVER", driver)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     return device
 
@@ -47,7 +47,7 @@ def test_it_is_said_once_and_taken_back_once(limit: Path) -> None:
 
 
 def test_idle_processors_that_are_not_handed_to_a_hypervisor_are_left_alone(limit: Path) -> None:
-    awake.DRIVER.write_text("intel_idle\n")
+    cpu_latency.DRIVER.write_text("intel_idle\n")
     processors = Awake()
     processors.hold()
     assert not processors.held
@@ -57,7 +57,7 @@ def test_idle_processors_that_are_not_handed_to_a_hypervisor_are_left_alone(limi
 def test_many_processors_are_not_kept_awake_for_one(
     limit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: awake.PROCESSORS + 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: cpu_latency.PROCESSORS + 1)
     processors = Awake()
     processors.hold()
     assert not processors.held
@@ -66,7 +66,7 @@ def test_many_processors_are_not_kept_awake_for_one(
 
 @pytest.mark.parametrize("missing", ["LIMIT", "DRIVER"])
 def test_without_the_kernels_files_nothing_is_different(limit: Path, missing: str) -> None:
-    getattr(awake, missing).unlink()
+    getattr(cpu_latency, missing).unlink()
     processors = Awake()
     processors.hold()
     assert not processors.held
@@ -76,7 +76,7 @@ def test_without_the_kernels_files_nothing_is_different(limit: Path, missing: st
 def test_a_limit_that_is_not_taken_is_not_believed(
     limit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(awake, "LIMIT", Path("/dev/full"))
+    monkeypatch.setattr(cpu_latency, "LIMIT", Path("/dev/full"))
     processors = Awake()
     processors.hold()
     assert not processors.held

@@ -10,14 +10,15 @@ from pathlib import Path
 import click
 import pytest
 
-from gitguardfs import __version__, cli
-from gitguardfs.core.guard import GitPolicy, Rules
-from gitguardfs.core.policy import Policy, XattrPolicy
+from gitguardfs import __version__
+from gitguardfs.bindfs.change_policy import Policy, XattrPolicy
+from gitguardfs.commands import gitguardfs as cli
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.ids import MapSpec
-from gitguardfs.options import MountOptions
+from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.options.id_maps import MapSpec
+from gitguardfs.options.mount_options import MountOptions
 
-REPOSITORY = Path(cli.__file__).parents[1]
+REPOSITORY = Path(cli.__file__).parents[2]
 
 
 def run(*arguments: str | bytes | Path) -> subprocess.CompletedProcess[str]:

@@ -11,16 +11,16 @@ from collections.abc import Callable
 import click
 import pytest
 
+from gitguardfs.commands.gitguard import COMMANDS
 from gitguardfs.commands.run import of_gitguard
 from gitguardfs.commands.run import run as run_command
 from gitguardfs.errors import Exit
-from gitguardfs.gitguard import COMMANDS
 from gitguardfs.program import HOLDER
 
 PROGRAMS = {
-    "gitguardfs": "gitguardfs.cli",
-    "gitguard": "gitguardfs.gitguard",
-    "vm-mount": "gitguardfs.guest.vm_mount",
+    "gitguardfs": "gitguardfs.commands.gitguardfs",
+    "gitguard": "gitguardfs.commands.gitguard",
+    "vm-mount": "gitguardfs.vm_mount.command",
 }
 WIDTH = 80
 

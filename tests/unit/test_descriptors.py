@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.core.descriptors import MINIMUM, OPEN_NODE, DescriptorCache
-from gitguardfs.core.guard import Verdict
-from gitguardfs.core.inodes import InodeTable, Node
+from gitguardfs.fs.descriptors import MINIMUM, OPEN_NODE, DescriptorCache
+from gitguardfs.fs.nodes import InodeTable, Node
+from gitguardfs.guard.rules import Verdict
 
 
 def open_fds() -> set[str]:
@@ -211,9 +211,9 @@ def test_a_second_descriptor_is_closed(place: Place) -> None:
 
 LOW_LIMIT = """
 import errno, os, resource, sys
-from gitguardfs.core.descriptors import IN_USE, OPEN_NODE, DescriptorCache
-from gitguardfs.core.guard import Verdict
-from gitguardfs.core.inodes import InodeTable
+from gitguardfs.fs.descriptors import IN_USE, OPEN_NODE, DescriptorCache
+from gitguardfs.guard.rules import Verdict
+from gitguardfs.fs.nodes import InodeTable
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 root = os.open(sys.argv[1], os.O_PATH | os.O_DIRECTORY)

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.errors import UserError
-from gitguardfs.fuse import directories
+from gitguardfs.linux import safe_open
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="what is root's is root's to make")
 
 
 def place(path: Path) -> str:
-    fd = directories.open_directory(str(path), True)
+    fd = safe_open.open_directory(str(path), True)
     try:
-        return directories.path_of(fd)
+        return safe_open.path_of(fd)
     finally:
         os.close(fd)
 
@@ -27,7 +27,7 @@ def test_a_symlink_of_roots_where_only_root_writes_is_followed(tmp_path: Path) -
     (tmp_path / "absolute").symlink_to(tmp_path / "home")
     for name in ("home/me", "absolute/me", "home/../home/me"):
         assert place(tmp_path / name) == f"{tmp_path}/var/home/me"
-    found = directories.resolve(f"{tmp_path}/absolute/me/x/y")
+    found = safe_open.resolve(f"{tmp_path}/absolute/me/x/y")
     os.close(found.fd)
     assert found.path == f"{tmp_path}/var/home/me/x/y"
     assert found.missing == ("x", "y")
@@ -87,7 +87,7 @@ def test_what_is_not_there_and_what_is_no_directory(tmp_path: Path) -> None:
         with pytest.raises(error):
             place(tmp_path / name)
     with pytest.raises(FileNotFoundError):
-        directories.open_directory("", True)
+        safe_open.open_directory("", True)
 
 
 def test_a_walk_leaves_no_descriptor_open(tmp_path: Path) -> None:
@@ -109,10 +109,10 @@ def test_a_relative_path_starts_where_the_process_is(
     (tmp_path / "a/b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a")
     for path in ("b", "./b", "../a/b"):
-        fd = directories.open_directory(path, True)
-        assert directories.path_of(fd) == f"{tmp_path}/a/b"
+        fd = safe_open.open_directory(path, True)
+        assert safe_open.path_of(fd) == f"{tmp_path}/a/b"
         os.close(fd)
-    found = directories.resolve("b/new")
+    found = safe_open.resolve("b/new")
     os.close(found.fd)
     assert found.path == f"{tmp_path}/a/b/new"
     assert [one.path for one in found.components] == [f"{tmp_path}/a", f"{tmp_path}/a/b"]

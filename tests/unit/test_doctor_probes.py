@@ -12,18 +12,20 @@ from typing import Any
 
 import pytest
 
+from gitguardfs.doctor import (
+    attack_checks,
+    policy_checks,
+    privilege_checks,
+    run_as,
+    search,
+)
+from gitguardfs.doctor import (
+    command as doctor,
+)
+from gitguardfs.doctor.context import System
+from gitguardfs.doctor.run_as import LeftBehind, Lost, NotBecome, Unprepared, User
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result, Status
-from gitguardfs.guest import (
-    checks_attacks,
-    checks_policy,
-    checks_rights,
-    doctor,
-    probes,
-    probes_tree,
-)
-from gitguardfs.guest.checks import System
-from gitguardfs.guest.probes import LeftBehind, Lost, NotBecome, Unprepared, User
 from gitguardfs.linux import namespaces
 
 ME = User(os.getuid(), os.getgid(), tuple(os.getgroups()), "me")
@@ -34,30 +36,30 @@ def fail(number: int) -> None:
 
 
 def test_what_a_function_returns_or_raises_comes_back() -> None:
-    assert probes.apart(lambda: {"a": [1, "\udcff"]}) == {"a": [1, "\udcff"]}
+    assert run_as.apart(lambda: {"a": [1, "\udcff"]}) == {"a": [1, "\udcff"]}
     with pytest.raises(OSError) as refused:
-        probes.apart(fail, errno.EACCES)
+        run_as.apart(fail, errno.EACCES)
     assert refused.value.errno == errno.EACCES
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        probes.apart(lambda: 1 // 0)
+        run_as.apart(lambda: 1 // 0)
 
 
 def test_a_step_that_prepares_is_told_from_the_attack() -> None:
     def prepare() -> None:
-        with probes.preparing():
+        with run_as.preparing():
             fail(errno.ENOSPC)
 
     with pytest.raises(Unprepared):
-        probes.apart(prepare)
+        run_as.apart(prepare)
 
 
 def test_a_user_that_cannot_be_become_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(user: User) -> None:
         fail(errno.EPERM)
 
-    monkeypatch.setattr(probes, "become", refused)
+    monkeypatch.setattr(run_as, "become", refused)
     with pytest.raises(NotBecome, match="becoming me: Operation not permitted"):
-        probes.apart(lambda: 1, user=ME)
+        run_as.apart(lambda: 1, user=ME)
     host = doctor.examine_host("/", str(ME.uid), None)
     assert [(r.id, r.status) for r in host] == [("run.user", Status.FINDING)]
     assert "could not be tried" in host[0].detail
@@ -66,9 +68,9 @@ def test_a_user_that_cannot_be_become_is_no_refusal(monkeypatch: pytest.MonkeyPa
 def test_a_child_that_hangs_or_dies_is_given_up() -> None:
     began = time.monotonic()
     with pytest.raises(Lost):
-        probes.apart(lambda: time.sleep(60), limit=0.2)
+        run_as.apart(lambda: time.sleep(60), limit=0.2)
     with pytest.raises(Lost):
-        probes.apart(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        run_as.apart(lambda: os.kill(os.getpid(), signal.SIGKILL))
     assert time.monotonic() - began < 20
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
@@ -77,17 +79,17 @@ def test_a_child_that_hangs_or_dies_is_given_up() -> None:
 def test_an_answer_that_is_not_ours_is_no_answer() -> None:
     for data in (b"", b"not json", b"[]", b"{}", b'"x"', b'["returned"]', b"[1, 2", b'["oserror"]'):
         with pytest.raises(Lost):
-            probes._answer(data, 1)
-    assert probes._answer(b'["returned", 5]', 1) == 5
+            run_as._answer(data, 1)
+    assert run_as._answer(b'["returned", 5]', 1) == 5
     for status in (-1, 0, 2):
         with pytest.raises(Lost):
-            probes._answer(b'["returned", 5]', status)
+            run_as._answer(b'["returned", 5]', status)
 
 
 def test_the_child_has_no_descriptor_of_ours(tmp_path: Path) -> None:
     with (tmp_path / "secret").open("w") as file:
         held = file.fileno()
-        links = probes.apart(
+        links = run_as.apart(
             lambda: [os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")[:-1]]
         )
         assert held > 2
@@ -99,23 +101,23 @@ def test_what_worked_is_undone_whatever_signal_comes(tmp_path: Path) -> None:
     old.touch()
 
     def move() -> None:
-        with probes.undoing(lambda: os.rename(new, old), "it is moved"):
+        with run_as.undoing(lambda: os.rename(new, old), "it is moved"):
             os.rename(old, new)
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Lost):
-        probes.apart(move)
+        run_as.apart(move)
     assert old.exists() and not new.exists()
 
 
 def test_what_was_refused_is_not_undone_and_what_cannot_be_is_said() -> None:
     undone = []
     with pytest.raises(PermissionError):
-        with probes.undoing(lambda: undone.append(1), "x"):
+        with run_as.undoing(lambda: undone.append(1), "x"):
             fail(errno.EACCES)
     assert not undone
     with pytest.raises(LeftBehind, match="it is now there"):
-        with probes.undoing(lambda: fail(errno.EACCES), "it is now there"):
+        with run_as.undoing(lambda: fail(errno.EACCES), "it is now there"):
             pass
 
 
@@ -134,7 +136,7 @@ def make_tree(top: Path) -> None:
 
 def test_the_search_finds_each_form_of_repository(tmp_path: Path) -> None:
     make_tree(tmp_path)
-    found = probes_tree.Found(**probes_tree.search(str(tmp_path)))
+    found = search.Found(**search.search(str(tmp_path)))
     assert found.directory == str(tmp_path / "a/repo/.git")
     assert found.file == str(tmp_path / "b/.git")
     assert found.symlink == str(tmp_path / "c/.git")
@@ -146,19 +148,19 @@ def test_the_search_finds_each_form_of_repository(tmp_path: Path) -> None:
 def test_the_search_is_bounded(tmp_path: Path) -> None:
     for number in range(30):
         (tmp_path / f"d{number}/inner").mkdir(parents=True)
-    found = probes_tree.Found(**probes_tree.search(str(tmp_path), entries=10))
+    found = search.Found(**search.search(str(tmp_path), entries=10))
     assert not found.complete and found.searched <= 11
-    assert not probes_tree.Found(**probes_tree.search(str(tmp_path), seconds=-1.0)).complete
+    assert not search.Found(**search.search(str(tmp_path), seconds=-1.0)).complete
 
 
 def test_removing_the_scratch_directory_follows_no_symlink(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/file").touch()
-    scratch = probes_tree.make_scratch(str(tmp_path))
+    scratch = search.make_scratch(str(tmp_path))
     assert os.path.basename(scratch).startswith("gitguard-doctor-")
     Path(scratch, "deep").mkdir()
     Path(scratch, "deep/way").symlink_to(tmp_path / "kept")
-    assert probes_tree.remove_scratch(scratch)
+    assert search.remove_scratch(scratch)
     assert (tmp_path / "kept/file").exists()
 
 
@@ -166,7 +168,7 @@ def test_removing_the_scratch_directory_follows_no_symlink(tmp_path: Path) -> No
 def handled() -> Iterator[None]:
     """The command's signal handlers."""
     leave = doctor.Leaving()
-    before = {number: signal.signal(number, leave) for number in checks_attacks.STOPPING}
+    before = {number: signal.signal(number, leave) for number in attack_checks.STOPPING}
     try:
         yield
     finally:
@@ -176,12 +178,12 @@ def handled() -> Iterator[None]:
 
 @pytest.mark.one_thread
 @pytest.mark.usefixtures("handled")
-@pytest.mark.parametrize("number", sorted(checks_attacks.STOPPING))
+@pytest.mark.parametrize("number", sorted(attack_checks.STOPPING))
 @pytest.mark.parametrize("stopped_before", [False, True])
 def test_no_signal_ends_the_removal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, stopped_before: bool
 ) -> None:
-    remove = probes_tree.remove_scratch
+    remove = search.remove_scratch
 
     def remove_slowly(scratch: str) -> bool:
         for _ in range(3):
@@ -195,10 +197,10 @@ def test_no_signal_ends_the_removal(
             os.kill(os.getpid(), signal.SIGTERM)
         return []
 
-    monkeypatch.setattr(probes_tree, "remove_scratch", remove_slowly)
+    monkeypatch.setattr(search, "remove_scratch", remove_slowly)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with pytest.raises((SystemExit, KeyboardInterrupt)):
-        checks_attacks._in_scratch(ME, str(tmp_path), attack)
+        attack_checks._in_scratch(ME, str(tmp_path), attack)
     assert os.listdir(tmp_path) == []
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
 
@@ -208,7 +210,7 @@ def test_only_the_first_signal_ends_the_command() -> None:
         leave = doctor.Leaving()
         with pytest.raises(raised):
             leave(first, None)
-        for number in checks_attacks.STOPPING:
+        for number in attack_checks.STOPPING:
             leave(number, None)
 
 
@@ -228,7 +230,7 @@ def test_a_signal_that_comes_up_as_others_are_held_ends_no_removal(
 
     monkeypatch.setattr(signal, "pthread_sigmask", stop_at_the_second)
     with pytest.raises(SystemExit):
-        checks_attacks._in_scratch(ME, str(tmp_path), lambda scratch: [])
+        attack_checks._in_scratch(ME, str(tmp_path), lambda scratch: [])
     assert os.listdir(tmp_path) == []
 
 
@@ -236,37 +238,37 @@ def test_only_a_git_that_is_shown_as_open_counts_as_open(tmp_path: Path) -> None
     """One that is shown as closed and can be listed, as root here, is a hole and no policy."""
     git = tmp_path / ".git"
     git.mkdir()
-    assert checks_policy.policy_by_reading(ME, str(git)) == "off"
+    assert policy_checks.policy_by_reading(ME, str(git)) == "off"
     git.chmod(0)
-    assert checks_policy.policy_by_reading(ME, str(git)) == "deny"
-    assert checks_policy.policy_by_reading(ME, None) == "unknown"
-    assert checks_policy.policy_by_reading(ME, str(git / "x/y")) == "unsure"
-    assert checks_policy.report_policy("/m", "unknown").status is Status.NOTE
+    assert policy_checks.policy_by_reading(ME, str(git)) == "deny"
+    assert policy_checks.policy_by_reading(ME, None) == "unknown"
+    assert policy_checks.policy_by_reading(ME, str(git / "x/y")) == "unsure"
+    assert policy_checks.report_policy("/m", "unknown").status is Status.NOTE
 
 
 # --------------------------------------------------------------------------- whom, and where
 
 
 def test_a_user_is_found_by_name_and_number() -> None:
-    assert probes.find_user("root").uid == 0
-    assert probes.find_user("0").name == "root"
-    unknown = probes.find_user("987654", lambda name, gid: [gid, 7])
+    assert run_as.find_user("root").uid == 0
+    assert run_as.find_user("0").name == "root"
+    unknown = run_as.find_user("987654", lambda name, gid: [gid, 7])
     assert (unknown.uid, unknown.gid, unknown.groups) == (987654, 987654, (987654, 7))
     with pytest.raises(UserError, match="no such user"):
-        probes.find_user("nobody-of-that-name")
+        run_as.find_user("nobody-of-that-name")
 
 
 @pytest.mark.parametrize("number", ["4294967295", "9" * 23, "9" * 5000])
 def test_a_number_that_no_user_can_have_is_refused(number: str) -> None:
     """4294967295 is -1, with which setresuid(2) changes nothing."""
     with pytest.raises(UserError, match="no user can have the number") as refused:
-        probes.find_user(number, lambda name, gid: [gid])
+        run_as.find_user(number, lambda name, gid: [gid])
     assert refused.value.code == Exit.USAGE
     for host in (False, True):
         with pytest.raises(UserError, match="no user can have the number"):
             (doctor.examine_host if host else doctor.examine)("/", number, None)
-    assert probes.find_user("4294967294", lambda name, gid: [gid]).uid == 4294967294
-    assert probes.find_user("0" * 20).uid == 0
+    assert run_as.find_user("4294967294", lambda name, gid: [gid]).uid == 4294967294
+    assert run_as.find_user("0" * 20).uid == 0
 
 
 def test_the_user_is_the_one_asked_for_or_the_owner_or_the_caller() -> None:
@@ -306,34 +308,34 @@ def test_what_a_user_could_write_or_replace_is_found(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package/module.py").touch()
     (tmp_path / "launcher").symlink_to("package/module.py")
-    found, unfinished = checks_rights.writable_among([str(tmp_path / "launcher")])
+    found, unfinished = privilege_checks.writable_among([str(tmp_path / "launcher")])
     assert unfinished == []
     assert {str(tmp_path / "package/module.py"), str(tmp_path / "package")} <= set(found)
     assert (
         str(tmp_path / "package/module.py")
-        in checks_rights.writable_among([str(tmp_path / "package")])[0]
+        in privilege_checks.writable_among([str(tmp_path / "package")])[0]
     )
-    assert checks_rights.writable_among([str(tmp_path / "absent")]) == ([], [])
+    assert privilege_checks.writable_among([str(tmp_path / "absent")]) == ([], [])
 
 
 def test_a_directory_with_too_much_in_it_is_named_and_not_called_sound(tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / f"{number}").touch()
-    assert checks_rights.writable_among([str(tmp_path)], limit=4)[1] == []
-    assert checks_rights.writable_among([str(tmp_path)], limit=3)[1] == [str(tmp_path)]
+    assert privilege_checks.writable_among([str(tmp_path)], limit=4)[1] == []
+    assert privilege_checks.writable_among([str(tmp_path)], limit=3)[1] == [str(tmp_path)]
 
 
 def test_what_a_library_of_the_daemon_imports_is_looked_at() -> None:
-    libraries = checks_rights._libraries(System())
+    libraries = privilege_checks._libraries(System())
     assert any(path.endswith(("/outcome", "/outcome.py")) for path in libraries)
 
 
 def test_a_sticky_directory_keeps_only_what_belongs_to_others(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
-    assert not probes_tree.is_kept(str(tmp_path / "x"), ME.uid + 1)
+    assert not search.is_kept(str(tmp_path / "x"), ME.uid + 1)
     tmp_path.chmod(0o1777)
-    assert probes_tree.is_kept(str(tmp_path / "x"), ME.uid + 1)
-    assert not probes_tree.is_kept(str(tmp_path / "x"), ME.uid)
+    assert search.is_kept(str(tmp_path / "x"), ME.uid + 1)
+    assert not search.is_kept(str(tmp_path / "x"), ME.uid)
 
 
 def test_no_namespace_but_others_are_told() -> None:

@@ -15,28 +15,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gitguardfs import findings
-from gitguardfs.core import names
-from gitguardfs.findings import Result, Row, Severity, Status
-from gitguardfs.guest import (
-    checks_attacks,
-    checks_host,
-    checks_mount,
-    checks_namespaces,
-    checks_policy,
-    checks_rights,
-    checks_share,
-    checks_ways,
-    doctor,
-    probes_attacks,
-    probes_reach,
-    running,
+from gitguardfs.doctor import (
+    attack_checks,
+    host_checks,
+    mount_checks,
+    namespace_checks,
+    on_repository,
+    other_mounts,
+    planting,
+    policy_checks,
+    privilege_checks,
+    share_checks,
 )
-from gitguardfs.guest.checks import Case, Daemon, System, holding, parse_table, top_at
-from gitguardfs.guest.checks_attacks import Outcome
-from gitguardfs.guest.checks_rights import Said
-from gitguardfs.guest.probes import Lost, User
-from gitguardfs.guest.probes_tree import Found
+from gitguardfs.doctor import (
+    command as doctor,
+)
+from gitguardfs.doctor.attack_checks import Outcome
+from gitguardfs.doctor.context import Case, Daemon, System, holding, parse_table, top_at
+from gitguardfs.doctor.privilege_checks import Said
+from gitguardfs.doctor.run_as import Lost, User
+from gitguardfs.doctor.search import Found
+from gitguardfs.findings import Result, Row, Severity, Status
+from gitguardfs.guard import dotgit
 from gitguardfs.linux.namespaces import MountNamespace
+from gitguardfs.mounting import guards
 
 AGENT = User(1000, 1000, (1000,), "agent")
 TABLE = parse_table(
@@ -72,27 +74,27 @@ def test_a_directory_inside_of_a_guard_belongs_to_it() -> None:
 
 
 def test_a_guard_on_top_is_recognised_and_what_else_is_there_is_a_finding() -> None:
-    assert checks_mount.is_mounted(case("/home/agent/projects")).status is Status.OK
+    assert mount_checks.is_mounted(case("/home/agent/projects")).status is Status.OK
     for place in ("/srv/v", "/nowhere"):
-        assert checks_mount.is_mounted(case(place)).status is Status.FINDING
+        assert mount_checks.is_mounted(case(place)).status is Status.FINDING
     covered = parse_table(b"9 1 0:50 / /home/agent/projects rw - tmpfs x rw\n")
-    said = checks_mount.is_mounted(Case(GUARD.path, AGENT, True, (*TABLE, *covered)))
+    said = mount_checks.is_mounted(Case(GUARD.path, AGENT, True, (*TABLE, *covered)))
     assert said.status is Status.FINDING and "covers the guard" in said.hint
 
 
-@pytest.mark.parametrize("option", sorted(checks_mount.WANTED))
+@pytest.mark.parametrize("option", sorted(mount_checks.WANTED))
 def test_each_missing_mount_option_is_a_finding(option: str) -> None:
-    assert checks_mount.options("/m", GUARD.options).status is Status.OK
-    without = checks_mount.options("/m", GUARD.options - {option})
+    assert mount_checks.options("/m", GUARD.options).status is Status.OK
+    without = mount_checks.options("/m", GUARD.options - {option})
     assert without.status is Status.FINDING and option in without.detail
 
 
 def test_a_daemon_that_is_not_roots_is_a_finding() -> None:
     root, agent = Daemon(7, 0, (), 40), Daemon(8, 1000, (), 40)
-    assert checks_mount.run_by(case(GUARD.path, root)).status is Status.OK
-    assert checks_mount.run_by(case(GUARD.path, root, agent)).status is Status.FINDING
-    assert checks_mount.run_by(case(OTHER.path, root)).status is Status.FINDING
-    assert checks_mount.run_by(case(GUARD.path)).status is Status.NOTE
+    assert mount_checks.run_by(case(GUARD.path, root)).status is Status.OK
+    assert mount_checks.run_by(case(GUARD.path, root, agent)).status is Status.FINDING
+    assert mount_checks.run_by(case(OTHER.path, root)).status is Status.FINDING
+    assert mount_checks.run_by(case(GUARD.path)).status is Status.NOTE
 
 
 @pytest.mark.parametrize(
@@ -108,64 +110,64 @@ def test_a_daemon_that_is_not_roots_is_a_finding() -> None:
 def test_a_daemon_that_a_session_would_take_along_is_a_finding(
     cgroups: bytes, severity: Severity | None
 ) -> None:
-    found = checks_mount.in_session("/m", {5: checks_mount.parse_session(cgroups)}, AGENT)
+    found = mount_checks.in_session("/m", {5: mount_checks.parse_session(cgroups)}, AGENT)
     assert found.severity is severity
     assert ("process 5 is in /user.slice/" in found.detail) is (severity is not None)
 
 
 def test_a_daemon_is_known_by_its_connection_and_otherwise_by_its_arguments() -> None:
     new = [Daemon(1, 0, ("x",), 40), Daemon(2, 0, ("gitguardfs", "/a", GUARD.path), 41)]
-    assert [d.pid for d in checks_mount.serving(GUARD, new)] == [1]
+    assert [d.pid for d in mount_checks.serving(GUARD, new)] == [1]
     ending = [Daemon(7, 0, ("gitguardfs", "/b", "/gone"), 40), Daemon(8, 0, new[1].arguments, 40)]
-    assert [d.pid for d in checks_mount.serving(GUARD, ending)] == [8]
+    assert [d.pid for d in mount_checks.serving(GUARD, ending)] == [8]
     old = [
         Daemon(3, 0, ("/usr/bin/python3", "/usr/bin/gitguardfs", "/a", GUARD.path), None),
         Daemon(4, 0, ("/usr/bin/python3", "/usr/bin/gitguardfs", "/a", "/other"), None),
         Daemon(5, 0, ("bindfs", "/a", GUARD.path), None),
     ]
-    assert [d.pid for d in checks_mount.serving(GUARD, old)] == [3]
-    assert checks_mount.serving(GUARD, old[1:]) == ()
+    assert [d.pid for d in mount_checks.serving(GUARD, old)] == [3]
+    assert mount_checks.serving(GUARD, old[1:]) == ()
     agents = Daemon(6, 1000, old[0].arguments, None)
-    assert checks_mount.serving(GUARD, [agents]) == ()
+    assert mount_checks.serving(GUARD, [agents]) == ()
 
 
 def test_a_lone_daemon_is_not_taken_for_that_of_another_mount() -> None:
     daemon = Daemon(3, 0, ("/usr/bin/gitguardfs", "/a", "/srv/view"), None)
     for seen in TABLE:
-        assert checks_mount.serving(seen, [daemon]) == ()
+        assert mount_checks.serving(seen, [daemon]) == ()
 
 
 def test_what_proc_says_of_a_daemon_is_read() -> None:
-    assert checks_mount.parse_connection("pos:\t0\nino:\t90\nfuse_connection:\t39\n") == 39
-    assert checks_mount.parse_connection("pos:\t0\nino:\t90\n") is None
+    assert mount_checks.parse_connection("pos:\t0\nino:\t90\nfuse_connection:\t39\n") == 39
+    assert mount_checks.parse_connection("pos:\t0\nino:\t90\n") is None
     for uids, uid in (("0 0", 0), ("1000 0", 1000), ("0 1000", 1000), ("1000 1000", 1000)):
-        assert checks_mount.parse_uid(b"Name:\tx\nUid:\t%s 0 0\nGid:\t5\n" % uids.encode()) == uid
-    assert checks_mount.parse_arguments(b"a\0b c\0\xff\0") == ("a", "b c", "\udcff")
+        assert mount_checks.parse_uid(b"Name:\tx\nUid:\t%s 0 0\nGid:\t5\n" % uids.encode()) == uid
+    assert mount_checks.parse_arguments(b"a\0b c\0\xff\0") == ("a", "b c", "\udcff")
 
 
 def test_the_guarded_directory_is_what_the_daemon_holds_and_no_mere_name() -> None:
-    assert checks_mount.sources_of(GUARD, ()) == ("/mnt/my share",)
+    assert mount_checks.sources_of(GUARD, ()) == ("/mnt/my share",)
     daemon = Daemon(1, 0, ("gitguardfs", "/srv/\u00fc", OTHER.path, "-f"), None)
-    assert checks_mount.sources_of(OTHER, (daemon,)) == ("/srv/\u00fc",)
-    assert checks_mount.sources_of(OTHER, ()) == ()
+    assert mount_checks.sources_of(OTHER, (daemon,)) == ("/srv/\u00fc",)
+    assert mount_checks.sources_of(OTHER, ()) == ()
     holding_it = Daemon(1, 0, ("gitguardfs", "x", "y"), None, held=("/srv/x",))
-    assert checks_mount.sources_of(GUARD, (holding_it,)) == ("/srv/x",)
+    assert mount_checks.sources_of(GUARD, (holding_it,)) == ("/srv/x",)
     impostor = Daemon(1, 1000, (), None, held=("/srv/x",))
-    assert checks_mount.sources_of(GUARD, (impostor,)) == ("/srv/x", "/mnt/my share")
+    assert mount_checks.sources_of(GUARD, (impostor,)) == ("/srv/x", "/mnt/my share")
 
 
 def test_of_the_directories_that_a_daemon_holds_the_outermost_count() -> None:
     held = ["/a/b/c", "/a/b", "/a/bc", "/dev/fuse/x (deleted)", "pipe:[1]", "/", "/a/b/d"]
-    assert checks_mount.outermost(held) == ("/a/b", "/a/bc")
-    assert checks_mount.parse_fdinfo("pos:\t0\nflags:\t012400000\n", "flags", 8) & os.O_PATH
-    assert checks_mount.parse_fdinfo("pos:\t0\nmnt_id:\t29\n", "mnt_id") == 29
-    assert checks_mount.parse_fdinfo("pos:\t0\n", "mnt_id") == 0
+    assert mount_checks.outermost(held) == ("/a/b", "/a/bc")
+    assert mount_checks.parse_fdinfo("pos:\t0\nflags:\t012400000\n", "flags", 8) & os.O_PATH
+    assert mount_checks.parse_fdinfo("pos:\t0\nmnt_id:\t29\n", "mnt_id") == 29
+    assert mount_checks.parse_fdinfo("pos:\t0\n", "mnt_id") == 0
 
 
 def test_a_daemon_that_was_started_with_a_relative_path_is_known() -> None:
     daemon = Daemon(3, 0, ("python3", "-m", "gitguardfs", "src", "./projects/"), None)
     other = Daemon(4, 0, ("python3", "-m", "gitguardfs", "src", "else"), None)
-    assert checks_mount.serving(GUARD, [daemon, other]) == (daemon,)
+    assert mount_checks.serving(GUARD, [daemon, other]) == (daemon,)
 
 
 # ------------------------------------------------------------------------- whom to become
@@ -202,13 +204,13 @@ WAYS = parse_table(
 
 
 def test_each_mount_that_shows_the_guarded_directory_is_known() -> None:
-    assert checks_ways.by_device(WAYS, "/data/raw/p") == {
+    assert other_mounts.by_device(WAYS, "/data/raw/p") == {
         "/srv/bind",
         "/home/view/in it",
         "/srv/above/p",
     }
     backing = {10: ("/data/raw",), 12: ("/data/raw/p/src",), 7: ("/elsewhere",)}
-    ways = checks_ways.by_fuse(WAYS, "/data/raw/p", backing)
+    ways = other_mounts.by_fuse(WAYS, "/data/raw/p", backing)
     assert {path: seen.mount.number for path, seen in ways.items()} == {
         "/srv/fuse/p": 10,
         "/home/second": 12,
@@ -229,7 +231,7 @@ def test_a_fuse_mount_that_is_not_roots_is_found_wherever_it_can_bend_the_guard(
     lines = [line(20, path, "fuse.x", 1000), line(21, "/srv/view", "fuse.gitguardfs", 0),
              line(22, "/mnt/share", "fuse.gocryptfs", 0)]  # fmt: skip
     table = parse_table("\n".join(lines).encode())
-    result = checks_ways.not_roots(Case("/srv/view", AGENT, True, table))
+    result = other_mounts.not_roots(Case("/srv/view", AGENT, True, table))
     assert result.status is (Status.OK if where is None else Status.FINDING)
     assert where is None or f"{path} is mounted by uid 1000 ({where} " in result.detail
 
@@ -242,23 +244,23 @@ def test_a_fuse_mount_that_is_not_roots_is_found_wherever_it_can_bend_the_guard(
 def test_a_source_of_anothers_that_was_asked_for_is_no_finding(
     options: tuple[str, ...] | None, expected: Status, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "options_of", lambda _: options)
+    monkeypatch.setattr(guards, "options_of", lambda _: options)
     uid = 1000 if options == ("source-owner=1000",) else 1001
     lines = f"""20 1 0:20 / /mnt/share rw - fuse.gocryptfs /mnt/share rw,user_id={uid}
 21 1 0:21 / /srv/view rw - fuse.gitguardfs /mnt/share rw,user_id=0"""
     case = Case("/srv/view", AGENT, True, parse_table(lines.encode()))
-    assert checks_ways.not_roots(case).status is expected
+    assert other_mounts.not_roots(case).status is expected
 
 
 def test_what_is_mounted_in_the_view_is_noted() -> None:
-    [said] = checks_ways.within(Case("/home/view", AGENT, True, WAYS))
+    [said] = other_mounts.within(Case("/home/view", AGENT, True, WAYS))
     assert said.status is Status.NOTE and "/home/view/in it (ext4)" in said.detail
-    assert checks_ways.within(Case("/home/second", AGENT, True, WAYS)) == []
+    assert other_mounts.within(Case("/home/second", AGENT, True, WAYS)) == []
 
 
 def test_a_source_that_root_cannot_find_is_a_finding() -> None:
     def said(is_root: bool) -> list[Status]:
-        results = checks_share.check(Case(OTHER.path, AGENT, is_root, (OTHER,)))
+        results = share_checks.check(Case(OTHER.path, AGENT, is_root, (OTHER,)))
         return [r.status for r in results if "the guard's source is" in r.title]
 
     assert said(True) == [Status.FINDING] and said(False) == [Status.NOTE]
@@ -268,13 +270,13 @@ def test_a_source_that_root_cannot_find_is_a_finding() -> None:
 
 
 def test_every_share_and_the_guards_source_are_tried() -> None:
-    assert checks_share.raw_paths(TABLE, ("/src",)) == {"/mnt/my share", "/srv/v", "/src"}
-    assert checks_share.tags_of(TABLE, {"spare": "9p"}) == {
+    assert share_checks.raw_paths(TABLE, ("/src",)) == {"/mnt/my share", "/srv/v", "/src"}
+    assert share_checks.tags_of(TABLE, {"spare": "9p"}) == {
         "spare": "9p",
         "projects": "9p",
         "code": "virtiofs",
     }
-    assert set(checks_share.guard_devices(TABLE)) == {40, 41}
+    assert set(share_checks.guard_devices(TABLE)) == {40, 41}
 
 
 # --------------------------------------------------------------------------------- the rights
@@ -309,36 +311,36 @@ User agent may run the following commands on vm:
 def test_sudo_rules_are_read_as_sudo_means_them(
     rules: str, free: list[str], asked: list[str]
 ) -> None:
-    assert checks_rights.parse_sudo(SUDO + rules) == (free, asked)
+    assert privilege_checks.parse_sudo(SUDO + rules) == (free, asked)
 
 
 def test_defaults_that_ask_for_no_password_are_read() -> None:
     rules = "    (root) /bin/a, PASSWD: /bin/b\n"
     free = SUDO.replace("env_reset", "env_reset, !authenticate")
-    assert checks_rights.parse_sudo(free + rules) == (["/bin/a"], ["/bin/b"])
+    assert privilege_checks.parse_sudo(free + rules) == (["/bin/a"], ["/bin/b"])
     kept = SUDO.replace("env_reset", "authenticate")
-    assert checks_rights.parse_sudo(kept + rules) == ([], ["/bin/a", "/bin/b"])
+    assert privilege_checks.parse_sudo(kept + rules) == ([], ["/bin/a", "/bin/b"])
 
 
 def test_sudo_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks_rights, "SUDO_SECONDS", 0.1)
+    monkeypatch.setattr(privilege_checks, "SUDO_SECONDS", 0.1)
     with pytest.raises(TimeoutError):
-        checks_rights._run(["sleep", "5"])
+        privilege_checks._run(["sleep", "5"])
 
     def lost(*_: object, **__: object) -> None:
         raise Lost("no answer in time")
 
-    monkeypatch.setattr(checks_rights.probes, "apart", lost)
-    monkeypatch.setattr(checks_rights.shutil, "which", lambda *_, **__: "/usr/bin/sudo")
-    said = checks_rights._sudo(AGENT, System(), True)
+    monkeypatch.setattr(privilege_checks.run_as, "apart", lost)
+    monkeypatch.setattr(privilege_checks.shutil, "which", lambda *_, **__: "/usr/bin/sudo")
+    said = privilege_checks._sudo(AGENT, System(), True)
     assert said.status is Status.FINDING and "could not be checked" in said.detail
-    said = checks_rights._files(AGENT, System(), ())
+    said = privilege_checks._files(AGENT, System(), ())
     assert said.status is Status.FINDING and "could not be checked" in said.detail
 
 
 def test_sudo_without_a_password_is_a_finding_and_with_one_a_note() -> None:
     def judge(runs: bool, listing: str) -> Status:
-        return checks_rights.judge_sudo("agent", runs, Said(0, listing), True).status
+        return privilege_checks.judge_sudo("agent", runs, Said(0, listing), True).status
 
     assert judge(True, "") is Status.FINDING
     assert judge(False, SUDO + "    (root) NOPASSWD: /bin/a\n") is Status.FINDING
@@ -356,21 +358,21 @@ def test_sudo_without_a_password_is_a_finding_and_with_one_a_note() -> None:
     ],
 )
 def test_a_user_whom_sudo_gives_nothing_is_known_by_what_it_says(answer: Said) -> None:
-    assert checks_rights.judge_sudo("agent", False, answer, True).status is Status.OK
+    assert privilege_checks.judge_sudo("agent", False, answer, True).status is Status.OK
 
 
 @pytest.mark.parametrize("error", ["sudo: a password is required\n", ""])
 def test_rights_that_sudo_does_not_list_are_not_taken_for_none(error: str) -> None:
-    said = checks_rights.judge_sudo("agent", False, Said(1, err=error), True)
+    said = privilege_checks.judge_sudo("agent", False, Said(1, err=error), True)
     assert said.status is Status.FINDING and "could not be checked" in said.detail
     assert "sudo -l -U agent" in said.hint
-    own = checks_rights.judge_sudo("agent", False, Said(1, err=error), False)
+    own = privilege_checks.judge_sudo("agent", False, Said(1, err=error), False)
     assert own.status is Status.NOTE and own.hint == "run it with sudo"
 
 
 @given(st.text())
 def test_no_listing_of_sudo_ends_the_doctor(text: str) -> None:
-    checks_rights.parse_sudo(SUDO + text)
+    privilege_checks.parse_sudo(SUDO + text)
 
 
 @pytest.mark.parametrize(
@@ -400,45 +402,45 @@ def test_no_listing_of_sudo_ends_the_doctor(text: str) -> None:
 )
 def test_doas_rules_are_read_as_doas_means_them(text: str, status: Status) -> None:
     groups = frozenset({"agent", "dev", "2000"})
-    assert checks_rights.judge_doas("agent", groups, text, 1000).status is status
+    assert privilege_checks.judge_doas("agent", groups, text, 1000).status is status
 
 
 @pytest.mark.parametrize("group", ["docker", "lxd", "incus", "libvirt", "disk", "kmem"])
 def test_a_group_that_gives_root_is_a_finding(group: str) -> None:
-    said = checks_rights.judge_groups(AGENT, ["agent", group])
+    said = privilege_checks.judge_groups(AGENT, ["agent", group])
     assert said.status is Status.FINDING and group in said.detail and group in said.hint
 
 
 def test_groups_that_give_nothing_are_not_findings() -> None:
-    assert checks_rights.judge_groups(AGENT, ["agent", "kvm", "audio"]).status is Status.OK
+    assert privilege_checks.judge_groups(AGENT, ["agent", "kvm", "audio"]).status is Status.OK
     for group in ("sudo", "wheel", "admin", "adm", "staff", "podman"):
-        assert checks_rights.judge_groups(AGENT, ["agent", group]).status is Status.NOTE
+        assert privilege_checks.judge_groups(AGENT, ["agent", group]).status is Status.NOTE
 
 
 # -------------------------------------------------------------------------------- the attacks
 
 
 def test_every_row_has_an_attack_and_every_attack_a_row() -> None:
-    rows = {plant.row for plant in probes_attacks.TABLE} | {r.row for r in probes_reach.TABLE}
-    assert rows == set(checks_attacks.TITLES)
+    rows = {plant.row for plant in planting.TABLE} | {r.row for r in on_repository.TABLE}
+    assert rows == set(attack_checks.TITLES)
 
 
 def test_every_attack_needs_something_that_the_search_looks_for() -> None:
-    assert {reach.on for reach in probes_reach.TABLE} <= set(Found().answer())
-    assert all(reach.refused for reach in probes_reach.TABLE)
-    assert all(plant.refused for plant in probes_attacks.TABLE)
+    assert {reach.on for reach in on_repository.TABLE} <= set(Found().answer())
+    assert all(reach.refused for reach in on_repository.TABLE)
+    assert all(plant.refused for plant in planting.TABLE)
 
 
 def test_the_spellings_are_those_that_the_guard_refuses_and_the_ordinary_are_not() -> None:
-    for name in probes_attacks.SPELLINGS:
-        assert names.is_dotgit(os.fsencode(name)), ascii(name)
-    for name in probes_attacks.ORDINARY:
-        assert not names.is_dotgit(os.fsencode(name)), name
+    for name in planting.SPELLINGS:
+        assert dotgit.is_dotgit(os.fsencode(name)), ascii(name)
+    for name in planting.ORDINARY:
+        assert not dotgit.is_dotgit(os.fsencode(name)), name
 
 
 def test_only_an_expected_errno_is_a_refusal() -> None:
     def kind(number: int) -> str:
-        return checks_attacks.outcome_of_errno("R1", "x", frozenset({errno.EACCES}), number).kind
+        return attack_checks.outcome_of_errno("R1", "x", frozenset({errno.EACCES}), number).kind
 
     assert kind(errno.EACCES) == "refused"
     assert kind(errno.ENOTEMPTY) == "other"
@@ -452,40 +454,40 @@ REFUSED = Outcome("R1", "a", "refused", "EACCES")
 
 @pytest.mark.parametrize("kind", ["passed", "other", "left"])
 def test_one_attack_that_is_not_refused_makes_its_row_a_finding(kind: str) -> None:
-    row = checks_attacks.judge_row("R1", [REFUSED, Outcome("R1", "the bad", kind)])
+    row = attack_checks.judge_row("R1", [REFUSED, Outcome("R1", "the bad", kind)])
     assert row is not None and row.status is Status.FINDING and "the bad" in row.detail
     assert row.title == "not refused: rename .git and what is in it"
 
 
 def test_a_row_that_was_refused_is_ok_and_says_what_was_not_tried() -> None:
-    row = checks_attacks.judge_row("R1", [REFUSED, Outcome("R1", "b", "untried", "ENOSPC")])
+    row = attack_checks.judge_row("R1", [REFUSED, Outcome("R1", "b", "untried", "ENOSPC")])
     assert row is not None and row.status is Status.OK
     assert row.title == "refused: rename .git and what is in it"
     assert "1 refused" in row.detail and "b (ENOSPC)" in row.detail
 
 
 def test_rows_that_nothing_was_there_for_are_a_note_and_never_ok() -> None:
-    untried = [Outcome(row, "x", "untried") for row in checks_attacks.TITLES]
-    results = checks_attacks.judge(untried, Found(), "deny")
+    untried = [Outcome(row, "x", "untried") for row in attack_checks.TITLES]
+    results = attack_checks.judge(untried, Found(), "deny")
     assert [(r.id, r.status) for r in results] == [("attack.untried", Status.NOTE)]
     assert "R1" in results[0].detail
-    partly = checks_attacks.judge(untried, Found(searched=9, complete=False), "deny")
+    partly = attack_checks.judge(untried, Found(searched=9, complete=False), "deny")
     assert "first 9 names" in partly[0].detail
     spaces = [*untried, Outcome("U1", "y", "untried", "no namespaces")]
-    assert "; U1: no namespaces" in checks_attacks.judge(spaces, Found(), "deny")[0].detail
+    assert "; U1: no namespaces" in attack_checks.judge(spaces, Found(), "deny")[0].detail
 
 
 def test_a_guard_that_is_off_is_a_finding() -> None:
-    assert checks_policy.report_policy("/m", "off").status is Status.FINDING
-    assert checks_policy.report_policy("/m", "readonly").status is Status.NOTE
-    assert checks_policy.report_policy("/m", "deny").status is Status.OK
+    assert policy_checks.report_policy("/m", "off").status is Status.FINDING
+    assert policy_checks.report_policy("/m", "readonly").status is Status.NOTE
+    assert policy_checks.report_policy("/m", "deny").status is Status.OK
 
 
 # ----------------------------------------------------------------------------------- the host
 
 
 def test_the_label_of_a_shared_directory_is_judged_only_with_selinux() -> None:
-    judge = checks_host.judge_label
+    judge = host_checks.judge_label
     assert judge("/p", None, "").status is Status.OK
     assert judge("/p", True, "u:object_r:svirt_home_t:s0").status is Status.OK
     wrong = judge("/p", True, "u:object_r:user_home_t:s0")
@@ -502,24 +504,24 @@ def test_the_label_of_a_shared_directory_is_judged_only_with_selinux() -> None:
     ],
 )
 def test_versions_are_read(said: str, version: str) -> None:
-    assert checks_host.parse_version(said) == version
+    assert host_checks.parse_version(said) == version
 
 
 def test_bare_repositories_and_old_virtiofsd_are_told() -> None:
-    assert checks_host.judge_bare("explicit").status is Status.OK
+    assert host_checks.judge_bare("explicit").status is Status.OK
     for value in ("all", ""):
-        assert checks_host.judge_bare(value).severity is Severity.LOW
-    assert checks_host.judge_versions("virtiofsd", {}).status is Status.NOTE
+        assert host_checks.judge_bare(value).severity is Severity.LOW
+    assert host_checks.judge_versions("virtiofsd", {}).status is Status.NOTE
     old = {"/usr/lib/qemu/virtiofsd": "virtiofsd backend 7.2"}
-    assert checks_host.judge_versions("virtiofsd", old).status is Status.NOTE
-    assert checks_host.judge_versions("qemu", {"/usr/bin/q": "v 9.1"}).status is Status.OK
+    assert host_checks.judge_versions("virtiofsd", old).status is Status.NOTE
+    assert host_checks.judge_versions("qemu", {"/usr/bin/q": "v 9.1"}).status is Status.OK
 
 
 def test_hints_can_be_pasted_into_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     place = "/my $(view)"
     assert "umount -l '/my $(view)'" in _answer_of_a_hang(monkeypatch, place).hint
-    assert "SOURCE '/my $(view)'" in checks_mount.is_mounted(case(place)).hint
-    label = checks_host.judge_label("/it's (here)", True, "u:object_r:user_home_t:s0").hint
+    assert "SOURCE '/my $(view)'" in mount_checks.is_mounted(case(place)).hint
+    label = host_checks.judge_label("/it's (here)", True, "u:object_r:user_home_t:s0").hint
     words = shlex.split(label.partition(", if")[0])
     assert words[:5] == ["semanage", "fcontext", "-a", "-t", "svirt_home_t"]
     assert re.fullmatch(words[5], "/it's (here)/below")
@@ -530,8 +532,8 @@ def _answer_of_a_hang(monkeypatch: pytest.MonkeyPatch, place: str) -> Result:
     def lost(*_: object, **__: object) -> None:
         raise Lost("no answer in time")
 
-    monkeypatch.setattr(checks_mount.probes, "apart", lost)
-    return checks_mount.is_answering(place, AGENT)
+    monkeypatch.setattr(mount_checks.run_as, "apart", lost)
+    return mount_checks.is_answering(place, AGENT)
 
 
 # ------------------------------------------------------------------------------ namespaces
@@ -542,24 +544,24 @@ def test_a_namespace_is_the_users_by_its_processes_and_by_who_has_made_it() -> N
         known = frozenset(makers) if makers is not None else None
         return MountNamespace((4, 7), "/x", "x", process, frozenset(uids), known)
 
-    assert checks_namespaces.is_users(space("/proc/5", {1000, 0}, set()), 1000)
-    assert checks_namespaces.is_users(space("/proc/5", {100000}, {100000, 1000}), 1000)
-    assert not checks_namespaces.is_users(space("/proc/5", {1001}, {1001}), 1000)
+    assert namespace_checks.is_users(space("/proc/5", {1000, 0}, set()), 1000)
+    assert namespace_checks.is_users(space("/proc/5", {100000}, {100000, 1000}), 1000)
+    assert not namespace_checks.is_users(space("/proc/5", {1001}, {1001}), 1000)
     # A descriptor in a process of the user's does not let the user into a namespace of root's.
-    assert not checks_namespaces.is_users(space("", {1000}, set()), 1000)
-    assert checks_namespaces.is_users(space("", {0}, {1000}), 1000)
-    assert checks_namespaces.is_users(space("", set(), None), 1000)  # not known yet
+    assert not namespace_checks.is_users(space("", {1000}, set()), 1000)
+    assert namespace_checks.is_users(space("", {0}, {1000}), 1000)
+    assert namespace_checks.is_users(space("", set(), None), 1000)  # not known yet
 
 
 def test_another_namespace_shows_the_share_where_nothing_covers_it() -> None:
     before = tuple(seen for seen in TABLE if seen.mount.source != "gitguardfs-seal")
     share = "/mnt/my share"
-    assert checks_ways.shown_in(before, TABLE, share) == {share}
-    assert checks_ways.shown_in(TABLE, TABLE, share) == set()
-    (part,) = checks_ways.parts_in(TABLE, TABLE, share)  # it is there, below its seal
+    assert other_mounts.shown_in(before, TABLE, share) == {share}
+    assert other_mounts.shown_in(TABLE, TABLE, share) == set()
+    (part,) = other_mounts.parts_in(TABLE, TABLE, share)  # it is there, below its seal
     assert (part[0].mount.fstype, part[1]) == ("9p", share)
     moved = parse_table(b"9 1 0:31 / /else rw - 9p projects rw\n")
-    assert checks_ways.shown_in(moved, TABLE, share) == {"/else"}
+    assert other_mounts.shown_in(moved, TABLE, share) == {"/else"}
 
 
 # ---------------------------------------------------------------------------------- the report

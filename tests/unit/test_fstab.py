@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gitguardfs.arguments import parse_o
 from gitguardfs.errors import UserError
-from gitguardfs.ids import parse_maps
+from gitguardfs.options.id_maps import parse_maps
+from gitguardfs.options.parsing import parse_o
 from gitguardfs.render import fstab, quote
-from gitguardfs.render.guarded import GuardedShare
+from gitguardfs.render.guarded_share import GuardedShare
 
 GENERATOR = "/usr/lib/systemd/system-generators/systemd-fstab-generator"
 BINDFS_LINE = (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs.core.guard import GitPolicy, Guard, Refused, Rules, Verdict
+from gitguardfs.guard.rules import GitPolicy, Guard, Refused, Rules, Verdict
 
 ALLOW, READONLY, DENY, HIDE = Verdict.ALLOW, Verdict.READONLY, Verdict.DENY, Verdict.HIDE
 

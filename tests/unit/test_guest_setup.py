@@ -81,7 +81,9 @@ class Guest:
         (package / "__pycache__").mkdir(parents=True)
         (package / "__pycache__" / "stale.pyc").write_text("")
         (package / "__init__.py").write_text("")
-        (package / "cli.py").write_text(PROGRAM)
+        (package / "commands").mkdir()
+        (package / "commands/__init__.py").write_text("")
+        (package / "commands/gitguardfs.py").write_text(PROGRAM)
 
     def tool(self, name: str, script: str) -> None:
         path = self.bin / name
@@ -304,7 +306,10 @@ def test_installing_twice_leaves_one_clean_package(root_guest: Guest) -> None:
         "lib/gitguardfs/lib/gitguardfs",
         "lib/gitguardfs/lib/gitguardfs/__init__.py",
         "lib/gitguardfs/lib/gitguardfs/__pycache__",
-        "lib/gitguardfs/lib/gitguardfs/cli.py",
+        "lib/gitguardfs/lib/gitguardfs/commands",
+        "lib/gitguardfs/lib/gitguardfs/commands/__init__.py",
+        "lib/gitguardfs/lib/gitguardfs/commands/__pycache__",
+        "lib/gitguardfs/lib/gitguardfs/commands/gitguardfs.py",
         "lib/gitguardfs/lib/guest-setup",
         "lib/gitguardfs/lib/guest-setup/common.sh",
         "lib/gitguardfs/lib/guest-setup/install.sh",
@@ -327,8 +332,8 @@ def test_what_was_installed_installs_itself_anew(root_guest: Guest) -> None:
 
 def test_what_root_will_run_is_in_nobody_elses_hands(root_guest: Guest) -> None:
     package = root_guest.checkout / "gitguardfs"
-    os.chown(package / "cli.py", 1000, 1000)
-    (package / "cli.py").chmod(0o666)
+    os.chown(package / "commands/gitguardfs.py", 1000, 1000)
+    (package / "commands/gitguardfs.py").chmod(0o666)
     package.chmod(0o2777)
     assert root_guest.run(INSTALL).returncode == 0
     for path in (root_guest.local / "lib").rglob("*"):
@@ -366,7 +371,8 @@ def test_quickstart_installs_again_only_after_a_change(root_guest: Guest, tmp_pa
     assert root_guest.run(INSTALL).returncode == 0
     source = str(tmp_path)
     assert "compileall" not in root_guest.plan(QUICKSTART, source, source)
-    (root_guest.checkout / "gitguardfs" / "cli.py").write_text(PROGRAM + "# newer\n")
+    program = root_guest.checkout / "gitguardfs" / "commands" / "gitguardfs.py"
+    program.write_text(PROGRAM + "# newer\n")
     assert "compileall" in root_guest.plan(QUICKSTART, source, source)
 
 

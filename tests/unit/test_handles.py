@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.core import handles
-from gitguardfs.core.guard import Verdict
-from gitguardfs.core.handles import DirectoryHandle, HandleTable
-from gitguardfs.core.inodes import Node
+from gitguardfs.fs import handles
+from gitguardfs.fs.handles import DirectoryHandle, HandleTable
+from gitguardfs.fs.nodes import Node
+from gitguardfs.guard.rules import Verdict
 
 
 @pytest.fixture

@@ -8,15 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs.core.idmap import (
-    MAX_ID,
-    GuestGid,
-    GuestUid,
-    IdMap,
-    MapError,
-    ShareGid,
-    ShareUid,
-)
+from gitguardfs.bindfs.idmap import MAX_ID, GuestGid, GuestUid, IdMap, MapError, ShareGid, ShareUid
 
 SMALL = st.integers(0, 9)
 """A small range makes rules collide with the ids that are asked for."""

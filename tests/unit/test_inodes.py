@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gitguardfs.core.guard import Verdict
-from gitguardfs.core.inodes import FIRST_OWN_ID, ROOT_ID, InodeTable, Node
+from gitguardfs.fs.nodes import FIRST_OWN_ID, ROOT_ID, InodeTable, Node
+from gitguardfs.guard.rules import Verdict
 
 HOME, OTHER = 7, 8
 ROOT_INO = 2

@@ -27,8 +27,8 @@ def test_a_checkout_is_copied_without_what_is_made_of_it(tmp_path: Path) -> None
     }
     scripts = {Path("guest-setup/common.sh"), Path("guest-setup/install.sh")}
     assert copied == expected | scripts
-    assert (target / "gitguardfs/cli.py").read_bytes() == (
-        REPOSITORY / "gitguardfs/cli.py"
+    assert (target / "gitguardfs/commands/gitguardfs.py").read_bytes() == (
+        REPOSITORY / "gitguardfs/commands/gitguardfs.py"
     ).read_bytes()
     assert os.listdir(tmp_path) == ["files"]
 
@@ -55,12 +55,12 @@ def test_it_is_brought_up_to_date_and_otherwise_left_alone(tmp_path: Path) -> No
     before = target.stat().st_ino
     assert installation.copy_to(str(target)) is False
     assert target.stat().st_ino == before
-    for spoil in ("gitguardfs/cli.py", "guest-setup/install.sh"):
+    for spoil in ("gitguardfs/commands/gitguardfs.py", "guest-setup/install.sh"):
         (target / spoil).write_text("")
         assert installation.copy_to(str(target)) is True
-    (target / "gitguardfs/core/more.py").write_text("")
+    (target / "gitguardfs/fs/more.py").write_text("")
     assert installation.copy_to(str(target)) is True
-    assert not (target / "gitguardfs/core/more.py").exists()
+    assert not (target / "gitguardfs/fs/more.py").exists()
     assert os.listdir(tmp_path) == ["files"]
 
 

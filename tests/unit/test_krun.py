@@ -176,7 +176,7 @@ class Host:
 
     def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
         code = f"import gitguardfs.host.krun as krun; krun.KVM = {self.kvm!r}; "
-        code += "from gitguardfs.gitguard import main; main()"
+        code += "from gitguardfs.commands.gitguard import main; main()"
         return subprocess.run(
             [sys.executable, "-c", code, *words],
             env={
@@ -283,7 +283,7 @@ def test_what_is_missing_is_one_line(host: Host) -> None:
 def test_build_brings_the_copy_of_gitguardfs_up_to_date_and_calls_podman(host: Host) -> None:
     host.program("podman", PODMAN)
     host.krun("init")
-    old = host.sandbox / "setup/gitguardfs/cli.py"
+    old = host.sandbox / "setup/gitguardfs/commands/gitguardfs.py"
     old.write_text("")
     assert host.krun("build").returncode == 0
     assert old.read_text() != ""

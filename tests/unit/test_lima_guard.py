@@ -79,12 +79,12 @@ def guest(monkeypatch: pytest.MonkeyPatch) -> Iterator[Guest]:
         shutil.copytree(REPOSITORY / "guest-setup", setup / "guest-setup")
         common = setup / "guest-setup/common.sh"
         common.write_text(common.read_text().replace("=/usr/local/", f"={here}/local/"))
-        (setup / "gitguardfs/guest").mkdir(parents=True)
-        for name in ("__init__.py", "guest/__init__.py"):
-            (setup / "gitguardfs" / name).write_text("")
-        (setup / "gitguardfs/cli.py").write_text(CLI)
+        for room in ("", "commands", "vm_mount"):
+            (setup / "gitguardfs" / room).mkdir(parents=True, exist_ok=True)
+            (setup / "gitguardfs" / room / "__init__.py").write_text("")
+        (setup / "gitguardfs/commands/gitguardfs.py").write_text(CLI)
         calls = str(here / "calls")
-        (setup / "gitguardfs/guest/vm_mount.py").write_text(VM_MOUNT.format(calls=calls))
+        (setup / "gitguardfs/vm_mount/command.py").write_text(VM_MOUNT.format(calls=calls))
         # useradd and id know of one account more, once it was added.
         made.tool("useradd", f'echo "useradd $*" >>{calls}; touch {here}/account')
         made.tool("id", f"test -e {here}/account")
@@ -120,7 +120,7 @@ def test_later_starts_install_what_is_new_and_nothing_else(guest: Guest) -> None
     assert guest.provision().returncode == 0
     assert guest.launcher.stat().st_ino == before
     assert [call.split()[0] for call in guest.calls()] == ["useradd", "vm-mount", "vm-mount"]
-    (guest.holder / "setup/gitguardfs/cli.py").write_text(f"{CLI}# newer\n")
+    (guest.holder / "setup/gitguardfs/commands/gitguardfs.py").write_text(f"{CLI}# newer\n")
     assert guest.provision().returncode == 0
     assert guest.launcher.stat().st_ino != before
 

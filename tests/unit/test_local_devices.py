@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs import mounts
-from gitguardfs.linux import local_devices
+from gitguardfs.linux import local_devices, mountinfo
 from gitguardfs.linux.local_devices import LocalDevices
 
 Table = list[tuple[str, str, str, str]]
@@ -19,13 +18,13 @@ Table = list[tuple[str, str, str, str]]
 def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     rows: Table = []
 
-    def listed() -> list[mounts.Mount]:
+    def listed() -> list[mountinfo.Mount]:
         return [
-            mounts.Mount(device, os.fsencode(path), fstype, "", 1, options=options)
+            mountinfo.Mount(device, os.fsencode(path), fstype, "", 1, options=options)
             for device, path, fstype, options in rows
         ]
 
-    monkeypatch.setattr(mounts, "listed", listed)
+    monkeypatch.setattr(mountinfo, "listed", listed)
     return rows
 
 

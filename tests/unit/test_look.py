@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs.core.guard import Verdict
-from gitguardfs.core.idmap import IdMap
-from gitguardfs.core.inodes import Node
-from gitguardfs.core.look import Disguise, Look, Reach
-from gitguardfs.core.mirror import Mirror
-from gitguardfs.core.perms import Perms
-from gitguardfs.core.view import Attributes, View
+from gitguardfs.bindfs.idmap import IdMap
+from gitguardfs.bindfs.mirror import Mirror
+from gitguardfs.bindfs.overrides import Disguise, Look, Reach
+from gitguardfs.bindfs.permissions import Perms
+from gitguardfs.fs.attributes import Attributes, View
+from gitguardfs.fs.nodes import Node
+from gitguardfs.guard.rules import Verdict
 from tests.unit.test_view import fake_stat
 
 ROOT = Reach(0, frozenset({0}), read_only=False)

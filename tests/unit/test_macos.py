@@ -47,7 +47,7 @@ sys.platform = "darwin"
 platform.system = lambda: "Darwin"
 platform.machine = lambda: "arm64"
 """
-MAIN = "from gitguardfs.{} import main; main()"
+MAIN = "from gitguardfs.commands.{} import main; main()"
 
 
 def run(*arguments: str | Path, program: str = "gitguard") -> subprocess.CompletedProcess[str]:
@@ -118,7 +118,7 @@ def test_what_needs_linux_says_so_in_one_line() -> None:
     done = run("doctor")
     assert done.returncode == 3 and "Linux" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    done = run("/a", "/b", program="cli")
+    done = run("/a", "/b", program="gitguardfs")
     assert done.returncode == 2 and "gitguard share runs here" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs import mounts
-from gitguardfs.mounts import Mount
+from gitguardfs.linux import mountinfo
+from gitguardfs.linux.mountinfo import Mount
 
 ESCAPED = b" \t\n\\#"
 """What the kernel writes as an octal number (mangle in fs/proc_namespace.c)."""
@@ -32,25 +32,25 @@ FIELD = st.binary(min_size=1, max_size=12).filter(lambda raw: b"\0" not in raw)
 
 @given(FIELD, FIELD)
 def test_any_path_and_source_come_back(path: bytes, source: bytes) -> None:
-    (found,) = mounts.parse(line(b"/" + path, source=source))
+    (found,) = mountinfo.parse(line(b"/" + path, source=source))
     assert found.path == b"/" + path
     assert os.fsencode(found.source) == source
 
 
 def test_a_carriage_return_in_a_path_is_no_line_end() -> None:
-    (found,) = mounts.parse(line(b"/a\rb"))
+    (found,) = mountinfo.parse(line(b"/a\rb"))
     assert found.path == b"/a\rb"
 
 
 def test_a_file_system_type_that_is_no_utf8_is_read() -> None:
     # A user may choose it: fusermount3 -o subtype=...
-    (found,) = mounts.parse(line(b"/a", fstype=b"fuse.\xff"))
+    (found,) = mountinfo.parse(line(b"/a", fstype=b"fuse.\xff"))
     assert found.fstype.startswith("fuse.")
 
 
 @pytest.mark.parametrize("optional", [b"", b"shared:1 ", b"master:2 propagate_from:1 unbindable "])
 def test_optional_fields_are_passed_over(optional: bytes) -> None:
-    (found,) = mounts.parse(line(b"/x", b"fuse.gitguardfs", b"/src dir", optional))
+    (found,) = mountinfo.parse(line(b"/x", b"fuse.gitguardfs", b"/src dir", optional))
     assert found == Mount(
         "98:0", b"/x", "fuse.gitguardfs", "/src dir", number=36, parent=35,
         options="rw,errors=continue",
@@ -66,7 +66,7 @@ def test_optional_fields_are_passed_over(optional: bytes) -> None:
     ],
 )  # fmt: skip
 def test_who_mounted_a_fuse_file_system(fstype: bytes, options: bytes, owner: int | None) -> None:
-    (found,) = mounts.parse(b"36 35 0:5 / /x rw - %s own %s\n" % (fstype, options))
+    (found,) = mountinfo.parse(b"36 35 0:5 / /x rw - %s own %s\n" % (fstype, options))
     assert found.owner == owner
 
 
@@ -74,15 +74,15 @@ def test_what_is_on_top_is_what_no_other_one_covers(monkeypatch: pytest.MonkeyPa
     """A mount that was put beneath another one is younger, and listed after it."""
     rows = [Mount("0:1", b"/x", kind, "", number, parent) for number, parent, kind in
             ((20, 1, "9p"), (21, 22, "fuse.own"), (22, 20, "tmpfs"))]  # fmt: skip
-    monkeypatch.setattr(mounts, "listed", lambda: rows)
-    monkeypatch.setattr(mounts, "number_of", lambda _fd: 21)
-    assert mounts.top_at("/x") == rows[1]
-    assert mounts.stack_of(3) == [rows[1], rows[2], rows[0]]
-    assert mounts.on_top_of(20, "/x") == rows[2]
+    monkeypatch.setattr(mountinfo, "listed", lambda: rows)
+    monkeypatch.setattr(mountinfo, "number_of", lambda _fd: 21)
+    assert mountinfo.top_at("/x") == rows[1]
+    assert mountinfo.stack_of(3) == [rows[1], rows[2], rows[0]]
+    assert mountinfo.on_top_of(20, "/x") == rows[2]
 
 
 def test_an_empty_source_is_read() -> None:
-    (found,) = mounts.parse(b"1 1 0:5 / /x rw - tmpfs  rw\n")
+    (found,) = mountinfo.parse(b"1 1 0:5 / /x rw - tmpfs  rw\n")
     assert (found.fstype, found.source) == ("tmpfs", "")
 
 
@@ -114,7 +114,7 @@ TABLE = [
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"".join(line(path, fstype.encode()) for path, fstype in TABLE)
-    monkeypatch.setattr(mounts, "listed", lambda: mounts.parse(text))
+    monkeypatch.setattr(mountinfo, "listed", lambda: mountinfo.parse(text))
 
 
 @pytest.mark.usefixtures("table")
@@ -132,11 +132,11 @@ def table(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_last_mount_is_on_top(path: str, top: str | None) -> None:
-    found = mounts.top_at(path)
+    found = mountinfo.top_at(path)
     assert (found and found.fstype) == top
 
 
 def test_a_mount_is_found_by_its_device() -> None:
-    proc = mounts.of_device(os.stat("/proc").st_dev)
+    proc = mountinfo.of_device(os.stat("/proc").st_dev)
     assert proc is not None and proc.fstype == "proc"
-    assert mounts.of_device(os.makedev(4095, 1)) is None
+    assert mountinfo.of_device(os.makedev(4095, 1)) is None

@@ -39,7 +39,7 @@ def test_the_tests_that_should_notice_are_there(test: str) -> None:
 
 @pytest.mark.parametrize("old", ["no such line", "import"])
 def test_an_entry_that_does_not_fit_the_code_is_an_error(old: str) -> None:
-    stale = Mutant("stale", "nothing", "core/gate.py", old, "", ())
+    stale = Mutant("stale", "nothing", "fs/access.py", old, "", ())
     with pytest.raises(mutation.Failure, match="stale: its old text stands"):
         mutation.changed(stale)
 
@@ -65,7 +65,7 @@ def test_names_and_patterns_choose() -> None:
 )
 def test_a_test_that_fails_without_a_fault_judges_none(failing: str, used: bool) -> None:
     tests = ("unit/test_a.py", "mount/test_b.py::test_y")
-    mutant = Mutant("name", "nothing", "core/gate.py", "", "", tests)
+    mutant = Mutant("name", "nothing", "fs/access.py", "", "", tests)
     assert mutation.uses(mutant, [failing]) == [failing] * used
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gitguardfs.core import names
+from gitguardfs.guard import dotgit
 from gitguardfs.guard.repository import READ_AT_TOP, READ_BELOW, meanings
 
 GUARDED = [
@@ -53,12 +53,12 @@ IGNORABLE = [chr(c) for first, last in IGNORABLE_RANGES for c in range(first, la
 
 @pytest.mark.parametrize("name", GUARDED)
 def test_guarded(name: bytes) -> None:
-    assert names.is_dotgit(name)
+    assert dotgit.is_dotgit(name)
 
 
 @pytest.mark.parametrize("name", ORDINARY)
 def test_ordinary(name: bytes) -> None:
-    assert not names.is_dotgit(name)
+    assert not dotgit.is_dotgit(name)
 
 
 @pytest.mark.parametrize("stem", [".git", "git~1", "foo\\.GIT"])
@@ -67,7 +67,7 @@ def test_every_ignorable_character_is_dropped_at_every_position(stem: str) -> No
         (hex(ord(character)), at)
         for character in IGNORABLE
         for at in range(len(stem) + 1)
-        if not names.is_dotgit((stem[:at] + character + stem[at:]).encode())
+        if not dotgit.is_dotgit((stem[:at] + character + stem[at:]).encode())
     ]
     assert not missed
 
@@ -76,7 +76,7 @@ def test_the_neighbours_of_the_ignorable_ranges_are_kept() -> None:
     for first, last in IGNORABLE_RANGES:
         for code in (first - 1, last + 1):
             if chr(code) not in IGNORABLE and not 0xD800 <= code < 0xE000:
-                assert not names.is_dotgit(f".g{chr(code)}it".encode()), hex(code)
+                assert not dotgit.is_dotgit(f".g{chr(code)}it".encode()), hex(code)
 
 
 def _any_case(stem: str) -> st.SearchStrategy[str]:
@@ -92,7 +92,7 @@ def test_case_then_dots_and_spaces_then_a_stream_or_a_path(
     spelling: str, run: str, end: str, rest: bytes
 ) -> None:
     name = (spelling + run + end).encode() + (rest if end else b"")
-    assert names.is_dotgit(name)
+    assert dotgit.is_dotgit(name)
 
 
 @given(st.binary(max_size=12), SPELLINGS, RUNS)
@@ -100,7 +100,7 @@ def test_case_then_dots_and_spaces_then_a_stream_or_a_path(
 def test_after_a_backslash_it_counts_whatever_comes_before(
     before: bytes, spelling: str, run: str
 ) -> None:
-    assert names.is_dotgit(before + b"\\" + (spelling + run).encode())
+    assert dotgit.is_dotgit(before + b"\\" + (spelling + run).encode())
 
 
 NAME_LIKE = st.lists(
@@ -114,19 +114,19 @@ def test_inserting_ignorable_characters_changes_no_answer(name: str, data: st.Da
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(changed)))
         changed = changed[:at] + data.draw(st.sampled_from(IGNORABLE)) + changed[at:]
-    for ask in (names.is_dotgit, meanings):
+    for ask in (dotgit.is_dotgit, meanings):
         assert ask(changed.encode()) == ask(name.encode())
 
 
 @given(_any_case(".git"), st.characters(categories=["L", "N"]))
 def test_a_further_letter_makes_it_ordinary(spelling: str, letter: str) -> None:
     if letter not in IGNORABLE:
-        assert not names.is_dotgit((spelling + letter).encode())
+        assert not dotgit.is_dotgit((spelling + letter).encode())
 
 
 @given(st.binary(max_size=300))
 def test_no_bytes_raise(name: bytes) -> None:
-    for ask in (names.is_dotgit, names.is_portable):
+    for ask in (dotgit.is_dotgit, dotgit.is_portable):
         assert ask(name) in (True, False)
     assert meanings(name) <= READ_AT_TOP | READ_BELOW
 
@@ -195,13 +195,13 @@ ADVERSARIAL = st.lists(st.sampled_from(PIECES), max_size=7).map(b"".join)
 @example(b".git\xef\xbf\xbf")
 @example(b"\xff\\.git")
 def test_whatever_git_takes_is_guarded(name: bytes) -> None:
-    assert names.is_dotgit(name) or not reference(name)
+    assert dotgit.is_dotgit(name) or not reference(name)
 
 
 @given(ADVERSARIAL.filter(bytes.isascii))
 @example(b".git\n")
 def test_ascii_names_are_exactly_git_s(name: bytes) -> None:
-    assert names.is_dotgit(name) == reference(name)
+    assert dotgit.is_dotgit(name) == reference(name)
 
 
 # git itself
@@ -249,7 +249,7 @@ def test_whatever_the_installed_git_refuses_is_guarded(repository: Path) -> None
     candidates = {*GUARDED, *ORDINARY, *_adversarial_sample(150)} - {b"", b".", b".."}
     refused = [name for name in sorted(candidates) if git_refuses(repository, name)]
     assert b".git" in refused and b"git~1" in refused
-    assert [name for name in refused if not names.is_dotgit(name)] == []
+    assert [name for name in refused if not dotgit.is_dotgit(name)] == []
     assert [name for name in refused if not reference(name)] == [], "the reference is wrong"
 
 
@@ -262,4 +262,4 @@ def test_whatever_the_installed_git_refuses_is_guarded(repository: Path) -> None
     ],
 )  # fmt: skip
 def test_only_plain_names_need_no_comparison_by_identity(name: bytes, portable: bool) -> None:
-    assert names.is_portable(name) == portable
+    assert dotgit.is_portable(name) == portable

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs.arguments import parse_o, read_arguments, split_o
-from gitguardfs.core.idmap import GuestUid, ShareGid, ShareUid
+from gitguardfs.bindfs.idmap import GuestUid, ShareGid, ShareUid
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.ids import MapSpec, parse_maps
+from gitguardfs.options.id_maps import MapSpec, parse_maps
+from gitguardfs.options.parsing import parse_o, read_arguments, split_o
 
 
 @pytest.fixture

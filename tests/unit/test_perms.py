@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gitguardfs.core.perms import Perms, PermsError
+from gitguardfs.bindfs.permissions import Perms, PermsError
 
 FILE, DIRECTORY = S_IFREG, S_IFDIR
 

@@ -7,9 +7,9 @@ from stat import S_IFDIR, S_IFREG
 
 import pytest
 
-from gitguardfs.core.idmap import IdMap
-from gitguardfs.core.perms import Perms
-from gitguardfs.core.policy import Policy, Rule
+from gitguardfs.bindfs.change_policy import Policy, Rule
+from gitguardfs.bindfs.idmap import IdMap
+from gitguardfs.bindfs.permissions import Perms
 
 NORMAL, IGNORE, DENY = Rule.NORMAL, Rule.IGNORE, Rule.DENY
 DENIED = errno.EPERM

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gitguardfs.arguments import split_o
+from gitguardfs.options.parsing import split_o
 from gitguardfs.render import quote
-from gitguardfs.render.guarded import NONCHARACTERS
+from gitguardfs.render.guarded_share import NONCHARACTERS
 
 TRICKY = " \t\n\r\\\"',;:%$#=~`!&|<>()[]{}*?^+-.@\x01\x7fé日\u00a0\u3000\u2028🙂aB1"
 TEXT = st.text(st.sampled_from(TRICKY) | st.characters(codec="utf-8", exclude_characters="\0"))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.guest import running
-from gitguardfs.mounts import FSTYPE, Mount
+from gitguardfs.linux.mountinfo import FSTYPE, Mount
+from gitguardfs.mounting import guards
 
 GUARD = Mount(device="0:77", path=b"/view", fstype=FSTYPE, source="/source", number=5)
 FORMER, CURRENT = (10, 100), (20, 200)
@@ -20,22 +20,20 @@ def test_of_two_with_the_same_connection_the_last_one_to_be_started_is_the_daemo
     monkeypatch: pytest.MonkeyPatch, listed: tuple[tuple[int, int], ...], device: int | None
 ) -> None:
     processes = [
-        running._Process(
-            running.Daemon(pid, ()), frozenset({device}), ("/source", "/view"), True, start
+        guards._Process(
+            guards.Daemon(pid, ()), frozenset({device}), ("/source", "/view"), True, start
         )
         for pid, start in listed
     ]
-    monkeypatch.setattr(running, "_processes", lambda: iter(processes))
-    found = running.daemon_of(GUARD)
+    monkeypatch.setattr(guards, "_processes", lambda: iter(processes))
+    found = guards.daemon_of(GUARD)
     assert found is not None and found.pid == CURRENT[0]
 
 
 def test_what_serves_another_connection_is_not_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = running._Process(
-        running.Daemon(10, ()), frozenset({78}), ("/source", "/view"), True, 100
-    )
-    monkeypatch.setattr(running, "_processes", lambda: iter([other]))
-    assert running.daemon_of(GUARD) is None
+    other = guards._Process(guards.Daemon(10, ()), frozenset({78}), ("/source", "/view"), True, 100)
+    monkeypatch.setattr(guards, "_processes", lambda: iter([other]))
+    assert guards.daemon_of(GUARD) is None
 
 
 @pytest.mark.parametrize(
@@ -49,18 +47,18 @@ def test_a_mount_point_is_recognised_however_it_was_given(
     (tmp_path / "link").symlink_to("home")
     path = given if given in ("view", "./view/") else f"{tmp_path}/{given.lstrip('/')}"
     guard = Mount("0:77", bytes(tmp_path / "home/view"), FSTYPE, "/source", number=5)
-    process = running._Process(
-        running.Daemon(10, ()), frozenset({None}), ("/source", path), True, 100
+    process = guards._Process(
+        guards.Daemon(10, ()), frozenset({None}), ("/source", path), True, 100
     )
-    monkeypatch.setattr(running, "_processes", lambda *_: iter([process]))
-    assert running.daemon_of(guard) == process.daemon
-    monkeypatch.setattr(running.mounts, "listed", lambda: [guard])
-    assert not running.serves_nothing("10")
+    monkeypatch.setattr(guards, "_processes", lambda *_: iter([process]))
+    assert guards.daemon_of(guard) == process.daemon
+    monkeypatch.setattr(guards.mountinfo, "listed", lambda: [guard])
+    assert not guards.serves_nothing("10")
 
 
 def test_another_mount_point_is_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = running._Process(
-        running.Daemon(10, ()), frozenset({None}), ("/source", "/other/preview"), True, 100
+    process = guards._Process(
+        guards.Daemon(10, ()), frozenset({None}), ("/source", "/other/preview"), True, 100
     )
-    monkeypatch.setattr(running, "_processes", lambda *_: iter([process]))
-    assert running.daemon_of(GUARD) is None
+    monkeypatch.setattr(guards, "_processes", lambda *_: iter([process]))
+    assert guards.daemon_of(GUARD) is None

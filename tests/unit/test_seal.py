@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from gitguardfs import mounts
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.fuse import seal
-from gitguardfs.mounts import Mount
+from gitguardfs.linux import mountinfo
+from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.mounting import seal
 from tests.support.mounting import PLACE
 
 
@@ -36,9 +36,9 @@ class Kernel:
         return True
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(mounts, "top_at", self.top_at)
-        monkeypatch.setattr(mounts, "stack_of", self.stack_of)
-        monkeypatch.setattr(mounts, "detach", self.detach)
+        monkeypatch.setattr(mountinfo, "top_at", self.top_at)
+        monkeypatch.setattr(mountinfo, "stack_of", self.stack_of)
+        monkeypatch.setattr(mountinfo, "detach", self.detach)
 
 
 SEAL = (seal.FSTYPE, seal.NAME)

@@ -18,11 +18,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gitguardfs import program
+from gitguardfs.commands.gitguard import main
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.gitguard import main
 from gitguardfs.host import share, start_guard
-from gitguardfs.host.spec import Guard, Host, Network, ShareSpec, Target, Transport
 from gitguardfs.render import hostguard, share_json, share_text
+from gitguardfs.render.share_spec import Guard, Host, Network, ShareSpec, Target, Transport
 
 USER = Host(uid=1000, gid=100, group="users", runtime="/run/user/1000")
 ROOT = Host(uid=0, gid=0, group="root", runtime="/run")
@@ -184,8 +184,14 @@ def test_a_wrong_option_is_answered_with_the_help_of_the_subcommand(
 def test_the_command_line_of_this_gitguardfs_takes_nothing_from_the_working_directory(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "gitguardfs").mkdir()
-    for name in ("gitguardfs/__init__.py", "gitguardfs/cli.py", "click.py", "sitecustomize.py"):
+    (tmp_path / "gitguardfs/commands").mkdir(parents=True)
+    for name in (
+        "gitguardfs/__init__.py",
+        "gitguardfs/commands/__init__.py",
+        "gitguardfs/commands/gitguardfs.py",
+        "click.py",
+        "sitecustomize.py",
+    ):
         (tmp_path / name).write_text("raise SystemExit('taken')\n")
     done = subprocess.run(
         program.command("--version"), cwd=tmp_path, capture_output=True, text=True,
@@ -260,7 +266,10 @@ def test_run_without_a_guard_on_the_host_is_refused(tmp_path: Path) -> None:
 )
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from gitguardfs.gitguard import main; main()", "share", *arguments],
+        [
+            sys.executable, "-c", "from gitguardfs.commands.gitguard import main; main()",
+            "share", *arguments,
+        ],
         cwd=tmp_path, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(Path(share.__file__).parents[2])},
     )  # fmt: skip

@@ -11,8 +11,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 
-from gitguardfs.host.spec import Guard, ShareSpec, Target, Transport
 from gitguardfs.render import libvirt
+from gitguardfs.render.share_spec import Guard, ShareSpec, Target, Transport
 from tests.unit.test_share import NAMES, TAGS, made
 
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")

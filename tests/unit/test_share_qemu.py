@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from gitguardfs.host.share import first_of
-from gitguardfs.host.spec import Host, Network, ShareSpec, Transport
 from gitguardfs.render import qemu, virtiofsd
+from gitguardfs.render.share_spec import Host, Network, ShareSpec, Transport
 from tests.support.mounting import PLACE
 from tests.unit.test_share import made
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs import cli
-from gitguardfs.arguments import parse_o, read_arguments
+from gitguardfs.commands import gitguardfs as cli
 from gitguardfs.errors import UserError
-from gitguardfs.options import build
-from gitguardfs.table import BY_NAME, OPTIONS, Option
+from gitguardfs.options.mount_options import build
+from gitguardfs.options.parsing import parse_o, read_arguments
+from gitguardfs.options.table import BY_NAME, OPTIONS, Option
 
-DOCUMENT = (Path(cli.__file__).parents[1] / "docs/bindfs.md").read_text()
+DOCUMENT = (Path(cli.__file__).parents[2] / "docs/bindfs.md").read_text()
 
 # bindfs(1), version 1.18: every option, and those of its --help.
 BINDFS_LONG = [

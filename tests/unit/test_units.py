@@ -16,11 +16,11 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs.arguments import parse_o, respelled
 from gitguardfs.errors import UserError
 from gitguardfs.host.units import FSTAB_FILE, command
+from gitguardfs.options.parsing import parse_o, respelled
 from gitguardfs.render import fstab, quote, systemd
-from gitguardfs.render.guarded import GuardedShare
+from gitguardfs.render.guarded_share import GuardedShare
 from tests.support.mounting import PLACE
 from tests.unit.test_fstab import NAME, PATH, spec
 

@@ -7,10 +7,10 @@ from stat import S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S
 
 import pytest
 
-from gitguardfs.core.guard import Verdict
-from gitguardfs.core.idmap import IdMap
-from gitguardfs.core.inodes import ROOT_ID, Node
-from gitguardfs.core.view import Attributes, View, digest
+from gitguardfs.bindfs.idmap import IdMap
+from gitguardfs.fs.attributes import Attributes, View, digest
+from gitguardfs.fs.nodes import ROOT_ID, Node
+from gitguardfs.guard.rules import Verdict
 
 KINDS = [S_IFREG, S_IFDIR, S_IFLNK, S_IFIFO, S_IFSOCK, S_IFCHR, S_IFBLK]
 MAP = IdMap([(501, 1000)], [(20, 1001)])

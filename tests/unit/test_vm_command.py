@@ -21,7 +21,7 @@ from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
 
 # Started where the agent can write, as users will start it.
-GITGUARD = "import sys; from gitguardfs.gitguard import main; main()"
+GITGUARD = "import sys; from gitguardfs.commands.gitguard import main; main()"
 
 
 @pytest.fixture

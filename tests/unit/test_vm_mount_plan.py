@@ -19,29 +19,31 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gitguardfs import mounts, writer
-from gitguardfs.core.guard import GitPolicy
+from gitguardfs import config_files
 from gitguardfs.errors import UserError
-from gitguardfs.fuse.directories import PathComponent
-from gitguardfs.guest import (
+from gitguardfs.guard.rules import GitPolicy
+from gitguardfs.linux import mountinfo
+from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.safe_open import PathComponent
+from gitguardfs.mounting import guards, unmount
+from gitguardfs.render import fstab, systemd
+from gitguardfs.vm_mount import (
+    command as vm_mount,
+)
+from gitguardfs.vm_mount import (
     facts,
-    plan,
     plan_boot,
     plan_guard,
-    removal,
-    running,
-    steps,
+    plan_removal,
+    plan_share,
+    steps_files,
     steps_mount,
-    unmounting,
-    vm_mount,
 )
-from gitguardfs.guest.facts import Facts, System, Tags, Way
-from gitguardfs.guest.plan import Request
-from gitguardfs.guest.runner import Runner, Step, Undo
-from gitguardfs.guest.steps import Make, Write
-from gitguardfs.guest.steps_mount import MountShare, StopGuard
-from gitguardfs.mounts import Mount
-from gitguardfs.render import fstab, systemd
+from gitguardfs.vm_mount.facts import Facts, System, Tags, Way
+from gitguardfs.vm_mount.plan_share import Request
+from gitguardfs.vm_mount.steps_files import Make, Write
+from gitguardfs.vm_mount.steps_mount import MountShare, StopGuard
+from gitguardfs.vm_mount.transaction import Runner, Step, Undo
 
 SYSTEM = System()
 RAW = "/var/lib/gitguardfs/shares/projects"
@@ -72,15 +74,15 @@ def request(**changed: Any) -> Request:
 def mounted(fstype: str, path: str, source: str, minor: int = 40) -> Mount:
     escaped = path.replace(" ", "\\040")
     line = f"36 35 0:{minor} / {escaped} rw - {fstype} {source} rw\n"
-    return mounts.parse(line.encode())[0]
+    return mountinfo.parse(line.encode())[0]
 
 
 def share_plan(look: Facts, asked: Request) -> list[str]:
-    return [step.describe() for step in plan.share_steps(SYSTEM, look, asked)]
+    return [step.describe() for step in plan_share.share_steps(SYSTEM, look, asked)]
 
 
 def guard_plan(look: Facts, asked: Request) -> list[str]:
-    spec = plan.with_owner(asked, "9p", "501/1000:@20/@1000")
+    spec = plan_share.with_owner(asked, "9p", "501/1000:@20/@1000")
     steps = plan_guard.guard_steps(SYSTEM, look, asked, spec, PROGRAM)
     return [step.describe() for step in steps]
 
@@ -121,10 +123,10 @@ def test_utms_label_is_the_default_only_if_it_is_the_only_one(
     tags: Tags, expected: str | None
 ) -> None:
     if expected is not None:
-        assert plan.default_tag(Facts(tags=tags)) == expected
+        assert plan_share.default_tag(Facts(tags=tags)) == expected
         return
     with pytest.raises(UserError, match=re.escape(f"The kernel sees: {tags.listing()}")):
-        plan.default_tag(Facts(tags=tags))
+        plan_share.default_tag(Facts(tags=tags))
 
 
 def test_tags_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ def test_tags_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
     [("projects", "projects"), ("a/b", "a%2Fb"), ("..", "%2E%2E"), ("é x", "%C3%A9%20x")],
 )
 def test_every_tag_has_a_directory_of_its_own(tag: str, name: str) -> None:
-    assert plan.default_mount(SYSTEM, tag) == f"/var/lib/gitguardfs/shares/{name}"
+    assert plan_share.default_mount(SYSTEM, tag) == f"/var/lib/gitguardfs/shares/{name}"
 
 
 # ------------------------------------------------------------------------------------- share
@@ -162,10 +164,14 @@ def test_the_share_is_made_private_and_mounted_for_root_alone() -> None:
 
 def test_both_kinds_are_tried_where_the_kernel_does_not_tell() -> None:
     look = Facts(tags=replace(TAGS, has_virtiofs_device=True))
-    (step,) = [s for s in plan.share_steps(SYSTEM, look, request()) if isinstance(s, MountShare)]
+    (step,) = [
+        s for s in plan_share.share_steps(SYSTEM, look, request()) if isinstance(s, MountShare)
+    ]
     assert [command[2] for command in step.commands] == ["virtiofs", "9p"]
     (step,) = [
-        s for s in plan.share_steps(SYSTEM, look, request(kind="9p")) if isinstance(s, MountShare)
+        s
+        for s in plan_share.share_steps(SYSTEM, look, request(kind="9p"))
+        if isinstance(s, MountShare)
     ]
     assert [command[2] for command in step.commands] == ["9p"]
 
@@ -208,9 +214,9 @@ def test_what_lies_over_a_share_and_is_no_seal_is_in_the_way(cover: tuple[str, s
             UserError, match=rf"{cover[0]} \({cover[1]}\) is mounted over the share"
         ):
             share_plan(Facts(mounts=stack), request())
-        found = removal.Found("projects", RAW, ())
+        found = plan_removal.Found("projects", RAW, ())
         with pytest.raises(UserError, match=r"is mounted over the share"):
-            removal.remove_steps(SYSTEM, Facts(mounts=stack), found, PROGRAM)
+            plan_removal.remove_steps(SYSTEM, Facts(mounts=stack), found, PROGRAM)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +348,7 @@ def test_without_persistence_no_file_is_written() -> None:
 
 def test_a_mount_point_in_a_place_of_roots_is_made_by_root_and_given_away() -> None:
     asked = request(map_mount=way("/srv/work"))
-    spec = plan.with_owner(asked, "9p", "1/2")
+    spec = plan_share.with_owner(asked, "9p", "1/2")
     (made, *_rest) = plan_guard.guard_steps(SYSTEM, Facts(), asked, spec, PROGRAM)
     assert made == Make(("/srv/work",), (1000, 1000))
 
@@ -389,7 +395,7 @@ def test_a_line_in_the_way_is_so_in_either_style(style: str, line: str) -> None:
     ],
 )  # fmt: skip
 def test_what_comes_back_at_boot_without_persistence_is_said(lines: str, boot: str) -> None:
-    spec = plan.with_owner(request(), "9p", "1:1")
+    spec = plan_share.with_owner(request(), "9p", "1:1")
     assert plan_boot.left_at_boot(Facts(fstab=lines.encode()), spec) == boot
     service = "as before, by gitguardfs@home-me-projects.service"
     assert plan_boot.left_at_boot(installed("systemd"), spec) == service
@@ -404,7 +410,7 @@ def test_a_dead_guard_at_another_place_is_in_nobodys_way() -> None:
 
 
 def test_a_share_that_another_guard_needs_keeps_its_unit() -> None:
-    spec = plan.with_owner(request(style="systemd"), "9p", "1:1")
+    spec = plan_share.with_owner(request(style="systemd"), "9p", "1:1")
     units: dict[str, bytes] = {}
     for one in (spec, replace(spec, map_mount="/home/me/other")):
         units |= {name: text.encode() for name, text in systemd.files(one).items()}
@@ -429,7 +435,7 @@ def test_a_share_that_the_users_own_line_mounts_is_left_to_it() -> None:
 
 
 def installed(style: str) -> Facts:
-    spec = plan.with_owner(request(), "9p", "501/1000:@20/@1000")
+    spec = plan_share.with_owner(request(), "9p", "501/1000:@20/@1000")
     found = Facts(
         mounts=(mounted("9p", RAW, "projects"), mounted("fuse.gitguardfs", VIEW, RAW)),
         has_systemd=style == "systemd",
@@ -448,24 +454,24 @@ def test_a_share_is_found_by_any_of_its_names(style: str, key: str | None) -> No
         "mount": key if key == RAW else None,
         "map_mount": key if key == VIEW else None,
     }
-    found = removal.find(installed(style), **where)
-    assert found == removal.Found("projects", RAW, (VIEW,))
-    assert removal.find(installed(style), "other", None, None) is None
+    found = plan_removal.find(installed(style), **where)
+    assert found == plan_removal.Found("projects", RAW, (VIEW,))
+    assert plan_removal.find(installed(style), "other", None, None) is None
 
 
 def test_removal_asks_if_there_are_several() -> None:
     look = installed("fstab")
     other = mounted("9p", "/mnt/b", "b"), mounted("fuse.gitguardfs", "/home/me/b", "/mnt/b")
     with pytest.raises(UserError, match=r"b at /mnt/b.*projects at"):
-        removal.find(replace(look, mounts=(*look.mounts, *other)), None, None, None)
+        plan_removal.find(replace(look, mounts=(*look.mounts, *other)), None, None, None)
 
 
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
 def test_the_view_goes_before_the_share_and_the_share_before_its_entries(style: str) -> None:
     look = installed(style)
-    found = removal.find(look, "projects", None, None)
+    found = plan_removal.find(look, "projects", None, None)
     assert found is not None
-    said = [step.describe() for step in removal.remove_steps(SYSTEM, look, found, PROGRAM)]
+    said = [step.describe() for step in plan_removal.remove_steps(SYSTEM, look, found, PROGRAM)]
     assert said[:2] == [f"umount {VIEW}", f"umount -- {RAW}"]
     assert said[-1] == f"rmdir {RAW}"
     assert ("write /etc/fstab" in said) == (style == "fstab")
@@ -475,10 +481,10 @@ def test_the_view_goes_before_the_share_and_the_share_before_its_entries(style: 
 
 def removed(look: Facts) -> tuple[list[str], str | None]:
     """What is done to remove a share, and why it stays if it does."""
-    found = removal.find(look, "projects", None, None)
+    found = plan_removal.find(look, "projects", None, None)
     assert found is not None
-    said = [step.describe() for step in removal.remove_steps(SYSTEM, look, found, PROGRAM)]
-    return said, removal.left(SYSTEM, look, found)
+    said = [step.describe() for step in plan_removal.remove_steps(SYSTEM, look, found, PROGRAM)]
+    return said, plan_removal.left(SYSTEM, look, found)
 
 
 OWN = "/mnt/projects"
@@ -505,7 +511,7 @@ def test_a_share_that_is_not_ours_to_unmount_stays_and_only_its_seal_goes(
 
 
 def test_a_share_with_an_entry_of_ours_is_unmounted_wherever_it_is() -> None:
-    spec = plan.with_owner(request(mount=way(OWN)), "9p", "1:1")
+    spec = plan_share.with_owner(request(mount=way(OWN)), "9p", "1:1")
     look = Facts(mounts=SEALED_AT_OWN, fstab=fstab.render(spec).encode())
     said, why = removed(look)
     assert said == [f"umount {VIEW}", f"umount -- {OWN}", "write /etc/fstab"]
@@ -514,16 +520,16 @@ def test_a_share_with_an_entry_of_ours_is_unmounted_wherever_it_is() -> None:
 
 @pytest.mark.parametrize("mount", [OWN, RAW])
 def test_a_guards_entry_that_is_left_alone_is_found_and_taken_out(mount: str) -> None:
-    line = fstab.guard_line(plan.with_owner(request(mount=way(mount)), "9p", "1:1"))
+    line = fstab.guard_line(plan_share.with_owner(request(mount=way(mount)), "9p", "1:1"))
     look = Facts(fstab=f"{line}\n".encode())
     assert removed(look) == (["write /etc/fstab"], None)
-    assert removal.find(look, "other", None, None) is None
-    assert removal.find(look, None, None, VIEW) == removal.Found(None, mount, (VIEW,))
+    assert plan_removal.find(look, "other", None, None) is None
+    assert plan_removal.find(look, None, None, VIEW) == plan_removal.Found(None, mount, (VIEW,))
 
 
 def test_the_template_stays_as_long_as_another_guard_needs_it() -> None:
     look = installed("systemd")
-    spec = plan.with_owner(request(), "9p", "1:1")
+    spec = plan_share.with_owner(request(), "9p", "1:1")
     other = systemd.files(replace(spec, map_mount="/o", mount="/p"))
     look = replace(look, units=look.units | {name: t.encode() for name, t in other.items()})
     names = plan_boot.unit_names(look, RAW, (VIEW,))
@@ -538,8 +544,8 @@ def test_a_file_that_is_written_when_its_step_fails_is_put_back(
 ) -> None:
     path = tmp_path / "fstab"
     path.write_text("old\n")
-    step = Write(writer.planned(str(path), "new\n"))
-    real = writer._sync_directory
+    step = Write(config_files.planned(str(path), "new\n"))
+    real = config_files._sync_directory
     failures = [OSError(5, "out of order")]
 
     def sync(directory: int) -> None:
@@ -548,7 +554,7 @@ def test_a_file_that_is_written_when_its_step_fails_is_put_back(
             raise failures.pop()
         real(directory)
 
-    monkeypatch.setattr(writer, "_sync_directory", sync)
+    monkeypatch.setattr(config_files, "_sync_directory", sync)
     with pytest.raises(OSError, match=r"out of order"):
         step.do()
     assert path.read_text() == "old\n"
@@ -582,7 +588,7 @@ def test_what_is_put_in_the_place_of_a_new_directory_is_not_given_away(
     def chown(path: str, *owner: int) -> None:
         raise AssertionError(f"{path} is given away")
 
-    monkeypatch.setattr(steps, "call", call)
+    monkeypatch.setattr(steps_files, "call", call)
     monkeypatch.setattr(os, "chown", chown)
     fd = os.open(tmp_path, os.O_PATH)
     with pytest.raises(OSError, match=r"Not a directory"):
@@ -612,11 +618,11 @@ def test_a_guard_that_cannot_be_brought_back_leaves_its_share_closed(
 def test_a_process_that_is_not_the_daemon_any_more_gets_no_signal() -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
         with pytest.raises(UserError, match=r"was replaced"):
-            unmounting._end(other.pid, lambda: False)
+            unmount._end(other.pid, lambda: False)
         process = os.pidfd_open(other.pid)
         assert select.select([process], [], [], 0)[0] == []  # it goes on
         os.close(process)
-        assert unmounting._end(other.pid, lambda: True)  # SIGUSR2 ends it
+        assert unmount._end(other.pid, lambda: True)  # SIGUSR2 ends it
         assert other.wait() == -signal.SIGUSR2
 
 
@@ -702,7 +708,7 @@ def test_what_goes_wrong_between_two_runs_undoes_the_first() -> None:
 )
 def test_telling_never_fails(environment: dict[str, str], redirection: str, expected: str) -> None:
     code = (
-        "import time; from gitguardfs.guest.telling import tell; time.sleep(0.3)\n"
+        "import time; from gitguardfs.vm_mount.telling import tell; time.sleep(0.3)\n"
         "for text in ('\\u6f22\\udcff', 'end'): tell(text)"
     )
     done = subprocess.run(
@@ -797,8 +803,8 @@ def test_a_view_that_got_the_number_of_another_is_undone_too(
     other, ours = mounted("fuse.gitguardfs", "/v", "/other"), mounted("fuse.gitguardfs", VIEW, RAW)
     assert other.number == ours.number
     looks = iter([[other], [ours]])
-    monkeypatch.setattr(running, "guards", lambda: next(looks))
-    monkeypatch.setattr(running, "is_dead", lambda path: False)
+    monkeypatch.setattr(guards, "guards", lambda: next(looks))
+    monkeypatch.setattr(guards, "is_dead", lambda path: False)
     monkeypatch.setattr(steps_mount, "hand_over", lambda guard, source: ended.append(guard))
     steps_mount.StartGuard(("true",), RAW, VIEW).do()()
     assert ended == [ours]
@@ -869,22 +875,22 @@ def test_a_stopped_guard_is_brought_back_as_it_was_and_never_by_mount() -> None:
 def test_options_that_were_there_before_and_are_not_given_again_are_named(
     before: tuple[str, ...], options: tuple[str, ...], gone: list[str]
 ) -> None:
-    spec = plan.with_owner(request(options=options), "9p", "501/1000:@20/@1000")
+    spec = plan_share.with_owner(request(options=options), "9p", "501/1000:@20/@1000")
     assert plan_guard.dropped(guarded(before), spec) == gone
 
 
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
 def test_options_that_were_only_written_down_are_named_too(style: str) -> None:
-    old = plan.with_owner(request(options=("deny=a,b'",)), "9p", "1:1")
+    old = plan_share.with_owner(request(options=("deny=a,b'",)), "9p", "1:1")
     units = {name: text.encode() for name, text in systemd.files(old).items()}
     look = Facts(fstab=fstab.render(old).encode()) if style == "fstab" else Facts(units=units)
-    assert plan_guard.dropped(look, plan.with_owner(request(), "9p", "1:1")) == ["deny=a,b'"]
+    assert plan_guard.dropped(look, plan_share.with_owner(request(), "9p", "1:1")) == ["deny=a,b'"]
 
 
 def test_what_a_user_mounted_by_the_name_of_a_guard_is_not_taken_for_one() -> None:
     look = replace(guarded(WANTED), foreign=frozenset([36]))
     assert look.guards() == []
-    found = removal.find(look, None, None, None)
+    found = plan_removal.find(look, None, None, None)
     assert found is None
     fake = replace(mounted("fuse.gitguardfs", VIEW, RAW), number=99)
     with pytest.raises(UserError, match=r"not root's is mounted"):

@@ -204,18 +204,18 @@ def test_the_payload_is_the_running_package_and_the_same_each_time() -> None:
     package = Path(gitguardfs.__file__).parent
     with tarfile.open(fileobj=io.BytesIO(payload)) as tar:
         names = tar.getnames()
-        assert "gitguardfs/guest/vm_mount.py" in names
+        assert "gitguardfs/vm_mount/command.py" in names
         assert "gitguardfs/vm/provision.sh" in names
         assert not [name for name in names if "__pycache__" in name or name.startswith("/")]
-        member = tar.extractfile("gitguardfs/cli.py")
+        member = tar.extractfile("gitguardfs/commands/gitguardfs.py")
         assert member is not None
-        assert member.read() == (package / "cli.py").read_bytes()
+        assert member.read() == (package / "commands/gitguardfs.py").read_bytes()
 
 
 def test_the_payload_runs_elsewhere(tmp_path: Path) -> None:
     subprocess.run(["tar", "-xf", "-", "-C", tmp_path], input=provision.payload(), check=True)
     where = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
-    code = f"{where}; from gitguardfs.cli import main; main()"
+    code = f"{where}; from gitguardfs.commands.gitguardfs import main; main()"
     done = subprocess.run(
         [sys.executable, "-I", "-c", code, "--version"], capture_output=True, text=True
     )

@@ -34,8 +34,8 @@ PHASES: list[tuple[str, float]] = []
 """What took how many seconds, for the summary."""
 
 GITGUARD = (
-    f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); from gitguardfs.gitguard import main;"
-    " main()"
+    f"import sys; sys.path.insert(0, {str(REPOSITORY)!r});"
+    " from gitguardfs.commands.gitguard import main; main()"
 )
 UNRESTRICTED = f"""
 import sys

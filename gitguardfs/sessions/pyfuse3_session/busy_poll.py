@@ -4,7 +4,7 @@ For each request pyfuse3's loop takes a lock and waits for its descriptor, which
 trio's scheduler, each with calls to epoll: more than everything else that a small request costs.
 Here the descriptor is polled for a moment first, in which a program that makes one call after
 another has sent its next one; for longer where waking up is what takes long. The lock is not
-needed, since only one task reads (``requests``).
+needed, since only one task reads (``request_loop``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 import pyfuse3
 import trio
 
-from gitguardfs.fuse.awake import Awake
-from gitguardfs.fuse.tick import Tick
+from gitguardfs.sessions.pyfuse3_session.cpu_latency import Awake
+from gitguardfs.sessions.pyfuse3_session.read_interrupter import Tick
 
 LOOKS = 20
 """How often to look for the next request at once: about 15 us."""
@@ -33,7 +33,7 @@ ABORT = 100
 saying so (fuse_abort_conn in fs/fuse/dev.c): microseconds, unless a hypervisor stalls us."""
 REQUESTS_IN_A_ROW = 64
 """After so many, trio gets a turn whatever comes: signals have to be seen. And processors are kept
-awake (``awake``) until there is a pause."""
+awake (``cpu_latency``) until there is a pause."""
 
 Poll = Callable[[int], list[tuple[int, int]]]
 

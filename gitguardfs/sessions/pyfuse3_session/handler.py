@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from pyfuse3 import FUSEError
 
-from gitguardfs.core.guard import Refused
+from gitguardfs.guard.rules import Refused
 from gitguardfs.protocol import Later
 from gitguardfs.serving.boundary import GUARDED, Guarded, errno_of
 from gitguardfs.sessions.pyfuse3_session.answers import FITS

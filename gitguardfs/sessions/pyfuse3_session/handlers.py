@@ -3,7 +3,7 @@
 All handlers run on the event loop's thread. The tree's methods run there without an await in
 between; what may wait for a disk or a server (reads that are not in memory, large or
 synchronous writes, fsync) goes to worker threads, which get a descriptor and bytes only, unless
-the source is local and such calls have been quick of late (``pace``).
+the source is local and such calls have been quick of late (``blocking``).
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any, TypeVar
 import pyfuse3
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, ReaddirToken, RequestContext
 
-from gitguardfs.core import backing
-from gitguardfs.core.files import Opened
-from gitguardfs.core.guard import Refused
-from gitguardfs.core.inodes import Node
-from gitguardfs.core.state import Caller
-from gitguardfs.core.tree import Changes, Entry, Tree
-from gitguardfs.core.view import Attributes
-from gitguardfs.fuse.listing import Appetite, NameEntry
-from gitguardfs.fuse.pace import Pace
-from gitguardfs.fuse.requests import Requests
-from gitguardfs.fuse.waiting import Waiting
+from gitguardfs.fs import source
+from gitguardfs.fs.attributes import Attributes
+from gitguardfs.fs.mount_state import Caller
+from gitguardfs.fs.nodes import Node
+from gitguardfs.guard.rules import Refused
 from gitguardfs.protocol import Later
 from gitguardfs.serving.audit_log import AuditLog
+from gitguardfs.serving.blocking import Pace
 from gitguardfs.serving.boundary import Guarded, errno_of
+from gitguardfs.serving.files import Opened
+from gitguardfs.serving.operations import Changes, Entry, Tree
 from gitguardfs.sessions.pyfuse3_session.answers import ReadData
 from gitguardfs.sessions.pyfuse3_session.handler import handler
+from gitguardfs.sessions.pyfuse3_session.names_only import Appetite, NameEntry
+from gitguardfs.sessions.pyfuse3_session.request_loop import Requests
+from gitguardfs.sessions.pyfuse3_session.waiting import Waiting
 
 AT_ONCE = 128 * 1024
 """Bytes up to which a transfer may be done without a thread, and a write to a local file always
@@ -265,7 +265,7 @@ class Operations(pyfuse3.Operations):
         handle = self._tree.handles.file(fh)
         if handle.is_local and handle.tells_waiting:
             try:
-                data = backing.read_cached(handle.fd, off, size, handle.size)
+                data = source.read_cached(handle.fd, off, size, handle.size)
             except OSError as error:
                 if error.errno != errno.EOPNOTSUPP:
                     raise
@@ -275,7 +275,7 @@ class Operations(pyfuse3.Operations):
                     return data
         small = size <= AT_ONCE
         return await self._paced(
-            self._reading, small, handle.is_local, backing.read, handle.fd, off, size
+            self._reading, small, handle.is_local, source.read, handle.fd, off, size
         )
 
     @handler(Guarded.HANDLE)
@@ -284,10 +284,10 @@ class Operations(pyfuse3.Operations):
         fd = self._tree.write_target(handle, off, len(buf))
         small = len(buf) <= AT_ONCE
         if small and handle.is_local and not handle.synchronous:
-            done = backing.write(fd, off, buf)
+            done = source.write(fd, off, buf)
         else:
             done = await self._paced(
-                self._writing, small, handle.is_local, backing.write, fd, off, buf
+                self._writing, small, handle.is_local, source.write, fd, off, buf
             )
         self._tree.wrote(handle, off, done)
         return done
@@ -299,7 +299,7 @@ class Operations(pyfuse3.Operations):
         handle = self._tree.handles.file(fh)
         if not handle.is_local:
             copies = self._tree.duplicates(handle)
-            await self._paced(self._closing, True, False, backing.close_all, copies)
+            await self._paced(self._closing, True, False, source.close_all, copies)
 
     @handler(Guarded.HANDLE)
     async def fsync(self, fh: int, datasync: bool) -> None:

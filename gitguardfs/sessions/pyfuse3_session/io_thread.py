@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Any
 
 from gitguardfs.daemon.signals import leave_to_main_thread
-from gitguardfs.fuse.turns import poll_of
+from gitguardfs.sessions.pyfuse3_session.busy_poll import poll_of
 
 
 class Helper:

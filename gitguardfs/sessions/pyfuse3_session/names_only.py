@@ -13,7 +13,7 @@ from collections import OrderedDict
 
 from pyfuse3 import EntryAttributes
 
-from gitguardfs.core.tree import Entry
+from gitguardfs.serving.operations import Entry
 
 ENOUGH = 2
 """Looks at files that a process has only the names of, after which it is told all at once."""

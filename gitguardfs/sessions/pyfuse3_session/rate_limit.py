@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import trio
 
-from gitguardfs.fuse.operations import Operations
 from gitguardfs.serving.boundary import Guarded
 from gitguardfs.sessions.pyfuse3_session.answers import ReadData
 from gitguardfs.sessions.pyfuse3_session.handler import handler
+from gitguardfs.sessions.pyfuse3_session.handlers import Operations
 
 
 class Rate:

@@ -15,9 +15,9 @@ import pyfuse3
 import trio
 
 from gitguardfs.daemon.signals import leave_to_main_thread
-from gitguardfs.fuse.helper import Helper
-from gitguardfs.fuse.tick import Tick
-from gitguardfs.fuse.turns import Turns
+from gitguardfs.sessions.pyfuse3_session.busy_poll import Turns
+from gitguardfs.sessions.pyfuse3_session.io_thread import Helper
+from gitguardfs.sessions.pyfuse3_session.read_interrupter import Tick
 from gitguardfs.sessions.pyfuse3_session.unwanted_replies import UnwantedReplies
 
 WORKERS = 32

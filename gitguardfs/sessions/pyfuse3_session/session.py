@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import trio
 
-from gitguardfs.core.mirror import Mirror
+from gitguardfs.bindfs.mirror import Mirror
 from gitguardfs.daemon.signals import ENDING, HAND_OVER, REREAD, UNMOUNTED
-from gitguardfs.fuse.requests import Requests
+from gitguardfs.sessions.pyfuse3_session.request_loop import Requests
 
 log = logging.getLogger(__name__)
 

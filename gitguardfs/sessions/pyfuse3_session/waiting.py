@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TypeVar
 
-from gitguardfs.fuse.requests import Requests
 from gitguardfs.protocol import Later
+from gitguardfs.sessions.pyfuse3_session.request_loop import Requests
 
 log = logging.getLogger(__name__)
 

@@ -25,14 +25,14 @@ INSTALLED = "/usr/local/lib/gitguardfs/lib"
 """Where install.sh puts the package."""
 
 COMMANDS = {
-    "gitguardfs": "gitguardfs.cli",
-    "gitguard": "gitguardfs.gitguard",
-    "vm-mount": "gitguardfs.guest.vm_mount",
+    "gitguardfs": "gitguardfs.commands.gitguardfs",
+    "gitguard": "gitguardfs.commands.gitguard",
+    "vm-mount": "gitguardfs.vm_mount.command",
 }
 IMPORTED = (
     *COMMANDS.values(),
-    "gitguardfs.fuse.mount",
-    "gitguardfs.guest.doctor",
+    "gitguardfs.daemon.run",
+    "gitguardfs.doctor.command",
     "tests.guest.inside.conformance",
     "tests.guest.inside.races",
     "tests.guest.inside.raw_share",
