@@ -29,7 +29,7 @@ IN_FSTAB='^[[:space:]]*([^#[:space:]].*[[:space:]](fuse\.)?gitguardfs([[:space:]
 UNITS=${UNITS:-/etc/systemd/system}
 VENV=$PREFIX/venv
 PACKAGE=$PREFIX/lib/gitguardfs
-# Beside the package, as in a checkout: gitguard lima and gitguard krun hand both on.
+# Beside the package, as in a checkout: gitguard lima, krun and vm hand both on.
 SCRIPTS=$PREFIX/lib/guest-setup
 
 usage() {
@@ -133,8 +133,8 @@ swap_package() {
 install_scripts() {
     [[ ! "$SETUP_DIR" -ef "$SCRIPTS" ]] || return 0
     run install -d -o root -g root -m 0755 "$SCRIPTS"
-    run install -o root -g root -m 0644 "$SETUP_DIR/common.sh" "$SCRIPTS/common.sh"
-    run install -o root -g root -m 0755 "$SETUP_DIR/install.sh" "$SCRIPTS/install.sh"
+    run install -o root -g root -m 0644 "$SETUP_DIR"/{common,steps}.sh "$SCRIPTS"
+    run install -o root -g root -m 0755 "$SETUP_DIR"/{install,vm-apps}.sh "$SCRIPTS"
 }
 
 launcher_text() {

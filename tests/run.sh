@@ -3,8 +3,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tiers=(guest lint unit adapter mount quickstart desktop egress guest-old)
-by_name=(vm)
+tiers=(guest lint unit adapter mount quickstart desktop egress guest-old vm)
+by_name=(vm-faults)
 quick=(lint unit adapter)
 
 usage() {
@@ -21,8 +21,9 @@ Runs the tests of gitguardfs, by default all tiers but the last, side by side:
   egress      the allowlist proxy, before servers that record what they are sent
   guest       Debian 13 in a virtual machine with real 9p and virtiofs shares
   guest-old   Debian 12 in another one, the oldest system that is supported
-  vm          gitguard vm from nothing: boots, guard, proxy, isolation; only by its name, since
-              a first boot takes six minutes under emulation, all of it half an hour
+  vm          gitguard vm from nothing: the guard, the proxy, isolation; stop, up again, reset
+  vm-faults   gitguard vm: what kill -9 leaves, a panic, the hardened VM, a control run of what
+              isolation is tried with; only by its name, since each boot takes minutes
 
   --quick       lint, unit and adapter: for whoever changes a line
   --durations   print the 20 slowest tests at the end

@@ -30,6 +30,9 @@ log = logging.getLogger("gitguardfs.egress")
 
 REFUSED_PORTS = (53, 5353)
 """mitmproxy would take what comes through a tunnel to them for DNS."""
+MAX_CONNECTIONS = 128
+"""At a time: in the VM each is also a process of the host's user, started by QEMU. Package managers
+open some dozens."""
 _APPROVED = "gitguardfs-approved"
 
 
@@ -61,13 +64,23 @@ class Gate:
     def __init__(self, files: StateFiles) -> None:
         self._files = files
         self._log = BlockedLog(files.blocked)
+        self._clients: set[str] = set()
         self._approvals: dict[str, Approval] = {}
         self._tunnels: dict[str, tuple[str, int]] = {}
         self._private: dict[str, set[tuple[str, int]]] = {}
         """Hosts and ports to which a client has a connection by the word ``private-address``."""
 
+    def client_connected(self, client: Client) -> None:
+        """Close a connection at once if there are too many."""
+        if len(self._clients) >= MAX_CONNECTIONS:
+            client.error = "too many connections at a time"
+            log.warning("refused a connection: there are %d already", MAX_CONNECTIONS)
+        else:
+            self._clients.add(client.id)
+
     def client_disconnected(self, client: Client) -> None:
         """Forget a client."""
+        self._clients.discard(client.id)
         self._approvals.pop(client.id, None)
         self._tunnels.pop(client.id, None)
         self._private.pop(client.id, None)

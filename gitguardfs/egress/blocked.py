@@ -136,7 +136,12 @@ def _line_for(members: list[Blocked]) -> tuple[str, str]:
 def line_for(method: str, url: str, *, is_private: bool = False) -> tuple[str, str]:
     """Return the line that admits a request, and "" ; or "" and why there is none."""
     end = f" {PRIVATE_WORD}" if is_private else ""
+    path, mark, _ = url.partition("?")
     try:
         return parse_line(f"{method} {url}{end}").line, ""
     except BadLineError as error:
-        return "", str(error)
+        why = str(error)
+    if mark:  # a query with a % that is no escape cannot be written in a line, only spanned by a *
+        with suppress(BadLineError):
+            return parse_line(f"{method} {path}?*{end}").line, ""
+    return "", why

@@ -16,7 +16,7 @@ from gitguardfs.errors import Exit, UserError
 
 PACKAGE = "gitguardfs"
 SCRIPTS = "guest-setup"
-SCRIPT_NAMES = ("common.sh", "install.sh")
+SCRIPT_NAMES = ("common.sh", "install.sh", "steps.sh", "vm-apps.sh")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.new", "*.old")
 
 

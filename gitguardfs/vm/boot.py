@@ -139,11 +139,16 @@ class Boot:
             said = last_line(self.state.qemu_log) or f"exit status {code}"
             is_accelerator = _ACCELERATOR.search(_content(self.state.qemu_log)) is not None
             raise BootError(f"QEMU ended: {said}", is_accelerator)
-        if _PANIC.search(_content(self.state.console)):
+        if has_panicked(self.state):
             raise BootError("the guest's kernel panicked")
         with suppress(qmp.NoAnswerError):
             if qmp.status(self.state) == "internal-error":
                 raise BootError("the processor cannot be virtualised", is_accelerator=True)
+
+
+def has_panicked(state: State) -> bool:
+    """Return whether the guest's kernel wrote to the console that it panicked."""
+    return _PANIC.search(_content(state.console)) is not None
 
 
 def ready_line(view: str) -> str:

@@ -35,6 +35,7 @@ from gitguardfs.vm import (
     ssh,
 )
 from gitguardfs.vm import state as states
+from gitguardfs.vm.boot import has_panicked
 from gitguardfs.vm.launch import Launch, boot
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
@@ -81,7 +82,10 @@ def up(state: State, wish: Wish) -> int:
         stack.callback(os.close, lock)
         states.remove_leftovers()
         _check_room(state)
-        image = images.obtain(wish.settings.image, platform.machine(), states.cache_directory())
+        wanted, cache = wish.settings.image, states.cache_directory()
+        image = images.kept(wanted, state.disk, cache) or images.obtain(
+            wanted, platform.machine(), cache
+        )
         images.check_place(image, state.project)
         images.ensure_overlay(image, state.disk)
         settings.save(state, wish.settings)
@@ -89,6 +93,7 @@ def up(state: State, wish: Wish) -> int:
         files = Path(state.directory)
         _say_what_is_allowed(files, wish.presets)
         if wish.upstream_ca is not None:
+            images.refuse_in_project("the authority", wish.upstream_ca, state.project)
             with open(wish.upstream_ca, "rb") as certificate:
                 text = certificate.read()
             config_files.apply(
@@ -189,7 +194,10 @@ def _session_in(state: State, guest: ssh.Guest, words: tuple[str, ...]) -> int:
             process.terminate()
             process.wait()
     if status == ssh.FAILED and not _answers(state):
-        print("the VM was stopped", file=sys.stderr)
+        if has_panicked(state):
+            print("the guest's kernel panicked; gitguard vm logs shows it", file=sys.stderr)
+        else:
+            print("the VM was stopped", file=sys.stderr)
         return GitguardExit.FAILED
     return status
 

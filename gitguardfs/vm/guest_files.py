@@ -24,6 +24,9 @@ NOT_PROXIED = "localhost,127.0.0.1,::1"
 CONFIG = "/etc/gitguard-vm/config"
 """What the provisioning script reads."""
 
+PANIC_TIMEOUT = -1
+"""Reboot at once after a panic, which ends QEMU: else every session would hang."""
+
 RULES = f"""# Rules of this machine
 
 You work in a sandbox VM on a project that a human shares with you.
@@ -65,6 +68,7 @@ def files(guest: Guest, provision_path: str) -> list[GuestFile]:
     """Return all files."""
     return [
         GuestFile(CA_FILE, guest.ca),
+        GuestFile("/etc/sysctl.d/50-gitguard-vm.conf", f"kernel.panic = {PANIC_TIMEOUT}\n"),
         GuestFile("/etc/environment", _environment_file()),
         GuestFile("/etc/systemd/system.conf.d/50-gitguard-vm.conf", _systemd("Manager")),
         GuestFile("/etc/systemd/user.conf.d/50-gitguard-vm.conf", _systemd("Manager")),
@@ -166,5 +170,6 @@ def _config(guest: Guest) -> str:
         "PROXY_PORT": str(PROXY_PORT),
         "VIEW": guest.view,
         "MOUNT_OPTIONS": guest.mount_options,
+        "PANIC_TIMEOUT": str(PANIC_TIMEOUT),
     }
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())

@@ -71,6 +71,21 @@ def obtain(wanted: str, machine: str, cache: str) -> Image:
     )
 
 
+def kept(wanted: str, disk: str, cache: str) -> Image | None:
+    """Return the image that the VM's ``disk`` was made over, if ``wanted`` is a name of PINNED.
+
+    A newer gitguardfs pins another image by the same name; a VM keeps its own until it is reset.
+    None if there is no disk, if its image is gone, or if it is none of that name.
+    """
+    if not os.path.exists(disk) or all(wanted != name for name, _ in PINNED):
+        return None
+    base = _described(disk).get("full-backing-filename", "")
+    is_of_name = f"-{wanted}-" in os.path.basename(base)
+    if is_of_name and os.path.dirname(base) == cache and os.path.exists(base):
+        return Image(base)
+    return None
+
+
 def resolved(wanted: str) -> str:
     """Return ``wanted`` as it may be remembered: a path is made absolute."""
     if any(wanted == name for name, _ in PINNED) or "://" in wanted:
@@ -113,6 +128,20 @@ def _is_file(directory: str, name: str) -> bool:
     return os.path.isfile(os.path.join(directory, name))
 
 
+def refuse_in_project(what: str, path: str, project: str) -> None:
+    """Raise UserError if ``path``, or what it leads to, lies in the project.
+
+    The agent could change it there. ``what`` begins the message, such as "the image".
+    """
+    absolute = os.path.abspath(path)
+    places = (absolute, os.path.realpath(os.path.dirname(absolute)), os.path.realpath(absolute))
+    if any(os.path.commonpath([place, project]) == project for place in places):
+        raise UserError(
+            f"{what} {shown(path)} lies in the project, where the guest could change it",
+            "move it out of there",
+        )
+
+
 def check_place(image: Image, project: str) -> None:
     """Raise UserError for an image in the project: the agent could write to it.
 
@@ -120,12 +149,7 @@ def check_place(image: Image, project: str) -> None:
     of the raw share by nothing.
     """
     for path in filter(None, (image.disk, image.kernel, image.initrd)):
-        places = (path, os.path.realpath(os.path.dirname(path)), os.path.realpath(path))
-        if any(os.path.commonpath([place, project]) == project for place in places):
-            raise UserError(
-                f"the image {shown(path)} lies in the project, where the guest could change it",
-                "move it out of there",
-            )
+        refuse_in_project("the image", path, project)
 
 
 def ensure_overlay(image: Image, disk: str) -> None:

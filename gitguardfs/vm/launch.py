@@ -113,9 +113,11 @@ def _machine(launch: Launch, accelerator: str) -> Machine:
 def _start(machine: Machine, lock: int) -> subprocess.Popen[bytes]:
     """Start QEMU, which inherits the lock, and hears nothing of the terminal's signals."""
     state = machine.state
-    for left in (state.console, state.ready):  # the last boot's must not be taken for this one's
-        with suppress(FileNotFoundError):
-            os.unlink(left)
+    # The last boot's must not be taken for this one's.
+    with suppress(FileNotFoundError):
+        os.unlink(state.ready)
+    with suppress(FileNotFoundError):
+        os.rename(state.console, f"{state.console}.1")
     with open(state.qemu_log, "wb") as log:
         return subprocess.Popen(
             command(machine),

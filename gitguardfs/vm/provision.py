@@ -8,6 +8,7 @@ import re
 import tarfile
 
 from gitguardfs import program
+from gitguardfs.host import installation
 from gitguardfs.vm import seed
 from gitguardfs.vm.guest_files import AGENT, Guest, GuestFile, files
 from gitguardfs.vm.keys import ADMIN, HOST, Keys
@@ -64,17 +65,27 @@ def mount_options(settings: Settings) -> str:
 
 
 def payload() -> bytes:
-    """Return the package that runs here as a tar archive; the same bytes each time. OSError."""
+    """Return the package that runs here, and its scripts, as a tar archive.
+
+    The same bytes each time. Raises UserError if the installation has no scripts, OSError.
+    """
     root = os.path.join(program.HOLDER, PACKAGE)
+    scripts = installation.script_directory()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for directory, below, names in os.walk(root):
             below[:] = sorted(name for name in below if name not in _LEFT_OUT)
             for name in sorted(names):
                 path = os.path.join(directory, name)
-                member = tarfile.TarInfo(os.path.relpath(path, program.HOLDER))
-                member.size = os.path.getsize(path)
-                member.mode = 0o644
-                with open(path, "rb") as file:
-                    tar.addfile(member, file)
+                _add(tar, path, os.path.relpath(path, program.HOLDER))
+        for name in installation.SCRIPT_NAMES:
+            _add(tar, os.path.join(scripts, name), f"{installation.SCRIPTS}/{name}")
     return buffer.getvalue()
+
+
+def _add(tar: tarfile.TarFile, path: str, name: str) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = os.path.getsize(path)
+    member.mode = 0o644
+    with open(path, "rb") as file:
+        tar.addfile(member, file)

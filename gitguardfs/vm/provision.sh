@@ -72,6 +72,8 @@ install_gitguardfs() {
     launcher /usr/local/bin/gitguard gitguardfs.commands.gitguard
     launcher /usr/local/bin/vm-mount gitguardfs.vm_mount.command
     launcher /sbin/umount.fuse.gitguardfs gitguardfs.commands.umount
+    printf '#!/bin/sh\nexec bash %s/lib/guest-setup/vm-apps.sh "$@"\n' "$PREFIX" >/usr/local/bin/vm-apps
+    chmod 755 /usr/local/bin/vm-apps
     # Compiled once, before the guard is waited for: an emulated guest takes long for that.
     /usr/bin/python3 -I -c "import sys; sys.path.insert(0, '$PREFIX/lib'); import gitguardfs.daemon.run"
 }
@@ -114,6 +116,7 @@ guard_project() {
 
 say "setting up"
 rm -f "$STATE/failed" "$STATE/ready"
+echo "$PANIC_TIMEOUT" >/proc/sys/kernel/panic # sysctl.d(5) is read at boot, before it was written
 trust_ca
 use_https_mirrors
 install_packages

@@ -61,7 +61,7 @@ class State:
 
     @property
     def console(self) -> str:
-        """What the guest has written to its console since it was started."""
+        """What the guest has written to its console since it was started; the start before: .1."""
         return self.path("console.log")
 
     @property

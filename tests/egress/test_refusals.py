@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.egress import reports
+from gitguardfs.egress.addon import MAX_CONNECTIONS
 from gitguardfs.egress.proxy import MAX_DATA
 from tests.egress.upstream import PUBLIC, FakeDns, Upstream
 from tests.egress.world import World, running
@@ -47,6 +49,23 @@ def test_what_is_blocked_is_logged_with_method_url_and_reason(world: World) -> N
     assert "denied POST https://other.test/path?q=1: no line" in world.log
     assert oct((world.directory / "blocked.jsonl").stat().st_mode & 0o777) == "0o600"
     assert oct((world.directory / "mitmdump.log").stat().st_mode & 0o777) == "0o600"
+
+
+def test_connections_have_a_limit_and_make_room_when_they_end(world: World) -> None:
+    """Each is also a process on the host, which the guest must not be able to multiply."""
+    world.allow("GET http://allowed.test/x")
+    with contextlib.ExitStack() as stack:
+        first, *others = [stack.enter_context(world.client()) for _ in range(MAX_CONNECTIONS)]
+        for client in (first, *others):  # each of them is served
+            client.send(b"GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n")
+            assert client.answer().status == 418
+        with world.client() as another:
+            assert another.anything() == b""
+            another.send(b"GET http://allowed.test/x HTTP/1.1\r\nHost: allowed.test\r\n\r\n")
+            assert another.answer().status == 0
+        assert "refused a connection: there are 128 already" in world.log
+        first.socket.close()
+        world.wait_until(lambda: world.get("http://allowed.test/x").status == 200)
 
 
 def test_what_is_very_long_is_logged_in_part(world: World) -> None:

@@ -119,6 +119,16 @@ def test_where_there_can_be_no_line_the_reason_is_given(what: Blocked, line: str
     assert why in group.why_none
 
 
+def test_a_query_that_no_line_can_spell_gets_the_line_that_spans_it() -> None:
+    url = "https://a.test/search?q=100%"
+    (group,) = grouped([entry(url)])
+    assert (group.line, group.why_none) == ("GET https://a.test/search?*", "")
+    (checked,) = [Allowlist().judge(request("https://a.test/", target=b"/search?q=100%")).checked]
+    assert checked is not None
+    assert checked.url == url
+    assert Allowlist.parse(group.line).admitting(checked)
+
+
 @settings(deadline=None)
 @given(st.lists(TARGETS, min_size=1, max_size=5))
 def test_the_line_of_a_group_admits_its_requests(targets: list[str]) -> None:

@@ -313,6 +313,8 @@ def test_installing_twice_leaves_one_clean_package(root_guest: Guest) -> None:
         "lib/gitguardfs/lib/guest-setup",
         "lib/gitguardfs/lib/guest-setup/common.sh",
         "lib/gitguardfs/lib/guest-setup/install.sh",
+        "lib/gitguardfs/lib/guest-setup/steps.sh",
+        "lib/gitguardfs/lib/guest-setup/vm-apps.sh",
         "sbin",
         "sbin/umount.fuse.gitguardfs",
     ]

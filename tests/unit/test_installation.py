@@ -25,7 +25,7 @@ def test_a_checkout_is_copied_without_what_is_made_of_it(tmp_path: Path) -> None
         for path in (REPOSITORY / "gitguardfs").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    scripts = {Path("guest-setup/common.sh"), Path("guest-setup/install.sh")}
+    scripts = {Path("guest-setup", name) for name in installation.SCRIPT_NAMES}
     assert copied == expected | scripts
     assert (target / "gitguardfs/commands/gitguardfs.py").read_bytes() == (
         REPOSITORY / "gitguardfs/commands/gitguardfs.py"

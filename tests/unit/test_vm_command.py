@@ -94,7 +94,17 @@ def test_a_project_that_is_gone_is_one_line(world: Path) -> None:
     assert not gone.exists
 
 
-def test_up_takes_no_image_from_the_project(world: Path) -> None:
+@pytest.fixture
+def no_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What should have been refused fails, and waits for no guest."""
+
+    def boot(*_: object) -> None:
+        raise AssertionError("it was not refused")
+
+    monkeypatch.setattr(driver, "boot", boot)
+
+
+def test_up_takes_no_image_from_the_project(world: Path, no_boot: None) -> None:
     if shutil.which("qemu-system-x86_64") is None:
         pytest.skip("not installed: qemu-system-x86_64")
     state = states.state_of(str(world / "project"))
@@ -103,6 +113,23 @@ def test_up_takes_no_image_from_the_project(world: Path) -> None:
     with pytest.raises(UserError, match=r"lies in the project"):
         driver.up(state, driver.Wish(Settings(state.project, image=str(image))))
     assert not os.path.exists(state.disk)
+
+
+def test_up_takes_no_authority_from_the_project(world: Path, no_boot: None) -> None:
+    """The agent could write one there, and with it sign for every server."""
+    if shutil.which("qemu-system-x86_64") is None:
+        pytest.skip("not installed: qemu-system-x86_64")
+    state = states.state_of(str(world / "project"))
+    image = world / "disk.img"
+    image.write_bytes(bytes(1 << 20))
+    authority = world / "project/ca.pem"
+    authority.write_text("")
+    (world / "ca.pem").symlink_to(authority)
+    for path in (authority, world / "ca.pem"):
+        wish = driver.Wish(Settings(state.project, image=str(image)), upstream_ca=str(path))
+        with pytest.raises(UserError, match=r"the authority .* lies in the project"):
+            driver.up(state, wish)
+    assert not os.path.exists(state.path("upstream-ca.pem"))
 
 
 # Keys

@@ -255,6 +255,25 @@ def test_a_disk_is_an_overlay_of_one_image(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("qemu-img") is None, reason="not installed: qemu-img")
+def test_a_vm_keeps_its_image_when_another_is_pinned_by_the_name(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    old, disk = cache / "0123456789ab-debian-13-generic-amd64.qcow2", str(tmp_path / "disk.qcow2")
+    assert images.kept("debian-13", disk, str(cache)) is None
+    old.write_bytes(bytes(1 << 20))
+    images.ensure_overlay(images.Image(str(old)), disk)
+    assert images.kept("debian-13", disk, str(cache)) == images.Image(str(old))
+    assert images.kept(str(old), disk, str(cache)) is None
+    assert images.kept("debian-13", disk, str(tmp_path)) is None
+    old.unlink()
+    assert images.kept("debian-13", disk, str(cache)) is None
+    own = tmp_path / "own-debian-13-x.img"
+    own.write_bytes(bytes(1 << 20))
+    images.ensure_overlay(images.Image(str(own)), str(tmp_path / "other.qcow2"))
+    assert images.kept("debian-13", str(tmp_path / "other.qcow2"), str(cache)) is None
+
+
+@pytest.mark.skipif(shutil.which("qemu-img") is None, reason="not installed: qemu-img")
 def test_an_image_that_is_none_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"qemu-img|open"):
         images.ensure_overlay(images.Image(str(tmp_path / "none")), str(tmp_path / "disk"))

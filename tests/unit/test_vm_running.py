@@ -6,6 +6,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -125,6 +126,18 @@ def test_a_signal_takes_the_way_back(state: State) -> None:
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+def test_a_session_that_a_panic_ended_is_told_so(
+    state: State, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = [sys.executable, "-c", f"raise SystemExit({ssh.FAILED})"]
+    monkeypatch.setattr(ssh, "session", lambda *_: ended)
+    guest = ssh.Guest(keys.Keys(""), 1, "/home/agent/projects/p")
+    for console, said in (("all is well", "the VM was stopped"), ("Kernel panic", "panicked")):
+        Path(state.console).write_text(console)
+        assert driver._session_in(state, guest, ()) == 3
+        assert said in capsys.readouterr().err
+
+
 def test_a_full_disk_is_known_before(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     driver._check_room(state)
     monkeypatch.setattr(driver, "LEAST_ROOM", 1 << 60)
@@ -172,6 +185,12 @@ def test_a_closed_terminal_does_not_cut_the_guests_way_down_short(
 # A real QEMU
 
 
+def listens(path: str) -> bool:
+    """The socket's file is there a moment before anybody listens."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        return peer.connect_ex(path) == 0
+
+
 @pytest.fixture
 def qemu(state: State) -> Iterator[subprocess.Popen[bytes]]:
     """A QEMU without a machine, with the network and the monitor that a VM has."""
@@ -185,7 +204,7 @@ def qemu(state: State) -> Iterator[subprocess.Popen[bytes]]:
     with open(state.qemu_log, "wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, pass_fds=(lock,))
     os.close(lock)
-    until(lambda: os.path.exists(state.qmp) or process.poll() is not None, "QEMU listens")
+    until(lambda: listens(state.qmp) or process.poll() is not None, "QEMU listens")
     yield process
     process.kill()
     process.wait()

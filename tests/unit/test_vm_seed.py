@@ -206,6 +206,7 @@ def test_the_payload_is_the_running_package_and_the_same_each_time() -> None:
         names = tar.getnames()
         assert "gitguardfs/vm_mount/command.py" in names
         assert "gitguardfs/vm/provision.sh" in names
+        assert "guest-setup/vm-apps.sh" in names
         assert not [name for name in names if "__pycache__" in name or name.startswith("/")]
         member = tar.extractfile("gitguardfs/commands/gitguardfs.py")
         assert member is not None

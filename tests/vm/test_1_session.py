@@ -132,6 +132,12 @@ def test_the_state_is_closed_to_others(vm: World) -> None:
     assert not str(vm.state).startswith(str(vm.project))
 
 
+def test_tools_for_the_agents_own_account_are_offered(vm: World) -> None:
+    steps, hosts = vm.each("vm-apps --list", "vm-apps --hosts --only claude")
+    assert "the Claude CLI" in steps[1]
+    assert hosts == (0, "registry.npmjs.org")
+
+
 # The commands beside it
 
 

@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from gitguardfs.vm.state import is_held
 from tests.support.mounting import REPOSITORY, area
 from tests.support.repos import HOST_GID, HOST_UID, git, make_project
 
@@ -302,6 +303,11 @@ def _account(place: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "/etc"], check=True)
+
+
+def is_running(world: World) -> bool:
+    """Whether anything holds the VM's lock."""
+    return is_held(str(world.state / "lock"))
 
 
 def processes_of(world: World) -> dict[int, str]:

@@ -1,0 +1,53 @@
+"""Leaving the VM, coming back to it, and deleting it."""
+
+from __future__ import annotations
+
+import os
+
+from gitguardfs.vm.state import is_held
+from tests.vm.conftest import OPTIONS
+from tests.vm.world import Session, World, is_running, processes_of
+
+
+def test_leaving_stops_everything(host: World, first: Session) -> None:
+    running = first
+    if first.process.poll() is not None:  # the faults came before
+        running = host.up(*OPTIONS, "--no-hardened", "--guard", "guest", what="boot after faults")
+    host.sh("echo kept > ~/kept")
+    assert processes_of(host)
+    assert running.leave() == 0
+    assert not is_running(host)
+    assert not is_held(str(host.state / "session.lock"))
+    assert processes_of(host) == {}
+    assert "does not run" in host.vm("status").stdout
+    assert host.vm("stop").returncode == 0  # safe to repeat
+    assert "gitguard vm up" in host.ssh("true").stderr
+
+
+def test_another_up_finds_what_was_there(host: World) -> None:
+    session = host.up(what="second boot")
+    assert host.sh("cat ~/kept") == "kept"
+    assert host.sh("findmnt -n -o FSTYPE --target .") == "fuse.gitguardfs"
+    assert session.leave() == 0
+
+
+def test_a_project_that_vanished_is_one_line_and_its_vm_can_be_deleted(host: World) -> None:
+    away = host.place / "away"
+    os.rename(host.project, away)
+    host.project.mkdir()  # to have a current directory
+    os.rename(host.project, host.place / "empty")
+    project = ["--project", str(host.project)]
+    here = World(host.place, host.place / "empty", host.image, host.registry)
+    try:
+        done = here.vm("up", *project)
+        assert done.returncode == 2
+        assert "no such directory" in done.stderr
+        assert "is gone" in here.vm("status", *project).stdout
+        base = host.image / "disk.img"
+        before = base.stat().st_mtime_ns
+        assert here.vm("reset", "-y", *project).returncode == 0
+        assert list((host.place / "home/.local/state/gitguardfs/vm").iterdir()) == []
+        assert base.stat().st_mtime_ns == before
+        assert "has no VM" in here.vm("status", *project).stderr
+    finally:
+        os.rename(away, host.project)
