@@ -16,7 +16,7 @@ from gitguardfs.fuse import directories, seal
 from gitguardfs.fuse.directories import PathComponent, ResolvedPath
 from gitguardfs.fuse.preflight import SYSTEM_PATH
 from gitguardfs.guest import running
-from gitguardfs.linux import kernel_log
+from gitguardfs.linux import kernel_log, selinux
 from gitguardfs.mounts import Mount
 from gitguardfs.render import systemd
 
@@ -118,6 +118,8 @@ class Facts:
     """Numbers of FUSE mounts that are not root's: any user may call one gitguardfs."""
     running: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What the daemons of the guards were started with, by mount point, as far as it is known."""
+    confined: selinux.Confined | None = None
+    """Why a guard that fstab brings back could not work, if SELinux sees to that."""
 
     def share_at(self, path: str) -> Mount | None:
         """The share that is mounted at ``path``, also below a seal."""
@@ -176,7 +178,13 @@ def gather(system: System) -> Facts:
         has_systemd=has_systemd,
         foreign=foreign,
         running={path: known for path, known in options.items() if known is not None},
+        confined=_confined(system),
     )
+
+
+def _confined(system: System) -> selinux.Confined | None:
+    programs = [shutil.which(system.mount, path=SYSTEM_PATH), guard_command(system)]
+    return selinux.confined_at_boot(system.sys, [program for program in programs if program])
 
 
 def tags(sys: str) -> Tags:

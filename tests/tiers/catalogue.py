@@ -81,11 +81,13 @@ def _guest(
 
 
 OLDEST = "tests/guest/test_8_debian12.py"
+SELINUX = "tests/guest/test_9_selinux.py"
 
 TIERS = (
     _guest(
         "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 1500,
         "guest", images.DEBIAN_13, "tests/guest", f"--ignore={OLDEST}",
+        f"--ignore={SELINUX}",
     ),
     Tier(
         "lint", "ruff, mypy, shellcheck",
@@ -109,6 +111,10 @@ TIERS = (
     _guest(
         "guest-old", "Debian 12 in another one, the oldest system that is supported", 300,
         "tests", images.DEBIAN_12, OLDEST,
+    ),
+    _guest(
+        "guest-selinux", "Debian 13 with SELinux enforcing", 400, "egress", images.DEBIAN_SELINUX,
+        SELINUX,
     ),
     Tier(
         "vm", "gitguard vm from nothing: boots, the guard, the proxy, isolation, faults",
