@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tiers=(guest lint unit adapter mount quickstart desktop egress guest-old vm)
+tiers=(guest lint unit adapter mount quickstart desktop egress guest-old vm guest-selinux)
 by_name=(vm-faults)
 quick=(lint unit adapter)
 
@@ -12,18 +12,19 @@ usage() {
 Usage: sudo ./tests/run.sh [OPTION...] [TIER...] [-- PYTEST-OPTIONS]
 
 Runs the tests of gitguardfs, by default all tiers but the last, side by side:
-  lint        ruff, mypy, shellcheck
-  unit        pure parts, no mount
-  adapter     request handlers, no mount
-  mount       real mounts: conformance, attacks, faults, programs
-  quickstart  guest-setup/quickstart.sh, on the distribution's own packages
-  desktop     guest-setup/vm-setup.sh in Debian 13, and its desktop under Xvfb
-  egress      the allowlist proxy, before servers that record what they are sent
-  guest       Debian 13 in a virtual machine with real 9p and virtiofs shares
-  guest-old   Debian 12 in another one, the oldest system that is supported
-  vm          gitguard vm from nothing: the guard, the proxy, isolation; stop, up again, reset
-  vm-faults   gitguard vm: what kill -9 leaves, a panic, the hardened VM, a control run of what
-              isolation is tried with; only by its name, since each boot takes minutes
+  lint           ruff, mypy, shellcheck
+  unit           pure parts, no mount
+  adapter        request handlers, no mount
+  mount          real mounts: conformance, attacks, faults, programs
+  quickstart     guest-setup/quickstart.sh, on the distribution's own packages
+  desktop        guest-setup/vm-setup.sh in Debian 13, and its desktop under Xvfb
+  egress         the allowlist proxy, before servers that record what they are sent
+  guest          Debian 13 in a virtual machine with real 9p and virtiofs shares
+  guest-old      Debian 12 in another one, the oldest system that is supported
+  guest-selinux  Debian 13 with SELinux enforcing, in a third one
+  vm             gitguard vm from nothing: the guard, the proxy, isolation; stop, up again, reset
+  vm-faults      gitguard vm: what kill -9 leaves, a panic, the hardened VM, a control run of what
+                 isolation is tried with; only by its name, since each boot takes minutes
 
   --quick       lint, unit and adapter: for whoever changes a line
   --durations   print the 20 slowest tests at the end
@@ -32,7 +33,7 @@ Runs the tests of gitguardfs, by default all tiers but the last, side by side:
 
 All tiers take about half an hour on two processors without hardware virtualisation, --quick a
 minute and a half. The first run installs packages of the distribution and a virtual environment
-in .venv, and makes three images for the virtual machines (6 minutes, on Debian and Ubuntu only).
+in .venv, and makes four images for the virtual machines (10 minutes, on Debian and Ubuntu only).
 Needs root, for mounts and several users. Mounts and processes of the tests are invisible to
 the rest of the machine and go with them, also when they are killed.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from gitguardfs import config_files
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.linux import kernel_log, mountinfo, safe_open, syscalls
+from gitguardfs.linux import kernel_log, mountinfo, safe_open, selinux, syscalls
 from gitguardfs.linux.mountinfo import Mount
 from gitguardfs.linux.safe_open import PathComponent, ResolvedPath
 from gitguardfs.mounting import guards, seal
@@ -116,6 +116,8 @@ class Facts:
     """Numbers of FUSE mounts that are not root's: any user may call one gitguardfs."""
     running: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What the daemons of the guards were started with, by mount point, as far as it is known."""
+    confined: selinux.Confined | None = None
+    """Why a guard that fstab brings back could not work, if SELinux sees to that."""
 
     def share_at(self, path: str) -> Mount | None:
         """The share that is mounted at ``path``, also below a seal."""
@@ -174,7 +176,13 @@ def gather(system: System) -> Facts:
         has_systemd=has_systemd,
         foreign=foreign,
         running={path: known for path, known in options.items() if known is not None},
+        confined=_confined(system),
     )
+
+
+def _confined(system: System) -> selinux.Confined | None:
+    programs = [shutil.which(system.mount, path=SYSTEM_PATH), guard_command(system)]
+    return selinux.confined_at_boot(system.sys, [program for program in programs if program])
 
 
 def tags(sys: str) -> Tags:

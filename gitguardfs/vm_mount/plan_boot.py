@@ -24,6 +24,7 @@ def changes(system: System, facts: Facts, style: Style, spec: GuardedShare) -> l
         return []
     wanted: dict[str, str] = {}
     if style == "fstab":
+        _check_not_confined(facts)
         text = fstab.install(facts.fstab, spec)
     else:
         text = fstab.remove(facts.fstab, spec.mount, (spec.map_mount,))
@@ -35,6 +36,16 @@ def changes(system: System, facts: Facts, style: Style, spec: GuardedShare) -> l
     found += [unit_change(system, facts, name, new.encode()) for name, new in wanted.items()]
     found += [unit_change(system, facts, name, None) for name in sorted(gone)]
     return [change for change in found if change.is_one]
+
+
+def _check_not_confined(facts: Facts) -> None:
+    if facts.confined is None:
+        return
+    raise UserError(
+        f"SELinux would not let the guard come back at boot: what fstab mounts is run as"
+        f" {facts.confined.domain}, without {', '.join(facts.confined.missing)}",
+        "--style systemd" if facts.has_systemd else "--no-persist",
+    )
 
 
 def unit_change(system: System, facts: Facts, name: str, after: bytes | None) -> Change:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.guest import initrd
+from tests.guest import initrd, selinux
 
 CACHE = Path(os.environ.get("GITGUARDFS_TEST_CACHE", "/var/cache/gitguardfs-tests"))
 AGENT_FILE = Path(__file__).parent / "inside/agent.py"
@@ -59,11 +59,17 @@ MASKED = (
 )  # fmt: skip
 """Units that cost time under emulation and have nothing to do with mounts."""
 
-CMDLINE = (
-    "root=/dev/vda rw quiet mitigations=off audit=0 apparmor=0 selinux=0 tsc=unstable "
+_CMDLINE = (
+    "root=/dev/vda rw quiet mitigations=off {security} tsc=unstable "
     "systemd.show_status=error random.trust_cpu=on"
 )
 """Kernel arguments beside the console's: an emulated kernel has enough to do."""
+_SECURITY_OFF = "audit=0 apparmor=0 selinux=0"
+_ENFORCING = (
+    "apparmor=0 security=selinux selinux=1 enforcing=1 "
+    # The kernel's log has every denial.
+    "sysctl.kernel.printk_ratelimit=0 log_buf_len=4M"
+)
 
 AGENT_UNIT = """[Unit]
 Description=Runs commands for the tests
@@ -80,6 +86,11 @@ KillMode=process
 WantedBy=sysinit.target
 """
 
+AS_A_LOGIN = """[Service]
+SELinuxContext=unconfined_u:unconfined_r:unconfined_t:s0-s0:c0.c1023
+"""
+"""Commands have the context that a login gives to users who are not confined (seusers(5))."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -92,6 +103,13 @@ class Recipe:
     disk_mib: int = 3072
     is_cloud: bool = False
     """Set up by cloud-init from outside, as its users' images are: nothing of ours is in it."""
+    has_selinux: bool = False
+    """Boots with SELinux enforcing; its files have their labels from the start."""
+
+    @property
+    def cmdline(self) -> str:
+        """Kernel arguments beside the console's."""
+        return _CMDLINE.format(security=_ENFORCING if self.has_selinux else _SECURITY_OFF)
 
 
 DEBIAN_13 = Recipe("debian13", "trixie", (*_BOOT, *_GITGUARDFS, *_TOOLS, "python3-rich"))
@@ -103,6 +121,12 @@ DEBIAN_CLOUD = Recipe(
     is_cloud=True,
 )  # fmt: skip
 DEBIAN_12 = Recipe("debian12", "bookworm", (*_BOOT, *_GITGUARDFS, "git"), disk_mib=2048)
+DEBIAN_SELINUX = Recipe(
+    "selinux13", "trixie",
+    (*_BOOT, *_GITGUARDFS, "git", "attr", "selinux-policy-default", "policycoreutils",
+     "selinux-utils"),
+    disk_mib=2048, has_selinux=True,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -139,9 +163,10 @@ def is_cached(recipe: Recipe) -> bool:
 def _places(recipe: Recipe) -> tuple[Path, Path]:
     """Where the two layers are kept: the packages, and the directory with what is booted."""
     packages = hash_of(recipe.suite, *sorted(recipe.packages), *_left_out(recipe))
-    cmdline = (CMDLINE,) if recipe.is_cloud else ()
+    cmdline = (recipe.cmdline,) if recipe.is_cloud else ()
+    policy = selinux.TEXTS if recipe.has_selinux else ()
     layer = hash_of(packages, str(recipe.disk_mib), *(text for _, text in _files(recipe)),
-                  *_masked(recipe), *cmdline,
+                  *_masked(recipe), *cmdline, *policy,
                   Path(initrd.__file__).read_text(), _PREPARE_VERSION)  # fmt: skip
     return CACHE / f"{recipe.name}-{packages}.tar", CACHE / f"{recipe.name}-{layer}"
 
@@ -197,7 +222,9 @@ def _build_disk(recipe: Recipe, archive: Path, place: Path) -> None:
         (kernel,) = (root / "boot").glob("vmlinuz-*")
         shutil.copy(kernel, new / "vmlinuz")
         (new / "initrd").write_bytes(initrd.render(root))
-        (new / "cmdline").write_text(f"{CMDLINE}\n")
+        (new / "cmdline").write_text(f"{recipe.cmdline}\n")
+        if recipe.has_selinux:
+            selinux.prepare(root, run)
         with open(new / "disk.img", "wb") as disk:
             disk.truncate(recipe.disk_mib << 20)
         run(["mke2fs", "-q", "-t", "ext4", "-O", "^metadata_csum", "-d", str(root),
@@ -231,7 +258,14 @@ def _files(recipe: Recipe) -> list[tuple[str, str]]:
             ("etc/hostname", "localhost\n"),
             ("etc/machine-id", "0123456789abcdef0123456789abcdef\n"),
         ]
+    limits = "DefaultTimeoutStopSec=20s\n"
+    also = []
+    if recipe.has_selinux:
+        # Four times as long as usual: mounts that run in vain are not to be told by their time.
+        limits += "DefaultTimeoutStartSec=360s\n"
+        also = [("etc/systemd/system/gitguardfs-test-agent.service.d/login.conf", AS_A_LOGIN)]
     return [
+        *also,
         ("usr/local/lib/gitguardfs-test-agent.py", AGENT_FILE.read_text()),
         ("etc/systemd/system/gitguardfs-test-agent.service", AGENT_UNIT),
         ("etc/hostname", "guest\n"),
@@ -239,7 +273,7 @@ def _files(recipe: Recipe) -> list[tuple[str, str]]:
         ("etc/fstab", "# <what> <where> <type> <options> <dump> <pass>\n"),
         ("etc/machine-id", "0123456789abcdef0123456789abcdef\n"),
         ("etc/modules-load.d/shares.conf", "9pnet_virtio\n9p\nvirtiofs\nfuse\n"),
-        ("etc/systemd/system.conf.d/tests.conf", "[Manager]\nDefaultTimeoutStopSec=20s\n"),
+        ("etc/systemd/system.conf.d/tests.conf", f"[Manager]\n{limits}"),
     ]
 
 

@@ -183,7 +183,7 @@ class Machine:
             "-machine", "q35,memory-backend=memory", "-nodefaults", "-display", "none",
             "-serial", f"file:{self.console}", "-nic", "none",
             "-kernel", str(self.image.kernel), "-initrd", str(self.image.initrd),
-            "-append", f"console=ttyS0 {images.CMDLINE}",
+            "-append", f"console=ttyS0 {self.image.recipe.cmdline}",
             "-drive", f"file={self.work}/disk.qcow2,if=virtio,format=qcow2,cache=unsafe",
             "-device", "virtio-rng-pci",
             "-chardev", f"socket,id=agent,path={self.work}/agent.sock,server=on,wait=off",

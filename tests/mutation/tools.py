@@ -76,6 +76,22 @@ MUTANTS = (
         PLAN,
     ),
     Mutant(
+        "plan-fstab-although-selinux-confines-it",
+        "fstab is written although SELinux keeps the guard from coming back by it",
+        "guest/plan_boot.py",
+        "        _check_not_confined(facts)\n",
+        "",
+        PLAN,
+    ),
+    Mutant(
+        "selinux-other-capabilities",
+        "another capability than the one that is asked for counts",
+        "linux/selinux.py",
+        '1 << int(_read(f"{capability}/perms/{name}")) - 1',
+        '1 << int(_read(f"{capability}/perms/{name}"))',
+        ("unit/test_selinux.py",),
+    ),
+    Mutant(
         "plan-dead-guard-in-the-way",
         "a dead guard at another place keeps the share from being guarded",
         "vm_mount/plan_guard.py",

@@ -83,11 +83,13 @@ def _guest(
 OLDEST = "tests/guest/test_8_debian12.py"
 VM_FAULTS = "tests/vm/test_3_faults.py"
 VM_PROGRAMS = (*GUEST_PROGRAMS, "ssh", "openssl", "curl")
+SELINUX = "tests/guest/test_9_selinux.py"
 
 TIERS = (
     _guest(
         "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 1500,
         "guest", images.DEBIAN_13, "tests/guest", f"--ignore={OLDEST}",
+        f"--ignore={SELINUX}",
     ),
     Tier(
         "lint", "ruff, mypy, shellcheck",
@@ -114,8 +116,12 @@ TIERS = (
     ),
     Tier(
         "vm", "gitguard vm from nothing: the guard, the proxy, isolation; stop, up again, reset",
-        _pytest("tests/vm", f"--ignore={VM_FAULTS}"), seconds=600, lane="vm",
+        _pytest("tests/vm", f"--ignore={VM_FAULTS}"), seconds=600, lane="egress",
         image=images.DEBIAN_CLOUD, lacks=_missing(*VM_PROGRAMS),
+    ),
+    _guest(
+        "guest-selinux", "Debian 13 with SELinux enforcing", 400, "egress", images.DEBIAN_SELINUX,
+        SELINUX,
     ),
     Tier(
         "vm-faults", "gitguard vm: what kill -9 leaves, a panic, the hardened VM, a control run",

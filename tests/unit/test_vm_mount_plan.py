@@ -25,6 +25,7 @@ from gitguardfs.guard.rules import GitPolicy
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import Mount
 from gitguardfs.linux.safe_open import PathComponent
+from gitguardfs.linux.selinux import Confined
 from gitguardfs.mounting import guards, unmount
 from gitguardfs.render import fstab, systemd
 from gitguardfs.vm_mount import (
@@ -371,6 +372,21 @@ def test_what_is_in_the_way_of_the_guard_is_named(
 ) -> None:
     with pytest.raises(UserError, match=fault):
         guard_plan(look, request(**asked))
+
+
+@pytest.mark.parametrize(
+    ("has_systemd", "way_out"), [(True, "--style systemd"), (False, "--no-persist")]
+)
+def test_fstab_is_refused_where_selinux_would_keep_the_guard_from_coming_back(
+    has_systemd: bool, way_out: str
+) -> None:
+    confined = Confined("mount_t", ("fowner", "sys_ptrace"))
+    look = Facts(has_systemd=has_systemd, confined=confined)
+    with pytest.raises(UserError, match="run as mount_t, without fowner, sys_ptrace") as error:
+        guard_plan(look, request(style="fstab"))
+    assert error.value.hint == way_out
+    assert guard_plan(look, request(style="none"))
+    assert not has_systemd or guard_plan(look, request(style="systemd"))
 
 
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
