@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gitguardfs import writer
+from gitguardfs import program, writer
 from gitguardfs.arguments import respelled, split_o
 from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import UserError
@@ -101,7 +101,7 @@ def command(
     if check and not output:
         raise UserError("--check compares files", "say which: --output DIR")
     spec = _spec(str(tag or label), **given)
-    files = {FSTAB_FILE: fstab.render(spec)} if style == "fstab" else systemd.files(spec)
+    files = {FSTAB_FILE: fstab.render(spec)} if style == "fstab" else systemd.files(spec, _guard_command())
     if output is None:
         click.echo(_listing(files), nl=False)
         return 0
@@ -111,6 +111,11 @@ def command(
         for change in changes:
             _check_ours(change)
     return writer.check_or_write(changes, check)
+
+
+def _guard_command(holder: str = program.HOLDER) -> str:
+    """Return where gitguardfs is in a guest that has it as this machine has: from a package?"""
+    return systemd.PACKAGED_COMMAND if holder.startswith("/usr/lib") else systemd.COMMAND
 
 
 def _check_ours(change: writer.Change) -> None:
