@@ -62,10 +62,10 @@ def unit_names(facts: Facts, mount: str, map_mounts: tuple[str, ...]) -> set[str
     present = systemd.shares(facts.units)
     found |= {systemd.mount_name(share) for share in {mount, *shares} if share in present}
     template = facts.units.get(systemd.TEMPLATE)
-    if found and set(guards) <= set(map_mounts) and template is not None:
-        # Somebody's own in the place of a package's is no mistake.
-        if systemd.is_ours(template) or not facts.has_packaged_template:
-            found.add(systemd.TEMPLATE)
+    # Somebody's own in the place of a package's is no mistake.
+    is_kept = facts.has_packaged_template and not systemd.is_ours(template or b"")
+    if found and set(guards) <= set(map_mounts) and template is not None and not is_kept:
+        found.add(systemd.TEMPLATE)
     return found
 
 

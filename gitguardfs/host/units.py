@@ -101,7 +101,8 @@ def command(
     if check and not output:
         raise UserError("--check compares files", "say which: --output DIR")
     spec = _spec(str(tag or label), **given)
-    files = {FSTAB_FILE: fstab.render(spec)} if style == "fstab" else systemd.files(spec, _guard_command())
+    units = systemd.files(spec, _guard_command())
+    files = {FSTAB_FILE: fstab.render(spec)} if style == "fstab" else units
     if output is None:
         click.echo(_listing(files), nl=False)
         return 0
@@ -115,7 +116,8 @@ def command(
 
 def _guard_command(holder: str = program.HOLDER) -> str:
     """Return where gitguardfs is in a guest that has it as this machine has: from a package?"""
-    return systemd.PACKAGED_COMMAND if holder.startswith("/usr/lib") else systemd.COMMAND
+    is_packaged = holder.startswith("/usr/") and not holder.startswith("/usr/local/")
+    return systemd.PACKAGED_COMMAND if is_packaged else systemd.COMMAND
 
 
 def _check_ours(change: writer.Change) -> None:

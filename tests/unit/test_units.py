@@ -158,7 +158,8 @@ def test_the_templates_of_the_repository_are_what_is_rendered() -> None:
 
 @pytest.mark.parametrize(
     ("holder", "program"),
-    [("/usr/lib/python3/dist-packages", "/usr/bin/gitguardfs"),
+    [("/usr/share/gitguardfs", "/usr/bin/gitguardfs"),
+     ("/usr/lib64/gitguardfs", "/usr/bin/gitguardfs"),
      ("/usr/local/lib/gitguardfs/lib", "/usr/local/bin/gitguardfs"),
      ("/home/me/.local/share/pipx/venvs/x/lib/python3/site-packages", "/usr/local/bin/gitguardfs")],
 )  # fmt: skip
