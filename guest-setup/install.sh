@@ -8,6 +8,7 @@ umask 022
 
 # The only directory in which umount(8) looks for a helper.
 SBIN=${SBIN:-/sbin}
+PACKAGED=${PACKAGED:-/usr/bin/gitguardfs}
 
 # Path, module and function of each program.
 LAUNCHERS=(
@@ -226,6 +227,13 @@ refuse_places_of_others() {
     done
 }
 
+# Both have the umount helper, and vm-mount could write a unit that hides the package's.
+refuse_beside_package() {
+    [[ ! -e "$PACKAGED" ]] ||
+        die "$PACKAGED is there: gitguardfs is installed as a package, which has to go first" \
+            "(vm-mount --remove for each share, then apt remove or dnf remove gitguardfs)"
+}
+
 refuse_foreign_launchers() {
     local entry path
     for entry in "${LAUNCHERS[@]}"; do
@@ -281,6 +289,7 @@ install_all() {
     [[ -f "$CHECKOUT/gitguardfs/__init__.py" ]] || die "there is no gitguardfs package in $CHECKOUT"
     family=$(os_family)
     refuse_places_of_others
+    refuse_beside_package
     refuse_foreign_launchers
     prepare_python "$family" "$want_venv"
     stage_package

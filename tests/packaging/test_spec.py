@@ -73,6 +73,7 @@ def package(sdist: Path, place: Path) -> Path:
     pyfuse3.mkdir()
     (pyfuse3 / "pyproject.toml").write_text(PYFUSE3)
     (pyfuse3 / "pyfuse3.py").touch()
+    (pyfuse3 / "LICENSE").touch()
     build("build_sdist", pyfuse3, top / "SOURCES")
     done = subprocess.run(
         ["rpmbuild", *defined(_topdir=str(top)), "--nodeps", "-bb", SPEC],

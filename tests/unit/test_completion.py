@@ -92,6 +92,15 @@ def test_there_is_a_script_for_each_program_and_shell(share: Path) -> None:
             assert program in text and f"{shell}_complete" in text
 
 
+@pytest.mark.parametrize("shell", completion.FILES)
+def test_a_program_prints_its_script_where_none_is_installed(share: Path, shell: str) -> None:
+    done = subprocess.run(
+        [share / "bin/gitguard"], capture_output=True, text=True, check=True,
+        env={**environment(share), "_GITGUARD_COMPLETE": f"{shell}_source"},
+    )  # fmt: skip
+    assert done.stdout == completion.script(shell, "gitguard")
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_bash_scripts_pass_shellcheck(share: Path, program: str) -> None:
     path = share / completion.FILES["bash"].format(program)

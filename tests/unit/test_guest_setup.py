@@ -111,6 +111,7 @@ class Guest:
             "FSTAB": str(self.os_release.parent / "fstab"),
             "UNITS": str(self.os_release.parent / "units"),
             "SBIN": str(self.local / "sbin"),
+            "PACKAGED": str(self.local / "packaged"),
         }
         return subprocess.run(
             [str(self.checkout / "guest-setup" / script), *arguments],
@@ -298,6 +299,15 @@ def root_guest(guest: Guest) -> Guest:
         (guest.bin / name).unlink()
     guest.tool("dpkg-query", EVERYTHING_IS_INSTALLED)
     return guest
+
+
+def test_nothing_is_installed_beside_a_package(root_guest: Guest) -> None:
+    (root_guest.local / "packaged").touch()
+    before = root_guest.installed()
+    done = root_guest.run(INSTALL)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "installed as a package" in done.stderr and "vm-mount --remove" in done.stderr
+    assert root_guest.installed() == before
 
 
 def test_installing_twice_leaves_one_clean_package(root_guest: Guest) -> None:
