@@ -6,6 +6,7 @@
 {
     PREFIX=/usr/local/lib/gitguardfs
     BIN=/usr/local/bin
+    USR_SHARE=/usr/local/share
     SETUP_DIR=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
     CHECKOUT=$(dirname -- "$SETUP_DIR")
     dry_run=no

@@ -8,6 +8,7 @@ umask 022
 
 # The only directory in which umount(8) looks for a helper.
 SBIN=${SBIN:-/sbin}
+PACKAGED=${PACKAGED:-/usr/bin/gitguardfs}
 
 # Path, module and function of each program.
 LAUNCHERS=(
@@ -31,6 +32,8 @@ VENV=$PREFIX/venv
 PACKAGE=$PREFIX/lib/gitguardfs
 # Beside the package, as in a checkout: gitguard lima, krun and vm hand both on.
 SCRIPTS=$PREFIX/lib/guest-setup
+# Manual pages and completion; links in USR_SHARE lead here.
+SHARED=$PREFIX/share
 
 usage() {
     cat <<END
@@ -38,7 +41,8 @@ Usage: ${0##*/} [--dry-run] [--venv] [--uninstall] [--help]
 
 Installs gitguardfs on Debian 12/13, Ubuntu 24.04+ or Fedora 41+:
 the programs gitguardfs, gitguard and vm-mount in $BIN, their code below $PREFIX,
-and $SBIN/umount.fuse.gitguardfs, by which umount takes a seal off with its view.
+$SBIN/umount.fuse.gitguardfs, by which umount takes a seal off with its view,
+and manual pages and completion for bash, zsh and fish in $USR_SHARE.
 
   --venv       build pyfuse3 in a virtual environment ($VENV)
                instead of using the distribution's packages (always so on Fedora)
@@ -137,6 +141,46 @@ install_scripts() {
     run install -o root -g root -m 0755 "$SETUP_DIR"/{install,vm-apps}.sh "$SCRIPTS"
 }
 
+# Made by the commands themselves. Nothing that guards depends on it.
+install_shared_files() {
+    local code='import sys; sys.path.insert(0, sys.argv[1])
+from gitguardfs.commands.shared_files import write; write(sys.argv[2])'
+    run rm -rf "$SHARED.new"
+    if ! run "$interpreter" -I -c "$code" "$PREFIX/lib" "$SHARED.new"; then
+        warn "there are no manual pages and no completion: they could not be made"
+        return
+    fi
+    unlink_shared_files
+    run rm -rf "$SHARED"
+    run mv -T "$SHARED.new" "$SHARED"
+    link_shared_files
+}
+
+shared_files() {
+    [[ ! -d "$SHARED" ]] || find "$SHARED" -type f -printf '%P\n'
+}
+
+is_our_link() { [[ -L "$USR_SHARE/$1" && "$(readlink "$USR_SHARE/$1")" == "$SHARED/$1" ]]; }
+
+link_shared_files() {
+    local file
+    while read -r file; do
+        if [[ -e "$USR_SHARE/$file" || -L "$USR_SHARE/$file" ]] && ! is_our_link "$file"; then
+            warn "$USR_SHARE/$file was not written by this script: it stays"
+        else
+            run mkdir -p "$(dirname "$USR_SHARE/$file")"
+            run ln -sfT "$SHARED/$file" "$USR_SHARE/$file"
+        fi
+    done < <(shared_files)
+}
+
+unlink_shared_files() {
+    local file
+    while read -r file; do
+        ! is_our_link "$file" || run rm -f "$USR_SHARE/$file"
+    done < <(shared_files)
+}
+
 launcher_text() {
     local module=$1 function=$2
     cat <<END
@@ -170,7 +214,7 @@ STAFF=50 # Debian's group for those who may write to /usr/local
 refuse_places_of_others() {
     local path
     [[ "$dry_run" == no ]] || return 0
-    for path in "$PREFIX" "$BIN" "$SBIN"; do
+    for path in "$PREFIX" "$BIN" "$SBIN" "$USR_SHARE"; do
         path=$(realpath -m -- "$path")
         while :; do
             if [[ -e "$path" && -n "$(find "$path" -maxdepth 0 '(' ! -uid 0 -o ! -perm -1000 \
@@ -181,6 +225,13 @@ refuse_places_of_others() {
             path=$(dirname -- "$path")
         done
     done
+}
+
+# Both have the umount helper, and vm-mount could write a unit that hides the package's.
+refuse_beside_package() {
+    [[ ! -e "$PACKAGED" ]] ||
+        die "$PACKAGED is there: gitguardfs is installed as a package, which has to go first" \
+            "(vm-mount --remove for each share, then apt remove or dnf remove gitguardfs)"
 }
 
 refuse_foreign_launchers() {
@@ -238,12 +289,14 @@ install_all() {
     [[ -f "$CHECKOUT/gitguardfs/__init__.py" ]] || die "there is no gitguardfs package in $CHECKOUT"
     family=$(os_family)
     refuse_places_of_others
+    refuse_beside_package
     refuse_foreign_launchers
     prepare_python "$family" "$want_venv"
     stage_package
     swap_package
     install_scripts
     write_launchers
+    install_shared_files
     drop_unused_venv
     check_fuse_device
     check_umount_helper
@@ -274,7 +327,9 @@ uninstall_all() {
     done
     if [[ -d "$PREFIX" ]]; then
         found=yes
-        run rm -rf "$PACKAGE" "$PACKAGE.new" "$PACKAGE.old" "$SCRIPTS" "$VENV"
+        unlink_shared_files
+        run rm -rf "$PACKAGE" "$PACKAGE.new" "$PACKAGE.old" "$SCRIPTS" "$VENV" \
+            "$SHARED" "$SHARED.new"
         run find "$PREFIX" -depth -type d -empty -delete
     fi
     if [[ "$found" == no ]]; then

@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tiers=(guest lint unit adapter mount quickstart desktop egress guest-old vm guest-selinux)
+tiers=(guest lint unit adapter mount packaging quickstart desktop egress guest-old vm guest-selinux)
 by_name=(vm-faults)
 quick=(lint unit adapter)
 
@@ -16,6 +16,7 @@ Runs the tests of gitguardfs, by default all tiers but the last, side by side:
   unit           pure parts, no mount
   adapter        request handlers, no mount
   mount          real mounts: conformance, attacks, faults, programs
+  packaging      the source distribution and its own tests, the wheel, the spec file
   quickstart     guest-setup/quickstart.sh, on the distribution's own packages
   desktop        guest-setup/vm-setup.sh in Debian 13, and its desktop under Xvfb
   egress         the allowlist proxy, before servers that record what they are sent
@@ -51,7 +52,8 @@ install_packages() {
         wanted=(fuse3 libfuse3-dev pkg-config gcc make git bindfs rsync sqlite3 ripgrep
             inotify-tools attr e2fsprogs shellcheck python3-dev python3-venv tar util-linux
             qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debian-archive-keyring iproute2
-            systemd libxml2-utils libvirt0 xvfb curl openssl openssh-client)
+            systemd libxml2-utils libvirt0 xvfb curl openssl openssh-client zsh fish groff-base mandoc
+            debhelper dh-python dpkg-dev fakeroot python3-click rpm cpio)
         command -v npm >/dev/null || wanted+=(npm)
         # Newer releases have virtiofsd and the schemas of libvirt in packages of their own.
         for package in virtiofsd libvirt-common; do
@@ -70,7 +72,7 @@ install_packages() {
     elif command -v dnf >/dev/null; then
         wanted=(fuse3 fuse3-devel pkgconf-pkg-config gcc make git bindfs rsync sqlite ripgrep
             inotify-tools attr e2fsprogs ShellCheck python3-devel npm tar util-linux iproute
-            curl openssl)
+            curl openssl zsh fish groff-base mandoc rpm-build)
         for package in "${wanted[@]}"; do
             rpm -q --quiet --whatprovides "$package" || missing+=("$package")
         done

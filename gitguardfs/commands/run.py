@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import NoReturn
 
 import click
 
+from gitguardfs.commands.programs import completion_variable
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
 
 
@@ -17,6 +19,10 @@ def run(command: click.Command, name: str, code_of: Callable[[Exit], int] = int)
 
     What the command returns is the exit code if it ends without an error.
     """
+    if os.environ.get(completion_variable(name)):
+        from gitguardfs.commands import completion
+
+        completion.register()
     try:
         code = command.main(prog_name=name, standalone_mode=False)
     except UserError as error:

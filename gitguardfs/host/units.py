@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gitguardfs import config_files
+from gitguardfs import config_files, program
 from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import UserError
 from gitguardfs.options.id_maps import AUTO, group_id, user_id
@@ -101,7 +101,8 @@ def command(
     if check and not output:
         raise UserError("--check compares files", "say which: --output DIR")
     spec = _spec(str(tag or label), **given)
-    files = {FSTAB_FILE: fstab.render(spec)} if style == "fstab" else systemd.files(spec)
+    units = systemd.files(spec, _guard_command())
+    files = {FSTAB_FILE: fstab.render(spec)} if style == "fstab" else units
     if output is None:
         click.echo(_listing(files), nl=False)
         return 0
@@ -111,6 +112,12 @@ def command(
         for change in changes:
             _check_ours(change)
     return config_files.check_or_write(changes, check)
+
+
+def _guard_command(holder: str = program.HOLDER) -> str:
+    """Return where gitguardfs is in a guest that has it as this machine has: from a package?"""
+    is_packaged = holder.startswith("/usr/") and not holder.startswith("/usr/local/")
+    return systemd.PACKAGED_COMMAND if is_packaged else systemd.COMMAND
 
 
 def _check_ours(change: config_files.Change) -> None:

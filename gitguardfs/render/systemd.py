@@ -15,6 +15,8 @@ from gitguardfs.render.guarded_share import GuardedShare
 
 TEMPLATE = "gitguardfs@.service"
 COMMAND = "/usr/local/bin/gitguardfs"
+PACKAGED_COMMAND = "/usr/bin/gitguardfs"
+"""Where install.sh puts the program, and where packages do."""
 HEADER = "# Written by gitguardfs (gitguard units, vm-mount).\n"
 """The first line of each file, by which ours are known."""
 

@@ -31,6 +31,8 @@ class System:
 
     fstab: str = "/etc/fstab"
     units: str = "/etc/systemd/system"
+    packaged_units: str = "/usr/lib/systemd/system"
+    """Where a package has its units; one of that name in ``units`` would hide it."""
     shares: str = "/var/lib/gitguardfs/shares"
     """Default mount points of raw shares; a directory of root's, mode 0700."""
     sys: str = "/sys"
@@ -106,6 +108,8 @@ class Facts:
     fstab: bytes = b""
     units: dict[str, bytes] = field(default_factory=dict)
     """Files of the directory of units that may be ours, by name."""
+    has_packaged_template: bool = False
+    """Whether a package brings the template of the guard's service."""
     enabled: frozenset[str] = frozenset()
     active: frozenset[str] = frozenset()
     """Mount points whose service runs."""
@@ -170,6 +174,7 @@ def gather(system: System) -> Facts:
         tags=tags(system.sys),
         fstab=config_files.read(system.fstab) or b"",
         units=units,
+        has_packaged_template=os.path.exists(f"{system.packaged_units}/{systemd.TEMPLATE}"),
         enabled=frozenset(path for path in guarded if _is_enabled(system.units, path)),
         active=frozenset(p for p in guarded if has_systemd and _is_active(system, p)),
         dead=frozenset(os.fsdecode(m.path) for m in ours if guards.is_dead(m.path)),

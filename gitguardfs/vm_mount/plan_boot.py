@@ -31,7 +31,11 @@ def changes(system: System, facts: Facts, style: Style, spec: GuardedShare) -> l
         wanted = systemd.files(spec, system.guard or systemd.COMMAND)
         if fstab.is_adopted(text, spec):
             del wanted[systemd.mount_name(spec.mount)]  # somebody's own line mounts it
+        if facts.has_packaged_template:
+            del wanted[systemd.TEMPLATE]
     gone = unit_names(facts, spec.mount, (spec.map_mount,)) - set(wanted)
+    if facts.has_packaged_template and systemd.is_ours(facts.units.get(systemd.TEMPLATE, b"")):
+        gone.add(systemd.TEMPLATE)  # it would hide the package's, updates and all
     found = [Change(system.fstab, facts.fstab, text)]
     found += [unit_change(system, facts, name, new.encode()) for name, new in wanted.items()]
     found += [unit_change(system, facts, name, None) for name in sorted(gone)]
@@ -68,7 +72,10 @@ def unit_names(facts: Facts, mount: str, map_mounts: tuple[str, ...]) -> set[str
     shares -= {source for path, source in guards.items() if path not in map_mounts}
     present = systemd.shares(facts.units)
     found |= {systemd.mount_name(share) for share in {mount, *shares} if share in present}
-    if found and set(guards) <= set(map_mounts) and systemd.TEMPLATE in facts.units:
+    template = facts.units.get(systemd.TEMPLATE)
+    # Somebody's own in the place of a package's is no mistake.
+    is_kept = facts.has_packaged_template and not systemd.is_ours(template or b"")
+    if found and set(guards) <= set(map_mounts) and template is not None and not is_kept:
         found.add(systemd.TEMPLATE)
     return found
 

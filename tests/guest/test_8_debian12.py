@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.guest import image as images
+from tests.guest.channel import Done
 from tests.guest.machine import Machine, Share
-from tests.guest.setting_up import AGENT, guard, import_once, install, mounted
+from tests.guest.packaged import DIST, VERSIONS, build
+from tests.guest.setting_up import AGENT, guard, import_once, install, mounted, vm_mount
 from tests.guest.sieges import CASES, Siege, carry_out
 from tests.guest.world import CHECKOUT, PHASES, TESTS, Guard, checkout, make_demo, phase
 from tests.support.attacks import Attack
@@ -24,7 +26,16 @@ SOME = tuple(case for case in CASES["9p"] if not case[0].options and case[0].row
 
 
 @pytest.fixture(scope="module")
-def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Machine, dict[str, Path]]]:
+def old_checkout() -> Iterator[Path]:
+    """What the guest is given of the project."""
+    with area() as place:
+        yield checkout(place / "checkout")
+
+
+@pytest.fixture(scope="module")
+def old(
+    tmp_path_factory: pytest.TempPathFactory, old_checkout: Path
+) -> Iterator[tuple[Machine, dict[str, Path]]]:
     with phase("image, Debian 12"):
         image = images.obtain(images.DEBIAN_12)
     with area() as place:
@@ -34,7 +45,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Machine, dic
             os.chown(path, HOST_UID, HOST_GID)
             make_demo(path / "demo")
         shares = [Share(each.tag, at[each.tag], each.transport) for each in OLD]
-        shares.append(Share("checkout", checkout(place / "checkout"), read_only=True))
+        shares.append(Share("checkout", old_checkout, read_only=True))
         machine = Machine(image, tmp_path_factory.mktemp("debian12"), shares)
         try:
             machine.start()
@@ -106,3 +117,143 @@ def test_doctor_finds_nothing(old: Old) -> None:
     )
     assert done.rc == 0, str(done)
     assert "attacks not tried" in done.stdout and "finding " not in done.stdout
+
+
+# The package, in the place of install.sh. The tests stand in the order of its life.
+
+UNIT = "/usr/lib/systemd/system/gitguardfs@.service"
+HIDING = "/etc/systemd/system/gitguardfs@.service"
+NOT_INSTALLED = (
+    "gitguardfs-test-agent",
+    "/etc/fstab.before-gitguardfs",
+    "/var/cache/",
+    "/var/log/",
+)
+"""Parts of paths with our name that no installation is to take away."""
+PACKAGED = OLD[0]
+
+
+def test_install_sh_brings_manual_pages_and_completion(old: Old) -> None:
+    for name in (
+        "man/man1/gitguard-vm-up.1", "man/man8/umount.fuse.gitguardfs.8",
+        "bash-completion/completions/gitguardfs", "zsh/site-functions/_vm-mount",
+        "fish/vendor_completions.d/gitguard.fish",
+    ):  # fmt: skip
+        assert old[0].sh(f"stat -Lc '%U %a' /usr/local/share/{name}") == "root 644"
+
+
+@pytest.fixture(scope="module")
+def cleared(old: Old) -> Machine:
+    """A machine from which vm-mount and install.sh have taken all that was theirs."""
+    machine, _ = old
+    for each in OLD:
+        machine.run(vm_mount(each, "--remove")).ok()
+    machine.run(["./guest-setup/install.sh", "--uninstall"], cwd=CHECKOUT).ok()
+    return machine
+
+
+@pytest.fixture(scope="module")
+def packaged(cleared: Machine, old_checkout: Path) -> Machine:
+    with phase("Debian 12: the package is built"):
+        build(old_checkout)
+    # What keeps the image small would leave the manual pages out.
+    cleared.sh("rm -f /etc/dpkg/dpkg.cfg.d/*mmdebstrap*")
+    with phase("Debian 12: the package is installed"):
+        install_package(cleared, VERSIONS[0])
+    return cleared
+
+
+def install_package(machine: Machine, version: str) -> str:
+    package = f"{CHECKOUT}/{DIST}/gitguardfs_{version}_all.deb"
+    return machine.sh(
+        ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", package]
+    )
+
+
+def own_files(machine: Machine) -> list[str]:
+    """What is called after us, apart from what the tests put there and from copies for the user."""
+    found = machine.sh(
+        "find / -xdev -name '*gitguard*' -not -path '/root/*' -not -path '/opt/*'"
+        " -not -path '/tmp/*'"
+    )
+    return [p for p in found.splitlines() if not any(part in p for part in NOT_INSTALLED)]
+
+
+def test_install_sh_takes_away_what_it_brought(cleared: Machine) -> None:
+    assert own_files(cleared) == []
+
+
+def test_the_package_brings_programs_pages_completion_and_unit(packaged: Machine) -> None:
+    for program in ("gitguardfs", "gitguard", "vm-mount"):
+        assert packaged.sh(f"command -v {program}") == f"/usr/bin/{program}"
+        assert VERSIONS[0] in packaged.sh([program, "--version"], uid=AGENT, cwd="/home/agent")
+    listed = packaged.sh("dpkg -L gitguardfs | while read f; do test -f $f && echo $f; done; true")
+    for path in (
+        "/usr/sbin/umount.fuse.gitguardfs", UNIT, "/usr/share/man/man1/gitguardfs.1.gz",
+        "/usr/share/man/man1/gitguard-vm-up.1.gz", "/usr/share/man/man8/vm-mount.8.gz",
+        "/usr/share/man/man8/umount.fuse.gitguardfs.8.gz",
+        "/usr/share/bash-completion/completions/gitguard",
+        "/usr/share/zsh/vendor-completions/_gitguard",
+        "/usr/share/fish/vendor_completions.d/gitguard.fish",
+        "/usr/share/gitguardfs/guest-setup/install.sh",
+    ):  # fmt: skip
+        assert path in listed.splitlines()
+    assert packaged.sh("dpkg --verify gitguardfs") == ""
+    compiled = packaged.sh("ls /usr/share/gitguardfs/gitguardfs/__pycache__")
+    assert "cli.cpython-311.pyc" in compiled
+
+
+def test_vm_mount_uses_the_packages_unit(packaged: Machine, old: Old) -> None:
+    packaged.run(vm_mount(PACKAGED)).ok()
+    assert mounted(packaged, PACKAGED.view) == ["fuse.gitguardfs"]
+    assert mounted(packaged, PACKAGED.raw) == [PACKAGED.transport, "ramfs"]
+    packaged.run(f"cat {PACKAGED.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
+    assert packaged.run(["test", "-e", HIDING]).rc == 1
+    service = packaged.sh(["systemd-escape", "-p", "--template=gitguardfs@.service", PACKAGED.view])
+    said = packaged.sh(["systemctl", "show", "-P", "FragmentPath", "-P", "ExecStart", service])
+    assert UNIT in said and "path=/usr/bin/gitguardfs" in said
+    assert packaged.sh(["systemctl", "is-enabled", service]) == "enabled"
+    again = packaged.run(vm_mount(PACKAGED)).ok()
+    assert "Nothing to do" in again.stdout
+
+
+def test_an_upgrade_leaves_a_view_to_its_daemon(packaged: Machine) -> None:
+    daemon = packaged.sh("pgrep -f 'bin/gitguardfs --foreground'")
+    said = install_package(packaged, VERSIONS[1])
+    assert "still served by the version before" in said
+    assert packaged.sh("pgrep -f 'bin/gitguardfs --foreground'") == daemon
+    assert VERSIONS[1] in packaged.sh(["gitguardfs", "--version"])
+    packaged.sh("echo upgraded >upgraded", cwd=f"{PACKAGED.view}/demo", uid=AGENT)
+    packaged.sh("systemctl restart 'gitguardfs@*'")
+    assert packaged.sh("pgrep -f 'bin/gitguardfs --foreground'") != daemon
+    assert mounted(packaged, PACKAGED.view) == ["fuse.gitguardfs"]
+    assert mounted(packaged, PACKAGED.raw) == [PACKAGED.transport, "ramfs"]
+    assert packaged.sh(f"cat {PACKAGED.view}/demo/upgraded", uid=AGENT) == "upgraded"
+
+
+def remove(machine: Machine, how: str = "remove") -> Done:
+    return machine.run(
+        ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", how, "-y", "gitguardfs"]
+    )
+
+
+def test_what_guards_at_boot_is_not_removed(packaged: Machine) -> None:
+    remove(packaged).failed("vm-mount --remove first")
+    assert packaged.sh("dpkg-query -W -f '${db:Status-Status}' gitguardfs") == "installed"
+    packaged.run(f"cat {PACKAGED.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
+    packaged.run(["/usr/bin/gitguardfs", "--version"]).ok()
+
+
+def test_what_serves_a_view_is_not_removed(packaged: Machine) -> None:
+    packaged.run(vm_mount(PACKAGED, "--remove")).ok()
+    packaged.sh("mkdir -p /srv/source /srv/view && gitguardfs --seal /srv/source /srv/view")
+    remove(packaged).failed("/srv/view", "umount them first")
+    assert mounted(packaged, "/srv/source") == ["ramfs"]
+    packaged.sh("umount /srv/view")
+    assert mounted(packaged, "/srv/source") == []
+
+
+def test_a_purge_leaves_nothing(packaged: Machine) -> None:
+    remove(packaged, "purge").ok()
+    assert own_files(packaged) == []
+    assert packaged.sh("systemctl --failed --no-legend --plain; true") == ""

@@ -180,7 +180,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     found = World(
         area,
         System(
-            fstab=f"{area}/fstab", units=f"{area}/units", shares=f"{area}/shares",
+            fstab=f"{area}/fstab", units=f"{area}/units", packaged_units=f"{area}/packaged",
+            shares=f"{area}/shares",
             sys=f"{area}/sys", kernel_log=f"{area}/kmsg",
             booted_systemd=f"{area}/booted", mount=f"{area}/mount",
             systemctl=f"{area}/systemctl", guard=f"{area}/gitguardfs",

@@ -73,10 +73,16 @@ find . -name .venv -prune -o -name '*.sh' -print0 | xargs -0 shellcheck -x .ci/r
 
 
 def _guest(
-    name: str, about: str, seconds: float, lane: str, image: images.Recipe, *chosen: str
+    name: str,
+    about: str,
+    seconds: float,
+    lane: str,
+    image: images.Recipe,
+    *chosen: str,
+    needs: Sequence[str] = (),
 ) -> Tier:
     """A virtual machine of its own, for the tests that are chosen."""
-    lacks = _missing(*GUEST_PROGRAMS)
+    lacks = _missing(*GUEST_PROGRAMS, *needs)
     return Tier(name, about, _pytest(*chosen), seconds, lane=lane, image=image, lacks=lacks)
 
 
@@ -106,13 +112,15 @@ TIERS = (
     ),
     Tier("desktop", "guest-setup/vm-setup.sh in Debian 13, and its desktop under Xvfb",
          _pytest("tests/desktop"), seconds=40, lacks=_missing("mmdebstrap", "Xvfb")),
+    Tier("packaging", "the source distribution and its own tests, the wheel, the spec file",
+         _pytest("tests/packaging"), seconds=120, lane="egress"),
     Tier(
         "egress", "the allowlist proxy, before servers that record what they are sent",
         _pytest("tests/egress"), seconds=60, lane="egress", lacks=_missing("ip", "ss"),
     ),
     _guest(
-        "guest-old", "Debian 12 in another one, the oldest system that is supported", 300,
-        "tests", images.DEBIAN_12, OLDEST,
+        "guest-old", "Debian 12 in another one, the oldest system that is supported", 400,
+        "tests", images.DEBIAN_12, OLDEST, needs=("dpkg-buildpackage", "dh", "dh_python3"),
     ),
     Tier(
         "vm", "gitguard vm from nothing: the guard, the proxy, isolation; stop, up again, reset",

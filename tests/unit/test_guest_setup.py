@@ -50,6 +50,17 @@ def main() -> None:
     print("gitguardfs, version 1.2.3")
 """
 
+SHARED_FILES = """
+import pathlib
+
+def write(directory: str) -> None:
+    for name in ("man/man1/gitguardfs.1", "fish/vendor_completions.d/gitguardfs.fish"):
+        path = pathlib.Path(directory, name)
+        path.parent.mkdir(parents=True)
+        path.write_text("text")
+"""
+SHARED = ("fish/vendor_completions.d/gitguardfs.fish", "man/man1/gitguardfs.1")
+
 
 class Guest:
     """A pretended system: its os-release, its /usr/local, and the tools it finds first on PATH."""
@@ -75,7 +86,7 @@ class Guest:
         shutil.copytree(SETUP, self.checkout / "guest-setup")
         common = self.checkout / "guest-setup" / "common.sh"
         text = common.read_text()
-        assert text.count("=/usr/local/") == 2
+        assert text.count("=/usr/local/") == 3
         common.write_text(text.replace("=/usr/local/", f"={self.local}/"))
         package = self.checkout / "gitguardfs"
         (package / "__pycache__").mkdir(parents=True)
@@ -84,6 +95,7 @@ class Guest:
         (package / "commands").mkdir()
         (package / "commands/__init__.py").write_text("")
         (package / "commands/gitguardfs.py").write_text(PROGRAM)
+        (package / "commands" / "shared_files.py").write_text(SHARED_FILES)
 
     def tool(self, name: str, script: str) -> None:
         path = self.bin / name
@@ -100,6 +112,7 @@ class Guest:
             "FSTAB": str(self.os_release.parent / "fstab"),
             "UNITS": str(self.os_release.parent / "units"),
             "SBIN": str(self.local / "sbin"),
+            "PACKAGED": str(self.local / "packaged"),
         }
         return subprocess.run(
             [str(self.checkout / "guest-setup" / script), *arguments],
@@ -289,12 +302,25 @@ def root_guest(guest: Guest) -> Guest:
     return guest
 
 
+def test_nothing_is_installed_beside_a_package(root_guest: Guest) -> None:
+    (root_guest.local / "packaged").touch()
+    before = root_guest.installed()
+    done = root_guest.run(INSTALL)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "installed as a package" in done.stderr and "vm-mount --remove" in done.stderr
+    assert root_guest.installed() == before
+
+
 def test_installing_twice_leaves_one_clean_package(root_guest: Guest) -> None:
     for _ in range(2):
         result = root_guest.run(INSTALL)
         assert result.returncode == 0, result.stderr
         assert "gitguardfs, version 1.2.3 is installed" in result.stdout
-    files = [name for name in root_guest.installed() if "__pycache__/" not in name]
+    files = [
+        name
+        for name in root_guest.installed()
+        if "__pycache__/" not in name and not name.startswith("share/")
+    ]
     assert files == [
         "bin",
         "bin/gitguard",
@@ -310,13 +336,22 @@ def test_installing_twice_leaves_one_clean_package(root_guest: Guest) -> None:
         "lib/gitguardfs/lib/gitguardfs/commands/__init__.py",
         "lib/gitguardfs/lib/gitguardfs/commands/__pycache__",
         "lib/gitguardfs/lib/gitguardfs/commands/gitguardfs.py",
+        "lib/gitguardfs/lib/gitguardfs/commands/shared_files.py",
         "lib/gitguardfs/lib/guest-setup",
         "lib/gitguardfs/lib/guest-setup/common.sh",
         "lib/gitguardfs/lib/guest-setup/install.sh",
         "lib/gitguardfs/lib/guest-setup/steps.sh",
         "lib/gitguardfs/lib/guest-setup/vm-apps.sh",
+        "lib/gitguardfs/share",
+        "lib/gitguardfs/share/fish",
+        "lib/gitguardfs/share/fish/vendor_completions.d",
+        "lib/gitguardfs/share/fish/vendor_completions.d/gitguardfs.fish",
+        "lib/gitguardfs/share/man",
+        "lib/gitguardfs/share/man/man1",
+        "lib/gitguardfs/share/man/man1/gitguardfs.1",
         "sbin",
         "sbin/umount.fuse.gitguardfs",
+        "share",
     ]
     assert not any("stale" in name for name in root_guest.installed())
 
@@ -366,7 +401,43 @@ def test_uninstall_removes_what_install_wrote_and_nothing_else(root_guest: Guest
     (root_guest.local / "bin" / "other").write_text("")
     (root_guest.local / "lib" / "other").write_text("")
     assert root_guest.run(INSTALL, "--uninstall").returncode == 0
-    assert root_guest.installed() == ["bin", "bin/other", "lib", "lib/other", "sbin"]
+    left = [path for path in root_guest.local.rglob("*") if path.is_symlink() or path.is_file()]
+    assert sorted(left) == [root_guest.local / "bin/other", root_guest.local / "lib/other"]
+    assert not (root_guest.local / "lib/gitguardfs").exists()
+
+
+def test_manual_and_completion_are_linked_to(root_guest: Guest) -> None:
+    assert root_guest.run(INSTALL).returncode == 0
+    for name in SHARED:
+        link = root_guest.local / "share" / name
+        assert link.readlink() == root_guest.local / "lib/gitguardfs/share" / name
+        assert link.read_text() == "text"
+
+
+def test_what_is_no_longer_made_is_no_longer_linked_to(root_guest: Guest) -> None:
+    assert root_guest.run(INSTALL).returncode == 0
+    made = root_guest.checkout / "gitguardfs/commands/shared_files.py"
+    made.write_text(made.read_text().replace("man1/gitguardfs.1", "man1/other.1"))
+    assert root_guest.run(INSTALL).returncode == 0
+    found = sorted(path.name for path in (root_guest.local / "share/man/man1").iterdir())
+    assert found == ["other.1"]
+
+
+def test_a_foreign_page_stays(root_guest: Guest) -> None:
+    foreign = root_guest.local / "share" / SHARED[0]
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("foreign")
+    done = root_guest.run(INSTALL)
+    assert done.returncode == 0 and f"{foreign} was not written by this script" in done.stderr
+    assert root_guest.run(INSTALL, "--uninstall").returncode == 0
+    assert foreign.read_text() == "foreign"
+
+
+def test_a_page_that_cannot_be_made_is_no_obstacle(root_guest: Guest) -> None:
+    (root_guest.checkout / "gitguardfs/commands/shared_files.py").write_text("raise OSError\n")
+    done = root_guest.run(INSTALL)
+    assert done.returncode == 0 and "there are no manual pages" in done.stderr
+    assert "gitguardfs, version 1.2.3 is installed" in done.stdout
 
 
 def test_quickstart_installs_again_only_after_a_change(root_guest: Guest, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gitguardfs.errors import UserError
+from gitguardfs.host import units as units_command
 from gitguardfs.host.units import FSTAB_FILE, command
 from gitguardfs.options.parsing import parse_o, respelled
 from gitguardfs.render import fstab, quote, systemd
@@ -153,6 +154,17 @@ def test_the_templates_of_the_repository_are_what_is_rendered() -> None:
     template = REPOSITORY / "systemd" / systemd.TEMPLATE
     assert template.read_text() == systemd.template()
     assert [p.name for p in (REPOSITORY / "systemd").iterdir()] == [systemd.TEMPLATE]
+
+
+@pytest.mark.parametrize(
+    ("holder", "program"),
+    [("/usr/share/gitguardfs", "/usr/bin/gitguardfs"),
+     ("/usr/lib64/gitguardfs", "/usr/bin/gitguardfs"),
+     ("/usr/local/lib/gitguardfs/lib", "/usr/local/bin/gitguardfs"),
+     ("/home/me/.local/share/pipx/venvs/x/lib/python3/site-packages", "/usr/local/bin/gitguardfs")],
+)  # fmt: skip
+def test_a_package_prints_units_for_the_packages_program(holder: str, program: str) -> None:
+    assert units_command._guard_command(holder) == program
 
 
 def test_a_name_too_long_for_systemd_is_said_to_be() -> None:

@@ -552,6 +552,53 @@ def test_the_template_stays_as_long_as_another_guard_needs_it() -> None:
     assert systemd.TEMPLATE not in names and len(names) == 2
 
 
+TEMPLATE_PATH = f"/etc/systemd/system/{systemd.TEMPLATE}"
+FOREIGN = b"[Service]\nExecStart=/bin/true\n"
+
+
+@pytest.mark.parametrize("packaged", [False, True])
+def test_a_packages_template_is_not_hidden_by_one_of_ours(packaged: bool) -> None:
+    look = Facts(mounts=(mounted("9p", RAW, "projects"),), has_systemd=True)
+    look = replace(look, has_packaged_template=packaged)
+    said = guard_plan(look, request(style="systemd"))
+    assert (f"write {TEMPLATE_PATH}" in said) == (not packaged)
+    assert f"write /etc/systemd/system/{systemd.drop_in_name(VIEW)}" in said
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_an_older_template_of_ours_makes_way_for_a_packages(style: str) -> None:
+    look = replace(installed("systemd"), has_packaged_template=True)
+    spec = replace(plan_share.with_owner(request(), "9p", "1:1"), map_mount="/o", mount="/p")
+    for name, text in systemd.files(spec).items():  # another guard keeps using it
+        look.units[name] = text.encode()
+    assert f"remove {TEMPLATE_PATH}" in guard_plan(look, request(style=style))
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_somebodys_own_template_beside_a_packages_is_left_alone(style: str) -> None:
+    look = replace(installed("systemd"), has_packaged_template=True)
+    look.units[systemd.TEMPLATE] = FOREIGN
+    assert not [step for step in guard_plan(look, request(style=style)) if TEMPLATE_PATH in step]
+    found = plan_removal.find(look, "projects", None, None)
+    assert found is not None
+    said = [step.describe() for step in plan_removal.remove_steps(SYSTEM, look, found, PROGRAM)]
+    assert not [step for step in said if TEMPLATE_PATH in step]
+    with pytest.raises(UserError, match="not written by gitguardfs"):
+        guard_plan(replace(look, has_packaged_template=False), request(style=style))
+
+
+def test_a_packages_template_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "fstab").touch()
+    system = System(
+        fstab=f"{tmp_path}/fstab", units=str(tmp_path), packaged_units=f"{tmp_path}/packaged",
+        booted_systemd=f"{tmp_path}/none",
+    )  # fmt: skip
+    assert not facts.gather(system).has_packaged_template
+    (tmp_path / "packaged").mkdir()
+    (tmp_path / "packaged" / systemd.TEMPLATE).write_text(systemd.template("/usr/bin/gitguardfs"))
+    assert facts.gather(system).has_packaged_template
+
+
 # ------------------------------------------------------------------------------------- steps
 
 

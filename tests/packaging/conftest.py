@@ -1,0 +1,62 @@
+"""What is built once: the source distribution, and its contents."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.mounting import REPOSITORY, area
+
+MADE = (".git", ".venv", "__pycache__", "*.egg-info", "/build", "dist", ".*_cache", ".hypothesis")
+"""In a checkout that was worked in, what is no part of it."""
+
+
+def build(hook: str, source: Path, target: Path) -> Path:
+    """Build ``source`` as pip does, by a hook of its build system."""
+    code = f"import sys; from setuptools import build_meta; print(build_meta.{hook}(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning", "-c", code, target],
+        cwd=source, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Deprecat" not in done.stderr, done.stderr
+    return target / done.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="session")
+def place() -> Iterator[Path]:
+    with area() as here:
+        yield here
+
+
+@pytest.fixture(scope="session")
+def checkout(place: Path) -> Path:
+    """A copy, since a build leaves files beside its source."""
+    copy = place / "checkout"
+    shutil.copytree(REPOSITORY, copy, symlinks=True, ignore=shutil.ignore_patterns(*MADE))
+    return copy
+
+
+@pytest.fixture(scope="session")
+def sdist(checkout: Path, place: Path) -> Path:
+    before = {path for path in checkout.rglob("*") if path.is_file()}
+    (place / "dist").mkdir()
+    path = build("build_sdist", checkout, place / "dist")
+    for made in {path for path in checkout.rglob("*") if path.is_file()} - before:
+        made.unlink()
+    return path
+
+
+@pytest.fixture(scope="session")
+def unpacked(sdist: Path, place: Path) -> Path:
+    (place / "unpacked").mkdir()
+    subprocess.run(["tar", "-xf", sdist, "-C", place / "unpacked", "--no-same-owner"], check=True)
+    (top,) = (place / "unpacked").iterdir()
+    os.chmod(top, 0o755)
+    return top
