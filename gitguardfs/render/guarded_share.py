@@ -82,6 +82,11 @@ class GuardedShare:
         """Options of the guard, the map first, each quoted for ``-o``."""
         return (f"map={quote.mount_option(self.map)}", *map(quote.mount_option, self._further()))
 
+    @property
+    def no_cpu_idle(self) -> bool:
+        """Whether the guard is to keep processors from being halted (``no-cpu-idle``)."""
+        return bool(parse_o(self._quoted()).get("no_cpu_idle"))
+
     def _further(self) -> tuple[str, ...]:
         # Said outright: the raw share is closed even where its type cannot be told.
         return self.options if "seal" in parse_o(self._quoted()) else ("seal", *self.options)

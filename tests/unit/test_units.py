@@ -155,6 +155,18 @@ def test_the_templates_of_the_repository_are_what_is_rendered() -> None:
     assert [p.name for p in (REPOSITORY / "systemd").iterdir()] == [systemd.TEMPLATE]
 
 
+@pytest.mark.parametrize(
+    ("options", "is_named"),
+    [((), False), (("git=hide",), False), (("no-cpu-idle",), True), (("no_cpu_idle",), True)],
+)
+def test_the_device_of_idle_processors_is_named_only_for_who_asks(
+    options: tuple[str, ...], is_named: bool
+) -> None:
+    files = systemd.files(spec(options=options))
+    named = {name for name, text in files.items() if "cpu_dma_latency" in text}
+    assert named == ({systemd.drop_in_name(spec().map_mount)} if is_named else set())
+
+
 def test_a_name_too_long_for_systemd_is_said_to_be() -> None:
     with pytest.raises(UserError, match="--style fstab"):
         systemd.files(spec(map_mount="/" + "é" * 60))
