@@ -688,10 +688,55 @@ def test_sudo_without_a_password_is_found(
     assert findings(examine(guarded.path, system)) == expected
 
 
-def test_doas_without_a_password_is_found(guarded: Mounted, place: Path) -> None:
-    (place / "doas.conf").write_text(":dev\npermit nopass :dev as root\n")
-    system = replace(QUIET, doas_files=(str(place / "doas.conf"),), group_name=lambda gid: "dev")
-    assert findings(examine(guarded.path, system)) == ["rights.doas"]
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ('[ "$*" = "-n true" ]', Status.FINDING),
+        ('[ "$(id -u)" != 0 ]', Status.FINDING),  # it is asked as the user
+        ("exit 1", Status.OK),
+        ("kill -KILL $PPID", Status.FINDING),  # nothing is known
+    ],
+)
+def test_doas_without_a_password_is_found(
+    guarded: Mounted, place: Path, text: str, status: Status
+) -> None:
+    directory = place / "bin"
+    directory.mkdir(exist_ok=True)
+    program(directory / "doas", text)
+    system = replace(QUIET, search_path=f"{directory}:/usr/bin:/bin", programs=())
+    assert _of_doas(guarded, system).status is status
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        (None, Status.OK),
+        ("permit persist agent\n", Status.OK),
+        ("permit nopass agent cmd apt\n", Status.NOTE),
+    ],
+)
+def test_a_doas_that_asks_no_password_for_single_commands_is_told(
+    guarded: Mounted, tmp_path: Path, text: str | None, status: Status
+) -> None:
+    """Also one that is not in the search path."""
+    if text is not None:
+        (tmp_path / "doas.conf").write_text(text)
+    system = replace(QUIET, doas_files=(str(tmp_path / "doas.conf"),))
+    said = _of_doas(guarded, system)
+    assert said.status is status
+    assert ("single commands were not checked" in said.detail) == (status is Status.NOTE)
+
+
+def test_a_configuration_of_doas_that_cannot_be_read_is_told(
+    guarded: Mounted, tmp_path: Path
+) -> None:
+    (tmp_path / "doas.conf").mkdir()
+    said = _of_doas(guarded, replace(QUIET, doas_files=(str(tmp_path / "doas.conf"),)))
+    assert said.status is Status.NOTE and "cannot be read: Is a directory" in said.detail
+
+
+def _of_doas(guarded: Mounted, system: System) -> Result:
+    return next(r for r in examine(guarded.path, system) if r.id == "rights.doas")
 
 
 def test_a_launcher_that_the_user_can_write_is_found(guarded: Mounted, place: Path) -> None:

@@ -375,33 +375,18 @@ def test_no_listing_of_sudo_ends_the_doctor(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "status"),
+    ("runs", "doubts", "status"),
     [
-        ("", Status.OK),
-        ("permit agent", Status.OK),
-        ("permit persist agent", Status.OK),
-        ("permit nopass agent", Status.FINDING),
-        ("permit nopass keepenv :dev", Status.FINDING),
-        ("permit nopass setenv { A=b C } agent as root", Status.FINDING),
-        ("permit nopass agent as root cmd /bin/a", Status.FINDING),
-        ("permit nopass 1000 as root", Status.FINDING),
-        ("permit nopass agent as 0", Status.FINDING),
-        ("permit nopass :2000", Status.FINDING),
-        ("permit nopass 1001", Status.OK),
-        ("permit nopass agent as 33", Status.OK),
-        ("permit nopass agent as www", Status.OK),
-        ("permit nopass other", Status.OK),
-        ("permit nopass :other", Status.OK),
-        ("# permit nopass agent", Status.OK),
-        ("permit nopass agent\ndeny agent", Status.OK),
-        ("deny agent\npermit nopass agent", Status.FINDING),
-        ("permit \\\n nopass agent", Status.FINDING),
-        ('permit nopass "agent', Status.OK),
+        (False, [], Status.OK),
+        (False, ["/etc/doas.conf has nopass"], Status.NOTE),
+        (True, [], Status.FINDING),
+        (True, ["/etc/doas.conf has nopass"], Status.FINDING),
     ],
 )
-def test_doas_rules_are_read_as_doas_means_them(text: str, status: Status) -> None:
-    groups = frozenset({"agent", "dev", "2000"})
-    assert privilege_checks.judge_doas("agent", groups, text, 1000).status is status
+def test_doas_is_judged_by_what_it_does(runs: bool, doubts: list[str], status: Status) -> None:
+    said = privilege_checks.judge_doas("agent", runs, doubts)
+    assert said.status is status
+    assert ("single commands were not checked" in said.detail) == (status is Status.NOTE)
 
 
 @pytest.mark.parametrize("group", ["docker", "lxd", "incus", "libvirt", "disk", "kmem"])
