@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gitguardfs.errors import UserError
 from gitguardfs.host.units import FSTAB_FILE, command
-from gitguardfs.options.parsing import parse_o, respelled
+from gitguardfs.options.parsing import parse_o, quote_o, respelled
 from gitguardfs.render import fstab, quote, systemd
 from gitguardfs.render.guarded_share import GuardedShare
 from tests.support.mounting import PLACE
@@ -267,7 +267,7 @@ def test_systemd_reads_back_every_path_tag_and_option(wanted: GuardedShare) -> N
     assert f"Environment: GITGUARDFS_SOURCE={wanted.mount}" in service
     start = "Environment: GITGUARDFS_OPTIONS="
     (options,) = [line.removeprefix(start) for line in service if line.startswith(start)]
-    expected = parse_o([quote.mount_option(option) for option in wanted.options])
+    expected = parse_o([quote_o(option) for option in wanted.options])
     assert parse_o([options]) == {"map": [wanted.map], "seal": True, **expected}
     assert f"RequiresMountsFor: {wanted.mount} (origin-file)" in service
     share = systemd_reads(files, systemd.mount_name(wanted.mount))
