@@ -27,7 +27,7 @@ from gitguardfs.doctor import (
 from gitguardfs.doctor import (
     command as doctor,
 )
-from gitguardfs.doctor.attack_checks import Ground, Outcome
+from gitguardfs.doctor.attack_checks import Ground, Outcome, OutcomeKind
 from gitguardfs.doctor.context import System
 from gitguardfs.doctor.run_as import User
 from gitguardfs.errors import Exit, GitguardExit, UserError
@@ -780,10 +780,10 @@ def test_without_a_guard_every_attack_succeeds_and_does_no_harm(place: Path) -> 
     before = metadata(project)
     host = User(HOST_UID, HOST_GID, (HOST_GID,), "host")
     told = outcomes(project, host)
-    assert [o for o in told if o.kind == "refused"] == []
-    assert [o for o in told if o.kind in ("untried", "left")] == []
+    assert [o for o in told if o.kind is OutcomeKind.REFUSED] == []
+    assert [o for o in told if o.kind in (OutcomeKind.UNTRIED, OutcomeKind.LEFT)] == []
     # Answers that no guard gives: they are findings as well.
-    other = {o.text for o in told if o.kind == "other"}
+    other = {o.text for o in told if o.kind is OutcomeKind.OTHER}
     assert other <= {"ENOTEMPTY", "ENODATA"}
     assert not differences(lasting(before), lasting(metadata(project)))
     check_git_works(project)

@@ -29,7 +29,7 @@ from gitguardfs.doctor import (
 from gitguardfs.doctor import (
     command as doctor,
 )
-from gitguardfs.doctor.attack_checks import Outcome
+from gitguardfs.doctor.attack_checks import Outcome, OutcomeKind
 from gitguardfs.doctor.context import Case, Daemon, System, holding, parse_table, top_at
 from gitguardfs.doctor.privilege_checks import Said
 from gitguardfs.doctor.run_as import Lost, User
@@ -423,41 +423,44 @@ def test_the_spellings_are_those_that_the_guard_refuses_and_the_ordinary_are_not
 
 
 def test_only_an_expected_errno_is_a_refusal() -> None:
-    def kind(number: int) -> str:
+    def kind(number: int) -> OutcomeKind:
         return attack_checks.outcome_of_errno("R1", "x", frozenset({errno.EACCES}), number).kind
 
-    assert kind(errno.EACCES) == "refused"
-    assert kind(errno.ENOTEMPTY) == "other"
-    assert kind(errno.EPERM) == "other"
-    assert kind(errno.EIO) == "other"
-    assert kind(errno.ENOSPC) == "untried"
+    assert kind(errno.EACCES) is OutcomeKind.REFUSED
+    assert kind(errno.ENOTEMPTY) is OutcomeKind.OTHER
+    assert kind(errno.EPERM) is OutcomeKind.OTHER
+    assert kind(errno.EIO) is OutcomeKind.OTHER
+    assert kind(errno.ENOSPC) is OutcomeKind.UNTRIED
 
 
-REFUSED = Outcome("R1", "a", "refused", "EACCES")
+REFUSED = Outcome("R1", "a", OutcomeKind.REFUSED, "EACCES")
 
 
-@pytest.mark.parametrize("kind", ["passed", "other", "left"])
-def test_one_attack_that_is_not_refused_makes_its_row_a_finding(kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", [OutcomeKind.PASSED, OutcomeKind.OTHER, OutcomeKind.LEFT], ids=lambda kind: kind.value
+)
+def test_one_attack_that_is_not_refused_makes_its_row_a_finding(kind: OutcomeKind) -> None:
     row = attack_checks.judge_row("R1", [REFUSED, Outcome("R1", "the bad", kind)])
     assert row is not None and row.status is Status.FINDING and "the bad" in row.detail
     assert row.title == "not refused: rename .git and what is in it"
 
 
 def test_a_row_that_was_refused_is_ok_and_says_what_was_not_tried() -> None:
-    row = attack_checks.judge_row("R1", [REFUSED, Outcome("R1", "b", "untried", "ENOSPC")])
+    untried = Outcome("R1", "b", OutcomeKind.UNTRIED, "ENOSPC")
+    row = attack_checks.judge_row("R1", [REFUSED, untried])
     assert row is not None and row.status is Status.OK
     assert row.title == "refused: rename .git and what is in it"
     assert "1 refused" in row.detail and "b (ENOSPC)" in row.detail
 
 
 def test_rows_that_nothing_was_there_for_are_a_note_and_never_ok() -> None:
-    untried = [Outcome(row, "x", "untried") for row in attack_checks.TITLES]
+    untried = [Outcome(row, "x", OutcomeKind.UNTRIED) for row in attack_checks.TITLES]
     results = attack_checks.judge(untried, Found(), "deny")
     assert [(r.id, r.status) for r in results] == [("attack.untried", Status.NOTE)]
     assert "R1" in results[0].detail
     partly = attack_checks.judge(untried, Found(searched=9, complete=False), "deny")
     assert "first 9 names" in partly[0].detail
-    spaces = [*untried, Outcome("U1", "y", "untried", "no namespaces")]
+    spaces = [*untried, Outcome("U1", "y", OutcomeKind.UNTRIED, "no namespaces")]
     assert "; U1: no namespaces" in attack_checks.judge(spaces, Found(), "deny")[0].detail
 
 
