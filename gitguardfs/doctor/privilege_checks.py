@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from gitguardfs.doctor import lima_checks, run_as
 from gitguardfs.doctor.context import Case, Daemon, System
 from gitguardfs.doctor.run_as import Lost, User
+from gitguardfs.errors import os_error
 from gitguardfs.findings import Result, Row
 from gitguardfs.render import quote
 
@@ -115,7 +116,7 @@ def _run(arguments: list[str]) -> tuple[int, str, str]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from None
+        raise os_error(errno.ETIMEDOUT) from None
     return (
         done.returncode,
         done.stdout.decode(errors="replace"),
