@@ -1,13 +1,12 @@
-"""What a check or an audit finds, and how it is told: as text, as a table, or as JSON."""
+"""What a check or an audit finds, as text or as JSON."""
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Any, TextIO
+from typing import TextIO
 
 from gitguardfs.errors import shown
 
@@ -80,7 +79,6 @@ class Row:
 
 _CLEAR = "\r\033[K"
 """Back to the line's begin, and clear it."""
-COLOURS = {Status.OK: "green", Status.FINDING: "bold red", Status.NOTE: "yellow"}
 
 
 def as_json(results: Sequence[Result]) -> str:
@@ -147,27 +145,3 @@ def summary(results: Sequence[Result]) -> str:
 
 def _counted(number: int, what: str) -> str:
     return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
-
-
-def print_rich(results: Sequence[Result]) -> bool:
-    """Print a coloured table; False, and nothing printed, if rich is not installed."""
-    try:
-        console_module: Any = importlib.import_module("rich.console")
-        table_module: Any = importlib.import_module("rich.table")
-        text_module: Any = importlib.import_module("rich.text")
-    except ImportError:
-        return False
-    table = table_module.Table(box=None, pad_edge=False)
-    for heading in ("status", "check", "what", "seen"):
-        table.add_column(heading, overflow="fold")
-    for result in results:
-        # Text and not str: names in the tree must not be taken for markup.
-        seen = text_module.Text(shown(result.detail))
-        if result.hint:
-            seen.append(("\n" if result.detail else "") + f"-> {shown(result.hint)}", "italic")
-        status = text_module.Text(result.status.value, COLOURS[result.status])
-        table.add_row(status, result.id, text_module.Text(shown(result.title)), seen)
-    console = console_module.Console()
-    console.print(table)
-    console.print(summary(results), highlight=False)
-    return True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import pwd
+from collections.abc import Callable, Collection
+
+GroupsOf = Callable[[int], Collection[int]]
+"""The ids of all groups of a user, by the user's id; none if there is no such user."""
 
 
 class Mirror:
@@ -13,11 +15,14 @@ class Mirror:
     request would be slow, and it may be on the network.
     """
 
-    def __init__(self, users: frozenset[int], groups: frozenset[int], only: bool) -> None:
+    def __init__(
+        self, users: frozenset[int], groups: frozenset[int], only: bool, groups_of: GroupsOf
+    ) -> None:
         """``only`` closes everything to users who are neither mirrored nor root."""
         self.users = users
         self.groups = groups
         self.only = only
+        self._groups_of = groups_of
         self._members: dict[int, bool] = {}
 
     def __eq__(self, other: object) -> bool:
@@ -45,8 +50,4 @@ class Mirror:
         return member
 
     def _is_member(self, uid: int) -> bool:
-        try:
-            user = pwd.getpwuid(uid)
-        except KeyError:
-            return False
-        return not self.groups.isdisjoint(os.getgrouplist(user.pw_name, user.pw_gid))
+        return not self.groups.isdisjoint(self._groups_of(uid))

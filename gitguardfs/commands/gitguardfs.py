@@ -11,7 +11,7 @@ from gitguardfs import __version__
 from gitguardfs.commands.run import run
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.options.mount_options import MountOptions, build
-from gitguardfs.options.parsing import Given, merge, note, parse_o, split_o
+from gitguardfs.options.parsing import Given, asks_for_seal, merge, note, parse_o
 from gitguardfs.options.table import MOUNT, OPTIONS, SECTIONS, Option
 
 EPILOG = """\b
@@ -141,14 +141,7 @@ def _options(source: str, mountpoint: str, o: tuple[str, ...], given: Given) -> 
         from gitguardfs.mounting import seal
 
         # In fstab such a mistake shows at boot only, when nobody looks.
-        raise seal.fail_closed(source, _wants_seal(o, given), error) from None
-
-
-def _wants_seal(o: tuple[str, ...], given: Given) -> bool | None:
-    words = [word.replace("_", "-") for text in o for word in split_o(text)]
-    if given.get("seal") is False or "no-seal" in words or "noseal" in words:
-        return False
-    return True if given.get("seal") or "seal" in words else None
+        raise seal.fail_closed(source, asks_for_seal(o, given), error) from None
 
 
 def _run(options: MountOptions) -> int:

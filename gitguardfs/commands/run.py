@@ -23,8 +23,15 @@ def run(command: click.Command, name: str, code_of: Callable[[Exit], int] = int)
         from gitguardfs.commands import completion
 
         completion.register()
+    call(lambda: command.main(prog_name=name, standalone_mode=False), name, code_of)
+
+
+def call(
+    function: Callable[[], object], name: str, code_of: Callable[[Exit], int] = int
+) -> NoReturn:
+    """Do what ``run`` does, for a program that reads its arguments itself."""
     try:
-        code = command.main(prog_name=name, standalone_mode=False)
+        code = function()
     except UserError as error:
         print(shown(f"{name}: {error}"), file=sys.stderr)
         code = code_of(error.code)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gitguardfs.commands.run import call
 from gitguardfs.daemon.signals import UNMOUNTED
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, safe_open, syscalls
@@ -136,11 +137,4 @@ def _tell(process: int, pid: int, is_lazy: bool) -> None:
 
 def main() -> None:
     """Run the program; every failure is one line and an exit code as umount(8) has them."""
-    try:
-        unmount(parse(sys.argv[1:]))
-    except UserError as error:
-        print(f"{NAME}: {error}", file=sys.stderr)
-        sys.exit(error.code)
-    except OSError as error:
-        print(f"{NAME}: {error.filename or ''}: {error.strerror}", file=sys.stderr)
-        sys.exit(Exit.SYSTEM)
+    call(lambda: unmount(parse(sys.argv[1:])), NAME)

@@ -55,6 +55,7 @@ def operations_of(
         same_for_all=options.look.mirror is None,
         direct_io=options.direct_io,
         closes_late=not is_local.all_are(tree.inodes.root.dev),
+        no_cpu_idle=options.no_cpu_idle,
         invalidate=lambda node: pyfuse3.invalidate_inode(node, attr_only=True),
     )
     if isinstance(operations, LimitedOperations):

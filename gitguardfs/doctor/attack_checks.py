@@ -12,10 +12,12 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 
 from gitguardfs.doctor import on_repository, planting, run_as, search
 from gitguardfs.doctor.context import Case
+from gitguardfs.doctor.other_mounts import is_inside
 from gitguardfs.doctor.policy_checks import policy_by_reading, report_policy
 from gitguardfs.doctor.run_as import LeftBehind, Lost, NotBecome, Unprepared, User
 from gitguardfs.doctor.search import Found
@@ -67,15 +69,25 @@ SWITCHED = {
 }
 
 
+class OutcomeKind(Enum):
+    """How one attack ended."""
+
+    REFUSED = "refused"
+    PASSED = "passed"
+    LEFT = "left"
+    """It passed and could not be undone."""
+    OTHER = "other"
+    """An answer that is not the guard's: another errno, or none."""
+    UNTRIED = "untried"
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What came of one attack."""
 
     row: str
     name: str
-    kind: str
-    """refused, passed, left (passed, and not undone), other (an errno that is not right),
-    untried."""
+    kind: OutcomeKind
     text: str = ""
 
 
@@ -167,7 +179,7 @@ def _remove(scratch: str, user: User) -> bool:
 def _all(case: Case, ground: Ground) -> list[Result]:
     controls = [_plant(ground, plant) for plant in planting.CONTROLS]
     first = controls[0]
-    if first.kind != "passed":
+    if first.kind is not OutcomeKind.PASSED:
         why = f"not tried: ordinary work fails there ({first.text}), so refusals prove nothing"
         return [scratch_row(case.mountpoint).unknown(why, RETRY)]
     policy = find_policy(ground)
@@ -202,8 +214,8 @@ def find_policy(ground: Ground) -> str:
         ground,
         planting.Plant("", "", planting.make_directory, frozenset({errno.EACCES})),
     )
-    if planted.kind != "refused":
-        return "off" if planted.kind == "passed" else "unsure"
+    if planted.kind is not OutcomeKind.REFUSED:
+        return "off" if planted.kind is OutcomeKind.PASSED else "unsure"
     by_reading = policy_by_reading(ground.user, ground.found.directory)
     return "readonly" if by_reading in ("off", "readonly") else "deny"
 
@@ -212,7 +224,7 @@ def _ordinary(outcomes: list[Outcome]) -> Result:
     row = Row(
         "guard.ordinary", "names like .gitignore stay usable", "names like .gitignore are refused"
     )
-    refused = [outcome.name for outcome in outcomes if outcome.kind != "passed"]
+    refused = [outcome.name for outcome in outcomes if outcome.kind is not OutcomeKind.PASSED]
     if refused:
         return row.note(", ".join(refused), "see --deny, --protect and --hide", row.failed)
     return row.ok()
@@ -227,8 +239,8 @@ def _plant(ground: Ground, plant: planting.Plant) -> Outcome:
 
 def _reach(ground: Ground, reach: on_repository.Reach) -> Outcome:
     path = getattr(ground.found, reach.on)
-    if path is None or (reach.on == "root" and _inside(ground.scratch, path)):
-        return Outcome(reach.row, reach.name, "untried", "")
+    if path is None or (reach.on == "root" and is_inside(ground.scratch, path)):
+        return Outcome(reach.row, reach.name, OutcomeKind.UNTRIED, "")
     strike = partial(reach.strike, path)
     refused = reach.refused
     if reach.row in MOVES and _is_kept(path, ground.user):
@@ -244,10 +256,6 @@ def _is_kept(path: str, user: User) -> bool:
         return False
 
 
-def _inside(path: str, directory: str) -> bool:
-    return os.path.commonpath([path, directory]) == directory
-
-
 def _strike(
     row: str,
     name: str,
@@ -260,14 +268,14 @@ def _strike(
     try:
         run_as.apart(_in_spot, strike, spot, user=ground.user, fake_root=fake_root)
     except Unprepared as error:
-        return Outcome(row, name, "untried", str(error))
+        return Outcome(row, name, OutcomeKind.UNTRIED, str(error))
     except LeftBehind as error:
-        return Outcome(row, name, "left", str(error))
+        return Outcome(row, name, OutcomeKind.LEFT, str(error))
     except Lost as error:
-        return Outcome(row, name, "other", str(error))
+        return Outcome(row, name, OutcomeKind.OTHER, str(error))
     except OSError as error:
         return outcome_of_errno(row, name, refused, error.errno or 0)
-    return Outcome(row, name, "passed")
+    return Outcome(row, name, OutcomeKind.PASSED)
 
 
 def _in_spot(strike: Callable[[str], object], spot: str) -> None:
@@ -280,10 +288,10 @@ def outcome_of_errno(row: str, name: str, refused: frozenset[int], number: int) 
     """What an errno says about an attack."""
     said = errno.errorcode.get(number, str(number))
     if number in refused:
-        return Outcome(row, name, "refused", said)
+        return Outcome(row, name, OutcomeKind.REFUSED, said)
     if number in (errno.ENOENT, errno.ENOSPC, errno.EDQUOT):
-        return Outcome(row, name, "untried", said)  # gone meanwhile, or there is no room
-    return Outcome(row, name, "other", said)
+        return Outcome(row, name, OutcomeKind.UNTRIED, said)  # gone meanwhile, or there is no room
+    return Outcome(row, name, OutcomeKind.OTHER, said)
 
 
 # What came of all
@@ -322,12 +330,12 @@ def attack_row(row: str) -> Row:
 def judge_row(row: str, outcomes: list[Outcome]) -> Result | None:
     """What the attacks of a row come to; None if none was tried."""
     said_of = attack_row(row)
-    left = [o for o in outcomes if o.kind == "left"]
+    left = [o for o in outcomes if o.kind is OutcomeKind.LEFT]
     if left:
         said = "; ".join(f"{o.name}: {o.text}" for o in left)
         return said_of.finding(f"not undone: {said}", MEND)
-    passed = [o.name for o in outcomes if o.kind == "passed"]
-    other = [f"{o.name}: {o.text}" for o in outcomes if o.kind == "other"]
+    passed = [o.name for o in outcomes if o.kind is OutcomeKind.PASSED]
+    other = [f"{o.name}: {o.text}" for o in outcomes if o.kind is OutcomeKind.OTHER]
     if passed or other:
         said = "; ".join(
             part
@@ -338,10 +346,10 @@ def judge_row(row: str, outcomes: list[Outcome]) -> Result | None:
             if part
         )
         return said_of.finding(said, SWITCHED.get(row, MEND))
-    refused = sum(o.kind == "refused" for o in outcomes)
+    refused = sum(o.kind is OutcomeKind.REFUSED for o in outcomes)
     if not refused:
         return None
-    untried = [f"{o.name} ({o.text})" for o in outcomes if o.kind == "untried" and o.text]
+    untried = [f"{o.name} ({o.text})" for o in outcomes if o.kind is OutcomeKind.UNTRIED and o.text]
     detail = f"{refused} refused"
     if untried:
         detail += f"; not tried: {', '.join(untried)}"

@@ -92,7 +92,7 @@ def command(
         results.append(attack_checks.UNTRIED.note(attack_checks.ON_REQUEST))
     if as_json:
         click.echo(findings.as_json(results))
-    elif not (sys.stdout.isatty() and findings.print_rich(results)):
+    else:
         click.echo(findings.as_text(results))
     if not attack and not host and not as_json:
         click.echo("attacks not tried (--attack)")

@@ -10,6 +10,7 @@ from gitguardfs.doctor import run_as, search
 from gitguardfs.doctor.context import Case
 from gitguardfs.doctor.run_as import Lost, User
 from gitguardfs.doctor.search import Found
+from gitguardfs.errors import os_error
 from gitguardfs.findings import Result, Row
 
 
@@ -50,7 +51,7 @@ def policy_by_reading(user: User, git: str | None) -> str:
 def _list_open(git: str) -> None:
     """List a ``.git`` that is shown as open; one shown as closed that can be listed is a hole."""
     if stat.S_IMODE(os.lstat(git).st_mode) == 0:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        raise os_error(errno.EACCES)
     os.listdir(git)
 
 

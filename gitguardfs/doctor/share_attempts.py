@@ -24,6 +24,7 @@ from errno import (
 )
 
 from gitguardfs.doctor.run_as import Lost, preparing
+from gitguardfs.errors import os_error
 from gitguardfs.linux.raw_syscalls import MNT_DETACH, MS_BIND, MS_REC, mount, umount
 
 Way = Callable[[str, Sequence[int]], None]
@@ -57,7 +58,7 @@ def _look(path: str, guards: Sequence[int]) -> None:
             refusal = error
         else:
             if os.stat(path).st_dev in guards:
-                raise PermissionError(EACCES, os.strerror(EACCES))
+                raise os_error(EACCES)
             return
     assert refusal is not None
     raise refusal
@@ -71,7 +72,7 @@ def by_path(path: str, guards: Sequence[int]) -> None:
 def by_writing(path: str, guards: Sequence[int]) -> None:
     """Whether something could be made in it."""
     if os.stat(path).st_dev in guards or not os.access(path, os.W_OK | os.X_OK):
-        raise PermissionError(EACCES, os.strerror(EACCES))
+        raise os_error(EACCES)
 
 
 def by_detaching(path: str, guards: Sequence[int]) -> None:

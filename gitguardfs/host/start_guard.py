@@ -8,7 +8,6 @@ from contextlib import suppress
 
 from gitguardfs import constants, program
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.linux import mountinfo
 from gitguardfs.render import hostguard, quote
 from gitguardfs.render.share_spec import ShareSpec
 
@@ -31,7 +30,7 @@ def start(spec: ShareSpec) -> bool:
             " which you can start by hand",
             codes[0] if codes else Exit.SYSTEM,
         )
-    if _guard_at(spec.mountpoint) is None:
+    if not _is_guarded(spec.mountpoint):
         raise UserError(
             "the guard was not started", f"nothing is mounted at {spec.mountpoint}", Exit.MOUNT
         )
@@ -44,7 +43,7 @@ def _is_running(spec: ShareSpec) -> bool:
     Raises UserError for one of another directory, or with options of its own: what it lets
     through would not be what the settings say. A dead one is cleared away by the next start.
     """
-    if _guard_at(spec.mountpoint) is None:
+    if not _is_guarded(spec.mountpoint):
         return False
     try:
         os.statvfs(spec.mountpoint)  # stat would be answered from the kernel's cache for a while
@@ -59,9 +58,12 @@ def _is_running(spec: ShareSpec) -> bool:
     )
 
 
-def _guard_at(mountpoint: str) -> mountinfo.Mount | None:
+def _is_guarded(mountpoint: str) -> bool:
+    """Return whether a guard is mounted on top, dead or alive."""
+    from gitguardfs.linux import mountinfo  # of Linux; on a Mac nothing is mounted
+
     top = mountinfo.top_at(os.path.realpath(mountpoint))
-    return top if top is not None and top.fstype == constants.FSTYPE else None
+    return top is not None and top.fstype == constants.FSTYPE
 
 
 def _is_started_for(spec: ShareSpec, words: list[str]) -> bool:

@@ -13,7 +13,7 @@ from gitguardfs.linux import mountinfo, processes
 from gitguardfs.linux.mountinfo import Mount
 from gitguardfs.mounting.preflight import DEAD, FUSE_DEVICE
 from gitguardfs.options.id_maps import parse_maps
-from gitguardfs.options.parsing import parse_o, read_arguments
+from gitguardfs.options.parsing import parse_o, quote_o, read_arguments
 from gitguardfs.render import quote
 
 ROOT = b"user_id=0"
@@ -235,7 +235,7 @@ def _arguments(words: Sequence[str]) -> Sequence[str]:
 
 def meaning(options: Sequence[str]) -> dict[str, object]:
     """What options come to, so that two spellings of the same compare equal. UserError."""
-    given = parse_o([quote.mount_option(option) for option in options])
+    given = parse_o([quote_o(option) for option in options])
     plain: dict[str, object] = {"xattr": "rw"} if given.get("git") == "off" else {}
     found = _DEFAULTS | plain | given
     for name in _NOT_COMPARED:

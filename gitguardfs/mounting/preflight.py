@@ -6,10 +6,9 @@ import os
 import shutil
 import subprocess
 from dataclasses import dataclass
-from stat import S_ISDIR
 
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.guard import dotgit
+from gitguardfs.guard import dotgit, repository
 from gitguardfs.guard.rules import GitPolicy, Rules
 from gitguardfs.linux import mountinfo, safe_open
 
@@ -210,22 +209,20 @@ def check_no_repository(name: str, path: str, rules: Rules) -> None:
     if rules.git is GitPolicy.OFF or rules.allow_bare:
         return
 
-    def mode_of(entry: str) -> int | None:
+    def mode_of(entry: bytes) -> int | None:
+        inside = os.fsdecode(entry)
         try:
-            return os.lstat(os.path.join(path, entry)).st_mode
+            return os.lstat(os.path.join(path, inside)).st_mode
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise UserError(
-                f"cannot tell whether {name} is a git repository: {entry}: {error.strerror}",
-                f"it must be known before anything is served: stat {os.path.join(name, entry)}",
+                f"cannot tell whether {name} is a git repository: {inside}: {error.strerror}",
+                f"it must be known before anything is served: stat {os.path.join(name, inside)}",
                 Exit.SYSTEM,
             ) from None
 
-    head = mode_of("HEAD")
-    if head is None or S_ISDIR(head):
-        return
-    if mode_of("refs") is not None or mode_of("commondir") is not None:
+    if repository.is_repository(mode_of):
         raise UserError(
             f"{name} looks like a git repository itself (it holds HEAD and refs)",
             "give a directory above it, or --allow-bare",

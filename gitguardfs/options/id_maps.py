@@ -209,4 +209,14 @@ def parse_mirror(text: str, only: bool) -> Mirror:
         frozenset(user_id(item) for item in items if not item.startswith("@")),
         frozenset(group_id(item[1:]) for item in items if item.startswith("@")),
         only,
+        groups_of,
     )
+
+
+def groups_of(uid: int) -> list[int]:
+    """Return the ids of all groups of a user, by the user database; none for an unknown user."""
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return []
+    return os.getgrouplist(user.pw_name, user.pw_gid)

@@ -58,6 +58,8 @@ class MountOptions:
     """In bytes a second, as ``write_rate``; None for no limit."""
     write_rate: float | None = None
     direct_io: bool = False
+    no_cpu_idle: bool = False
+    """Keep processors from being halted while requests stream."""
     allow_other: bool = True
     foreground: bool = False
     debug: bool = False
@@ -101,6 +103,7 @@ def build(source: str, mountpoint: str, given: Given) -> MountOptions:
         read_rate=values.read("read_rate", _rate),
         write_rate=values.read("write_rate", _rate),
         direct_io=values.flag("direct_io"),
+        no_cpu_idle=values.flag("no_cpu_idle"),
         allow_other=not values.flag("no_allow_other"),
         foreground=values.flag("foreground"),
         debug=values.flag("debug"),

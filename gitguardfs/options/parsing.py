@@ -179,3 +179,19 @@ def split_o(text: str) -> list[str]:
     r"""Split at commas; ``\,`` is a comma and ``\\`` a backslash within a value."""
     parts = re.findall(r"(?s)((?:[^,\\]|\\.|\\\Z)*)(?:,|\Z)", text)
     return [re.sub(r"\\([,\\])", r"\1", part) for part in parts if part]
+
+
+def quote_o(value: str) -> str:
+    r"""Return a value as ``split_o`` reads it back: ``\,`` for a comma, ``\\`` for a backslash."""
+    return value.replace("\\", "\\\\").replace(",", "\\,")
+
+
+def asks_for_seal(texts: Iterable[str], given: Given) -> bool | None:
+    """Return what ``-o`` texts and options say of a seal, also if they are wrong otherwise.
+
+    None if they say nothing of it; False if they contradict one another.
+    """
+    words = [word.replace("_", "-") for text in texts for word in split_o(text)]
+    if given.get("seal") is False or "no-seal" in words or "noseal" in words:
+        return False
+    return True if given.get("seal") or "seal" in words else None

@@ -155,6 +155,9 @@ OPTIONS = (
 
     Option("cache-timeout", MOUNT, "How long the kernel may remember names and attributes; 0 is "
            "not at all. 1 second is the default.", "SECONDS"),
+    Option("no-cpu-idle", MOUNT, "While requests stream, keep the processors of the whole machine "
+           "from being halted (/dev/cpu_dma_latency); needs root. Where the idle driver is not "
+           "haltpoll, or with more than 8 processors, it does nothing."),
     Option("no-allow-other", MOUNT, "Let only the mounting user use the mount.", short="-n"),
     Option("read-only", MOUNT, "Allow no changes at all.", short="-r", also=("ro",)),
     Option("rw", MOUNT, "", key="read-only", value=False, in_o_only=True),

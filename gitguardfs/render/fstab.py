@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from gitguardfs.constants import FSTYPE, SHARE_TYPES
 from gitguardfs.errors import UserError
+from gitguardfs.options.parsing import quote_o
 from gitguardfs.render import quote
 from gitguardfs.render.guarded_share import GuardedShare
 
@@ -46,7 +47,7 @@ def guard_line(spec: GuardedShare) -> str:
     _check_values(spec)
     the_map, *further = spec.guard_options
     # mount(8) follows anybody's symlinks to the target before the guard sees it.
-    place = f"mountpoint={quote.mount_option(spec.map_mount)}"
+    place = f"mountpoint={quote_o(spec.map_mount)}"
     # The automatic dependency on an absolute source is lost with _netdev.
     requires = f"x-systemd.requires={_requirement(spec.mount)}"
     options = (the_map, requires, *_AT_BOOT, _BEFORE_USERS, place, *further)

@@ -10,8 +10,7 @@ from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import UserError
 from gitguardfs.options.id_maps import parse_maps
 from gitguardfs.options.mount_options import build
-from gitguardfs.options.parsing import parse_o
-from gitguardfs.render import quote
+from gitguardfs.options.parsing import parse_o, quote_o
 
 TAG_BYTES = {"9p": 31, "virtiofs": 36}
 """The longest mount tag: QEMU's MAX_TAG_LEN, and the field of struct virtio_fs_config."""
@@ -80,14 +79,19 @@ class GuardedShare:
     @property
     def guard_options(self) -> tuple[str, ...]:
         """Options of the guard, the map first, each quoted for ``-o``."""
-        return (f"map={quote.mount_option(self.map)}", *map(quote.mount_option, self._further()))
+        return (f"map={quote_o(self.map)}", *map(quote_o, self._further()))
+
+    @property
+    def no_cpu_idle(self) -> bool:
+        """Whether the guard is to keep processors from being halted (``no-cpu-idle``)."""
+        return bool(parse_o(self._quoted()).get("no_cpu_idle"))
 
     def _further(self) -> tuple[str, ...]:
         # Said outright: the raw share is closed even where its type cannot be told.
         return self.options if "seal" in parse_o(self._quoted()) else ("seal", *self.options)
 
     def _quoted(self) -> list[str]:
-        return [quote.mount_option(option) for option in self.options]
+        return [quote_o(option) for option in self.options]
 
 
 def share_options(kind: str, cache: Cache) -> tuple[str, ...]:
@@ -162,7 +166,7 @@ def check_guard_options(options: tuple[str, ...]) -> None:
             raise UserError(f"option {option!r} cannot be written into fstab or a unit")
         if option in _MEANT_FOR_OTHERS:
             raise UserError(f"option {option!r} would let others mount it", "leave it out")
-    found = parse_o([quote.mount_option(option) for option in options])
+    found = parse_o([quote_o(option) for option in options])
     if "map" in found:
         raise UserError(
             "the map is not one of the further options",

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gitguardfs.errors import UserError
-from gitguardfs.render import quote, yaml
+from gitguardfs.options.parsing import quote_o
+from gitguardfs.render import yaml
 from gitguardfs.render.guarded_share import check_guard_options
 from gitguardfs.render.yaml import Value
 
@@ -107,7 +108,7 @@ def _build_arguments(spec: KrunSpec) -> dict[str, str]:
 
 def environment(spec: KrunSpec) -> dict[str, str]:
     """Return what the entrypoint goes by."""
-    options = ",".join(map(quote.mount_option, spec.options))
+    options = ",".join(map(quote_o, spec.options))
     return {"GITGUARD_OPTIONS": options} if options else {}
 
 

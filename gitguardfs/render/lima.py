@@ -10,7 +10,8 @@ from enum import StrEnum
 from urllib.parse import urlsplit
 
 from gitguardfs.errors import UserError
-from gitguardfs.render import quote, yaml
+from gitguardfs.options.parsing import quote_o
+from gitguardfs.render import yaml
 from gitguardfs.render.guarded_share import check_guard_options
 from gitguardfs.render.yaml import Value
 
@@ -183,7 +184,7 @@ def _with_settings(script: str, spec: LimaSpec) -> str:
         "SHARE": SHARE,
         "VIEW": spec.view,
         "AGENT": AGENT,
-        "OPTIONS": ",".join(map(quote.mount_option, spec.options)),
+        "OPTIONS": ",".join(map(quote_o, spec.options)),
     }
     used = {name: text for name, text in every.items() if f"${name}" in script}
     lines = [f"{name}={shlex.quote(text)}" for name, text in used.items()]

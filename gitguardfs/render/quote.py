@@ -70,11 +70,6 @@ def fstab(field: str) -> str:
     return re.sub(r"[ \t\n\\]", lambda m: f"\\{ord(m[0]):03o}", field)
 
 
-def mount_option(value: str) -> str:
-    r"""A value within a comma-separated list of mount options: ``\,`` for a comma."""
-    return value.replace("\\", "\\\\").replace(",", "\\,")
-
-
 def systemd(value: str) -> str:
     """A value in a unit file where specifiers are expanded: ``%`` is doubled."""
     return value.replace("%", "%%")

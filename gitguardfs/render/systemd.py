@@ -93,8 +93,6 @@ SystemCallErrorNumber=EPERM
 IPAddressDeny=any
 DevicePolicy=closed
 DeviceAllow=/dev/fuse rw
-# While requests stream, idle processors poll where halting them is slow (docs/performance.md).
-DeviceAllow=/dev/cpu_dma_latency rw
 KeyringMode=private
 
 [Install]
@@ -108,6 +106,11 @@ RequiresMountsFor={paths}
 [Service]
 Environment={source}
 Environment={options}
+"""
+
+_NO_CPU_IDLE = """\
+# For no-cpu-idle: while requests stream, idle processors poll (docs/performance.md).
+DeviceAllow=/dev/cpu_dma_latency rw
 """
 
 
@@ -162,11 +165,12 @@ def template(command: str = COMMAND) -> str:
 def drop_in(spec: GuardedShare) -> str:
     """What one instance guards, and how."""
     parent = spec.map_mount.rpartition("/")[0] or "/"
-    return HEADER + _DROP_IN.format(
+    text = _DROP_IN.format(
         paths=" ".join(map(quote.systemd_word, (spec.mount, parent))),
         source=quote.systemd_word(f"GITGUARDFS_SOURCE={spec.mount}"),
         options=quote.systemd_word(f"GITGUARDFS_OPTIONS={','.join(spec.guard_options)}"),
     )
+    return HEADER + text + (_NO_CPU_IDLE if spec.no_cpu_idle else "")
 
 
 def is_ours(text: bytes) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gitguardfs.errors import UserError
-from gitguardfs.render import quote
+from gitguardfs.options.parsing import quote_o
 from gitguardfs.render.share_spec import Guard, ShareSpec
 
 PROGRAM = "/usr/libexec/virtiofsd"
@@ -74,7 +74,7 @@ def command_in_c(spec: ShareSpec) -> list[str] | None:
         PROGRAM_IN_C,
         f"--socket-path={spec.socket}",
         *socket,
-        *("-o", f"source={quote.mount_option(spec.exported)}"),
+        *("-o", f"source={quote_o(spec.exported)}"),
         *("-o", "cache=auto"),
         *("-o", "announce_submounts"),
     ]

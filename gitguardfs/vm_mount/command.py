@@ -16,7 +16,7 @@ import gitguardfs
 from gitguardfs.commands.run import run
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard.rules import GitPolicy
-from gitguardfs.options.parsing import respelled, split_o
+from gitguardfs.options.parsing import quote_o, respelled, split_o
 from gitguardfs.program import command as this_gitguardfs
 from gitguardfs.render import quote
 from gitguardfs.render.guarded_share import GuardedShare, owner_map
@@ -276,7 +276,7 @@ def _preview(look: Facts, spec: GuardedShare, first: list[Step], second: list[St
 
 def _tell_dropped(look: Facts, spec: GuardedShare) -> None:
     if gone := plan_guard.dropped(look, spec):
-        options = ",".join(map(quote.mount_option, gone))
+        options = ",".join(map(quote_o, gone))
         tell(f"No longer in force, since it was not given again: -o {shlex.quote(options)}")
 
 

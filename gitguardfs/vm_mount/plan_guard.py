@@ -7,8 +7,8 @@ import os
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo
 from gitguardfs.mounting import guards
-from gitguardfs.options.parsing import split_o
-from gitguardfs.render import fstab, quote, systemd
+from gitguardfs.options.parsing import quote_o, split_o
+from gitguardfs.render import fstab, systemd
 from gitguardfs.render.guarded_share import GuardedShare
 from gitguardfs.vm_mount import plan_boot
 from gitguardfs.vm_mount.facts import Facts, System, not_ours
@@ -90,7 +90,7 @@ def _check_guards(facts: Facts, request: Request) -> None:
 
 def _start(system: System, spec: GuardedShare, program: tuple[str, ...]) -> Step:
     # Whatever the path leads to by now, it is mounted there or nowhere.
-    place = f"mountpoint={quote.mount_option(spec.map_mount)}"
+    place = f"mountpoint={quote_o(spec.map_mount)}"
     options = ",".join([*spec.guard_options, place])
     command = (*program, "-o", options, "--", spec.mount, spec.map_mount)
     return StartGuard(command, spec.mount, spec.map_mount)
@@ -111,6 +111,6 @@ def stop(
         service = systemd.service_name(map_mount)
         restart = ((system.systemctl, "daemon-reload"), (system.systemctl, "start", service))
     elif told is not None:
-        options = [quote.mount_option(o) for o in told if o not in ("foreground", "debug")]
+        options = [quote_o(o) for o in told if o not in ("foreground", "debug")]
         restart = ((*program, "-o", ",".join(options), "--", mount, map_mount),)
     return StopGuard(map_mount, mount, guard, restart)

@@ -16,8 +16,7 @@ from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard.rules import GitPolicy
 from gitguardfs.linux.mountinfo import Mount
 from gitguardfs.linux.safe_open import PathComponent
-from gitguardfs.options.parsing import parse_o
-from gitguardfs.render import quote
+from gitguardfs.options.parsing import parse_o, quote_o
 from gitguardfs.render.guarded_share import (
     Cache,
     GuardedShare,
@@ -78,7 +77,7 @@ class Request:
         self.map_mount.close()
 
     def _parsed(self) -> dict[str, object]:
-        return parse_o([quote.mount_option(option) for option in self.options])
+        return parse_o([quote_o(option) for option in self.options])
 
     @property
     def policy(self) -> GitPolicy:

@@ -42,19 +42,39 @@ def _settled() -> int:
     return _limit()
 
 
+def _ask_often(directory: Path) -> set[int]:
+    """Make many requests in a row; returns the limits that were seen meanwhile."""
+    seen = set()
+    for number in range(REQUESTS):
+        os.stat(directory)
+        if number % 16 == 0:
+            seen.add(_limit())
+    return seen
+
+
+def _has_the_device_open(pid: int) -> bool:
+    opened = Path(f"/proc/{pid}/fd").iterdir()
+    return str(cpu_latency.LIMIT) in {os.readlink(fd) for fd in opened}
+
+
 @pytest.mark.parametrize("ends_at_once", [False, True])
 def test_from_many_requests_in_a_row_to_the_pause(tmp_path: Path, ends_at_once: bool) -> None:
     (tmp_path / "source").mkdir()
     before = _settled()
-    seen = set()
     with gitguardfs(
-        tmp_path / "source", tmp_path / "view", "--no-seal", "--cache-timeout", "0"
+        tmp_path / "source", tmp_path / "view", "--no-seal", "--cache-timeout", "0", "--no-cpu-idle"
     ) as view:
-        for number in range(REQUESTS):
-            os.stat(view.path)
-            if number % 16 == 0:
-                seen.add(_limit())
-        assert (0 in seen) == _can_be_kept_awake()
+        assert (0 in _ask_often(view.path)) == _can_be_kept_awake()
+        assert _has_the_device_open(view.process.pid) == _can_be_kept_awake()
         if not ends_at_once:
             assert _settled() == before
     assert _settled() == before
+
+
+def test_unless_it_is_asked_for_the_device_stays_closed(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    with gitguardfs(
+        tmp_path / "source", tmp_path / "view", "--no-seal", "--cache-timeout", "0"
+    ) as view:
+        _ask_often(view.path)
+        assert not _has_the_device_open(view.process.pid)

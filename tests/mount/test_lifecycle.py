@@ -185,6 +185,17 @@ def test_only_root_s_word_takes_the_seal_off(here: Path) -> None:
     assert _mounts_at(here / "private/source") == [["ramfs", SEAL]]
 
 
+def test_what_the_helper_says_is_one_line_whatever_a_path_holds(here: Path) -> None:
+    path = here / "view\x1b]0;x\x07\n"
+    path.mkdir()
+    done = subprocess.run(
+        ["/sbin/umount.fuse.gitguardfs", path], capture_output=True, text=True, check=False
+    )
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 32 and line.isprintable()
+    assert line.endswith("/view\\x1b]0;x\\x07\\n: not mounted")
+
+
 def test_umount_8_is_told_of_the_helper_as_long_as_the_view_is_there(here: Path) -> None:
     utab = Path("/run/mount/utab")
     with gitguardfs(here / "private/source", here / "view"):

@@ -32,7 +32,7 @@ def said(limit: Path) -> list[int]:
 
 
 def test_it_is_said_once_and_taken_back_once(limit: Path) -> None:
-    processors = Awake()
+    processors = Awake(True)
     assert said(limit) == []
     processors.let_go()
     assert said(limit) == []
@@ -48,17 +48,36 @@ def test_it_is_said_once_and_taken_back_once(limit: Path) -> None:
 
 def test_idle_processors_that_are_not_handed_to_a_hypervisor_are_left_alone(limit: Path) -> None:
     cpu_latency.DRIVER.write_text("intel_idle\n")
-    processors = Awake()
+    processors = Awake(True)
     processors.hold()
     assert not processors.held
     assert said(limit) == []
+
+
+def test_unless_it_is_asked_for_the_device_is_not_opened(
+    limit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+    was = os.open
+
+    def note(path: Path, flags: int) -> int:
+        opened.append(path)
+        return was(path, flags)
+
+    monkeypatch.setattr(os, "open", note)
+    processors = Awake(False)
+    assert not processors.hold()
+    assert not processors.held
+    assert (opened, said(limit)) == ([], [])
+    assert Awake(True).hold()
+    assert opened == [limit]
 
 
 def test_many_processors_are_not_kept_awake_for_one(
     limit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cpu_latency.PROCESSORS + 1)
-    processors = Awake()
+    processors = Awake(True)
     processors.hold()
     assert not processors.held
     assert said(limit) == []
@@ -67,7 +86,7 @@ def test_many_processors_are_not_kept_awake_for_one(
 @pytest.mark.parametrize("missing", ["LIMIT", "DRIVER"])
 def test_without_the_kernels_files_nothing_is_different(limit: Path, missing: str) -> None:
     getattr(cpu_latency, missing).unlink()
-    processors = Awake()
+    processors = Awake(True)
     processors.hold()
     assert not processors.held
     processors.let_go()
@@ -77,6 +96,6 @@ def test_a_limit_that_is_not_taken_is_not_believed(
     limit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu_latency, "LIMIT", Path("/dev/full"))
-    processors = Awake()
+    processors = Awake(True)
     processors.hold()
     assert not processors.held

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from stat import S_IFBLK, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_IMODE
 from typing import Any
 
@@ -18,6 +16,7 @@ from gitguardfs.bindfs.permissions import Perms
 from gitguardfs.fs.attributes import Attributes, View
 from gitguardfs.fs.nodes import Node
 from gitguardfs.guard.rules import Verdict
+from gitguardfs.options import id_maps
 from tests.unit.test_view import fake_stat
 
 ROOT = Reach(0, frozenset({0}), read_only=False)
@@ -65,7 +64,11 @@ def test_a_block_device_looks_like_a_file() -> None:
 
 
 def mirror(*users: int, only: bool = False) -> Look:
-    return Look(mirror=Mirror(frozenset(users), frozenset(), only), force_user=9, force_group=8)
+    return Look(
+        mirror=Mirror(frozenset(users), frozenset(), only, id_maps.groups_of),
+        force_user=9,
+        force_group=8,
+    )
 
 
 def test_to_a_mirrored_user_every_file_is_his_own() -> None:
@@ -82,30 +85,25 @@ def test_mirror_only_closes_everything_to_others_but_root() -> None:
     assert S_IMODE(seen(look, mode=0o666, viewer=0).mode) == 0o666
 
 
-def test_members_of_groups_are_mirrored_and_looked_up_again_when_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    groups: dict[str, list[int]] = {"me": [1000]}
-    asked: list[str] = []
+def test_members_of_groups_are_mirrored_and_looked_up_again_when_told() -> None:
+    groups: dict[int, list[int]] = {VIEWER: [1000]}
+    asked: list[int] = []
 
-    def user(uid: int) -> pwd.struct_passwd:
-        if uid != VIEWER:
-            raise KeyError(uid)
-        return pwd.struct_passwd(("me", "x", uid, 1000, "", "/", "/bin/sh"))
+    def groups_of(uid: int) -> list[int]:
+        asked.append(uid)
+        return groups.get(uid, [])
 
-    def list_of(name: str, _gid: int) -> list[int]:
-        asked.append(name)
-        return groups[name]
-
-    monkeypatch.setattr(pwd, "getpwuid", user)
-    monkeypatch.setattr(os, "getgrouplist", list_of)
-    found = Mirror(frozenset(), frozenset({70}), only=False)
+    found = Mirror(frozenset(), frozenset({70}), False, groups_of)
     assert not found.shows(VIEWER) and not found.shows(OTHER)
-    groups["me"] = [1000, 70]
+    groups[VIEWER] = [1000, 70]
     assert not found.shows(VIEWER)
-    assert asked == ["me"]
+    assert asked == [VIEWER, OTHER]
     found.reread()
     assert found.shows(VIEWER)
+
+
+def test_users_whom_nobody_knows_are_in_no_group() -> None:
+    assert id_maps.groups_of(0) and id_maps.groups_of(4_000_000_001) == []
 
 
 @pytest.mark.parametrize(

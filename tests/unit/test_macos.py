@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import gitguardfs
 from gitguardfs.program import HOLDER
 
 # What is not on macOS, or is and is of no use there: fcntl's leases, ctypes without renameat2.
@@ -47,6 +48,7 @@ sys.platform = "darwin"
 platform.system = lambda: "Darwin"
 platform.machine = lambda: "arm64"
 """
+PACKAGE = Path(gitguardfs.__file__).parent
 MAIN = "from gitguardfs.commands.{} import main; main()"
 
 
@@ -57,6 +59,18 @@ def run(*arguments: str | Path, program: str = "gitguard") -> subprocess.Complet
         [sys.executable, "-c", LIKE_MACOS + MAIN.format(program), *map(str, arguments)],
         capture_output=True, text=True, env=environment, cwd="/",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("room", ["host", "render", "options", "guard", "bindfs"])
+def test_nothing_that_a_mac_needs_loads_what_only_linux_has(room: str) -> None:
+    names = sorted(path.stem for path in (PACKAGE / room).glob("*.py") if path.stem != "__init__")
+    assert names
+    imports = "\n".join(f"import gitguardfs.{room}.{name}" for name in names)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{LIKE_MACOS}\n{imports}"],
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": HOLDER}, cwd="/",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("transport", ["9p", "virtiofs"])

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gitguardfs.options.parsing import split_o
+from gitguardfs.options.parsing import quote_o, split_o
 from gitguardfs.render import quote
 from gitguardfs.render.guarded_share import NONCHARACTERS
 
@@ -137,7 +137,7 @@ def test_libmount_and_libc_read_back_fields_of_fstab(
 @given(st.lists((TEXT | BYTES).filter(bool)))
 @example(["a,b", "\\", "a\\,b", ",", "\\\\"])
 def test_our_own_o_reads_back_values(values: list[str]) -> None:
-    assert split_o(",".join(map(quote.mount_option, values))) == values
+    assert split_o(",".join(map(quote_o, values))) == values
 
 
 # systemd

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from itertools import product
-from stat import S_IFDIR, S_IFLNK, S_IFREG
+from pathlib import Path
+from stat import S_IFDIR, S_IFLNK, S_IFREG, S_ISDIR, S_ISLNK
 
 import pytest
 
+from gitguardfs.audit.share import looks_like_repository
+from gitguardfs.doctor import search
+from gitguardfs.errors import UserError
+from gitguardfs.fs.descriptors import DescriptorCache
+from gitguardfs.fs.source import Backing
 from gitguardfs.guard import repository
 from gitguardfs.guard.repository import is_repository, would_complete
+from gitguardfs.guard.rules import Rules
+from gitguardfs.host.directory import existing_directory
+from gitguardfs.mounting.preflight import check_no_repository
 
 FILE, DIRECTORY, LINK = S_IFREG | 0o644, S_IFDIR | 0o755, S_IFLNK | 0o777
 
@@ -37,6 +48,48 @@ IS_REPOSITORY: list[tuple[dict[bytes, int], bool]] = [
 @pytest.mark.parametrize(("present", "answer"), IS_REPOSITORY, ids=str)
 def test_what_a_repository_is(present: dict[bytes, int], answer: bool) -> None:
     assert is_repository(present.get) is answer
+
+
+def _is_refused(check: Callable[[], object]) -> bool:
+    try:
+        check()
+    except UserError as error:
+        assert "looks like a git repository itself" in error.message
+        return True
+    return False
+
+
+def _held(path: str) -> bool:
+    fd = os.open(path, os.O_PATH | os.O_DIRECTORY)
+    try:
+        return Backing(DescriptorCache(8)).holds_repository(fd)
+    finally:
+        os.close(fd)
+
+
+CALLERS: dict[str, Callable[[str], bool]] = {
+    "the daemon": _held,
+    "its start": lambda path: _is_refused(lambda: check_no_repository(path, path, Rules())),
+    "the doctor": search.holds_repository,
+    "share": lambda path: _is_refused(lambda: existing_directory(path)),
+    "the audit": looks_like_repository,
+}
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+@pytest.mark.parametrize(("present", "answer"), IS_REPOSITORY, ids=str)
+def test_all_who_ask_are_told_the_same(
+    present: dict[bytes, int], answer: bool, caller: str, tmp_path: Path
+) -> None:
+    for name, mode in present.items():
+        path = tmp_path / os.fsdecode(name)
+        if S_ISDIR(mode):
+            path.mkdir()
+        elif S_ISLNK(mode):
+            path.symlink_to("refs/heads/main")
+        else:
+            path.touch()
+    assert CALLERS[caller](str(tmp_path)) is answer
 
 
 COMPLETES: list[tuple[bytes, bool, dict[bytes, int], bool]] = [

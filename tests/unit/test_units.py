@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from gitguardfs.errors import UserError
 from gitguardfs.host import units as units_command
 from gitguardfs.host.units import FSTAB_FILE, command
-from gitguardfs.options.parsing import parse_o, respelled
+from gitguardfs.options.parsing import parse_o, quote_o, respelled
 from gitguardfs.render import fstab, quote, systemd
 from gitguardfs.render.guarded_share import GuardedShare
 from tests.support.mounting import PLACE
@@ -167,6 +167,18 @@ def test_a_package_prints_units_for_the_packages_program(holder: str, program: s
     assert units_command._guard_command(holder) == program
 
 
+@pytest.mark.parametrize(
+    ("options", "is_named"),
+    [((), False), (("git=hide",), False), (("no-cpu-idle",), True), (("no_cpu_idle",), True)],
+)
+def test_the_device_of_idle_processors_is_named_only_for_who_asks(
+    options: tuple[str, ...], is_named: bool
+) -> None:
+    files = systemd.files(spec(options=options))
+    named = {name for name, text in files.items() if "cpu_dma_latency" in text}
+    assert named == ({systemd.drop_in_name(spec().map_mount)} if is_named else set())
+
+
 def test_a_name_too_long_for_systemd_is_said_to_be() -> None:
     with pytest.raises(UserError, match="--style fstab"):
         systemd.files(spec(map_mount="/" + "é" * 60))
@@ -267,7 +279,7 @@ def test_systemd_reads_back_every_path_tag_and_option(wanted: GuardedShare) -> N
     assert f"Environment: GITGUARDFS_SOURCE={wanted.mount}" in service
     start = "Environment: GITGUARDFS_OPTIONS="
     (options,) = [line.removeprefix(start) for line in service if line.startswith(start)]
-    expected = parse_o([quote.mount_option(option) for option in wanted.options])
+    expected = parse_o([quote_o(option) for option in wanted.options])
     assert parse_o([options]) == {"map": [wanted.map], "seal": True, **expected}
     assert f"RequiresMountsFor: {wanted.mount} (origin-file)" in service
     share = systemd_reads(files, systemd.mount_name(wanted.mount))

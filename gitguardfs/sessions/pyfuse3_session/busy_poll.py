@@ -32,8 +32,8 @@ ABORT = 100
 """Milliseconds that the kernel takes at most, while it ends a connection, from refusing replies to
 saying so (fuse_abort_conn in fs/fuse/dev.c): microseconds, unless a hypervisor stalls us."""
 REQUESTS_IN_A_ROW = 64
-"""After so many, trio gets a turn whatever comes: signals have to be seen. And processors are kept
-awake (``cpu_latency``) until there is a pause."""
+"""After so many, trio gets a turn whatever comes: signals have to be seen. And with
+``--no-cpu-idle`` processors are kept awake (``cpu_latency``) until there is a pause."""
 
 Poll = Callable[[int], list[tuple[int, int]]]
 
@@ -58,17 +58,23 @@ class Turns:
     """How one mount waits for its requests: pyfuse3's trio.lowlevel, but for the one function."""
 
     def __init__(
-        self, is_alone: Callable[[], bool], is_ending: Callable[[], bool], tick: Tick
+        self,
+        is_alone: Callable[[], bool],
+        is_ending: Callable[[], bool],
+        tick: Tick,
+        *,
+        no_cpu_idle: bool = False,
     ) -> None:
         """``is_alone`` says that no other task waits for anything but signals.
 
         ``is_ending`` says that no more requests are to be waited for, from before
-        trio.lowlevel.notify_closing says so.
+        trio.lowlevel.notify_closing says so. ``no_cpu_idle`` keeps processors from being halted
+        while many requests come in a row.
         """
         self._is_alone = is_alone
         self._is_ending = is_ending
         self._tick = tick
-        self._awake = Awake()
+        self._awake = Awake(no_cpu_idle)
         self._looks = LOOKS
         self._in_a_row = 0
         self._requests = -1

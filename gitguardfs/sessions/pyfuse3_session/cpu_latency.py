@@ -4,7 +4,8 @@ A program that waits for an answer leaves its processor idle for some microsecon
 machine with the idle driver "haltpoll" an idle processor is handed to the hypervisor, and takes
 several times as long to come back as a small request takes. The kernel can be told how long that
 may take at most (Documentation/power/pm_qos_interface.rst); 0 makes idle processors poll. That
-ends with our descriptor, however we end. Without the right to it nothing is different but slower.
+ends with our descriptor, however we end. It concerns the whole machine, so it is done only with
+``--no-cpu-idle``. Without the right to it nothing is different but slower.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ AT_ONCE, WHENEVER = (struct.pack("i", microseconds) for microseconds in (0, 2_00
 class Awake:
     """The limit on how long an idle processor may take to come back."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_wanted: bool) -> None:
+        """Open the device if ``is_wanted`` (``--no-cpu-idle``) and it makes a difference here."""
         self.held = False
         self._fd = -1
-        if (os.cpu_count() or 1) > PROCESSORS:
+        if not is_wanted or (os.cpu_count() or 1) > PROCESSORS:
             return
         with suppress(OSError):
             if "haltpoll" in DRIVER.read_text():

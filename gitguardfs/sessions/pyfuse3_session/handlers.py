@@ -58,14 +58,16 @@ class Operations(pyfuse3.Operations):
         same_for_all: bool = True,
         direct_io: bool = False,
         closes_late: bool = False,
+        no_cpu_idle: bool = False,
         invalidate: Callable[[int], None],
     ) -> None:
         """Serve ``tree``.
 
         ``cache_timeout`` is in seconds; attributes are remembered by the kernel only if they are
         the ``same_for_all``. ``direct_io`` keeps no pages at all. ``closes_late`` says that the
-        source may report errors of writing at close(2) only. ``invalidate`` makes the kernel ask
-        for the attributes of a node anew.
+        source may report errors of writing at close(2) only. ``no_cpu_idle``
+        keeps processors from being halted while requests stream. ``invalidate`` makes the kernel
+        ask for the attributes of a node anew.
         """
         super().__init__()
         self._tree = tree
@@ -75,7 +77,7 @@ class Operations(pyfuse3.Operations):
         self._direct_io = direct_io
         self._closes_late = closes_late
         self._invalidate = invalidate
-        self.requests = Requests()
+        self.requests = Requests(no_cpu_idle=no_cpu_idle)
         self._waiting = Waiting(self.requests)
         self._reading, self._writing, self._syncing, self._closing = Pace(), Pace(), Pace(), Pace()
         self._appetite = Appetite()

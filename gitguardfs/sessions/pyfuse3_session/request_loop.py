@@ -35,7 +35,9 @@ R = TypeVar("R")
 class Requests:
     """The request loops of one mount; used on the event loop's thread only."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, no_cpu_idle: bool = False) -> None:
+        """``no_cpu_idle`` keeps processors from being halted while requests stream."""
+        self._no_cpu_idle = no_cpu_idle
         self._limiter = trio.CapacityLimiter(WORKERS)
         self._nursery: trio.Nursery | None = None
         self._loops = 0
@@ -63,7 +65,12 @@ class Requests:
             await pyfuse3.main()
             return
         self._tick.install()
-        self._turns = Turns(lambda: self._waiting == 0, self._ending.is_set, self._tick)
+        self._turns = Turns(
+            lambda: self._waiting == 0,
+            self._ending.is_set,
+            self._tick,
+            no_cpu_idle=self._no_cpu_idle,
+        )
         self._turns.install()
         unwanted = UnwantedReplies(self._turns.has_ended)
         unwanted.install()
