@@ -59,7 +59,7 @@ def _is_running(spec: ShareSpec) -> bool:
     )
 
 
-def _guard_at(mountpoint: str) -> mountinfo.Mount | None:
+def _guard_at(mountpoint: str) -> mountinfo.MountInfo | None:
     top = mountinfo.top_at(os.path.realpath(mountpoint))
     return top if top is not None and top.fstype == constants.FSTYPE else None
 

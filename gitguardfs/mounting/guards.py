@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from gitguardfs.doctor import run_as
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, processes
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting.preflight import DEAD, FUSE_DEVICE
 from gitguardfs.options.id_maps import parse_maps
 from gitguardfs.options.parsing import parse_o, read_arguments
 from gitguardfs.render import quote
 
-ROOT = b"user_id=0"
-"""In the options of a FUSE file system that root mounted; fusermount3 puts the caller's there."""
 ANSWER_LIMIT = 30.0
 """Seconds after which a guard is taken to hang; a busy one answers within one."""
 _NOT_COMPARED = ("foreground", "debug", "mountpoint")
@@ -26,24 +24,14 @@ _DEFAULTS: dict[str, object] = {
 }  # fmt: skip
 
 
-def foreign() -> frozenset[int]:
-    """The numbers of the FUSE mounts that are not root's, whatever they call themselves."""
-    with open("/proc/self/mountinfo", "rb") as file:
-        lines = [line.rstrip(b"\n").partition(b" - ") for line in file]
-    found = set()
-    for left, _, right in lines:
-        kind, _source, options = right.split(b" ")[:3]
-        if kind.startswith(b"fuse") and ROOT not in options.split(b","):
-            found.add(int(left.split(b" ")[0]))
-    return frozenset(found)
+def guards() -> list[MountInfo]:
+    """Return every gitguardfs of root's that is mounted."""
+    return [mount for mount in mountinfo.listed() if is_guard(mount)]
 
 
-def guards() -> list[Mount]:
-    """Every gitguardfs of root's that is mounted."""
-    others = foreign()
-    return [
-        m for m in mountinfo.listed() if m.fstype == mountinfo.FSTYPE and m.number not in others
-    ]
+def is_guard(mount: MountInfo) -> bool:
+    """Return whether a mount is a gitguardfs that root mounted: any user may call one so."""
+    return mount.fstype == mountinfo.FSTYPE and mount.owner == 0
 
 
 def is_dead(path: bytes) -> bool:
@@ -77,7 +65,7 @@ class Daemon:
     options: tuple[str, ...] | None
 
 
-def daemon_of(guard: Mount) -> Daemon | None:
+def daemon_of(guard: MountInfo) -> Daemon | None:
     """The daemon of a guard; None if it is not found.
 
     Only a process that root itself started is looked at: others may call themselves what they
@@ -119,7 +107,7 @@ def serves_nothing(pid: str) -> bool:
     return bool(process.places) and not any(
         mount.fstype == mountinfo.FSTYPE
         and (
-            any(_leads_to(place, mount.path) for place in process.places[1:])
+            any(_leads_to(place, mount.mount_point) for place in process.places[1:])
             or mount.source in (os.path.normpath(place) for place in process.places[:1])
         )
         for mount in listed
@@ -140,7 +128,7 @@ class _Process:
 
 
 def _processes(pids: Sequence[str] | None = None) -> Iterator[_Process]:
-    for pid in filter(str.isdecimal, os.listdir("/proc")) if pids is None else pids:
+    for pid in processes.pids() if pids is None else pids:
         with suppress(OSError, ValueError):
             devices = _devices(pid)
             if not devices or not _is_roots(pid):
@@ -152,9 +140,9 @@ def _processes(pids: Sequence[str] | None = None) -> Iterator[_Process]:
             yield _Process(daemon, frozenset(devices), places, _is_named(words), _start_of(pid))
 
 
-def _was_given(process: _Process, guard: Mount) -> bool:
+def _was_given(process: _Process, guard: MountInfo) -> bool:
     """Whether it was started for this guard, by its arguments."""
-    if not any(_leads_to(place, guard.path) for place in process.places[1:]):
+    if not any(_leads_to(place, guard.mount_point) for place in process.places[1:]):
         return False
     source = process.places[0]
     names = [f"fsname={guard.source}"] if guard.source != mountinfo.SUBTYPE else []
@@ -180,7 +168,7 @@ def _leads_to(given: str, path: bytes) -> bool:
     return real in (given, os.path.join(os.path.realpath(parent), name))
 
 
-def options_of(guard: Mount) -> tuple[str, ...] | None:
+def options_of(guard: MountInfo) -> tuple[str, ...] | None:
     """What the daemon of a guard was started with; None if that is not known."""
     daemon = daemon_of(guard)
     return None if daemon is None else daemon.options
@@ -192,12 +180,7 @@ def _devices(pid: str) -> set[int | None]:
     for number in os.listdir(f"/proc/{pid}/fd"):
         if os.readlink(f"/proc/{pid}/fd/{number}") != FUSE_DEVICE:
             continue
-        connection = None
-        with open(f"/proc/{pid}/fdinfo/{number}") as file:
-            for line in file:
-                if line.startswith("fuse_connection:"):
-                    connection = int(line.split()[1])
-        found.add(connection)
+        found.add(processes.fdinfo(number, f"/proc/{pid}").fuse_connection)
     return found
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from gitguardfs import config_files
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import kernel_log, mountinfo, safe_open, syscalls
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.safe_open import PathComponent, ResolvedPath
 from gitguardfs.mounting import guards, seal
 from gitguardfs.mounting.preflight import SYSTEM_PATH
@@ -101,7 +101,7 @@ class Way:
 class Facts:
     """A look at the machine."""
 
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[MountInfo, ...] = ()
     tags: Tags = field(default_factory=Tags)
     fstab: bytes = b""
     units: dict[str, bytes] = field(default_factory=dict)
@@ -112,54 +112,50 @@ class Facts:
     dead: frozenset[str] = frozenset()
     """Mount points of guards whose daemon is gone."""
     has_systemd: bool = False
-    foreign: frozenset[int] = frozenset()
-    """Numbers of FUSE mounts that are not root's: any user may call one gitguardfs."""
     running: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What the daemons of the guards were started with, by mount point, as far as it is known."""
 
-    def share_at(self, path: str) -> Mount | None:
+    def share_at(self, path: str) -> MountInfo | None:
         """The share that is mounted at ``path``, also below a seal."""
-        return next((m for m in self.shares() if os.fsdecode(m.path) == path), None)
+        return next((m for m in self.shares() if m.path == path), None)
 
-    def shares(self) -> list[Mount]:
+    def shares(self) -> list[MountInfo]:
         """Every share that is mounted."""
         return [m for m in self.mounts if m.fstype in mountinfo.SHARE_TYPES]
 
-    def guard_at(self, path: str) -> Mount | None:
+    def guard_at(self, path: str) -> MountInfo | None:
         """The guard that is mounted at ``path`` and answers."""
         return None if path in self.dead else self.any_guard_at(path)
 
-    def any_guard_at(self, path: str) -> Mount | None:
+    def any_guard_at(self, path: str) -> MountInfo | None:
         """The guard that is mounted at ``path``, dead or alive."""
-        return next((m for m in self.guards() if os.fsdecode(m.path) == path), None)
+        return next((m for m in self.guards() if m.path == path), None)
 
-    def guards(self) -> list[Mount]:
+    def guards(self) -> list[MountInfo]:
         """Every gitguardfs of root's that is mounted."""
-        ours = (m for m in self.mounts if m.fstype == mountinfo.FSTYPE)
-        return [m for m in ours if m.number not in self.foreign]
+        return [m for m in self.mounts if guards.is_guard(m)]
 
     def is_sealed(self, path: str) -> bool:
         """Whether a seal is on what is mounted at ``path``."""
         top = self.top_at(path)
         return top is not None and seal.is_seal(top)
 
-    def cover_of(self, share: Mount) -> Mount | None:
+    def cover_of(self, share: MountInfo) -> MountInfo | None:
         """What is mounted over a share and is no seal; None if there is nothing like that."""
-        stack = [m for m in self.mounts if m.path == share.path]
+        stack = [m for m in self.mounts if m.mount_point == share.mount_point]
         above = stack[stack.index(share) + 1 :]
         return next((m for m in above if not seal.is_seal(m)), None)
 
-    def top_at(self, path: str) -> Mount | None:
+    def top_at(self, path: str) -> MountInfo | None:
         """What is mounted on top of ``path``."""
-        return next((m for m in reversed(self.mounts) if os.fsdecode(m.path) == path), None)
+        return mountinfo.uppermost(self.mounts, os.fsencode(path))
 
 
 def gather(system: System) -> Facts:
     """Look around. OSError if a file cannot be read."""
     found = tuple(mountinfo.listed())
-    foreign = guards.foreign()
-    ours = [m for m in found if m.fstype == mountinfo.FSTYPE and m.number not in foreign]
-    options = {os.fsdecode(m.path): guards.options_of(m) for m in ours}
+    ours = [m for m in found if guards.is_guard(m)]
+    options = {m.path: guards.options_of(m) for m in ours}
     units = _units(system.units)
     guarded = systemd.guards(units)
     has_systemd = os.path.isdir(system.booted_systemd)
@@ -170,9 +166,8 @@ def gather(system: System) -> Facts:
         units=units,
         enabled=frozenset(path for path in guarded if _is_enabled(system.units, path)),
         active=frozenset(p for p in guarded if has_systemd and _is_active(system, p)),
-        dead=frozenset(os.fsdecode(m.path) for m in ours if guards.is_dead(m.path)),
+        dead=frozenset(m.path for m in ours if guards.is_dead(m.mount_point)),
         has_systemd=has_systemd,
-        foreign=foreign,
         running={path: known for path, known in options.items() if known is not None},
     )
 
@@ -276,7 +271,7 @@ def _is_empty(found: ResolvedPath) -> bool:
     """Whether nothing is in a directory; in the one below it if a view of ours is on it."""
     number = mountinfo.number_of(found.fd)
     try:
-        if all(guard.number != number for guard in guards.guards()):
+        if all(guard.mnt_id != number for guard in guards.guards()):
             return _lists_nothing(".", found.fd)
         parent = safe_open.open_directory(os.path.dirname(found.path), True)
         try:

@@ -19,7 +19,7 @@ from gitguardfs.config_files import BACKUP_SUFFIX
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo as mounts
 from gitguardfs.linux import syscalls
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards
 from gitguardfs.mounting import unmount as unmounting
 from gitguardfs.render import fstab
@@ -594,7 +594,7 @@ def test_a_signal_while_a_line_is_written_brings_the_old_view_back(
     is_guarded(world)
 
 
-def guard_of(world: World) -> Mount:
+def guard_of(world: World) -> MountInfo:
     found = facts.gather(world.system).guard_at(str(world.view))
     assert found is not None
     return found
@@ -738,7 +738,7 @@ def test_a_mount_that_took_over_the_number_of_another_stays(world: World) -> Non
     disk = world.area / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "ramfs", "disk", disk], check=True)
-    (number,) = [m.number for m in mounts.listed() if m.path == os.fsencode(disk)]
+    (number,) = [m.mnt_id for m in mounts.listed() if m.mount_point == os.fsencode(disk)]
     # What was looked at is gone, and the kernel gave its number to the disk.
     gone = replace(guard_of(world), number=number)
     unmounting.unmount(gone)

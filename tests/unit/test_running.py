@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gitguardfs.linux.mountinfo import FSTYPE, Mount
+from gitguardfs.linux.mountinfo import FSTYPE, MountInfo
 from gitguardfs.mounting import guards
 
-GUARD = Mount(device="0:77", path=b"/view", fstype=FSTYPE, source="/source", number=5)
+GUARD = MountInfo(device="0:77", mount_point=b"/view", fstype=FSTYPE, source="/source", mnt_id=5)
 FORMER, CURRENT = (10, 100), (20, 200)
 """Process number and start; the former one is still ending."""
 
@@ -46,7 +47,7 @@ def test_a_mount_point_is_recognised_however_it_was_given(
     (tmp_path / "home/view").mkdir(parents=True)
     (tmp_path / "link").symlink_to("home")
     path = given if given in ("view", "./view/") else f"{tmp_path}/{given.lstrip('/')}"
-    guard = Mount("0:77", bytes(tmp_path / "home/view"), FSTYPE, "/source", number=5)
+    guard = replace(GUARD, mount_point=bytes(tmp_path / "home/view"))
     process = guards._Process(
         guards.Daemon(10, ()), frozenset({None}), ("/source", path), True, 100
     )
