@@ -6,11 +6,11 @@ pure functions of its module.
 
 from __future__ import annotations
 
-import grp
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from gitguardfs import accounts
 from gitguardfs.doctor.run_as import Groups, User
 from gitguardfs.findings import Result
 from gitguardfs.linux import mountinfo
@@ -57,21 +57,13 @@ class Daemon:
     """The directories that it has open, without those in another of them: root is told."""
 
 
-def group_name(gid: int) -> str:
-    """The name of a group; its number if it has none."""
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
-
-
 @dataclass(frozen=True)
 class System:
     """Where things are on this system; tests put others in place."""
 
     search_path: str = SEARCH_PATH
     groups_of: Groups = os.getgrouplist
-    group_name: Callable[[int], str] = group_name
+    group_name: Callable[[int], str] = accounts.group_name
     doas_files: tuple[str, ...] = ("/etc/doas.conf", "/usr/local/etc/doas.conf")
     run_by_root: tuple[str, ...] = (
         PACKAGE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from gitguardfs.accounts import user_id
 from gitguardfs.doctor.context import Case, Table, holding
 from gitguardfs.doctor.mount_checks import mounts_of_daemons, serving, sources_of
 from gitguardfs.errors import UserError
@@ -11,7 +12,6 @@ from gitguardfs.findings import Result, Row
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards, seal
-from gitguardfs.options.id_maps import user_id
 from gitguardfs.render import quote
 
 

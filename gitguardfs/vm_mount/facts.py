@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import glob
 import os
-import pwd
 import shutil
 import subprocess
 from dataclasses import dataclass, field, replace
 
-from gitguardfs import config_files
+from gitguardfs import accounts, config_files
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import kernel_log, mountinfo, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
@@ -23,6 +22,9 @@ Ids = tuple[int, int]
 
 ENVIRONMENT = {"PATH": SYSTEM_PATH, "LC_ALL": "C"}
 """Of every program that is run here: root's environment may be the caller's."""
+
+
+WITHOUT_ACCOUNT = "a user without an account: UID:GID"
 
 
 @dataclass(frozen=True)
@@ -296,56 +298,28 @@ def _lists_nothing(name: str, directory: int) -> bool:
         os.close(fd)
 
 
-def target_user(map_mount: str, user: str | None) -> Ids:
-    """Who is to own what is seen at ``map_mount``: ``user``, or the owner of the home it is in."""
-    if user is not None:
-        return account(user)
-    homes = [(path, entry) for entry in pwd.getpwall() if (path := _home_of(entry)) is not None]
-    for path, entry in sorted(homes, key=lambda home: len(home[0]), reverse=True):
-        if map_mount.startswith(f"{path}/"):
-            return entry.pw_uid, entry.pw_gid
-    raise UserError(f"{map_mount} is in nobody's home", "say whose it is to be: --user NAME")
+def owner_of_view(map_mount: str, user: str | None) -> Ids:
+    """Return who is to own what is seen at ``map_mount``: ``user``, or whose home it is in.
 
-
-def _home_of(entry: pwd.struct_passwd) -> str | None:
-    """Where a user's own home is; None for root, and for one that is not there or not the user's.
-
-    Found as any path here: nobody gets another one's files by a symlink for a home.
+    ``user`` is a name, a number or UID:GID. Raises UserError.
     """
-    if entry.pw_uid == 0 or not entry.pw_dir.strip("/"):
-        return None
-    try:
-        fd = safe_open.open_directory(entry.pw_dir, True)
-    except (OSError, UserError):
-        return None
-    try:
-        is_own = os.fstat(fd).st_uid == entry.pw_uid
-        return safe_open.path_of(fd) if is_own else None
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-
-
-def account(user: str) -> Ids:
-    """A user's ids, by name, number, or UID:GID; UserError if there is no such user."""
+    if user is None:
+        owner = accounts.owner_of_home(map_mount)
+        if owner is None:
+            raise UserError(
+                f"{map_mount} is in nobody's home", "say whose it is to be: --user NAME"
+            )
+        return owner.uid, owner.gid
     uid, colon, gid = user.partition(":")
-    if uid.isdecimal() and gid.isdecimal():
-        return int(uid), int(gid)
+    if accounts.is_number(uid) and accounts.is_number(gid):
+        return accounts.number(uid), accounts.number(gid, "group")
     try:
-        entry = pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
-    except KeyError:
-        hint = "" if colon else "a user without an account: UID:GID"
-        raise UserError(f"no such user: {user}", hint) from None
-    return entry.pw_uid, entry.pw_gid
-
-
-def name_of(uid: int) -> str:
-    """A user's name, or the number of one without an account."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+        found = accounts.find(user)
+    except accounts.UnknownAccountError as error:
+        raise UserError(error.message, "" if colon else WITHOUT_ACCOUNT) from None
+    if not found.exists:
+        raise UserError(f"no such user: {user}", WITHOUT_ACCOUNT)
+    return found.uid, found.gid
 
 
 def guard_command(system: System) -> str | None:

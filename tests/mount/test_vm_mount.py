@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
+from gitguardfs import accounts
 from gitguardfs.config_files import BACKUP_SUFFIX
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo as mounts
@@ -920,7 +921,7 @@ def test_what_is_refused_is_refused_before_anything_is_done(
 def test_the_policy_in_force_and_what_to_do_next_are_said(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    user = facts.name_of(AGENT)
+    user = accounts.find(str(AGENT)).name
     for options, said in [
         ((), "guarded: .git is denied"),
         (("git=readonly",), "guarded: .git can be read, not changed"),

@@ -767,11 +767,11 @@ def test_whoever_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_view_in_nobodys_home_needs_a_user() -> None:
     with pytest.raises(UserError, match=r"--user"):
-        facts.target_user("/srv/projects", None)
-    assert facts.target_user("/srv/projects", "501:20") == (501, 20)
-    assert facts.target_user("/srv/projects", "root") == (0, 0)
+        facts.owner_of_view("/srv/projects", None)
+    assert facts.owner_of_view("/srv/projects", "501:20") == (501, 20)
+    assert facts.owner_of_view("/srv/projects", "root") == (0, 0)
     with pytest.raises(UserError, match=r"no such user"):
-        facts.target_user("/srv/projects", "nobody-of-that-name")
+        facts.owner_of_view("/srv/projects", "nobody-of-that-name")
 
 
 @pytest.mark.one_thread
