@@ -107,7 +107,7 @@ def _view(parent: int, name: str, path: str) -> MountInfo:
     return view
 
 
-def _open_process(daemon: guards.Daemon | None) -> int | None:
+def _open_process(daemon: guards.GuardDaemon | None) -> int | None:
     try:
         return None if daemon is None else os.pidfd_open(daemon.pid)
     except ProcessLookupError:

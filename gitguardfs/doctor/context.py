@@ -15,6 +15,7 @@ from gitguardfs.doctor.run_as import Groups, User
 from gitguardfs.findings import Result
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.mounting.guards import GuardDaemon
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -42,19 +43,6 @@ def holding(table: Table, path: str) -> MountInfo | None:
     while (seen := top_at(table, path)) is None and path not in ("", "/"):
         path = os.path.dirname(path)
     return seen
-
-
-@dataclass(frozen=True)
-class Daemon:
-    """A process that may serve a mount."""
-
-    pid: int
-    uid: int
-    arguments: tuple[str, ...]
-    connection: int | None
-    """The minor number of the mount's device that its /dev/fuse belongs to, if the kernel tells."""
-    held: tuple[str, ...] = ()
-    """The directories that it has open, without those in another of them: root is told."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +88,9 @@ class Case:
     """None when it is not known whom to become: then the checks that need that are left out."""
     is_root: bool
     table: Table = ()
-    daemons: tuple[Daemon, ...] = ()
+    daemons: tuple[GuardDaemon, ...] = ()
     """Of the mount at ``mountpoint``."""
-    servers: tuple[Daemon, ...] = ()
+    servers: tuple[GuardDaemon, ...] = ()
     """All processes that have a FUSE device open."""
     system: System = field(default_factory=System)
 

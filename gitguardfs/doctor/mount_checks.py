@@ -6,13 +6,16 @@ import errno
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from gitguardfs.doctor import run_as
-from gitguardfs.doctor.context import Case, Daemon, Table, read_table, top_at
+from gitguardfs.doctor.context import Case, Table, read_table, top_at
 from gitguardfs.doctor.run_as import User
 from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.linux import mountinfo, processes
 from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.mounting import guards
+from gitguardfs.mounting.guards import GuardDaemon
 from gitguardfs.render import quote
 
 WANTED = frozenset({"nosuid", "nodev", "default_permissions", "allow_other"})
@@ -159,22 +162,26 @@ def parse_session(cgroups: bytes) -> str:
 # Whose daemon is it?
 
 
-def find_servers() -> tuple[Daemon, ...]:
+def find_servers() -> tuple[GuardDaemon, ...]:
     """Return the processes that have a FUSE device open, as far as /proc tells.
 
     All of it tells root only. To be asked once: it looks at each descriptor of each process.
     """
-    return tuple(daemon for pid in processes.pids() if (daemon := _look(pid)) is not None)
+    found = []
+    for daemon in guards.servers():
+        with suppress(OSError):  # gone
+            found.append(replace(daemon, held=_held(str(daemon.pid))))
+    return tuple(found)
 
 
-def serving(guard: MountInfo, candidates: Sequence[Daemon]) -> tuple[Daemon, ...]:
+def serving(guard: MountInfo, candidates: Sequence[GuardDaemon]) -> tuple[GuardDaemon, ...]:
     """Return those of the processes with a FUSE device that serve the FUSE mount ``guard``.
 
     By the connection's number where the kernel tells it (6.17). Otherwise a gitguardfs is known by
     its arguments, if whoever mounted it runs it; the process of any other FUSE mount is not known.
     """
     minor = os.minor(guard.st_dev)
-    by_number = [daemon for daemon in candidates if daemon.connection == minor]
+    by_number = [daemon for daemon in candidates if minor in daemon.connections]
     if by_number:
         # The number of a mount that is gone is given to a new one while its process still ends.
         return tuple([one for one in by_number if _is_given(one, guard)] or by_number)
@@ -183,14 +190,14 @@ def serving(guard: MountInfo, candidates: Sequence[Daemon]) -> tuple[Daemon, ...
     return tuple(
         daemon
         for daemon in candidates
-        if daemon.connection is None
+        if daemon.connections == {None}
         and daemon.uid == guard.owner
         and mountinfo.SUBTYPE in " ".join(daemon.arguments)
         and _is_given(daemon, guard)
     )
 
 
-def _is_given(daemon: Daemon, guard: MountInfo) -> bool:
+def _is_given(daemon: GuardDaemon, guard: MountInfo) -> bool:
     """Whether the arguments of a process have the mount point among them."""
     return any(_may_be(word, guard.path) for word in daemon.arguments)
 
@@ -199,29 +206,6 @@ def _may_be(word: str, path: str) -> bool:
     """Whether an argument may mean ``path``: what it is relative to, nobody knows any more."""
     word = os.path.normpath(word)
     return word == path or (word[0] not in "/.-" and path.endswith(f"/{word}"))
-
-
-def _look(pid: str) -> Daemon | None:
-    try:
-        device = next(
-            (
-                number
-                for number in os.listdir(f"/proc/{pid}/fd")
-                if _link(f"/proc/{pid}/fd/{number}") == FUSE_DEVICE
-            ),
-            None,
-        )
-        if device is None:
-            return None
-        connection = processes.fdinfo(device, f"/proc/{pid}").fuse_connection
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            arguments = file.read()
-        with open(f"/proc/{pid}/status", "rb") as file:
-            uid = parse_uid(file.read())
-        held = _held(pid)
-    except OSError:  # gone, or not ours to look at
-        return None
-    return Daemon(int(pid), uid, parse_arguments(arguments), connection, held)
 
 
 def _held(pid: str) -> tuple[str, ...]:
@@ -261,20 +245,7 @@ def _link(path: str) -> str:
         return ""
 
 
-def parse_uid(status: bytes) -> int:
-    """Return whose a process is, from its /proc/PID/status: root's only if it is in every way.
-
-    A set-user-id program (fusermount3) is its caller's, who gives it its arguments.
-    """
-    return next((uid for uid in processes.user_ids(status)[:2] if uid != 0), 0)
-
-
-def parse_arguments(cmdline: bytes) -> tuple[str, ...]:
-    """The arguments of a process, from its /proc/PID/cmdline."""
-    return tuple(os.fsdecode(word) for word in cmdline.split(b"\0") if word)
-
-
-def sources_of(guard: MountInfo, daemons: tuple[Daemon, ...]) -> tuple[str, ...]:
+def sources_of(guard: MountInfo, daemons: tuple[GuardDaemon, ...]) -> tuple[str, ...]:
     """The guarded directory, by all that tells of it.
 
     The directories that the daemon holds, or what stands before the mount point in its arguments;
@@ -290,7 +261,7 @@ def sources_of(guard: MountInfo, daemons: tuple[Daemon, ...]) -> tuple[str, ...]
     return tuple(dict.fromkeys(map(os.path.normpath, found)))
 
 
-def _argument_of(guard: MountInfo, daemon: Daemon) -> str | None:
+def _argument_of(guard: MountInfo, daemon: GuardDaemon) -> str | None:
     words = daemon.arguments
     if guard.path not in words[1:]:
         return None
@@ -298,6 +269,6 @@ def _argument_of(guard: MountInfo, daemon: Daemon) -> str | None:
     return before if before.startswith("/") else None
 
 
-def mounts_of_daemons(daemons: tuple[Daemon, ...]) -> Table:
+def mounts_of_daemons(daemons: tuple[GuardDaemon, ...]) -> Table:
     """What the daemons see mounted, which may be more than everybody sees."""
     return tuple(seen for daemon in daemons for seen in read_table(str(daemon.pid)))

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from functools import partial
 
 from gitguardfs.doctor import namespace_checks, other_mounts, run_as, share_attempts
-from gitguardfs.doctor.context import Case, Daemon, Table
+from gitguardfs.doctor.context import Case, Table
 from gitguardfs.doctor.mount_checks import mounts_of_daemons, sources_of
 from gitguardfs.doctor.run_as import Hung, Lost, Unprepared, User
 from gitguardfs.errors import shown
 from gitguardfs.findings import Result, Row
 from gitguardfs.linux import holders, mountinfo
+from gitguardfs.mounting.guards import GuardDaemon
 
 CLOSE = (
     "mount the share below a root directory of mode 0700 (vm-mount does), let the guard seal it "
@@ -160,7 +161,7 @@ def _held(case: Case, sources: tuple[str, ...]) -> Result:
     return row.ok()
 
 
-def _by_daemon(user: User, daemon: Daemon) -> Result:
+def _by_daemon(user: User, daemon: GuardDaemon) -> Result:
     row = Row(
         "share.daemon",
         f"the daemon's /proc/{daemon.pid} is closed",

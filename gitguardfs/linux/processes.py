@@ -69,3 +69,26 @@ def user_ids(status: bytes) -> tuple[int, ...]:
     """
     line = next(line for line in status.split(b"\n") if line.startswith(b"Uid:"))
     return tuple(map(int, line.split()[1:]))
+
+
+def uids_of(pid: str) -> tuple[int, ...]:
+    """Return the real, effective, saved and file system uid of a process. Raises OSError."""
+    with open(f"{PROC}/{pid}/status", "rb") as file:
+        return user_ids(file.read())
+
+
+def arguments_of(pid: str) -> tuple[str, ...]:
+    """Return the arguments of a process, the program first. Raises OSError."""
+    with open(f"{PROC}/{pid}/cmdline", "rb") as file:
+        return parse_arguments(file.read())
+
+
+def parse_arguments(cmdline: bytes) -> tuple[str, ...]:
+    """Return the arguments in a /proc/PID/cmdline; a process may leave out the last NUL."""
+    return tuple(os.fsdecode(word) for word in cmdline.removesuffix(b"\0").split(b"\0") if cmdline)
+
+
+def start_of(pid: str) -> int:
+    """Return when a process was started, in ticks since the boot (proc_pid_stat(5)). OSError."""
+    with open(f"{PROC}/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])

@@ -154,12 +154,12 @@ def _holder_of(source: str) -> str | None:
     return holder if holder.isdecimal() else None
 
 
-def _daemon_of(guard: MountInfo, found: MountInfo) -> guards.Daemon | None:
+def _daemon_of(guard: MountInfo, found: MountInfo) -> guards.GuardDaemon | None:
     # Where the kernel does not tell it, by the path that it was given, which may be the old one.
     return guards.daemon_of(found) or guards.daemon_of(guard)
 
 
-def _check_unused(mount: MountInfo, daemon: guards.Daemon) -> None:
+def _check_unused(mount: MountInfo, daemon: guards.GuardDaemon) -> None:
     """Raise UserError if a program other than its daemon is in the mount, and change nothing.
 
     The first MNT_EXPIRE unmounts nothing: it fails by EBUSY for a mount that is used, and by

@@ -157,7 +157,8 @@ def gather(system: System) -> Facts:
     """Look around. OSError if a file cannot be read."""
     found = tuple(mountinfo.listed())
     ours = [m for m in found if guards.is_guard(m)]
-    options = {m.path: guards.options_of(m) for m in ours}
+    servers = tuple(guards.servers()) if ours else ()
+    daemons = {m.path: guards.daemon_of(m, servers) for m in ours}
     units = _units(system.units)
     guarded = systemd.guards(units)
     has_systemd = os.path.isdir(system.booted_systemd)
@@ -170,7 +171,11 @@ def gather(system: System) -> Facts:
         active=frozenset(p for p in guarded if has_systemd and _is_active(system, p)),
         dead=frozenset(m.path for m in ours if guards.is_dead(m.mount_point)),
         has_systemd=has_systemd,
-        running={path: known for path, known in options.items() if known is not None},
+        running={
+            path: daemon.options
+            for path, daemon in daemons.items()
+            if daemon is not None and daemon.options is not None
+        },
     )
 
 

@@ -632,9 +632,10 @@ def copies() -> Iterator[None]:
 @pytest.fixture(params=[True, False], ids=["told", "untold"])
 def kernel_tells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the kernel tells whose FUSE device it is, as it does since Linux 6.17."""
-    real = guards._devices
+    real = guards._connections
     if not request.param:
-        monkeypatch.setattr(guards, "_devices", lambda pid: {None} if real(pid) else set())
+        known = frozenset[int | None]({None})
+        monkeypatch.setattr(guards, "_connections", lambda pid: known if real(pid) else real(pid))
 
 
 @pytest.mark.usefixtures("kernel_tells")
@@ -712,7 +713,7 @@ def test_a_live_view_is_not_unmounted_if_another_process_was_taken_for_its_daemo
     world.bring()
     guard = guard_of(world)
     with subprocess.Popen(["sleep", "60"]) as other, monkeypatch.context() as wrong:
-        wrong.setattr(guards, "daemon_of", lambda _: guards.Daemon(other.pid, ()))
+        wrong.setattr(guards, "daemon_of", lambda _: guards.GuardDaemon(other.pid, 0, ()))
         with pytest.raises(UserError, match="goes on, and its daemon is not known"):
             unmounting.hand_over(guard, str(world.raw))
     is_guarded(world)

@@ -31,19 +31,30 @@ from gitguardfs.doctor import (
     command as doctor,
 )
 from gitguardfs.doctor.attack_checks import Outcome
-from gitguardfs.doctor.context import Case, Daemon, System, Table, holding, top_at
+from gitguardfs.doctor.context import Case, System, Table, holding, top_at
 from gitguardfs.doctor.privilege_checks import Said
 from gitguardfs.doctor.run_as import Lost, User
 from gitguardfs.doctor.search import Found
 from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.guard import dotgit
-from gitguardfs.linux import mountinfo
+from gitguardfs.linux import mountinfo, processes
 from gitguardfs.linux.namespaces import MountNamespace
 from gitguardfs.mounting import guards
+from gitguardfs.mounting.guards import GuardDaemon
 
 
 def table(text: bytes) -> Table:
     return tuple(mountinfo.parse(text))
+
+
+def _daemon(
+    pid: int,
+    uid: int,
+    arguments: tuple[str, ...],
+    connection: int | None = None,
+    held: tuple[str, ...] = (),
+) -> GuardDaemon:
+    return GuardDaemon(pid, uid, arguments, frozenset({connection}), uid, held=held)
 
 
 AGENT = User(1000, 1000, (1000,), "agent")
@@ -59,7 +70,7 @@ TABLE = table(
 GUARD, OTHER = TABLE[3], TABLE[4]
 
 
-def case(mountpoint: str, *daemons: Daemon, is_root: bool = True) -> Case:
+def case(mountpoint: str, *daemons: GuardDaemon, is_root: bool = True) -> Case:
     return Case(mountpoint, AGENT, is_root, TABLE, daemons)
 
 
@@ -96,7 +107,7 @@ def test_each_missing_mount_option_is_a_finding(option: str) -> None:
 
 
 def test_a_daemon_that_is_not_roots_is_a_finding() -> None:
-    root, agent = Daemon(7, 0, (), 40), Daemon(8, 1000, (), 40)
+    root, agent = _daemon(7, 0, (), 40), _daemon(8, 1000, (), 40)
     assert mount_checks.run_by(case(GUARD.path, root)).status is Status.OK
     assert mount_checks.run_by(case(GUARD.path, root, agent)).status is Status.FINDING
     assert mount_checks.run_by(case(OTHER.path, root)).status is Status.FINDING
@@ -122,41 +133,63 @@ def test_a_daemon_that_a_session_would_take_along_is_a_finding(
 
 
 def test_a_daemon_is_known_by_its_connection_and_otherwise_by_its_arguments() -> None:
-    new = [Daemon(1, 0, ("x",), 40), Daemon(2, 0, ("gitguardfs", "/a", GUARD.path), 41)]
+    new = [_daemon(1, 0, ("x",), 40), _daemon(2, 0, ("gitguardfs", "/a", GUARD.path), 41)]
     assert [d.pid for d in mount_checks.serving(GUARD, new)] == [1]
-    ending = [Daemon(7, 0, ("gitguardfs", "/b", "/gone"), 40), Daemon(8, 0, new[1].arguments, 40)]
+    ending = [_daemon(7, 0, ("gitguardfs", "/b", "/gone"), 40), _daemon(8, 0, new[1].arguments, 40)]
     assert [d.pid for d in mount_checks.serving(GUARD, ending)] == [8]
     old = [
-        Daemon(3, 0, ("/usr/bin/python3", "/usr/bin/gitguardfs", "/a", GUARD.path), None),
-        Daemon(4, 0, ("/usr/bin/python3", "/usr/bin/gitguardfs", "/a", "/other"), None),
-        Daemon(5, 0, ("bindfs", "/a", GUARD.path), None),
+        _daemon(3, 0, ("/usr/bin/python3", "/usr/bin/gitguardfs", "/a", GUARD.path), None),
+        _daemon(4, 0, ("/usr/bin/python3", "/usr/bin/gitguardfs", "/a", "/other"), None),
+        _daemon(5, 0, ("bindfs", "/a", GUARD.path), None),
     ]
     assert [d.pid for d in mount_checks.serving(GUARD, old)] == [3]
     assert mount_checks.serving(GUARD, old[1:]) == ()
-    agents = Daemon(6, 1000, old[0].arguments, None)
+    agents = _daemon(6, 1000, old[0].arguments, None)
     assert mount_checks.serving(GUARD, [agents]) == ()
 
 
 def test_a_lone_daemon_is_not_taken_for_that_of_another_mount() -> None:
-    daemon = Daemon(3, 0, ("/usr/bin/gitguardfs", "/a", "/srv/view"), None)
+    daemon = _daemon(3, 0, ("/usr/bin/gitguardfs", "/a", "/srv/view"), None)
     for seen in TABLE:
         assert mount_checks.serving(seen, [daemon]) == ()
 
 
 def test_what_proc_says_of_a_daemon_is_read() -> None:
-    for uids, uid in (("0 0", 0), ("1000 0", 1000), ("0 1000", 1000), ("1000 1000", 1000)):
-        assert mount_checks.parse_uid(b"Name:\tx\nUid:\t%s 0 0\nGid:\t5\n" % uids.encode()) == uid
-    assert mount_checks.parse_arguments(b"a\0b c\0\xff\0") == ("a", "b c", "\udcff")
+    assert processes.parse_arguments(b"a\0b c\0\xff\0") == ("a", "b c", "\udcff")
+    assert processes.parse_arguments(b"a\0\0b") == ("a", "", "b")
+    assert processes.parse_arguments(b"") == ()
+
+
+@pytest.mark.parametrize(
+    ("uids", "uid"), [("0 0", 0), ("1000 0", 1000), ("0 1000", 1000), ("1000 1000", 1000)]
+)
+def test_a_daemon_is_roots_only_if_it_is_so_in_every_way(
+    uids: str, uid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = b"Name:\tx\nUid:\t%s 0 0\nGid:\t5\n" % uids.encode()
+    monkeypatch.setattr(guards, "_connections", lambda _: frozenset({39}))
+    monkeypatch.setattr(processes, "uids_of", lambda _: processes.user_ids(status))
+    (found,) = guards.servers([str(os.getpid())])
+    assert (found.uid, found.real_uid) == (uid, int(uids.split()[0]))
+
+
+def test_no_path_in_the_arguments_of_a_users_daemon_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(os.path, "isfile", lambda path: bool(looked.append(path)) or True)
+    daemons = (_daemon(7, 0, ("/root/python", "-m")), _daemon(8, 1000, ("/home/agent/hangs/x",)))
+    assert privilege_checks._run_by(daemons) == looked == ["/root/python"]
 
 
 def test_the_guarded_directory_is_what_the_daemon_holds_and_no_mere_name() -> None:
     assert mount_checks.sources_of(GUARD, ()) == ("/mnt/my share",)
-    daemon = Daemon(1, 0, ("gitguardfs", "/srv/\u00fc", OTHER.path, "-f"), None)
+    daemon = _daemon(1, 0, ("gitguardfs", "/srv/\u00fc", OTHER.path, "-f"), None)
     assert mount_checks.sources_of(OTHER, (daemon,)) == ("/srv/\u00fc",)
     assert mount_checks.sources_of(OTHER, ()) == ()
-    holding_it = Daemon(1, 0, ("gitguardfs", "x", "y"), None, held=("/srv/x",))
+    holding_it = _daemon(1, 0, ("gitguardfs", "x", "y"), None, held=("/srv/x",))
     assert mount_checks.sources_of(GUARD, (holding_it,)) == ("/srv/x",)
-    impostor = Daemon(1, 1000, (), None, held=("/srv/x",))
+    impostor = _daemon(1, 1000, (), None, held=("/srv/x",))
     assert mount_checks.sources_of(GUARD, (impostor,)) == ("/srv/x", "/mnt/my share")
 
 
@@ -166,8 +199,8 @@ def test_of_the_directories_that_a_daemon_holds_the_outermost_count() -> None:
 
 
 def test_a_daemon_that_was_started_with_a_relative_path_is_known() -> None:
-    daemon = Daemon(3, 0, ("python3", "-m", "gitguardfs", "src", "./projects/"), None)
-    other = Daemon(4, 0, ("python3", "-m", "gitguardfs", "src", "else"), None)
+    daemon = _daemon(3, 0, ("python3", "-m", "gitguardfs", "src", "./projects/"), None)
+    other = _daemon(4, 0, ("python3", "-m", "gitguardfs", "src", "else"), None)
     assert mount_checks.serving(GUARD, [daemon, other]) == (daemon,)
 
 
