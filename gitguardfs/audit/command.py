@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import sys
 import time
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from gitguardfs import findings
+from gitguardfs import accounts, findings
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.git_config import SEARCH_PATH, Git
 from gitguardfs.audit.search import search
@@ -151,12 +150,11 @@ def _become_owner(top: int) -> dict[str, str]:
     st = os.fstat(top)
     if os.geteuid() != 0 or st.st_uid == 0:
         return {key: os.environ[key] for key in ("HOME", "XDG_CONFIG_HOME") if key in os.environ}
-    try:
-        account = pwd.getpwuid(st.st_uid)
-        groups, gid = os.getgrouplist(account.pw_name, account.pw_gid), account.pw_gid
-        home = account.pw_dir
-    except KeyError:
-        groups, gid, home = [st.st_gid], st.st_gid, "/"
+    account = accounts.find(str(st.st_uid))
+    groups, gid, home = [st.st_gid], st.st_gid, "/"
+    if account.exists:
+        groups, gid = os.getgrouplist(account.name, account.gid), account.gid
+        home = account.home
     os.setgroups(groups)
     os.setgid(gid)
     os.setuid(st.st_uid)

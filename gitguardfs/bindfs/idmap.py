@@ -14,13 +14,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NewType
 
+from gitguardfs.constants import MAX_ID
+
 ShareUid = NewType("ShareUid", int)
 GuestUid = NewType("GuestUid", int)
 ShareGid = NewType("ShareGid", int)
 GuestGid = NewType("GuestGid", int)
-
-MAX_ID = 2**32 - 2
-"""The largest user or group id; 2**32 - 1 is (uid_t)-1, "leave as it is"."""
 
 
 class MapError(ValueError):

@@ -18,7 +18,7 @@ from gitguardfs.commands.run import call
 from gitguardfs.daemon.signals import UNMOUNTED
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, safe_open, syscalls
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards
 
 NAME = f"umount.{mountinfo.FSTYPE}"
@@ -91,7 +91,7 @@ def unmount(request: Request) -> None:
         os.close(process)
 
 
-def _view(parent: int, name: str, path: str) -> Mount:
+def _view(parent: int, name: str, path: str) -> MountInfo:
     """Return the gitguardfs of root's that is mounted just there. UserError."""
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
@@ -99,7 +99,7 @@ def _view(parent: int, name: str, path: str) -> Mount:
     finally:
         os.close(fd)
     view = stack[0] if stack else None
-    if view is None or view.path != os.fsencode(path):
+    if view is None or view.mount_point != os.fsencode(path):
         raise UserError(f"{path}: not mounted", code=Exit.MOUNT)
     if safe_open.is_foreign(view):
         raise safe_open.ForeignMountError(view, path)
@@ -108,7 +108,7 @@ def _view(parent: int, name: str, path: str) -> Mount:
     return view
 
 
-def _open_process(daemon: guards.Daemon | None) -> int | None:
+def _open_process(daemon: guards.GuardDaemon | None) -> int | None:
     try:
         return None if daemon is None else os.pidfd_open(daemon.pid)
     except ProcessLookupError:

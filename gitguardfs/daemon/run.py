@@ -35,7 +35,7 @@ DETACH_LIMIT = 2.0
 
 
 def run(options: MountOptions, notify_socket: str | None) -> int:
-    """Mount, and serve until unmounted; returns the exit code. Raises UserError."""
+    """MountInfo, and serve until unmounted; returns the exit code. Raises UserError."""
     try:
         return _run(options, notify_socket)
     except fstab_check.NotMountedError:
@@ -201,7 +201,7 @@ def _lift(sealed: seal.Seal) -> None:
         log.error("the seal stays: %s: %s", error.filename or "", error.strerror)
 
 
-def _leave_by_force(mounted: mountinfo.Mount | None, sealed: seal.Seal | None) -> None:
+def _leave_by_force(mounted: mountinfo.MountInfo | None, sealed: seal.Seal | None) -> None:
     """End the process at once; the main thread waits for the source, maybe for good.
 
     Whoever waits for the view is answered ENOTCONN, and the next daemon can take the seal over.
@@ -218,12 +218,12 @@ def _leave_by_force(mounted: mountinfo.Mount | None, sealed: seal.Seal | None) -
     os._exit(Exit.SYSTEM)
 
 
-def _detach(mounted: mountinfo.Mount) -> bool:
+def _detach(mounted: mountinfo.MountInfo) -> bool:
     now = mountinfo.current(mounted)
     return now is None or mountinfo.detach(now)
 
 
-def _trouble(mounted: mountinfo.Mount | None, places: preflight.Places) -> str:
+def _trouble(mounted: mountinfo.MountInfo | None, places: preflight.Places) -> str:
     """Return what ended the session without root's word; nothing if that is as it should be.
 
     A user unmounts a view of their own by fusermount3. Root's can be unmounted by users as well:
@@ -284,14 +284,14 @@ def _refuse_holders(
 
 def _init(
     operations: Operations, options: MountOptions, places: preflight.Places
-) -> mountinfo.Mount | None:
+) -> mountinfo.MountInfo | None:
     """Mount; by root on the very directory that was checked, and returning that mount.
 
     For a user fusermount3 does it, by the path and with the user's rights.
     """
     is_root = os.geteuid() == 0
     target = f"/proc/self/fd/{places.mountpoint_fd}" if is_root else places.mountpoint
-    before = {m.number for m in mountinfo.listed()}
+    before = {m.mnt_id for m in mountinfo.listed()}
     try:
         pyfuse3.init(operations, target, _fuse_options(options, places))
     except RuntimeError as error:
@@ -305,10 +305,14 @@ def _init(
     # What is mounted comes above all that is there by then, also a user's mount of just now.
     path = safe_open.path_of(places.mountpoint_fd)
     mounted = mountinfo.on_top_of(mountinfo.number_of(places.mountpoint_fd), path)
-    if mounted is None or mounted.number in before or not _is_ours(mounted):
+    if mounted is None or mounted.mnt_id in before or not _is_ours(mounted):
         pyfuse3.close(unmount=False)
         for mount in mountinfo.listed():
-            if mount.number not in before and mount.path == os.fsencode(path) and _is_ours(mount):
+            if (
+                mount.mnt_id not in before
+                and mount.mount_point == os.fsencode(path)
+                and _is_ours(mount)
+            ):
                 mountinfo.detach(mount)
         raise UserError(
             f"something else was mounted at {options.mountpoint} meanwhile",
@@ -318,18 +322,18 @@ def _init(
     return mounted
 
 
-def _is_ours(mount: mountinfo.Mount) -> bool:
+def _is_ours(mount: mountinfo.MountInfo) -> bool:
     return mount.fstype == mountinfo.FSTYPE and mount.owner == os.geteuid()
 
 
-def _unmount(mounted: mountinfo.Mount | None, by_itself: bool) -> None:
+def _unmount(mounted: mountinfo.MountInfo | None, by_itself: bool) -> None:
     """Unmount, wherever the mount point has been moved to; not what ended ``by_itself``."""
     if mounted is None:
         pyfuse3.close(unmount=os.geteuid() != 0)
         return
     now = None if by_itself else mountinfo.current(mounted)
     if now is not None and not mountinfo.detach(now):
-        log.error("%s leads elsewhere now; a dead mount is left", os.fsdecode(now.path))
+        log.error("%s leads elsewhere now; a dead mount is left", now.path)
     pyfuse3.close(unmount=False)
     if mountinfo.current(mounted) is None:
         utab.remove(mounted)

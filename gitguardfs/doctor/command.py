@@ -23,7 +23,7 @@ from gitguardfs.doctor import (
     run_as,
     share_checks,
 )
-from gitguardfs.doctor.context import Case, Check, Seen, System, read_table, top_at
+from gitguardfs.doctor.context import Case, Check, System, Table, read_table, top_at
 from gitguardfs.doctor.run_as import NotBecome, User
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result, Row, Severity, Status
@@ -134,9 +134,7 @@ def examine(
     if place is not None:
         points = [_mountpoint(place, table)]
     else:
-        points = list(
-            dict.fromkeys(seen.path for seen in table if seen.mount.fstype == mountinfo.FSTYPE)
-        )
+        points = list(dict.fromkeys(seen.path for seen in table if seen.fstype == mountinfo.FSTYPE))
     is_root = os.geteuid() == 0
     servers = mount_checks.find_servers()
     results: list[Result] = []
@@ -224,7 +222,7 @@ def doubts(case: Case, caller: str | None) -> list[Result]:
     return []
 
 
-def _mountpoint(place: str, table: tuple[Seen, ...]) -> str:
+def _mountpoint(place: str, table: Table) -> str:
     """Return the mount point that ``place`` is, or lies in; or the directory that it is.
 
     The way is walked by descriptors, so that no user can lead root to another guard than the one
@@ -247,8 +245,8 @@ def _mountpoint(place: str, table: tuple[Seen, ...]) -> str:
         raise UserError(f"no such directory: {place}", code=Exit.SYSTEM) from None
     except OSError as error:
         raise UserError(f"{place}: {error.strerror}", code=Exit.SYSTEM) from None
-    around = next((seen for seen in table if seen.mount.number == number), None)
-    is_guard = around is not None and around.mount.fstype == mountinfo.FSTYPE
+    around = next((seen for seen in table if seen.mnt_id == number), None)
+    is_guard = around is not None and around.fstype == mountinfo.FSTYPE
     return around.path if around is not None and is_guard else resolved
 
 
@@ -296,13 +294,13 @@ def choose_user(
     return user
 
 
-def owner_of(mountpoint: str, table: tuple[Seen, ...]) -> str | None:
+def owner_of(mountpoint: str, table: Table) -> str | None:
     """The owner, as text, of the view's root, unless it is root.
 
     Where that does not answer, who has mounted it; or the owner of the directory around it.
     """
     top = top_at(table, mountpoint)
-    options = top.options if top is not None else frozenset[str]()
+    options = top.all_options if top is not None else frozenset[str]()
     mounter = next((o.removeprefix("user_id=") for o in options if o.startswith("user_id=")), "0")
     for path in (mountpoint, os.path.dirname(mountpoint)) if mountpoint else ():
         try:

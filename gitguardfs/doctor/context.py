@@ -6,100 +6,43 @@ pure functions of its module.
 
 from __future__ import annotations
 
-import grp
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from gitguardfs import accounts
 from gitguardfs.doctor.run_as import Groups, User
 from gitguardfs.findings import Result
 from gitguardfs.linux import mountinfo
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.mounting.guards import GuardDaemon
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A line of mountinfo with its options (``mountinfo.Mount`` leaves them out)."""
-
-    mount: Mount
-    options: frozenset[str]
-    """Of the mount (nosuid ...) and of its file system (user_id=0 ...)."""
-
-    @property
-    def root(self) -> str:
-        """What of its file system is mounted, by its path there."""
-        return os.fsdecode(self.mount.root)
-
-    @property
-    def path(self) -> str:
-        """Where it is mounted."""
-        return os.fsdecode(self.mount.path)
-
-    @property
-    def device(self) -> int:
-        """Its st_dev."""
-        major, _, minor = self.mount.device.partition(":")
-        return os.makedev(int(major), int(minor))
+Table = tuple[MountInfo, ...]
+"""The mounts of a mountinfo file, in its order."""
 
 
-def parse_table(text: bytes) -> tuple[Seen, ...]:
-    """The mounts of a mountinfo file, in its order."""
-    lines = [line for line in text.split(b"\n") if line]
-    return tuple(
-        Seen(mount, _options(line))
-        for mount, line in zip(mountinfo.parse(text), lines, strict=True)
-    )
-
-
-def _options(line: bytes) -> frozenset[str]:
-    left, _, right = line.partition(b" - ")
-    fields = (left.split(b" ")[5], right.split(b" ")[2])
-    return frozenset(os.fsdecode(option) for field in fields for option in field.split(b","))
-
-
-def read_table(pid: str = "self") -> tuple[Seen, ...]:
-    """The mounts that a process sees; none if it is gone or not to be looked at."""
+def read_table(pid: str = "self") -> Table:
+    """Return the mounts that a process sees; none if it is gone or not to be looked at."""
     try:
-        with open(f"/proc/{pid}/mountinfo", "rb") as file:
-            return parse_table(file.read())
+        return tuple(mountinfo.listed(f"/proc/{pid}"))
     except OSError:
         return ()
 
 
-def top_at(table: tuple[Seen, ...], path: str) -> Seen | None:
-    """The mount that is on top of exactly ``path``."""
-    return next((seen for seen in reversed(table) if seen.path == path), None)
+def top_at(table: Table, path: str) -> MountInfo | None:
+    """Return the mount that is on top of exactly ``path``."""
+    return mountinfo.uppermost(table, os.fsencode(path))
 
 
-def holding(table: tuple[Seen, ...], path: str) -> Seen | None:
+def holding(table: Table, path: str) -> MountInfo | None:
     """The mount in which ``path`` (resolved) lies."""
     while (seen := top_at(table, path)) is None and path not in ("", "/"):
         path = os.path.dirname(path)
     return seen
-
-
-@dataclass(frozen=True)
-class Daemon:
-    """A process that may serve a mount."""
-
-    pid: int
-    uid: int
-    arguments: tuple[str, ...]
-    connection: int | None
-    """The minor number of the mount's device that its /dev/fuse belongs to, if the kernel tells."""
-    held: tuple[str, ...] = ()
-    """The directories that it has open, without those in another of them: root is told."""
-
-
-def group_name(gid: int) -> str:
-    """The name of a group; its number if it has none."""
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
 
 
 @dataclass(frozen=True)
@@ -108,7 +51,7 @@ class System:
 
     search_path: str = SEARCH_PATH
     groups_of: Groups = os.getgrouplist
-    group_name: Callable[[int], str] = group_name
+    group_name: Callable[[int], str] = accounts.group_name
     doas_files: tuple[str, ...] = ("/etc/doas.conf", "/usr/local/etc/doas.conf")
     run_by_root: tuple[str, ...] = (
         PACKAGE,
@@ -144,18 +87,18 @@ class Case:
     user: User | None
     """None when it is not known whom to become: then the checks that need that are left out."""
     is_root: bool
-    table: tuple[Seen, ...] = ()
-    daemons: tuple[Daemon, ...] = ()
+    table: Table = ()
+    daemons: tuple[GuardDaemon, ...] = ()
     """Of the mount at ``mountpoint``."""
-    servers: tuple[Daemon, ...] = ()
+    servers: tuple[GuardDaemon, ...] = ()
     """All processes that have a FUSE device open."""
     system: System = field(default_factory=System)
 
     @property
-    def guard(self) -> Seen | None:
+    def guard(self) -> MountInfo | None:
         """The gitguardfs mount on top of the mount point."""
         seen = top_at(self.table, self.mountpoint)
-        return seen if seen is not None and seen.mount.fstype == mountinfo.FSTYPE else None
+        return seen if seen is not None and seen.fstype == mountinfo.FSTYPE else None
 
 
 Check = Callable[[Case], list[Result]]

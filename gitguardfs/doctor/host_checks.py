@@ -10,6 +10,7 @@ import shutil
 from dataclasses import dataclass
 from errno import EIO
 
+from gitguardfs import accounts
 from gitguardfs.audit import rows
 from gitguardfs.audit.git_config import Git
 from gitguardfs.audit.walk import Unread
@@ -94,7 +95,7 @@ def _bare(case: HostCase) -> Result:
 
 def home_of(user: User) -> str:
     """Return the user's home, for git's configuration."""
-    home = os.path.expanduser(f"~{user.name}")
+    home = accounts.find(str(user.uid)).home
     return home if home.startswith("/") else "/"
 
 

@@ -6,12 +6,16 @@ import errno
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from gitguardfs.doctor import run_as
-from gitguardfs.doctor.context import Case, Daemon, Seen, read_table, top_at
+from gitguardfs.doctor.context import Case, Table, read_table, top_at
 from gitguardfs.doctor.run_as import User
 from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.linux import mountinfo, processes
+from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.mounting import guards
+from gitguardfs.mounting.guards import GuardDaemon
 from gitguardfs.render import quote
 
 WANTED = frozenset({"nosuid", "nodev", "default_permissions", "allow_other"})
@@ -31,7 +35,7 @@ def check(case: Case) -> list[Result]:
     if case.daemons and case.is_root:
         sessions = {daemon.pid: session_of(daemon.pid) for daemon in case.daemons}
         running.append(in_session(case.mountpoint, sessions, case.user))
-    return [mounted, answers, options(case.mountpoint, case.guard.options), *running]
+    return [mounted, answers, options(case.mountpoint, case.guard.all_options), *running]
 
 
 def is_mounted(case: Case) -> Result:
@@ -45,14 +49,13 @@ def is_mounted(case: Case) -> Result:
         return row.finding("nothing is mounted there", hint)
     if case.guard is None:
         below = any(
-            seen.path == case.mountpoint and seen.mount.fstype == mountinfo.FSTYPE
-            for seen in case.table
+            seen.path == case.mountpoint and seen.fstype == mountinfo.FSTYPE for seen in case.table
         )
-        what = f"{top.mount.fstype} of {top.mount.source} is on top"
+        what = f"{top.fstype} of {top.source} is on top"
         if below:
             hint = f"umount {quoted}: it covers the guard"
         return row.finding(what, hint)
-    return row.ok(f"of {top.mount.source}")
+    return row.ok(f"of {top.source}")
 
 
 def is_answering(mountpoint: str, user: User | None) -> Result:
@@ -104,8 +107,8 @@ def run_by(case: Case) -> Result:
     hint = "let root mount it: from fstab, a system unit, or with sudo"
     guard = case.guard
     assert guard is not None
-    if "user_id=0" not in guard.options:
-        owner = next((o for o in guard.options if o.startswith("user_id=")), "user_id=?")
+    if "user_id=0" not in guard.all_options:
+        owner = next((o for o in guard.all_options if o.startswith("user_id=")), "user_id=?")
         return row.finding(f"another user has mounted it ({owner})", hint)
     others = [daemon for daemon in case.daemons if daemon.uid != 0]
     if others:
@@ -159,38 +162,42 @@ def parse_session(cgroups: bytes) -> str:
 # Whose daemon is it?
 
 
-def find_servers() -> tuple[Daemon, ...]:
+def find_servers() -> tuple[GuardDaemon, ...]:
     """Return the processes that have a FUSE device open, as far as /proc tells.
 
     All of it tells root only. To be asked once: it looks at each descriptor of each process.
     """
-    return tuple(daemon for pid in _pids() if (daemon := _look(pid)) is not None)
+    found = []
+    for daemon in guards.servers():
+        with suppress(OSError):  # gone
+            found.append(replace(daemon, held=_held(str(daemon.pid))))
+    return tuple(found)
 
 
-def serving(guard: Seen, candidates: Sequence[Daemon]) -> tuple[Daemon, ...]:
+def serving(guard: MountInfo, candidates: Sequence[GuardDaemon]) -> tuple[GuardDaemon, ...]:
     """Return those of the processes with a FUSE device that serve the FUSE mount ``guard``.
 
     By the connection's number where the kernel tells it (6.17). Otherwise a gitguardfs is known by
     its arguments, if whoever mounted it runs it; the process of any other FUSE mount is not known.
     """
-    minor = os.minor(guard.device)
-    by_number = [daemon for daemon in candidates if daemon.connection == minor]
+    minor = os.minor(guard.st_dev)
+    by_number = [daemon for daemon in candidates if minor in daemon.connections]
     if by_number:
         # The number of a mount that is gone is given to a new one while its process still ends.
         return tuple([one for one in by_number if _is_given(one, guard)] or by_number)
-    if guard.mount.fstype != mountinfo.FSTYPE:
+    if guard.fstype != mountinfo.FSTYPE:
         return ()
     return tuple(
         daemon
         for daemon in candidates
-        if daemon.connection is None
-        and daemon.uid == guard.mount.owner
+        if daemon.connections == {None}
+        and daemon.uid == guard.owner
         and mountinfo.SUBTYPE in " ".join(daemon.arguments)
         and _is_given(daemon, guard)
     )
 
 
-def _is_given(daemon: Daemon, guard: Seen) -> bool:
+def _is_given(daemon: GuardDaemon, guard: MountInfo) -> bool:
     """Whether the arguments of a process have the mount point among them."""
     return any(_may_be(word, guard.path) for word in daemon.arguments)
 
@@ -201,34 +208,6 @@ def _may_be(word: str, path: str) -> bool:
     return word == path or (word[0] not in "/.-" and path.endswith(f"/{word}"))
 
 
-def _pids() -> list[str]:
-    return [name for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _look(pid: str) -> Daemon | None:
-    try:
-        device = next(
-            (
-                number
-                for number in os.listdir(f"/proc/{pid}/fd")
-                if _link(f"/proc/{pid}/fd/{number}") == FUSE_DEVICE
-            ),
-            None,
-        )
-        if device is None:
-            return None
-        with open(f"/proc/{pid}/fdinfo/{device}") as file:
-            connection = parse_connection(file.read())
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            arguments = file.read()
-        with open(f"/proc/{pid}/status", "rb") as file:
-            uid = parse_uid(file.read())
-        held = _held(pid)
-    except OSError:  # gone, or not ours to look at
-        return None
-    return Daemon(int(pid), uid, parse_arguments(arguments), connection, held)
-
-
 def _held(pid: str) -> tuple[str, ...]:
     """The directories that a process has open; its working directory if it has none open.
 
@@ -237,25 +216,16 @@ def _held(pid: str) -> tuple[str, ...]:
     """
     mount_of: dict[str, int] = {}
     for number in os.listdir(f"/proc/{pid}/fd"):
-        with suppress(OSError), open(f"/proc/{pid}/fdinfo/{number}") as file:
-            fdinfo = file.read()
-            if parse_fdinfo(fdinfo, "flags", 8) & (os.O_PATH | os.O_DIRECTORY):
-                mount_of[number] = parse_fdinfo(fdinfo, "mnt_id")
+        with suppress(OSError):
+            found = processes.fdinfo(number, f"/proc/{pid}")
+            if found.flags & (os.O_PATH | os.O_DIRECTORY):
+                mount_of[number] = found.mnt_id
     if not mount_of:
         return outermost([_link(f"/proc/{pid}/cwd")])
-    attached = {mount.number for mount in mountinfo.listed(f"/proc/{pid}")}
+    attached = {mount.mnt_id for mount in mountinfo.listed(f"/proc/{pid}")}
     return outermost(
         _link(f"/proc/{pid}/fd/{number}") for number, on in mount_of.items() if on in attached
     )
-
-
-def parse_fdinfo(fdinfo: str, key: str, base: int = 10) -> int:
-    """A number in the fdinfo of an open file (proc(5)); 0 if it is not there."""
-    for line in fdinfo.splitlines():
-        name, _, value = line.partition(":")
-        if name == key:
-            return int(value, base)
-    return 0
 
 
 def outermost(paths: Iterable[str]) -> tuple[str, ...]:
@@ -275,29 +245,7 @@ def _link(path: str) -> str:
         return ""
 
 
-def parse_connection(fdinfo: str) -> int | None:
-    """The number of a FUSE connection, from the fdinfo of a /dev/fuse; None if it has none."""
-    for line in fdinfo.splitlines():
-        key, _, value = line.partition(":")
-        if key == "fuse_connection" and value.strip().isdigit():
-            return int(value)
-    return None
-
-
-def parse_uid(status: bytes) -> int:
-    """Return whose a process is, from its /proc/PID/status: root's only if it is in every way.
-
-    A set-user-id program (fusermount3) is its caller's, who gives it its arguments.
-    """
-    return next((uid for uid in processes.user_ids(status)[:2] if uid != 0), 0)
-
-
-def parse_arguments(cmdline: bytes) -> tuple[str, ...]:
-    """The arguments of a process, from its /proc/PID/cmdline."""
-    return tuple(os.fsdecode(word) for word in cmdline.split(b"\0") if word)
-
-
-def sources_of(guard: Seen, daemons: tuple[Daemon, ...]) -> tuple[str, ...]:
+def sources_of(guard: MountInfo, daemons: tuple[GuardDaemon, ...]) -> tuple[str, ...]:
     """The guarded directory, by all that tells of it.
 
     The directories that the daemon holds, or what stands before the mount point in its arguments;
@@ -308,12 +256,12 @@ def sources_of(guard: Seen, daemons: tuple[Daemon, ...]) -> tuple[str, ...]:
     if not found:
         found = [path for daemon in daemons if (path := _argument_of(guard, daemon)) is not None]
     doubtful = not found or any(daemon.uid != 0 for daemon in daemons)
-    if doubtful and guard.mount.source.startswith("/"):
-        found.append(guard.mount.source)
+    if doubtful and guard.source.startswith("/"):
+        found.append(guard.source)
     return tuple(dict.fromkeys(map(os.path.normpath, found)))
 
 
-def _argument_of(guard: Seen, daemon: Daemon) -> str | None:
+def _argument_of(guard: MountInfo, daemon: GuardDaemon) -> str | None:
     words = daemon.arguments
     if guard.path not in words[1:]:
         return None
@@ -321,6 +269,6 @@ def _argument_of(guard: Seen, daemon: Daemon) -> str | None:
     return before if before.startswith("/") else None
 
 
-def mounts_of_daemons(daemons: tuple[Daemon, ...]) -> tuple[Seen, ...]:
+def mounts_of_daemons(daemons: tuple[GuardDaemon, ...]) -> Table:
     """What the daemons see mounted, which may be more than everybody sees."""
     return tuple(seen for daemon in daemons for seen in read_table(str(daemon.pid)))

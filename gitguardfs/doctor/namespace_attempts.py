@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
 from gitguardfs.doctor import other_mounts, run_as, share_attempts
-from gitguardfs.doctor.context import Seen, parse_table
+from gitguardfs.doctor.context import Table
 from gitguardfs.doctor.run_as import Unprepared, User, preparing
-from gitguardfs.linux import raw_syscalls, syscalls
+from gitguardfs.linux import mountinfo, processes, raw_syscalls, syscalls
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.namespaces import NS_GET_USERNS, Identity, mounted_namespace
 
 
@@ -23,7 +24,7 @@ def peel(
     path: str,
     identity: Identity,
     user: User,
-    table: tuple[Seen, ...],
+    table: Table,
     sources: Collection[str],
     guards: Sequence[int],
 ) -> tuple[list[str], list[str]]:
@@ -57,21 +58,19 @@ def peel(
         raw_syscalls.enter_namespace(space)
         syscalls.unshare_mounts()
         here = _read_table(proc)
-    kept = {name for seen in here if (name := mounted_namespace(seen.mount)) is not None}
+    kept = {name for seen in here if (name := mounted_namespace(seen)) is not None}
     return sorted(set(_peeled(proc, here, table, sources, guards))), sorted(kept)
 
 
-def _read_table(proc: int) -> tuple[Seen, ...]:
+def _read_table(proc: int) -> Table:
     # By a descriptor of ours: the namespace may have no /proc, or another one.
-    found = os.open("self/mountinfo", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-    with os.fdopen(found, "rb") as file:
-        return parse_table(file.read())
+    return tuple(mountinfo.listed("self", proc))
 
 
 def _peeled(
     proc: int,
-    here: tuple[Seen, ...],
-    table: tuple[Seen, ...],
+    here: Table,
+    table: Table,
     sources: Collection[str],
     guards: Sequence[int],
 ) -> Iterator[str]:
@@ -84,12 +83,12 @@ def _peeled(
                 if other_mounts.is_inside(place, cover.path):
                     with suppress(OSError):  # locked, or gone with another one
                         flags = syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW
-                        syscalls.umount(cover.mount.path, flags)
+                        syscalls.umount(cover.mount_point, flags)
             if is_open(place, guards) and _is_of(proc, place, seen):
                 yield place
 
 
-def _is_of(proc: int, place: str, seen: Seen) -> bool:
+def _is_of(proc: int, place: str, seen: MountInfo) -> bool:
     """Whether ``place`` leads to the file system that ``seen`` is of, and not to what is over it.
 
     By its mount: the devices of what lies in one file system may differ (btrfs).
@@ -99,13 +98,11 @@ def _is_of(proc: int, place: str, seen: Seen) -> bool:
     except OSError:
         return False
     try:
-        info = os.open(f"self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-        with os.fdopen(info) as file:
-            numbers = [int(line.split()[1]) for line in file if line.startswith("mnt_id:")]
+        number = processes.fdinfo(fd, "self", proc).mnt_id
     finally:
         os.close(fd)
-    devices = {one.mount.number: one.mount.device for one in _read_table(proc)}
-    return [devices.get(number) for number in numbers] == [seen.mount.device]
+    devices = {one.mnt_id: one.device for one in _read_table(proc)}
+    return devices.get(number) == seen.device
 
 
 def is_open(place: str, guards: Sequence[int]) -> bool:

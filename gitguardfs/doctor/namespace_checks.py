@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from functools import partial
 
 from gitguardfs.doctor import namespace_attempts, other_mounts, run_as
-from gitguardfs.doctor.context import Case, parse_table
+from gitguardfs.doctor.context import Case
 from gitguardfs.doctor.run_as import Hung, Lost, Unprepared, User
 from gitguardfs.findings import Result, Row
-from gitguardfs.linux import namespaces
+from gitguardfs.linux import mountinfo, namespaces
 from gitguardfs.linux.namespaces import MountNamespace
 
 
@@ -68,8 +68,7 @@ def _shown(
     case: Case, user: User, space: MountNamespace, paths: list[str], guards: tuple[int, ...]
 ) -> list[str]:
     """Where the user gets to a raw path in the namespace, as it is."""
-    with open(f"{space.process}/mountinfo", "rb") as file:
-        table = parse_table(file.read())
+    table = tuple(mountinfo.listed(space.process))
     places = {place for path in paths for place in other_mounts.shown_in(table, case.table, path)}
     return [place for place in sorted(places) if _is_open(user, space, place, guards)]
 

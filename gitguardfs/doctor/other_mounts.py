@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 
-from gitguardfs.doctor.context import Case, Seen, holding
+from gitguardfs.accounts import user_id
+from gitguardfs.doctor.context import Case, Table, holding
 from gitguardfs.doctor.mount_checks import mounts_of_daemons, serving, sources_of
 from gitguardfs.errors import UserError
 from gitguardfs.findings import Result, Row
 from gitguardfs.linux import mountinfo
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards, seal
-from gitguardfs.options.id_maps import user_id
 from gitguardfs.render import quote
 
 
@@ -26,52 +27,48 @@ def is_inside(path: str, directory: str) -> bool:
     return os.path.commonpath([path, directory]) == directory
 
 
-def by_device(table: tuple[Seen, ...], source: str) -> set[str]:
+def by_device(table: Table, source: str) -> set[str]:
     """Where else mounts of the same file system show ``source``; not what another one covers."""
     return shown_in(table, table, source) - {source}
 
 
-def shown_in(other: tuple[Seen, ...], table: tuple[Seen, ...], source: str) -> set[str]:
+def shown_in(other: Table, table: Table, source: str) -> set[str]:
     """Where the mounts of ``other`` show ``source`` of ``table``; not what another one covers."""
     found = parts_in(other, table, source)
     return {path for seen, path in found if holding(other, path) is seen}
 
 
-def parts_in(
-    other: tuple[Seen, ...], table: tuple[Seen, ...], source: str
-) -> list[tuple[Seen, str]]:
+def parts_in(other: Table, table: Table, source: str) -> list[tuple[MountInfo, str]]:
     """The mounts of ``other`` that have ``source`` of ``table``, and where, covered or not."""
-    unsealed = tuple(seen for seen in table if seen.mount.source != seal.NAME)
+    unsealed = tuple(seen for seen in table if seen.source != seal.NAME)
     own = holding(unsealed, source)
-    wanted = shown_at(own.path, own.root, source) if own is not None else None
+    wanted = shown_at(own.path, os.fsdecode(own.root), source) if own is not None else None
     if own is None or wanted is None:
         return []
     found = []
     for seen in other:
-        if seen.mount.device != own.mount.device:
+        if seen.device != own.device:
             continue
-        path = shown_at(seen.root, seen.path, wanted)
+        path = shown_at(os.fsdecode(seen.root), seen.path, wanted)
         if path is not None:
             found.append((seen, path))
     return found
 
 
-def raw_mounts(table: tuple[Seen, ...], source: str) -> list[Seen]:
+def raw_mounts(table: Table, source: str) -> list[MountInfo]:
     """The mounts that have ``source`` itself: without guards and seals, and all in one place."""
-    covers = {seen for seen in table if seen.mount.fstype == mountinfo.FSTYPE}
-    covers |= {seen for seen in table if seen.mount.source == seal.NAME}
+    covers = {seen for seen in table if seen.fstype == mountinfo.FSTYPE}
+    covers |= {seen for seen in table if seen.source == seal.NAME}
     bare = tuple(seen for seen in table if seen not in covers)
     own = holding(bare, source)
     return [seen for seen in bare if own is not None and seen.path == own.path]
 
 
-def by_fuse(
-    table: tuple[Seen, ...], source: str, backing: dict[int, tuple[str, ...]]
-) -> dict[str, Seen]:
+def by_fuse(table: Table, source: str, backing: dict[int, tuple[str, ...]]) -> dict[str, MountInfo]:
     """Where FUSE mounts show ``source``, and which; ``backing`` has the sources of each."""
     found = {}
     for seen in table:
-        for root in backing.get(seen.mount.number, ()):
+        for root in backing.get(seen.mnt_id, ()):
             path = shown_at(root, seen.path, source)
             if path is not None and holding(table, path) is seen:
                 found[path] = seen
@@ -81,9 +78,9 @@ def by_fuse(
 def backing_of(case: Case) -> dict[int, tuple[str, ...]]:
     """What every FUSE mount but the one of the case shows, by the mount's number."""
     return {
-        seen.mount.number: sources_of(seen, serving(seen, case.servers))
+        seen.mnt_id: sources_of(seen, serving(seen, case.servers))
         for seen in case.table
-        if seen.mount.is_fuse and seen is not case.guard
+        if seen.is_fuse and seen is not case.guard
     }
 
 
@@ -94,7 +91,7 @@ def raw(case: Case, sources: tuple[str, ...]) -> set[str]:
     for source in sources:
         found |= by_device(case.table, source)
         ways = by_fuse(case.table, source, backing)
-        found |= {path for path, seen in ways.items() if seen.mount.fstype != mountinfo.FSTYPE}
+        found |= {path for path, seen in ways.items() if seen.fstype != mountinfo.FSTYPE}
     return found
 
 
@@ -107,7 +104,7 @@ def other_guards(case: Case) -> list[str]:
         seen.path
         for source in sources_of(case.guard, case.daemons)
         for seen in by_fuse(case.table, source, backing).values()
-        if seen.mount.fstype == mountinfo.FSTYPE
+        if seen.fstype == mountinfo.FSTYPE
     }
     return sorted(found - {case.mountpoint})
 
@@ -127,12 +124,12 @@ def not_roots(case: Case) -> Result:
     places = (case.mountpoint, *(path for path in sources if path != case.mountpoint))
     table = (*case.table, *mounts_of_daemons(case.daemons))
     found = {
-        f"{seen.path} is mounted by uid {seen.mount.owner} ({where} {place})": seen
+        f"{seen.path} is mounted by uid {seen.owner} ({where} {place})": seen
         for seen in table
-        if seen.mount.owner not in (None, 0) and seen != case.guard
+        if seen.owner not in (None, 0) and seen != case.guard
         for place in places
         if (where := _relation(seen.path, place)) is not None
-        and not (place in sources and seen.mount.owner == _trusted_owner(case))
+        and not (place in sources and seen.owner == _trusted_owner(case))
     }
     if found:
         places = tuple(dict.fromkeys(seen.path for seen in found.values()))
@@ -144,7 +141,7 @@ def not_roots(case: Case) -> Result:
 def _trusted_owner(case: Case) -> int | None:
     """Return whose file system the source may be in (--source-owner): never the agent's own."""
     key = "source-owner="
-    options = (guards.options_of(case.guard.mount) if case.guard is not None else None) or ()
+    options = (guards.options_of(case.guard) if case.guard is not None else None) or ()
     try:
         named = [user_id(option.removeprefix(key)) for option in options if option.startswith(key)]
     except UserError:
@@ -166,9 +163,9 @@ def within(case: Case) -> list[Result]:
     """A note about what is mounted inside of the view: the guard does not serve it."""
     below = os.path.join(case.mountpoint, "")
     found = [
-        f"{seen.path} ({seen.mount.fstype})"
+        f"{seen.path} ({seen.fstype})"
         for seen in case.table
-        if seen.path.startswith(below) and seen.mount.fstype != mountinfo.FSTYPE
+        if seen.path.startswith(below) and seen.fstype != mountinfo.FSTYPE
     ]
     if case.guard is None or not found:
         return []

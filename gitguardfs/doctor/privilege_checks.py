@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gitguardfs.doctor import lima_checks, run_as
-from gitguardfs.doctor.context import Case, Daemon, System
+from gitguardfs.doctor.context import Case, System
 from gitguardfs.doctor.run_as import Lost, User
 from gitguardfs.errors import os_error
 from gitguardfs.findings import Result, Row
+from gitguardfs.mounting.guards import GuardDaemon
 from gitguardfs.render import quote
 
 ROOT_GROUPS = {
@@ -254,7 +255,7 @@ def judge_groups(user: User, names: list[str]) -> Result:
 # Files
 
 
-def _files(user: User, system: System, daemons: tuple[Daemon, ...]) -> Result:
+def _files(user: User, system: System, daemons: tuple[GuardDaemon, ...]) -> Result:
     row = Row(
         "rights.files",
         f"{user.name} cannot write what root runs for the mount",
@@ -289,11 +290,15 @@ def _libraries(system: System) -> list[str]:
     ]
 
 
-def _run_by(daemons: tuple[Daemon, ...]) -> list[str]:
-    """The interpreter and the script of a daemon."""
+def _run_by(daemons: tuple[GuardDaemon, ...]) -> list[str]:
+    """Return the interpreter and the script of each daemon of root's.
+
+    The arguments of a user's process lead wherever that user likes, and root is not led there.
+    """
     return [
         word
         for daemon in daemons
+        if daemon.uid == 0
         for word in daemon.arguments[:3]
         if word.startswith("/") and os.path.isfile(word)
     ]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import select
 import signal
 import socket
@@ -22,6 +21,8 @@ from dataclasses import dataclass
 from errno import EACCES, EAGAIN, EFBIG, EMFILE, ENFILE, ENOMEM, EPERM
 from typing import Any
 
+from gitguardfs import accounts
+from gitguardfs.constants import MAX_ID
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import raw_syscalls
 
@@ -42,9 +43,6 @@ MAP_ME = b"?"
 SUID_DUMPABLE = "/proc/sys/fs/suid_dumpable"
 """At 1, who gives up root can be traced for a moment (proc_sys_fs(5))."""
 MAX_USER_NAMESPACES = "/proc/sys/user/max_user_namespaces"
-
-LAST_ID = (1 << 32) - 2
-"""The kernel's ids have 32 bits, and the last one means "leave it as it is"."""
 
 Groups = Callable[[str, int], Sequence[int]]
 """The ids of a user's groups, from the user's name and own group (getgrouplist(3))."""
@@ -82,20 +80,15 @@ class LeftBehind(Exception):  # noqa: N818  # what happened
 
 
 def find_user(name: str, groups_of: Groups = os.getgrouplist) -> User:
-    """A user by name or number; UserError if there is none of that name."""
-    is_number = name.isascii() and name.isdigit()
-    digits = name.lstrip("0")
-    if is_number and (len(digits) > len(str(LAST_ID)) or int(digits or "0") > LAST_ID):
-        raise UserError(f"no user can have the number {name}", f"0 to {LAST_ID}")
+    """Return a user, with all groups, by name or number. UserError if there is none so called."""
     try:
-        entry = pwd.getpwuid(int(name)) if is_number else pwd.getpwnam(name)
-        uid, gid, name = entry.pw_uid, entry.pw_gid, entry.pw_name
-    except KeyError:
-        if not is_number:
-            raise UserError(f"no such user: {name}", code=Exit.SYSTEM) from None
-        uid = gid = int(name)
-        return User(uid, gid, tuple(groups_of(name, gid)), name, has_account=False)
-    return User(uid, gid, tuple(groups_of(name, gid)), name)
+        found = accounts.find(name)
+    except accounts.OutOfRangeError:
+        raise UserError(f"no user can have the number {name}", f"0 to {MAX_ID}") from None
+    except accounts.UnknownAccountError as error:
+        raise UserError(error.message, code=Exit.SYSTEM) from None
+    groups = tuple(groups_of(found.name, found.gid))
+    return User(found.uid, found.gid, groups, found.name, found.exists)
 
 
 @contextmanager

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from functools import partial
 
 from gitguardfs.doctor import namespace_checks, other_mounts, run_as, share_attempts
-from gitguardfs.doctor.context import Case, Daemon, Seen
+from gitguardfs.doctor.context import Case, Table
 from gitguardfs.doctor.mount_checks import mounts_of_daemons, sources_of
 from gitguardfs.doctor.run_as import Hung, Lost, Unprepared, User
 from gitguardfs.errors import shown
 from gitguardfs.findings import Result, Row
-from gitguardfs.linux import mountinfo, processes
+from gitguardfs.linux import holders, mountinfo
+from gitguardfs.mounting.guards import GuardDaemon
 
 CLOSE = (
     "mount the share below a root directory of mode 0700 (vm-mount does), let the guard seal it "
@@ -52,24 +53,20 @@ def _unknown(is_root: bool) -> Result:
     return row.note(why, "run it with sudo", row.failed)
 
 
-def guard_devices(table: tuple[Seen, ...]) -> tuple[int, ...]:
+def guard_devices(table: Table) -> tuple[int, ...]:
     """The st_dev of every guard: what is there is no raw share."""
-    return tuple({seen.device for seen in table if seen.mount.fstype == mountinfo.FSTYPE})
+    return tuple({seen.st_dev for seen in table if seen.fstype == mountinfo.FSTYPE})
 
 
-def raw_paths(table: tuple[Seen, ...], sources: tuple[str, ...]) -> set[str]:
+def raw_paths(table: Table, sources: tuple[str, ...]) -> set[str]:
     """Where a raw share could be reached: each share's mount point, and the guard's source."""
-    paths = {seen.path for seen in table if seen.mount.fstype in mountinfo.SHARE_TYPES}
+    paths = {seen.path for seen in table if seen.fstype in mountinfo.SHARE_TYPES}
     return paths | set(sources)
 
 
-def tags_of(table: tuple[Seen, ...], known: dict[str, str]) -> dict[str, str]:
+def tags_of(table: Table, known: dict[str, str]) -> dict[str, str]:
     """The tags of shares and their types: those that are mounted, and others of the kernel's."""
-    mounted = {
-        seen.mount.source: seen.mount.fstype
-        for seen in table
-        if seen.mount.fstype in mountinfo.SHARE_TYPES
-    }
+    mounted = {seen.source: seen.fstype for seen in table if seen.fstype in mountinfo.SHARE_TYPES}
     return {**known, **mounted}
 
 
@@ -144,18 +141,17 @@ def _held(case: Case, sources: tuple[str, ...]) -> Result:
         "processes of users hold what is below the seal",
     )
     table = (*case.table, *mounts_of_daemons(case.daemons))
-    listed = [seen.mount for seen in table]
     raw = dict.fromkeys(
         place
         for source in sources
         for seen in other_mounts.raw_mounts(table, source)
-        for place in processes.places(os.fsencode(source), seen.mount, listed)
+        for place in holders.places(os.fsencode(source), seen, table)
     )
     proc = case.system.processes
     try:
         found = {
             f"process {one.pid} ({shown(one.name)}, uid {one.uid}): {', '.join(one.held)}": one.pid
-            for one in (processes.holders(list(raw), proc) if raw and os.path.isdir(proc) else ())
+            for one in (holders.holders(list(raw), proc) if raw and os.path.isdir(proc) else ())
         }
     except OSError as error:
         return row.unknown(error, "run it as root of the system itself")
@@ -165,7 +161,7 @@ def _held(case: Case, sources: tuple[str, ...]) -> Result:
     return row.ok()
 
 
-def _by_daemon(user: User, daemon: Daemon) -> Result:
+def _by_daemon(user: User, daemon: GuardDaemon) -> Result:
     row = Row(
         "share.daemon",
         f"the daemon's /proc/{daemon.pid} is closed",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import pwd
 from stat import S_ISDIR
 
+from gitguardfs import accounts
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard import dotgit
 from gitguardfs.guard.repository import is_repository
@@ -84,10 +84,7 @@ def _homes() -> list[str]:
     """Return the home directories of this user and of root, and the directories of all others."""
     found = [os.path.expanduser("~")]
     for uid in (os.geteuid(), 0):
-        try:
-            found.append(pwd.getpwuid(uid).pw_dir)
-        except KeyError:
-            continue
+        found.append(accounts.find(str(uid)).home)
     return [*HOMES, *(os.path.realpath(home) for home in found if home not in ("", "/"))]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import grp
 import json
 import os
 import platform
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import click
 
+from gitguardfs import accounts
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host.directory import directory_elsewhere, existing_directory, secrets_in
 from gitguardfs.options.parsing import respelled
@@ -161,14 +161,10 @@ def _warnings(directory: str, elsewhere: bool) -> Iterator[str]:
 def this_host() -> Host:
     """Return what the settings of a share depend on, as this machine and user have it."""
     uid, gid = os.geteuid(), os.getegid()
-    try:
-        group = grp.getgrgid(gid).gr_name
-    except KeyError:
-        group = str(gid)
     return Host(
         uid=uid,
         gid=gid,
-        group=group,
+        group=accounts.group_name(gid),
         runtime="/run" if uid == 0 else os.environ.get("XDG_RUNTIME_DIR"),
         selinux=needs_label(_os_release(), _getenforce()),
         is_arm=platform.machine() in ("aarch64", "arm64"),

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import pwd
 from typing import Any
 
 import click
 
-from gitguardfs import config_files, program
+from gitguardfs import accounts, config_files, program
 from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import UserError
-from gitguardfs.options.id_maps import AUTO, group_id, user_id
+from gitguardfs.options.id_maps import AUTO
 from gitguardfs.options.parsing import respelled, split_o
 from gitguardfs.render import fstab, systemd
 from gitguardfs.render.guarded_share import Cache, GuardedShare, owner_map
@@ -169,7 +168,7 @@ def _plain(path: str) -> str:
 
 def _map(owner: str, user: str) -> str:
     share = _ids(owner, "--owner")
-    guest = _ids(user, "--user") if ":" in user else _account(user)
+    guest = _ids(user, "--user") if ":" in user else _own_ids(user)
     return owner_map(share, guest)
 
 
@@ -177,15 +176,12 @@ def _ids(text: str, option: str) -> tuple[int, int]:
     uid, colon, gid = text.partition(":")
     if not colon or not uid or not gid:
         raise UserError(f"{option} {text!r} is not UID:GID")
-    return user_id(uid), group_id(gid)
+    return accounts.user_id(uid), accounts.group_id(gid)
 
 
-def _account(name: str) -> tuple[int, int]:
-    uid = user_id(name)
-    try:
-        return uid, pwd.getpwuid(uid).pw_gid
-    except KeyError:
-        return uid, uid
+def _own_ids(user: str) -> tuple[int, int]:
+    found = accounts.find(user)
+    return found.uid, found.gid
 
 
 def _listing(files: dict[str, str]) -> str:

@@ -52,29 +52,31 @@ class LocalDevices:
         # btrfs gives each of its subvolumes a device of its own, which is not listed.
         return any(each.fstype == "btrfs" for each in (*self._around(), *self._below()))
 
-    def _below(self) -> list[mountinfo.Mount]:
-        return [each for each in mountinfo.listed() if _is_in(each.path, self._path)]
+    def _below(self) -> list[mountinfo.MountInfo]:
+        return [each for each in mountinfo.listed() if _is_in(each.mount_point, self._path)]
 
-    def _around(self) -> list[mountinfo.Mount]:
+    def _around(self) -> list[mountinfo.MountInfo]:
         """The mounts at the nearest mount point that is the source's or above it."""
         above = [
-            e for e in mountinfo.listed() if e.path == self._path or _is_in(self._path, e.path)
+            e
+            for e in mountinfo.listed()
+            if e.mount_point == self._path or _is_in(self._path, e.mount_point)
         ]
-        nearest = max((len(each.path) for each in above), default=0)
-        return [each for each in above if len(each.path) == nearest]
+        nearest = max((len(each.mount_point) for each in above), default=0)
+        return [each for each in above if len(each.mount_point) == nearest]
 
 
 def _is_in(path: bytes, directory: bytes) -> bool:
     return path.startswith(directory.rstrip(b"/") + b"/") and path != directory
 
 
-def _is_local(mount: mountinfo.Mount, layers: int = MAX_LAYERS) -> bool:
+def _is_local(mount: mountinfo.MountInfo, layers: int = MAX_LAYERS) -> bool:
     if mount.fstype != "overlay":
         return mount.is_local
     # Only if all of its layers are; in a container their paths lead nowhere.
     paths = [
         re.sub(r"\\(.)", r"\1", part)
-        for found in _LAYER.findall(mount.options)
+        for found in _LAYER.findall(mount.super_options)
         for part in re.split(r"(?<!\\):+", found)
     ]
     return bool(paths) and layers > 0 and all(_is_local_layer(path, layers - 1) for path in paths)

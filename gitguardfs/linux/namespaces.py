@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gitguardfs.linux import mountinfo, processes
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
 
 NS_GET_USERNS, NS_GET_PARENT, NS_GET_OWNER_UID = 0xB701, 0xB702, 0xB704
 """ioctl(2) on a namespace: the user namespace that it belongs to; on that: the one above it, and
@@ -133,14 +133,14 @@ def _mounted(spaces: Iterable[MountNamespace]) -> Iterator[MountNamespace]:
             for mount in mountinfo.listed(process or "/proc/self"):
                 name = mounted_namespace(mount)
                 if name is not None:
-                    place = os.fsdecode(mount.path)
+                    place = mount.path
                     inside = f" in the mount namespace of {_named(process)[0]}" if process else ""
                     path = f"{process}/root{place}" if process else place
                     # Only who opens it can ask for its makers, and users could let us wait there.
                     yield MountNamespace((device, int(name)), path, f"the mount {place}{inside}")
 
 
-def mounted_namespace(mount: Mount) -> str | None:
+def mounted_namespace(mount: MountInfo) -> str | None:
     """Return the number of the mount namespace that a mount is of; None for any other mount."""
     name = _NAME.fullmatch(mount.root) if mount.fstype == "nsfs" else None
     return name[1].decode() if name is not None else None

@@ -1,132 +1,64 @@
-"""Processes that hold something of a directory, which covering the directory does not take away.
+"""What /proc tells of a process (proc(5)).
 
-Whoever has its working directory, its root directory, a descriptor or a mapped file there goes on
-working below it by relative paths, whatever is mounted on top later. It may have come there by any
-mount of the same file system, in any mount namespace: what counts is the file system that a
-descriptor is of, and where in that it lies, not by which mount it was opened.
+A process chooses its name and its arguments: they are bytes until they are compared or shown.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import random
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-
-from gitguardfs.linux import mountinfo, syscalls
-from gitguardfs.linux.mountinfo import Mount
 
 PROC = "/proc"
-PASSES = 50
-"""How often to look for processes that were started during the look before."""
-LOOKS = 8
-"""How often to look at all, in another order each time: two processes may hand a descriptor to
-each other, so that a single look finds neither with it."""
-_PATH_ONLY = os.O_PATH | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
-class Place:
-    """A directory, by where this namespace has it and by where it lies in its file system."""
+class FdInfo:
+    """What the kernel tells of a descriptor."""
 
-    path: bytes
-    mount: Mount
-    """The mount of this namespace that has it."""
-    device: int
-    """Its st_dev."""
-
-    @property
-    def root(self) -> bytes:
-        """Its path in its file system."""
-        return _joined(self.mount.root, self.path, self.mount.path) or self.mount.root
-
-    def shown_by(self, mount: Mount) -> bytes | None:
-        """Return where a mount, of any namespace, has it or something in it; None if nowhere."""
-        if mount.device != self.mount.device:
-            return None
-        inside = _joined(mount.path, self.root, mount.root)
-        return inside or (mount.path if is_at(mount.root, self.root) else None)
+    mnt_id: int
+    """The number of its mount; 0 for what is mounted nowhere, such as a memfd."""
+    flags: int = 0
+    """O_*, as it was opened."""
+    fuse_connection: int | None = None
+    """The minor number of the device of the mount that it serves: told from Linux 6.17 on."""
+    scm_fds: int = 0
+    """How many descriptors wait in this socket."""
 
 
-def places(
-    path: bytes, mount: Mount, table: Sequence[Mount], device: int | None = None
-) -> list[Place]:
-    """Return ``path``, which ``mount`` has, and the shares that are mounted below it.
+def fdinfo(fd: int | str, process: str = f"{PROC}/self", proc: int | None = None) -> FdInfo:
+    """Return what the kernel tells of a descriptor of a process.
 
-    ``device`` is its st_dev, where that is known; otherwise it is taken to be that of its mount.
+    ``process`` is its directory in /proc; ``proc`` is a descriptor of a /proc that ``process`` is
+    relative to. Raises OSError.
     """
-    below = [
-        Place(each.path, each, _device_of(each))
-        for each in table
-        if each.fstype in mountinfo.SHARE_TYPES and each.path != path and is_at(each.path, path)
-    ]
-    return [Place(path, mount, _device_of(mount) if device is None else device), *below]
+    opened = os.open(f"{process}/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    with open(opened, "rb") as file:
+        return parse_fdinfo(file.read())
 
 
-def _device_of(mount: Mount) -> int:
-    major, _, minor = mount.device.partition(":")
-    return os.makedev(int(major), int(minor))
+def parse_fdinfo(text: bytes) -> FdInfo:
+    """Return what the text of an fdinfo says. Raises OSError(EBADF) if it names no mount."""
+    fields = {
+        key: value.split()[0]
+        for key, _, value in (line.partition(b":") for line in text.split(b"\n"))
+        if value.split()
+    }
+    if b"mnt_id" not in fields:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    connection = fields.get(b"fuse_connection")
+    return FdInfo(
+        int(fields[b"mnt_id"]),
+        int(fields.get(b"flags", b"0"), 8),
+        int(connection) if connection is not None and connection.isdigit() else None,
+        int(fields.get(b"scm_fds", b"0")),
+    )
 
 
-@dataclass(frozen=True)
-class Holder:
-    """A process that is not root's, and what it holds."""
-
-    pid: int
-    uid: int
-    name: bytes
-    """What it calls itself (comm): any bytes but NUL, so escape it before it is shown."""
-    held: tuple[str, ...]
-    """Working directory, root directory, descriptor N, mapped file: in this order, each once."""
-
-
-def holders(wanted: Sequence[Place], proc: str = PROC) -> list[Holder]:
-    """Return the processes that hold something at or below one of the places.
-
-    Also those that hold a directory of a file system that is mounted nowhere now: what is mounted
-    in that, as in what is left of a mount namespace, nobody else can see. And those in whose
-    sockets descriptors wait at each look.
-
-    To be called by root; left out are its own processes, those whose user ids are all 0 here.
-    ``proc`` lists the processes. Those that end meanwhile are left out, and those that they have
-    started are looked at. Raises OSError if one cannot be looked at, EAGAIN if new ones come all
-    the time.
-    """
-    found: dict[int, Holder] = {}
-    sent: list[dict[int, Holder]] = []
-    seen: set[int] = set()
-    for look in range(1, PASSES + 1):
-        listed = set(map(int, filter(str.isdecimal, os.listdir(proc))))
-        users = {pid: uid for pid in listed if (uid := _user_of(f"{proc}/{pid}")) != 0}
-        attached = _Attached(proc)
-        for pid in random.sample(sorted(users), len(users)):
-            look_at = partial(_held, wanted=wanted, attached=attached)
-            one = _holder(proc, pid, users[pid], look_at)
-            if one is not None:
-                held = (*found[pid].held, *one.held) if pid in found else one.held
-                found[pid] = Holder(pid, one.uid, one.name, tuple(dict.fromkeys(held)))
-        waiting = (_holder(proc, pid, uid, _sent) for pid, uid in users.items())
-        sent.append({one.pid: one for one in waiting if one is not None})
-        is_stable = listed <= seen
-        if (is_stable or found) and (look >= LOOKS or (look > 1 and not users)):
-            if all(sent):  # what is on its way for a moment is not meant
-                found = {**sent[-1], **found}
-            return [found[pid] for pid in sorted(found)]
-        seen |= listed
-    raise OSError(errno.EAGAIN, "processes come and go too fast to be looked through")
-
-
-def _user_of(process: str) -> int:
-    """Return one of a process's user ids that is not 0; 0 if there is none, or it has ended."""
-    try:
-        with open(f"{process}/status", "rb") as file:
-            return next((uid for uid in user_ids(file.read()) if uid != 0), 0)
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
+def pids(proc: str = PROC) -> Iterator[str]:
+    """Yield the number of each process that ``proc`` lists."""
+    return filter(str.isdecimal, os.listdir(proc))
 
 
 def user_ids(status: bytes) -> tuple[int, ...]:
@@ -139,203 +71,24 @@ def user_ids(status: bytes) -> tuple[int, ...]:
     return tuple(map(int, line.split()[1:]))
 
 
-class _Attached:
-    """The numbers of all mounts of this namespace and, if that is asked, of those of processes."""
-
-    def __init__(self, proc: str) -> None:
-        self._proc = proc
-        self._own = {mount.number for mount in mountinfo.listed()}
-        self._others: set[int] | None = None
-
-    def is_own(self, number: int) -> bool:
-        """Return whether a mount is of this namespace."""
-        return number in self._own
-
-    def has(self, number: int) -> bool:
-        """Return whether a mount is in any of the namespaces."""
-        if self._others is None:
-            self._others = self._read()
-        return number in self._own or number in self._others
-
-    def _read(self) -> set[int]:
-        numbers: set[int] = set()
-        namespaces = set()
-        for pid in filter(str.isdecimal, os.listdir(self._proc)):
-            with suppress(OSError):  # it has ended
-                st = os.stat(f"{self._proc}/{pid}/ns/mnt")
-                if (st.st_dev, st.st_ino) not in namespaces:
-                    numbers |= {mount.number for mount in mountinfo.listed(f"{self._proc}/{pid}")}
-                    namespaces.add((st.st_dev, st.st_ino))
-        return numbers
+def uids_of(pid: str) -> tuple[int, ...]:
+    """Return the real, effective, saved and file system uid of a process. Raises OSError."""
+    with open(f"{PROC}/{pid}/status", "rb") as file:
+        return user_ids(file.read())
 
 
-def _holder(proc: str, pid: int, uid: int, look: Callable[[str], Iterable[str]]) -> Holder | None:
-    process = f"{proc}/{pid}"
-    try:
-        held = tuple(dict.fromkeys(look(process)))
-        if not held:
-            return None
-        with open(f"{process}/comm", "rb") as file:
-            return Holder(pid, uid, file.read().removesuffix(b"\n"), held)
-    except (FileNotFoundError, ProcessLookupError):
-        return None  # it has ended
+def arguments_of(pid: str) -> tuple[str, ...]:
+    """Return the arguments of a process, the program first. Raises OSError."""
+    with open(f"{PROC}/{pid}/cmdline", "rb") as file:
+        return parse_arguments(file.read())
 
 
-def _held(process: str, wanted: Sequence[Place], attached: _Attached) -> Iterator[str]:
-    # Threads may have directories and descriptors of their own (unshare(2), CLONE_FS).
-    for task in os.listdir(f"{process}/task"):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            for link, what in _links(f"{process}/task/{task}"):
-                yield from _looked_at(link, what, f"{process}/task/{task}", wanted, attached)
-    devices = {place.mount.device for place in wanted}
-    for link in _mapped(process, devices):
-        yield from _looked_at(link, "a mapped file", process, wanted, attached)
+def parse_arguments(cmdline: bytes) -> tuple[str, ...]:
+    """Return the arguments in a /proc/PID/cmdline; a process may leave out the last NUL."""
+    return tuple(os.fsdecode(word) for word in cmdline.removesuffix(b"\0").split(b"\0") if cmdline)
 
 
-def _sent(process: str) -> Iterator[str]:
-    """Yield the sockets of a process in which descriptors wait, of what the kernel does not tell.
-
-    They may wait there for good, and are nobody's meanwhile (unix(7), SCM_RIGHTS).
-    """
-    for task in os.listdir(f"{process}/task"):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            for number in os.listdir(f"{process}/task/{task}/fd"):
-                with suppress(FileNotFoundError, ProcessLookupError):
-                    if os.readlink(f"{process}/task/{task}/fd/{number}").startswith("socket:"):
-                        with open(f"{process}/task/{task}/fdinfo/{number}", "rb") as file:
-                            if re.search(rb"(?m)^scm_fds:\s*[1-9]", file.read()):
-                                yield f"descriptors that wait in its socket {number}"
-
-
-def _links(task: str) -> Iterator[tuple[str, str]]:
-    yield f"{task}/cwd", "its working directory"
-    yield f"{task}/root", "its root directory"
-    for number in sorted(map(int, os.listdir(f"{task}/fd"))):
-        yield f"{task}/fd/{number}", f"descriptor {number}"
-
-
-def _mapped(process: str, devices: set[str]) -> Iterator[str]:
-    """Yield what leads to the mapped files of file systems, given as mountinfo has them."""
-    seen = set()
-    with open(f"{process}/maps", "rb") as file:
-        for line in file:
-            addresses, _mode, _offset, device, mapped = line.split(None, 4)
-            major, _, minor = device.partition(b":")
-            wanted = f"{int(major, 16)}:{int(minor, 16)}" in devices
-            if wanted and (device, mapped) not in seen:  # a file is mapped in several parts
-                seen.add((device, mapped))
-                first, _, last = addresses.partition(b"-")
-                # map_files has no leading zeros (proc(5)).
-                yield f"{process}/map_files/{int(first, 16):x}-{int(last, 16):x}"
-
-
-def _looked_at(
-    link: str, what: str, task: str, wanted: Sequence[Place], attached: _Attached
-) -> Iterator[str]:
-    """Yield ``what``, the name of a link of a task, if it is held.
-
-    All questions are put to a descriptor of ours, which also keeps the mount's number from being
-    given to another one. No FUSE server is asked: it could let us wait.
-    """
-    try:
-        fd = os.open(link, _PATH_ONLY)
-    except (FileNotFoundError, ProcessLookupError):
-        return  # closed meanwhile
-    except PermissionError:
-        raise
-    except OSError as error:
-        yield f"{what}, which cannot be looked at ({error.strerror})"
-        return
-    try:
-        if any(_lies_in(fd, task, place) for place in wanted):
-            yield what
-        elif _is_adrift(fd, task, attached):
-            yield f"{what}, in what is mounted nowhere now"
-    finally:
-        os.close(fd)
-
-
-def _lies_in(fd: int, task: str, place: Place) -> bool:
-    """Return whether what a descriptor is of lies at or below a place, or may do so."""
-    try:
-        device: int | None = syscalls.device_of(fd)
-    except OSError:  # a 9p server may answer so for what was removed
-        device = None
-    # Volumes of btrfs have devices of their own, which mountinfo does not tell.
-    if device not in (None, place.device) and place.mount.fstype != "btrfs":
-        return False
-    number = mountinfo.number_of(fd)
-    path = os.readlink(b"/proc/self/fd/%d" % fd)
-    if number == place.mount.number:
-        return is_at(path, place.path)
-    mount = _mount(number, task)
-    if mount is None:
-        return device in (None, place.device)
-    inside = _joined(mount.root, path, mount.path)
-    return mount.device == place.mount.device and (inside is None or is_at(inside, place.root))
-
-
-def _mount(number: int, task: str) -> Mount | None:
-    """Return a mount by its number: of this namespace, or of any other; None if none shows it.
-
-    A descriptor's mount need not be of its holder's namespace: output is often inherited from a
-    namespace around it. So all are asked, the task's own first.
-    """
-    own = next((mount for mount in mountinfo.listed() if mount.number == number), None)
-    if own is not None:
-        return own
-    asked = set()
-    for process in (task, *(f"{PROC}/{pid}" for pid in filter(str.isdecimal, os.listdir(PROC)))):
-        with suppress(OSError):  # it has ended
-            namespace = os.stat(f"{process}/ns/mnt").st_ino
-            if namespace not in asked and (table := _whole_table(process)) is not None:
-                asked.add(namespace)
-                own = next((mount for mount in table if mount.number == number), None)
-                if own is not None:
-                    return own
-    return None
-
-
-def _whole_table(process: str) -> list[Mount] | None:
-    """Return the mounts of a process's namespace; None if it has a root directory of its own.
-
-    That shows in mountinfo's paths, and not in those of links in /proc/self/fd.
-    """
-    if os.readlink(f"{process}/root") != "/":
-        return None
-    table = mountinfo.listed(process)
-    # It may have left its root directory for the moment in which that was read.
-    return table if os.readlink(f"{process}/root") == "/" else None
-
-
-def _is_adrift(fd: int, task: str, attached: _Attached) -> bool:
-    """Return whether a descriptor is of a directory whose mount is in no namespace of a process."""
-    number = mountinfo.number_of(fd)
-    if attached.is_own(number):
-        return False
-    try:
-        os.close(os.open(f"/proc/self/fd/{fd}", _PATH_ONLY | os.O_DIRECTORY))
-    except NotADirectoryError:
-        return False
-    except OSError:
-        return True
-    # It may have been mounted since.
-    return (
-        not attached.has(number)
-        and _mount(number, task) is None
-        and not _Attached(PROC).has(number)
-    )
-
-
-def _joined(root: bytes, path: bytes, directory: bytes) -> bytes | None:
-    """Return where ``path`` lies in the file system of which ``directory`` shows ``root``."""
-    if not is_at(path, directory):
-        return None
-    rest = path[len(directory.rstrip(b"/")) :].lstrip(b"/")
-    return os.path.join(root, rest) if rest else root
-
-
-def is_at(place: bytes, path: bytes) -> bool:
-    """Return whether ``place`` is ``path``, or lies in it."""
-    inside = path if path.endswith(b"/") else path + b"/"
-    return place.removesuffix(b" (deleted)") == path or place.startswith(inside)
+def start_of(pid: str) -> int:
+    """Return when a process was started, in ticks since the boot (proc_pid_stat(5)). OSError."""
+    with open(f"{PROC}/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])

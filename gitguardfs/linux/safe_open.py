@@ -9,7 +9,7 @@ from stat import S_IMODE, S_ISDIR, S_ISLNK
 
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.linux import mountinfo
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
 
 MAX_SYMLINKS = 40
 """As many as the kernel follows (path_resolution(7))."""
@@ -24,7 +24,7 @@ all the same."""
 class ForeignMountError(UserError):
     """A FUSE file system that a user has mounted is in the way."""
 
-    def __init__(self, mount: Mount, path: str) -> None:
+    def __init__(self, mount: MountInfo, path: str) -> None:
         super().__init__(
             f"a FUSE file system that is not root's is mounted at {path}"
             f" ({shown(mount.fstype)}, of user {mount.owner})",
@@ -33,7 +33,7 @@ class ForeignMountError(UserError):
         )
 
 
-def is_foreign(mount: Mount, also: int | None = None) -> bool:
+def is_foreign(mount: MountInfo, also: int | None = None) -> bool:
     """Return whether neither root nor this process's user, nor ``also``, mounted this FUSE."""
     return mount.owner is not None and mount.owner not in (0, os.geteuid(), also)
 
@@ -137,9 +137,9 @@ def _passed(fd: int, former: int, also: int | None) -> int:
     """
     number = mountinfo.number_of(fd)
     if number != former:
-        mount = next((m for m in mountinfo.listed() if m.number == number), None)
+        mount = next((m for m in mountinfo.listed() if m.mnt_id == number), None)
         if mount is not None and is_foreign(mount, also):
-            raise ForeignMountError(mount, os.fsdecode(mount.path))
+            raise ForeignMountError(mount, mount.path)
     return number
 
 
@@ -156,7 +156,7 @@ def _stat(fd: int) -> os.stat_result | None:
             return None
         top = next(iter(mountinfo.stack_of(fd)), None)
         if top is not None and is_foreign(top):
-            raise ForeignMountError(top, os.fsdecode(top.path)) from None
+            raise ForeignMountError(top, top.path) from None
         raise OSError(error.errno, error.strerror, path_of(fd)) from None
 
 

@@ -62,7 +62,7 @@ def check_mounted(source: str, real: str, source_fd: int) -> None:
     wanted = [e for e in _entries() if not _is_guard(e) and e.target in (source.rstrip("/"), real)]
     if not wanted:
         return
-    there = [m for m in mountinfo.stack_of(source_fd) if m.path == os.fsencode(real)]
+    there = [m for m in mountinfo.stack_of(source_fd) if m.mount_point == os.fsencode(real)]
     if any(not seal.is_seal(m) and m.fstype != "autofs" for m in there):
         return
     raise NotMountedError(

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gitguardfs.doctor import run_as
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, processes
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting.preflight import DEAD, FUSE_DEVICE
 from gitguardfs.options.id_maps import parse_maps
 from gitguardfs.options.parsing import parse_o, quote_o, read_arguments
 from gitguardfs.render import quote
 
-ROOT = b"user_id=0"
-"""In the options of a FUSE file system that root mounted; fusermount3 puts the caller's there."""
 ANSWER_LIMIT = 30.0
 """Seconds after which a guard is taken to hang; a busy one answers within one."""
 _NOT_COMPARED = ("foreground", "debug", "mountpoint")
@@ -26,24 +24,14 @@ _DEFAULTS: dict[str, object] = {
 }  # fmt: skip
 
 
-def foreign() -> frozenset[int]:
-    """The numbers of the FUSE mounts that are not root's, whatever they call themselves."""
-    with open("/proc/self/mountinfo", "rb") as file:
-        lines = [line.rstrip(b"\n").partition(b" - ") for line in file]
-    found = set()
-    for left, _, right in lines:
-        kind, _source, options = right.split(b" ")[:3]
-        if kind.startswith(b"fuse") and ROOT not in options.split(b","):
-            found.add(int(left.split(b" ")[0]))
-    return frozenset(found)
+def guards() -> list[MountInfo]:
+    """Return every gitguardfs of root's that is mounted."""
+    return [mount for mount in mountinfo.listed() if is_guard(mount)]
 
 
-def guards() -> list[Mount]:
-    """Every gitguardfs of root's that is mounted."""
-    others = foreign()
-    return [
-        m for m in mountinfo.listed() if m.fstype == mountinfo.FSTYPE and m.number not in others
-    ]
+def is_guard(mount: MountInfo) -> bool:
+    """Return whether a mount is a gitguardfs that root mounted: any user may call one so."""
+    return mount.fstype == mountinfo.FSTYPE and mount.owner == 0
 
 
 def is_dead(path: bytes) -> bool:
@@ -67,101 +55,144 @@ def _ask(path: bytes) -> None:
 
 
 @dataclass(frozen=True)
-class Daemon:
-    """The process that serves a guard, and the options that it was started with.
+class GuardDaemon:
+    """A process that has a FUSE device open, as the daemon of a guard has.
 
-    They are as ``-o`` has them, unquoted; None if its command line cannot be read.
+    Any user may have such a process, and chooses its arguments: nothing in the file system is
+    looked for by the arguments of a process that is not root's.
     """
 
     pid: int
-    options: tuple[str, ...] | None
+    uid: int
+    """0 only if its real and its effective user are root."""
+    arguments: tuple[str, ...]
+    """With the program first; () if they cannot be read."""
+    connections: frozenset[int | None] = field(default=frozenset(), compare=False)
+    """The minor numbers of the devices of the mounts that it serves; None: the kernel is silent."""
+    real_uid: int = 0
+    """A set-user-id program has the caller's, who gives it its arguments."""
+    start: int = 0
+    """When it was started, in ticks since the boot."""
+    held: tuple[str, ...] = field(default=(), compare=False)
+    """The directories that it has open, without those in another of them: the doctor asks."""
+
+    @property
+    def options(self) -> tuple[str, ...] | None:
+        """What it was started with, as ``-o`` has it, unquoted; None if that cannot be read."""
+        return self._given()[1]
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """SOURCE and MOUNTPOINT, as they were given; () if that cannot be read."""
+        return tuple(self._given()[0])
+
+    def _given(self) -> tuple[Sequence[str], tuple[str, ...] | None]:
+        return read_arguments(_arguments(self.arguments)) or ((), None)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it is gitguardfs, by its command line."""
+        return _is_named(self.arguments)
 
 
-def daemon_of(guard: Mount) -> Daemon | None:
-    """The daemon of a guard; None if it is not found.
+def servers(pids: Iterable[str] | None = None) -> Iterator[GuardDaemon]:
+    """Yield the processes that have a FUSE device open, whoever they belong to.
 
-    Only a process that root itself started is looked at: others may call themselves what they
-    like. Before Linux 6.17 the kernel does not tell whose device one has open: then it is one of
+    ``pids`` are those to look at, or all. All of it tells root only. It looks at each descriptor
+    of each process: ask once. A process that ends meanwhile is left out.
+    """
+    for pid in processes.pids() if pids is None else pids:
+        with suppress(OSError, ValueError, StopIteration):
+            if connections := _connections(pid):
+                real, effective = processes.uids_of(pid)[:2]
+                yield GuardDaemon(
+                    int(pid),
+                    real or effective,
+                    processes.arguments_of(pid),
+                    connections,
+                    real,
+                    processes.start_of(pid),
+                )
+
+
+def _connections(pid: str) -> frozenset[int | None]:
+    """Return the connections of a process's FUSE devices. Raises OSError if it has ended."""
+    found: set[int | None] = set()
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # closed since it was listed
+            if os.readlink(f"/proc/{pid}/fd/{number}") == FUSE_DEVICE:
+                found.add(processes.fdinfo(number, f"/proc/{pid}").fuse_connection)
+    return frozenset(found)
+
+
+def daemon_of(
+    guard: MountInfo, candidates: Iterable[GuardDaemon] | None = None
+) -> GuardDaemon | None:
+    """Return the daemon of a guard; None if it is not found among ``candidates``, or at all.
+
+    Only a process that root itself started counts: others may call themselves what they like.
+    Before Linux 6.17 the kernel does not tell whose device one has open: then it is one of
     those that were given the guard's source and path. Of several it is the last one to be
     started: the kernel gives a connection's number to a new one while the process that served
     the old one still ends, and an earlier daemon of the same guard stays as long as somebody has
     a copy of its view.
     """
-    minor = int(guard.device.partition(":")[2])
-    serving: list[_Process] = []
-    likely: list[_Process] = []
-    for process in _processes():
-        if minor in process.devices:
+    minor = os.minor(guard.st_dev)
+    serving: list[GuardDaemon] = []
+    likely: list[GuardDaemon] = []
+    for process in servers() if candidates is None else candidates:
+        if process.real_uid != 0:
+            continue
+        if minor in process.connections:
             serving.append(process)
-        elif process.devices == {None} and _was_given(process, guard):
+        elif process.connections == {None} and _was_given(process, guard):
             likely.append(process)
-    found = max(serving or likely, key=lambda process: process.start, default=None)
-    return None if found is None else found.daemon
+    return max(serving or likely, key=lambda process: process.start, default=None)
+
+
+def _roots(pid: str) -> GuardDaemon | None:
+    """Return a process that root has started and that has a FUSE device open."""
+    return next((process for process in servers([pid]) if process.real_uid == 0), None)
 
 
 def is_daemon(pid: str) -> bool:
-    """Whether a process is a gitguardfs of root's."""
-    return any(process.is_named for process in _processes([pid]))
+    """Return whether a process is a gitguardfs of root's."""
+    process = _roots(pid)
+    return process is not None and process.is_named
 
 
 def serves_nothing(pid: str) -> bool:
-    """Whether a process is a gitguardfs of root's none of whose views is mounted any more.
+    """Return whether a process is a gitguardfs of root's none of whose views is mounted any more.
 
     Others may still have copies of one, in mount namespaces of their own.
     """
-    process = next(iter(_processes([pid])), None)
+    process = _roots(pid)
     if process is None or not process.is_named:
         return False
     listed = mountinfo.listed()
-    if process.devices != {None}:
-        served = {f"0:{minor}" for minor in process.devices}
+    if process.connections != {None}:
+        served = {f"0:{minor}" for minor in process.connections}
         return not any(mount.device in served for mount in listed)
     return bool(process.places) and not any(
         mount.fstype == mountinfo.FSTYPE
         and (
-            any(_leads_to(place, mount.path) for place in process.places[1:])
+            any(_leads_to(place, mount.mount_point) for place in process.places[1:])
             or mount.source in (os.path.normpath(place) for place in process.places[:1])
         )
         for mount in listed
     )
 
 
-@dataclass(frozen=True)
-class _Process:
-    """A process of root's that has a FUSE device open."""
-
-    daemon: Daemon
-    devices: frozenset[int | None]
-    places: tuple[str, ...]
-    """SOURCE and MOUNTPOINT, as they were given; none if its command line cannot be read."""
-    is_named: bool
-    """Whether it is gitguardfs, by its command line."""
-    start: int
-
-
-def _processes(pids: Sequence[str] | None = None) -> Iterator[_Process]:
-    for pid in filter(str.isdecimal, os.listdir("/proc")) if pids is None else pids:
-        with suppress(OSError, ValueError):
-            devices = _devices(pid)
-            if not devices or not _is_roots(pid):
-                continue
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                words = [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
-            places, options = read_arguments(_arguments(words)) or ((), None)
-            daemon = Daemon(int(pid), options)
-            yield _Process(daemon, frozenset(devices), places, _is_named(words), _start_of(pid))
-
-
-def _was_given(process: _Process, guard: Mount) -> bool:
-    """Whether it was started for this guard, by its arguments."""
-    if not any(_leads_to(place, guard.path) for place in process.places[1:]):
+def _was_given(process: GuardDaemon, guard: MountInfo) -> bool:
+    """Return whether a process of root's was started for this guard, by its arguments."""
+    if not any(_leads_to(place, guard.mount_point) for place in process.places[1:]):
         return False
     source = process.places[0]
     names = [f"fsname={guard.source}"] if guard.source != mountinfo.SUBTYPE else []
     return (
         guard.source
         in (source, os.path.normpath(source), os.path.realpath(source), mountinfo.SUBTYPE)
-        or any(name in (process.daemon.options or ()) for name in names)
+        or any(name in (process.options or ()) for name in names)
         or not os.path.isabs(source)  # from where is not known any more
     )
 
@@ -180,31 +211,10 @@ def _leads_to(given: str, path: bytes) -> bool:
     return real in (given, os.path.join(os.path.realpath(parent), name))
 
 
-def options_of(guard: Mount) -> tuple[str, ...] | None:
+def options_of(guard: MountInfo) -> tuple[str, ...] | None:
     """What the daemon of a guard was started with; None if that is not known."""
     daemon = daemon_of(guard)
     return None if daemon is None else daemon.options
-
-
-def _devices(pid: str) -> set[int | None]:
-    """The connections of a process's FUSE devices (proc(5), fdinfo)."""
-    found: set[int | None] = set()
-    for number in os.listdir(f"/proc/{pid}/fd"):
-        if os.readlink(f"/proc/{pid}/fd/{number}") != FUSE_DEVICE:
-            continue
-        connection = None
-        with open(f"/proc/{pid}/fdinfo/{number}") as file:
-            for line in file:
-                if line.startswith("fuse_connection:"):
-                    connection = int(line.split()[1])
-        found.add(connection)
-    return found
-
-
-def _is_roots(pid: str) -> bool:
-    """Whether its real user is root: that of a set-user-id program is its caller."""
-    with open(f"/proc/{pid}/status", "rb") as file:
-        return processes.user_ids(file.read())[0] == 0
 
 
 def _is_named(words: Sequence[str]) -> bool:
@@ -215,12 +225,6 @@ def _is_named(words: Sequence[str]) -> bool:
         if os.path.basename(word) in programs:
             return True
     return False
-
-
-def _start_of(pid: str) -> int:
-    """When it was started, in ticks since the boot (proc_pid_stat(5))."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
 
 
 def _arguments(words: Sequence[str]) -> Sequence[str]:

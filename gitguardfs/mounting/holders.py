@@ -14,10 +14,10 @@ from contextlib import suppress
 from enum import IntEnum
 
 from gitguardfs.errors import shown
-from gitguardfs.linux import mountinfo, namespaces, processes, syscalls
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux import holders, mountinfo, namespaces, syscalls
+from gitguardfs.linux.holders import Place
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.namespaces import MountNamespace
-from gitguardfs.linux.processes import Place
 from gitguardfs.mounting import seal
 
 NAMED = 5
@@ -43,11 +43,11 @@ def told(source: str, number: int, device: int) -> str:
     """
     table = mountinfo.listed()
     try:
-        covered = next(mount for mount in table if mount.number == number)
-        wanted = processes.places(os.fsencode(source), covered, table, device)
+        covered = next(mount for mount in table if mount.mnt_id == number)
+        wanted = holders.places(os.fsencode(source), covered, table, device)
         found = [
             f"{each.pid} ({shown(each.name)}): {', '.join(each.held)}"
-            for each in processes.holders(wanted)
+            for each in holders.holders(wanted)
         ]
         found += _shown_by_namespaces(source, wanted)
     except OSError as error:
@@ -120,8 +120,7 @@ def _enter(space: MountNamespace, wanted: Sequence[Place], known: Collection[str
     syscalls.enter_mounts(fd)
     if is_users:
         syscalls.unshare_mounts()  # so that the namespace stays as it is
-    with open(os.open("self/mountinfo", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc), "rb") as file:
-        table = mountinfo.parse(file.read())
+    table = mountinfo.listed("self", proc)
     for number, mount in enumerate(table):
         for place in wanted:
             path = place.shown_by(mount)
@@ -131,16 +130,16 @@ def _enter(space: MountNamespace, wanted: Sequence[Place], known: Collection[str
     return _Seen.CLOSED if kept <= set(known) else _Seen.UNKNOWN
 
 
-def _is_open(path: bytes, place: Place, covers: Sequence[Mount]) -> bool:
+def _is_open(path: bytes, place: Place, covers: Sequence[MountInfo]) -> bool:
     """Return whether ``path`` leads to a place once what can be unmounted of ``covers`` is gone.
 
     What came into a less privileged namespace together with what it covers is locked to that; a
     seal that came alone, since the namespace is older, is not (mount_namespaces(7)).
     """
     for cover in reversed(covers):
-        if processes.is_at(path, cover.path):
+        if holders.is_at(path, cover.mount_point):
             with suppress(OSError):
-                syscalls.umount(cover.path, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
+                syscalls.umount(cover.mount_point, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
     try:
         fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:

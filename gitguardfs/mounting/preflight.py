@@ -155,7 +155,7 @@ def _clear_dead(mountpoint: str, is_root: bool) -> None:
         except OSError as error:
             top = next(iter(mountinfo.stack_of(fd)), None)
             path = os.fsencode(safe_open.path_of(fd))
-            if top is None or top.path != path or not top.fstype.startswith("fuse"):
+            if top is None or top.mount_point != path or not top.fstype.startswith("fuse"):
                 return
             if safe_open.is_foreign(top):
                 raise safe_open.ForeignMountError(top, mountpoint) from None
@@ -172,8 +172,8 @@ def _clear_dead(mountpoint: str, is_root: bool) -> None:
         _unmount(top, is_root)
 
 
-def _unmount(mount: mountinfo.Mount, is_root: bool) -> None:
-    path = os.fsdecode(mount.path)
+def _unmount(mount: mountinfo.MountInfo, is_root: bool) -> None:
+    path = mount.path
     if is_root:
         if not mountinfo.detach(mount):
             raise UserError(f"{path} is not what it was a moment ago", "try again", Exit.MOUNT)

@@ -19,7 +19,7 @@ from stat import S_IXGRP, S_IXOTH, S_IXUSR
 
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, safe_open, syscalls
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
 
 NAME = "gitguardfs-seal"
 FSTYPE = "ramfs"
@@ -51,7 +51,7 @@ class Seal:
         self._source = source
         seal = sealing(source_fd)
         if seal is not None:
-            self.covers = seal.parent
+            self.covers = seal.parent_id
             """The number of the mount that it lies on."""
             self._lock = os.open(f"/proc/self/fd/{source_fd}", _READ)
         else:
@@ -71,7 +71,7 @@ class Seal:
     def check(self) -> None:
         """Raise OSError(ESTALE) unless the seal lies on what it covers, with nothing above it."""
         number = mountinfo.number_of(self._lock)
-        if _listed(number).parent != self.covers or _is_covered(number):
+        if _listed(number).parent_id != self.covers or _is_covered(number):
             raise OSError(errno.ESTALE, "another mount came between", self._source)
 
     def lift(self) -> None:
@@ -104,12 +104,12 @@ def _put_on(directory: int, beneath: bool = False) -> int:
     return root
 
 
-def is_seal(mount: Mount) -> bool:
+def is_seal(mount: MountInfo) -> bool:
     """Return whether a mount is a seal, of a daemon dead or alive."""
     return mount.fstype in _FSTYPES and mount.source == NAME
 
 
-def sealing(fd: int) -> Mount | None:
+def sealing(fd: int) -> MountInfo | None:
     """Return the seal that a descriptor is of; None if it is of something else."""
     top = next(iter(mountinfo.stack_of(fd)), None)
     return top if top is not None and is_seal(top) else None
@@ -130,7 +130,7 @@ def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError
     except (FileNotFoundError, NotADirectoryError):
         return error
     except (OSError, UserError) as failure:
-        listed = [m for m in mountinfo.listed() if m.path == os.fsencode(source)]
+        listed = [m for m in mountinfo.listed() if m.mount_point == os.fsencode(source)]
         if not (wanted or any(m.fstype in mountinfo.SHARE_TYPES for m in listed)):
             return error
         why = failure.message if isinstance(failure, UserError) else failure.strerror
@@ -200,19 +200,19 @@ def _close_beneath(fd: int) -> None:
         ) from None
     try:
         # If another one came meanwhile, this seal is left: unmounting it would take that off.
-        if _listed(mountinfo.number_of(root)).parent != top.parent:
+        if _listed(mountinfo.number_of(root)).parent_id != top.parent_id:
             raise UserError("another mount came between")
     finally:
         os.close(root)
 
 
 def _is_covered(number: int) -> bool:
-    return any(mount.parent == number for mount in mountinfo.listed())
+    return any(mount.parent_id == number for mount in mountinfo.listed())
 
 
-def _listed(number: int) -> Mount:
+def _listed(number: int) -> MountInfo:
     """Return a mount by its number. Raises OSError(ESTALE) if it is gone."""
-    found = next((m for m in mountinfo.listed() if m.number == number), None)
+    found = next((m for m in mountinfo.listed() if m.mnt_id == number), None)
     if found is None:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
     return found
@@ -303,7 +303,7 @@ def _copy_below(source: str, seal_fd: int) -> int:
         finally:
             os.close(fd)
         below = _open_top(source)
-        if mountinfo.number_of(below) != seal.parent:
+        if mountinfo.number_of(below) != seal.parent_id:
             os.close(below)
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         if sealing(below) is None:
@@ -319,7 +319,9 @@ def _copy_below(source: str, seal_fd: int) -> int:
 def is_share(fd: int) -> bool:
     """Return whether a 9p or virtiofs share is mounted just there, maybe below other mounts."""
     path = os.fsencode(safe_open.path_of(fd))
-    return any(m.fstype in mountinfo.SHARE_TYPES and m.path == path for m in mountinfo.stack_of(fd))
+    return any(
+        m.fstype in mountinfo.SHARE_TYPES and m.mount_point == path for m in mountinfo.stack_of(fd)
+    )
 
 
 def is_reachable_by_others(source: str, uid: int) -> bool:

@@ -53,7 +53,7 @@ def _mount_and_cover(do_mount: Callable[[], None], target: str) -> None:
     if (
         top is None
         or top.fstype not in mountinfo.SHARE_TYPES
-        or top.number != mountinfo.number_of(share)
+        or top.mnt_id != mountinfo.number_of(share)
     ):
         raise UserError(f"no share came to be mounted at {target}", code=Exit.MOUNT)
     seal.Seal(target, share).leave()

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from gitguardfs.errors import Exit, UserError, shown
-from gitguardfs.linux import mountinfo, safe_open, syscalls
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux import mountinfo, processes, safe_open, syscalls
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards, seal
 
 SETTLE_LIMIT = 15.0
@@ -28,7 +28,7 @@ START_LIMIT = 1.0
 _PAUSE = 0.05
 
 
-def unmount(mount: Mount, *, lazy: bool = False, patience: float = 0) -> None:
+def unmount(mount: MountInfo, *, lazy: bool = False, patience: float = 0) -> None:
     """Unmount this mount, wherever it is by now; nothing if it is gone.
 
     Unless ``lazy``, one that is used is left: UserError, after ``patience`` seconds, with the
@@ -39,7 +39,7 @@ def unmount(mount: Mount, *, lazy: bool = False, patience: float = 0) -> None:
         try:
             return _unmount(found, syscalls.MNT_DETACH if lazy else 0)
         except OSError as error:
-            path = os.fsdecode(found.path)
+            path = found.path
             if error.errno != errno.EBUSY:
                 raise UserError(f"umount {path}: {error.strerror}", code=Exit.MOUNT) from None
             if time.monotonic() > deadline:
@@ -47,16 +47,16 @@ def unmount(mount: Mount, *, lazy: bool = False, patience: float = 0) -> None:
         time.sleep(_PAUSE)
 
 
-def _busy(mount: Mount, but: int = 0) -> UserError:
-    path = os.fsdecode(mount.path)
+def _busy(mount: MountInfo, but: int = 0) -> UserError:
+    path = mount.path
     users = ", ".join(_users_of(mount, but))
     return UserError(f"{path} is busy", f"leave it first: {users}" if users else "", Exit.MOUNT)
 
 
-def _unmount(mount: Mount, flags: int) -> None:
+def _unmount(mount: MountInfo, flags: int) -> None:
     # By its parent: a descriptor of the mount itself would make it busy. While the parent is
     # held, nobody can put something else under the name of a mount point.
-    path = os.fsdecode(mount.path)
+    path = mount.path
     parent = safe_open.open_directory(os.path.dirname(path), True)
     try:
         name = os.path.basename(path)
@@ -65,7 +65,7 @@ def _unmount(mount: Mount, flags: int) -> None:
             found = mountinfo.number_of(fd)
         finally:
             os.close(fd)
-        if found != mount.number:
+        if found != mount.mnt_id:
             raise UserError(
                 f"{path} is covered by another mount, or leads elsewhere now",
                 f"see findmnt {path}, and unmount that first",
@@ -77,7 +77,7 @@ def _unmount(mount: Mount, flags: int) -> None:
         os.close(parent)
 
 
-def hand_over(guard: Mount, source: str) -> bool:
+def hand_over(guard: MountInfo, source: str) -> bool:
     """End a guard that nobody uses, and leave its seal on for the next one; False if it is gone.
 
     UserError, with nothing done, if it is used: it is asked first whether the view is used, and
@@ -98,8 +98,8 @@ def hand_over(guard: Mount, source: str) -> bool:
     left = mountinfo.current(found)
     if left is None:
         return True
-    if not guards.is_dead(left.path):  # it was not its daemon that has ended
-        path = os.fsdecode(left.path)
+    if not guards.is_dead(left.mount_point):  # it was not its daemon that has ended
+        path = left.path
         raise UserError(f"{path} goes on, and its daemon is not known", code=Exit.SYSTEM)
     unmount(left, lazy=True)  # its daemon was ended by something else
     return True
@@ -154,12 +154,12 @@ def _holder_of(source: str) -> str | None:
     return holder if holder.isdecimal() else None
 
 
-def _daemon_of(guard: Mount, found: Mount) -> guards.Daemon | None:
+def _daemon_of(guard: MountInfo, found: MountInfo) -> guards.GuardDaemon | None:
     # Where the kernel does not tell it, by the path that it was given, which may be the old one.
     return guards.daemon_of(found) or guards.daemon_of(guard)
 
 
-def _check_unused(mount: Mount, daemon: guards.Daemon) -> None:
+def _check_unused(mount: MountInfo, daemon: guards.GuardDaemon) -> None:
     """Raise UserError if a program other than its daemon is in the mount, and change nothing.
 
     The first MNT_EXPIRE unmounts nothing: it fails by EBUSY for a mount that is used, and by
@@ -168,7 +168,7 @@ def _check_unused(mount: Mount, daemon: guards.Daemon) -> None:
     copies of the mount in other namespaces, which go with it; so processes are looked through
     as well.
     """
-    path = os.fsdecode(mount.path)
+    path = mount.path
     try:
         _unmount(mount, syscalls.MNT_EXPIRE)
     except OSError as error:
@@ -180,7 +180,7 @@ def _check_unused(mount: Mount, daemon: guards.Daemon) -> None:
         raise _busy(mount, daemon.pid)
 
 
-def unmount_share(share: Mount) -> None:
+def unmount_share(share: MountInfo) -> None:
     """Unmount a share, and first the seal that no daemon holds any more.
 
     UserError if it is used, or guarded; it is sealed again if it was. The kernel unmounts what is
@@ -189,7 +189,7 @@ def unmount_share(share: Mount) -> None:
     found = mountinfo.current(share)
     if found is None:
         return
-    path = os.fsdecode(found.path)
+    path = found.path
     was_sealed = seal.is_sealed(path)
     lift(path)
     try:
@@ -233,11 +233,11 @@ def close_off(source: str) -> str:
     return f"the raw share at {source} is sealed, and nobody can use it until it is guarded again"
 
 
-def _users_of(mount: Mount, but: int = 0, at_most: int = 5) -> list[str]:
+def _users_of(mount: MountInfo, but: int = 0, at_most: int = 5) -> list[str]:
     """Programs that have their working directory or a file in ``mount``, or in a copy of it."""
     found = []
-    path = os.fsdecode(mount.path)
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
+    path = mount.path
+    for pid in processes.pids():
         if int(pid) == but:
             continue
         with suppress(OSError):  # it has ended
@@ -261,17 +261,16 @@ def _held(pid: str, path: str) -> list[str]:
     return found
 
 
-def _is_covered(pid: str, held: list[str], mount: Mount) -> bool:
+def _is_covered(pid: str, held: list[str], mount: MountInfo) -> bool:
     """Whether a daemon holds no more than the directory that ``mount`` covers.
 
     One of an earlier guard at the same place does, as long as somebody has a copy of its view.
     """
-    path = os.fsdecode(mount.path)
+    path = mount.path
     for link in held:
         kind, _, number = link.removeprefix(f"/proc/{pid}/").partition("/")
         if kind != "fd" or os.readlink(link) != path:
             return False
-        with open(f"/proc/{pid}/fdinfo/{number}") as file:
-            if f"mnt_id:\t{mount.number}\n" in file:
-                return False
+        if processes.fdinfo(number, f"/proc/{pid}").mnt_id == mount.mnt_id:
+            return False
     return guards.is_daemon(pid)

@@ -6,7 +6,6 @@ without telling its daemon.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 
@@ -17,16 +16,16 @@ LIMIT = 5.0
 """Seconds for mount(8) to write one line; another one may hold the lock of the file."""
 
 
-def add(mount: mountinfo.Mount) -> None:
+def add(mount: mountinfo.MountInfo) -> None:
     """Have mount(8), where it is installed, note that a view has a helper."""
-    path = os.fsdecode(mount.path)
+    path = mount.path
     helper = ("-t", mountinfo.FSTYPE, "-o", f"uhelper={mountinfo.SUBTYPE}")
     _call("mount", "-f", *helper, "--", mount.source, path)
 
 
-def remove(mount: mountinfo.Mount) -> None:
+def remove(mount: mountinfo.MountInfo) -> None:
     """Have umount(8) forget a view that was unmounted without it."""
-    _call("umount", "--fake", "--", os.fsdecode(mount.path))
+    _call("umount", "--fake", "--", mount.path)
 
 
 def _call(program: str, *arguments: str) -> None:

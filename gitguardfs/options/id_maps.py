@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gitguardfs.bindfs.idmap import MAX_ID, IdMap, MapError
+from gitguardfs import accounts
+from gitguardfs.accounts import group_id, user_id
+from gitguardfs.bindfs.idmap import IdMap, MapError
 from gitguardfs.bindfs.mirror import Mirror
 from gitguardfs.errors import UserError, warn
 
@@ -118,41 +118,9 @@ def _is_group(share: str, guest: str, item: str) -> bool:
     return share.startswith("@")
 
 
-def user_id(name: str) -> int:
-    """A user's id by number or name; UserError if there is no such user."""
-    if re.fullmatch(_NUMBER, name):
-        return _in_range(int(name), "user")
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except (KeyError, ValueError):  # a name with a NUL is none
-        raise UserError(
-            f"no such user: {name!r}" if "\0" in name else f"no such user: {name}",
-            "use its number if it exists elsewhere",
-        ) from None
-
-
-def group_id(name: str) -> int:
-    """A group's id by number or name; UserError if there is no such group."""
-    if re.fullmatch(_NUMBER, name):
-        return _in_range(int(name), "group")
-    try:
-        return grp.getgrnam(name).gr_gid
-    except (KeyError, ValueError):
-        raise UserError(
-            f"no such group: {name!r}" if "\0" in name else f"no such group: {name}",
-            "use its number if it exists elsewhere",
-        ) from None
-
-
-def _in_range(number: int, kind: str) -> int:
-    if number > MAX_ID:
-        raise UserError(f"{kind} id {number} is out of range (0 to {MAX_ID})")
-    return number
-
-
 def _own_group(user: str) -> int:
     # A number stands for the group of the same number, a name for the user's own group.
-    return int(user) if re.fullmatch(_NUMBER, user) else pwd.getpwnam(user).pw_gid
+    return accounts.number(user) if accounts.is_number(user) else accounts.find(user).gid
 
 
 def with_files(
@@ -209,14 +177,5 @@ def parse_mirror(text: str, only: bool) -> Mirror:
         frozenset(user_id(item) for item in items if not item.startswith("@")),
         frozenset(group_id(item[1:]) for item in items if item.startswith("@")),
         only,
-        groups_of,
+        accounts.groups_of,
     )
-
-
-def groups_of(uid: int) -> list[int]:
-    """Return the ids of all groups of a user, by the user database; none for an unknown user."""
-    try:
-        user = pwd.getpwuid(uid)
-    except KeyError:
-        return []
-    return os.getgrouplist(user.pw_name, user.pw_gid)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeVar
 
+from gitguardfs.accounts import group_id, user_id
 from gitguardfs.bindfs.change_policy import Deletion, LinkPolicy, Policy, Rule, XattrPolicy
 from gitguardfs.bindfs.overrides import Look
 from gitguardfs.bindfs.permissions import Perms
@@ -18,10 +19,8 @@ from gitguardfs.errors import UserError, warn
 from gitguardfs.guard.rules import GitPolicy, Rules
 from gitguardfs.options.id_maps import (
     MapSpec,
-    group_id,
     parse_maps,
     parse_mirror,
-    user_id,
     with_files,
 )
 from gitguardfs.options.parsing import Given, seconds

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 import gitguardfs
+from gitguardfs import accounts
 from gitguardfs.commands.run import run
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard.rules import GitPolicy
@@ -224,7 +225,7 @@ def _request(system: System, look: Facts, wish: Wish, *, is_installed: bool) -> 
         tag=tag,
         mount=facts.way(wish.mount or _mount_of(system, look, tag)),
         map_mount=map_mount,
-        user=facts.target_user(map_mount.path, wish.user),
+        user=facts.owner_of_view(map_mount.path, wish.user),
         style=style,
         kind=wish.kind,
         options=("git=off", *wish.options) if wish.git_off else wish.options,
@@ -303,7 +304,7 @@ def _report(
     else:
         tell(f"Nothing to do: {spec.map_mount} shows the share {spec.tag}, {policy}.")
     if not would and request.policy is not GitPolicy.OFF:
-        user = facts.name_of(request.user[0])
+        user = accounts.find(str(request.user[0])).name
         command = ["sudo", "gitguard", "doctor", spec.map_mount, "--user", user, "--attack"]
         tell(f"Next: {quote.shell(command)}")
 

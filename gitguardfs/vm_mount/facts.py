@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import glob
 import os
-import pwd
 import shutil
 import subprocess
 from dataclasses import dataclass, field, replace
 
-from gitguardfs import config_files
+from gitguardfs import accounts, config_files
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import kernel_log, mountinfo, safe_open, selinux, syscalls
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.safe_open import PathComponent, ResolvedPath
 from gitguardfs.mounting import guards, seal
 from gitguardfs.mounting.preflight import SYSTEM_PATH
@@ -23,6 +22,9 @@ Ids = tuple[int, int]
 
 ENVIRONMENT = {"PATH": SYSTEM_PATH, "LC_ALL": "C"}
 """Of every program that is run here: root's environment may be the caller's."""
+
+
+WITHOUT_ACCOUNT = "a user without an account: UID:GID"
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Way:
 class Facts:
     """A look at the machine."""
 
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[MountInfo, ...] = ()
     tags: Tags = field(default_factory=Tags)
     fstab: bytes = b""
     units: dict[str, bytes] = field(default_factory=dict)
@@ -116,56 +118,53 @@ class Facts:
     dead: frozenset[str] = frozenset()
     """Mount points of guards whose daemon is gone."""
     has_systemd: bool = False
-    foreign: frozenset[int] = frozenset()
-    """Numbers of FUSE mounts that are not root's: any user may call one gitguardfs."""
     running: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What the daemons of the guards were started with, by mount point, as far as it is known."""
     confined: selinux.Confined | None = None
     """Why a guard that fstab brings back could not work, if SELinux sees to that."""
 
-    def share_at(self, path: str) -> Mount | None:
+    def share_at(self, path: str) -> MountInfo | None:
         """The share that is mounted at ``path``, also below a seal."""
-        return next((m for m in self.shares() if os.fsdecode(m.path) == path), None)
+        return next((m for m in self.shares() if m.path == path), None)
 
-    def shares(self) -> list[Mount]:
+    def shares(self) -> list[MountInfo]:
         """Every share that is mounted."""
         return [m for m in self.mounts if m.fstype in mountinfo.SHARE_TYPES]
 
-    def guard_at(self, path: str) -> Mount | None:
+    def guard_at(self, path: str) -> MountInfo | None:
         """The guard that is mounted at ``path`` and answers."""
         return None if path in self.dead else self.any_guard_at(path)
 
-    def any_guard_at(self, path: str) -> Mount | None:
+    def any_guard_at(self, path: str) -> MountInfo | None:
         """The guard that is mounted at ``path``, dead or alive."""
-        return next((m for m in self.guards() if os.fsdecode(m.path) == path), None)
+        return next((m for m in self.guards() if m.path == path), None)
 
-    def guards(self) -> list[Mount]:
+    def guards(self) -> list[MountInfo]:
         """Every gitguardfs of root's that is mounted."""
-        ours = (m for m in self.mounts if m.fstype == mountinfo.FSTYPE)
-        return [m for m in ours if m.number not in self.foreign]
+        return [m for m in self.mounts if guards.is_guard(m)]
 
     def is_sealed(self, path: str) -> bool:
         """Whether a seal is on what is mounted at ``path``."""
         top = self.top_at(path)
         return top is not None and seal.is_seal(top)
 
-    def cover_of(self, share: Mount) -> Mount | None:
+    def cover_of(self, share: MountInfo) -> MountInfo | None:
         """What is mounted over a share and is no seal; None if there is nothing like that."""
-        stack = [m for m in self.mounts if m.path == share.path]
+        stack = [m for m in self.mounts if m.mount_point == share.mount_point]
         above = stack[stack.index(share) + 1 :]
         return next((m for m in above if not seal.is_seal(m)), None)
 
-    def top_at(self, path: str) -> Mount | None:
+    def top_at(self, path: str) -> MountInfo | None:
         """What is mounted on top of ``path``."""
-        return next((m for m in reversed(self.mounts) if os.fsdecode(m.path) == path), None)
+        return mountinfo.uppermost(self.mounts, os.fsencode(path))
 
 
 def gather(system: System) -> Facts:
     """Look around. OSError if a file cannot be read."""
     found = tuple(mountinfo.listed())
-    foreign = guards.foreign()
-    ours = [m for m in found if m.fstype == mountinfo.FSTYPE and m.number not in foreign]
-    options = {os.fsdecode(m.path): guards.options_of(m) for m in ours}
+    ours = [m for m in found if guards.is_guard(m)]
+    servers = tuple(guards.servers()) if ours else ()
+    daemons = {m.path: guards.daemon_of(m, servers) for m in ours}
     units = _units(system.units)
     guarded = systemd.guards(units)
     has_systemd = os.path.isdir(system.booted_systemd)
@@ -177,10 +176,13 @@ def gather(system: System) -> Facts:
         has_packaged_template=os.path.exists(f"{system.packaged_units}/{systemd.TEMPLATE}"),
         enabled=frozenset(path for path in guarded if _is_enabled(system.units, path)),
         active=frozenset(p for p in guarded if has_systemd and _is_active(system, p)),
-        dead=frozenset(os.fsdecode(m.path) for m in ours if guards.is_dead(m.path)),
+        dead=frozenset(m.path for m in ours if guards.is_dead(m.mount_point)),
         has_systemd=has_systemd,
-        foreign=foreign,
-        running={path: known for path, known in options.items() if known is not None},
+        running={
+            path: daemon.options
+            for path, daemon in daemons.items()
+            if daemon is not None and daemon.options is not None
+        },
         confined=_confined(system),
     )
 
@@ -289,7 +291,7 @@ def _is_empty(found: ResolvedPath) -> bool:
     """Whether nothing is in a directory; in the one below it if a view of ours is on it."""
     number = mountinfo.number_of(found.fd)
     try:
-        if all(guard.number != number for guard in guards.guards()):
+        if all(guard.mnt_id != number for guard in guards.guards()):
             return _lists_nothing(".", found.fd)
         parent = safe_open.open_directory(os.path.dirname(found.path), True)
         try:
@@ -314,56 +316,28 @@ def _lists_nothing(name: str, directory: int) -> bool:
         os.close(fd)
 
 
-def target_user(map_mount: str, user: str | None) -> Ids:
-    """Who is to own what is seen at ``map_mount``: ``user``, or the owner of the home it is in."""
-    if user is not None:
-        return account(user)
-    homes = [(path, entry) for entry in pwd.getpwall() if (path := _home_of(entry)) is not None]
-    for path, entry in sorted(homes, key=lambda home: len(home[0]), reverse=True):
-        if map_mount.startswith(f"{path}/"):
-            return entry.pw_uid, entry.pw_gid
-    raise UserError(f"{map_mount} is in nobody's home", "say whose it is to be: --user NAME")
+def owner_of_view(map_mount: str, user: str | None) -> Ids:
+    """Return who is to own what is seen at ``map_mount``: ``user``, or whose home it is in.
 
-
-def _home_of(entry: pwd.struct_passwd) -> str | None:
-    """Where a user's own home is; None for root, and for one that is not there or not the user's.
-
-    Found as any path here: nobody gets another one's files by a symlink for a home.
+    ``user`` is a name, a number or UID:GID. Raises UserError.
     """
-    if entry.pw_uid == 0 or not entry.pw_dir.strip("/"):
-        return None
-    try:
-        fd = safe_open.open_directory(entry.pw_dir, True)
-    except (OSError, UserError):
-        return None
-    try:
-        is_own = os.fstat(fd).st_uid == entry.pw_uid
-        return safe_open.path_of(fd) if is_own else None
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-
-
-def account(user: str) -> Ids:
-    """A user's ids, by name, number, or UID:GID; UserError if there is no such user."""
+    if user is None:
+        owner = accounts.owner_of_home(map_mount)
+        if owner is None:
+            raise UserError(
+                f"{map_mount} is in nobody's home", "say whose it is to be: --user NAME"
+            )
+        return owner.uid, owner.gid
     uid, colon, gid = user.partition(":")
-    if uid.isdecimal() and gid.isdecimal():
-        return int(uid), int(gid)
+    if accounts.is_number(uid) and accounts.is_number(gid):
+        return accounts.number(uid), accounts.number(gid, "group")
     try:
-        entry = pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
-    except KeyError:
-        hint = "" if colon else "a user without an account: UID:GID"
-        raise UserError(f"no such user: {user}", hint) from None
-    return entry.pw_uid, entry.pw_gid
-
-
-def name_of(uid: int) -> str:
-    """A user's name, or the number of one without an account."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+        found = accounts.find(user)
+    except accounts.UnknownAccountError as error:
+        raise UserError(error.message, "" if colon else WITHOUT_ACCOUNT) from None
+    if not found.exists:
+        raise UserError(f"no such user: {user}", WITHOUT_ACCOUNT)
+    return found.uid, found.gid
 
 
 def guard_command(system: System) -> str | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo
 from gitguardfs.mounting import guards
@@ -74,10 +72,10 @@ def _check_guards(facts: Facts, request: Request) -> None:
     top = facts.top_at(map_mount)
     if top is not None and top.fstype != mountinfo.FSTYPE:
         raise UserError(f"{top.fstype} is mounted at {map_mount}", "choose another --map-mount")
-    if top is not None and top.number in facts.foreign:
+    if top is not None and not guards.is_guard(top):
         raise not_ours(map_mount)
     for guard in facts.guards():
-        where = os.fsdecode(guard.path)
+        where = guard.path
         if where == map_mount and guard.source not in (mount, mountinfo.SUBTYPE):
             raise UserError(f"{map_mount} shows {guard.source}", "choose another --map-mount")
         if where != map_mount and guard.source == mount and where not in facts.dead:

@@ -55,11 +55,11 @@ def everything(facts: Facts) -> list[Found]:
     lines = fstab.entries(facts.fstab)
     written = {e.target: e.source for e in lines if e.is_guard and e.is_ours}
     written |= systemd.guards(facts.units)
-    guards = {os.fsdecode(m.path): m.source for m in facts.guards()} | written
+    guards = {m.path: m.source for m in facts.guards()} | written
     ours = {e.target for e in lines if e.is_share and e.is_ours}
     ours |= set(systemd.shares(facts.units)) | set(guards.values())
     tags = {e.target: e.source for e in lines if e.is_share}
-    tags |= {os.fsdecode(m.path): m.source for m in facts.shares()}
+    tags |= {m.path: m.source for m in facts.shares()}
     tags |= systemd.shares(facts.units)
     return [
         Found(tags.get(mount), mount, tuple(sorted(g for g, s in guards.items() if s == mount)))

@@ -14,7 +14,7 @@ from typing import Literal
 
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard.rules import GitPolicy
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.safe_open import PathComponent
 from gitguardfs.options.parsing import parse_o, quote_o
 from gitguardfs.render.guarded_share import (
@@ -173,11 +173,11 @@ def share_steps(system: System, facts: Facts, request: Request) -> list[Step]:
     ]
 
 
-def check_not_covered(facts: Facts, share: Mount) -> None:
+def check_not_covered(facts: Facts, share: MountInfo) -> None:
     """Raise UserError if something lies over a share that is no seal."""
     cover = facts.cover_of(share)
     if cover is not None:
-        path = os.fsdecode(share.path)
+        path = share.path
         raise UserError(
             f"{cover.fstype} ({cover.source}) is mounted over the share at {path}",
             f"see findmnt {path}, and unmount that first",
@@ -208,10 +208,10 @@ def _check_closed(mount: str, components: tuple[PathComponent, ...]) -> None:
             )
 
 
-def _check_not_elsewhere(facts: Facts, request: Request, present: Mount | None) -> None:
+def _check_not_elsewhere(facts: Facts, request: Request, present: MountInfo | None) -> None:
     """Refuse a second way to the share: by its tag, or a bind mount of it or of a part of it."""
     for share in facts.shares():
-        where = os.fsdecode(share.path)
+        where = share.path
         is_same = present is not None and share.device == present.device
         if where != request.mount.path and (is_same or share.source == request.tag):
             hint = f"umount {where}"
@@ -272,5 +272,7 @@ def with_owner(request: Request, kind: str, the_map: str) -> GuardedShare:
 def without_unmounted(facts: Facts, request: Request) -> Facts:
     """For a dry run: the look that there would be once the share is mounted."""
     kind = request.kind or next(iter(facts.tags.kinds_of(request.tag)), "9p")
-    share = Mount("", os.fsencode(request.mount.path), kind, request.tag)
+    share = MountInfo(
+        device="", mount_point=os.fsencode(request.mount.path), fstype=kind, source=request.tag
+    )
     return replace(facts, mounts=(*facts.mounts, share))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.kernel_log import DEVICE, KernelLog
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.programs import call
 from gitguardfs.mounting import guards, seal
 from gitguardfs.mounting.sealed_mount import mount_covered
@@ -68,7 +68,10 @@ class MountShare:
 
     def _undo(self) -> None:
         for mount in reversed(mountinfo.listed()):
-            if mount.path == os.fsencode(self.target) and mount.fstype in mountinfo.SHARE_TYPES:
+            if (
+                mount.mount_point == os.fsencode(self.target)
+                and mount.fstype in mountinfo.SHARE_TYPES
+            ):
                 unmount_share(mount)
 
 
@@ -95,14 +98,14 @@ class StartGuard:
     def do(self) -> Undo:
         """Run it."""
         at = os.fsencode(self.map_mount)
-        before = {guard.identity for guard in guards.guards() if guard.path != at}
+        before = {guard.identity for guard in guards.guards() if guard.mount_point != at}
         was_sealed = seal.is_sealed(self.source)
 
         def undo() -> None:
             for guard in guards.guards():
                 is_new = guard.identity not in before
                 is_ours = guard.source in (self.source, mountinfo.SUBTYPE)
-                if is_new and is_ours and not guards.is_dead(guard.path):
+                if is_new and is_ours and not guards.is_dead(guard.mount_point):
                     hand_over(guard, self.source)
             if not was_sealed:
                 lift(self.source)
@@ -136,7 +139,7 @@ class StartService:
         def undo() -> None:
             at = os.fsencode(self.map_mount)
             for guard in guards.guards():
-                if guard.path == at and not guards.is_dead(at):
+                if guard.mount_point == at and not guards.is_dead(at):
                     hand_over(guard, self.source)
             call((self.systemctl, "stop", self.service))
             if not was_sealed:
@@ -171,7 +174,7 @@ class StopGuard:
 
     map_mount: str
     source: str
-    guard: Mount
+    guard: MountInfo
     restart: tuple[tuple[str, ...], ...] = ()
 
     def describe(self) -> str:
@@ -207,7 +210,7 @@ class ClearDead:
     """Unmount what a daemon that is gone has left of its view."""
 
     path: str
-    guard: Mount
+    guard: MountInfo
 
     def describe(self) -> str:
         """The command."""
@@ -223,7 +226,7 @@ class UnmountShare:
     """Unmount a share and the seal that a daemon has left on it."""
 
     target: str
-    share: Mount
+    share: MountInfo
     mount_again: tuple[str, ...]
     is_sealed: bool
 

@@ -49,11 +49,11 @@ def here() -> Iterator[Path]:
             unmount(path / "raw/share")
 
 
-def _stack(path: Path) -> list[mountinfo.Mount]:
+def _stack(path: Path) -> list[mountinfo.MountInfo]:
     """What is mounted at ``path``, the uppermost first."""
     fd = os.open(path, os.O_PATH)
     try:
-        return [mount for mount in mountinfo.stack_of(fd) if mount.path == bytes(path)]
+        return [mount for mount in mountinfo.stack_of(fd) if mount.mount_point == bytes(path)]
     finally:
         os.close(fd)
 
@@ -88,7 +88,9 @@ def _losing_its_view(here: Path, *options: str) -> Iterator[Mounted]:
 
 
 def _is_guarded(path: Path) -> bool:
-    return any(mount.path == bytes(path) and mount.owner == 0 for mount in mountinfo.listed())
+    return any(
+        mount.mount_point == bytes(path) and mount.owner == 0 for mount in mountinfo.listed()
+    )
 
 
 def test_v1a_a_view_that_users_take_away_leaves_the_seal(here: Path) -> None:

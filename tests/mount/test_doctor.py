@@ -19,7 +19,6 @@ import pytest
 
 from gitguardfs.doctor import (
     attack_checks,
-    mount_checks,
     on_repository,
     planting,
     search,
@@ -32,7 +31,7 @@ from gitguardfs.doctor.context import System
 from gitguardfs.doctor.run_as import User
 from gitguardfs.errors import Exit, GitguardExit, UserError
 from gitguardfs.findings import Result, Status
-from gitguardfs.linux import namespaces, syscalls
+from gitguardfs.linux import namespaces, processes, syscalls
 from gitguardfs.linux.namespaces import MountNamespace
 from gitguardfs.mounting import seal
 from tests.support.mounting import REPOSITORY, Mounted, area, bindfs, gitguardfs, unmount, until
@@ -492,8 +491,10 @@ def test_an_open_share_is_found_whatever_the_mount_calls_itself(open_share: Path
 def test_the_only_daemon_is_not_taken_for_that_of_other_fuse_mounts(
     guarded: Mounted, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mount_checks, "parse_connection", lambda _: None)  # as before Linux 6.17
-    monkeypatch.setattr(mount_checks, "_pids", lambda: [str(guarded.process.pid)])
+    tell = processes.fdinfo
+    untold = lambda *where: replace(tell(*where), fuse_connection=None)  # noqa: E731
+    monkeypatch.setattr(processes, "fdinfo", untold)  # as before Linux 6.17
+    monkeypatch.setattr(processes, "pids", lambda: [str(guarded.process.pid)])
     for name in ("connections", "other", "plain"):
         (place / name).mkdir(exist_ok=True)
     mount("fusectl", place / "connections", "fusectl")

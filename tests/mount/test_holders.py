@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gitguardfs.linux import mountinfo, processes
+from gitguardfs.linux import holders, mountinfo
 from gitguardfs.mounting import seal
 from tests.support.mounting import LIMIT, area, command, gitguardfs, unmount
 from tests.support.own_mounts import AS_AGENT
@@ -222,8 +222,8 @@ def test_v6_two_that_hand_a_descriptor_on_while_they_are_looked_at_are_found(
         monkeypatch.setattr(random, "sample", lambda pids, _: [taker.pid, giver.pid])
         table = mountinfo.listed()
         fd = os.open(here / "source", os.O_PATH)
-        mount = next(one for one in table if one.number == mountinfo.number_of(fd))
-        found = processes.holders(processes.places(bytes(here / "source"), mount, table))
+        mount = next(one for one in table if one.mnt_id == mountinfo.number_of(fd))
+        found = holders.holders(holders.places(bytes(here / "source"), mount, table))
         assert [one.pid for one in found] == [taker.pid]
         os.close(fd)
         for process in (giver, taker):

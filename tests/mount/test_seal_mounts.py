@@ -61,7 +61,7 @@ def test_a_seal_above_another_mount_is_undone(here: Path) -> None:
         seal.Seal(str(share), fd)
     os.close(fd)
     assert error.value.errno == errno.ESTALE
-    assert [m.source for m in mountinfo.listed() if m.path == bytes(share)] == ["own"]
+    assert [m.source for m in mountinfo.listed() if m.mount_point == bytes(share)] == ["own"]
 
 
 def test_what_is_mounted_over_a_seal_is_noticed_and_left(here: Path) -> None:
@@ -72,7 +72,7 @@ def test_what_is_mounted_over_a_seal_is_noticed_and_left(here: Path) -> None:
     assert error.value.errno == errno.ESTALE
     with pytest.raises(OSError):
         sealed.lift()
-    found = [m.source for m in mountinfo.listed() if m.path == bytes(here / "a/share")]
+    found = [m.source for m in mountinfo.listed() if m.mount_point == bytes(here / "a/share")]
     assert sorted(found) == sorted([seal.NAME, "own"])
 
 
@@ -94,7 +94,7 @@ def test_the_seal_of_an_earlier_version_is_taken_over_and_lifted(here: Path) -> 
     options = "ro,nosuid,nodev,noexec,mode=000"
     subprocess.run(["mount", "-i", "-t", "tmpfs", "-o", options, seal.NAME, share], check=True)
     with gitguardfs(share, here / "view", "--seal") as mounted:
-        assert [m.fstype for m in mountinfo.listed() if m.path == bytes(share)] == ["tmpfs"]
+        assert [m.fstype for m in mountinfo.listed() if m.mount_point == bytes(share)] == ["tmpfs"]
         assert os.listdir(mounted.path) == ["secret"]
     assert os.listdir(share) == ["secret"]
 

@@ -142,7 +142,7 @@ def test_a_second_start_prints_the_settings_again_and_says_that_it_is_running(
         assert said.pop("warnings") == [] and repeated == said
         text = share(here, "--tag", tag, uid=0)
         assert text.returncode == 0 and "it is running" in text.stdout
-        mounted = [m for m in mountinfo.listed() if os.fsdecode(m.path) == said["exported"]]
+        mounted = [m for m in mountinfo.listed() if m.path == said["exported"]]
         assert len(mounted) == 1
 
 

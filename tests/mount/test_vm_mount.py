@@ -15,11 +15,12 @@ from pathlib import Path
 import click
 import pytest
 
+from gitguardfs import accounts
 from gitguardfs.config_files import BACKUP_SUFFIX
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo as mounts
 from gitguardfs.linux import syscalls
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards
 from gitguardfs.mounting import unmount as unmounting
 from gitguardfs.render import fstab
@@ -594,7 +595,7 @@ def test_a_signal_while_a_line_is_written_brings_the_old_view_back(
     is_guarded(world)
 
 
-def guard_of(world: World) -> Mount:
+def guard_of(world: World) -> MountInfo:
     found = facts.gather(world.system).guard_at(str(world.view))
     assert found is not None
     return found
@@ -631,9 +632,10 @@ def copies() -> Iterator[None]:
 @pytest.fixture(params=[True, False], ids=["told", "untold"])
 def kernel_tells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the kernel tells whose FUSE device it is, as it does since Linux 6.17."""
-    real = guards._devices
+    real = guards._connections
     if not request.param:
-        monkeypatch.setattr(guards, "_devices", lambda pid: {None} if real(pid) else set())
+        known = frozenset[int | None]({None})
+        monkeypatch.setattr(guards, "_connections", lambda pid: known if real(pid) else real(pid))
 
 
 @pytest.mark.usefixtures("kernel_tells")
@@ -711,7 +713,7 @@ def test_a_live_view_is_not_unmounted_if_another_process_was_taken_for_its_daemo
     world.bring()
     guard = guard_of(world)
     with subprocess.Popen(["sleep", "60"]) as other, monkeypatch.context() as wrong:
-        wrong.setattr(guards, "daemon_of", lambda _: guards.Daemon(other.pid, ()))
+        wrong.setattr(guards, "daemon_of", lambda _: guards.GuardDaemon(other.pid, 0, ()))
         with pytest.raises(UserError, match="goes on, and its daemon is not known"):
             unmounting.hand_over(guard, str(world.raw))
     is_guarded(world)
@@ -738,7 +740,7 @@ def test_a_mount_that_took_over_the_number_of_another_stays(world: World) -> Non
     disk = world.area / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "ramfs", "disk", disk], check=True)
-    (number,) = [m.number for m in mounts.listed() if m.path == os.fsencode(disk)]
+    (number,) = [m.mnt_id for m in mounts.listed() if m.mount_point == os.fsencode(disk)]
     # What was looked at is gone, and the kernel gave its number to the disk.
     gone = replace(guard_of(world), number=number)
     unmounting.unmount(gone)
@@ -920,7 +922,7 @@ def test_what_is_refused_is_refused_before_anything_is_done(
 def test_the_policy_in_force_and_what_to_do_next_are_said(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    user = facts.name_of(AGENT)
+    user = accounts.find(str(AGENT)).name
     for options, said in [
         ((), "guarded: .git is denied"),
         (("git=readonly",), "guarded: .git can be read, not changed"),

@@ -14,7 +14,7 @@ import pytest
 from gitguardfs.errors import UserError
 from gitguardfs.linux import mountinfo as mounts
 from gitguardfs.linux import safe_open
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards, seal
 from gitguardfs.mounting import unmount as unmounting
 from gitguardfs.vm_mount import facts, plan_share
@@ -52,7 +52,7 @@ def two_mounts() -> Iterator[tuple[Path, Path]]:
             unmount(place)
 
 
-def mount_at(path: Path) -> Mount:
+def mount_at(path: Path) -> MountInfo:
     (found,) = [mount for mount in mounts.listed() if mount.path == os.fsencode(path)]
     return found
 

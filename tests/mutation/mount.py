@@ -102,7 +102,7 @@ MUTANTS = (
         "seal-not-compared-with-lock",
         "a mount that came between the seal and the share is overlooked",
         "mounting/seal.py",
-        "if _listed(number).parent != self.covers or _is_covered(number):",
+        "if _listed(number).parent_id != self.covers or _is_covered(number):",
         "if _is_covered(number):",
         (*SEALED, "mount/test_attacks_unmount.py::test_v1c_a_mount_that_came_between_undoes_all"),
     ),
@@ -191,7 +191,7 @@ MUTANTS = (
     Mutant(
         "holders-by-their-mount-alone",
         "a descriptor that was opened by another mount of the share is overlooked",
-        "linux/processes.py",
+        "linux/holders.py",
         "    if mount is None:\n        return device in (None, place.device)\n",
         "    if mount is None:\n        return False\n",
         ("mount/test_holders.py",),
@@ -199,7 +199,7 @@ MUTANTS = (
     Mutant(
         "holders-looked-at-once",
         "who hands a descriptor on while it is looked at is overlooked",
-        "linux/processes.py",
+        "linux/holders.py",
         "if (is_stable or found) and (look >= LOOKS or (look > 1 and not users)):",
         "if True:",
         ("mount/test_holders.py",),

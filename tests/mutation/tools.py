@@ -102,9 +102,9 @@ MUTANTS = (
     Mutant(
         "plan-foreign-mount-is-a-guard",
         "a user's mount that calls itself gitguardfs counts as a guard",
-        "vm_mount/facts.py",
-        "return [m for m in ours if m.number not in self.foreign]",
-        "return list(ours)",
+        "mounting/guards.py",
+        "return mount.fstype == mountinfo.FSTYPE and mount.owner == 0",
+        "return mount.fstype == mountinfo.FSTYPE",
         PLAN,
     ),
     Mutant(

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.linux import mountinfo as mounts
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.vm_mount import command as vm_mount
 from gitguardfs.vm_mount.command import Wish
 from gitguardfs.vm_mount.facts import System
@@ -169,7 +169,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         (area / name).chmod(0o755)
     listed = mounts.listed
 
-    def renamed() -> list[Mount]:
+    def renamed() -> list[MountInfo]:
         return [
             replace(m, fstype="9p") if (m.fstype, m.source) == ("tmpfs", "projects") else m
             for m in listed()

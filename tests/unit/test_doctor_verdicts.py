@@ -30,17 +30,34 @@ from gitguardfs.doctor import (
     command as doctor,
 )
 from gitguardfs.doctor.attack_checks import Outcome, OutcomeKind
-from gitguardfs.doctor.context import Case, Daemon, System, holding, parse_table, top_at
+from gitguardfs.doctor.context import Case, System, Table, holding, top_at
 from gitguardfs.doctor.privilege_checks import Said
 from gitguardfs.doctor.run_as import Lost, User
 from gitguardfs.doctor.search import Found
 from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.guard import dotgit
+from gitguardfs.linux import mountinfo, processes
 from gitguardfs.linux.namespaces import MountNamespace
 from gitguardfs.mounting import guards
+from gitguardfs.mounting.guards import GuardDaemon
+
+
+def table(text: bytes) -> Table:
+    return tuple(mountinfo.parse(text))
+
+
+def _daemon(
+    pid: int,
+    uid: int,
+    arguments: tuple[str, ...],
+    connection: int | None = None,
+    held: tuple[str, ...] = (),
+) -> GuardDaemon:
+    return GuardDaemon(pid, uid, arguments, frozenset({connection}), uid, held=held)
+
 
 AGENT = User(1000, 1000, (1000,), "agent")
-TABLE = parse_table(
+TABLE = table(
     rb"""25 1 8:1 / / rw,relatime - ext4 /dev/vda rw
 30 25 0:31 / /mnt/my\040share rw,relatime - 9p projects rw,access=client,trans=virtio
 31 30 0:44 / /mnt/my\040share ro,nosuid,nodev - tmpfs gitguardfs-seal ro,mode=0
@@ -52,7 +69,7 @@ TABLE = parse_table(
 GUARD, OTHER = TABLE[3], TABLE[4]
 
 
-def case(mountpoint: str, *daemons: Daemon, is_root: bool = True) -> Case:
+def case(mountpoint: str, *daemons: GuardDaemon, is_root: bool = True) -> Case:
     return Case(mountpoint, AGENT, is_root, TABLE, daemons)
 
 
@@ -61,10 +78,10 @@ def case(mountpoint: str, *daemons: Daemon, is_root: bool = True) -> Case:
 
 def test_a_mount_is_found_with_its_options_and_device() -> None:
     assert GUARD.path == "/home/agent/projects"
-    assert {"nosuid", "user_id=0", "allow_other"} <= GUARD.options
-    assert GUARD.device == 40
+    assert {"nosuid", "user_id=0", "allow_other"} <= GUARD.all_options
+    assert GUARD.st_dev == 40
     top = top_at(TABLE, "/mnt/my share")
-    assert top is not None and top.mount.source == "gitguardfs-seal"
+    assert top is not None and top.source == "gitguardfs-seal"
 
 
 def test_a_directory_inside_of_a_guard_belongs_to_it() -> None:
@@ -76,20 +93,20 @@ def test_a_guard_on_top_is_recognised_and_what_else_is_there_is_a_finding() -> N
     assert mount_checks.is_mounted(case("/home/agent/projects")).status is Status.OK
     for place in ("/srv/v", "/nowhere"):
         assert mount_checks.is_mounted(case(place)).status is Status.FINDING
-    covered = parse_table(b"9 1 0:50 / /home/agent/projects rw - tmpfs x rw\n")
+    covered = table(b"9 1 0:50 / /home/agent/projects rw - tmpfs x rw\n")
     said = mount_checks.is_mounted(Case(GUARD.path, AGENT, True, (*TABLE, *covered)))
     assert said.status is Status.FINDING and "covers the guard" in said.hint
 
 
 @pytest.mark.parametrize("option", sorted(mount_checks.WANTED))
 def test_each_missing_mount_option_is_a_finding(option: str) -> None:
-    assert mount_checks.options("/m", GUARD.options).status is Status.OK
-    without = mount_checks.options("/m", GUARD.options - {option})
+    assert mount_checks.options("/m", GUARD.all_options).status is Status.OK
+    without = mount_checks.options("/m", GUARD.all_options - {option})
     assert without.status is Status.FINDING and option in without.detail
 
 
 def test_a_daemon_that_is_not_roots_is_a_finding() -> None:
-    root, agent = Daemon(7, 0, (), 40), Daemon(8, 1000, (), 40)
+    root, agent = _daemon(7, 0, (), 40), _daemon(8, 1000, (), 40)
     assert mount_checks.run_by(case(GUARD.path, root)).status is Status.OK
     assert mount_checks.run_by(case(GUARD.path, root, agent)).status is Status.FINDING
     assert mount_checks.run_by(case(OTHER.path, root)).status is Status.FINDING
@@ -115,57 +132,74 @@ def test_a_daemon_that_a_session_would_take_along_is_a_finding(
 
 
 def test_a_daemon_is_known_by_its_connection_and_otherwise_by_its_arguments() -> None:
-    new = [Daemon(1, 0, ("x",), 40), Daemon(2, 0, ("gitguardfs", "/a", GUARD.path), 41)]
+    new = [_daemon(1, 0, ("x",), 40), _daemon(2, 0, ("gitguardfs", "/a", GUARD.path), 41)]
     assert [d.pid for d in mount_checks.serving(GUARD, new)] == [1]
-    ending = [Daemon(7, 0, ("gitguardfs", "/b", "/gone"), 40), Daemon(8, 0, new[1].arguments, 40)]
+    ending = [_daemon(7, 0, ("gitguardfs", "/b", "/gone"), 40), _daemon(8, 0, new[1].arguments, 40)]
     assert [d.pid for d in mount_checks.serving(GUARD, ending)] == [8]
     old = [
-        Daemon(3, 0, ("/usr/bin/python3", "/usr/bin/gitguardfs", "/a", GUARD.path), None),
-        Daemon(4, 0, ("/usr/bin/python3", "/usr/bin/gitguardfs", "/a", "/other"), None),
-        Daemon(5, 0, ("bindfs", "/a", GUARD.path), None),
+        _daemon(3, 0, ("/usr/bin/python3", "/usr/bin/gitguardfs", "/a", GUARD.path), None),
+        _daemon(4, 0, ("/usr/bin/python3", "/usr/bin/gitguardfs", "/a", "/other"), None),
+        _daemon(5, 0, ("bindfs", "/a", GUARD.path), None),
     ]
     assert [d.pid for d in mount_checks.serving(GUARD, old)] == [3]
     assert mount_checks.serving(GUARD, old[1:]) == ()
-    agents = Daemon(6, 1000, old[0].arguments, None)
+    agents = _daemon(6, 1000, old[0].arguments, None)
     assert mount_checks.serving(GUARD, [agents]) == ()
 
 
 def test_a_lone_daemon_is_not_taken_for_that_of_another_mount() -> None:
-    daemon = Daemon(3, 0, ("/usr/bin/gitguardfs", "/a", "/srv/view"), None)
+    daemon = _daemon(3, 0, ("/usr/bin/gitguardfs", "/a", "/srv/view"), None)
     for seen in TABLE:
         assert mount_checks.serving(seen, [daemon]) == ()
 
 
 def test_what_proc_says_of_a_daemon_is_read() -> None:
-    assert mount_checks.parse_connection("pos:\t0\nino:\t90\nfuse_connection:\t39\n") == 39
-    assert mount_checks.parse_connection("pos:\t0\nino:\t90\n") is None
-    for uids, uid in (("0 0", 0), ("1000 0", 1000), ("0 1000", 1000), ("1000 1000", 1000)):
-        assert mount_checks.parse_uid(b"Name:\tx\nUid:\t%s 0 0\nGid:\t5\n" % uids.encode()) == uid
-    assert mount_checks.parse_arguments(b"a\0b c\0\xff\0") == ("a", "b c", "\udcff")
+    assert processes.parse_arguments(b"a\0b c\0\xff\0") == ("a", "b c", "\udcff")
+    assert processes.parse_arguments(b"a\0\0b") == ("a", "", "b")
+    assert processes.parse_arguments(b"") == ()
+
+
+@pytest.mark.parametrize(
+    ("uids", "uid"), [("0 0", 0), ("1000 0", 1000), ("0 1000", 1000), ("1000 1000", 1000)]
+)
+def test_a_daemon_is_roots_only_if_it_is_so_in_every_way(
+    uids: str, uid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = b"Name:\tx\nUid:\t%s 0 0\nGid:\t5\n" % uids.encode()
+    monkeypatch.setattr(guards, "_connections", lambda _: frozenset({39}))
+    monkeypatch.setattr(processes, "uids_of", lambda _: processes.user_ids(status))
+    (found,) = guards.servers([str(os.getpid())])
+    assert (found.uid, found.real_uid) == (uid, int(uids.split()[0]))
+
+
+def test_no_path_in_the_arguments_of_a_users_daemon_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(os.path, "isfile", lambda path: bool(looked.append(path)) or True)
+    daemons = (_daemon(7, 0, ("/root/python", "-m")), _daemon(8, 1000, ("/home/agent/hangs/x",)))
+    assert privilege_checks._run_by(daemons) == looked == ["/root/python"]
 
 
 def test_the_guarded_directory_is_what_the_daemon_holds_and_no_mere_name() -> None:
     assert mount_checks.sources_of(GUARD, ()) == ("/mnt/my share",)
-    daemon = Daemon(1, 0, ("gitguardfs", "/srv/\u00fc", OTHER.path, "-f"), None)
+    daemon = _daemon(1, 0, ("gitguardfs", "/srv/\u00fc", OTHER.path, "-f"), None)
     assert mount_checks.sources_of(OTHER, (daemon,)) == ("/srv/\u00fc",)
     assert mount_checks.sources_of(OTHER, ()) == ()
-    holding_it = Daemon(1, 0, ("gitguardfs", "x", "y"), None, held=("/srv/x",))
+    holding_it = _daemon(1, 0, ("gitguardfs", "x", "y"), None, held=("/srv/x",))
     assert mount_checks.sources_of(GUARD, (holding_it,)) == ("/srv/x",)
-    impostor = Daemon(1, 1000, (), None, held=("/srv/x",))
+    impostor = _daemon(1, 1000, (), None, held=("/srv/x",))
     assert mount_checks.sources_of(GUARD, (impostor,)) == ("/srv/x", "/mnt/my share")
 
 
 def test_of_the_directories_that_a_daemon_holds_the_outermost_count() -> None:
     held = ["/a/b/c", "/a/b", "/a/bc", "/dev/fuse/x (deleted)", "pipe:[1]", "/", "/a/b/d"]
     assert mount_checks.outermost(held) == ("/a/b", "/a/bc")
-    assert mount_checks.parse_fdinfo("pos:\t0\nflags:\t012400000\n", "flags", 8) & os.O_PATH
-    assert mount_checks.parse_fdinfo("pos:\t0\nmnt_id:\t29\n", "mnt_id") == 29
-    assert mount_checks.parse_fdinfo("pos:\t0\n", "mnt_id") == 0
 
 
 def test_a_daemon_that_was_started_with_a_relative_path_is_known() -> None:
-    daemon = Daemon(3, 0, ("python3", "-m", "gitguardfs", "src", "./projects/"), None)
-    other = Daemon(4, 0, ("python3", "-m", "gitguardfs", "src", "else"), None)
+    daemon = _daemon(3, 0, ("python3", "-m", "gitguardfs", "src", "./projects/"), None)
+    other = _daemon(4, 0, ("python3", "-m", "gitguardfs", "src", "else"), None)
     assert mount_checks.serving(GUARD, [daemon, other]) == (daemon,)
 
 
@@ -185,7 +219,7 @@ def test_an_owner_who_is_hardly_the_agent_is_a_finding() -> None:
 
 # --------------------------------------------------------------------- mounts beside the guard
 
-WAYS = parse_table(
+WAYS = table(
     rb"""1 0 8:1 / / rw - ext4 /dev/vda rw
 2 1 8:2 /vol /data rw - ext4 /dev/vdb rw
 3 1 8:2 /vol/raw/p /srv/bind rw - ext4 /dev/vdb rw
@@ -210,7 +244,7 @@ def test_each_mount_that_shows_the_guarded_directory_is_known() -> None:
     }
     backing = {10: ("/data/raw",), 12: ("/data/raw/p/src",), 7: ("/elsewhere",)}
     ways = other_mounts.by_fuse(WAYS, "/data/raw/p", backing)
-    assert {path: seen.mount.number for path, seen in ways.items()} == {
+    assert {path: seen.mnt_id for path, seen in ways.items()} == {
         "/srv/fuse/p": 10,
         "/home/second": 12,
     }
@@ -229,8 +263,8 @@ def test_a_fuse_mount_that_is_not_roots_is_found_wherever_it_can_bend_the_guard(
 
     lines = [line(20, path, "fuse.x", 1000), line(21, "/srv/view", "fuse.gitguardfs", 0),
              line(22, "/mnt/share", "fuse.gocryptfs", 0)]  # fmt: skip
-    table = parse_table("\n".join(lines).encode())
-    result = other_mounts.not_roots(Case("/srv/view", AGENT, True, table))
+    rows = table("\n".join(lines).encode())
+    result = other_mounts.not_roots(Case("/srv/view", AGENT, True, rows))
     assert result.status is (Status.OK if where is None else Status.FINDING)
     assert where is None or f"{path} is mounted by uid 1000 ({where} " in result.detail
 
@@ -247,7 +281,7 @@ def test_a_source_of_anothers_that_was_asked_for_is_no_finding(
     uid = 1000 if options == ("source-owner=1000",) else 1001
     lines = f"""20 1 0:20 / /mnt/share rw - fuse.gocryptfs /mnt/share rw,user_id={uid}
 21 1 0:21 / /srv/view rw - fuse.gitguardfs /mnt/share rw,user_id=0"""
-    case = Case("/srv/view", AGENT, True, parse_table(lines.encode()))
+    case = Case("/srv/view", AGENT, True, table(lines.encode()))
     assert other_mounts.not_roots(case).status is expected
 
 
@@ -524,13 +558,13 @@ def test_a_namespace_is_the_users_by_its_processes_and_by_who_has_made_it() -> N
 
 
 def test_another_namespace_shows_the_share_where_nothing_covers_it() -> None:
-    before = tuple(seen for seen in TABLE if seen.mount.source != "gitguardfs-seal")
+    before = tuple(seen for seen in TABLE if seen.source != "gitguardfs-seal")
     share = "/mnt/my share"
     assert other_mounts.shown_in(before, TABLE, share) == {share}
     assert other_mounts.shown_in(TABLE, TABLE, share) == set()
     (part,) = other_mounts.parts_in(TABLE, TABLE, share)  # it is there, below its seal
-    assert (part[0].mount.fstype, part[1]) == ("9p", share)
-    moved = parse_table(b"9 1 0:31 / /else rw - 9p projects rw\n")
+    assert (part[0].fstype, part[1]) == ("9p", share)
+    moved = table(b"9 1 0:31 / /else rw - 9p projects rw\n")
     assert other_mounts.shown_in(moved, TABLE, share) == {"/else"}
 
 

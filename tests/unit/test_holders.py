@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+from gitguardfs.linux import holders as held
+from gitguardfs.linux import mountinfo
 from gitguardfs.linux.namespaces import MountNamespace
 from gitguardfs.mounting import holders
 
@@ -26,3 +33,33 @@ def test_a_namespace_counts_if_a_user_can_get_into_it(
     known = None if makers is None else frozenset(makers)
     space = MountNamespace((4, 7), "/x", "x", process, frozenset(uids), known)
     assert holders._is_users(space) is expected
+
+
+SHARED_MEMORY = """
+import mmap, os, time
+memory = os.memfd_create("x")
+os.ftruncate(memory, 4096)
+maps = mmap.mmap(memory, 4096), mmap.mmap(-1, 4096)
+print(flush=True)
+time.sleep(60)
+"""
+
+
+def test_shared_memory_is_nothing_of_the_share(tmp_path: Path) -> None:
+    """Its mount may have the number 0, and is in no namespace."""
+    fd = os.open(tmp_path, os.O_RDONLY)
+    table, number = mountinfo.listed(), mountinfo.number_of(fd)
+    mount = next(one for one in table if one.mnt_id == number)
+    places = held.places(bytes(tmp_path), mount, table, os.fstat(fd).st_dev)
+    (tmp_path / "proc").mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", SHARED_MEMORY],
+        stdout=subprocess.PIPE, cwd="/", user=1000, pass_fds=(fd,),
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.readline()
+        (tmp_path / f"proc/{process.pid}").symlink_to(f"/proc/{process.pid}")
+        found = held.holders(places, str(tmp_path / "proc"))
+        process.kill()
+    os.close(fd)
+    assert [one.held for one in found] == [(f"descriptor {fd}",)]

@@ -18,9 +18,16 @@ Table = list[tuple[str, str, str, str]]
 def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     rows: Table = []
 
-    def listed() -> list[mountinfo.Mount]:
+    def listed() -> list[mountinfo.MountInfo]:
         return [
-            mountinfo.Mount(device, os.fsencode(path), fstype, "", 1, options=options)
+            mountinfo.MountInfo(
+                device=device,
+                mount_point=os.fsencode(path),
+                fstype=fstype,
+                source="",
+                mnt_id=1,
+                super_options=options,
+            )
             for device, path, fstype, options in rows
         ]
 

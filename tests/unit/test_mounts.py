@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gitguardfs.linux import mountinfo
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
 
 ESCAPED = b" \t\n\\#"
 """What the kernel writes as an octal number (mangle in fs/proc_namespace.c)."""
@@ -27,19 +28,24 @@ def line(
     )  # fmt: skip
 
 
+def _mount(path: str, fstype: str, **more: Any) -> MountInfo:
+    point = os.fsencode(path)
+    return MountInfo(device="0:1", mount_point=point, fstype=fstype, source="", **more)
+
+
 FIELD = st.binary(min_size=1, max_size=12).filter(lambda raw: b"\0" not in raw)
 
 
 @given(FIELD, FIELD)
 def test_any_path_and_source_come_back(path: bytes, source: bytes) -> None:
     (found,) = mountinfo.parse(line(b"/" + path, source=source))
-    assert found.path == b"/" + path
+    assert found.mount_point == b"/" + path
     assert os.fsencode(found.source) == source
 
 
 def test_a_carriage_return_in_a_path_is_no_line_end() -> None:
     (found,) = mountinfo.parse(line(b"/a\rb"))
-    assert found.path == b"/a\rb"
+    assert found.mount_point == b"/a\rb"
 
 
 def test_a_file_system_type_that_is_no_utf8_is_read() -> None:
@@ -51,9 +57,9 @@ def test_a_file_system_type_that_is_no_utf8_is_read() -> None:
 @pytest.mark.parametrize("optional", [b"", b"shared:1 ", b"master:2 propagate_from:1 unbindable "])
 def test_optional_fields_are_passed_over(optional: bytes) -> None:
     (found,) = mountinfo.parse(line(b"/x", b"fuse.gitguardfs", b"/src dir", optional))
-    assert found == Mount(
-        "98:0", b"/x", "fuse.gitguardfs", "/src dir", number=36, parent=35,
-        options="rw,errors=continue",
+    assert found == MountInfo(
+        mnt_id=36, parent_id=35, device="98:0", root=b"/", mount_point=b"/x", options="rw,noatime",
+        fstype="fuse.gitguardfs", source="/src dir", super_options="rw,errors=continue",
     )  # fmt: skip
 
 
@@ -72,7 +78,7 @@ def test_who_mounted_a_fuse_file_system(fstype: bytes, options: bytes, owner: in
 
 def test_what_is_on_top_is_what_no_other_one_covers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mount that was put beneath another one is younger, and listed after it."""
-    rows = [Mount("0:1", b"/x", kind, "", number, parent) for number, parent, kind in
+    rows = [_mount("/x", kind, mnt_id=number, parent_id=parent) for number, parent, kind in
             ((20, 1, "9p"), (21, 22, "fuse.own"), (22, 20, "tmpfs"))]  # fmt: skip
     monkeypatch.setattr(mountinfo, "listed", lambda: rows)
     monkeypatch.setattr(mountinfo, "number_of", lambda _fd: 21)
@@ -98,7 +104,7 @@ def test_an_empty_source_is_read() -> None:
     ],
 )  # fmt: skip
 def test_local(fstype: str, local: bool) -> None:
-    assert Mount("0:1", b"/", fstype, "").is_local == local
+    assert _mount("/", fstype).is_local == local
 
 
 TABLE = [

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gitguardfs.linux.mountinfo import FSTYPE, Mount
+from gitguardfs.doctor import mount_checks
+from gitguardfs.linux.mountinfo import FSTYPE, MountInfo
 from gitguardfs.mounting import guards
+from gitguardfs.mounting.guards import GuardDaemon
 
-GUARD = Mount(device="0:77", path=b"/view", fstype=FSTYPE, source="/source", number=5)
+GUARD = MountInfo(device="0:77", mount_point=b"/view", fstype=FSTYPE, source="/source", mnt_id=5)
+
+
+def _daemon(
+    pid: int, connection: int | None, view: str = "/view", *, uid: int = 0, start: int = 100
+) -> GuardDaemon:
+    arguments = ("gitguardfs", "/source", view)
+    return GuardDaemon(pid, uid, arguments, frozenset({connection}), uid, start)
+
+
 FORMER, CURRENT = (10, 100), (20, 200)
 """Process number and start; the former one is still ending."""
 
@@ -19,20 +35,15 @@ FORMER, CURRENT = (10, 100), (20, 200)
 def test_of_two_with_the_same_connection_the_last_one_to_be_started_is_the_daemon(
     monkeypatch: pytest.MonkeyPatch, listed: tuple[tuple[int, int], ...], device: int | None
 ) -> None:
-    processes = [
-        guards._Process(
-            guards.Daemon(pid, ()), frozenset({device}), ("/source", "/view"), True, start
-        )
-        for pid, start in listed
-    ]
-    monkeypatch.setattr(guards, "_processes", lambda: iter(processes))
+    processes = [_daemon(pid, device, start=start) for pid, start in listed]
+    monkeypatch.setattr(guards, "servers", lambda: iter(processes))
     found = guards.daemon_of(GUARD)
     assert found is not None and found.pid == CURRENT[0]
 
 
 def test_what_serves_another_connection_is_not_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = guards._Process(guards.Daemon(10, ()), frozenset({78}), ("/source", "/view"), True, 100)
-    monkeypatch.setattr(guards, "_processes", lambda: iter([other]))
+    other = _daemon(10, 78)
+    monkeypatch.setattr(guards, "servers", lambda: iter([other]))
     assert guards.daemon_of(GUARD) is None
 
 
@@ -46,19 +57,63 @@ def test_a_mount_point_is_recognised_however_it_was_given(
     (tmp_path / "home/view").mkdir(parents=True)
     (tmp_path / "link").symlink_to("home")
     path = given if given in ("view", "./view/") else f"{tmp_path}/{given.lstrip('/')}"
-    guard = Mount("0:77", bytes(tmp_path / "home/view"), FSTYPE, "/source", number=5)
-    process = guards._Process(
-        guards.Daemon(10, ()), frozenset({None}), ("/source", path), True, 100
-    )
-    monkeypatch.setattr(guards, "_processes", lambda *_: iter([process]))
-    assert guards.daemon_of(guard) == process.daemon
+    guard = replace(GUARD, mount_point=bytes(tmp_path / "home/view"))
+    process = _daemon(10, None, path)
+    monkeypatch.setattr(guards, "servers", lambda *_: iter([process]))
+    assert guards.daemon_of(guard) == process
     monkeypatch.setattr(guards.mountinfo, "listed", lambda: [guard])
     assert not guards.serves_nothing("10")
 
 
 def test_another_mount_point_is_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = guards._Process(
-        guards.Daemon(10, ()), frozenset({None}), ("/source", "/other/preview"), True, 100
-    )
-    monkeypatch.setattr(guards, "_processes", lambda *_: iter([process]))
+    process = _daemon(10, None, "/other/preview")
+    monkeypatch.setattr(guards, "servers", lambda *_: iter([process]))
     assert guards.daemon_of(GUARD) is None
+
+
+@pytest.mark.parametrize("connection", [77, None])
+def test_what_a_user_has_started_is_found_and_is_never_the_daemon(
+    monkeypatch: pytest.MonkeyPatch, connection: int | None
+) -> None:
+    """Nor does root follow a path in its arguments: that could lead to a server that hangs."""
+    followed: list[str] = []
+    theirs = _daemon(10, connection, "/home/user/hangs/view", uid=1000)
+    with monkeypatch.context() as noted:
+        noted.setattr(os.path, "realpath", lambda path: followed.append(path) or path)
+        assert guards.daemon_of(GUARD, [theirs]) is None
+        assert mount_checks.serving(GUARD, [theirs]) == ((theirs,) if connection else ())
+    assert followed == []
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A process that has what is called the FUSE device here open, by its last descriptor."""
+    device = tmp_path / "fuse"
+    device.touch()
+    monkeypatch.setattr(guards, "FUSE_DEVICE", str(device))
+    code = f"import time; file = open({str(device)!r}); print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield str(process.pid)
+        process.kill()
+
+
+def test_a_server_that_closes_a_file_meanwhile_is_found(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.listdir
+
+    def listdir(path: str) -> list[str]:
+        # One that was open when they were listed.
+        return (["987654"] if path.endswith("/fd") else []) + whole(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    (found,) = guards.servers([server])
+    assert (found.pid, found.uid, found.real_uid) == (int(server), os.getuid(), os.getuid())
+    assert found.arguments[:2] == (sys.executable, "-c")
+    assert found.connections == {None}
+
+
+def test_a_process_without_a_fuse_device_is_none() -> None:
+    assert list(guards.servers([str(os.getpid()), "987654321"])) == []

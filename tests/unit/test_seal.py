@@ -12,7 +12,7 @@ import pytest
 
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import seal
 from tests.support.mounting import PLACE
 
@@ -22,15 +22,18 @@ class Kernel:
 
     def __init__(self, path: Path, *stack: tuple[str, str]) -> None:
         self.path = str(path)
-        self.stack = [Mount("0:9", os.fsencode(path), kind, name) for kind, name in stack]
+        self.stack = [
+            MountInfo(device="0:9", mount_point=os.fsencode(path), fstype=kind, source=name)
+            for kind, name in stack
+        ]
 
-    def top_at(self, path: str) -> Mount | None:
+    def top_at(self, path: str) -> MountInfo | None:
         return self.stack[-1] if path == self.path and self.stack else None
 
-    def stack_of(self, _fd: int) -> list[Mount]:
+    def stack_of(self, _fd: int) -> list[MountInfo]:
         return self.stack[::-1]
 
-    def detach(self, mount: Mount) -> bool:
+    def detach(self, mount: MountInfo) -> bool:
         assert mount is self.stack[-1]
         self.stack.pop()
         return True

@@ -23,7 +23,7 @@ from gitguardfs import config_files
 from gitguardfs.errors import UserError
 from gitguardfs.guard.rules import GitPolicy
 from gitguardfs.linux import mountinfo
-from gitguardfs.linux.mountinfo import Mount
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.safe_open import PathComponent
 from gitguardfs.linux.selinux import Confined
 from gitguardfs.mounting import guards, unmount
@@ -72,9 +72,10 @@ def request(**changed: Any) -> Request:
     return Request(**given)
 
 
-def mounted(fstype: str, path: str, source: str, minor: int = 40) -> Mount:
+def mounted(fstype: str, path: str, source: str, minor: int = 40) -> MountInfo:
     escaped = path.replace(" ", "\\040")
-    line = f"36 35 0:{minor} / {escaped} rw - {fstype} {source} rw\n"
+    owner = ",user_id=0" if fstype.startswith("fuse") else ""
+    line = f"36 35 0:{minor} / {escaped} rw - {fstype} {source} rw{owner}\n"
     return mountinfo.parse(line.encode())[0]
 
 
@@ -225,7 +226,7 @@ def test_what_lies_over_a_share_and_is_no_seal_is_in_the_way(cover: tuple[str, s
     [mounted("9p", "/srv/x", "projects", 41), mounted("9p", "/srv/x", "elsewhere")],
     ids=["the same tag", "the same device"],
 )
-def test_a_second_way_to_a_share_that_is_mounted_is_in_the_way(other: Mount) -> None:
+def test_a_second_way_to_a_share_that_is_mounted_is_in_the_way(other: MountInfo) -> None:
     for look in (Facts(mounts=(SHARE, other)), Facts(mounts=(other, SHARE))):
         with pytest.raises(UserError, match=r"mounted at /srv/x already \(umount /srv/x\)"):
             share_plan(look, request())
@@ -515,7 +516,7 @@ SEALED_AT_OWN = (
     [
         (Facts(), "it was mounted by hand"),
         (Facts(fstab=f"# x\nprojects {OWN} 9p defaults".encode()), "line 2 of fstab mounts it"),
-        (Facts(units={"mnt-projects.mount": b"[Mount]"}), "mnt-projects.mount mounts it"),
+        (Facts(units={"mnt-projects.mount": b"[MountInfo]"}), "mnt-projects.mount mounts it"),
     ],
 )
 def test_a_share_that_is_not_ours_to_unmount_stays_and_only_its_seal_goes(
@@ -829,11 +830,11 @@ def test_whoever_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_view_in_nobodys_home_needs_a_user() -> None:
     with pytest.raises(UserError, match=r"--user"):
-        facts.target_user("/srv/projects", None)
-    assert facts.target_user("/srv/projects", "501:20") == (501, 20)
-    assert facts.target_user("/srv/projects", "root") == (0, 0)
+        facts.owner_of_view("/srv/projects", None)
+    assert facts.owner_of_view("/srv/projects", "501:20") == (501, 20)
+    assert facts.owner_of_view("/srv/projects", "root") == (0, 0)
     with pytest.raises(UserError, match=r"no such user"):
-        facts.target_user("/srv/projects", "nobody-of-that-name")
+        facts.owner_of_view("/srv/projects", "nobody-of-that-name")
 
 
 @pytest.mark.one_thread
@@ -862,9 +863,9 @@ def test_a_signal_waits_for_the_step_and_then_undoes_it_too() -> None:
 def test_a_view_that_got_the_number_of_another_is_undone_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ended: list[Mount] = []
+    ended: list[MountInfo] = []
     other, ours = mounted("fuse.gitguardfs", "/v", "/other"), mounted("fuse.gitguardfs", VIEW, RAW)
-    assert other.number == ours.number
+    assert other.mnt_id == ours.mnt_id
     looks = iter([[other], [ours]])
     monkeypatch.setattr(guards, "guards", lambda: next(looks))
     monkeypatch.setattr(guards, "is_dead", lambda path: False)
@@ -951,13 +952,13 @@ def test_options_that_were_only_written_down_are_named_too(style: str) -> None:
 
 
 def test_what_a_user_mounted_by_the_name_of_a_guard_is_not_taken_for_one() -> None:
-    look = replace(guarded(WANTED), foreign=frozenset([36]))
+    fake = replace(mounted("fuse.gitguardfs", VIEW, RAW), super_options="rw,user_id=1000")
+    look = replace(guarded(WANTED), mounts=(fake,))
     assert look.guards() == []
     found = plan_removal.find(look, None, None, None)
     assert found is None
-    fake = replace(mounted("fuse.gitguardfs", VIEW, RAW), number=99)
     with pytest.raises(UserError, match=r"not root's is mounted"):
-        guard_plan(Facts(mounts=(fake,), foreign=frozenset([99])), request())
+        guard_plan(Facts(mounts=(fake,)), request())
 
 
 def test_a_glued_mount_point_is_not_a_place_called_m(monkeypatch: pytest.MonkeyPatch) -> None:
