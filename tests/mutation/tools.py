@@ -20,6 +20,30 @@ def ways(*names: str) -> tuple[str, ...]:
 
 MUTANTS = (
     Mutant(
+        "package-template-hidden",
+        "vm-mount writes its own template over a package's",
+        "guest/plan_boot.py",
+        "            del wanted[systemd.TEMPLATE]",
+        "            pass",
+        PLAN,
+    ),
+    Mutant(
+        "package-template-stays-hidden",
+        "an older template of ours goes on hiding a package's",
+        "guest/plan_boot.py",
+        "        gone.add(systemd.TEMPLATE)  # it would",
+        "        pass  # it would",
+        PLAN,
+    ),
+    Mutant(
+        "foreign-template-taken",
+        "an administrator's own template beside a package's is taken away",
+        "guest/plan_boot.py",
+        "is_kept = facts.has_packaged_template and not",
+        "is_kept = False and not",
+        PLAN,
+    ),
+    Mutant(
         "writer-overwrites-others",
         "a file that somebody changed meanwhile is overwritten",
         "config_files.py",
