@@ -12,7 +12,6 @@ from dataclasses import replace
 import click
 
 from gitguardfs import findings
-from gitguardfs.commands.report import exit_code, report_options
 from gitguardfs.doctor import (
     attack_checks,
     host_checks,
@@ -64,7 +63,14 @@ TRIED = Row("run.user", "it can be tried as the user", "nothing could be tried a
     is_flag=True,
     help="Carry the attacks on .git out for real; they write into the project.",
 )
-@report_options
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(findings.SEVERITIES),
+    default="medium",
+    show_default=True,
+    help="Exit with 1 for findings of this severity and above.",
+)
 def command(
     place: str | None, user: str | None, as_json: bool, host: bool, attack: bool, fail_on: str
 ) -> int:
@@ -98,7 +104,7 @@ def command(
         click.echo("attacks not tried (--attack)")
     if host and not as_json:
         click.echo(f"next: {quote.shell(['gitguard', 'audit', place]) if place else AUDIT}")
-    return exit_code(results, fail_on)
+    return findings.exit_code(results, fail_on)
 
 
 class Leaving:
