@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TextIO
 
-from gitguardfs.errors import shown
+from gitguardfs.errors import GitguardExit, shown
 
 
 class Status(Enum):
@@ -30,6 +30,10 @@ class Severity(IntEnum):
     """A way round the guard cannot be excluded."""
     HIGH = 3
     """There is a way round the guard."""
+
+
+SEVERITIES = [severity.name.lower() for severity in Severity]
+"""Their names, the least one first, as on command lines and in JSON."""
 
 
 @dataclass(frozen=True)
@@ -145,3 +149,10 @@ def summary(results: Sequence[Result]) -> str:
 
 def _counted(number: int, what: str) -> str:
     return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+
+
+def exit_code(results: Iterable[Result], fail_on: str) -> GitguardExit:
+    """Return what a command exits with that is to fail from this severity on."""
+    limit = Severity[fail_on.upper()]
+    found = any(result.severity is not None and result.severity >= limit for result in results)
+    return GitguardExit.FINDINGS if found else GitguardExit.OK

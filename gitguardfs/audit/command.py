@@ -16,7 +16,6 @@ from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.git_config import SEARCH_PATH, Git
 from gitguardfs.audit.search import search
 from gitguardfs.audit.share import Share
-from gitguardfs.commands.report import exit_code, report_options
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result
 from gitguardfs.guard.rules import Guard, Rules
@@ -54,7 +53,14 @@ Exit codes: 0 nothing found, 1 findings, 2 wrong usage, 3 anything else.
 @click.option(
     "--hide", metavar="GLOB", multiple=True, help="Names that the guard hides. Repeatable."
 )
-@report_options
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(findings.SEVERITIES),
+    default="medium",
+    show_default=True,
+    help="Exit with 1 for findings of this severity and above.",
+)
 def command(
     directory: str,
     protect: tuple[str, ...],
@@ -82,7 +88,7 @@ def command(
         os.close(top)
         progress.clear()
     click.echo(findings.as_json(results) if as_json else as_text(results))
-    return exit_code(results, fail_on)
+    return findings.exit_code(results, fail_on)
 
 
 class Progress:

@@ -16,11 +16,11 @@ from enum import Enum
 from functools import partial
 
 from gitguardfs.doctor import on_repository, planting, run_as, search
-from gitguardfs.doctor.context import Case
+from gitguardfs.doctor.context import Context
 from gitguardfs.doctor.other_mounts import is_inside
 from gitguardfs.doctor.policy_checks import policy_by_reading, report_policy
-from gitguardfs.doctor.run_as import LeftBehind, Lost, NotBecome, Unprepared, User
-from gitguardfs.doctor.search import Found
+from gitguardfs.doctor.run_as import NoAnswer, SetupFailed, SwitchUserFailed, UndoFailed, User
+from gitguardfs.doctor.search import SearchResult
 from gitguardfs.findings import Result, Row
 
 TITLES = {
@@ -92,38 +92,40 @@ class Outcome:
 
 
 @dataclass
-class Ground:
+class AttackRun:
     """Where the attacks are made."""
 
     user: User
     scratch: str
-    found: Found
-    spots: int = 0
+    found: SearchResult
+    workdirs: int = 0
     outcomes: list[Outcome] = field(default_factory=list)
 
-    def next_spot(self) -> str:
+    def next_workdir(self) -> str:
         """Where the next attack gets its own directory; the child makes it."""
-        self.spots += 1
-        return os.path.join(self.scratch, str(self.spots))
+        self.workdirs += 1
+        return os.path.join(self.scratch, str(self.workdirs))
 
 
-def check(case: Case) -> list[Result]:
+def check(context: Context) -> list[Result]:
     """All attacks, one result for each row of the threats."""
-    user = case.user
+    user = context.user
     if user is None:
         return []
-    row = scratch_row(case.mountpoint)
+    row = scratch_row(context.mountpoint)
     try:
-        found = Found(**run_as.apart(search.search, case.mountpoint, user=user, limit=30.0))
+        found = SearchResult(
+            **run_as.run_as(search.search, context.mountpoint, user=user, limit=30.0)
+        )
     except PermissionError as error:
         return [row.note(f"{user.name} cannot look into it: {error.strerror}", title=row.failed)]
-    except (Lost, OSError, TypeError) as error:
+    except (NoAnswer, OSError, TypeError) as error:
         return [row.unknown(f"not tried: the search failed: {error}", RETRY)]
     everything = found.writable is not None
 
     def attack(scratch: str) -> list[Result]:
-        ground = Ground(user, scratch, found)
-        return _all(case, ground) if everything else _reading(case, ground)
+        run = AttackRun(user, scratch, found)
+        return _all(context, run) if everything else _reading(context, run)
 
     try:
         return _in_scratch(user, found.writable or OUTSIDE, attack)
@@ -150,7 +152,7 @@ def _in_scratch(user: User, directory: str, attack: Callable[[str], list[Result]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         try:
-            scratch = str(run_as.apart(search.make_scratch, directory, user=user))
+            scratch = str(run_as.run_as(search.make_scratch, directory, user=user))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         results = attack(scratch)
@@ -171,52 +173,52 @@ def _in_scratch(user: User, directory: str, attack: Callable[[str], list[Result]
 def _remove(scratch: str, user: User) -> bool:
     """Remove it in a child that inherits the blocked signals."""
     try:
-        return bool(run_as.apart(search.remove_scratch, scratch, user=user, limit=180.0))
-    except (Lost, NotBecome, OSError):
+        return bool(run_as.run_as(search.remove_scratch, scratch, user=user, limit=180.0))
+    except (NoAnswer, SwitchUserFailed, OSError):
         return False
 
 
-def _all(case: Case, ground: Ground) -> list[Result]:
-    controls = [_plant(ground, plant) for plant in planting.CONTROLS]
+def _all(context: Context, run: AttackRun) -> list[Result]:
+    controls = [_plant(run, plant) for plant in planting.CONTROLS]
     first = controls[0]
     if first.kind is not OutcomeKind.PASSED:
         why = f"not tried: ordinary work fails there ({first.text}), so refusals prove nothing"
-        return [scratch_row(case.mountpoint).unknown(why, RETRY)]
-    policy = find_policy(ground)
-    results = [report_policy(case.mountpoint, policy), _ordinary(controls[1:])]
+        return [scratch_row(context.mountpoint).unknown(why, RETRY)]
+    policy = find_policy(run)
+    results = [report_policy(context.mountpoint, policy), _ordinary(controls[1:])]
     if policy == "off":
         return results
     for plant in planting.TABLE:
-        ground.outcomes.append(_plant(ground, plant))
+        run.outcomes.append(_plant(run, plant))
     for reach in on_repository.TABLE:
         if not (reach.reads and policy == "readonly"):
-            ground.outcomes.append(_reach(ground, reach))
-    return results + judge(ground.outcomes, ground.found, policy)
+            run.outcomes.append(_reach(run, reach))
+    return results + judge(run.outcomes, run.found, policy)
 
 
-def _reading(case: Case, ground: Ground) -> list[Result]:
+def _reading(context: Context, run: AttackRun) -> list[Result]:
     """Where the user may write nowhere, the least that he could do is read."""
-    why = f"{ground.user.name} may write nowhere in it: only reading was tried"
-    row = scratch_row(case.mountpoint)
+    why = f"{run.user.name} may write nowhere in it: only reading was tried"
+    row = scratch_row(context.mountpoint)
     said = row.note(why, title=row.failed)
-    policy = policy_by_reading(ground.user, ground.found.directory)
+    policy = policy_by_reading(run.user, run.found.directory)
     if policy == "deny":
-        ground.outcomes += [_reach(ground, reach) for reach in on_repository.TABLE if reach.reads]
-    return [said, report_policy(case.mountpoint, policy), *judge(ground.outcomes, None, policy)]
+        run.outcomes += [_reach(run, reach) for reach in on_repository.TABLE if reach.reads]
+    return [said, report_policy(context.mountpoint, policy), *judge(run.outcomes, None, policy)]
 
 
 # What is done with .git, by what happens
 
 
-def find_policy(ground: Ground) -> str:
+def find_policy(run: AttackRun) -> str:
     """Return off, readonly, unsure, or deny, which is also what ``hide`` looks like from here."""
     planted = _plant(
-        ground,
-        planting.Plant("", "", planting.make_directory, frozenset({errno.EACCES})),
+        run,
+        planting.PlantingAttack("", "", planting.make_directory, frozenset({errno.EACCES})),
     )
     if planted.kind is not OutcomeKind.REFUSED:
         return "off" if planted.kind is OutcomeKind.PASSED else "unsure"
-    by_reading = policy_by_reading(ground.user, ground.found.directory)
+    by_reading = policy_by_reading(run.user, run.found.directory)
     return "readonly" if by_reading in ("off", "readonly") else "deny"
 
 
@@ -233,55 +235,55 @@ def _ordinary(outcomes: list[Outcome]) -> Result:
 # One attack
 
 
-def _plant(ground: Ground, plant: planting.Plant) -> Outcome:
-    return _strike(plant.row, plant.name, plant.refused, plant.strike, ground)
+def _plant(run: AttackRun, plant: planting.PlantingAttack) -> Outcome:
+    return _attempt(plant.row, plant.name, plant.refused, plant.attempt, run)
 
 
-def _reach(ground: Ground, reach: on_repository.Reach) -> Outcome:
-    path = getattr(ground.found, reach.on)
-    if path is None or (reach.on == "root" and is_inside(ground.scratch, path)):
+def _reach(run: AttackRun, reach: on_repository.RepositoryAttack) -> Outcome:
+    path = getattr(run.found, reach.on)
+    if path is None or (reach.on == "root" and is_inside(run.scratch, path)):
         return Outcome(reach.row, reach.name, OutcomeKind.UNTRIED, "")
-    strike = partial(reach.strike, path)
+    attempt = partial(reach.attempt, path)
     refused = reach.refused
-    if reach.row in MOVES and _is_kept(path, ground.user):
+    if reach.row in MOVES and _is_kept(path, run.user):
         refused |= {errno.EPERM}
-    return _strike(reach.row, reach.name, refused, strike, ground, reach.fake_root)
+    return _attempt(reach.row, reach.name, refused, attempt, run, reach.fake_root)
 
 
 def _is_kept(path: str, user: User) -> bool:
     """Whether a sticky directory of another's keeps ``path`` from the user: EPERM, rename(2)."""
     try:
-        return bool(run_as.apart(search.is_kept, path, user.uid, user=user))
-    except (Lost, OSError):
+        return bool(run_as.run_as(search.is_kept, path, user.uid, user=user))
+    except (NoAnswer, OSError):
         return False
 
 
-def _strike(
+def _attempt(
     row: str,
     name: str,
     refused: frozenset[int],
-    strike: Callable[[str], object],
-    ground: Ground,
+    attempt: Callable[[str], object],
+    run: AttackRun,
     fake_root: bool = False,
 ) -> Outcome:
-    spot = ground.next_spot()
+    workdir = run.next_workdir()
     try:
-        run_as.apart(_in_spot, strike, spot, user=ground.user, fake_root=fake_root)
-    except Unprepared as error:
+        run_as.run_as(_in_workdir, attempt, workdir, user=run.user, fake_root=fake_root)
+    except SetupFailed as error:
         return Outcome(row, name, OutcomeKind.UNTRIED, str(error))
-    except LeftBehind as error:
+    except UndoFailed as error:
         return Outcome(row, name, OutcomeKind.LEFT, str(error))
-    except Lost as error:
+    except NoAnswer as error:
         return Outcome(row, name, OutcomeKind.OTHER, str(error))
     except OSError as error:
         return outcome_of_errno(row, name, refused, error.errno or 0)
     return Outcome(row, name, OutcomeKind.PASSED)
 
 
-def _in_spot(strike: Callable[[str], object], spot: str) -> None:
+def _in_workdir(attempt: Callable[[str], object], workdir: str) -> None:
     with run_as.preparing():
-        os.mkdir(spot, 0o755)
-    strike(spot)  # what it returns stays in the child
+        os.mkdir(workdir, 0o755)
+    attempt(workdir)  # what it returns stays in the child
 
 
 def outcome_of_errno(row: str, name: str, refused: frozenset[int], number: int) -> Outcome:
@@ -297,7 +299,7 @@ def outcome_of_errno(row: str, name: str, refused: frozenset[int], number: int) 
 # What came of all
 
 
-def judge(outcomes: list[Outcome], found: Found | None, policy: str) -> list[Result]:
+def judge(outcomes: list[Outcome], found: SearchResult | None, policy: str) -> list[Result]:
     """One result for each row; and, given what was found, a note of what was not tried."""
     results = []
     missing: dict[str, list[str]] = {}

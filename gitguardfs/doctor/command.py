@@ -12,7 +12,6 @@ from dataclasses import replace
 import click
 
 from gitguardfs import findings
-from gitguardfs.commands.report import exit_code, report_options
 from gitguardfs.doctor import (
     attack_checks,
     host_checks,
@@ -23,8 +22,8 @@ from gitguardfs.doctor import (
     run_as,
     share_checks,
 )
-from gitguardfs.doctor.context import Case, Check, System, Table, read_table, top_at
-from gitguardfs.doctor.run_as import NotBecome, User
+from gitguardfs.doctor.context import Check, Context, System, Table, read_table, top_at
+from gitguardfs.doctor.run_as import SwitchUserFailed, User
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.linux import mountinfo
@@ -64,7 +63,14 @@ TRIED = Row("run.user", "it can be tried as the user", "nothing could be tried a
     is_flag=True,
     help="Carry the attacks on .git out for real; they write into the project.",
 )
-@report_options
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(findings.SEVERITIES),
+    default="medium",
+    show_default=True,
+    help="Exit with 1 for findings of this severity and above.",
+)
 def command(
     place: str | None, user: str | None, as_json: bool, host: bool, attack: bool, fail_on: str
 ) -> int:
@@ -98,7 +104,7 @@ def command(
         click.echo("attacks not tried (--attack)")
     if host and not as_json:
         click.echo(f"next: {quote.shell(['gitguard', 'audit', place]) if place else AUDIT}")
-    return exit_code(results, fail_on)
+    return findings.exit_code(results, fail_on)
 
 
 class Leaving:
@@ -144,76 +150,78 @@ def examine(
         points = [""]
     for point in points:
         whom = choose_user(user, caller, owner_of(point, table), is_root, system)
-        case = Case(point, whom, is_root, table, servers=servers, system=system)
-        if case.guard is not None:
-            case = replace(case, daemons=mount_checks.serving(case.guard, servers))
+        context = Context(point, whom, is_root, table, servers=servers, system=system)
+        if context.guard is not None:
+            context = replace(context, daemons=mount_checks.serving(context.guard, servers))
         if user is None and is_root:
-            results += doubts(case, caller)
+            results += doubts(context, caller)
         about_git = attack_checks.check if attack else policy_checks.look
-        results += _checked(case, about_git, say)
+        results += _checked(context, about_git, say)
         if place is not None:
-            for other in other_mounts.other_guards(case):
-                results += _tried(about_git, replace(case, mountpoint=other))
+            for other in other_mounts.other_guards(context):
+                results += _tried(about_git, replace(context, mountpoint=other))
     return list(dict.fromkeys(results))
 
 
-def _checked(case: Case, about_git: Check, say: Callable[[str], None]) -> list[Result]:
-    results = _asked(case)
+def _checked(context: Context, about_git: Check, say: Callable[[str], None]) -> list[Result]:
+    results = _asked(context)
     usable = False
-    if case.mountpoint:
-        say(f"the mount at {case.mountpoint}")
-        about_mount = _tried(mount_checks.check, case) + other_mounts.within(case)
-        results += [*about_mount, other_mounts.not_roots(case)]
+    if context.mountpoint:
+        say(f"the mount at {context.mountpoint}")
+        about_mount = _tried(mount_checks.check, context) + other_mounts.within(context)
+        results += [*about_mount, other_mounts.not_roots(context)]
         usable = any(r.id == "guard.answers" and r.status is Status.OK for r in about_mount)
     checks: dict[str, Check] = {
         "the raw share": share_checks.check,
         "rights": privilege_checks.check,
     }
     if usable:
-        checks[f".git in {case.mountpoint}"] = about_git
+        checks[f".git in {context.mountpoint}"] = about_git
     for what, check in checks.items():
         say(what)
-        results += _tried(check, case)
+        results += _tried(check, context)
     return results
 
 
-def _tried(check: Check, case: Case) -> list[Result]:
+def _tried(check: Check, context: Context) -> list[Result]:
     """What a check finds; a finding, the same for all, if the user could not be become for it."""
     try:
-        return check(case)
-    except NotBecome as error:
+        return check(context)
+    except SwitchUserFailed as error:
         return [untried(error)]
 
 
-def untried(error: NotBecome) -> Result:
+def untried(error: SwitchUserFailed) -> Result:
     """The finding where nothing can be tried as the user."""
     hint = "run it as root of the system itself, not of a container or a user namespace"
     return TRIED.finding(f"could not be tried: {error}", hint, Severity.MEDIUM)
 
 
-def _asked(case: Case) -> list[Result]:
+def _asked(context: Context) -> list[Result]:
     """What the results depend on: who was asked, and what was left out."""
-    if case.user is None:
+    if context.user is None:
         hint = "sudo gitguard doctor --user NAME, the user that the agent runs as"
         return [KNOWN.note("only the mount is looked at", hint, KNOWN.failed)]
-    if not case.is_root:
+    if not context.is_root:
         why = "not root: left out are the daemon's process, other namespaces and root's files"
-        return [KNOWN.note(why, "run it with sudo", f"tried as {case.user.name}")]
+        return [KNOWN.note(why, "run it with sudo", f"tried as {context.user.name}")]
     return []
 
 
-def doubts(case: Case, caller: str | None) -> list[Result]:
+def doubts(context: Context, caller: str | None) -> list[Result]:
     """Findings where the owner of the view, as whom all is tried, is hardly the agent."""
-    user = case.user
+    user = context.user
     if user is None:
         return []
-    again = quote.shell(["sudo", "gitguard", "doctor", case.mountpoint, "--user"])
+    again = quote.shell(["sudo", "gitguard", "doctor", context.mountpoint, "--user"])
     if not user.has_account:
-        why = f"{case.mountpoint} belongs to {user.uid}, who has no account here"
+        why = f"{context.mountpoint} belongs to {user.uid}, who has no account here"
         hint = f"{again} NAME, the user that the agent runs as; mount it with --map for him"
         return [KNOWN.finding(why, hint, Severity.MEDIUM)]
     if caller not in (None, "0", str(user.uid)):
-        why = f"{case.mountpoint} belongs to {user.name}, and sudo was called by the uid {caller}"
+        why = (
+            f"{context.mountpoint} belongs to {user.name}, and sudo was called by the uid {caller}"
+        )
         hint = (
             f"{again} {user.name}, if that is whom the agent runs as; "
             f"otherwise his name instead of {user.name}"
@@ -304,8 +312,8 @@ def owner_of(mountpoint: str, table: Table) -> str | None:
     mounter = next((o.removeprefix("user_id=") for o in options if o.startswith("user_id=")), "0")
     for path in (mountpoint, os.path.dirname(mountpoint)) if mountpoint else ():
         try:
-            uid = str(run_as.apart(_uid_of, path))
-        except (OSError, run_as.Lost):
+            uid = str(run_as.run_as(_uid_of, path))
+        except (OSError, run_as.NoAnswer):
             if mounter == "0":
                 continue
             uid = mounter
@@ -333,6 +341,6 @@ def examine_host(
         whom = run_as.find_user(str(os.geteuid()))
     say("the host's side" + (f" of {directory}" if directory is not None else ""))
     try:
-        return host_checks.check(host_checks.HostCase(whom, directory))
-    except NotBecome as error:
+        return host_checks.check(host_checks.HostContext(whom, directory))
+    except SwitchUserFailed as error:
         return [untried(error)]

@@ -1,6 +1,6 @@
 """What a check is, and what it has to go by.
 
-A check is a function from a ``Case`` to results. It looks with ``run_as``, and decides with
+A check is a function from a ``Context`` to results. It looks with ``run_as``, and decides with
 pure functions of its module.
 """
 
@@ -80,7 +80,7 @@ class System:
 
 
 @dataclass(frozen=True)
-class Case:
+class Context:
     """One mount point, one user."""
 
     mountpoint: str
@@ -101,4 +101,4 @@ class Case:
         return seen if seen is not None and seen.fstype == mountinfo.FSTYPE else None
 
 
-Check = Callable[[Case], list[Result]]
+Check = Callable[[Context], list[Result]]

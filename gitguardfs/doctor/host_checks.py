@@ -16,7 +16,7 @@ from gitguardfs.audit.git_config import Git
 from gitguardfs.audit.walk import Unread
 from gitguardfs.doctor import run_as
 from gitguardfs.doctor.context import SEARCH_PATH
-from gitguardfs.doctor.run_as import Lost, User
+from gitguardfs.doctor.run_as import NoAnswer, User
 from gitguardfs.findings import Result, Row, Severity
 from gitguardfs.render import quote, selinux
 
@@ -27,7 +27,7 @@ BARE = rows.TRUST
 
 
 @dataclass(frozen=True)
-class HostCase:
+class HostContext:
     """The host, seen for one shared directory and its user."""
 
     user: User
@@ -35,11 +35,11 @@ class HostCase:
     search_path: str = SEARCH_PATH
 
 
-def check(case: HostCase) -> list[Result]:
+def check(context: HostContext) -> list[Result]:
     """All of them."""
-    results = [_bare(case)]
-    if case.directory is not None:
-        results.insert(0, judge_label(case.directory, _enforcing(), _label(case.directory)))
+    results = [_bare(context)]
+    if context.directory is not None:
+        results.insert(0, judge_label(context.directory, _enforcing(), _label(context.directory)))
     return results
 
 
@@ -82,14 +82,14 @@ def judge_label(directory: str, enforcing: bool | None, label: str) -> Result:
 # git
 
 
-def _bare(case: HostCase) -> Result:
-    program = shutil.which("git", path=case.search_path)
+def _bare(context: HostContext) -> Result:
+    program = shutil.which("git", path=context.search_path)
     if program is None:
         return BARE.ok("no git here")
-    git = Git(program, home_of(case.user))
+    git = Git(program, home_of(context.user))
     try:
-        return judge_bare(run_as.apart(bare_repositories, git, user=case.user))
-    except (Lost, OSError) as error:
+        return judge_bare(run_as.run_as(bare_repositories, git, user=context.user))
+    except (NoAnswer, OSError) as error:
         return BARE.unknown(error, "git config --global --list")
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 
 from gitguardfs.doctor import run_as
-from gitguardfs.doctor.context import Case
-from gitguardfs.doctor.run_as import Lost
+from gitguardfs.doctor.context import Context
+from gitguardfs.doctor.run_as import NoAnswer
 from gitguardfs.findings import Result, Row
 
 
-def check(case: Case) -> list[Result]:
+def check(context: Context) -> list[Result]:
     """Return nothing where there is no such daemon."""
-    user, path = case.user, case.system.lima_socket
+    user, path = context.user, context.system.lima_socket
     if user is None or not os.path.lexists(path):
         return []
     row = Row(
@@ -22,8 +22,8 @@ def check(case: Case) -> list[Result]:
     )
     try:
         # Connecting takes the right to write to the socket (unix(7)).
-        is_open = run_as.apart(os.access, path, os.W_OK, user=user)
-    except (Lost, OSError) as error:
+        is_open = run_as.run_as(os.access, path, os.W_OK, user=user)
+    except (NoAnswer, OSError) as error:
         return [row.unknown(f"could not be checked: {error}", f"ls -l {path}: it must be root's")]
     if is_open:
         hint = "Lima 2.1.3 or later keeps it closed: update Lima, then restart the machine"

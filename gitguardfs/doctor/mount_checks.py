@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from gitguardfs.doctor import run_as
-from gitguardfs.doctor.context import Case, Table, read_table, top_at
+from gitguardfs.doctor.context import Context, Table, read_table, top_at
 from gitguardfs.doctor.run_as import User
 from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.linux import mountinfo, processes
@@ -23,33 +23,34 @@ DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
 FUSE_DEVICE = "/dev/fuse"
 
 
-def check(case: Case) -> list[Result]:
+def check(context: Context) -> list[Result]:
     """The mount itself; without an ok for ``guard.answers`` there is nothing to attack."""
-    mounted = is_mounted(case)
-    if mounted.status is not Status.OK or case.guard is None:
+    mounted = is_mounted(context)
+    if mounted.status is not Status.OK or context.guard is None:
         return [mounted]
-    answers = is_answering(case.mountpoint, case.user)
+    answers = is_answering(context.mountpoint, context.user)
     if answers.status is not Status.OK:
         return [mounted, answers]
-    running = [run_by(case)]
-    if case.daemons and case.is_root:
-        sessions = {daemon.pid: session_of(daemon.pid) for daemon in case.daemons}
-        running.append(in_session(case.mountpoint, sessions, case.user))
-    return [mounted, answers, options(case.mountpoint, case.guard.all_options), *running]
+    running = [run_by(context)]
+    if context.daemons and context.is_root:
+        sessions = {daemon.pid: session_of(daemon.pid) for daemon in context.daemons}
+        running.append(in_session(context.mountpoint, sessions, context.user))
+    return [mounted, answers, options(context.mountpoint, context.guard.all_options), *running]
 
 
-def is_mounted(case: Case) -> Result:
+def is_mounted(context: Context) -> Result:
     """Whether the mount on top is a guard."""
-    place = case.mountpoint
+    place = context.mountpoint
     row = Row("guard.mounted", f"a guard is mounted at {place}", f"no guard is mounted at {place}")
-    top = top_at(case.table, case.mountpoint)
+    top = top_at(context.table, context.mountpoint)
     quoted = quote.shell([place])
     hint = f"gitguardfs SOURCE {quoted} --map auto, or mount its line of fstab"
     if top is None:
         return row.finding("nothing is mounted there", hint)
-    if case.guard is None:
+    if context.guard is None:
         below = any(
-            seen.path == case.mountpoint and seen.fstype == mountinfo.FSTYPE for seen in case.table
+            seen.path == context.mountpoint and seen.fstype == mountinfo.FSTYPE
+            for seen in context.table
         )
         what = f"{top.fstype} of {top.source} is on top"
         if below:
@@ -68,8 +69,8 @@ def is_answering(mountpoint: str, user: User | None) -> Result:
     again = quote.shell(["umount", "-l", mountpoint])
     hint = f"{again} and mount it again; systemd does that with Restart="
     try:
-        run_as.apart(_ask, mountpoint, user=user)
-    except run_as.Lost:
+        run_as.run_as(_ask, mountpoint, user=user)
+    except run_as.NoAnswer:
         return row.finding("no answer: the daemon hangs", hint)
     except OSError as error:
         if error.errno in DEAD:
@@ -97,26 +98,26 @@ def options(mountpoint: str, found: frozenset[str]) -> Result:
     return row.ok()
 
 
-def run_by(case: Case) -> Result:
+def run_by(context: Context) -> Result:
     """Whether root runs the daemon: whoever runs it can do with it as he likes."""
     row = Row(
         "guard.daemon",
-        f"root runs the daemon of {case.mountpoint}",
-        f"another user than root runs the daemon of {case.mountpoint}",
+        f"root runs the daemon of {context.mountpoint}",
+        f"another user than root runs the daemon of {context.mountpoint}",
     )
     hint = "let root mount it: from fstab, a system unit, or with sudo"
-    guard = case.guard
+    guard = context.guard
     assert guard is not None
     if "user_id=0" not in guard.all_options:
         owner = next((o for o in guard.all_options if o.startswith("user_id=")), "user_id=?")
         return row.finding(f"another user has mounted it ({owner})", hint)
-    others = [daemon for daemon in case.daemons if daemon.uid != 0]
+    others = [daemon for daemon in context.daemons if daemon.uid != 0]
     if others:
         said = ", ".join(f"process {daemon.pid} is uid {daemon.uid}" for daemon in others)
         return row.finding(said, hint)
-    if case.daemons:
-        return row.ok(f"process {', '.join(str(d.pid) for d in case.daemons)}")
-    if case.is_root:
+    if context.daemons:
+        return row.ok(f"process {', '.join(str(d.pid) for d in context.daemons)}")
+    if context.is_root:
         return row.note("it answers, and the process that serves it was not found")
     return row.ok("mounted by uid 0")
 

@@ -14,13 +14,13 @@ from contextlib import suppress
 
 from gitguardfs.doctor import other_mounts, run_as, share_attempts
 from gitguardfs.doctor.context import Table
-from gitguardfs.doctor.run_as import Unprepared, User, preparing
+from gitguardfs.doctor.run_as import SetupFailed, User, preparing
 from gitguardfs.linux import mountinfo, processes, raw_syscalls, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.namespaces import NS_GET_USERNS, Identity, mounted_namespace
 
 
-def peel(
+def unmount_covers(
     path: str,
     identity: Identity,
     user: User,
@@ -33,13 +33,13 @@ def peel(
     To be run as root, in a child: it becomes the user and enters the namespace by the user's own
     right, then a private copy, so that the namespace stays as it is. Nothing is found where the
     user has no such right. Returns the places, and the numbers of the mount namespaces that are
-    mounted in it. Raises FileNotFoundError if nothing keeps it any more, Unprepared if ``path``
+    mounted in it. Raises FileNotFoundError if nothing keeps it any more, SetupFailed if ``path``
     leads to another one.
     """
     space = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     st = os.fstat(space)
     if (st.st_dev, st.st_ino) != identity:
-        raise Unprepared(f"{path} leads elsewhere")
+        raise SetupFailed(f"{path} leads elsewhere")
     try:
         owner = fcntl.ioctl(space, NS_GET_USERNS)
     except PermissionError:
@@ -47,7 +47,7 @@ def peel(
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     own = os.stat("/proc/self/ns/user")
     with preparing():
-        run_as.become(user)
+        run_as.switch_user(user)
     if os.path.samestat(os.fstat(owner), own):
         return [], []  # nobody but root may unmount there
     try:
@@ -59,7 +59,7 @@ def peel(
         syscalls.unshare_mounts()
         here = _read_table(proc)
     kept = {name for seen in here if (name := mounted_namespace(seen)) is not None}
-    return sorted(set(_peeled(proc, here, table, sources, guards))), sorted(kept)
+    return sorted(set(_uncovered(proc, here, table, sources, guards))), sorted(kept)
 
 
 def _read_table(proc: int) -> Table:
@@ -67,7 +67,7 @@ def _read_table(proc: int) -> Table:
     return tuple(mountinfo.listed("self", proc))
 
 
-def _peeled(
+def _uncovered(
     proc: int,
     here: Table,
     table: Table,

@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from functools import partial
 
 from gitguardfs.doctor import namespace_attempts, other_mounts, run_as
-from gitguardfs.doctor.context import Case
-from gitguardfs.doctor.run_as import Hung, Lost, Unprepared, User
+from gitguardfs.doctor.context import Context
+from gitguardfs.doctor.run_as import Hung, NoAnswer, SetupFailed, User
 from gitguardfs.findings import Result, Row
 from gitguardfs.linux import mountinfo, namespaces
 from gitguardfs.linux.namespaces import MountNamespace
 
 
-def check(case: Case, user: User, raw: Iterable[str], guards: tuple[int, ...]) -> Result:
+def check(context: Context, user: User, raw: Iterable[str], guards: tuple[int, ...]) -> Result:
     """Try every raw path, as the user, in each other namespace that he can get into."""
     row = Row(
         "share.elsewhere",
@@ -29,24 +29,24 @@ def check(case: Case, user: User, raw: Iterable[str], guards: tuple[int, ...]) -
     paths = sorted(raw)
     ways: list[str] = []
     unsure: list[str] = []
-    spaces = [one for one in namespaces.others(case.system.processes) if is_users(one, user.uid)]
+    spaces = [one for one in namespaces.others(context.system.processes) if is_users(one, user.uid)]
     known = {str(one.identity[1]) for one in spaces}
     for space in spaces:
         if space.identity == (0, 0):
             unsure.append(space.label)
             continue
         try:
-            seen = _shown(case, user, space, paths, guards) if space.process else []
+            seen = _shown(context, user, space, paths, guards) if space.process else []
             ways += [f"{space.label} sees {place}" for place in seen]
-            arguments = (space.path, space.identity, user, case.table, paths, guards)
-            open_, kept = run_as.apart(namespace_attempts.peel, *arguments)
+            arguments = (space.path, space.identity, user, context.table, paths, guards)
+            open_, kept = run_as.run_as(namespace_attempts.unmount_covers, *arguments)
             verb = "can take off what covers" if space.process else "leads to"
             ways += [f"{space.label} {verb} {place}" for place in open_ if place not in seen]
             unsure += [f"a mount namespace kept in that of {space.label}"] * (not known >= {*kept})
         except (FileNotFoundError, ProcessLookupError):
             if not space.process:  # a process has ended; a descriptor may have been handed on
                 unsure.append(space.label)
-        except (OSError, Unprepared, Lost):
+        except (OSError, SetupFailed, NoAnswer):
             unsure.append(space.label)
     if ways:
         hint = "end it, and what else the user has running: log it out, or start the guest again"
@@ -65,18 +65,20 @@ def is_users(space: MountNamespace, uid: int) -> bool:
 
 
 def _shown(
-    case: Case, user: User, space: MountNamespace, paths: list[str], guards: tuple[int, ...]
+    context: Context, user: User, space: MountNamespace, paths: list[str], guards: tuple[int, ...]
 ) -> list[str]:
     """Where the user gets to a raw path in the namespace, as it is."""
     table = tuple(mountinfo.listed(space.process))
-    places = {place for path in paths for place in other_mounts.shown_in(table, case.table, path)}
+    places = {
+        place for path in paths for place in other_mounts.shown_in(table, context.table, path)
+    }
     return [place for place in sorted(places) if _is_open(user, space, place, guards)]
 
 
 def _is_open(user: User, space: MountNamespace, place: str, guards: tuple[int, ...]) -> bool:
-    """Whether the user gets to ``place`` in the namespace; Unprepared if that cannot be tried."""
+    """Whether the user gets to ``place`` in the namespace; SetupFailed if that cannot be tried."""
     call = partial(namespace_attempts.is_open, place, guards)
     try:
-        return bool(run_as.apart(call, user=user, root=f"{space.process}/root"))
+        return bool(run_as.run_as(call, user=user, root=f"{space.process}/root"))
     except Hung:
         return True  # it waits for a server that it got through to

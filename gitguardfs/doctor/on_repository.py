@@ -28,12 +28,12 @@ from gitguardfs.linux.raw_syscalls import (
 AWAY = ".gitguard-doctor"
 """Part of the name of what is moved for a moment, so that it explains itself if left behind."""
 
-Strike = Callable[[str, str], object]
+Attempt = Callable[[str, str], object]
 """Gets the guarded object (or its directory, for R7) and an empty directory to work in."""
 
 
 @dataclass(frozen=True)
-class Reach:
+class RepositoryAttack:
     """One attack on a repository."""
 
     row: str
@@ -41,7 +41,7 @@ class Reach:
     on: str
     """What it needs: directory, file, symlink (forms of ``.git``), root (a directory that holds
     one and can be moved) or bare."""
-    strike: Strike
+    attempt: Attempt
     refused: frozenset[int]
     """The errnos with which it may be answered."""
     reads: bool = False
@@ -69,141 +69,141 @@ def _link(make: Callable[[str], object], new: str) -> None:
 # ---------------------------------------------------------------------- R: rename and exchange
 
 
-def move_aside(git: str, spot: str) -> None:
+def move_aside(git: str, workdir: str) -> None:
     """Rename it beside itself."""
     _move(git, git + AWAY)
 
 
-def move_elsewhere(git: str, spot: str) -> None:
+def move_elsewhere(git: str, workdir: str) -> None:
     """Rename it into another directory."""
-    _move(git, at(spot, "moved"))
+    _move(git, at(workdir, "moved"))
 
 
-def move_as_git(git: str, spot: str) -> None:
+def move_as_git(git: str, workdir: str) -> None:
     """Rename a ``.git`` file to another directory's."""
-    _move(git, at(spot, ".git"))
+    _move(git, at(workdir, ".git"))
 
 
-def move_part_out(git: str, spot: str) -> None:
+def move_part_out(git: str, workdir: str) -> None:
     """Rename something out of it."""
-    _move(at(git, "config"), at(spot, "config"))
+    _move(at(git, "config"), at(workdir, "config"))
 
 
-def move_noreplace(git: str, spot: str) -> None:
+def move_noreplace(git: str, workdir: str) -> None:
     """Rename it with RENAME_NOREPLACE."""
     new = git + AWAY
     with undoing(lambda: os.rename(new, git), f"{git} is now {new}: move it back"):
         renameat2(git, new, RENAME_NOREPLACE)
 
 
-def exchange(git: str, spot: str) -> None:
+def exchange(git: str, workdir: str) -> None:
     """Exchange it with a prepared directory."""
     with preparing():
-        os.mkdir(at(spot, "prepared"))
-    _exchange(at(spot, "prepared"), git)
+        os.mkdir(at(workdir, "prepared"))
+    _exchange(at(workdir, "prepared"), git)
 
 
-def exchange_backwards(git: str, spot: str) -> None:
+def exchange_backwards(git: str, workdir: str) -> None:
     """The same from the other end."""
     with preparing():
-        os.mkdir(at(spot, "prepared"))
-    _exchange(git, at(spot, "prepared"))
+        os.mkdir(at(workdir, "prepared"))
+    _exchange(git, at(workdir, "prepared"))
 
 
-def rename_over(git: str, spot: str) -> None:
+def rename_over(git: str, workdir: str) -> None:
     """Rename a directory over it: without a guard ENOTEMPTY, and nothing is lost."""
     with preparing():
-        os.mkdir(at(spot, "prepared"))
-    os.rename(at(spot, "prepared"), git)
+        os.mkdir(at(workdir, "prepared"))
+    os.rename(at(workdir, "prepared"), git)
 
 
-def move_root(root: str, spot: str) -> None:
+def move_root(root: str, workdir: str) -> None:
     """Rename the directory that holds it."""
     _move(root, root + AWAY)
 
 
-def move_root_elsewhere(root: str, spot: str) -> None:
+def move_root_elsewhere(root: str, workdir: str) -> None:
     """Rename that directory into another one."""
-    _move(root, at(spot, "moved"))
+    _move(root, at(workdir, "moved"))
 
 
 # ----------------------------------------------------------------------- C, L, M: the object
 
 
-def remove(git: str, spot: str) -> None:
+def remove(git: str, workdir: str) -> None:
     """Remove the directory: without a guard ENOTEMPTY; one that was empty is made again."""
     mode = os.lstat(git).st_mode & 0o7777
     with undoing(lambda: os.mkdir(git, mode), f"the empty {git} was removed"):
         os.rmdir(git)
 
 
-def create_inside(git: str, spot: str) -> None:
+def create_inside(git: str, workdir: str) -> None:
     """Make a file in it."""
     new = at(git, AWAY)
     with undoing(lambda: os.unlink(new), f"a file was left at {new}"):
         write(new, "")
 
 
-def link_part(git: str, spot: str) -> None:
+def link_part(git: str, workdir: str) -> None:
     """link of its config."""
-    _link(partial(os.link, at(git, "config")), at(spot, "linked"))
+    _link(partial(os.link, at(git, "config")), at(workdir, "linked"))
 
 
-def link(git: str, spot: str) -> None:
+def link(git: str, workdir: str) -> None:
     """link."""
-    _link(partial(os.link, git, follow_symlinks=False), at(spot, "linked"))
+    _link(partial(os.link, git, follow_symlinks=False), at(workdir, "linked"))
 
 
-def link_by_empty_path(git: str, spot: str) -> None:
+def link_by_empty_path(git: str, workdir: str) -> None:
     """linkat(AT_EMPTY_PATH)."""
-    _link(partial(linkat_empty_path, hold(git)), at(spot, "linked"))
+    _link(partial(linkat_empty_path, hold(git)), at(workdir, "linked"))
 
 
-def link_by_proc(git: str, spot: str) -> None:
+def link_by_proc(git: str, workdir: str) -> None:
     """linkat by /proc/self/fd."""
-    _link(partial(linkat_by_proc, hold(git)), at(spot, "linked"))
+    _link(partial(linkat_by_proc, hold(git)), at(workdir, "linked"))
 
 
-def change_owner(git: str, spot: str) -> None:
+def change_owner(git: str, workdir: str) -> None:
     """chown to the owner it has."""
     st = os.lstat(git)
     os.chown(git, st.st_uid, st.st_gid, follow_symlinks=False)
 
 
-def change_nothing(git: str, spot: str) -> None:
+def change_nothing(git: str, workdir: str) -> None:
     """chown(-1, -1), which needs no ownership and moves the change time."""
     os.chown(git, -1, -1, follow_symlinks=False)
 
 
-def set_times(git: str, spot: str) -> None:
+def set_times(git: str, workdir: str) -> None:
     """utimens with the times it has."""
     st = os.lstat(git)
     os.utime(git, ns=(st.st_atime_ns, st.st_mtime_ns), follow_symlinks=False)
 
 
-def set_attribute(git: str, spot: str) -> None:
+def set_attribute(git: str, workdir: str) -> None:
     """setxattr."""
     name = f"user{AWAY}"
     with undoing(lambda: os.removexattr(git, name), f"{git} has an attribute {name}"):
         os.setxattr(git, name, b"")
 
 
-def remove_attribute(git: str, spot: str) -> None:
+def remove_attribute(git: str, workdir: str) -> None:
     """removexattr of one that is not there."""
     os.removexattr(git, f"user{AWAY}")
 
 
-def open_to_write(path: str, spot: str) -> None:
+def open_to_write(path: str, workdir: str) -> None:
     """open for writing, and write nothing."""
     os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK))
 
 
-def open_part_to_write(git: str, spot: str) -> None:
+def open_part_to_write(git: str, workdir: str) -> None:
     """The same of its config."""
-    open_to_write(at(git, "config"), spot)
+    open_to_write(at(git, "config"), workdir)
 
 
-def reopen_to_write(git: str, spot: str) -> None:
+def reopen_to_write(git: str, workdir: str) -> None:
     """open for writing by /proc/self/fd."""
     os.close(os.open(f"/proc/self/fd/{hold(git)}", os.O_WRONLY | os.O_APPEND))
 
@@ -216,44 +216,44 @@ _LINK = _REFUSED | {EPERM, ENOENT}
 _FLAGS = _REFUSED | {EINVAL}
 _XATTR = _REFUSED | {EPERM, EOPNOTSUPP}
 
-TABLE: tuple[Reach, ...] = (
-    Reach("R1", "rename it aside", "directory", move_aside, _REFUSED),
-    Reach("R1", "rename it to another directory", "directory", move_elsewhere, _REFUSED),
-    Reach("R1", "rename a .git file aside", "file", move_aside, _REFUSED),
-    Reach("R1", "rename config out of it", "directory", move_part_out, _REFUSED),
-    Reach("R2a", "exchange with it", "directory", exchange, _FLAGS),
-    Reach("R2a", "exchange it", "directory", exchange_backwards, _FLAGS),
-    Reach("R2a", "exchange with a .git file", "file", exchange, _FLAGS),
-    Reach("R3a", "RENAME_NOREPLACE of it", "directory", move_noreplace, _FLAGS),
-    Reach("R3a", "RENAME_NOREPLACE of a .git file", "file", move_noreplace, _FLAGS),
-    Reach("R4", "move a .git file", "file", move_as_git, _REFUSED),
-    Reach("R6", "rename over it", "directory", rename_over, _REFUSED),
-    Reach("R7", "rename a repository's root", "root", move_root, _REFUSED),
-    Reach("R7", "move a repository's root", "root", move_root_elsewhere, _REFUSED),
-    Reach("R7", "exchange a repository's root", "root", exchange, _FLAGS),
-    Reach("C2", "rmdir", "directory", remove, _REFUSED),
-    Reach("C2", "make a file in it", "directory", create_inside, _REFUSED),
-    Reach("L1", "link of config", "directory", link_part, _LINK),
-    Reach("L1", "link of a .git file", "file", link, _LINK),
-    Reach("L1", "linkat(AT_EMPTY_PATH)", "file", link_by_empty_path, _LINK),
-    Reach("L1", "linkat by /proc/self/fd", "file", link_by_proc, _LINK),
-    Reach("L1", "link of a .git symlink", "symlink", link, _LINK),
+TABLE: tuple[RepositoryAttack, ...] = (
+    RepositoryAttack("R1", "rename it aside", "directory", move_aside, _REFUSED),
+    RepositoryAttack("R1", "rename it to another directory", "directory", move_elsewhere, _REFUSED),
+    RepositoryAttack("R1", "rename a .git file aside", "file", move_aside, _REFUSED),
+    RepositoryAttack("R1", "rename config out of it", "directory", move_part_out, _REFUSED),
+    RepositoryAttack("R2a", "exchange with it", "directory", exchange, _FLAGS),
+    RepositoryAttack("R2a", "exchange it", "directory", exchange_backwards, _FLAGS),
+    RepositoryAttack("R2a", "exchange with a .git file", "file", exchange, _FLAGS),
+    RepositoryAttack("R3a", "RENAME_NOREPLACE of it", "directory", move_noreplace, _FLAGS),
+    RepositoryAttack("R3a", "RENAME_NOREPLACE of a .git file", "file", move_noreplace, _FLAGS),
+    RepositoryAttack("R4", "move a .git file", "file", move_as_git, _REFUSED),
+    RepositoryAttack("R6", "rename over it", "directory", rename_over, _REFUSED),
+    RepositoryAttack("R7", "rename a repository's root", "root", move_root, _REFUSED),
+    RepositoryAttack("R7", "move a repository's root", "root", move_root_elsewhere, _REFUSED),
+    RepositoryAttack("R7", "exchange a repository's root", "root", exchange, _FLAGS),
+    RepositoryAttack("C2", "rmdir", "directory", remove, _REFUSED),
+    RepositoryAttack("C2", "make a file in it", "directory", create_inside, _REFUSED),
+    RepositoryAttack("L1", "link of config", "directory", link_part, _LINK),
+    RepositoryAttack("L1", "link of a .git file", "file", link, _LINK),
+    RepositoryAttack("L1", "linkat(AT_EMPTY_PATH)", "file", link_by_empty_path, _LINK),
+    RepositoryAttack("L1", "linkat by /proc/self/fd", "file", link_by_proc, _LINK),
+    RepositoryAttack("L1", "link of a .git symlink", "symlink", link, _LINK),
     *(
-        Reach("M1", f"{name}, {on}", on, strike, expected)
+        RepositoryAttack("M1", f"{name}, {on}", on, attempt, expected)
         for on in ("directory", "file", "symlink")
-        for name, strike, expected in (
+        for name, attempt, expected in (
             ("chown", change_owner, _NOT_OWN),
             ("chown(-1, -1)", change_nothing, _NOT_OWN),
             ("utimens", set_times, _NOT_OWN),
         )
     ),
-    Reach("M1", "setxattr", "directory", set_attribute, _XATTR),
-    Reach("M1", "removexattr", "directory", remove_attribute, _XATTR),
-    Reach("M1", "open config for writing", "directory", open_part_to_write, _REFUSED),
-    Reach("M2", "list it", "directory", reading.list_entries, _REFUSED, reads=True),
-    Reach("M2", "open config", "directory", reading.read_part, _REFUSED, reads=True),
-    Reach("M2", "stat of config", "directory", reading.look_below, _REFUSED, reads=True),
-    Reach(
+    RepositoryAttack("M1", "setxattr", "directory", set_attribute, _XATTR),
+    RepositoryAttack("M1", "removexattr", "directory", remove_attribute, _XATTR),
+    RepositoryAttack("M1", "open config for writing", "directory", open_part_to_write, _REFUSED),
+    RepositoryAttack("M2", "list it", "directory", reading.list_entries, _REFUSED, reads=True),
+    RepositoryAttack("M2", "open config", "directory", reading.read_part, _REFUSED, reads=True),
+    RepositoryAttack("M2", "stat of config", "directory", reading.look_below, _REFUSED, reads=True),
+    RepositoryAttack(
         "M2",
         "O_PATH and openat",
         "directory",
@@ -261,15 +261,17 @@ TABLE: tuple[Reach, ...] = (
         _REFUSED,
         reads=True,
     ),
-    Reach("M2", "reopen by /proc/self/fd", "directory", reading.reopen, _REFUSED, reads=True),
-    Reach("M2", "chdir", "directory", reading.change_directory, _REFUSED, reads=True),
-    Reach("M2", "inotify", "directory", reading.watch_it, _REFUSED, reads=True),
-    Reach("M2", "listxattr", "directory", reading.list_attributes, _XATTR, reads=True),
-    Reach("M2", "read a .git file", "file", reading.read, _REFUSED, reads=True),
-    Reach("M2", "reopen a .git file", "file", reading.reopen, _REFUSED, reads=True),
-    Reach("M2", "reopen a .git file for writing", "file", reopen_to_write, _REFUSED),
-    Reach("M2", "readlink", "symlink", reading.read_link, _REFUSED, reads=True),
-    Reach(
+    RepositoryAttack(
+        "M2", "reopen by /proc/self/fd", "directory", reading.reopen, _REFUSED, reads=True
+    ),
+    RepositoryAttack("M2", "chdir", "directory", reading.change_directory, _REFUSED, reads=True),
+    RepositoryAttack("M2", "inotify", "directory", reading.watch_it, _REFUSED, reads=True),
+    RepositoryAttack("M2", "listxattr", "directory", reading.list_attributes, _XATTR, reads=True),
+    RepositoryAttack("M2", "read a .git file", "file", reading.read, _REFUSED, reads=True),
+    RepositoryAttack("M2", "reopen a .git file", "file", reading.reopen, _REFUSED, reads=True),
+    RepositoryAttack("M2", "reopen a .git file for writing", "file", reopen_to_write, _REFUSED),
+    RepositoryAttack("M2", "readlink", "symlink", reading.read_link, _REFUSED, reads=True),
+    RepositoryAttack(
         "M2",
         "readlink by descriptor",
         "symlink",
@@ -277,8 +279,10 @@ TABLE: tuple[Reach, ...] = (
         _REFUSED,
         reads=True,
     ),
-    Reach("U1", "list it", "directory", reading.list_entries, _REFUSED, reads=True, fake_root=True),
-    Reach(
+    RepositoryAttack(
+        "U1", "list it", "directory", reading.list_entries, _REFUSED, reads=True, fake_root=True
+    ),
+    RepositoryAttack(
         "U1",
         "open config",
         "directory",
@@ -287,8 +291,10 @@ TABLE: tuple[Reach, ...] = (
         reads=True,
         fake_root=True,
     ),
-    Reach("U1", "read a .git file", "file", reading.read, _REFUSED, reads=True, fake_root=True),
-    Reach(
+    RepositoryAttack(
+        "U1", "read a .git file", "file", reading.read, _REFUSED, reads=True, fake_root=True
+    ),
+    RepositoryAttack(
         "U2",
         "bind it",
         "directory",
@@ -297,7 +303,7 @@ TABLE: tuple[Reach, ...] = (
         reads=True,
         fake_root=True,
     ),
-    Reach(
+    RepositoryAttack(
         "U2",
         "bind its parent",
         "directory",
@@ -306,7 +312,7 @@ TABLE: tuple[Reach, ...] = (
         reads=True,
         fake_root=True,
     ),
-    Reach(
+    RepositoryAttack(
         "U2",
         "overlay",
         "directory",
@@ -315,9 +321,13 @@ TABLE: tuple[Reach, ...] = (
         reads=True,
         fake_root=True,
     ),
-    Reach("U2", "chroot", "directory", reading.change_root, _NOT_OWN, reads=True, fake_root=True),
-    Reach("S1", "symlink to it", "directory", reading.read_through_symlink, _REFUSED, reads=True),
-    Reach(
+    RepositoryAttack(
+        "U2", "chroot", "directory", reading.change_root, _NOT_OWN, reads=True, fake_root=True
+    ),
+    RepositoryAttack(
+        "S1", "symlink to it", "directory", reading.read_through_symlink, _REFUSED, reads=True
+    ),
+    RepositoryAttack(
         "S1",
         "symlink to config",
         "directory",
@@ -325,11 +335,11 @@ TABLE: tuple[Reach, ...] = (
         _REFUSED,
         reads=True,
     ),
-    Reach("P4", "open config for writing", "bare", open_part_to_write, _REFUSED),
-    Reach("P4", "open config", "bare", reading.read_part, _REFUSED, reads=True),
-    Reach("P4", "make a file in it", "bare", create_inside, _REFUSED),
-    Reach("P4", "rename it", "bare", move_aside, _REFUSED),
-    Reach("P4", "exchange it", "bare", exchange_backwards, _FLAGS),
-    Reach("F1", "open a .git file for writing", "file", open_to_write, _REFUSED),
+    RepositoryAttack("P4", "open config for writing", "bare", open_part_to_write, _REFUSED),
+    RepositoryAttack("P4", "open config", "bare", reading.read_part, _REFUSED, reads=True),
+    RepositoryAttack("P4", "make a file in it", "bare", create_inside, _REFUSED),
+    RepositoryAttack("P4", "rename it", "bare", move_aside, _REFUSED),
+    RepositoryAttack("P4", "exchange it", "bare", exchange_backwards, _FLAGS),
+    RepositoryAttack("F1", "open a .git file for writing", "file", open_to_write, _REFUSED),
 )
 """Row of the threats, what it is, what it needs, how it is done, and the errnos that are right."""

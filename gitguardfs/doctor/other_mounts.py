@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from gitguardfs.accounts import user_id
-from gitguardfs.doctor.context import Case, Table, holding
+from gitguardfs.doctor.context import Context, Table, holding
 from gitguardfs.doctor.mount_checks import mounts_of_daemons, serving, sources_of
 from gitguardfs.errors import UserError
 from gitguardfs.findings import Result, Row
@@ -75,41 +75,41 @@ def by_fuse(table: Table, source: str, backing: dict[int, tuple[str, ...]]) -> d
     return found
 
 
-def backing_of(case: Case) -> dict[int, tuple[str, ...]]:
-    """What every FUSE mount but the one of the case shows, by the mount's number."""
+def backing_of(context: Context) -> dict[int, tuple[str, ...]]:
+    """What every FUSE mount but the one of ``context`` shows, by the mount's number."""
     return {
-        seen.mnt_id: sources_of(seen, serving(seen, case.servers))
-        for seen in case.table
-        if seen.is_fuse and seen is not case.guard
+        seen.mnt_id: sources_of(seen, serving(seen, context.servers))
+        for seen in context.table
+        if seen.is_fuse and seen is not context.guard
     }
 
 
-def raw(case: Case, sources: tuple[str, ...]) -> set[str]:
+def raw(context: Context, sources: tuple[str, ...]) -> set[str]:
     """Paths at which the guarded directory can be seen without this guard, or another."""
-    backing = backing_of(case)
+    backing = backing_of(context)
     found: set[str] = set()
     for source in sources:
-        found |= by_device(case.table, source)
-        ways = by_fuse(case.table, source, backing)
+        found |= by_device(context.table, source)
+        ways = by_fuse(context.table, source, backing)
         found |= {path for path, seen in ways.items() if seen.fstype != mountinfo.FSTYPE}
     return found
 
 
-def other_guards(case: Case) -> list[str]:
+def other_guards(context: Context) -> list[str]:
     """Mount points of other guards that show something of the same directory."""
-    if case.guard is None:
+    if context.guard is None:
         return []
-    backing = backing_of(case)
+    backing = backing_of(context)
     found = {
         seen.path
-        for source in sources_of(case.guard, case.daemons)
-        for seen in by_fuse(case.table, source, backing).values()
+        for source in sources_of(context.guard, context.daemons)
+        for seen in by_fuse(context.table, source, backing).values()
         if seen.fstype == mountinfo.FSTYPE
     }
-    return sorted(found - {case.mountpoint})
+    return sorted(found - {context.mountpoint})
 
 
-def not_roots(case: Case) -> Result:
+def not_roots(context: Context) -> Result:
     """Whether a FUSE mount of another user's is where it can bend the guard.
 
     Whoever has one may have it taken off, by the set-user-id program fusermount3, and race that to
@@ -117,19 +117,19 @@ def not_roots(case: Case) -> Result:
     """
     row = Row(
         "guard.foreign",
-        f"all FUSE mounts on, in and around {case.mountpoint} and its source are root's",
-        f"another user has a FUSE mount on, in or around {case.mountpoint} or its source",
+        f"all FUSE mounts on, in and around {context.mountpoint} and its source are root's",
+        f"another user has a FUSE mount on, in or around {context.mountpoint} or its source",
     )
-    sources = sources_of(case.guard, case.daemons) if case.guard is not None else ()
-    places = (case.mountpoint, *(path for path in sources if path != case.mountpoint))
-    table = (*case.table, *mounts_of_daemons(case.daemons))
+    sources = sources_of(context.guard, context.daemons) if context.guard is not None else ()
+    places = (context.mountpoint, *(path for path in sources if path != context.mountpoint))
+    table = (*context.table, *mounts_of_daemons(context.daemons))
     found = {
         f"{seen.path} is mounted by uid {seen.owner} ({where} {place})": seen
         for seen in table
-        if seen.owner not in (None, 0) and seen != case.guard
+        if seen.owner not in (None, 0) and seen != context.guard
         for place in places
         if (where := _relation(seen.path, place)) is not None
-        and not (place in sources and seen.owner == _trusted_owner(case))
+        and not (place in sources and seen.owner == _trusted_owner(context))
     }
     if found:
         places = tuple(dict.fromkeys(seen.path for seen in found.values()))
@@ -138,16 +138,16 @@ def not_roots(case: Case) -> Result:
     return row.ok()
 
 
-def _trusted_owner(case: Case) -> int | None:
+def _trusted_owner(context: Context) -> int | None:
     """Return whose file system the source may be in (--source-owner): never the agent's own."""
     key = "source-owner="
-    options = (guards.options_of(case.guard) if case.guard is not None else None) or ()
+    options = (guards.options_of(context.guard) if context.guard is not None else None) or ()
     try:
         named = [user_id(option.removeprefix(key)) for option in options if option.startswith(key)]
     except UserError:
         return None
     owner = named[-1] if named else None
-    return owner if case.user is not None and owner != case.user.uid else None
+    return owner if context.user is not None and owner != context.user.uid else None
 
 
 def _relation(path: str, place: str) -> str | None:
@@ -159,16 +159,16 @@ def _relation(path: str, place: str) -> str | None:
     return "around" if is_inside(place, path) else None
 
 
-def within(case: Case) -> list[Result]:
+def within(context: Context) -> list[Result]:
     """A note about what is mounted inside of the view: the guard does not serve it."""
-    below = os.path.join(case.mountpoint, "")
+    below = os.path.join(context.mountpoint, "")
     found = [
         f"{seen.path} ({seen.fstype})"
-        for seen in case.table
+        for seen in context.table
         if seen.path.startswith(below) and seen.fstype != mountinfo.FSTYPE
     ]
-    if case.guard is None or not found:
+    if context.guard is None or not found:
         return []
-    row = Row("guard.within", "", f"something else is mounted in {case.mountpoint}")
+    row = Row("guard.within", "", f"something else is mounted in {context.mountpoint}")
     hint = "unmount it, unless it is meant to be there"
     return [row.note(f"not guarded: {', '.join(found)}", hint, row.failed)]

@@ -7,28 +7,30 @@ import os
 import stat
 
 from gitguardfs.doctor import run_as, search
-from gitguardfs.doctor.context import Case
-from gitguardfs.doctor.run_as import Lost, User
-from gitguardfs.doctor.search import Found
+from gitguardfs.doctor.context import Context
+from gitguardfs.doctor.run_as import NoAnswer, User
+from gitguardfs.doctor.search import SearchResult
 from gitguardfs.errors import os_error
 from gitguardfs.findings import Result, Row
 
 
-def look(case: Case) -> list[Result]:
+def look(context: Context) -> list[Result]:
     """Return what can be told of the policy, where no attacks are asked for."""
-    user = case.user
+    user = context.user
     if user is None:
         return []
-    row = policy_row(case.mountpoint)
+    row = policy_row(context.mountpoint)
     try:
-        found = Found(**run_as.apart(search.search, case.mountpoint, user=user, limit=30.0))
+        found = SearchResult(
+            **run_as.run_as(search.search, context.mountpoint, user=user, limit=30.0)
+        )
     except PermissionError:
         policy = "unknown"
-    except (Lost, OSError, TypeError) as error:
+    except (NoAnswer, OSError, TypeError) as error:
         return [row.disturbed(error)]
     else:
         policy = policy_by_reading(user, found.directory)
-    return [report_policy(case.mountpoint, policy)]
+    return [report_policy(context.mountpoint, policy)]
 
 
 def policy_by_reading(user: User, git: str | None) -> str:
@@ -39,11 +41,11 @@ def policy_by_reading(user: User, git: str | None) -> str:
     if git is None:
         return "unknown"
     try:
-        run_as.apart(_list_open, git, user=user)
-        is_writable = run_as.apart(os.access, git, os.W_OK, user=user)
+        run_as.run_as(_list_open, git, user=user)
+        is_writable = run_as.run_as(os.access, git, os.W_OK, user=user)
     except PermissionError:
         return "deny"
-    except (Lost, OSError):
+    except (NoAnswer, OSError):
         return "unsure"
     return "off" if is_writable else "readonly"
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gitguardfs.doctor import lima_checks, run_as
-from gitguardfs.doctor.context import Case, System
-from gitguardfs.doctor.run_as import Lost, User
+from gitguardfs.doctor.context import Context, System
+from gitguardfs.doctor.run_as import NoAnswer, User
 from gitguardfs.errors import os_error
 from gitguardfs.findings import Result, Row
 from gitguardfs.mounting.guards import GuardDaemon
@@ -53,18 +53,18 @@ _NO_RIGHTS = re.compile(r"may not run sudo|not allowed to run sudo|unknown user|
 """What ``sudo -l`` says of a user whom it lets do nothing, or who has no account for it."""
 
 
-def check(case: Case) -> list[Result]:
+def check(context: Context) -> list[Result]:
     """All of them."""
-    user = case.user
+    user = context.user
     if user is None:
         return []
-    groups = [case.system.group_name(gid) for gid in user.groups]
+    groups = [context.system.group_name(gid) for gid in user.groups]
     return [
-        _sudo(user, case.system, case.is_root),
-        _doas(user, case.system),
+        _sudo(user, context.system, context.is_root),
+        _doas(user, context.system),
         judge_groups(user, groups),
-        _files(user, case.system, case.daemons),
-        *lima_checks.check(case),
+        _files(user, context.system, context.daemons),
+        *lima_checks.check(context),
     ]
 
 
@@ -77,13 +77,13 @@ def _sudo(user: User, system: System, is_root: bool) -> Result:
         return _sudo_row(user.name).ok("no sudo here")
     try:
         # -k: a password that was typed a minute ago does not count.
-        runs = Said(*run_as.apart(_run, [program, "-k", "-n", "true"], user=user))
-        lists = Said(*run_as.apart(_run, [program, "-n", "-l"], user=user))
+        runs = Said(*run_as.run_as(_run, [program, "-k", "-n", "true"], user=user))
+        lists = Said(*run_as.run_as(_run, [program, "-n", "-l"], user=user))
         if is_root and lists.code != 0:
             # It asks the user for a password unless one rule is without (listpw), but not root.
             whom = user.name if user.has_account else f"#{user.uid}"
-            lists = Said(*run_as.apart(_run, [program, "-n", "-l", "-U", whom]))
-    except (Lost, OSError, TypeError) as error:
+            lists = Said(*run_as.run_as(_run, [program, "-n", "-l", "-U", whom]))
+    except (NoAnswer, OSError, TypeError) as error:
         hint = "sudo -k -n true, as that user: see why it does not answer"
         return _sudo_row(user.name).unknown(f"could not be checked: {error}", hint)
     return judge_sudo(user.name, runs.code == 0, lists, is_root)
@@ -185,8 +185,8 @@ def _doas(user: User, system: System) -> Result:
     program = shutil.which("doas", path=system.search_path)
     if program is not None:
         try:
-            runs = Said(*run_as.apart(_run, [program, "-n", "true"], user=user)).code == 0
-        except (Lost, OSError, TypeError) as error:
+            runs = Said(*run_as.run_as(_run, [program, "-n", "true"], user=user)).code == 0
+        except (NoAnswer, OSError, TypeError) as error:
             hint = "doas -n true, as that user: see why it does not answer"
             return _doas_row(user.name).unknown(f"could not be checked: {error}", hint)
     return judge_doas(user.name, runs, _doubts_of_doas(system.doas_files))
@@ -264,8 +264,8 @@ def _files(user: User, system: System, daemons: tuple[GuardDaemon, ...]) -> Resu
     paths = [*system.run_by_root, *_programs(system), *_libraries(system), *_run_by(daemons)]
     unsure = "could not be checked"
     try:
-        writable, unfinished = run_as.apart(writable_among, paths, user=user, limit=60.0)
-    except (Lost, OSError, TypeError, ValueError) as error:
+        writable, unfinished = run_as.run_as(writable_among, paths, user=user, limit=60.0)
+    except (NoAnswer, OSError, TypeError, ValueError) as error:
         return row.unknown(f"{unsure}: {error}", "see whether a file system there hangs")
     if writable:
         more = f" and {len(writable) - 3} more" if len(writable) > 3 else ""

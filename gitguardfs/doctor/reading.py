@@ -18,110 +18,110 @@ def hold(path: str, flags: int = os.O_NOFOLLOW) -> int:
     return os.open(path, os.O_PATH | os.O_CLOEXEC | flags)
 
 
-def list_entries(git: str, spot: str) -> None:
+def list_entries(git: str, workdir: str) -> None:
     """Open and list it."""
     os.listdir(git)
 
 
-def read(path: str, spot: str) -> None:
+def read(path: str, workdir: str) -> None:
     """open for reading."""
     os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
 
 
-def read_part(git: str, spot: str) -> None:
+def read_part(git: str, workdir: str) -> None:
     """open its config for reading."""
-    read(at(git, "config"), spot)
+    read(at(git, "config"), workdir)
 
 
-def read_below_descriptor(git: str, spot: str) -> None:
+def read_below_descriptor(git: str, workdir: str) -> None:
     """O_PATH, then openat."""
     with preparing():
         directory = hold(git, os.O_DIRECTORY)
     os.close(os.open("config", os.O_RDONLY, dir_fd=directory))
 
 
-def reopen(git: str, spot: str) -> None:
+def reopen(git: str, workdir: str) -> None:
     """O_PATH, then open by /proc/self/fd."""
     with preparing():
         held = hold(git)
     os.close(os.open(f"/proc/self/fd/{held}", os.O_RDONLY))
 
 
-def change_directory(git: str, spot: str) -> None:
+def change_directory(git: str, workdir: str) -> None:
     """chdir, then open."""
     os.chdir(git)
-    read("config", spot)
+    read("config", workdir)
 
 
-def look_below(git: str, spot: str) -> None:
+def look_below(git: str, workdir: str) -> None:
     """stat of its config."""
     os.stat(at(git, "config"))
 
 
-def watch_it(git: str, spot: str) -> None:
+def watch_it(git: str, workdir: str) -> None:
     """inotify."""
     watch(git)
 
 
-def read_link(git: str, spot: str) -> None:
+def read_link(git: str, workdir: str) -> None:
     """readlink."""
     os.readlink(git)
 
 
-def read_link_by_descriptor(git: str, spot: str) -> None:
+def read_link_by_descriptor(git: str, workdir: str) -> None:
     """readlink by a descriptor."""
     with preparing():
         held = hold(git)
     os.readlink(b"", dir_fd=held)
 
 
-def list_attributes(git: str, spot: str) -> None:
+def list_attributes(git: str, workdir: str) -> None:
     """listxattr."""
     os.listxattr(git)
 
 
-def read_through_bind(git: str, spot: str) -> None:
+def read_through_bind(git: str, workdir: str) -> None:
     """A bind mount of it elsewhere."""
-    mount(git, spot, flags=MS_BIND)
-    _read_and_unmount(at(spot, "config"), spot)
+    mount(git, workdir, flags=MS_BIND)
+    _read_and_unmount(at(workdir, "config"), workdir)
 
 
-def read_through_bound_parent(git: str, spot: str) -> None:
+def read_through_bound_parent(git: str, workdir: str) -> None:
     """A bind mount of the directory around it."""
     with preparing():
-        mount(os.path.dirname(git), spot, flags=MS_BIND | MS_REC)
-    _read_and_unmount(at(spot, os.path.basename(git), "config"), spot)
+        mount(os.path.dirname(git), workdir, flags=MS_BIND | MS_REC)
+    _read_and_unmount(at(workdir, os.path.basename(git), "config"), workdir)
 
 
-def read_through_overlay(git: str, spot: str) -> None:
+def read_through_overlay(git: str, workdir: str) -> None:
     """An overlay over the directory around it."""
     around = os.path.dirname(git)
     with preparing():
         # A second one is needed, in which nothing is mounted: that would be locked to it.
         data = f"lowerdir={around.replace(':', chr(92) + ':')}:/usr/share,userxattr"
-        mount("overlay", spot, "overlay", data=data)
-    _read_and_unmount(at(spot, os.path.basename(git), "config"), spot)
+        mount("overlay", workdir, "overlay", data=data)
+    _read_and_unmount(at(workdir, os.path.basename(git), "config"), workdir)
 
 
-def _read_and_unmount(path: str, spot: str) -> None:
+def _read_and_unmount(path: str, workdir: str) -> None:
     try:
-        read(path, spot)
+        read(path, workdir)
     finally:
-        umount(spot, MNT_DETACH)
+        umount(workdir, MNT_DETACH)
 
 
-def change_root(git: str, spot: str) -> None:
+def change_root(git: str, workdir: str) -> None:
     """chroot into it."""
     os.chroot(git)
 
 
-def read_through_symlink(git: str, spot: str) -> None:
+def read_through_symlink(git: str, workdir: str) -> None:
     """A symlink to it."""
-    os.symlink(git, at(spot, "way"))
-    read(at(spot, "way/config"), spot)
+    os.symlink(git, at(workdir, "way"))
+    read(at(workdir, "way/config"), workdir)
 
 
-def read_through_file_symlink(path: str, spot: str) -> None:
+def read_through_file_symlink(path: str, workdir: str) -> None:
     """A symlink to its config."""
-    os.symlink(at(path, "config"), at(spot, "way"))
-    read(at(spot, "way"), spot)
+    os.symlink(at(path, "config"), at(workdir, "way"))
+    read(at(workdir, "way"), workdir)

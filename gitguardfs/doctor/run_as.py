@@ -59,23 +59,23 @@ class User:
     has_account: bool = True
 
 
-class Lost(Exception):  # noqa: N818  # what happened
+class NoAnswer(Exception):  # noqa: N818  # what happened
     """The child was stopped, killed, or died without an answer that counts."""
 
 
-class Hung(Lost):
+class Hung(NoAnswer):
     """The child gave no answer in time, although nobody had stopped it."""
 
 
-class NotBecome(Exception):  # noqa: N818  # what happened
+class SwitchUserFailed(Exception):  # noqa: N818  # what happened
     """The child could not become the user, so nothing was tried, and nothing is known."""
 
 
-class Unprepared(Exception):  # noqa: N818  # what happened
+class SetupFailed(Exception):  # noqa: N818  # what happened
     """A step before the one that matters did not work, so nothing was tried."""
 
 
-class LeftBehind(Exception):  # noqa: N818  # what happened
+class UndoFailed(Exception):  # noqa: N818  # what happened
     """What was tried worked, and could not be undone; says what is where."""
 
 
@@ -93,18 +93,18 @@ def find_user(name: str, groups_of: Groups = os.getgrouplist) -> User:
 
 @contextmanager
 def preparing() -> Iterator[None]:
-    """Steps that nothing should stand against; raises Unprepared."""
+    """Steps that nothing should stand against; raises SetupFailed."""
     try:
         yield
     except OSError as error:
         if error.errno in SHORTAGES:
             raise
-        raise Unprepared(str(error)) from None
+        raise SetupFailed(str(error)) from None
 
 
 @contextmanager
 def undoing(undo: Callable[[], object], what: str) -> Iterator[None]:
-    """Do the body, then ``undo`` it at once, whatever signal comes; raises LeftBehind."""
+    """Do the body, then ``undo`` it at once, whatever signal comes; raises UndoFailed."""
     signals = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
@@ -112,12 +112,12 @@ def undoing(undo: Callable[[], object], what: str) -> Iterator[None]:
         try:
             undo()
         except OSError as error:
-            raise LeftBehind(f"{what}: {error.strerror}") from None
+            raise UndoFailed(f"{what}: {error.strerror}") from None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def apart(
+def run_as(
     function: Callable[..., Any],
     *arguments: Any,
     user: User | None = None,
@@ -127,11 +127,12 @@ def apart(
 ) -> Any:
     """Call ``function`` in a child process, as ``user`` if one is given.
 
-    Returns what it returned, which must be JSON's; raises the OSError, Unprepared or LeftBehind
-    that it raised, Hung after ``limit`` seconds, Lost if it did not end by itself, NotBecome if it
-    cannot become ``user``. ``fake_root`` makes the user root of new user and mount namespaces
-    (``unshare -Urm``); Unprepared where users may not have those. ``root`` is the directory that
-    the child has for its root, entered before root is given up; Unprepared if that fails.
+    Returns what it returned, which must be JSON's; raises the OSError, SetupFailed or UndoFailed
+    that it raised, Hung after ``limit`` seconds, NoAnswer if it did not end by itself,
+    SwitchUserFailed if it cannot become ``user``. ``fake_root`` makes the user root of new user
+    and mount namespaces (``unshare -Urm``); SetupFailed where users may not have those. ``root`` is
+    the directory that the child has for its root, entered before root is given up; SetupFailed if
+    that fails.
     """
     ours, theirs = socket.socketpair()
     pid = os.fork()
@@ -188,7 +189,7 @@ def _outcome(
                 os.chdir("/")
         if user is not None:
             try:
-                become(user)
+                switch_user(user)
             except OSError as error:
                 return ["become", f"becoming {user.name}: {error.strerror}"]
         if fake_root:
@@ -200,17 +201,17 @@ def _outcome(
         return ["oserror", error.errno or 0, error.strerror or str(error)]
     except MemoryError:
         return ["lost", "it was kept from trying: no memory"]
-    except Unprepared as error:
+    except SetupFailed as error:
         return ["unprepared", str(error)]
-    except LeftBehind as error:
+    except UndoFailed as error:
         return ["left", str(error)]
-    except Lost as error:
+    except NoAnswer as error:
         return ["lost", str(error)]
     except BaseException:
         return ["failed", traceback.format_exc()]
 
 
-def become(user: User) -> None:
+def switch_user(user: User) -> None:
     """Become ``user`` for good, and not to be traced by that user; OSError if not allowed.
 
     A process that changes its user becomes as dumpable as SUID_DUMPABLE says: 0 and 2 keep all
@@ -229,17 +230,17 @@ def become(user: User) -> None:
 def _become_fake_root() -> None:
     """Be root in new user and mount namespaces; the parent maps the ids.
 
-    A process that is not dumpable cannot: its own /proc is root's. Raises Unprepared where users
-    get no such namespaces, and Lost where this one got none for another reason: there is a limit
-    for each user, which the user's other processes can use up for a while.
+    A process that is not dumpable cannot: its own /proc is root's. Raises SetupFailed where users
+    get no such namespaces, and NoAnswer where this one got none for another reason: there is a
+    limit for each user, which the user's other processes can use up for a while.
     """
     try:
         raw_syscalls.unshare_user_and_mounts()
     except OSError as error:
         what = f"this user gets no user namespace: {error.strerror}"
         if error.errno in (EACCES, EPERM) or _has_no_user_namespaces():
-            raise Unprepared(what) from None
-        raise Lost(what) from None
+            raise SetupFailed(what) from None
+        raise NoAnswer(what) from None
     os.write(ANSWER_FD, MAP_ME)
     os.read(ANSWER_FD, 1)
 
@@ -258,7 +259,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _read(connection: socket.socket, pid: int, ids: tuple[int, int], deadline: float) -> bytes:
-    """Return everything that the child says; raises Lost."""
+    """Return everything that the child says; raises NoAnswer."""
     data = b""
     while len(data) <= ANSWER_BYTES:
         patience = max(0.0, deadline - time.monotonic())
@@ -272,23 +273,23 @@ def _read(connection: socket.socket, pid: int, ids: tuple[int, int], deadline: f
                 connection.send(b"!")
                 continue
         except OSError as error:
-            raise Lost(f"it does not go on: {error.strerror}") from None
+            raise NoAnswer(f"it does not go on: {error.strerror}") from None
         if not chunk:
             _check_never_stopped(pid)
             return data
         data += chunk
-    raise Lost("the answer is too long")
+    raise NoAnswer("the answer is too long")
 
 
 def _check_never_stopped(pid: int) -> None:
-    """Raise Lost if a child has been stopped at any time (SIGSTOP, a tracer), or has ended."""
+    """Raise NoAnswer if a child has been stopped at any time (SIGSTOP, a tracer), or has ended."""
     changes = os.WEXITED | os.WSTOPPED | os.WCONTINUED
     change = os.waitid(os.P_PID, pid, changes | os.WNOHANG | os.WNOWAIT)
     if change is None:
         return
     if change.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED, os.CLD_TRAPPED):
-        raise Lost("another process has stopped it meanwhile")
-    raise Lost("it died without an answer, or was killed")
+        raise NoAnswer("another process has stopped it meanwhile")
+    raise NoAnswer("it died without an answer, or was killed")
 
 
 def _map_root(pid: int, ids: tuple[int, int]) -> None:
@@ -334,7 +335,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _answer(data: bytes, status: int) -> Any:
-    """What an answer says; Lost if there is none, or the child did not end with its status."""
+    """What an answer says; NoAnswer if there is none, or the child did not end with its status."""
     try:
         kind, *rest = json.loads(data)
         if KINDS.index(kind) + 1 != status:
@@ -345,13 +346,13 @@ def _answer(data: bytes, status: int) -> Any:
             raise OSError(int(rest[0]), str(rest[1]))
         text = str(rest[0])
     except (ValueError, TypeError, IndexError):
-        raise Lost("it died without an answer, or was killed") from None
+        raise NoAnswer("it died without an answer, or was killed") from None
     if kind == "become":
-        raise NotBecome(text)
+        raise SwitchUserFailed(text)
     if kind == "unprepared":
-        raise Unprepared(text)
+        raise SetupFailed(text)
     if kind == "left":
-        raise LeftBehind(text)
+        raise UndoFailed(text)
     if kind == "lost":
-        raise Lost(text)
+        raise NoAnswer(text)
     raise RuntimeError(text)

@@ -28,7 +28,7 @@ DULL = frozenset({"node_modules", "__pycache__", ".venv", ".cache"})
 
 
 @dataclass
-class Found:
+class SearchResult:
     """One path of each form of repository; None where there is none."""
 
     directory: str | None = None
@@ -50,8 +50,8 @@ class Found:
 
 
 def search(top: str, entries: int = ENTRIES, seconds: float = SECONDS) -> dict[str, Any]:
-    """Search a tree breadth first, on one file system; the answer is a ``Found``'s."""
-    found = Found()
+    """Search a tree breadth first, on one file system; the answer is a ``SearchResult``'s."""
+    found = SearchResult()
     deadline = time.monotonic() + seconds
     device = os.stat(top).st_dev
     queue = deque([top])
@@ -72,7 +72,9 @@ def search(top: str, entries: int = ENTRIES, seconds: float = SECONDS) -> dict[s
     return found.answer()
 
 
-def _look(entry: os.DirEntry[str], found: Found, top: str, device: int, queue: deque[str]) -> None:
+def _look(
+    entry: os.DirEntry[str], found: SearchResult, top: str, device: int, queue: deque[str]
+) -> None:
     if dotgit.is_dotgit(os.fsencode(entry.name)):
         form = "symlink" if entry.is_symlink() else "file"
         form = "directory" if entry.is_dir(follow_symlinks=False) else form

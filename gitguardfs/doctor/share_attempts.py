@@ -23,7 +23,7 @@ from errno import (
     ESRCH,
 )
 
-from gitguardfs.doctor.run_as import Lost, preparing
+from gitguardfs.doctor.run_as import NoAnswer, preparing
 from gitguardfs.errors import os_error
 from gitguardfs.linux.raw_syscalls import MNT_DETACH, MS_BIND, MS_REC, mount, umount
 
@@ -42,9 +42,9 @@ SPOTS = ("/mnt", "/media", "/srv", "/opt", "/home", "/tmp")
 
 
 def check_refused(error: OSError) -> None:
-    """Raise Lost unless an error shows that a way is closed."""
+    """Raise NoAnswer unless an error shows that a way is closed."""
     if error.errno not in REFUSED:
-        raise Lost(error.strerror or str(error)) from None
+        raise NoAnswer(error.strerror or str(error)) from None
 
 
 def _look(path: str, guards: Sequence[int]) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 
 from gitguardfs.doctor import namespace_checks, other_mounts, run_as, share_attempts
-from gitguardfs.doctor.context import Case, Table
+from gitguardfs.doctor.context import Context, Table
 from gitguardfs.doctor.mount_checks import mounts_of_daemons, sources_of
-from gitguardfs.doctor.run_as import Hung, Lost, Unprepared, User
+from gitguardfs.doctor.run_as import Hung, NoAnswer, SetupFailed, User
 from gitguardfs.errors import shown
 from gitguardfs.findings import Result, Row
 from gitguardfs.linux import holders, mountinfo
@@ -22,26 +22,26 @@ CLOSE = (
 )
 
 
-def check(case: Case) -> list[Result]:
+def check(context: Context) -> list[Result]:
     """Every share there is, the guard's source, and its daemon's /proc."""
-    if case.user is None:
+    if context.user is None:
         return []
-    table = (*case.table, *mounts_of_daemons(case.daemons))
+    table = (*context.table, *mounts_of_daemons(context.daemons))
     guards = guard_devices(table)
-    sources = sources_of(case.guard, case.daemons) if case.guard else ()
+    sources = sources_of(context.guard, context.daemons) if context.guard else ()
     results = []
-    raw = raw_paths(table, sources) | other_mounts.raw(case, sources)
+    raw = raw_paths(table, sources) | other_mounts.raw(context, sources)
     for path in sorted(raw):
-        results += [_by_path(case.user, path, guards), _in_namespace(case.user, path, guards)]
-    if case.guard is not None and not sources:
-        results.append(_unknown(case.is_root))
-    if case.is_root:
-        results.append(namespace_checks.check(case, case.user, raw, guards))
-        results.append(_held(case, sources))
-    results += [_by_daemon(case.user, daemon) for daemon in case.daemons]
-    tags = tags_of(table, _read_tags(case.system.tags))
+        results += [_by_path(context.user, path, guards), _in_namespace(context.user, path, guards)]
+    if context.guard is not None and not sources:
+        results.append(_unknown(context.is_root))
+    if context.is_root:
+        results.append(namespace_checks.check(context, context.user, raw, guards))
+        results.append(_held(context, sources))
+    results += [_by_daemon(context.user, daemon) for daemon in context.daemons]
+    tags = tags_of(table, _read_tags(context.system.tags))
     if tags:
-        results.append(_by_tag(case.user, tags))
+        results.append(_by_tag(context.user, tags))
     return results
 
 
@@ -84,9 +84,9 @@ def _read_tags(patterns: tuple[str, ...]) -> dict[str, str]:
 
 
 def _open(way: Callable[[], None], user: User, fake_root: bool = False) -> bool:
-    """Whether a way is open; Unprepared or Lost if it could not be tried."""
+    """Whether a way is open; SetupFailed or NoAnswer if it could not be tried."""
     try:
-        run_as.apart(way, user=user, fake_root=fake_root)
+        run_as.run_as(way, user=user, fake_root=fake_root)
     except OSError as error:
         share_attempts.check_refused(error)
         return False
@@ -103,7 +103,7 @@ def _by_path(user: User, path: str, guards: tuple[int, ...]) -> Result:
     )
     try:
         ways = [n for n, way in share_attempts.PLAIN if _open(partial(way, path, guards), user)]
-    except Lost as error:
+    except NoAnswer as error:
         return row.disturbed(error)
     if ways:
         return row.finding(f"{user.name} gets there {' and '.join(ways)}", CLOSE)
@@ -124,30 +124,30 @@ def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
                 partial(share_attempts.by_path, path, guards), user
             ):
                 ways.append(name)
-        except Unprepared as error:
+        except SetupFailed as error:
             return row.ok(str(error))
-        except Lost as error:
+        except NoAnswer as error:
             return row.disturbed(error)
     if ways:
         return row.finding(f"{user.name} gets there {' and '.join(ways)}", CLOSE)
     return row.ok()
 
 
-def _held(case: Case, sources: tuple[str, ...]) -> Result:
+def _held(context: Context, sources: tuple[str, ...]) -> Result:
     """Whether processes have kept something of the source from before it was covered."""
     row = Row(
         "share.held",
         "no process of a user's holds anything of the raw share",
         "processes of users hold what is below the seal",
     )
-    table = (*case.table, *mounts_of_daemons(case.daemons))
+    table = (*context.table, *mounts_of_daemons(context.daemons))
     raw = dict.fromkeys(
         place
         for source in sources
         for seen in other_mounts.raw_mounts(table, source)
         for place in holders.places(os.fsencode(source), seen, table)
     )
-    proc = case.system.processes
+    proc = context.system.processes
     try:
         found = {
             f"process {one.pid} ({shown(one.name)}, uid {one.uid}): {', '.join(one.held)}": one.pid
@@ -173,7 +173,7 @@ def _by_daemon(user: User, daemon: GuardDaemon) -> Result:
             for link in share_attempts.LINKS
             if _open(partial(share_attempts.by_process, daemon.pid, link), user)
         ]
-    except Lost as error:
+    except NoAnswer as error:
         return row.disturbed(error)
     if ways:
         said = f"{user.name} may use its {', '.join(ways)}, which lead to the raw share"
@@ -192,7 +192,7 @@ def _by_tag(user: User, tags: dict[str, str]) -> Result:
             for fake_root in (False, True)
             if _mounts(user, tag, kind, fake_root)
         ]
-    except Lost as error:
+    except NoAnswer as error:
         return row.disturbed(error)
     if ways:
         said = f"{user.name} can mount {', '.join(sorted(set(ways)))}"
@@ -203,5 +203,5 @@ def _by_tag(user: User, tags: dict[str, str]) -> Result:
 def _mounts(user: User, tag: str, kind: str, fake_root: bool) -> bool:
     try:
         return _open(partial(share_attempts.by_tag, tag, kind), user, fake_root)
-    except Unprepared:
+    except SetupFailed:
         return False

@@ -41,10 +41,10 @@ def is_dead(path: bytes) -> bool:
     """
     place = os.fsdecode(path)
     try:
-        run_as.apart(_ask, path, limit=ANSWER_LIMIT)
+        run_as.run_as(_ask, path, limit=ANSWER_LIMIT)
     except OSError as error:
         return error.errno in DEAD
-    except run_as.Lost:
+    except run_as.NoAnswer:
         hint = f"end its daemon, or {quote.shell(['umount', '-i', '-l', place])}"
         raise UserError(f"the guard at {place} does not answer", hint, Exit.SYSTEM) from None
     return False

@@ -26,7 +26,7 @@ from gitguardfs.doctor import (
 from gitguardfs.doctor import (
     command as doctor,
 )
-from gitguardfs.doctor.attack_checks import Ground, Outcome, OutcomeKind
+from gitguardfs.doctor.attack_checks import AttackRun, Outcome, OutcomeKind
 from gitguardfs.doctor.context import System
 from gitguardfs.doctor.run_as import User
 from gitguardfs.errors import Exit, GitguardExit, UserError
@@ -759,9 +759,9 @@ def test_a_launcher_that_the_user_can_write_is_found(guarded: Mounted, place: Pa
 
 def outcomes(view: Path, user: User, source: Path | None = None) -> list[Outcome]:
     """Carry out all attacks in a directory as a user, and clean up."""
-    found = search.Found(**as_user(search.search, str(view), uid=user.uid, gid=user.gid))
+    found = search.SearchResult(**as_user(search.search, str(view), uid=user.uid, gid=user.gid))
     scratch = as_user(search.make_scratch, str(view), uid=user.uid, gid=user.gid)
-    ground = Ground(user, scratch, found)
+    ground = AttackRun(user, scratch, found)
     try:
         return [
             *(attack_checks._plant(ground, plant) for plant in planting.TABLE),
@@ -807,7 +807,7 @@ def test_the_scratch_directory_goes_whatever_happens(
         os.mkdir(os.path.join(spot, "made"))
         raise ZeroDivisionError
 
-    broken = planting.Plant("R5", "broken", bug, frozenset({errno.EACCES}))
+    broken = planting.PlantingAttack("R5", "broken", bug, frozenset({errno.EACCES}))
     with monkeypatch.context() as patch:
         patch.setattr(planting, "TABLE", (broken,))
         with pytest.raises(RuntimeError, match="ZeroDivisionError"):
@@ -859,7 +859,7 @@ def test_the_scratch_directory_goes_however_often_the_command_is_stopped(
 def test_a_hole_in_the_guard_is_found_by_its_row(
     guarded: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hole = planting.Plant("R5", "a hole", lambda spot: os.mkdir(f"{spot}/x"), frozenset())
+    hole = planting.PlantingAttack("R5", "a hole", lambda spot: os.mkdir(f"{spot}/x"), frozenset())
     monkeypatch.setattr(planting, "TABLE", (*planting.TABLE, hole))
     results = examine(guarded.path, attack=True)
     assert findings(results) == ["attack.R5"]

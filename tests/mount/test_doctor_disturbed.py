@@ -28,7 +28,7 @@ from gitguardfs.doctor import (
 from gitguardfs.doctor import (
     search as probes_tree,
 )
-from gitguardfs.doctor.run_as import Lost, NotBecome, User
+from gitguardfs.doctor.run_as import NoAnswer, SwitchUserFailed, User
 from gitguardfs.findings import Result, Status
 from gitguardfs.linux import processes, raw_syscalls
 from gitguardfs.mounting import guards
@@ -144,13 +144,13 @@ def test_an_answer_cannot_be_forged(share: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_forged_answer_would_not_count(share: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second defence alone: the child ends with the status of its own answer."""
-    become = run_as.become
+    switch_user = run_as.switch_user
 
     def become_dumpable(user: User) -> None:
-        become(user)
+        switch_user(user)
         make_dumpable()
 
-    monkeypatch.setattr(run_as, "become", become_dumpable)
+    monkeypatch.setattr(run_as, "switch_user", become_dumpable)
     result, said = tried(share, "forge", monkeypatch)
     assert result.status is Status.FINDING and "killed" in result.detail
     assert said == ["forged"], "the attack itself does not work"
@@ -179,8 +179,8 @@ def test_what_keeps_a_search_from_its_end_is_no_answer(share: Path) -> None:
         lambda: probes_tree.search(str(share)),
         lambda: namespace_attempts.is_open(str(share), ()),
     ):
-        with pytest.raises(Lost, match="open files"):
-            run_as.apart(without_descriptors, search, user=USER)
+        with pytest.raises(NoAnswer, match="open files"):
+            run_as.run_as(without_descriptors, search, user=USER)
 
 
 def without_descriptors(search: Callable[[], object]) -> None:
@@ -204,7 +204,7 @@ def test_where_changing_the_user_leaves_a_process_open_nothing_is_tried(
 ) -> None:
     (tmp_path / "suid_dumpable").write_text("1\n")
     monkeypatch.setattr(run_as, "SUID_DUMPABLE", str(tmp_path / "suid_dumpable"))
-    with pytest.raises(NotBecome, match="suid_dumpable"):
+    with pytest.raises(SwitchUserFailed, match="suid_dumpable"):
         share_checks._by_path(USER, str(share), ())
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.doctor import lima_checks, privilege_checks
-from gitguardfs.doctor.context import Case, System
-from gitguardfs.doctor.run_as import Lost, User
+from gitguardfs.doctor.context import Context, System
+from gitguardfs.doctor.run_as import NoAnswer, User
 from gitguardfs.findings import Result, Status
 from tests.support.mounting import area
 from tests.support.people import as_user
@@ -30,7 +30,7 @@ def listening() -> Iterator[Path]:
 
 
 def seen(path: Path, user: User | None = AGENT) -> list[Result]:
-    return lima_checks.check(Case("/", user, True, system=System(lima_socket=str(path))))
+    return lima_checks.check(Context("/", user, True, system=System(lima_socket=str(path))))
 
 
 def test_a_socket_for_everybody_is_a_finding(listening: Path) -> None:
@@ -60,14 +60,14 @@ def test_where_there_is_no_lima_nothing_is_said(tmp_path: Path) -> None:
 
 def test_it_is_one_of_the_rights(listening: Path) -> None:
     listening.chmod(0o777)
-    case = Case("/", AGENT, True, system=System(lima_socket=str(listening), run_by_root=()))
+    case = Context("/", AGENT, True, system=System(lima_socket=str(listening), run_by_root=()))
     assert "rights.lima" in [row.id for row in privilege_checks.check(case)]
 
 
 def test_no_answer_is_a_finding(listening: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*_: object, **__: object) -> None:
-        raise Lost("no answer in time")
+        raise NoAnswer("no answer in time")
 
-    monkeypatch.setattr(lima_checks.run_as, "apart", lost)
+    monkeypatch.setattr(lima_checks.run_as, "run_as", lost)
     (row,) = seen(listening)
     assert row.status is Status.FINDING and "could not be checked" in row.detail

@@ -23,7 +23,7 @@ from gitguardfs.doctor import (
     command as doctor,
 )
 from gitguardfs.doctor.context import System
-from gitguardfs.doctor.run_as import LeftBehind, Lost, NotBecome, Unprepared, User
+from gitguardfs.doctor.run_as import NoAnswer, SetupFailed, SwitchUserFailed, UndoFailed, User
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result, Status
 from gitguardfs.linux import namespaces
@@ -36,12 +36,12 @@ def fail(number: int) -> None:
 
 
 def test_what_a_function_returns_or_raises_comes_back() -> None:
-    assert run_as.apart(lambda: {"a": [1, "\udcff"]}) == {"a": [1, "\udcff"]}
+    assert run_as.run_as(lambda: {"a": [1, "\udcff"]}) == {"a": [1, "\udcff"]}
     with pytest.raises(OSError) as refused:
-        run_as.apart(fail, errno.EACCES)
+        run_as.run_as(fail, errno.EACCES)
     assert refused.value.errno == errno.EACCES
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        run_as.apart(lambda: 1 // 0)
+        run_as.run_as(lambda: 1 // 0)
 
 
 def test_a_step_that_prepares_is_told_from_the_attack() -> None:
@@ -49,17 +49,17 @@ def test_a_step_that_prepares_is_told_from_the_attack() -> None:
         with run_as.preparing():
             fail(errno.ENOSPC)
 
-    with pytest.raises(Unprepared):
-        run_as.apart(prepare)
+    with pytest.raises(SetupFailed):
+        run_as.run_as(prepare)
 
 
 def test_a_user_that_cannot_be_become_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(user: User) -> None:
         fail(errno.EPERM)
 
-    monkeypatch.setattr(run_as, "become", refused)
-    with pytest.raises(NotBecome, match="becoming me: Operation not permitted"):
-        run_as.apart(lambda: 1, user=ME)
+    monkeypatch.setattr(run_as, "switch_user", refused)
+    with pytest.raises(SwitchUserFailed, match="becoming me: Operation not permitted"):
+        run_as.run_as(lambda: 1, user=ME)
     host = doctor.examine_host("/", str(ME.uid), None)
     assert [(r.id, r.status) for r in host] == [("run.user", Status.FINDING)]
     assert "could not be tried" in host[0].detail
@@ -67,10 +67,10 @@ def test_a_user_that_cannot_be_become_is_no_refusal(monkeypatch: pytest.MonkeyPa
 
 def test_a_child_that_hangs_or_dies_is_given_up() -> None:
     began = time.monotonic()
-    with pytest.raises(Lost):
-        run_as.apart(lambda: time.sleep(60), limit=0.2)
-    with pytest.raises(Lost):
-        run_as.apart(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(NoAnswer):
+        run_as.run_as(lambda: time.sleep(60), limit=0.2)
+    with pytest.raises(NoAnswer):
+        run_as.run_as(lambda: os.kill(os.getpid(), signal.SIGKILL))
     assert time.monotonic() - began < 20
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
@@ -78,18 +78,18 @@ def test_a_child_that_hangs_or_dies_is_given_up() -> None:
 
 def test_an_answer_that_is_not_ours_is_no_answer() -> None:
     for data in (b"", b"not json", b"[]", b"{}", b'"x"', b'["returned"]', b"[1, 2", b'["oserror"]'):
-        with pytest.raises(Lost):
+        with pytest.raises(NoAnswer):
             run_as._answer(data, 1)
     assert run_as._answer(b'["returned", 5]', 1) == 5
     for status in (-1, 0, 2):
-        with pytest.raises(Lost):
+        with pytest.raises(NoAnswer):
             run_as._answer(b'["returned", 5]', status)
 
 
 def test_the_child_has_no_descriptor_of_ours(tmp_path: Path) -> None:
     with (tmp_path / "secret").open("w") as file:
         held = file.fileno()
-        links = run_as.apart(
+        links = run_as.run_as(
             lambda: [os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")[:-1]]
         )
         assert held > 2
@@ -105,8 +105,8 @@ def test_what_worked_is_undone_whatever_signal_comes(tmp_path: Path) -> None:
             os.rename(old, new)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(Lost):
-        run_as.apart(move)
+    with pytest.raises(NoAnswer):
+        run_as.run_as(move)
     assert old.exists() and not new.exists()
 
 
@@ -116,7 +116,7 @@ def test_what_was_refused_is_not_undone_and_what_cannot_be_is_said() -> None:
         with run_as.undoing(lambda: undone.append(1), "x"):
             fail(errno.EACCES)
     assert not undone
-    with pytest.raises(LeftBehind, match="it is now there"):
+    with pytest.raises(UndoFailed, match="it is now there"):
         with run_as.undoing(lambda: fail(errno.EACCES), "it is now there"):
             pass
 
@@ -136,7 +136,7 @@ def make_tree(top: Path) -> None:
 
 def test_the_search_finds_each_form_of_repository(tmp_path: Path) -> None:
     make_tree(tmp_path)
-    found = search.Found(**search.search(str(tmp_path)))
+    found = search.SearchResult(**search.search(str(tmp_path)))
     assert found.directory == str(tmp_path / "a/repo/.git")
     assert found.file == str(tmp_path / "b/.git")
     assert found.symlink == str(tmp_path / "c/.git")
@@ -148,9 +148,9 @@ def test_the_search_finds_each_form_of_repository(tmp_path: Path) -> None:
 def test_the_search_is_bounded(tmp_path: Path) -> None:
     for number in range(30):
         (tmp_path / f"d{number}/inner").mkdir(parents=True)
-    found = search.Found(**search.search(str(tmp_path), entries=10))
+    found = search.SearchResult(**search.search(str(tmp_path), entries=10))
     assert not found.complete and found.searched <= 11
-    assert not search.Found(**search.search(str(tmp_path), seconds=-1.0)).complete
+    assert not search.SearchResult(**search.search(str(tmp_path), seconds=-1.0)).complete
 
 
 def test_removing_the_scratch_directory_follows_no_symlink(tmp_path: Path) -> None:

@@ -30,10 +30,10 @@ from gitguardfs.doctor import (
     command as doctor,
 )
 from gitguardfs.doctor.attack_checks import Outcome, OutcomeKind
-from gitguardfs.doctor.context import Case, System, Table, holding, top_at
+from gitguardfs.doctor.context import Context, System, Table, holding, top_at
 from gitguardfs.doctor.privilege_checks import Said
-from gitguardfs.doctor.run_as import Lost, User
-from gitguardfs.doctor.search import Found
+from gitguardfs.doctor.run_as import NoAnswer, User
+from gitguardfs.doctor.search import SearchResult
 from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.guard import dotgit
 from gitguardfs.linux import mountinfo, processes
@@ -69,8 +69,8 @@ TABLE = table(
 GUARD, OTHER = TABLE[3], TABLE[4]
 
 
-def case(mountpoint: str, *daemons: GuardDaemon, is_root: bool = True) -> Case:
-    return Case(mountpoint, AGENT, is_root, TABLE, daemons)
+def case(mountpoint: str, *daemons: GuardDaemon, is_root: bool = True) -> Context:
+    return Context(mountpoint, AGENT, is_root, TABLE, daemons)
 
 
 # -------------------------------------------------------------------------------- the mount
@@ -94,7 +94,7 @@ def test_a_guard_on_top_is_recognised_and_what_else_is_there_is_a_finding() -> N
     for place in ("/srv/v", "/nowhere"):
         assert mount_checks.is_mounted(case(place)).status is Status.FINDING
     covered = table(b"9 1 0:50 / /home/agent/projects rw - tmpfs x rw\n")
-    said = mount_checks.is_mounted(Case(GUARD.path, AGENT, True, (*TABLE, *covered)))
+    said = mount_checks.is_mounted(Context(GUARD.path, AGENT, True, (*TABLE, *covered)))
     assert said.status is Status.FINDING and "covers the guard" in said.hint
 
 
@@ -208,11 +208,11 @@ def test_a_daemon_that_was_started_with_a_relative_path_is_known() -> None:
 
 def test_an_owner_who_is_hardly_the_agent_is_a_finding() -> None:
     def found(user: User, caller: str | None) -> list[str]:
-        return [r.detail for r in doctor.doubts(Case("/v", user, True), caller)]
+        return [r.detail for r in doctor.doubts(Context("/v", user, True), caller)]
 
     assert found(AGENT, "1000") == found(AGENT, "0") == found(AGENT, None) == []
     assert "the uid 1001" in found(AGENT, "1001")[0]
-    [said] = doctor.doubts(Case("/my view", AGENT, True), "1001")
+    [said] = doctor.doubts(Context("/my view", AGENT, True), "1001")
     assert "sudo gitguard doctor '/my view' --user agent" in said.hint
     assert "no account" in found(User(501, 501, (501,), "501", has_account=False), None)[0]
 
@@ -264,7 +264,7 @@ def test_a_fuse_mount_that_is_not_roots_is_found_wherever_it_can_bend_the_guard(
     lines = [line(20, path, "fuse.x", 1000), line(21, "/srv/view", "fuse.gitguardfs", 0),
              line(22, "/mnt/share", "fuse.gocryptfs", 0)]  # fmt: skip
     rows = table("\n".join(lines).encode())
-    result = other_mounts.not_roots(Case("/srv/view", AGENT, True, rows))
+    result = other_mounts.not_roots(Context("/srv/view", AGENT, True, rows))
     assert result.status is (Status.OK if where is None else Status.FINDING)
     assert where is None or f"{path} is mounted by uid 1000 ({where} " in result.detail
 
@@ -281,19 +281,19 @@ def test_a_source_of_anothers_that_was_asked_for_is_no_finding(
     uid = 1000 if options == ("source-owner=1000",) else 1001
     lines = f"""20 1 0:20 / /mnt/share rw - fuse.gocryptfs /mnt/share rw,user_id={uid}
 21 1 0:21 / /srv/view rw - fuse.gitguardfs /mnt/share rw,user_id=0"""
-    case = Case("/srv/view", AGENT, True, table(lines.encode()))
+    case = Context("/srv/view", AGENT, True, table(lines.encode()))
     assert other_mounts.not_roots(case).status is expected
 
 
 def test_what_is_mounted_in_the_view_is_noted() -> None:
-    [said] = other_mounts.within(Case("/home/view", AGENT, True, WAYS))
+    [said] = other_mounts.within(Context("/home/view", AGENT, True, WAYS))
     assert said.status is Status.NOTE and "/home/view/in it (ext4)" in said.detail
-    assert other_mounts.within(Case("/home/second", AGENT, True, WAYS)) == []
+    assert other_mounts.within(Context("/home/second", AGENT, True, WAYS)) == []
 
 
 def test_a_source_that_root_cannot_find_is_a_finding() -> None:
     def said(is_root: bool) -> list[Status]:
-        results = share_checks.check(Case(OTHER.path, AGENT, is_root, (OTHER,)))
+        results = share_checks.check(Context(OTHER.path, AGENT, is_root, (OTHER,)))
         return [r.status for r in results if "the guard's source is" in r.title]
 
     assert said(True) == [Status.FINDING] and said(False) == [Status.NOTE]
@@ -361,9 +361,9 @@ def test_sudo_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch)
         privilege_checks._run(["sleep", "5"])
 
     def lost(*_: object, **__: object) -> None:
-        raise Lost("no answer in time")
+        raise NoAnswer("no answer in time")
 
-    monkeypatch.setattr(privilege_checks.run_as, "apart", lost)
+    monkeypatch.setattr(privilege_checks.run_as, "run_as", lost)
     monkeypatch.setattr(privilege_checks.shutil, "which", lambda *_, **__: "/usr/bin/sudo")
     said = privilege_checks._sudo(AGENT, System(), True)
     assert said.status is Status.FINDING and "could not be checked" in said.detail
@@ -444,7 +444,7 @@ def test_every_row_has_an_attack_and_every_attack_a_row() -> None:
 
 
 def test_every_attack_needs_something_that_the_search_looks_for() -> None:
-    assert {reach.on for reach in on_repository.TABLE} <= set(Found().answer())
+    assert {reach.on for reach in on_repository.TABLE} <= set(SearchResult().answer())
     assert all(reach.refused for reach in on_repository.TABLE)
     assert all(plant.refused for plant in planting.TABLE)
 
@@ -489,13 +489,13 @@ def test_a_row_that_was_refused_is_ok_and_says_what_was_not_tried() -> None:
 
 def test_rows_that_nothing_was_there_for_are_a_note_and_never_ok() -> None:
     untried = [Outcome(row, "x", OutcomeKind.UNTRIED) for row in attack_checks.TITLES]
-    results = attack_checks.judge(untried, Found(), "deny")
+    results = attack_checks.judge(untried, SearchResult(), "deny")
     assert [(r.id, r.status) for r in results] == [("attack.untried", Status.NOTE)]
     assert "R1" in results[0].detail
-    partly = attack_checks.judge(untried, Found(searched=9, complete=False), "deny")
+    partly = attack_checks.judge(untried, SearchResult(searched=9, complete=False), "deny")
     assert "first 9 names" in partly[0].detail
     spaces = [*untried, Outcome("U1", "y", OutcomeKind.UNTRIED, "no namespaces")]
-    assert "; U1: no namespaces" in attack_checks.judge(spaces, Found(), "deny")[0].detail
+    assert "; U1: no namespaces" in attack_checks.judge(spaces, SearchResult(), "deny")[0].detail
 
 
 def test_a_guard_that_is_off_is_a_finding() -> None:
@@ -534,9 +534,9 @@ def test_hints_can_be_pasted_into_a_shell(monkeypatch: pytest.MonkeyPatch) -> No
 
 def _answer_of_a_hang(monkeypatch: pytest.MonkeyPatch, place: str) -> Result:
     def lost(*_: object, **__: object) -> None:
-        raise Lost("no answer in time")
+        raise NoAnswer("no answer in time")
 
-    monkeypatch.setattr(mount_checks.run_as, "apart", lost)
+    monkeypatch.setattr(mount_checks.run_as, "run_as", lost)
     return mount_checks.is_answering(place, AGENT)
 
 
