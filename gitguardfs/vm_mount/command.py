@@ -176,11 +176,13 @@ def _bring(
         _confirm(bool(first or second))
         look = facts.gather(system)  # answers take their time
         first = plan_share.share_steps(system, look, request)
+        spec, second = _foresee(system, look, request, first, program)
     with Runner(tell) as runner:
-        runner.run(first)
-        look = facts.gather(system)
-        spec = _spec(look, request)
-        second = plan_guard.guard_steps(system, look, request, spec, program)
+        if first:
+            runner.run(first)
+            look = facts.gather(system)
+            spec = _spec(look, request)
+            second = plan_guard.guard_steps(system, look, request, spec, program)
         _tell_dropped(look, spec)
         runner.run(second)
     _report(look, request, spec, changed=bool(first or second))
@@ -207,7 +209,6 @@ def _request(system: System, look: Facts, wish: Wish, *, is_installed: bool) -> 
     place = wish.map_mount or _ask(wish, "Where is the guarded view to be?")
     if place is None:
         raise UserError("where is the guarded view to be?", "--map-mount /home/USER/projects")
-    map_mount = facts.way(place)
     style: Style = "systemd" if look.has_systemd else "fstab"
     if wish.style is not None:
         style = "systemd" if wish.style == "systemd" else "fstab"
@@ -221,9 +222,11 @@ def _request(system: System, look: Facts, wish: Wish, *, is_installed: bool) -> 
             "guest-setup/install.sh, or --no-persist",
             Exit.SYSTEM,
         )
+    paths = wish.mount or _mount_of(system, look, tag), place
+    mount, map_mount = facts.ways(paths, look.mounts)
     return Request(
         tag=tag,
-        mount=facts.way(wish.mount or _mount_of(system, look, tag)),
+        mount=mount,
         map_mount=map_mount,
         user=facts.owner_of_view(map_mount.path, wish.user),
         style=style,
@@ -244,7 +247,7 @@ def _spec(look: Facts, request: Request) -> GuardedShare:
     share = look.share_at(request.mount.path)
     if share is None:
         raise UserError(f"{request.mount.path} is not mounted after all", code=Exit.MOUNT)
-    owner = facts.owner_of_share(request.mount.path)
+    owner = facts.owner_of_share(look, request.mount.path)
     return plan_share.with_owner(request, share.fstype, owner_map(owner, request.user))
 
 
