@@ -16,8 +16,8 @@ from gitguardfs import accounts
 from gitguardfs.audit import rows
 from gitguardfs.audit.git_config import Git
 from gitguardfs.audit.walk import Unread
+from gitguardfs.constants import SYSTEM_PATH
 from gitguardfs.doctor import run_as
-from gitguardfs.doctor.context import SEARCH_PATH
 from gitguardfs.doctor.run_as import Lost, User
 from gitguardfs.findings import Result, Row, Severity
 from gitguardfs.render import quote
@@ -37,7 +37,7 @@ class HostCase:
 
     user: User
     directory: str | None = None
-    search_path: str = SEARCH_PATH
+    search_path: str = SYSTEM_PATH
 
 
 def check(case: HostCase) -> list[Result]:
@@ -163,7 +163,7 @@ def _run(user: User, arguments: list[str]) -> tuple[int, str]:
 def _call(arguments: list[str], home: str) -> tuple[int, str]:
     done = subprocess.run(
         arguments,
-        env={"PATH": SEARCH_PATH, "LC_ALL": "C", "HOME": home},
+        env={"PATH": SYSTEM_PATH, "LC_ALL": "C", "HOME": home},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=SECONDS,

@@ -24,7 +24,8 @@ from errno import (
 )
 
 from gitguardfs.doctor.run_as import Lost, preparing
-from gitguardfs.linux.raw_syscalls import MNT_DETACH, MS_BIND, MS_REC, mount, umount
+from gitguardfs.linux.raw_syscalls import mount, umount
+from gitguardfs.linux.syscalls import MNT_DETACH, MS_BIND, MS_REC
 
 Way = Callable[[str, Sequence[int]], None]
 """Gets the directory, and the devices of the guards."""

@@ -9,21 +9,16 @@ from dataclasses import dataclass
 from stat import S_IMODE, S_ISDIR, S_ISLNK
 from typing import TypeVar
 
+from gitguardfs.constants import DEAD, MAX_SYMLINKS
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
-
-MAX_SYMLINKS = 40
-"""As many as the kernel follows (path_resolution(7))."""
 
 _T = TypeVar("_T")
 _Asking = Generator[None, list[MountInfo], _T]
 """A walk that stops where it must know the mounts, and is sent what was read meanwhile."""
 _COMPONENT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
-"""What the root of a FUSE mount answers whose daemon is gone, or is just dying. It is a directory
-all the same."""
 
 
 class ForeignMountError(UserError):

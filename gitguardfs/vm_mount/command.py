@@ -17,12 +17,13 @@ from gitguardfs import accounts
 from gitguardfs.commands.run import run
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard.rules import GitPolicy
+from gitguardfs.linux.programs import ENVIRONMENT
 from gitguardfs.options.parsing import respelled, split_o
 from gitguardfs.program import command as this_gitguardfs
 from gitguardfs.render import quote
 from gitguardfs.render.guarded_share import GuardedShare, owner_map
 from gitguardfs.vm_mount import facts, plan_boot, plan_guard, plan_removal, plan_share
-from gitguardfs.vm_mount.facts import ENVIRONMENT, Facts, System
+from gitguardfs.vm_mount.facts import Facts, System
 from gitguardfs.vm_mount.plan_share import Request, Style
 from gitguardfs.vm_mount.steps_files import Write
 from gitguardfs.vm_mount.telling import tell

@@ -11,20 +11,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from gitguardfs import accounts, config_files
+from gitguardfs.constants import SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import kernel_log, mountinfo, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.linux.programs import ENVIRONMENT, Ids
 from gitguardfs.linux.safe_open import PathComponent, ResolvedPath
 from gitguardfs.mounting import guards, seal
-from gitguardfs.mounting.preflight import SYSTEM_PATH
 from gitguardfs.render import systemd
-
-Ids = tuple[int, int]
-"""uid and gid."""
-
-ENVIRONMENT = {"PATH": SYSTEM_PATH, "LC_ALL": "C"}
-"""Of every program that is run here: root's environment may be the caller's."""
-
 
 WITHOUT_ACCOUNT = "a user without an account: UID:GID"
 

@@ -12,9 +12,11 @@ import urllib.parse
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from gitguardfs.constants import UTM_TAG
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard.rules import GitPolicy
 from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.linux.programs import Ids
 from gitguardfs.linux.safe_open import PathComponent
 from gitguardfs.options.parsing import parse_o
 from gitguardfs.render import quote
@@ -25,13 +27,10 @@ from gitguardfs.render.guarded_share import (
     check_tag,
     share_options,
 )
-from gitguardfs.vm_mount.facts import Facts, Ids, System, Way
+from gitguardfs.vm_mount.facts import Facts, System, Way
 from gitguardfs.vm_mount.steps_files import Close, Make
 from gitguardfs.vm_mount.steps_mount import MountShare
 from gitguardfs.vm_mount.transaction import Step
-
-UTM_TAG = "share"
-"""The one tag that UTM gives to shared directories."""
 
 Style = Literal["fstab", "systemd", "none"]
 """How it is brought back at the next boot."""
