@@ -10,6 +10,7 @@ import os
 import re
 import urllib.parse
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from gitguardfs.constants import UTM_TAG
@@ -55,7 +56,7 @@ class Request:
     def __post_init__(self) -> None:
         check_tag(self.tag, self.kind)
         check_not_of_the_system(self.map_mount.path)
-        if "map" in self._parsed():
+        if "map" in self._parsed:
             raise UserError(
                 "the map is not one of the further options",
                 "leave it out: the share's owner is shown as --user",
@@ -68,7 +69,7 @@ class Request:
             )
         if self.git_off and self.policy is not GitPolicy.OFF:
             raise UserError(f"--git-off and git={self.policy.value} contradict one another")
-        if "fsname" in self._parsed():
+        if "fsname" in self._parsed:
             raise UserError("fsname would hide what is guarded", "leave it out")
 
     def close(self) -> None:
@@ -76,18 +77,20 @@ class Request:
         self.mount.close()
         self.map_mount.close()
 
+    @cached_property
     def _parsed(self) -> dict[str, object]:
+        """The further options by their names."""
         return parse_o([quote.mount_option(option) for option in self.options])
 
     @property
     def policy(self) -> GitPolicy:
         """What is in force for .git."""
-        return GitPolicy(self._parsed().get("git", GitPolicy.DENY))
+        return GitPolicy(self._parsed.get("git", GitPolicy.DENY))
 
     @property
     def is_sealed(self) -> bool:
         """Whether the raw share is to be covered."""
-        return self._parsed().get("seal") is not False
+        return self._parsed.get("seal") is not False
 
 
 _SYSTEM = re.compile(
