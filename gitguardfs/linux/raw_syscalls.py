@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 
+from gitguardfs.errors import os_error
 from gitguardfs.linux.syscalls import (
     AT_EMPTY_PATH,
     AT_FDCWD,
@@ -23,7 +24,7 @@ def _call(name: str, *arguments: object) -> int:
     result: int = getattr(_libc, name)(*arguments)
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        raise os_error(number)
     return result
 
 

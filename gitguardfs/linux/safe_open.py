@@ -10,7 +10,7 @@ from stat import S_IMODE, S_ISDIR, S_ISLNK
 from typing import TypeVar
 
 from gitguardfs.constants import DEAD, MAX_SYMLINKS
-from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.errors import Exit, UserError, os_error, shown
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 
@@ -77,7 +77,7 @@ def open_directory(path: str, is_root: bool, also: int | None = None) -> int:
     found = resolve(path, also)
     if found.missing:
         os.close(found.fd)
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        raise os_error(errno.ENOENT)
     return found.fd
 
 
@@ -123,7 +123,7 @@ def resolve_all(paths: Sequence[str], also: int | None = None) -> list[ResolvedP
 
 def _walk(path: str, also: int | None) -> _Asking[ResolvedPath]:
     if not path:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        raise os_error(errno.ENOENT)
     fd = os.open("/" if path.startswith("/") else ".", _DIRECTORY)
     rest = _names(path)
     links = 0
@@ -223,7 +223,7 @@ def _target(
 ) -> str:
     """Return where a symlink on the way leads; UserError if a user may have put it there."""
     if links > MAX_SYMLINKS:
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        raise os_error(errno.ELOOP)
     target = os.readlink("", dir_fd=fd)
     others = ""
     if link.st_uid != 0:
@@ -245,7 +245,7 @@ def _result(
     if last is not None and not S_ISDIR(last.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path_of(fd))
     if ".." in rest:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        raise os_error(errno.ENOENT)
     found = [
         PathComponent("/" + "/".join(names[: len(names) - above]), st.st_uid, S_IMODE(st.st_mode))
         for above, st in enumerate(reversed(stats))

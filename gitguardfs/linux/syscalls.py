@@ -6,6 +6,8 @@ import ctypes
 import errno
 import os
 
+from gitguardfs.errors import os_error
+
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
 RENAME_WHITEOUT = 4
@@ -42,7 +44,7 @@ class _Timespec(ctypes.Structure):
 def _check(result: int) -> None:
     if result != 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        raise os_error(number)
 
 
 def renameat2(old_dir: int, old: bytes, new_dir: int, new: bytes, flags: int) -> None:
