@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
+from gitguardfs.constants import MAX_SYMLINKS
 from gitguardfs.errors import GitguardExit, UserError, shown
 
 BACKUP_SUFFIX = ".before-gitguardfs"
 _LABEL = "security.selinux"
-_MAX_SYMLINKS = 40
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class _Place:
 def _place_of(path: str, *, make: bool = False) -> Iterator[_Place]:
     """Give the place of the file ``path``, where symlinks to it lead. UserError, OSError."""
     named = path
-    for _ in range(_MAX_SYMLINKS):
+    for _ in range(MAX_SYMLINKS):
         with _directory_of(path, make=make) as (directory, name):
             place = _Place(directory, name)
             if not (place.exists() and stat.S_ISLNK(place.stat().st_mode)):

@@ -18,6 +18,7 @@ from threading import Thread
 import pyfuse3
 import trio
 
+from gitguardfs.constants import FUSE_DEVICE
 from gitguardfs.daemon import background, build, logs, signals
 from gitguardfs.daemon.drain import Drain, close_device
 from gitguardfs.errors import Exit, UserError, shown, warn
@@ -206,7 +207,7 @@ def _leave_by_force(mounted: mountinfo.MountInfo | None, sealed: seal.Seal | Non
 
     Whoever waits for the view is answered ENOTCONN, and the next daemon can take the seal over.
     """
-    close_device(preflight.FUSE_DEVICE)
+    close_device(FUSE_DEVICE)
     if sealed is not None:
         sealed.leave()  # the kernel keeps a lock as long as a thread is stuck in it
     if mounted is not None:

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gitguardfs import accounts
+from gitguardfs.constants import SYSTEM_PATH
 from gitguardfs.doctor.run_as import Groups, User
 from gitguardfs.findings import Result
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting.guards import GuardDaemon
 
-SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -49,7 +49,7 @@ def holding(table: Table, path: str) -> MountInfo | None:
 class System:
     """Where things are on this system; tests put others in place."""
 
-    search_path: str = SEARCH_PATH
+    search_path: str = SYSTEM_PATH
     groups_of: Groups = os.getgrouplist
     group_name: Callable[[int], str] = accounts.group_name
     doas_files: tuple[str, ...] = ("/etc/doas.conf", "/usr/local/etc/doas.conf")

@@ -14,8 +14,8 @@ from gitguardfs import accounts
 from gitguardfs.audit import rows
 from gitguardfs.audit.git_config import Git
 from gitguardfs.audit.walk import Unread
+from gitguardfs.constants import SYSTEM_PATH
 from gitguardfs.doctor import run_as
-from gitguardfs.doctor.context import SEARCH_PATH
 from gitguardfs.doctor.run_as import NoAnswer, User
 from gitguardfs.findings import Result, Row, Severity
 from gitguardfs.render import quote, selinux
@@ -32,7 +32,7 @@ class HostContext:
 
     user: User
     directory: str | None = None
-    search_path: str = SEARCH_PATH
+    search_path: str = SYSTEM_PATH
 
 
 def check(context: HostContext) -> list[Result]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from gitguardfs.constants import DEAD
 from gitguardfs.doctor import run_as
 from gitguardfs.doctor.context import Context, Table, read_table, top_at
 from gitguardfs.doctor.run_as import User
@@ -19,8 +19,6 @@ from gitguardfs.mounting.guards import GuardDaemon
 from gitguardfs.render import quote
 
 WANTED = frozenset({"nosuid", "nodev", "default_permissions", "allow_other"})
-DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
-FUSE_DEVICE = "/dev/fuse"
 
 
 def check(context: Context) -> list[Result]:

@@ -15,13 +15,8 @@ from errno import EACCES, EINVAL, EOPNOTSUPP
 from functools import partial
 
 from gitguardfs.doctor.run_as import preparing
-from gitguardfs.linux.raw_syscalls import (
-    RENAME_EXCHANGE,
-    RENAME_NOREPLACE,
-    RENAME_WHITEOUT,
-    linkat_by_proc,
-    renameat2,
-)
+from gitguardfs.linux.raw_syscalls import linkat_by_proc, renameat2
+from gitguardfs.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 
 HEAD_TEXT = "ref: refs/heads/main\n"
 POINTER_TEXT = "gitdir: ../nowhere\n"

@@ -10,7 +10,8 @@ import os
 
 from gitguardfs.doctor.planting import at
 from gitguardfs.doctor.run_as import preparing
-from gitguardfs.linux.raw_syscalls import MNT_DETACH, MS_BIND, MS_REC, mount, umount, watch
+from gitguardfs.linux.raw_syscalls import mount, umount, watch
+from gitguardfs.linux.syscalls import MNT_DETACH, MS_BIND, MS_REC
 
 
 def hold(path: str, flags: int = os.O_NOFOLLOW) -> int:

@@ -25,7 +25,8 @@ from errno import (
 
 from gitguardfs.doctor.run_as import NoAnswer, preparing
 from gitguardfs.errors import os_error
-from gitguardfs.linux.raw_syscalls import MNT_DETACH, MS_BIND, MS_REC, mount, umount
+from gitguardfs.linux.raw_syscalls import mount, umount
+from gitguardfs.linux.syscalls import MNT_DETACH, MS_BIND, MS_REC
 
 Way = Callable[[str, Sequence[int]], None]
 """Gets the directory, and the devices of the guards."""

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 import click
 
 from gitguardfs import accounts
+from gitguardfs.constants import UTM_TAG
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host.directory import directory_elsewhere, existing_directory, secrets_in
 from gitguardfs.options.parsing import respelled
 from gitguardfs.render import qemu, share_json, share_text, virtiofsd
-from gitguardfs.render.share_spec import UTM_TAG, Guard, Host, Network, ShareSpec, Target, Transport
+from gitguardfs.render.share_spec import Guard, Host, Network, ShareSpec, Target, Transport
 
 EPILOG = """\b
 Examples:

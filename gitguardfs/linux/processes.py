@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gitguardfs.errors import os_error
+
 PROC = "/proc"
 
 
@@ -46,7 +48,7 @@ def parse_fdinfo(text: bytes) -> FdInfo:
         if value.split()
     }
     if b"mnt_id" not in fields:
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        raise os_error(errno.EBADF)
     connection = fields.get(b"fuse_connection")
     return FdInfo(
         int(fields[b"mnt_id"]),

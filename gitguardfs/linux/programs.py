@@ -6,9 +6,13 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 
+from gitguardfs.constants import SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.vm_mount.facts import ENVIRONMENT, Ids
 
+Ids = tuple[int, int]
+"""uid and gid."""
+ENVIRONMENT = {"PATH": SYSTEM_PATH, "LC_ALL": "C"}
+"""Of every program that root runs here: root's own environment may be the caller's."""
 COMMAND_LIMIT = 120.0
 """Seconds for one command; starting a service may take systemd's 90."""
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 
-AT_FDCWD = -100
-AT_SYMLINK_FOLLOW = 0x400
-AT_EMPTY_PATH = 0x1000
-RENAME_NOREPLACE, RENAME_EXCHANGE, RENAME_WHITEOUT = 1, 2, 4
-MS_BIND, MS_REC = 0x1000, 0x4000
-MNT_DETACH = 2
-_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+from gitguardfs.errors import os_error
+from gitguardfs.linux.syscalls import (
+    AT_EMPTY_PATH,
+    AT_FDCWD,
+    AT_SYMLINK_FOLLOW,
+    CLONE_NEWNS,
+    CLONE_NEWUSER,
+)
+
 _IN_ALL_EVENTS = 0xFFF
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -22,7 +24,7 @@ def _call(name: str, *arguments: object) -> int:
     result: int = getattr(_libc, name)(*arguments)
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        raise os_error(number)
     return result
 
 
@@ -71,4 +73,4 @@ def enter_namespace(namespace: int) -> None:
 
 def unshare_user_and_mounts() -> None:
     """Enter new user and mount namespaces, in which no id is mapped yet (unshare(2))."""
-    _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNS)
+    _call("unshare", CLONE_NEWUSER | CLONE_NEWNS)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from stat import S_IMODE, S_ISDIR, S_ISLNK
+from typing import TypeVar
 
-from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.constants import DEAD, MAX_SYMLINKS
+from gitguardfs.errors import Exit, UserError, os_error, shown
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 
-MAX_SYMLINKS = 40
-"""As many as the kernel follows (path_resolution(7))."""
-
+_T = TypeVar("_T")
+_Asking = Generator[None, list[MountInfo], _T]
+"""A walk that stops where it must know the mounts, and is sent what was read meanwhile."""
 _COMPONENT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
-"""What the root of a FUSE mount answers whose daemon is gone, or is just dying. It is a directory
-all the same."""
 
 
 class ForeignMountError(UserError):
@@ -77,7 +77,7 @@ def open_directory(path: str, is_root: bool, also: int | None = None) -> int:
     found = resolve(path, also)
     if found.missing:
         os.close(found.fd)
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        raise os_error(errno.ENOENT)
     return found.fd
 
 
@@ -91,13 +91,44 @@ def resolve(path: str, also: int | None = None) -> ResolvedPath:
     root to another directory, neither before nor while it looks. Raises UserError for any other
     symlink, ForeignMountError, NotADirectoryError, and OSError for what cannot be looked at.
     """
+    return resolve_all([path], also)[0]
+
+
+def resolve_all(paths: Sequence[str], also: int | None = None) -> list[ResolvedPath]:
+    """Walk several paths side by side, as ``resolve`` does, so that the mounts are read less often.
+
+    Raises what ``resolve`` raises, for the first path for which it does; no descriptor stays open.
+    """
+    walks = [_walk(path, also) for path in paths]
+    found: dict[int, ResolvedPath] = {}
+    try:
+        tables: list[list[MountInfo]] = []
+        while len(found) < len(walks):
+            for number, walk in enumerate(walks):
+                if number not in found:
+                    try:
+                        walk.send(tables[-1] if tables else None)  # type: ignore[arg-type]
+                    except StopIteration as end:
+                        found[number] = end.value
+            if len(found) < len(walks):
+                tables.append(mountinfo.listed())
+    except BaseException:
+        for walk in walks:
+            walk.close()
+        for one in found.values():
+            os.close(one.fd)
+        raise
+    return [found[number] for number in range(len(walks))]
+
+
+def _walk(path: str, also: int | None) -> _Asking[ResolvedPath]:
     if not path:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        raise os_error(errno.ENOENT)
     fd = os.open("/" if path.startswith("/") else ".", _DIRECTORY)
     rest = _names(path)
     links = 0
     try:
-        number = _passed(fd, 0, also)
+        number = yield from _passed(fd, 0, also)
         # Of the directories down to ``fd``; and their names, from / on.
         stats, names = [_stat(fd)], _names(path_of(fd))
         while rest:
@@ -106,7 +137,7 @@ def resolve(path: str, also: int | None = None) -> ResolvedPath:
             except FileNotFoundError:
                 break
             try:
-                number = _passed(step, number, also)
+                number = yield from _passed(step, number, also)
                 name, st = rest.pop(0), _stat(step)
                 if st is not None and S_ISLNK(st.st_mode):
                     links += 1
@@ -130,14 +161,36 @@ def resolve(path: str, also: int | None = None) -> ResolvedPath:
         raise
 
 
-def _passed(fd: int, former: int, also: int | None) -> int:
+class _Root:
+    """The number of the mount that this process's root directory is in, once it was looked at.
+
+    That mount stays as long as the process has it, so that its number is given to no other one.
+    """
+
+    number = 0
+
+
+def note_root(table: Iterable[MountInfo]) -> None:
+    """Note that ``table``, just read, has the mount of this process's root directory as root's."""
+    root = os.open("/", _DIRECTORY)
+    try:
+        number = mountinfo.number_of(root)
+    finally:
+        os.close(root)
+    if any(mount.mnt_id == number and not is_foreign(mount) for mount in table):
+        _Root.number = number
+
+
+def _passed(fd: int, former: int, also: int | None) -> _Asking[int]:
     """Return the number of the mount that a descriptor is of; ``former`` is one that was passed.
 
-    Raises ForeignMountError for a user's FUSE file system, without a request to it.
+    Asks for a table that was read while ``fd`` keeps the mount's number from being given to
+    another one. Raises ForeignMountError for a user's FUSE file system, without a request to it.
     """
     number = mountinfo.number_of(fd)
-    if number != former:
-        mount = next((m for m in mountinfo.listed() if m.mnt_id == number), None)
+    if number not in (former, _Root.number):
+        table = yield
+        mount = next((m for m in table if m.mnt_id == number), None)
         if mount is not None and is_foreign(mount, also):
             raise ForeignMountError(mount, mount.path)
     return number
@@ -170,7 +223,7 @@ def _target(
 ) -> str:
     """Return where a symlink on the way leads; UserError if a user may have put it there."""
     if links > MAX_SYMLINKS:
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        raise os_error(errno.ELOOP)
     target = os.readlink("", dir_fd=fd)
     others = ""
     if link.st_uid != 0:
@@ -192,7 +245,7 @@ def _result(
     if last is not None and not S_ISDIR(last.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path_of(fd))
     if ".." in rest:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        raise os_error(errno.ENOENT)
     found = [
         PathComponent("/" + "/".join(names[: len(names) - above]), st.st_uid, S_IMODE(st.st_mode))
         for above, st in enumerate(reversed(stats))

@@ -6,11 +6,14 @@ import ctypes
 import errno
 import os
 
+from gitguardfs.errors import os_error
+
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
 RENAME_WHITEOUT = 4
 
 AT_FDCWD = -100
+AT_SYMLINK_FOLLOW = 0x400
 AT_EMPTY_PATH = 0x1000
 AT_STATX_DONT_SYNC = 0x4000
 STATX_BTIME = 0x800
@@ -20,7 +23,7 @@ NOW = -(1 << 62)
 """Stands for "now" among times in nanoseconds; before any that file systems can store."""
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
-MS_REC, MS_PRIVATE = 1 << 14, 1 << 18
+MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC, AT_RECURSIVE = 1, os.O_CLOEXEC, 0x8000
 MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH, MOVE_MOUNT_BENEATH = 4, 0x40, 0x200
@@ -41,7 +44,7 @@ class _Timespec(ctypes.Structure):
 def _check(result: int) -> None:
     if result != 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        raise os_error(number)
 
 
 def renameat2(old_dir: int, old: bytes, new_dir: int, new: bytes, flags: int) -> None:

@@ -7,16 +7,13 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
+from gitguardfs.constants import DEAD, FUSE_DEVICE, SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard import dotgit, repository
 from gitguardfs.guard.rules import GitPolicy, Rules
 from gitguardfs.linux import mountinfo, safe_open
 
-FUSE_DEVICE = "/dev/fuse"
 FUSERMOUNT = "fusermount3"
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where to look for programs: mount(8) gives its helpers no PATH."""
-DEAD = safe_open.DEAD
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import os
 from contextlib import suppress
 from stat import S_IXGRP, S_IXOTH, S_IXUSR
 
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.errors import Exit, UserError, os_error
 from gitguardfs.linux import mountinfo, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 
@@ -214,7 +214,7 @@ def _listed(number: int) -> MountInfo:
     """Return a mount by its number. Raises OSError(ESTALE) if it is gone."""
     found = next((m for m in mountinfo.listed() if m.mnt_id == number), None)
     if found is None:
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        raise os_error(errno.ESTALE)
     return found
 
 
@@ -271,7 +271,7 @@ def lift_stale(source: str) -> None:
     while is_sealed(source):
         top = mountinfo.top_at(source)
         if top is None or not mountinfo.detach(top):
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            raise os_error(errno.ESTALE)
 
 
 def open_below(source: str, seal_fd: int) -> int:
@@ -298,14 +298,14 @@ def _copy_below(source: str, seal_fd: int) -> int:
         try:
             seal = sealing(fd)
             if seal is None or not os.path.samestat(os.fstat(fd), expected):
-                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+                raise os_error(errno.ESTALE)
             syscalls.umount(b"/proc/self/fd/%d" % fd, syscalls.MNT_DETACH)
         finally:
             os.close(fd)
         below = _open_top(source)
         if mountinfo.number_of(below) != seal.parent_id:
             os.close(below)
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            raise os_error(errno.ESTALE)
         if sealing(below) is None:
             break
         expected = os.fstat(below)

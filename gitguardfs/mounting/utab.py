@@ -9,8 +9,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 
+from gitguardfs.constants import SYSTEM_PATH
 from gitguardfs.linux import mountinfo
-from gitguardfs.mounting.preflight import SYSTEM_PATH
 
 LIMIT = 5.0
 """Seconds for mount(8) to write one line; another one may hold the lock of the file."""

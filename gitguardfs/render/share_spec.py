@@ -7,12 +7,10 @@ import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gitguardfs.constants import UTM_TAG
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard import dotgit
 from gitguardfs.render.guarded_share import check_tag
-
-UTM_TAG = "share"
-"""UTM gives every share this tag (its own constant, in both of its backends)."""
 
 SOCKET_PATH_BYTES = 107
 """The longest path of a socket: sun_path (unix(7)) without its closing NUL."""

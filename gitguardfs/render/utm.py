@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gitguardfs.render.share_spec import UTM_TAG, ShareSpec, Transport
+from gitguardfs.constants import UTM_TAG
+from gitguardfs.render.share_spec import ShareSpec, Transport
 
 BACKENDS = {Transport.NINEP: "QEMU", Transport.VIRTIOFS: "Apple Virtualization"}
 

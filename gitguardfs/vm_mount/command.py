@@ -17,16 +17,17 @@ from gitguardfs import accounts
 from gitguardfs.commands.run import run
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard.rules import GitPolicy
+from gitguardfs.linux.programs import ENVIRONMENT
 from gitguardfs.options.parsing import quote_o, respelled, split_o
 from gitguardfs.program import command as this_gitguardfs
 from gitguardfs.render import quote
 from gitguardfs.render.guarded_share import GuardedShare, owner_map
 from gitguardfs.vm_mount import facts, plan_boot, plan_guard, plan_removal, plan_share
-from gitguardfs.vm_mount.facts import ENVIRONMENT, Facts, System
+from gitguardfs.vm_mount.facts import Facts, System
 from gitguardfs.vm_mount.plan_share import Request, Style
 from gitguardfs.vm_mount.steps_files import Write
 from gitguardfs.vm_mount.telling import tell
-from gitguardfs.vm_mount.transaction import Runner, Step
+from gitguardfs.vm_mount.transaction import Step, Transaction
 
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "virtiofs", "fuse")
 
@@ -48,7 +49,7 @@ class _Command(click.Command):
 
 
 @dataclass(frozen=True)
-class Wish:
+class Arguments:
     """The command line; paths and names as they were typed."""
 
     label: str | None = None
@@ -110,6 +111,7 @@ class Wish:
 @click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 @click.option(
     "--remove",
+    "takes_away",
     is_flag=True,
     help="Unmount view and share, if it is ours, and take the entries out.",
 )
@@ -121,7 +123,7 @@ class Wish:
     help="Further options for gitguardfs, with commas between: git=readonly,deny=.env",
 )
 @click.version_option(gitguardfs.__version__, prog_name="vm-mount", message="%(prog)s %(version)s")
-def command(remove: bool, no_persist: bool, o: tuple[str, ...], **given: Any) -> int:
+def command(takes_away: bool, no_persist: bool, o: tuple[str, ...], **given: Any) -> int:
     """Mount a directory of the host, with its owners put right and .git out of reach.
 
     The share is mounted where only root gets to, its owner becomes the owner of the home that
@@ -131,10 +133,10 @@ def command(remove: bool, no_persist: bool, o: tuple[str, ...], **given: Any) ->
     if os.geteuid() != 0:
         raise UserError("vm-mount needs root", "sudo vm-mount ...", Exit.SYSTEM)
     options = tuple(option for value in o for option in split_o(value))
-    wish = Wish(options=options, persist=not no_persist, **given)
+    arguments = Arguments(options=options, persist=not no_persist, **given)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)  # by an exception, so that what is half done is undone
-    return take_away(System(), wish) if remove else bring(System(), wish)
+    return remove(System(), arguments) if takes_away else install(System(), arguments)
 
 
 def _leave(number: int, _frame: object) -> None:
@@ -146,43 +148,45 @@ def main() -> None:
     run(command, "vm-mount")
 
 
-# Bringing it
+# Installing
 
 
-def bring(system: System, wish: Wish) -> int:
+def install(system: System, arguments: Arguments) -> int:
     """Mount, guard and write down; the exit code. UserError, with everything put back."""
-    if not wish.dry_run:
+    if not arguments.dry_run:
         load_modules()
     program = _program(system)
     if len(program) == 1:
         system = replace(system, guard=program[0])
     look = facts.gather(system)
-    request = _request(system, look, wish, is_installed=len(program) == 1)
+    request = _request(system, look, arguments, is_installed=len(program) == 1)
     with closing(request):
-        return _bring(system, look, request, wish, program)
+        return _install(system, look, request, arguments, program)
 
 
-def _bring(
-    system: System, look: Facts, request: Request, wish: Wish, program: tuple[str, ...]
+def _install(
+    system: System, look: Facts, request: Request, arguments: Arguments, program: tuple[str, ...]
 ) -> int:
     first = plan_share.share_steps(system, look, request)
     # All of it, before anything is done: what is refused later would have to be undone.
     spec, second = _foresee(system, look, request, first, program)
-    if wish.dry_run or wish.asks:
+    if arguments.dry_run or arguments.asks:
         _preview(look, spec, first, second)
-        if wish.dry_run:
+        if arguments.dry_run:
             _report(look, request, spec, changed=bool(first or second), would=True)
             return Exit.OK
         _confirm(bool(first or second))
         look = facts.gather(system)  # answers take their time
         first = plan_share.share_steps(system, look, request)
-    with Runner(tell) as runner:
-        runner.run(first)
-        look = facts.gather(system)
-        spec = _spec(look, request)
-        second = plan_guard.guard_steps(system, look, request, spec, program)
-        _tell_dropped(look, spec)
-        runner.run(second)
+        spec, second = _foresee(system, look, request, first, program)
+    with Transaction(tell) as transaction:
+        if first:
+            transaction.apply(first)
+            look = facts.gather(system)
+            spec = _spec(look, request)
+            second = plan_guard.guard_steps(system, look, request, spec, program)
+        _print_lost_options(look, spec)
+        transaction.apply(second)
     _report(look, request, spec, changed=bool(first or second))
     return Exit.OK
 
@@ -202,18 +206,17 @@ def _program(system: System) -> tuple[str, ...]:
     return tuple(this_gitguardfs()) if installed is None else (installed,)
 
 
-def _request(system: System, look: Facts, wish: Wish, *, is_installed: bool) -> Request:
-    tag = wish.label or _ask_tag(look, wish)
-    place = wish.map_mount or _ask(wish, "Where is the guarded view to be?")
+def _request(system: System, look: Facts, arguments: Arguments, *, is_installed: bool) -> Request:
+    tag = arguments.label or _ask_tag(look, arguments)
+    place = arguments.map_mount or _ask(arguments, "Where is the guarded view to be?")
     if place is None:
         raise UserError("where is the guarded view to be?", "--map-mount /home/USER/projects")
-    map_mount = facts.way(place)
     style: Style = "systemd" if look.has_systemd else "fstab"
-    if wish.style is not None:
-        style = "systemd" if wish.style == "systemd" else "fstab"
-    if style == "systemd" and wish.persist and not look.has_systemd:
+    if arguments.style is not None:
+        style = "systemd" if arguments.style == "systemd" else "fstab"
+    if style == "systemd" and arguments.persist and not look.has_systemd:
         raise UserError("systemd does not run here", "--style fstab")
-    if not wish.persist:
+    if not arguments.persist:
         style = "none"
     elif not is_installed:
         raise UserError(
@@ -221,16 +224,18 @@ def _request(system: System, look: Facts, wish: Wish, *, is_installed: bool) -> 
             "guest-setup/install.sh, or --no-persist",
             Exit.SYSTEM,
         )
+    paths = arguments.mount or _mount_of(system, look, tag), place
+    mount, map_mount = facts.ways(paths, look.mounts)
     return Request(
         tag=tag,
-        mount=facts.way(wish.mount or _mount_of(system, look, tag)),
+        mount=mount,
         map_mount=map_mount,
-        user=facts.owner_of_view(map_mount.path, wish.user),
+        user=facts.owner_of_view(map_mount.path, arguments.user),
         style=style,
-        kind=wish.kind,
-        options=("git=off", *wish.options) if wish.git_off else wish.options,
-        cover=wish.cover,
-        git_off=wish.git_off,
+        kind=arguments.kind,
+        options=("git=off", *arguments.options) if arguments.git_off else arguments.options,
+        cover=arguments.cover,
+        git_off=arguments.git_off,
     )
 
 
@@ -244,7 +249,7 @@ def _spec(look: Facts, request: Request) -> GuardedShare:
     share = look.share_at(request.mount.path)
     if share is None:
         raise UserError(f"{request.mount.path} is not mounted after all", code=Exit.MOUNT)
-    owner = facts.owner_of_share(request.mount.path)
+    owner = facts.owner_of_share(look, request.mount.path)
     return plan_share.with_owner(request, share.fstype, owner_map(owner, request.user))
 
 
@@ -270,13 +275,13 @@ def _preview(look: Facts, spec: GuardedShare, first: list[Step], second: list[St
         _show(step)
     if first:
         tell("# The share's owner is not known before it is mounted: shown as the user's.")
-    _tell_dropped(look, spec)
+    _print_lost_options(look, spec)
     for step in second:
         _show(step)
 
 
-def _tell_dropped(look: Facts, spec: GuardedShare) -> None:
-    if gone := plan_guard.dropped(look, spec):
+def _print_lost_options(look: Facts, spec: GuardedShare) -> None:
+    if gone := plan_guard.lost_options(look, spec):
         options = ",".join(map(quote_o, gone))
         tell(f"No longer in force, since it was not given again: -o {shlex.quote(options)}")
 
@@ -309,29 +314,29 @@ def _report(
         tell(f"Next: {quote.shell(command)}")
 
 
-# Taking it away
+# Removing
 
 
-def take_away(system: System, wish: Wish) -> int:
+def remove(system: System, arguments: Arguments) -> int:
     """Unmount and take the entries out; the exit code. UserError, with everything put back."""
     look = facts.gather(system)
-    mount = wish.mount and _resolved(wish.mount)
-    map_mount = wish.map_mount and _resolved(wish.map_mount)
-    found = plan_removal.find(look, wish.label, mount, map_mount)
+    mount = arguments.mount and _resolved(arguments.mount)
+    map_mount = arguments.map_mount and _resolved(arguments.map_mount)
+    found = plan_removal.find(look, arguments.label, mount, map_mount)
     steps = (
         [] if found is None else plan_removal.remove_steps(system, look, found, _program(system))
     )
     if found is None or not steps:
         tell("Nothing to remove.")
         return Exit.OK
-    if wish.dry_run or wish.asks:
+    if arguments.dry_run or arguments.asks:
         for step in steps:
             _show(step)
-        if wish.dry_run:
+        if arguments.dry_run:
             return Exit.OK
         _confirm(bool(steps))
-    with Runner(tell) as runner:
-        runner.run(steps)
+    with Transaction(tell) as transaction:
+        transaction.apply(steps)
     if why := plan_removal.left(system, look, found):
         tell(f"The share stays mounted at {found.mount}, open now to all who can enter it: {why}.")
     return Exit.OK
@@ -356,17 +361,17 @@ def _confirm(changes: bool) -> None:
         click.confirm("Go on?", default=True, abort=True)
 
 
-def _ask(wish: Wish, question: str, default: str | None = None) -> str | None:
-    if not wish.interactive:
+def _ask(arguments: Arguments, question: str, default: str | None = None) -> str | None:
+    if not arguments.interactive:
         return default
     return str(click.prompt(question, default=default))
 
 
-def _ask_tag(look: Facts, wish: Wish) -> str:
+def _ask_tag(look: Facts, arguments: Arguments) -> str:
     try:
         return plan_share.default_tag(look)
     except UserError:
-        if not wish.interactive:
+        if not arguments.interactive:
             raise
     tell(f"The kernel sees these shares: {look.tags.listing()}")
     return str(click.prompt("Which one? Its tag"))

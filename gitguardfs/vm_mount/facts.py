@@ -6,23 +6,19 @@ import glob
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from gitguardfs import accounts, config_files
+from gitguardfs.constants import SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import kernel_log, mountinfo, safe_open, selinux, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.linux.programs import ENVIRONMENT, Ids
 from gitguardfs.linux.safe_open import PathComponent, ResolvedPath
 from gitguardfs.mounting import guards, seal
-from gitguardfs.mounting.preflight import SYSTEM_PATH
 from gitguardfs.render import systemd
-
-Ids = tuple[int, int]
-"""uid and gid."""
-
-ENVIRONMENT = {"PATH": SYSTEM_PATH, "LC_ALL": "C"}
-"""Of every program that is run here: root's environment may be the caller's."""
-
 
 WITHOUT_ACCOUNT = "a user without an account: UID:GID"
 
@@ -162,6 +158,7 @@ class Facts:
 def gather(system: System) -> Facts:
     """Look around. OSError if a file cannot be read."""
     found = tuple(mountinfo.listed())
+    safe_open.note_root(found)
     ours = [m for m in found if guards.is_guard(m)]
     servers = tuple(guards.servers()) if ours else ()
     daemons = {m.path: guards.daemon_of(m, servers) for m in ours}
@@ -228,9 +225,9 @@ def _is_active(system: System, path: str) -> bool:
     return subprocess.run(command, check=False, env=ENVIRONMENT).returncode == 0
 
 
-def owner_of_share(path: str) -> Ids:
-    """Who owns the root of the share that is mounted at ``path``, below its seal if it has one."""
-    if not seal.is_sealed(path):
+def owner_of_share(look: Facts, path: str) -> Ids:
+    """Return who owns the root of the share at ``path``, below its seal if it has one."""
+    if not look.is_sealed(path):
         st = os.stat(path)
         return st.st_uid, st.st_gid
     # In a child: it changes the mount namespace for a moment, which a thread must not see.
@@ -252,30 +249,48 @@ def owner_of_share(path: str) -> Ids:
 
 
 def way(path: str) -> Way:
-    """Walk ``path`` once, by descriptors. What is done later is done with what was found.
+    """Walk one path; see ``ways``."""
+    return ways([path], mountinfo.listed())[0]
 
-    Raises UserError for a symlink that a user may have put there, OSError for what cannot be read.
+
+def ways(paths: Sequence[str], mounts: Sequence[MountInfo]) -> list[Way]:
+    """Walk paths once, by descriptors. What is done later is done with what was found.
+
+    ``mounts`` are those of a look just taken, by which a view of ours is known. Raises UserError
+    for a symlink that a user may have put there, OSError for what cannot be read.
     """
     try:
-        found = safe_open.resolve(os.path.abspath(path))
+        found = safe_open.resolve_all([os.path.abspath(path) for path in paths])
     except PermissionError as error:  # root, and refused: a FUSE mount for one user alone
         raise not_ours(str(error.filename)) from None
     except NotADirectoryError as error:
-        raise UserError(f"{error.filename or path} is not a directory") from None
+        raise UserError(f"{error.filename or paths[0]} is not a directory") from None
+    with ExitStack() as opened:
+        for one in found:
+            opened.callback(os.close, one.fd)
+        made = []
+        try:
+            for one in found:
+                made.append(_way(one, mounts))
+        except BaseException:
+            for way in made:
+                way.close()
+            raise
+        return made
+
+
+def _way(found: ResolvedPath, mounts: Sequence[MountInfo]) -> Way:
     missing = [
         found.path.removesuffix("/".join(["", *found.missing[count + 1 :]]))
         for count in range(len(found.missing))
     ]
-    try:
-        above = os.path.dirname(missing[0]) if missing else found.path
-        if safe_open.path_of(found.fd) != above:
-            raise UserError(f"{above} was moved while it was looked at", "try again", Exit.SYSTEM)
-        way = Way(found.path, found.components, tuple(missing))
-        if missing:
-            return replace(way, fd=os.dup(found.fd))
-        return replace(way, is_empty=_is_empty(found))
-    finally:
-        os.close(found.fd)
+    above = os.path.dirname(missing[0]) if missing else found.path
+    if safe_open.path_of(found.fd) != above:
+        raise UserError(f"{above} was moved while it was looked at", "try again", Exit.SYSTEM)
+    way = Way(found.path, found.components, tuple(missing))
+    if missing:
+        return replace(way, fd=os.dup(found.fd))
+    return replace(way, is_empty=_is_empty(found, mounts))
 
 
 def not_ours(path: str) -> UserError:
@@ -287,11 +302,11 @@ def not_ours(path: str) -> UserError:
     )
 
 
-def _is_empty(found: ResolvedPath) -> bool:
+def _is_empty(found: ResolvedPath, mounts: Sequence[MountInfo]) -> bool:
     """Whether nothing is in a directory; in the one below it if a view of ours is on it."""
     number = mountinfo.number_of(found.fd)
     try:
-        if all(guard.mnt_id != number for guard in guards.guards()):
+        if all(view.mnt_id != number for view in filter(guards.is_guard, mounts)):
             return _lists_nothing(".", found.fd)
         parent = safe_open.open_directory(os.path.dirname(found.path), True)
         try:

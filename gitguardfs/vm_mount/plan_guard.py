@@ -56,7 +56,7 @@ def _is_right(facts: Facts, request: Request, spec: GuardedShare) -> bool:
     return facts.is_sealed(spec.mount) == request.is_sealed
 
 
-def dropped(facts: Facts, spec: GuardedShare) -> list[str]:
+def lost_options(facts: Facts, spec: GuardedShare) -> list[str]:
     """Options that were in force, or written down, and are not asked for any more."""
     before = facts.running.get(spec.map_mount)
     if before is None:

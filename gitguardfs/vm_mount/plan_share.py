@@ -10,11 +10,14 @@ import os
 import re
 import urllib.parse
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
+from gitguardfs.constants import UTM_TAG
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard.rules import GitPolicy
 from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.linux.programs import Ids
 from gitguardfs.linux.safe_open import PathComponent
 from gitguardfs.options.parsing import parse_o, quote_o
 from gitguardfs.render.guarded_share import (
@@ -24,13 +27,10 @@ from gitguardfs.render.guarded_share import (
     check_tag,
     share_options,
 )
-from gitguardfs.vm_mount.facts import Facts, Ids, System, Way
+from gitguardfs.vm_mount.facts import Facts, System, Way
 from gitguardfs.vm_mount.steps_files import Close, Make
 from gitguardfs.vm_mount.steps_mount import MountShare
 from gitguardfs.vm_mount.transaction import Step
-
-UTM_TAG = "share"
-"""The one tag that UTM gives to shared directories."""
 
 Style = Literal["fstab", "systemd", "none"]
 """How it is brought back at the next boot."""
@@ -55,7 +55,7 @@ class Request:
     def __post_init__(self) -> None:
         check_tag(self.tag, self.kind)
         check_not_of_the_system(self.map_mount.path)
-        if "map" in self._parsed():
+        if "map" in self._parsed:
             raise UserError(
                 "the map is not one of the further options",
                 "leave it out: the share's owner is shown as --user",
@@ -68,7 +68,7 @@ class Request:
             )
         if self.git_off and self.policy is not GitPolicy.OFF:
             raise UserError(f"--git-off and git={self.policy.value} contradict one another")
-        if "fsname" in self._parsed():
+        if "fsname" in self._parsed:
             raise UserError("fsname would hide what is guarded", "leave it out")
 
     def close(self) -> None:
@@ -76,18 +76,20 @@ class Request:
         self.mount.close()
         self.map_mount.close()
 
+    @cached_property
     def _parsed(self) -> dict[str, object]:
+        """The further options by their names."""
         return parse_o([quote_o(option) for option in self.options])
 
     @property
     def policy(self) -> GitPolicy:
         """What is in force for .git."""
-        return GitPolicy(self._parsed().get("git", GitPolicy.DENY))
+        return GitPolicy(self._parsed.get("git", GitPolicy.DENY))
 
     @property
     def is_sealed(self) -> bool:
         """Whether the raw share is to be covered."""
-        return self._parsed().get("seal") is not False
+        return self._parsed.get("seal") is not False
 
 
 _SYSTEM = re.compile(

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from gitguardfs import config_files
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import safe_open
-from gitguardfs.linux.programs import call
-from gitguardfs.vm_mount.facts import ENVIRONMENT, Ids
+from gitguardfs.linux.programs import ENVIRONMENT, Ids, call
 from gitguardfs.vm_mount.transaction import Undo
 
 _MADE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

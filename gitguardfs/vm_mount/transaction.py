@@ -1,4 +1,4 @@
-"""The runner of undoable steps: what it is given to do is done as a whole, or not at all."""
+"""Runs steps as a transaction: on an error or a signal, finished steps are undone, last first."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Step(Protocol):
         ...
 
 
-class Runner:
-    """Does steps within a ``with`` block; whatever leaves the block by an exception undoes them.
+class Transaction:
+    """Applies steps within a ``with`` block; whatever leaves the block by an exception undoes them.
 
     SIGINT, SIGTERM and SIGHUP end no step and nothing between two steps: the one that came is
     found after the step, and ends the run by a UserError. ``tell`` gets a line for each step; it
@@ -59,7 +59,7 @@ class Runner:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def run(self, steps: Sequence[Step]) -> None:
+    def apply(self, steps: Sequence[Step]) -> None:
         """Do every step; UserError or OSError if one fails, or if a signal came."""
         for step in steps:
             self._say(step.describe())

@@ -19,7 +19,7 @@ from gitguardfs import accounts
 from gitguardfs.config_files import BACKUP_SUFFIX
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo as mounts
-from gitguardfs.linux import syscalls
+from gitguardfs.linux import safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards
 from gitguardfs.mounting import unmount as unmounting
@@ -29,6 +29,8 @@ from gitguardfs.vm_mount import facts, plan_guard
 from tests.support.mounting import LIMIT, unmount
 from tests.support.people import AGENT, as_user
 from tests.support.vm_world import FOREIGN, World, is_guarded, mountinfo
+
+READS_OF_NOTHING_TO_DO = 2
 
 # ------------------------------------------------------------------------------------- fstab
 
@@ -55,14 +57,23 @@ def test_the_mount_point_that_is_made_is_the_users(world: World) -> None:
 
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
 def test_a_second_run_changes_nothing_and_says_so(
-    systemd_world: World, style: str, capsys: pytest.CaptureFixture[str]
+    systemd_world: World,
+    style: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     systemd_world.bring(style=style)
     before = systemd_world.state()
     capsys.readouterr()
-    assert systemd_world.bring(style=style) == 0
+    reads, read = list[object](), mounts.listed
+    with monkeypatch.context() as counting:
+        counting.setattr(mounts, "listed", lambda *where: reads.append(where) or read(*where))
+        counting.setattr(safe_open._Root, "number", 0)  # as in a process of its own
+        assert systemd_world.bring(style=style) == 0
     assert capsys.readouterr().out.startswith("Nothing to do:")
     assert systemd_world.state() == before
+    # One look, and one at whose the mounts are that the two paths lead into.
+    assert len(reads) <= READS_OF_NOTHING_TO_DO
 
 
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
@@ -141,7 +152,7 @@ def break_write(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_planning(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: str) -> None:
+    def fail(*_: object) -> None:
         raise UserError("out of order")
 
     monkeypatch.setattr(facts, "owner_of_share", fail)
@@ -742,7 +753,7 @@ def test_a_mount_that_took_over_the_number_of_another_stays(world: World) -> Non
     subprocess.run(["mount", "-t", "ramfs", "disk", disk], check=True)
     (number,) = [m.mnt_id for m in mounts.listed() if m.mount_point == os.fsencode(disk)]
     # What was looked at is gone, and the kernel gave its number to the disk.
-    gone = replace(guard_of(world), number=number)
+    gone = replace(guard_of(world), mnt_id=number)
     unmounting.unmount(gone)
     unmounting.unmount_share(gone)
     assert not unmounting.hand_over(gone, str(world.raw))

@@ -53,7 +53,7 @@ def two_mounts() -> Iterator[tuple[Path, Path]]:
 
 
 def mount_at(path: Path) -> MountInfo:
-    (found,) = [mount for mount in mounts.listed() if mount.path == os.fsencode(path)]
+    (found,) = [mount for mount in mounts.listed() if mount.mount_point == os.fsencode(path)]
     return found
 
 

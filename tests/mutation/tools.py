@@ -259,8 +259,8 @@ MUTANTS = (
         "what the guard's plan refuses is found out after the share is mounted",
         "vm_mount/command.py",
         "    spec, second = _foresee(system, look, request, first, program)\n"
-        "    if wish.dry_run or wish.asks:\n",
-        "    if wish.dry_run or wish.asks:\n"
+        "    if arguments.dry_run or arguments.asks:\n",
+        "    if arguments.dry_run or arguments.asks:\n"
         "        spec, second = _foresee(system, look, request, first, program)\n",
         ("mount/test_vm_mount.py::test_what_is_refused_is_refused_before_anything_is_done",),
     ),

@@ -17,7 +17,7 @@ import pytest
 from gitguardfs.linux import mountinfo as mounts
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.vm_mount import command as vm_mount
-from gitguardfs.vm_mount.command import Wish
+from gitguardfs.vm_mount.command import Arguments
 from gitguardfs.vm_mount.facts import System
 from tests.support.mounting import AREAS, REPOSITORY, unmount
 from tests.support.people import AGENT, as_user
@@ -108,18 +108,18 @@ class World:
     def raw(self) -> Path:
         return self.area / "shares/projects"
 
-    def wish(self, **changed: object) -> Wish:
+    def wish(self, **changed: object) -> Arguments:
         return replace(
-            Wish(label="projects", map_mount=str(self.view), user="1000:1000", style="fstab"),
+            Arguments(label="projects", map_mount=str(self.view), user="1000:1000", style="fstab"),
             **changed,  # type: ignore[arg-type]
         )
 
     def bring(self, **changed: object) -> int:
-        return vm_mount.bring(self.system, self.wish(**changed))
+        return vm_mount.install(self.system, self.wish(**changed))
 
     def remove(self, **changed: object) -> int:
-        wish = Wish(label="projects")
-        return vm_mount.take_away(self.system, replace(wish, **changed))  # type: ignore[arg-type]
+        wish = Arguments(label="projects")
+        return vm_mount.remove(self.system, replace(wish, **changed))  # type: ignore[arg-type]
 
     def fstab(self) -> bytes:
         return Path(self.system.fstab).read_bytes()

@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "spool": {"daemon"},  # until the mask of threads lies beside Spool
     "guard": set(),
     "bindfs": {"fs"},  # until Attributes is in protocol
-    "linux": {"vm_mount"},  # until programs has ENVIRONMENT and Ids itself
+    "linux": set(),
     "options": {
         "accounts", "guard", "bindfs",
         "linux",  # until config_files or accounts reads passwd files

@@ -44,7 +44,7 @@ from gitguardfs.vm_mount.facts import Facts, System, Tags, Way
 from gitguardfs.vm_mount.plan_share import Request
 from gitguardfs.vm_mount.steps_files import Make, Write
 from gitguardfs.vm_mount.steps_mount import MountShare, StopGuard
-from gitguardfs.vm_mount.transaction import Runner, Step, Undo
+from gitguardfs.vm_mount.transaction import Step, Transaction, Undo
 
 SYSTEM = System()
 RAW = "/var/lib/gitguardfs/shares/projects"
@@ -720,9 +720,9 @@ def test_a_failure_undoes_everything_last_first_also_past_what_cannot_be_undone(
     steps: list[Step] = [
         Recorded("b", log, sticks=True), Recorded("c", log), Recorded("d", log, fails=True),
     ]  # fmt: skip
-    with pytest.raises(UserError, match=r"out of order"), Runner(told.append) as runner:
-        runner.run([Recorded("a", log)])
-        runner.run(steps)
+    with pytest.raises(UserError, match=r"out of order"), Transaction(told.append) as transaction:
+        transaction.apply([Recorded("a", log)])
+        transaction.apply(steps)
     assert log == ["a", "b", "c", "-c", "-b", "-a"]
     assert "could not undo: b: [Errno 16] busy" in told
 
@@ -733,10 +733,10 @@ def test_a_line_that_cannot_be_written_stops_nothing() -> None:
     def tell(text: str) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    with Runner(tell) as runner:
-        runner.run([Recorded("a", log), Recorded("b", log)])
-    with pytest.raises(UserError, match=r"out of order"), Runner(tell) as runner:
-        runner.run([Recorded("c", log), Recorded("d", log), Recorded("e", log, fails=True)])
+    with Transaction(tell) as transaction:
+        transaction.apply([Recorded("a", log), Recorded("b", log)])
+    with pytest.raises(UserError, match=r"out of order"), Transaction(tell) as transaction:
+        transaction.apply([Recorded("c", log), Recorded("d", log), Recorded("e", log, fails=True)])
     assert log == ["a", "b", "c", "d", "-d", "-c"]
 
 
@@ -748,15 +748,15 @@ def test_a_signal_while_a_line_is_written_undoes_what_was_done() -> None:
         if text == "b":
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(UserError, match=r"ended by SIGINT"), Runner(tell) as runner:
-        runner.run([Recorded("a", log), Recorded("b", log), Recorded("c", log)])
+    with pytest.raises(UserError, match=r"ended by SIGINT"), Transaction(tell) as transaction:
+        transaction.apply([Recorded("a", log), Recorded("b", log), Recorded("c", log)])
     assert log == ["a", "b", "-b", "-a"]
 
 
 def test_what_goes_wrong_between_two_runs_undoes_the_first() -> None:
     log: list[str] = []
-    with pytest.raises(KeyError), Runner(log.append) as runner:
-        runner.run([Recorded("a", log)])
+    with pytest.raises(KeyError), Transaction(log.append) as transaction:
+        transaction.apply([Recorded("a", log)])
         raise KeyError
     assert log == ["a", "a", "-a", "undone: a"]
 
@@ -785,14 +785,14 @@ def test_telling_never_fails(environment: dict[str, str], redirection: str, expe
 # ----------------------------------------------------------------------------------- command
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> vm_mount.Wish:
-    caught: list[vm_mount.Wish] = []
+def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> vm_mount.Arguments:
+    caught: list[vm_mount.Arguments] = []
 
-    def bring(system: System, wish: vm_mount.Wish) -> int:
+    def install(system: System, wish: vm_mount.Arguments) -> int:
         caught.append(wish)
         return 0
 
-    monkeypatch.setattr(vm_mount, "bring", bring)
+    monkeypatch.setattr(vm_mount, "install", install)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("signal.signal", lambda *a: None)
     result = CliRunner().invoke(vm_mount.command, arguments, standalone_mode=False)
@@ -852,8 +852,11 @@ def test_a_signal_waits_for_the_step_and_then_undoes_it_too() -> None:
 
     before = signal.signal(signal.SIGTERM, leave)
     try:
-        with pytest.raises(UserError, match=r"ended by SIGTERM"), Runner(log.append) as runner:
-            runner.run([Interrupted("a", log), Recorded("b", log)])
+        with (
+            pytest.raises(UserError, match=r"ended by SIGTERM"),
+            Transaction(log.append) as transaction,
+        ):
+            transaction.apply([Interrupted("a", log), Recorded("b", log)])
         assert signal.getsignal(signal.SIGTERM) is leave
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -940,7 +943,7 @@ def test_options_that_were_there_before_and_are_not_given_again_are_named(
     before: tuple[str, ...], options: tuple[str, ...], gone: list[str]
 ) -> None:
     spec = plan_share.with_owner(request(options=options), "9p", "501/1000:@20/@1000")
-    assert plan_guard.dropped(guarded(before), spec) == gone
+    assert plan_guard.lost_options(guarded(before), spec) == gone
 
 
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
@@ -948,7 +951,9 @@ def test_options_that_were_only_written_down_are_named_too(style: str) -> None:
     old = plan_share.with_owner(request(options=("deny=a,b'",)), "9p", "1:1")
     units = {name: text.encode() for name, text in systemd.files(old).items()}
     look = Facts(fstab=fstab.render(old).encode()) if style == "fstab" else Facts(units=units)
-    assert plan_guard.dropped(look, plan_share.with_owner(request(), "9p", "1:1")) == ["deny=a,b'"]
+    assert plan_guard.lost_options(look, plan_share.with_owner(request(), "9p", "1:1")) == [
+        "deny=a,b'"
+    ]
 
 
 def test_what_a_user_mounted_by_the_name_of_a_guard_is_not_taken_for_one() -> None:
