@@ -36,8 +36,8 @@ def assemble(
     try:
         where = mountinfo.of_device(os.fstat(root_fd).st_dev)
         is_local = LocalDevices(places.source)
-        by_paths = where is not None and where.goes_by_paths
-        tree = tree_of(options, places, root_fd, is_local, by_paths)
+        path_based = where is not None and where.goes_by_paths
+        tree = tree_of(options, places, root_fd, is_local, path_based)
         return tree, operations_of(tree, audit, options, is_local)
     except OSError as error:
         raise UserError(f"source {options.source}: {error.strerror}", code=Exit.SYSTEM) from None
@@ -54,7 +54,7 @@ def operations_of(
         cache_timeout=options.cache_timeout,
         same_for_all=options.look.mirror is None,
         direct_io=options.direct_io,
-        closes_late=not is_local.all_are(tree.inodes.root.dev),
+        closes_late=not is_local.all_are(tree.nodes.root.dev),
         invalidate=lambda node: pyfuse3.invalidate_inode(node, attr_only=True),
     )
     if isinstance(operations, LimitedOperations):
@@ -63,7 +63,7 @@ def operations_of(
 
 
 def tree_of(
-    options: MountOptions, places: Places, root_fd: int, is_local: LocalDevices, by_paths: bool
+    options: MountOptions, places: Places, root_fd: int, is_local: LocalDevices, path_based: bool
 ) -> Tree:
     """The tree that shows the directory behind ``root_fd``; UserError for a map that cannot be."""
     source, mountpoint = os.fstat(root_fd), os.fstat(places.mountpoint_fd)
@@ -87,13 +87,13 @@ def tree_of(
         Guard(options.rules),
         View(idmap, options.allow_suid, _disguise(options.look, root_fd)),
         descriptor_limit=_descriptor_budget(),
-        changes_owners=os.geteuid() == 0,
+        can_chown=os.geteuid() == 0,
         is_local=is_local,
-        by_paths=by_paths,
+        path_based=path_based,
         read_only=options.read_only,
         policy=options.policy,
         links=options.links,
-        source=os.fsencode(places.source),
+        source_path=os.fsencode(places.source),
         opens_devices=options.look.block_devices_as_files,
     )
 

@@ -73,10 +73,10 @@ class View:
             if node.verdict is Verdict.READONLY:
                 return shown._replace(mode=shown.mode & ~WRITE_BITS)
             return shown._replace(mode=S_IFMT(st.st_mode), uid=0, gid=0)
-        if node.judged == NEVER:
+        if node.classified_at == NEVER:
             return shown._replace(lasts=False)
         if node.kind == S_IFREG:
-            node.told = digest(st)
+            node.reported = digest(st)
             node.size = st.st_size
         return shown
 

@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 from gitguardfs.bindfs.change_policy import LinkPolicy, Policy
 from gitguardfs.bindfs.idmap import ShareUid
-from gitguardfs.fs.access import Gate, Identity, Place
+from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.attributes import Attributes, View
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.handles import HandleTable
 from gitguardfs.fs.host_rules import HostRules
-from gitguardfs.fs.nodes import NEVER, Branch, InodeTable, Node
+from gitguardfs.fs.nodes import NEVER, LinkedSubtree, Node, NodeTable, ObjectKey
 from gitguardfs.fs.removed_names import RemovedNames
-from gitguardfs.fs.source import Backing
+from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import Links
 from gitguardfs.guard.rules import Guard, Refused, Verdict
 
@@ -41,55 +41,57 @@ class State:
         view: View,
         *,
         descriptor_limit: int,
-        changes_owners: bool,
+        can_chown: bool,
         is_local: Callable[[int], bool] = lambda _: True,
-        by_paths: bool = False,
+        path_based: bool = False,
         read_only: bool = False,
         policy: Policy = ORDINARY,
         links: LinkPolicy | None = None,
-        source: bytes = b"",
+        source_path: bytes = b"",
         opens_devices: bool = False,
     ) -> None:
         """Serve the directory behind ``root_fd``, which stays the caller's.
 
-        ``changes_owners`` says that the process may give files away (it is root), ``is_local``
+        ``can_chown`` says that the process may give files away (it is root), ``is_local``
         that the file system with a certain st_dev stamps files by this machine's clock and waits
-        for no server, ``by_paths`` that descriptors of the source hold paths and not objects,
-        ``links`` that symlinks are resolved, for which ``source`` is the path of the directory,
+        for no server, ``path_based`` that descriptors of the source hold paths and not objects,
+        ``links`` that symlinks are resolved, for which ``source_path`` is the directory's path,
         and ``opens_devices`` that block devices are opened as files.
         """
         root = os.fstat(root_fd)
-        self.inodes = InodeTable(root)
-        self.inodes.root.fd = root_fd
+        self.nodes = NodeTable(root)
+        self.nodes.root.fd = root_fd
         self.handles = HandleTable()
-        self._by_paths = by_paths
-        self._descriptors = DescriptorCache(descriptor_limit, by_paths)
-        self._backing = Backing(self._descriptors)
-        forming, removed = Forming(self._backing, is_local), RemovedNames(self._backing, root_fd)
-        if guard.forges:
+        self._path_based = path_based
+        self._descriptors = DescriptorCache(descriptor_limit, path_based)
+        self._source = Source(self._descriptors)
+        forming, removed = Forming(self._source, is_local), RemovedNames(self._source, root_fd)
+        if guard.checks_fake_repositories:
             forming.accept(root_fd)
-        self._gate = Gate(
-            guard, self.inodes, self._descriptors, self._backing, read_only, forming, removed,
-            by_paths, is_local,
+        self._access = Access(
+            guard, self.nodes, self._descriptors, self._source, read_only, forming, removed,
+            path_based, is_local,
         )  # fmt: skip
         self._host = HostRules(
-            guard, self._gate, self._descriptors, self._backing, self.inodes.root, forming, removed
+            guard, self._access, self._descriptors, self._source, self.nodes.root, forming, removed
         )
         self._view = view
         self._share_owner = ShareUid(root.st_uid)
-        self._changes_owners = changes_owners
+        self._can_chown = can_chown
         self._is_local = is_local
         self._policy = policy
         self._links: Links | None = None
         if links is not None:
-            self._links = Links(links, source, self._gate, self.inodes, self._backing, self._see)
+            self._links = Links(
+                links, source_path, self._access, self.nodes, self._source, self._see
+            )
         shows_all = not guard.hides and view.idmap.shows_all
-        self.lists_names = shows_all and links is None and not opens_devices
+        self.can_list_names_only = shows_all and links is None and not opens_devices
         """Whether names and types of the source can be told without a look at each object."""
         self._content_kinds = (S_IFREG, S_IFBLK) if opens_devices else (S_IFREG,)
 
     def _look_at(
-        self, place: Place, st: os.stat_result, dotgit: Identity | bool = True
+        self, place: NodeRef, st: os.stat_result, dotgit: ObjectKey | bool | None = True
     ) -> tuple[Node | None, os.stat_result]:
         """What somebody finds who looks at ``place``: a node as ``_see`` gives it, and its stat.
 
@@ -98,42 +100,50 @@ class State:
         """
         if self._links is None or not S_ISLNK(st.st_mode):
             return self._see(place, st, dotgit), st
-        if self._gate.verdict_of(place, st, dotgit)[0] is Verdict.ALLOW:
+        if self._access.verdict_of(place, st, dotgit)[0] is Verdict.ALLOW:
             try:
                 target = self._links.target(place)
             except Refused as refused:
-                denied = self.inodes.see(place.parent, place.name, st, Verdict.DENY, refused.rule)
+                denied = self.nodes.get_or_add(
+                    place.parent, place.name, st, Verdict.DENY, refused.rule
+                )
                 return denied, st
             if target is not None:
                 return self._see(target.place, target.st, branch=target.branch), target.st
-            place = self._gate.again(place)
+            place = self._access.reopened(place)
         return self._see(place, st, dotgit), st
 
     def _see(
         self,
-        place: Place,
+        place: NodeRef,
         st: os.stat_result,
-        dotgit: Identity | bool = True,
-        branch: Branch | None = None,
+        dotgit: ObjectKey | bool | None = True,
+        branch: LinkedSubtree | None = None,
     ) -> Node | None:
         """The node for an entry that was just seen; None for one that is not to be shown."""
-        judged = self._gate.judge(place, st, dotgit)
-        if judged.verdict is Verdict.HIDE:
-            if judged.fd >= 0:
-                os.close(judged.fd)
-            self.inodes.close_unguarded(st, judged.verdict, judged.rule)
+        classified = self._access.classify(place, st, dotgit)
+        if classified.verdict is Verdict.HIDE:
+            if classified.fd >= 0:
+                os.close(classified.fd)
+            self.nodes.restrict_known(st, classified.verdict, classified.rule)
             return None
-        node = self.inodes.see(
-            place.parent, place.name, st, judged.verdict, judged.rule, judged.birth, branch
+        node = self.nodes.get_or_add(
+            place.parent,
+            place.name,
+            st,
+            classified.verdict,
+            classified.rule,
+            classified.btime_ns,
+            branch,
         )
-        while self.inodes.left:
-            self._descriptors.close(self.inodes.left.pop())
-        if not judged.is_open:
-            node.judged = NEVER
-        if self._by_paths:  # what it had may lead to what the host has put in its old place
+        while self.nodes.left:
+            self._descriptors.close(self.nodes.left.pop())
+        if not classified.is_open:
+            node.classified_at = NEVER
+        if self._path_based:  # what it had may lead to what the host has put in its old place
             self._descriptors.close(node)
-        if judged.fd >= 0:
-            self._descriptors.keep(node, judged.fd)
+        if classified.fd >= 0:
+            self._descriptors.keep(node, classified.fd)
         return node
 
     def _present_found(self, node: Node, st: os.stat_result, viewer: int) -> Attributes:
@@ -146,11 +156,11 @@ class State:
 
     def _drop_unknown(self, node: Node) -> None:
         """Let go of a node that the kernel was not told of."""
-        if node.lookups == 0:
-            self.inodes.drop(node)
+        if node.lookup_count == 0:
+            self.nodes.drop(node)
             self._descriptors.close(node)
 
     def _strip_set_id(self, fd: int, st: os.stat_result) -> None:
         # A write by root keeps set-id bits; the guest does not see them and cannot drop them.
         if self._view.strips(st.st_mode):
-            self._backing.chmod(fd, self._view.incoming_mode(S_IFMT(st.st_mode), st.st_mode))
+            self._source.chmod(fd, self._view.incoming_mode(S_IFMT(st.st_mode), st.st_mode))

@@ -35,23 +35,23 @@ class Files(Names):
     def open(self, caller: Caller, node_id: int, flags: int) -> Opened:
         """Open a file, and say what the kernel may still believe of it (close-to-open)."""
         writes = flags & os.O_ACCMODE != os.O_RDONLY
-        node = self._gate.node(node_id, change=writes or bool(flags & os.O_TRUNC))
+        node = self._access.node(node_id, change=writes or bool(flags & os.O_TRUNC))
         if node.kind not in self._content_kinds:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
-        fd, st = self._open(node, _backing_flags(flags))
+        fd, st = self._open(node, _source_flags(flags))
         try:
             if writes or flags & os.O_TRUNC:
                 self._strip_set_id(fd, st)
             if flags & os.O_TRUNC and node.kind == S_IFREG:
                 if caller.uid != 0:
                     self._drop_set_id(fd, st)
-                self._backing.truncate(fd, 0, writable=writes)
-                st = self._backing.stat(fd)
+                self._source.truncate(fd, 0, writable=writes)
+                st = self._source.stat(fd)
                 node.size = 0
             # The size stays what the kernel believes until it asks again.
             told = digest(st)
-            same = told == node.told
-            node.told = told
+            same = told == node.reported
+            node.reported = told
             handle = self.handles.add_file(self._handle(node, fd, flags, st.st_size))
         except BaseException:
             os.close(fd)
@@ -65,16 +65,16 @@ class Files(Names):
         # What the kernel does for a truncate by a user, unless it comes with the open.
         bits = S_ISUID | (S_ISGID if st.st_mode & S_IXGRP else 0)
         if st.st_mode & bits:
-            self._backing.chmod(fd, S_IMODE(st.st_mode) & ~bits)
+            self._source.chmod(fd, S_IMODE(st.st_mode) & ~bits)
 
     def _open(self, node: Node, flags: int) -> tuple[int, os.stat_result]:
-        known = not self._by_paths and (node.fd >= 0 or bool(node.open_fds))
+        known = not self._path_based and (node.fd >= 0 or bool(node.open_fds))
         if known:
-            fd = self._backing.open_file(self._descriptors.of(node), flags)
+            fd = self._source.open_file(self._descriptors.of(node), flags)
         else:
             fd = self._open_at(self._descriptors.parent_of(node), node.name, flags)
         try:
-            st = self._backing.stat(fd)
+            st = self._source.stat(fd)
             if not (known or node.matches(st)):
                 raise stale()
         except OSError:
@@ -84,7 +84,7 @@ class Files(Names):
 
     def _open_at(self, dir_fd: int, name: bytes, flags: int) -> int:
         try:
-            return self._backing.open_file_at(dir_fd, name, flags)
+            return self._source.open_file_at(dir_fd, name, flags)
         except FileNotFoundError:
             raise stale() from None
         except OSError as error:
@@ -122,7 +122,7 @@ class Files(Names):
         node = handle.node
         node.unsynced += length
         node.size = max(node.size, offset + length)
-        node.told = 0  # the kernel may drop what it is told of the file in the meantime
+        node.reported = 0  # the kernel may drop what it is told of the file in the meantime
 
     def duplicates(self, handle: FileHandle) -> tuple[int, ...]:
         """Return copies of the descriptors that were written to, for the caller to close.
@@ -154,7 +154,7 @@ class Files(Names):
         mode = self._policy.new_mode(S_IFREG | self._view.incoming_mode(S_IFREG, mode))
 
         def make(dir_fd: int) -> int:
-            return self._backing.create(dir_fd, name, _backing_flags(flags), S_IMODE(mode))
+            return self._source.create(dir_fd, name, _source_flags(flags), S_IMODE(mode))
 
         try:
             node, attributes, fd = self._add_node(caller, parent_id, name, mode, make)
@@ -166,5 +166,5 @@ class Files(Names):
         return Opened(handle, keep_pages=False, attributes_changed=False), attributes
 
 
-def _backing_flags(flags: int) -> int:
+def _source_flags(flags: int) -> int:
     return flags & (os.O_ACCMODE | KEPT_FLAGS)

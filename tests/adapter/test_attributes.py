@@ -183,5 +183,5 @@ async def test_what_cannot_be_shown_is_not_kept(make_world: MakeWorld) -> None:
             )  # fmt: skip
     listed = await world.list("")
     assert len(listed) == 40, "told by name alone"
-    assert len(world.tree.inodes) == 1
+    assert len(world.tree.nodes) == 1
     assert open_descriptors() == before

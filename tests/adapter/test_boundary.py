@@ -161,7 +161,7 @@ async def test_forget_raises_nothing_and_goes_on(world: World, error: Exception)
 
     world.tree.forget = breaks  # type: ignore[method-assign]
     await world.ops.forget([(node, 1) for node in nodes])
-    assert len(world.tree.inodes) == 1
+    assert len(world.tree.nodes) == 1
 
 
 # Whoever is told of a failure may fail, too
@@ -287,7 +287,7 @@ async def test_a_listing_that_breaks_off_has_told_of_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(pyfuse3, "readdir_reply", reply)
         await refused(world.ops.readdir(handle, 0, Token()), errno.EIO)
-    assert len(world.tree.inodes) == 1
+    assert len(world.tree.nodes) == 1
     await world.ops.releasedir(handle)
 
 

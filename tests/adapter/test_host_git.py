@@ -150,13 +150,13 @@ async def test_after_that_it_fails_at_once_and_is_said_once(
     await refused(symlink(world, "r/new"), errno.EBUSY)
     monkeypatch.setattr(host_git, "WAIT", 0.0)
     with pytest.raises(OSError, match="busy"):  # not Later
-        world.tree._host.wait_for_git(0o120000, world.tree._gate.place(await world.id("r"), b"n"))
+        world.tree._host.wait_for_git(0o120000, world.tree._access.name(await world.id("r"), b"n"))
     assert caplog.text.count("rm r/.git/index.lock") == 1
     lock(world).unlink()
     lock(world).write_text("another git's")
     monkeypatch.setattr(host_git, "WAIT", 60.0)
     with pytest.raises(Later):
-        world.tree._host.wait_for_git(0o120000, world.tree._gate.place(await world.id("r"), b"n"))
+        world.tree._host.wait_for_git(0o120000, world.tree._access.name(await world.id("r"), b"n"))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ FINDER, LISTER = Context(pid=100), Context(pid=200)
 
 @pytest.fixture
 def world(make_world: MakeWorld) -> World:
-    world = make_world(lists_names=True)
+    world = make_world(can_list_names_only=True)
     fill(world)
     return world
 
@@ -57,7 +57,7 @@ async def test_files_and_symlinks_come_without_a_node_and_directories_with_one(
     assert found[b"fifo"].st_mode == S_IFIFO | 0o644
     assert len(world.view.presented) == 5
     looked_at = {b"", b"dir", b".GIT", b"fifo", b".git", b"git~1"}
-    assert {node.name for node in world.tree.inodes} == looked_at
+    assert {node.name for node in world.tree.nodes} == looked_at
 
 
 async def test_who_looks_at_what_is_listed_gets_attributes_from_then_on(world: World) -> None:
@@ -95,7 +95,7 @@ async def test_attributes_can_begin_within_a_directory(world: World) -> None:
 async def test_what_each_entry_has_to_be_looked_at_for(
     make_world: MakeWorld, options: dict[str, object]
 ) -> None:
-    assert not make_world(**options).tree.lists_names
+    assert not make_world(**options).tree.can_list_names_only
 
 
 def test_the_number_of_a_node_lies_where_it_is_taken_to_lie() -> None:

@@ -318,12 +318,12 @@ async def test_a_number_that_a_server_gives_out_again_is_another_object(
     ext4 gives a number out again at once; a file system that never does mistakes nothing.
     """
     world = make_world(is_local=False)
-    monkeypatch.setattr(world.tree._backing, "birth", lambda _: 0)
+    monkeypatch.setattr(world.tree._source, "btime_ns", lambda _: 0)
     old = world.source / "old"
     for attempt in range(100):
         old.mkdir() if kind == "directory" else old.touch()
         before = await world.id("old")
-        node = world.tree.inodes.get(before)
+        node = world.tree.nodes.get(before)
         world.tree._descriptors.close(node)
         number = old.stat().st_ino
         old.rmdir() if kind == "directory" else old.unlink()

@@ -23,7 +23,7 @@ def _set(path: Path, changes: Changes, is_local: bool) -> os.stat_result:
     try:
         tree = Tree(
             root, Guard(Rules()), View(IdMap(), False),
-            descriptor_limit=16, changes_owners=False, is_local=lambda _: is_local,
+            descriptor_limit=16, can_chown=False, is_local=lambda _: is_local,
         )  # fmt: skip
         found = tree.lookup(ROOT_ID, os.fsencode(path.name), 0)
         assert found is not None

@@ -101,23 +101,23 @@ class World:
         read_only: bool = False,
         xattr: XattrPolicy = XattrPolicy.RW,
         allow_suid: bool = False,
-        changes_owners: bool | None = None,
+        can_chown: bool | None = None,
         cache_timeout: float = 1.0,
         policy: Policy | None = None,
         links: LinkPolicy | None = None,
         disguise: Any = None,
-        lists_names: bool = False,
+        can_list_names_only: bool = False,
         is_local: bool = True,
-        by_paths: bool = False,
+        path_based: bool = False,
     ) -> None:
         self.source = source
         self.root_fd = os.open(source, os.O_PATH | os.O_DIRECTORY)
         self.view = CountingView(idmap or IdMap(), allow_suid, disguise)
         self.tree = Tree(
             self.root_fd, Guard(rules or Rules()), self.view, descriptor_limit=descriptor_limit,
-            changes_owners=os.geteuid() == 0 if changes_owners is None else changes_owners,
-            is_local=lambda _: is_local, by_paths=by_paths, read_only=read_only,
-            policy=policy or Policy(xattr=xattr), links=links, source=os.fsencode(source),
+            can_chown=os.geteuid() == 0 if can_chown is None else can_chown,
+            is_local=lambda _: is_local, path_based=path_based, read_only=read_only,
+            policy=policy or Policy(xattr=xattr), links=links, source_path=os.fsencode(source),
         )  # fmt: skip
         self.audit = AuditLog(None)
         self.invalidated: list[int] = []
@@ -125,7 +125,7 @@ class World:
             self.tree, self.audit, cache_timeout=cache_timeout, closes_late=not is_local,
             invalidate=self.invalidated.append,
         )  # fmt: skip
-        self.ops._lists_names = lists_names
+        self.ops._lists_names = can_list_names_only
         self.ctx = Context()
 
     def close(self) -> None:

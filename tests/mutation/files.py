@@ -109,7 +109,7 @@ MUTANTS = (
         "files-write-keeps-told",
         "after a write the kernel keeps pages that the host has changed",
         "serving/files.py",
-        "node.told = 0  # the kernel may drop what it is told of the file in the meantime",
+        "node.reported = 0  # the kernel may drop what it is told of the file in the meantime",
         "pass",
         CONTENT,
     ),
@@ -142,7 +142,7 @@ MUTANTS = (
         "nodes-untold-stays-told",
         "an entry that did not fit into a listing counts as told",
         "serving/operations.py",
-        "        node.told = 0\n        self._drop_unknown(node)",
+        "        node.reported = 0\n        self._drop_unknown(node)",
         "        self._drop_unknown(node)",
         COUNTS,
     ),
@@ -191,8 +191,8 @@ MUTANTS = (
         "links-way-not-held",
         "directories on the way of a link are forgotten, and what lies behind stays open",
         "fs/symlinks.py",
-        "if node not in self._held:\n            node.lookups += 1",
-        "if False:\n            node.lookups += 1",
+        "if node not in self._held:\n            node.lookup_count += 1",
+        "if False:\n            node.lookup_count += 1",
         LINKS,
     ),
     Mutant(
@@ -208,8 +208,8 @@ MUTANTS = (
         "descriptors-by-number",
         "a node whose number is another one's by now has no descriptor of its own",
         "fs/nodes.py",
-        '    """One object of the source, in one of its views."""\n',
-        '    """One object of the source, in one of its views."""\n'
+        '    """One object of the source, in one of its variants."""\n',
+        '    """One object of the source, in one of its variants."""\n'
         "    def __hash__(self): return hash(self.id)\n"
         "    def __eq__(self, other): return self.id == other.id\n",
         ("unit/test_descriptors.py", "adapter/test_counts.py"),

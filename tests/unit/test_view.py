@@ -86,7 +86,7 @@ def test_what_the_kernel_was_told_is_noted() -> None:
     st = fake_stat(S_IFREG, 0o644)
     node = Node(44, st, Verdict.ALLOW, "")
     View(MAP, False).present(node, st, 1000)
-    assert (node.told, node.size) == (digest(st), 8000)
+    assert (node.reported, node.size) == (digest(st), 8000)
 
 
 @pytest.mark.parametrize("field", ["st_size", "st_mtime_ns", "st_ctime_ns"])

@@ -80,7 +80,7 @@ class Operations(pyfuse3.Operations):
         self._reading, self._writing, self._syncing, self._closing = Pace(), Pace(), Pace(), Pace()
         self._appetite = Appetite()
         self._name_entry = NameEntry()
-        self._lists_names = tree.lists_names and self._name_entry.works
+        self._lists_names = tree.can_list_names_only and self._name_entry.works
         self._listing: dict[int, int] = {}
         """By the handle of an open directory, the process that opened it."""
         self._absent = EntryAttributes()
@@ -330,7 +330,7 @@ class Operations(pyfuse3.Operations):
         try:
             for entry in self._tree.read_directory(fh, start_id, names_only):
                 if entry.node is not None:
-                    entry.node.lookups += 1
+                    entry.node.lookup_count += 1
                     told.append(entry.node)
                 if not self._tell(token, entry):
                     self._untell(told[-1:] if entry.node is not None else [])
@@ -347,8 +347,8 @@ class Operations(pyfuse3.Operations):
 
     def _untell(self, nodes: list[Node]) -> None:
         for node in nodes:
-            node.lookups -= 1
-            self._tree.untold(node)
+            node.lookup_count -= 1
+            self._tree.unreport(node)
 
     @handler(Guarded.NODE)
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
