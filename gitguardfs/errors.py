@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import IntEnum
 
@@ -36,6 +37,11 @@ class UserError(Exception):
     def __str__(self) -> str:
         """One line: what is wrong, then what to do about it."""
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+def os_error(number: int) -> OSError:
+    """Return the OSError with an errno and its text."""
+    return OSError(number, os.strerror(number))
 
 
 def warn(text: str) -> None:

@@ -15,9 +15,6 @@ import sys
 from collections.abc import Callable
 from threading import Thread
 
-import pyfuse3
-import trio
-
 from gitguardfs.daemon import background, build, logs, signals
 from gitguardfs.daemon.drain import Drain, close_device
 from gitguardfs.errors import Exit, UserError, shown, warn
@@ -25,8 +22,7 @@ from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.mounting import fstab_check, holders, preflight, seal, utab
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.serving.audit_log import AuditLog
-from gitguardfs.sessions.pyfuse3_session import session
-from gitguardfs.sessions.pyfuse3_session.handlers import Operations
+from gitguardfs.sessions import base
 
 log = logging.getLogger(__name__)
 
@@ -142,14 +138,16 @@ def _serve(
         root_fd = _open_below_seal(places)
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
-    tree, operations = build.assemble(options, places, audit, root_fd)
+    kind = base.chosen()
+    state, operations = build.assemble(options, places, audit, root_fd, kind.reports_names_only)
+    session = kind(operations)
     sealed = _put_seal(places) if seal_it else None
     if sealed is None:
         seal.lift_stale(places.source)
     try:
         if sealed is not None:
             _refuse_holders(options, places, sealed, os.fstat(root_fd).st_dev)
-        mounted = _init(operations, options, places)
+        mounted = _init(session, options, places)
     except BaseException:
         if sealed is not None:
             sealed.leave()
@@ -163,23 +161,24 @@ def _serve(
         log.error("%s: the source does not answer: given up", options.mountpoint)
         _leave_by_force(mounted, sealed)
 
-    requests = operations.requests
-    with Drain(lambda: requests.answers, give_up) as drain:
-        view = session.View(
+    mirror = options.look.mirror
+    with Drain(lambda: session.answers, give_up) as drain:
+        view = base.Mounted(
             places.mountpoint,
             lambda: mounted is not None and mountinfo.current(mounted) is None,
             ready,
             drain.begin,
+            lambda: None if mirror is None else mirror.reread(),
         )
         try:
-            word = trio.run(session.serve, requests, options.look.mirror, view)
+            word = session.serve(view)
         except BaseException:
             # Closes the session without unmounting: a dead mount point, and the seal stays.
-            pyfuse3.close(unmount=False)
+            session.close()
             raise
         trouble = "" if word is not None else _trouble(mounted, places)
-        _unmount(mounted, by_itself=word is None)
-        tree.close()
+        _unmount(session, mounted, by_itself=word is None)
+        state.close()
     os.close(root_fd)
     os.close(places.mountpoint_fd)
     if sealed is not None and word in (None, signals.HAND_OVER):
@@ -283,7 +282,7 @@ def _refuse_holders(
 
 
 def _init(
-    operations: Operations, options: MountOptions, places: preflight.Places
+    session: base.Session, options: MountOptions, places: preflight.Places
 ) -> mountinfo.Mount | None:
     """Mount; by root on the very directory that was checked, and returning that mount.
 
@@ -293,8 +292,8 @@ def _init(
     target = f"/proc/self/fd/{places.mountpoint_fd}" if is_root else places.mountpoint
     before = {m.number for m in mountinfo.listed()}
     try:
-        pyfuse3.init(operations, target, _fuse_options(options, places))
-    except RuntimeError as error:
+        session.mount(target, _fuse_options(options, places))
+    except base.MountFailed as error:
         raise UserError(
             f"cannot mount at {options.mountpoint}: {error}",
             "the reason is in the line above, if the kernel gave one",
@@ -306,7 +305,7 @@ def _init(
     path = safe_open.path_of(places.mountpoint_fd)
     mounted = mountinfo.on_top_of(mountinfo.number_of(places.mountpoint_fd), path)
     if mounted is None or mounted.number in before or not _is_ours(mounted):
-        pyfuse3.close(unmount=False)
+        session.close()
         for mount in mountinfo.listed():
             if mount.number not in before and mount.path == os.fsencode(path) and _is_ours(mount):
                 mountinfo.detach(mount)
@@ -322,15 +321,15 @@ def _is_ours(mount: mountinfo.Mount) -> bool:
     return mount.fstype == mountinfo.FSTYPE and mount.owner == os.geteuid()
 
 
-def _unmount(mounted: mountinfo.Mount | None, by_itself: bool) -> None:
+def _unmount(session: base.Session, mounted: mountinfo.Mount | None, by_itself: bool) -> None:
     """Unmount, wherever the mount point has been moved to; not what ended ``by_itself``."""
     if mounted is None:
-        pyfuse3.close(unmount=os.geteuid() != 0)
+        session.close(unmount=os.geteuid() != 0)
         return
     now = None if by_itself else mountinfo.current(mounted)
     if now is not None and not mountinfo.detach(now):
         log.error("%s leads elsewhere now; a dead mount is left", os.fsdecode(now.path))
-    pyfuse3.close(unmount=False)
+    session.close()
     if mountinfo.current(mounted) is None:
         utab.remove(mounted)
 

@@ -18,6 +18,7 @@ from functools import partial
 from stat import S_IFDIR, S_IFREG, S_ISDIR
 from typing import NamedTuple
 
+from gitguardfs.errors import os_error
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.nodes import GUARDED, Node, NodeTable, ObjectKey, ancestors, stale
@@ -102,7 +103,7 @@ class Access:
         if node.verdict is not Verdict.ALLOW and (change or node.verdict >= Verdict.DENY):
             raise Refused(node.rule, partial(self.path, node))
         if change and self._read_only:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+            raise os_error(errno.EROFS)
         if self._path_based and node.parent is None and node is not self._nodes.root:
             raise stale()  # removed: something else may have come to its path
         if change and node.kind != S_IFDIR and node.parent is not None:
@@ -140,7 +141,7 @@ class Access:
         Looking up a guarded name is allowed, to see it; nothing else on it is.
         """
         if name in NO_NAMES or b"/" in name or b"\0" in name:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            raise os_error(errno.EINVAL)
         parent = self.node(parent_id, change)
         if change:
             verdict, rule = self._guard.name(name)

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
+from gitguardfs.errors import os_error
 from gitguardfs.fs.nodes import Node, stale
 
 T = TypeVar("T")
@@ -100,7 +101,7 @@ class DescriptorCache:
                     raise
                 if len(self._cached) <= IN_USE:
                     # All are held by open files: "too many in the system", not in the caller.
-                    raise OSError(errno.ENFILE, os.strerror(errno.ENFILE)) from None
+                    raise os_error(errno.ENFILE) from None
             self._shrink(max(len(self._cached) // 2, IN_USE))
 
     def keep(self, node: Node, fd: int) -> None:

@@ -19,6 +19,7 @@ from itertools import chain
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from time import monotonic
 
+from gitguardfs.errors import os_error
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import Node, ancestors
 from gitguardfs.fs.source import DOTGIT, Source, read
@@ -146,7 +147,7 @@ class HostGit:
                 max(time.time() - st.st_ctime, passed),
                 shown,
             )
-        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        raise os_error(errno.EBUSY)
 
     def _git_directories(self, directory: Node, path: bytes) -> Iterator[int]:
         """Yield descriptors of the directories that a directory's ``.git`` may be.
@@ -176,7 +177,7 @@ class HostGit:
                         found = True
                         yield fd
         except TooLong:  # symlinks may have been made for that: nobody can tell whether git works
-            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY)) from None
+            raise os_error(errno.EBUSY) from None
         if not found and path not in self._not_found and len(self._not_found) < REMEMBERED:
             self._not_found.add(path)
             log.info(

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from itertools import count, takewhile
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 
+from gitguardfs.errors import os_error
 from gitguardfs.guard.rules import Verdict
 
 ROOT_ID = 1
@@ -36,7 +37,7 @@ FIRST_OWN_ID = 1 << 62
 
 def stale() -> OSError:
     """The object is gone or is not what it was; the kernel looks the path up again."""
-    return OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+    return os_error(errno.ESTALE)
 
 
 _KINDS = {kind: kind for kind in (S_IFREG, S_IFDIR, S_IFLNK)}
@@ -57,26 +58,9 @@ class Node:
     """One object of the source, in one of its variants."""
 
     __slots__ = (
-        "branch",
-        "btime_ns",
-        "classified_at",
-        "dev",
-        "fd",
-        "id",
-        "ino",
-        "is_hashed",
-        "kind",
-        "lookup_count",
-        "name",
-        "open_fds",
-        "parent",
-        "reported",
-        "restrictions",
-        "rule",
-        "size",
-        "unsynced",
-        "variant",
-        "verdict",
+        "branch", "btime_ns", "classified_at", "dev", "fd", "id", "ino", "is_hashed",
+        "is_pinned", "kind", "lookup_count", "name", "open_fds", "parent", "reported",
+        "restrictions", "rule", "size", "unsynced", "variant", "verdict",
     )  # fmt: skip
 
     def __init__(self, node_id: int, st: os.stat_result, verdict: Verdict, rule: str) -> None:
@@ -94,6 +78,9 @@ class Node:
         self.restrictions = 0
         """Up to which of the table's restrictions of directories the verdict is known."""
         self.lookup_count = 0
+        """As often as the kernel was told about it and has not forgotten it."""
+        self.is_pinned = False
+        """Whether it stays although the kernel may have forgotten it (``symlinks``)."""
         self.parent: Node | None = None
         """With ``name`` the place where it was last seen; None when it has none any more."""
         self.name = b""
@@ -112,6 +99,11 @@ class Node:
         """Where it was found, if it is a directory behind a symlink."""
         self.is_hashed = True
         """Whether (device, inode) leads to it; not once it is unlinked, replaced or guarded."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the kernel knows it, or it is pinned."""
+        return self.lookup_count > 0 or self.is_pinned
 
     @property
     def is_directory(self) -> bool:
@@ -215,7 +207,7 @@ class NodeTable:
         """Note that a node was seen at ``name`` in ``parent``."""
         if node.parent is not parent:
             if node.parent is not None:
-                self.left += takewhile(lambda step: step.lookup_count <= 0, ancestors(node.parent))
+                self.left += takewhile(lambda step: not step.is_known, ancestors(node.parent))
             node.parent = parent
         node.name = name
 
@@ -312,7 +304,7 @@ class NodeTable:
         if node is None or node is self.root:
             return None
         node.lookup_count -= times
-        if node.lookup_count > 0:
+        if node.is_known:
             return None
         self.drop(node)
         return node

@@ -271,7 +271,7 @@ def read(fd: int, offset: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def read_cached(fd: int, offset: int, size: int, known_end: int) -> bytearray | memoryview | None:
+def read_nowait(fd: int, offset: int, size: int, known_end: int) -> bytearray | memoryview | None:
     """Like ``read``, if no waiting for a disk or a server is needed; otherwise None.
 
     ``known_end`` is where the file has ended once, in bytes. OSError(EOPNOTSUPP) where the file

@@ -19,11 +19,13 @@ from stat import S_ISDIR, S_ISLNK, S_ISVTX
 from typing import NamedTuple
 
 from gitguardfs.bindfs.change_policy import LinkPolicy
+from gitguardfs.errors import os_error
 from gitguardfs.fs.access import Access, NodeRef
-from gitguardfs.fs.attributes import Attributes
+from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.nodes import GUARDED, LinkedSubtree, Node, NodeTable, ObjectKey, stale
 from gitguardfs.fs.source import Source
 from gitguardfs.guard.rules import Refused, Verdict
+from gitguardfs.protocol import Attributes, Caller
 
 MAX_LINKS = 40
 """Symlinks on one way, as in the kernel (MAXSYMLINKS)."""
@@ -51,6 +53,7 @@ class Links:
         access: Access,
         nodes: NodeTable,
         source: Source,
+        attributes: AttributeMapper,
         see: Callable[[NodeRef, os.stat_result], Node | None],
     ) -> None:
         """``source_path`` is the path of the source: absolute links below it lead to the mount.
@@ -62,9 +65,8 @@ class Links:
         self._access = access
         self._nodes = nodes
         self._source = source
+        self._attributes = attributes
         self._see = see
-        self._held: set[Node] = set()
-        """The directories on the ways, which count one lookup more than the kernel's."""
         self._branches: dict[tuple[int, int, int], LinkedSubtree] = {}
         self._variants = count(GUARDED + 1)
 
@@ -127,16 +129,33 @@ class Links:
             branch = self._branches[key] = LinkedSubtree(next(self._variants), above)
         return branch
 
-    def let_go(self, node: Node) -> None:
-        """A directory is removed: nothing lies behind it any more."""
-        if node in self._held:
-            self._held.remove(node)
-            node.lookup_count -= 1
+    def unpin(self, node: Node) -> None:
+        """Let go of a directory that is removed: nothing lies behind it any more."""
+        node.is_pinned = False
 
     def replaced(self, place: NodeRef) -> Target | None:
         """What a rename to ``place`` replaces, if that is a symlink's target."""
         st = self._source.find_at(place.fd, place.name)
         return self.target(place) if st is not None and S_ISLNK(st.st_mode) else None
+
+    def check_replaceable(self, caller: Caller, target: Target) -> NodeRef:
+        """Return the place of a symlink's target, which is about to be removed or replaced.
+
+        The kernel has looked at the rights in the symlink's directory only. Raises Refused,
+        Later, or OSError(EACCES) if ``caller`` may not do that in the target's, as attributes
+        are reported.
+        """
+        self._access.settle(target.place)  # while nothing is removed yet
+        place = self._access.reopened(target.place)
+        self._access.check_unguarded(place, target.st)
+        place = self._access.reopened(place)
+        directory, entry = (
+            self._attributes.unguarded(0, st, caller.uid)
+            for st in (self._source.stat(place.fd), target.st)
+        )
+        if not may_remove((caller.uid, caller.gid), directory, entry):
+            raise os_error(errno.EACCES)
+        return place
 
     def _way_to(self, directory: Node) -> list[Node]:
         way = [directory]
@@ -166,9 +185,7 @@ class Links:
         node = self._see(step, st)
         if node is None:
             raise Refused("hidden", partial(self._access.path, step.parent, step.name))
-        if node not in self._held:
-            node.lookup_count += 1
-            self._held.add(node)
+        node.is_pinned = True
         return node
 
     def _as_target(self, way: list[Node], branch: LinkedSubtree) -> Target:
@@ -188,7 +205,7 @@ class Links:
 
 def denied() -> OSError:
     """The symlinks of a mount are not to be made or removed."""
-    return OSError(errno.EPERM, os.strerror(errno.EPERM))
+    return os_error(errno.EPERM)
 
 
 def may_remove(caller: tuple[int, int], directory: Attributes, entry: Attributes) -> bool:

@@ -6,9 +6,7 @@ import ctypes
 import errno
 import os
 
-RENAME_NOREPLACE = 1
-RENAME_EXCHANGE = 2
-RENAME_WHITEOUT = 4
+from gitguardfs.protocol import NOW
 
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
@@ -16,8 +14,6 @@ AT_STATX_DONT_SYNC = 0x4000
 STATX_BTIME = 0x800
 UTIME_NOW = (1 << 30) - 1
 UTIME_OMIT = (1 << 30) - 2
-NOW = -(1 << 62)
-"""Stands for "now" among times in nanoseconds; before any that file systems can store."""
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REC, MS_PRIVATE = 1 << 14, 1 << 18

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IMODE, S_ISDIR, S_ISGID, S_ISLNK, S_ISREG
 
-from gitguardfs.fs import symlinks
-from gitguardfs.fs.access import NodeRef
-from gitguardfs.fs.attributes import Attributes
-from gitguardfs.fs.mount_state import Caller, State
+from gitguardfs.bindfs.change_policy import Policy
+from gitguardfs.errors import os_error
+from gitguardfs.fs.access import Access, NodeRef
+from gitguardfs.fs.attributes import AttributeMapper
+from gitguardfs.fs.descriptors import DescriptorCache
+from gitguardfs.fs.host_rules import HostRules
 from gitguardfs.fs.nodes import Node, stale
-
-log = logging.getLogger(__name__)
+from gitguardfs.fs.resolver import Resolver
+from gitguardfs.fs.source import Source
+from gitguardfs.protocol import Attributes, Caller, EntryReply
+from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
+from gitguardfs.serving.replies import Timeouts
+from gitguardfs.serving.undoing import surely
 
 CLOCK_TICK_NS = 20_000_000
 """File systems stamp with a clock that may be a tick behind; twice the longest tick."""
@@ -24,10 +28,44 @@ OWNS_ALL = (errno.EPERM, errno.EACCES, errno.EINVAL, errno.EOPNOTSUPP, errno.ENO
 """What a share answers that does not let owners be changed; anything else is a failure."""
 
 
-class NewNames(State):
-    """The operations that add a name."""
+class NewEntries:
+    """The requests that add a name."""
 
-    def mkdir(self, caller: Caller, parent_id: int, name: bytes, mode: int) -> Attributes:
+    def __init__(
+        self,
+        boundary: Boundary,
+        access: Access,
+        resolver: Resolver,
+        descriptors: DescriptorCache,
+        source: Source,
+        attributes: AttributeMapper,
+        host: HostRules,
+        policy: Policy,
+        timeouts: Timeouts,
+        *,
+        can_chown: bool,
+        share_owner: int,
+        resolves_symlinks: bool,
+    ) -> None:
+        """``can_chown`` says that the process may give files away (it is root).
+
+        ``share_owner`` owns the source's root.
+        """
+        self.boundary = boundary
+        self._access = access
+        self._resolver = resolver
+        self._descriptors = descriptors
+        self._source = source
+        self._attributes = attributes
+        self._host = host
+        self._policy = policy
+        self._timeouts = timeouts
+        self._can_chown = can_chown
+        self._share_owner = share_owner
+        self._resolves_symlinks = resolves_symlinks
+
+    @guarded_by(GuardedBy.NAME)
+    def mkdir(self, caller: Caller, parent_id: int, name: bytes, mode: int) -> EntryReply:
         """Make a directory, which belongs to the caller."""
         mode = self._policy.new_mode(S_IFDIR | mode)
 
@@ -37,11 +75,12 @@ class NewNames(State):
 
         return self._add(caller, parent_id, name, mode, make)
 
+    @guarded_by(GuardedBy.NAME)
     def mknod(
         self, caller: Caller, parent_id: int, name: bytes, mode: int, rdev: int
-    ) -> Attributes:
+    ) -> EntryReply:
         """Make a file, FIFO, socket or device, which belongs to the caller."""
-        mode = S_IFMT(mode) | self._view.incoming_mode(S_IFMT(mode), mode)
+        mode = S_IFMT(mode) | self._attributes.mode_for_source(S_IFMT(mode), mode)
         mode = self._policy.new_mode(mode)
 
         def make(dir_fd: int) -> int:
@@ -50,11 +89,12 @@ class NewNames(State):
 
         return self._add(caller, parent_id, name, mode, make)
 
-    def symlink(self, caller: Caller, parent_id: int, name: bytes, target: bytes) -> Attributes:
+    @guarded_by(GuardedBy.NAME)
+    def symlink(self, caller: Caller, parent_id: int, name: bytes, target: bytes) -> EntryReply:
         """Make a symlink, which belongs to the caller; EPERM where they are resolved."""
         place = self._access.name(parent_id, name, change=True)
-        if self._links is not None:
-            raise symlinks.denied()
+        if self._resolves_symlinks:
+            raise os_error(errno.EPERM)
         self._host.before_symlink(place, target)
 
         def make(dir_fd: int) -> int:
@@ -63,7 +103,8 @@ class NewNames(State):
 
         return self._add(caller, parent_id, name, 0, make)
 
-    def link(self, caller: Caller, node_id: int, parent_id: int, name: bytes) -> Attributes:
+    @guarded_by(GuardedBy.NAME)
+    def link(self, caller: Caller, node_id: int, parent_id: int, name: bytes) -> EntryReply:
         """Give a file another name; its owner stays."""
         node = self._access.node(node_id, change=True)
         if node.kind == S_IFLNK:
@@ -84,10 +125,11 @@ class NewNames(State):
         mode: int,
         make: Callable[[int], int],
         linked: Node | None = None,
-    ) -> Attributes:
-        return self._add_node(caller, parent_id, name, mode, make, linked)[1]
+    ) -> EntryReply:
+        node, attributes, _ = self.add_node(caller, parent_id, name, mode, make, linked)
+        return self._timeouts.reply(node.id, attributes)
 
-    def _add_node(
+    def add_node(
         self,
         caller: Caller,
         parent_id: int,
@@ -123,11 +165,10 @@ class NewNames(State):
             if owner is not None:
                 st = self._give(owner, made, st, mode)
             if linked is None:
-                self._release_number(place, st)
-            node = self._see(place, st)
-            if node is None:
+                self._resolver.release_number(place, st)
+            found = self._resolver.new_entry(place, st, caller.uid)
+            if found is None:
                 raise stale()
-            shown = self._present_found(node, st, caller.uid)
         except BaseException:
             if is_ours:
                 self._undo(place, made, mode, linked)
@@ -138,8 +179,7 @@ class NewNames(State):
         if fd < 0:
             os.close(made)
         self._host.note_made(place, st, linked is None)
-        node.lookup_count += 1
-        return node, shown, fd
+        return (*found, fd)
 
     def _make(
         self, place: NodeRef, mode: int, make: Callable[[int], int], linked: Node | None
@@ -168,20 +208,6 @@ class NewNames(State):
         is_old = 0 < birth < before - CLOCK_TICK_NS
         return S_IFMT(self._source.stat(made).st_mode) == _kind_of(mode) and not is_old
 
-    def _release_number(self, place: NodeRef, st: os.stat_result) -> None:
-        """Of something new, the inode number is new: who has it in the table is gone.
-
-        A descriptor keeps a local file system from giving it out again, but not a server. Unless
-        it is still there, and another guard has moved it to ``place`` or linked it.
-        """
-        former = self.nodes.find_below(place.parent, st)
-        if former is None:
-            return
-        with suppress(OSError):
-            if self._source.is_at(self._descriptors.parent_of(former), former.name, st):
-                return
-        self.nodes.unhash(former)
-
     def _undo(self, place: NodeRef, made: int, mode: int, linked: Node | None) -> None:
         """Remove the name that was just made; without a descriptor, what can only be that."""
 
@@ -200,26 +226,15 @@ class NewNames(State):
             if is_it:
                 self._source.remove(place.fd, place.name, S_ISDIR(mode))
 
-        self._surely(undo, place)
-
-    def _surely(self, undo: Callable[[], None], place: NodeRef) -> None:
-        """Undo something, and try again if that fails; an error is for the log."""
-        for is_last in (False, True):
-            try:
-                undo()
-                return
-            except OSError as error:
-                if is_last:
-                    path = os.fsdecode(self._access.path(place.parent, place.name))
-                    log.error(
-                        "%r could not be undone: %s; look at it on the host", path, error.strerror
-                    )
+        surely(undo, lambda: self._access.path(place.parent, place.name))
 
     def _new_owner(self, caller: Caller, directory: os.stat_result) -> tuple[int, int] | None:
         if not self._can_chown:
             return None
         inherits_group = bool(directory.st_mode & S_ISGID)
-        return self._policy.new_owner(caller, inherits_group, self._view.idmap)
+        return self._policy.new_owner(
+            (caller.uid, caller.gid), inherits_group, self._attributes.idmap
+        )
 
     def _give(
         self, owner: tuple[int, int], fd: int, st: os.stat_result, mode: int

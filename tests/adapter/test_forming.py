@@ -16,7 +16,7 @@ from gitguardfs.fs import forming, left_places, tree_walk
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
 from gitguardfs.guard.rules import Rules
-from gitguardfs.linux.syscalls import RENAME_EXCHANGE
+from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 
@@ -347,7 +347,7 @@ async def test_a_crowd_of_git_s_names_is_none_of_git_s(world: World) -> None:
         (world.source / "other" / name).touch()
     (world.source / "other/file").unlink()
     await touch(world, "other/config")
-    forming_now = world.tree._access._forming
+    forming_now = world.state.access._forming
     assert all(len(seen.names or ()) <= forming.MAX_NAMES for seen in forming_now._seen.values())
 
 
@@ -433,7 +433,7 @@ async def test_where_the_clocks_differ_a_first_look_counts_as_a_change(
     pass_time(2.0)
     await touch(world, "x/config")
     # From that on it is known how far they differ.
-    assert world.tree._access._forming._age(os.stat(world.source / "x/config")) == 0.0
+    assert world.state.access._forming._age(os.stat(world.source / "x/config")) == 0.0
 
 
 async def test_it_is_only_for_the_guard(

@@ -173,7 +173,7 @@ async def test_places_that_form_a_ring_are_no_way_without_end(world: World, late
     """As host renames can leave them."""
     planted(world)
     d, deep = await world.id("d"), await world.id("d/sub/deep")
-    world.tree.nodes.get(d).parent = world.tree.nodes.get(deep)
+    world.state.nodes.get(d).parent = world.state.nodes.get(deep)
     later()
     assert (await world.ops.lookup(deep, b"f", world.ctx)).st_ino
 
@@ -273,8 +273,8 @@ async def test_what_the_host_moves_into_git_is_closed(
     assert (await world.ops.lookup(hooks, b"f", world.ctx)).st_ino
     if evicted:
         for path in ("A", "A/b"):
-            node = world.tree.nodes.get(os.stat(world.source / path).st_ino)
-            world.tree._descriptors.close(node)
+            node = world.state.nodes.get(os.stat(world.source / path).st_ino)
+            world.state.descriptors.close(node)
             assert node.fd < 0
     target = _move(world, move)
     before = sorted(os.listdir(target / "b/hooks"))
@@ -309,7 +309,7 @@ async def test_what_was_evicted_is_opened_again(
     _settled(world)
     hooks = await world.id("A/b/hooks")
     for path in ("A", "A/b"):
-        world.tree._descriptors.close(world.tree.nodes.get(await world.id(path)))
+        world.state.descriptors.close(world.state.nodes.get(await world.id(path)))
     later()
     handle, _ = await world.create(hooks, b"new")
     await world.ops.release(handle)
@@ -385,7 +385,7 @@ async def test_numbers_that_are_used_again_cost_no_descriptors(world: World, lat
         os.link(world.source / "store" / name, world.source / f"d{name}/f")
     start = open_descriptors()
     handles = {name: await world.open(f"store/{name}") for name in names}
-    nodes = world.tree.nodes
+    nodes = world.state.nodes
     for _ in range(3):
         for name in names:
             await world.id(f"d{name}/f")

@@ -11,7 +11,7 @@ import pytest
 from gitguardfs.fs.descriptors import MINIMUM
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
-from gitguardfs.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
+from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 
@@ -247,10 +247,10 @@ async def test_where_descriptors_hold_paths_those_of_each_look_count(make_world:
     (world.source / "file").touch()
     other = os.open(world.source / "other", os.O_PATH)
     for name in ("mine", "file"):
-        node = world.tree.nodes.get(await world.id(name))
-        os.dup2(other, world.tree._descriptors.of(node), inheritable=False)
+        node = world.state.nodes.get(await world.id(name))
+        os.dup2(other, world.state.descriptors.of(node), inheritable=False)
         await world.id(name)
-        assert node.matches(os.fstat(world.tree._descriptors.of(node)))
+        assert node.matches(os.fstat(world.state.descriptors.of(node)))
     os.close(other)
 
 
@@ -263,7 +263,7 @@ async def test_a_name_that_goes_takes_no_other_along(world: World) -> None:
     a, node = await world.id("a"), await world.id("a/x")
     assert await world.id("b/y") == node
     await world.ops.unlink(a, b"x", world.ctx)
-    world.tree._descriptors.close(world.tree.nodes.get(node))
+    world.state.descriptors.close(world.state.nodes.get(node))
     assert (await world.ops.getattr(node, world.ctx)).st_size == 4
 
 
@@ -274,7 +274,7 @@ async def test_a_rename_onto_another_name_of_the_same_file_does_nothing(world: W
     os.link(world.source / "a/x", world.source / "b/y")
     node = await world.id("a/x")
     await world.rename("a/x", "b/y")
-    world.tree._descriptors.close(world.tree.nodes.get(node))
+    world.state.descriptors.close(world.state.nodes.get(node))
     assert (await world.ops.getattr(node, world.ctx)).st_nlink == 2
     assert {await world.id("a/x"), await world.id("b/y")} == {node}
 

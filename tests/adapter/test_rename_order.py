@@ -12,7 +12,7 @@ import pytest
 
 from gitguardfs.bindfs.change_policy import Policy
 from gitguardfs.guard.rules import Rules
-from gitguardfs.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
+from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.test_table import snapshot
 from tests.adapter.world import World, refused

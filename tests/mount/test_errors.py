@@ -314,7 +314,7 @@ async def test_a_server_that_does_not_know_a_directory_any_more(share: Share, la
     (share.host / "A/hooks").mkdir(parents=True)
     with guarding(share) as world:
         hooks = await world.id("A/hooks")
-        world.tree._descriptors.close(world.tree.nodes.get(await world.id("A")))
+        world.state.descriptors.close(world.state.nodes.get(await world.id("A")))
         (share.host / "A/refs").mkdir()
         (share.host / "A/HEAD").write_text("ref: refs/heads/main\n")
         later()

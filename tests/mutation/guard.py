@@ -217,11 +217,11 @@ MUTANTS = (
     Mutant(
         "gate-exchange-half-checked",
         "an exchange can bring refs beside HEAD at its other end",
-        "serving/entries.py",
+        "fs/rename_check.py",
         "            if exchange:\n"
         "                self._access.check_completes_no_repository(old, False)\n",
         "",
-        (*GATE, "adapter/test_rename.py"),
+        (*GATE, "adapter/test_rename.py", "adapter/test_rename_order.py"),
     ),
     Mutant(
         "gate-opened-not-compared",
@@ -251,7 +251,9 @@ MUTANTS = (
         "gate-rename-to-folded-git-stays",
         "a rename that turned out to lead to .git is refused, but not undone",
         "serving/entries.py",
-        "        except BaseException:\n            self._surely(undo, new)\n            raise",
+        "        except BaseException:\n"
+        "            surely(undo, lambda: self._access.path(new.parent, new.name))\n"
+        "            raise",
         "        except BaseException:\n            raise",
         (*GATE, "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer"),
     ),
@@ -306,7 +308,7 @@ MUTANTS = (
     Mutant(
         "gate-unreadable-directory-open",
         "a directory that cannot be looked into is classified once and for all",
-        "fs/mount_state.py",
+        "fs/resolver.py",
         "if not classified.is_open:",
         "if False:",
         ERRORS,
@@ -346,7 +348,7 @@ MUTANTS = (
     Mutant(
         "gate-listing-drops-names",
         "an entry whose lookup fails vanishes from a listing",
-        "serving/operations.py",
+        "serving/directories.py",
         "if not self._access.hides(name):",
         "if False:",
         ERRORS,
@@ -354,8 +356,8 @@ MUTANTS = (
     Mutant(
         "links-target-rights-ignored",
         "a rename over a resolved symlink replaces a file in root's directory",
-        "serving/entries.py",
-        "if not symlinks.may_remove(caller, directory, entry):",
+        "fs/symlinks.py",
+        "if not may_remove((caller.uid, caller.gid), directory, entry):",
         "if False:",
         LINKS,
     ),
