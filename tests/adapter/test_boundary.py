@@ -16,6 +16,7 @@ from gitguardfs.fs import source
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.guard.rules import Refused
+from gitguardfs.protocol import RequestError
 from gitguardfs.serving import files
 from gitguardfs.serving.boundary import GUARDED_BY, GuardedBy
 from gitguardfs.serving.files import Files
@@ -23,6 +24,7 @@ from gitguardfs.sessions.pyfuse3_session import handlers
 from gitguardfs.sessions.pyfuse3_session.answers import FITS
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Context, Token, World, open_descriptors, refused
+from tests.support.other_session import arguments_of
 
 BUGS = [
     KeyError("k"), RuntimeError("r"), MemoryError(), ValueError("v"), RecursionError("deep"),
@@ -88,6 +90,20 @@ async def test_a_bug_is_a_logged_eio(
     await refused(getattr(world.ops, name)(*arguments(name)), errno.EIO)
     assert name in caplog.text
     assert all(record.levelno >= logging.ERROR for record in caplog.records)
+
+
+@pytest.mark.parametrize("error", [KeyError("k"), OSError(errno.ENOSPC, ""), Refused("a rule")])
+@pytest.mark.parametrize("name", SERVED)
+def test_only_request_errors_leave_the_operations(
+    world: World, name: str, error: Exception
+) -> None:
+    """Also where a session has no boundary of its own. Nothing of the request lives on."""
+    world.break_with(error)
+    given = arguments_of(name, tuple(arguments(name)))
+    with pytest.raises(RequestError) as raised:
+        getattr(world.operations, name)(*given)
+    assert raised.value.errno == getattr(error, "errno", errno.EIO)
+    assert raised.value.__context__ is None
 
 
 @pytest.mark.parametrize("error", [OSError("no errno"), OSError()])

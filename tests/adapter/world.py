@@ -22,13 +22,16 @@ from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.mount_state import MountState
 from gitguardfs.fs.nodes import ROOT_ID, Node
 from gitguardfs.guard.rules import Guard, Rules
-from gitguardfs.protocol import Attributes
+from gitguardfs.protocol import Attributes, RequestError
 from gitguardfs.serving.audit_log import AuditLog
 from gitguardfs.serving.operations import Operations
 from gitguardfs.sessions.pyfuse3_session import handlers
 from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
 
 P = TypeVar("P")
+
+FAILED = (FUSEError, RequestError)
+"""What a session fails a request with."""
 
 
 @dataclass
@@ -128,6 +131,7 @@ class World:
         write_rate: float | None = None,
         is_local: bool = True,
         path_based: bool = False,
+        session: Any = Handlers,
     ) -> None:
         self.source = source
         self.root_fd = os.open(source, os.O_PATH | os.O_DIRECTORY)
@@ -145,7 +149,7 @@ class World:
             self.state, self.audit, cache_timeout=cache_timeout, closes_late=not is_local,
             reports_names_only=reports_names_only, read_rate=read_rate, write_rate=write_rate,
         )  # fmt: skip
-        self.ops: Any = Handlers(self.operations, self.invalidated.append)
+        self.ops: Any = session(self.operations, self.invalidated.append)
         self.ctx = Context()
 
     def close(self) -> None:
@@ -236,7 +240,7 @@ def stand_ins() -> Iterator[None]:
 
 async def refused(call: Awaitable[object], *numbers: int) -> int:
     """Await a call that has to fail with one of ``numbers``; returns which."""
-    with pytest.raises(FUSEError) as error:
+    with pytest.raises(FAILED) as error:
         await call
     assert error.value.errno in (numbers or (errno.EACCES,)), os.strerror(error.value.errno)
     return int(error.value.errno)
