@@ -153,15 +153,17 @@ def _wants_seal(o: tuple[str, ...], given: Given) -> bool | None:
 
 def _run(options: MountOptions) -> int:
     try:
-        from gitguardfs.daemon import (
-            run as mount,  # after the usage checks: --help needs no pyfuse3
-        )
+        # After the usage checks: --help needs no pyfuse3.
+        from gitguardfs.daemon import run as mount
+        from gitguardfs.sessions import base
+
+        kind = base.chosen()
     except ImportError as error:
         from gitguardfs.mounting import seal
 
         missing = UserError(str(error), "install python3-pyfuse3 and python3-trio", Exit.SYSTEM)
         raise seal.fail_closed(options.source, options.seal, missing) from None
-    return mount.run(options, os.environ.get("NOTIFY_SOCKET"))
+    return mount.run(options, os.environ.get("NOTIFY_SOCKET"), kind)
 
 
 def main() -> None:

@@ -30,10 +30,13 @@ DETACH_LIMIT = 2.0
 """Seconds for unmounting a view that is given up."""
 
 
-def run(options: MountOptions, notify_socket: str | None) -> int:
-    """Mount, and serve until unmounted; returns the exit code. Raises UserError."""
+def run(options: MountOptions, notify_socket: str | None, kind: base.Kind) -> int:
+    """Mount, and serve until unmounted; returns the exit code. Raises UserError.
+
+    ``kind`` is that of the session.
+    """
     try:
-        return _run(options, notify_socket)
+        return _run(options, notify_socket, kind)
     except fstab_check.NotMountedError:
         raise
     except UserError as error:
@@ -47,7 +50,7 @@ def _told(error: OSError) -> UserError:
     return UserError(f"{where}{error.strerror}", code=Exit.SYSTEM)
 
 
-def _run(options: MountOptions, notify_socket: str | None) -> int:
+def _run(options: MountOptions, notify_socket: str | None, kind: base.Kind) -> int:
     is_root = os.geteuid() == 0
     if options.needs_root is not None and not is_root:
         raise UserError(f"--{options.needs_root} needs root", "owners cannot be changed without")
@@ -69,7 +72,7 @@ def _run(options: MountOptions, notify_socket: str | None) -> int:
     def serve(ready: Callable[[], None]) -> int:
         logs.log_to_stderr(options.debug)
         try:
-            return _serve(options, places, audit, seal_it, ready)
+            return _serve(options, places, audit, kind, seal_it, ready)
         except UserError as error:
             said = seal.fail_closed(places.source, options.seal, error)
             print(shown(f"gitguardfs: {said}"), file=sys.stderr)
@@ -129,6 +132,7 @@ def _serve(
     options: MountOptions,
     places: preflight.Places,
     audit: AuditLog,
+    kind: base.Kind,
     seal_it: bool,
     ready: Callable[[], None],
 ) -> Exit:
@@ -138,7 +142,6 @@ def _serve(
         root_fd = _open_below_seal(places)
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
-    kind = base.chosen()
     state, operations = build.assemble(options, places, audit, root_fd, kind.reports_names_only)
     session = kind(operations)
     sealed = _put_seal(places) if seal_it else None

@@ -360,7 +360,7 @@ def test_a_share_whose_seal_was_taken_off_is_sealed_again(world: World) -> None:
 @contextmanager
 def fake_view(world: World) -> Iterator[None]:
     """What fusermount3 mounts for the agent: it claims to be the guard, and answers only him."""
-    world.attributes.mkdir()
+    world.view.mkdir()
     device = os.open("/dev/fuse", os.O_RDWR)
     try:
         data = f"fd={device},rootmode=40000,user_id={AGENT},group_id={AGENT}"
@@ -674,7 +674,7 @@ def test_an_earlier_daemon_at_the_place_of_the_view_is_not_taken_for_its_daemon(
 ) -> None:
     source = world.area / "source"
     source.mkdir()
-    world.attributes.mkdir()
+    world.view.mkdir()
     os.chown(world.view, AGENT, AGENT)
     command = [str(world.system.guard), "--no-seal", str(source), str(world.view)]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
@@ -861,7 +861,7 @@ def test_who_removes_a_share_from_within_its_view_is_told_to_leave_it(
 
 
 def full_view(world: World) -> None:
-    world.attributes.mkdir()
+    world.view.mkdir()
     (world.view / "thesis").write_text("mine")
     os.chown(world.view, AGENT, AGENT)
 
