@@ -6,13 +6,13 @@ Refused here is EPERM, as in bindfs; what the guard refuses is refused before, w
 from __future__ import annotations
 
 import errno
-import os
 from dataclasses import dataclass
 from enum import Enum
 from stat import S_ISREG
 
 from gitguardfs.bindfs.idmap import GuestGid, GuestUid, IdMap
 from gitguardfs.bindfs.permissions import Perms
+from gitguardfs.errors import os_error
 
 X_BITS = 0o111
 PERMISSION_BITS = 0o7777
@@ -51,7 +51,7 @@ class LinkPolicy:
 
 
 def _denied() -> OSError:
-    return OSError(errno.EPERM, os.strerror(errno.EPERM))
+    return os_error(errno.EPERM)
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ shown: mapping it out raises EIO, as in bindfs.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NewType
 
 from gitguardfs.constants import MAX_ID
+from gitguardfs.errors import os_error
 
 ShareUid = NewType("ShareUid", int)
 GuestUid = NewType("GuestUid", int)
@@ -54,7 +54,7 @@ class _Rules:
         """Return the guest's id where there is an offset; raises OSError(EIO) if it is none."""
         guest = self.out.get(share, share) + self.offset
         if not 0 <= guest <= MAX_ID:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            raise os_error(errno.EIO)
         return guest
 
     def to_share(self, guest: int) -> int:
@@ -78,7 +78,7 @@ def _in_range(number: int) -> int:
 
 
 def _overflow() -> OSError:
-    return OSError(errno.EOVERFLOW, os.strerror(errno.EOVERFLOW))
+    return os_error(errno.EOVERFLOW)
 
 
 class IdMap:

@@ -12,7 +12,7 @@ from stat import S_IFBLK, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 
 from gitguardfs.bindfs.mirror import Mirror
 from gitguardfs.bindfs.permissions import ALL, Perms
-from gitguardfs.fs.attributes import Attributes
+from gitguardfs.protocol import Attributes
 
 BLOCK = 512
 """The unit of st_blocks."""

@@ -146,15 +146,17 @@ def _options(source: str, mountpoint: str, o: tuple[str, ...], given: Given) -> 
 
 def _run(options: MountOptions) -> int:
     try:
-        from gitguardfs.daemon import (
-            run as mount,  # after the usage checks: --help needs no pyfuse3
-        )
+        # After the usage checks: --help needs no pyfuse3.
+        from gitguardfs.daemon import run as mount
+        from gitguardfs.sessions import base
+
+        kind = base.chosen(options.no_cpu_idle)
     except ImportError as error:
         from gitguardfs.mounting import seal
 
         missing = UserError(str(error), "install python3-pyfuse3 and python3-trio", Exit.SYSTEM)
         raise seal.fail_closed(options.source, options.seal, missing) from None
-    return mount.run(options, os.environ.get("NOTIFY_SOCKET"))
+    return mount.run(options, os.environ.get("NOTIFY_SOCKET"), kind)
 
 
 def main() -> None:

@@ -6,22 +6,20 @@ import os
 import resource
 from collections.abc import Callable
 
-import pyfuse3
-
 from gitguardfs.bindfs.idmap import MapError
 from gitguardfs.bindfs.overrides import Disguise, Look, Reach
 from gitguardfs.errors import Exit, UserError, warn
-from gitguardfs.fs.attributes import Attributes, View
+from gitguardfs.fs.attributes import AttributeMapper
+from gitguardfs.fs.mount_state import MountState
 from gitguardfs.guard.rules import Guard
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.local_devices import LocalDevices
 from gitguardfs.linux.sysfs import device_size
 from gitguardfs.mounting.preflight import Places
 from gitguardfs.options.mount_options import MountOptions
+from gitguardfs.protocol import Attributes
 from gitguardfs.serving.audit_log import AuditLog
-from gitguardfs.serving.operations import Tree
-from gitguardfs.sessions.pyfuse3_session.handlers import Operations
-from gitguardfs.sessions.pyfuse3_session.rate_limit import LimitedOperations
+from gitguardfs.serving.operations import Operations
 
 RESERVED_DESCRIPTORS = 64
 """For Python, the session, worker threads and the log."""
@@ -30,43 +28,42 @@ CACHED_DESCRIPTORS = 8192
 
 
 def assemble(
-    options: MountOptions, places: Places, audit: AuditLog, root_fd: int
-) -> tuple[Tree, Operations]:
-    """Return what serves the directory behind ``root_fd``; UserError if it does not answer."""
+    options: MountOptions,
+    places: Places,
+    audit: AuditLog,
+    root_fd: int,
+    reports_names_only: bool,
+) -> tuple[MountState, Operations]:
+    """Return what serves the directory behind ``root_fd``; UserError if it does not answer.
+
+    ``reports_names_only`` says that the session can report entries without attributes.
+    """
     try:
         where = mountinfo.of_device(os.fstat(root_fd).st_dev)
         is_local = LocalDevices(places.source)
-        by_paths = where is not None and where.goes_by_paths
-        tree = tree_of(options, places, root_fd, is_local, by_paths)
-        return tree, operations_of(tree, audit, options, is_local)
+        path_based = where is not None and where.goes_by_paths
+        state = state_of(options, places, root_fd, is_local, path_based)
+        closes_late = not is_local.all_are(state.nodes.root.dev)
     except OSError as error:
         raise UserError(f"source {options.source}: {error.strerror}", code=Exit.SYSTEM) from None
-
-
-def operations_of(
-    tree: Tree, audit: AuditLog, options: MountOptions, is_local: LocalDevices
-) -> Operations:
-    """The requests' handlers over ``tree``."""
-    is_limited = options.read_rate is not None or options.write_rate is not None
-    operations = (LimitedOperations if is_limited else Operations)(
-        tree,
+    operations = Operations(
+        state,
         audit,
         cache_timeout=options.cache_timeout,
         same_for_all=options.look.mirror is None,
         direct_io=options.direct_io,
-        closes_late=not is_local.all_are(tree.inodes.root.dev),
-        no_cpu_idle=options.no_cpu_idle,
-        invalidate=lambda node: pyfuse3.invalidate_inode(node, attr_only=True),
+        closes_late=closes_late,
+        reports_names_only=reports_names_only,
+        read_rate=options.read_rate,
+        write_rate=options.write_rate,
     )
-    if isinstance(operations, LimitedOperations):
-        operations.limit(options.read_rate, options.write_rate)
-    return operations
+    return state, operations
 
 
-def tree_of(
-    options: MountOptions, places: Places, root_fd: int, is_local: LocalDevices, by_paths: bool
-) -> Tree:
-    """The tree that shows the directory behind ``root_fd``; UserError for a map that cannot be."""
+def state_of(
+    options: MountOptions, places: Places, root_fd: int, is_local: LocalDevices, path_based: bool
+) -> MountState:
+    """Return what a mount of ``root_fd`` is made of; UserError for a bad map."""
     source, mountpoint = os.fstat(root_fd), os.fstat(places.mountpoint_fd)
     owners = (source.st_uid, source.st_gid), (mountpoint.st_uid, mountpoint.st_gid)
     try:
@@ -83,18 +80,18 @@ def tree_of(
             "--map shows two ids of the share as one, since an id without a rule keeps its number"
             f" (to keep them apart, add {missing})"
         )
-    return Tree(
+    return MountState(
         root_fd,
         Guard(options.rules),
-        View(idmap, options.allow_suid, _disguise(options.look, root_fd)),
+        AttributeMapper(idmap, options.allow_suid, _disguise(options.look, root_fd)),
         descriptor_limit=_descriptor_budget(),
-        changes_owners=os.geteuid() == 0,
+        can_chown=os.geteuid() == 0,
         is_local=is_local,
-        by_paths=by_paths,
+        path_based=path_based,
         read_only=options.read_only,
         policy=options.policy,
         links=options.links,
-        source=os.fsencode(places.source),
+        source_path=os.fsencode(places.source),
         opens_devices=options.look.block_devices_as_files,
     )
 

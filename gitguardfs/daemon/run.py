@@ -15,9 +15,6 @@ import sys
 from collections.abc import Callable
 from threading import Thread
 
-import pyfuse3
-import trio
-
 from gitguardfs.constants import FUSE_DEVICE
 from gitguardfs.daemon import background, build, logs, signals
 from gitguardfs.daemon.drain import Drain, close_device
@@ -26,8 +23,7 @@ from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.mounting import fstab_check, holders, preflight, seal, utab
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.serving.audit_log import AuditLog
-from gitguardfs.sessions.pyfuse3_session import session
-from gitguardfs.sessions.pyfuse3_session.handlers import Operations
+from gitguardfs.sessions import base
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +31,13 @@ DETACH_LIMIT = 2.0
 """Seconds for unmounting a view that is given up."""
 
 
-def run(options: MountOptions, notify_socket: str | None) -> int:
-    """MountInfo, and serve until unmounted; returns the exit code. Raises UserError."""
+def run(options: MountOptions, notify_socket: str | None, kind: base.Kind) -> int:
+    """Mount, and serve until unmounted; returns the exit code. Raises UserError.
+
+    ``kind`` is that of the session.
+    """
     try:
-        return _run(options, notify_socket)
+        return _run(options, notify_socket, kind)
     except fstab_check.NotMountedError:
         raise
     except UserError as error:
@@ -52,7 +51,7 @@ def _told(error: OSError) -> UserError:
     return UserError(f"{where}{error.strerror}", code=Exit.SYSTEM)
 
 
-def _run(options: MountOptions, notify_socket: str | None) -> int:
+def _run(options: MountOptions, notify_socket: str | None, kind: base.Kind) -> int:
     is_root = os.geteuid() == 0
     if options.needs_root is not None and not is_root:
         raise UserError(f"--{options.needs_root} needs root", "owners cannot be changed without")
@@ -74,7 +73,7 @@ def _run(options: MountOptions, notify_socket: str | None) -> int:
     def serve(ready: Callable[[], None]) -> int:
         logs.log_to_stderr(options.debug)
         try:
-            return _serve(options, places, audit, seal_it, ready)
+            return _serve(options, places, audit, kind, seal_it, ready)
         except UserError as error:
             said = seal.fail_closed(places.source, options.seal, error)
             print(shown(f"gitguardfs: {said}"), file=sys.stderr)
@@ -134,6 +133,7 @@ def _serve(
     options: MountOptions,
     places: preflight.Places,
     audit: AuditLog,
+    kind: base.Kind,
     seal_it: bool,
     ready: Callable[[], None],
 ) -> Exit:
@@ -143,14 +143,15 @@ def _serve(
         root_fd = _open_below_seal(places)
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
-    tree, operations = build.assemble(options, places, audit, root_fd)
+    state, operations = build.assemble(options, places, audit, root_fd, kind.reports_names_only)
+    session = kind(operations)
     sealed = _put_seal(places) if seal_it else None
     if sealed is None:
         seal.lift_stale(places.source)
     try:
         if sealed is not None:
             _refuse_holders(options, places, sealed, os.fstat(root_fd).st_dev)
-        mounted = _init(operations, options, places)
+        mounted = _init(session, options, places)
     except BaseException:
         if sealed is not None:
             sealed.leave()
@@ -164,23 +165,24 @@ def _serve(
         log.error("%s: the source does not answer: given up", options.mountpoint)
         _leave_by_force(mounted, sealed)
 
-    requests = operations.requests
-    with Drain(lambda: requests.answers, give_up) as drain:
-        view = session.View(
+    mirror = options.look.mirror
+    with Drain(lambda: session.answers, give_up) as drain:
+        view = base.Mounted(
             places.mountpoint,
             lambda: mounted is not None and mountinfo.current(mounted) is None,
             ready,
             drain.begin,
+            lambda: None if mirror is None else mirror.reread(),
         )
         try:
-            word = trio.run(session.serve, requests, options.look.mirror, view)
+            word = session.serve(view)
         except BaseException:
             # Closes the session without unmounting: a dead mount point, and the seal stays.
-            pyfuse3.close(unmount=False)
+            session.close()
             raise
         trouble = "" if word is not None else _trouble(mounted, places)
-        _unmount(mounted, by_itself=word is None)
-        tree.close()
+        _unmount(session, mounted, by_itself=word is None)
+        state.close()
     os.close(root_fd)
     os.close(places.mountpoint_fd)
     if sealed is not None and word in (None, signals.HAND_OVER):
@@ -284,7 +286,7 @@ def _refuse_holders(
 
 
 def _init(
-    operations: Operations, options: MountOptions, places: preflight.Places
+    session: base.Session, options: MountOptions, places: preflight.Places
 ) -> mountinfo.MountInfo | None:
     """Mount; by root on the very directory that was checked, and returning that mount.
 
@@ -294,8 +296,8 @@ def _init(
     target = f"/proc/self/fd/{places.mountpoint_fd}" if is_root else places.mountpoint
     before = {m.mnt_id for m in mountinfo.listed()}
     try:
-        pyfuse3.init(operations, target, _fuse_options(options, places))
-    except RuntimeError as error:
+        session.mount(target, _fuse_options(options, places))
+    except base.MountFailed as error:
         raise UserError(
             f"cannot mount at {options.mountpoint}: {error}",
             "the reason is in the line above, if the kernel gave one",
@@ -307,7 +309,7 @@ def _init(
     path = safe_open.path_of(places.mountpoint_fd)
     mounted = mountinfo.on_top_of(mountinfo.number_of(places.mountpoint_fd), path)
     if mounted is None or mounted.mnt_id in before or not _is_ours(mounted):
-        pyfuse3.close(unmount=False)
+        session.close()
         for mount in mountinfo.listed():
             if (
                 mount.mnt_id not in before
@@ -327,15 +329,15 @@ def _is_ours(mount: mountinfo.MountInfo) -> bool:
     return mount.fstype == mountinfo.FSTYPE and mount.owner == os.geteuid()
 
 
-def _unmount(mounted: mountinfo.MountInfo | None, by_itself: bool) -> None:
+def _unmount(session: base.Session, mounted: mountinfo.MountInfo | None, by_itself: bool) -> None:
     """Unmount, wherever the mount point has been moved to; not what ended ``by_itself``."""
     if mounted is None:
-        pyfuse3.close(unmount=os.geteuid() != 0)
+        session.close(unmount=os.geteuid() != 0)
         return
     now = None if by_itself else mountinfo.current(mounted)
     if now is not None and not mountinfo.detach(now):
         log.error("%s leads elsewhere now; a dead mount is left", now.path)
-    pyfuse3.close(unmount=False)
+    session.close()
     if mountinfo.current(mounted) is None:
         utab.remove(mounted)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gitguardfs.fs.nodes import stale
-from gitguardfs.fs.source import Backing
+from gitguardfs.fs.source import Source
 
 
 class Step(NamedTuple):
@@ -25,20 +25,20 @@ class Step(NamedTuple):
     """Its name in the directory above it."""
 
 
-def way_up(backing: Backing, fd: int, root_fd: int) -> Iterator[Step]:
+def way_up(source: Source, fd: int, root_fd: int) -> Iterator[Step]:
     """Yield the directory behind ``fd`` and all above it, but for the root.
 
     Yields nothing for one that was removed. Raises OSError(ESTALE) if the root is not above it.
     """
-    root, st = backing.stat(root_fd), backing.stat(fd)
+    root, st = source.stat(root_fd), source.stat(fd)
     if not st.st_nlink:
         return
     own = -1
     try:
         while not os.path.samestat(st, root):
-            parent = _open_parent(backing, fd, root_fd)
+            parent = _open_parent(source, fd, root_fd)
             try:
-                name = backing.name_of(parent, st)
+                name = source.name_of(parent, st)
                 if name is None:
                     raise stale()
                 yield Step(fd, st, parent, name)
@@ -48,15 +48,15 @@ def way_up(backing: Backing, fd: int, root_fd: int) -> Iterator[Step]:
             if own >= 0:
                 os.close(own)
             fd = own = parent
-            st = backing.stat(fd)
+            st = source.stat(fd)
     finally:
         if own >= 0:
             os.close(own)
 
 
-def _open_parent(backing: Backing, fd: int, root_fd: int) -> int:
+def _open_parent(source: Source, fd: int, root_fd: int) -> int:
     try:
-        return backing.open_parent(fd)
+        return source.open_parent(fd)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise

@@ -1,41 +1,22 @@
-"""What the guest sees of an object. Every attribute leaves through ``View.present``."""
+"""What the guest sees of an object. Every attribute leaves through ``AttributeMapper.report``."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from stat import S_IFDIR, S_IFMT, S_IFREG
-from typing import NamedTuple
 
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs.nodes import NEVER, ROOT_ID, Node
 from gitguardfs.guard.rules import Verdict
+from gitguardfs.protocol import Attributes
 
 SET_ID_BITS = 0o6000
 WRITE_BITS = 0o222
 PERMISSION_BITS = 0o7777
 
 
-class Attributes(NamedTuple):
-    """The attributes of a node for the guest: ids are the guest's, times are nanoseconds."""
-
-    ino: int
-    mode: int
-    nlink: int
-    uid: int
-    gid: int
-    rdev: int
-    size: int
-    blocks: int
-    blksize: int
-    atime_ns: int
-    mtime_ns: int
-    ctime_ns: int
-    lasts: bool = True
-    """Whether the kernel may go on using the node without a look at its name."""
-
-
-def digest(st: os.stat_result) -> int:
+def change_key(st: os.stat_result) -> int:
     """What tells whether a file's content may have changed."""
     return hash((st.st_size, st.st_mtime_ns, st.st_ctime_ns))
 
@@ -44,7 +25,7 @@ Disguise = Callable[[Attributes, int, int, int, int], Attributes]
 """Attributes made up for a viewer; see ``overrides.Disguise.apply``."""
 
 
-class View:
+class AttributeMapper:
     """The id map and the guard applied to attributes."""
 
     def __init__(self, idmap: IdMap, allow_suid: bool, disguise: Disguise | None = None) -> None:
@@ -52,38 +33,45 @@ class View:
         self.allow_suid = allow_suid
         self._disguise = disguise
 
-    def strips(self, mode: int) -> bool:
+    def drops_setid(self, mode: int) -> bool:
         """Whether ``mode`` has set-id bits that neither guest nor share may have (a file's)."""
         return not self.allow_suid and bool(mode & SET_ID_BITS) and S_IFMT(mode) != S_IFDIR
 
-    def incoming_mode(self, kind: int, mode: int) -> int:
+    def bits_without_setid(self, mode: int) -> int | None:
+        """Return the permission bits of a file that has set-id bits to lose; None if it has none.
+
+        A write by root keeps them; the guest does not see them and cannot drop them.
+        """
+        return self.mode_for_source(S_IFMT(mode), mode) if self.drops_setid(mode) else None
+
+    def mode_for_source(self, kind: int, mode: int) -> int:
         """Permission bits as the share gets them for an object of type ``kind``."""
         mode &= PERMISSION_BITS
-        return mode & ~SET_ID_BITS if self.strips(kind | mode) else mode
+        return mode & ~SET_ID_BITS if self.drops_setid(kind | mode) else mode
 
-    def present(self, node: Node, st: os.stat_result, viewer: int) -> Attributes:
-        """The attributes of ``node`` as the user ``viewer`` of the guest sees them.
+    def report(self, node: Node, st: os.stat_result, uid: int) -> Attributes:
+        """The attributes of ``node`` as the user ``uid`` of the guest sees them.
 
         Notes what the kernel was told. A denied object shows its type, owner 0:0 and no
         permissions; owner 0 because the root of a user namespace passes permission bits of
         owners that are mapped there. OSError(EIO) if the owner cannot be shown.
         """
-        shown = self.unguarded(st.st_ino if node.id == ROOT_ID else node.id, st, viewer)
+        shown = self.unguarded(st.st_ino if node.id == ROOT_ID else node.id, st, uid)
         if node.verdict is not Verdict.ALLOW:
             if node.verdict is Verdict.READONLY:
                 return shown._replace(mode=shown.mode & ~WRITE_BITS)
             return shown._replace(mode=S_IFMT(st.st_mode), uid=0, gid=0)
-        if node.judged == NEVER:
+        if node.classified_at == NEVER:
             return shown._replace(lasts=False)
         if node.kind == S_IFREG:
-            node.told = digest(st)
+            node.reported = change_key(st)
             node.size = st.st_size
         return shown
 
-    def unguarded(self, ino: int, st: os.stat_result, viewer: int) -> Attributes:
+    def unguarded(self, ino: int, st: os.stat_result, uid: int) -> Attributes:
         """The attributes of an object, whatever the guard says of it. Notes nothing."""
         mode = st.st_mode
-        if self.strips(mode):
+        if self.drops_setid(mode):
             mode &= ~SET_ID_BITS
         shown = Attributes(
             ino,
@@ -100,5 +88,5 @@ class View:
             st.st_ctime_ns,
         )
         if self._disguise is not None:
-            shown = self._disguise(shown, mode, st.st_uid, st.st_gid, viewer)
+            shown = self._disguise(shown, mode, st.st_uid, st.st_gid, uid)
         return shown

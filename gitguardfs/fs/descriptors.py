@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
+from gitguardfs.errors import os_error
 from gitguardfs.fs.nodes import Node, stale
 
 T = TypeVar("T")
@@ -27,10 +28,10 @@ OPEN_NODE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 class DescriptorCache:
     """Descriptors of nodes; the least recently used is closed when there are too many."""
 
-    def __init__(self, limit: int, by_paths: bool = False) -> None:
-        """``limit`` is a number of descriptors; ``by_paths`` that they hold paths, not objects."""
+    def __init__(self, limit: int, path_based: bool = False) -> None:
+        """``limit`` is a number of descriptors; ``path_based``: they hold paths, not objects."""
         self._limit = max(limit, MINIMUM)
-        self._by_paths = by_paths
+        self._path_based = path_based
         # By node, not by its number: that may be another node's by now, while this one is still
         # somebody's parent.
         self._cached: OrderedDict[Node, None] = OrderedDict()
@@ -41,12 +42,12 @@ class DescriptorCache:
 
     def of(self, node: Node) -> int:
         """A descriptor of ``node``, valid until the next operation; OSError if it is gone."""
-        if self._by_paths and node.parent is not None and not node.is_directory:
+        if self._path_based and node.parent is not None and not node.is_directory:
             self.close(node)  # it may lead to something else by now
         if node.fd >= 0:
             self._touch(node)
             return node.fd
-        if node.open_fds and (node.parent is None or not self._by_paths):
+        if node.open_fds and (node.parent is None or not self._path_based):
             return node.open_fds[0]
         fd = self._reopen(node)
         self.keep(node, fd)
@@ -100,7 +101,7 @@ class DescriptorCache:
                     raise
                 if len(self._cached) <= IN_USE:
                     # All are held by open files: "too many in the system", not in the caller.
-                    raise OSError(errno.ENFILE, os.strerror(errno.ENFILE)) from None
+                    raise os_error(errno.ENFILE) from None
             self._shrink(max(len(self._cached) // 2, IN_USE))
 
     def keep(self, node: Node, fd: int) -> None:

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from time import monotonic
 
-from gitguardfs.fs.source import Backing
+from gitguardfs.fs.source import Source
 from gitguardfs.guard import repository
 from gitguardfs.protocol import Later
 
@@ -61,9 +61,9 @@ class _Seen:
 class Forming:
     """Knows what changed in directories, and whether that was us."""
 
-    def __init__(self, backing: Backing, is_local: Callable[[int], bool]) -> None:
+    def __init__(self, source: Source, is_local: Callable[[int], bool]) -> None:
         """``is_local`` says of a st_dev that its files are stamped by this machine's clock."""
-        self._backing = backing
+        self._source = source
         self._is_local = is_local
         self._seen: OrderedDict[tuple[int, int], _Seen] = OrderedDict()
         self._clock_offsets: dict[int, float] = {}
@@ -81,11 +81,11 @@ class Forming:
 
     def accept(self, fd: int) -> None:
         """Take a directory as it is; whoever made it did so before this mount."""
-        self._note(self._backing.stat(fd), self._git_names(fd), NEVER)
+        self._note(self._source.stat(fd), self._git_names(fd), NEVER)
 
     def wait_for(self, fd: int) -> None:
         """Raise Later if the directory behind ``fd`` is forming; OSError if that cannot be told."""
-        st = self._backing.stat(fd)
+        st = self._source.stat(fd)
         if st.st_nlink == 0:
             return  # removed, and nothing can be made in it
         seen = self._seen.get((st.st_dev, st.st_ino))
@@ -100,7 +100,7 @@ class Forming:
     def wait_for_listed(self, fd: int, listed: Collection[bytes]) -> None:
         """The same, of a directory in which there are the names ``listed``."""
         if len(listed) <= MAX_NAMES and all(map(repository.is_made_by_git, listed)):
-            self._wait(self._backing.stat(fd), frozenset(listed))
+            self._wait(self._source.stat(fd), frozenset(listed))
 
     def wait_for_removal(self, fd: int) -> None:
         """Raise Later if git may just have made the directory behind ``fd``, which is empty.
@@ -108,10 +108,10 @@ class Forming:
         Not by its last change: that is ours where it was emptied here, and over a share nobody
         can tell the one from the other at once.
         """
-        st = self._backing.stat(fd)
+        st = self._source.stat(fd)
         seen = self._seen.get((st.st_dev, st.st_ino))
         old_at = None if seen is None else seen.old_at
-        birth = self._backing.birth(fd) / 10**9 if self._is_local(st.st_dev) else 0.0
+        birth = self._source.btime_ns(fd) / 10**9 if self._is_local(st.st_dev) else 0.0
         if old_at is not None and birth <= old_at:  # if not, its number is used again
             return
         age = time.time() - birth
@@ -143,7 +143,7 @@ class Forming:
 
     def note_change(self, fd: int, *names: bytes) -> None:
         """Note that this mount has just changed the directory behind ``fd``, or names in it."""
-        st = self._backing.stat(fd)
+        st = self._source.stat(fd)
         seen = self._seen.get((st.st_dev, st.st_ino))
         if seen is None:
             return
@@ -165,14 +165,14 @@ class Forming:
         access, which may just have been set. What the host did meanwhile shows in the names, at
         the next listing; where another kind of name was in it, that listing is not spared.
         """
-        st = self._backing.stat(fd)
+        st = self._source.stat(fd)
         seen = self._seen.get((st.st_dev, st.st_ino))
         if seen is not None and seen.names is not None:
             self._note(st, seen.names, seen.changed_at)
 
     def _git_names(self, fd: int) -> frozenset[bytes] | None:
         """Return the names in a directory; None if git does not put all of them there."""
-        return self._backing.names_if(fd, repository.is_made_by_git, MAX_NAMES)
+        return self._source.names_if(fd, repository.is_made_by_git, MAX_NAMES)
 
     def _age(self, st: os.stat_result) -> float:
         """Seconds since a directory that was never looked at was changed."""

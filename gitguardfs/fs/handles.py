@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from itertools import count
 
+from gitguardfs.errors import os_error
 from gitguardfs.fs.nodes import Node
 
 MAX_NAMES = 1 << 20
@@ -23,8 +24,8 @@ class FileHandle:
     """An open file."""
 
     __slots__ = (
-        "append", "fd", "is_local", "mappable", "node", "positional_fd", "size", "synchronous",
-        "tells_waiting", "writable",
+        "append", "fd", "is_local", "mappable", "node", "positional_fd", "size",
+        "supports_nowait", "synchronous", "writable",
     )  # fmt: skip
 
     def __init__(
@@ -39,7 +40,7 @@ class FileHandle:
         self.writable = flags & os.O_ACCMODE != os.O_RDONLY
         self.mappable = flags & os.O_ACCMODE == os.O_RDWR
         """Whether a shared writable mapping can be made of it."""
-        self.tells_waiting = True
+        self.supports_nowait = True
         """Whether the source's file system can say that a read would have to wait."""
         self.size = size
         """Of the file when it was opened."""
@@ -50,12 +51,13 @@ class FileHandle:
 class DirectoryHandle:
     """An open directory; the names are a snapshot taken when reading starts."""
 
-    __slots__ = ("names", "node", "types", "viewer")
+    __slots__ = ("names", "node", "pid", "types", "uid")
 
-    def __init__(self, node: Node, viewer: int) -> None:
+    def __init__(self, node: Node, uid: int, pid: int = 0) -> None:
         self.node = node
-        self.viewer = viewer
-        """The user who opened it; requests to read it do not say who asks."""
+        self.uid = uid
+        self.pid = pid
+        """Who opened it, and by which process; requests to read it do not say who asks."""
         self.names: list[bytes] | None = None
         self.types: dict[bytes, tuple[int, int]] = {}
         """Type and inode number by name, where the snapshot was taken with them."""
@@ -92,7 +94,7 @@ class HandleTable:
         try:
             return self._files[number]
         except KeyError:
-            raise _bad() from None
+            raise os_error(errno.EBADF) from None
 
     def files(self) -> Iterable[FileHandle]:
         """All open files."""
@@ -103,7 +105,7 @@ class HandleTable:
         try:
             return self._directories[number]
         except KeyError:
-            raise _bad() from None
+            raise os_error(errno.EBADF) from None
 
     def release_file(self, number: int) -> None:
         """Close a file."""
@@ -143,7 +145,3 @@ class HandleTable:
         for number in list(self._files):
             self.release_file(number)
         self._directories.clear()
-
-
-def _bad() -> OSError:
-    return OSError(errno.EBADF, os.strerror(errno.EBADF))

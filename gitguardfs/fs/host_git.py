@@ -19,9 +19,10 @@ from itertools import chain
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from time import monotonic
 
+from gitguardfs.errors import os_error
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import Node, ancestors
-from gitguardfs.fs.source import DOTGIT, Backing, read
+from gitguardfs.fs.source import DOTGIT, Source, read
 from gitguardfs.fs.walk import TooLong, Walk
 from gitguardfs.protocol import Later
 
@@ -72,13 +73,13 @@ class HostGit:
     def __init__(
         self,
         descriptors: DescriptorCache,
-        backing: Backing,
+        source: Source,
         root: Node,
         path: Callable[[Node, bytes | None], bytes],
     ) -> None:
         """``path`` gives the path of a name in a directory, for people."""
         self._descriptors = descriptors
-        self._backing = backing
+        self._source = source
         self._root = root
         self._path = path
         self._holds_git: OrderedDict[tuple[int, int], tuple[float, bool]] = OrderedDict()
@@ -107,7 +108,7 @@ class HostGit:
         now = monotonic()
         until, holds_git = self._holds_git.get(key, (0.0, True))
         if now >= until:
-            dotgit = self._backing.find_at(self._descriptors.of(directory), DOTGIT)
+            dotgit = self._source.find_at(self._descriptors.of(directory), DOTGIT)
             holds_git = dotgit is not None
             self._holds_git[key] = now + REMEMBERED_FOR, holds_git
             self._holds_git.move_to_end(key)
@@ -118,9 +119,9 @@ class HostGit:
     def _wait_for_repository(self, directory: Node) -> None:
         path = self._path(directory, DOTGIT)
         for git_fd in self._git_directories(directory, path):
-            here = self._backing.stat(git_fd)
+            here = self._source.stat(git_fd)
             repository = here.st_dev, here.st_ino
-            st = self._backing.find_at(git_fd, LOCK_NAME)
+            st = self._source.find_at(git_fd, LOCK_NAME)
             if st is None:
                 self._waited.pop(repository, None)
             else:
@@ -146,7 +147,7 @@ class HostGit:
                 max(time.time() - st.st_ctime, passed),
                 shown,
             )
-        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        raise os_error(errno.EBUSY)
 
     def _git_directories(self, directory: Node, path: bytes) -> Iterator[int]:
         """Yield descriptors of the directories that a directory's ``.git`` may be.
@@ -154,18 +155,18 @@ class HostGit:
         Each is valid until the next one is asked for.
         """
         dir_fd = self._descriptors.of(directory)
-        dotgit = self._backing.find_at(dir_fd, DOTGIT)
+        dotgit = self._source.find_at(dir_fd, DOTGIT)
         if dotgit is None:
             return
         if S_ISDIR(dotgit.st_mode):
             text = DOTGIT
         elif S_ISLNK(dotgit.st_mode):
-            text = self._backing.readlink_at(dir_fd, DOTGIT)
+            text = self._source.readlink_at(dir_fd, DOTGIT)
         elif S_ISREG(dotgit.st_mode):
             text = self._read_gitdir(dir_fd)
         else:
             return
-        walk = Walk(self._backing, self._descriptors, self._root, lambda *_: False)
+        walk = Walk(self._source, self._descriptors, self._root, lambda *_: False)
         found = False
         if not text:
             return  # no line that git would follow
@@ -176,7 +177,7 @@ class HostGit:
                         found = True
                         yield fd
         except TooLong:  # symlinks may have been made for that: nobody can tell whether git works
-            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY)) from None
+            raise os_error(errno.EBUSY) from None
         if not found and path not in self._not_found and len(self._not_found) < REMEMBERED:
             self._not_found.add(path)
             log.info(
@@ -186,7 +187,7 @@ class HostGit:
 
     def _read_gitdir(self, dir_fd: int) -> bytes:
         """Return the path in a ``.git`` file; b"" if there is none."""
-        fd = self._backing.open_file_at(dir_fd, DOTGIT, os.O_RDONLY)
+        fd = self._source.open_file_at(dir_fd, DOTGIT, os.O_RDONLY)
         try:
             text = read(fd, 0, MAX_GITDIR)
         finally:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_ISDIR, S_ISLNK
 
-from gitguardfs.fs.access import Gate, Place
+from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.host_git import HostGit
@@ -20,7 +20,7 @@ from gitguardfs.fs.moved_trees import MovedTrees
 from gitguardfs.fs.nodes import Node
 from gitguardfs.fs.removed_names import TOO_MANY, Removal, RemovedNames
 from gitguardfs.fs.renaming import Renaming
-from gitguardfs.fs.source import Backing
+from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlink_check import SymlinkCheck
 from gitguardfs.guard import repository, work_tree
 from gitguardfs.guard.rules import Guard, Refused
@@ -35,50 +35,50 @@ class HostRules:
     def __init__(
         self,
         guard: Guard,
-        gate: Gate,
+        access: Access,
         descriptors: DescriptorCache,
-        backing: Backing,
+        source: Source,
         root: Node,
         forming: Forming,
         removed: RemovedNames,
     ) -> None:
         self._guard = guard
-        self._gate = gate
+        self._access = access
         self._descriptors = descriptors
-        self._backing = backing
+        self._source = source
         self._forming = forming
         self._removed = removed
-        self._symlinks = SymlinkCheck(guard, backing, descriptors, root)
-        self._host_git = HostGit(descriptors, backing, root, gate.path)
-        self._trees = MovedTrees(backing, forming, removed, self._refused)
+        self._symlinks = SymlinkCheck(guard, source, descriptors, root)
+        self._host_git = HostGit(descriptors, source, root, access.path)
+        self._trees = MovedTrees(source, forming, removed, self._refused)
 
     # A new name
 
-    def before_adding(self, place: Place, kind: int) -> None:
+    def before_adding(self, place: NodeRef, kind: int) -> None:
         """An object of type ``kind`` (S_IFMT) is about to get a name."""
         if self._guard.on and work_tree.stops_git(place.name, kind):
             raise self._refused(STOPS_GIT, place)
-        if self._guard.forges:
+        if self._guard.checks_fake_repositories:
             self._trees.before_adding(place, kind)
 
-    def before_symlink(self, place: Place, text: bytes) -> None:
+    def before_symlink(self, place: NodeRef, text: bytes) -> None:
         """A symlink with ``text`` is about to be made, or to be given a name."""
         if self._guard.speaks:
-            self._gate.revalidation.confirm(place.parent)
+            self._access.revalidation.confirm(place.parent)
             self._check_symlink(place, text)
         if self._guard.on:
             self._host_git.wait_for(place.parent)
 
-    def wait_for_git(self, kind: int, *places: Place) -> None:
+    def wait_for_git(self, kind: int, *places: NodeRef) -> None:
         """A symlink or directory is about to be made or moved at ``places``, or just was."""
         if self._guard.on and kind in (S_IFLNK, S_IFDIR):
             directories = [place.parent for place in places]
-            self._gate.revalidation.confirm(*directories)
+            self._access.revalidation.confirm(*directories)
             self._host_git.wait_for(*directories)
 
-    def note_made(self, place: Place, st: os.stat_result, is_new: bool) -> None:
+    def note_made(self, place: NodeRef, st: os.stat_result, is_new: bool) -> None:
         """Note that a name was made, and stands."""
-        if not self._guard.forges:
+        if not self._guard.checks_fake_repositories:
             return
         self._note_name(place)
         if is_new:
@@ -89,19 +89,19 @@ class HostRules:
 
     # Names that go or move
 
-    def before_removal(self, place: Place, st: os.stat_result, fd: int) -> None:
+    def before_removal(self, place: NodeRef, st: os.stat_result, fd: int) -> None:
         """An entry, of which ``fd`` is a descriptor, is about to be removed."""
-        if self._guard.forges:
+        if self._guard.checks_fake_repositories:
             self._trees.before_removal(st, fd)
             if not repository.parts(place.name):
                 return
-            self._gate.revalidation.confirm(place.parent)
+            self._access.revalidation.confirm(place.parent)
             found = self._removed.losing(place.parent, place.fd, place.name, st.st_mode)
             self._note_removed(found, place)
 
-    def note_gone(self, place: Place) -> None:
+    def note_gone(self, place: NodeRef) -> None:
         """Note that a name was taken away."""
-        if self._guard.forges and repository.parts(place.name):
+        if self._guard.checks_fake_repositories and repository.parts(place.name):
             with suppress(OSError):
                 self._removed.note_gone(self._descriptors.of(place.parent), place.name)
 
@@ -113,7 +113,7 @@ class HostRules:
     def before_rename(self, renaming: Renaming) -> None:
         """Something is about to be moved."""
         if self._guard.speaks:
-            self._gate.revalidation.confirm(renaming.old.parent, renaming.new.parent)
+            self._access.revalidation.confirm(renaming.old.parent, renaming.new.parent)
         for place, st in renaming.arriving():
             self.before_adding(place, S_IFMT(st.st_mode))
         if renaming.exchange and self._guard.speaks and renaming.kinds == {S_IFLNK, S_IFDIR}:
@@ -123,9 +123,11 @@ class HostRules:
             if text is not None:
                 self._check_symlink(place, text)
         renaming = renaming._replace(  # the looks above may have taken their descriptors
-            old=self._gate.again(renaming.old), new=self._gate.again(renaming.new)
+            old=self._access.reopened(renaming.old), new=self._access.reopened(renaming.new)
         )
-        removals = self._trees.before_rename(renaming) if self._guard.forges else []
+        removals = (
+            self._trees.before_rename(renaming) if self._guard.checks_fake_repositories else []
+        )
         self._wait_for_rename(renaming)
         # Noted even if the call fails then: it may have been done all the same.
         self._note_removed(removals, renaming.old)
@@ -135,22 +137,22 @@ class HostRules:
 
         Where something was replaced they cannot; nothing that git had looked at is a symlink then.
         """
-        if self._guard.forges:
+        if self._guard.checks_fake_repositories:
             self._trees.after_rename(renaming)
         if renaming.can_be_undone:
             self._wait_for_rename(renaming)
 
     def note_moved(self, renaming: Renaming) -> None:
         """Note that something was moved, and stands."""
-        if self._guard.forges:
+        if self._guard.checks_fake_repositories:
             for place, _ in renaming.leaving():
                 self.note_gone(place)
             for place, _ in renaming.arriving():
                 self._note_name(place)
 
-    def note_change(self, *places: Place) -> None:
+    def note_change(self, *places: NodeRef) -> None:
         """Note that names in directories were changed by us; also if that failed or was undone."""
-        if self._guard.forges:
+        if self._guard.checks_fake_repositories:
             with suppress(OSError):  # then the change is taken for the host's
                 for place in places:
                     fd = self._descriptors.of(place.parent)
@@ -158,11 +160,11 @@ class HostRules:
 
     def note_attributes(self, node: Node, fd: int) -> None:
         """Note that the attributes of an object were changed by us."""
-        if node.is_directory and self._guard.forges:
+        if node.is_directory and self._guard.checks_fake_repositories:
             with suppress(OSError):
                 self._forming.note_attributes(fd)
 
-    def _note_name(self, place: Place) -> None:
+    def _note_name(self, place: NodeRef) -> None:
         if repository.parts(place.name):
             with suppress(OSError):  # then the name is taken for the host's
                 self._removed.note_made(self._descriptors.of(place.parent), place.name)
@@ -171,21 +173,21 @@ class HostRules:
         for _, st in renaming.leaving():
             self.wait_for_git(S_IFMT(st.st_mode), renaming.old, renaming.new)
 
-    def _text(self, place: Place, st: os.stat_result) -> bytes | None:
+    def _text(self, place: NodeRef, st: os.stat_result) -> bytes | None:
         """Return the text of an entry that is a symlink; None if it is none."""
         if not S_ISLNK(st.st_mode):
             return None
-        return self._backing.readlink_at(place.fd, place.name)
+        return self._source.readlink_at(place.fd, place.name)
 
-    def _check_symlink(self, place: Place, text: bytes) -> None:
+    def _check_symlink(self, place: NodeRef, text: bytes) -> None:
         rule = self._symlinks.why_refused(place.parent, text)
         if rule:
             raise self._refused(rule, place)
 
-    def _note_removed(self, removals: list[Removal], place: Place) -> None:
+    def _note_removed(self, removals: list[Removal], place: NodeRef) -> None:
         if not self._removed.has_room_for(removals):
             raise self._refused(TOO_MANY, place)
         self._removed.note_removed(removals)
 
-    def _refused(self, rule: str, place: Place) -> Refused:
-        return Refused(rule, partial(self._gate.path, place.parent, place.name))
+    def _refused(self, rule: str, place: NodeRef) -> Refused:
+        return Refused(rule, partial(self._access.path, place.parent, place.name))

@@ -10,7 +10,7 @@ import os
 from time import monotonic
 
 from gitguardfs.fs import forming
-from gitguardfs.fs.access import Place
+from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.nodes import Node, ancestors
 from gitguardfs.guard.dotgit import folded
 from gitguardfs.protocol import Later
@@ -23,14 +23,14 @@ class LeftPlaces:
         self._left: dict[tuple[int, int, bytes], tuple[float, Node]] = {}
         """By directory (device, inode) and name: until when, and the directory."""
 
-    def note(self, place: Place) -> None:
+    def note(self, place: NodeRef) -> None:
         """Note that a directory is moved away from ``place``."""
         now = monotonic()
         # No limit is needed: looking through so large a directory takes milliseconds.
         self._left = {key: left for key, left in self._left.items() if left[0] > now}
         self._left[_key(place)] = now + forming.FORMING_FOR, place.parent
 
-    def wait_for(self, place: Place) -> None:
+    def wait_for(self, place: NodeRef) -> None:
         """Raise Later if something was moved away from ``place`` a moment ago."""
         left = self._left.get(_key(place)) if self._left else None
         if left is not None:
@@ -48,5 +48,5 @@ class LeftPlaces:
             raise Later(forming.WHY, until, now + forming.WAIT)
 
 
-def _key(place: Place) -> tuple[int, int, bytes]:
+def _key(place: NodeRef) -> tuple[int, int, bytes]:
     return place.parent.dev, place.parent.ino, folded(place.name).lower()

@@ -14,13 +14,13 @@ import os
 from collections.abc import Callable, Iterator
 from stat import S_IFDIR, S_IFLNK, S_ISDIR
 
-from gitguardfs.fs.access import Place
+from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.left_places import LeftPlaces
 from gitguardfs.fs.removed_names import TOO_MANY, Removal, RemovedNames
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.revalidation import UNREADABLE
-from gitguardfs.fs.source import Backing
+from gitguardfs.fs.source import Source
 from gitguardfs.fs.tree_walk import Directory, TreeWalk
 from gitguardfs.guard.rules import Refused
 from gitguardfs.protocol import Later
@@ -33,19 +33,19 @@ class MovedTrees:
 
     def __init__(
         self,
-        backing: Backing,
+        source: Source,
         forming: Forming,
         removed: RemovedNames,
-        refused: Callable[[str, Place], Refused],
+        refused: Callable[[str, NodeRef], Refused],
     ) -> None:
         """``refused`` gives the refusal of a place by a rule."""
-        self._backing = backing
+        self._source = source
         self._forming = forming
         self._removed = removed
         self._refused = refused
         self._left = LeftPlaces()
 
-    def before_adding(self, place: Place, kind: int) -> None:
+    def before_adding(self, place: NodeRef, kind: int) -> None:
         """Raise Later if an object of that type must not come to ``place`` yet."""
         if kind in (S_IFDIR, S_IFLNK):
             self._left.wait_for(place)
@@ -55,7 +55,7 @@ class MovedTrees:
         found: list[Removal] = []
         new, target = renaming.new, renaming.target
         if target is not None and not renaming.exchange:
-            fd = self._backing.open_node(new.fd, new.name)
+            fd = self._source.open_node(new.fd, new.name)
             try:
                 self.before_removal(target, fd)
             finally:
@@ -67,10 +67,10 @@ class MovedTrees:
                 found += self._before_move(place, st, renaming)
         return found
 
-    def _before_move(self, place: Place, st: os.stat_result, renaming: Renaming) -> list[Removal]:
+    def _before_move(self, place: NodeRef, st: os.stat_result, renaming: Renaming) -> list[Removal]:
         self._left.wait_for_below(st)
         found: list[Removal] = []
-        walk = TreeWalk(self._backing)
+        walk = TreeWalk(self._source)
         for directory in self._below(place, walk):
             self._forming.wait_for_listed(directory.fd, directory.kinds)
             found += self._removed.losing_in(place.parent, place.name, directory)
@@ -99,7 +99,7 @@ class MovedTrees:
         for place, st in renaming.arriving():
             if not S_ISDIR(st.st_mode):
                 continue
-            for directory in self._below(place, TreeWalk(self._backing)):
+            for directory in self._below(place, TreeWalk(self._source)):
                 if not directory.path:  # we have changed that, by moving it
                     self._forming.note_change(directory.fd)
                 self._forming.wait_for_listed(directory.fd, directory.kinds)
@@ -110,10 +110,10 @@ class MovedTrees:
             self._left.wait_for_below(st)
             self._forming.wait_for_removal(fd)
 
-    def _below(self, place: Place, walk: TreeWalk) -> Iterator[Directory]:
-        fd = self._backing.open_node(place.fd, place.name)
+    def _below(self, place: NodeRef, walk: TreeWalk) -> Iterator[Directory]:
+        fd = self._source.open_node(place.fd, place.name)
         try:
-            if S_ISDIR(self._backing.stat(fd).st_mode):
+            if S_ISDIR(self._source.stat(fd).st_mode):
                 yield from walk.directories(fd)
         except PermissionError:
             raise self._refused(UNREADABLE, place) from None

@@ -20,7 +20,7 @@ from stat import S_IFREG, S_ISDIR
 from typing import NamedTuple
 
 from gitguardfs.fs.nodes import Node, ancestors
-from gitguardfs.fs.source import Backing
+from gitguardfs.fs.source import Source
 from gitguardfs.fs.tree_walk import Directory
 from gitguardfs.guard import repository
 from gitguardfs.guard.dotgit import folded
@@ -53,8 +53,8 @@ class Removal(NamedTuple):
 class RemovedNames:
     """What the host had put somewhere and was removed or moved through this mount."""
 
-    def __init__(self, backing: Backing, root_fd: int) -> None:
-        self._backing = backing
+    def __init__(self, source: Source, root_fd: int) -> None:
+        self._source = source
         self._root_fd = root_fd
         self._removed: dict[Digest, dict[bytes, int]] = {}
         self._moved: dict[Digest, list[tuple[bytes, ...]]] = {}
@@ -95,18 +95,18 @@ class RemovedNames:
 
     def _present(self, path: tuple[bytes, ...]) -> dict[bytes, int]:
         """Return the parts that are in a directory of the source and were not made here."""
-        fd = self._backing.open_node(self._root_fd, b".")
+        fd = self._source.open_node(self._root_fd, b".")
         try:
             for name in path:
-                below = self._backing.open_node(fd, name)
+                below = self._source.open_node(fd, name)
                 os.close(fd)
                 fd = below
-            if not S_ISDIR(self._backing.stat(fd).st_mode):
+            if not S_ISDIR(self._source.stat(fd).st_mode):
                 return {}
             found: dict[bytes, int] = {}
-            for name in self._backing.names(fd):
+            for name in self._source.names(fd):
                 parts = repository.parts(name)
-                mode = self._backing.mode_at(fd, name) if parts else None
+                mode = self._source.mode_at(fd, name) if parts else None
                 if mode is not None and not self.was_made_here(fd, name):
                     _add(found, dict.fromkeys(parts, mode))
             return found
@@ -204,14 +204,14 @@ class RemovedNames:
         return mode is not None and (S_ISDIR(removal.mode) or not S_ISDIR(mode))
 
     def _key(self, dir_fd: int, name: bytes) -> tuple[int, int, bytes]:
-        st = self._backing.stat(dir_fd)
+        st = self._source.stat(dir_fd)
         return st.st_dev, st.st_ino, name
 
     def _identity(self, dir_fd: int, name: bytes) -> tuple[int, int, int]:
-        fd = self._backing.open_node(dir_fd, name)
+        fd = self._source.open_node(dir_fd, name)
         try:
-            st = self._backing.stat(fd)
-            return st.st_dev, st.st_ino, self._backing.birth(fd)
+            st = self._source.stat(fd)
+            return st.st_dev, st.st_ino, self._source.btime_ns(fd)
         finally:
             os.close(fd)
 

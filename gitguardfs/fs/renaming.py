@@ -7,26 +7,26 @@ from collections.abc import Iterator
 from stat import S_IFMT
 from typing import NamedTuple
 
-from gitguardfs.fs.access import Place
+from gitguardfs.fs.access import NodeRef
 
 
 class Renaming(NamedTuple):
     """An entry is moved from ``old`` to ``new``, or (``exchange``) two change places."""
 
-    old: Place
-    new: Place
+    old: NodeRef
+    new: NodeRef
     moved: os.stat_result
     target: os.stat_result | None
     """What is at ``new``, if there is something."""
     exchange: bool
 
-    def leaving(self) -> Iterator[tuple[Place, os.stat_result]]:
+    def leaving(self) -> Iterator[tuple[NodeRef, os.stat_result]]:
         """Yield what is moved, and from where."""
         yield self.old, self.moved
         if self.exchange and self.target is not None:
             yield self.new, self.target
 
-    def arriving(self) -> Iterator[tuple[Place, os.stat_result]]:
+    def arriving(self) -> Iterator[tuple[NodeRef, os.stat_result]]:
         """Yield what is moved, and to where."""
         yield self.new, self.moved
         if self.exchange and self.target is not None:

@@ -30,7 +30,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 _HERE = b"/proc/self/fd/%d"
 
 
-class Backing:
+class Source:
     """System calls on the source, given descriptors and single names."""
 
     def __init__(self, descriptors: DescriptorCache) -> None:
@@ -90,7 +90,7 @@ class Backing:
                 os.close(inner)
         return False
 
-    def birth(self, fd: int) -> int:
+    def btime_ns(self, fd: int) -> int:
         """When an object was made, in nanoseconds; 0 where the file system does not tell."""
         return syscalls.birth_ns(fd)
 
@@ -271,7 +271,7 @@ def read(fd: int, offset: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def read_cached(fd: int, offset: int, size: int, known_end: int) -> bytearray | memoryview | None:
+def read_nowait(fd: int, offset: int, size: int, known_end: int) -> bytearray | memoryview | None:
     """Like ``read``, if no waiting for a disk or a server is needed; otherwise None.
 
     ``known_end`` is where the file has ended once, in bytes. OSError(EOPNOTSUPP) where the file

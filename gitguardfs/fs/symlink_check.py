@@ -13,7 +13,7 @@ from contextlib import closing
 
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import Node
-from gitguardfs.fs.source import DOTGIT, Backing
+from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.fs.walk import TooLong, Walk
 from gitguardfs.guard.rules import Guard, Verdict
 
@@ -30,10 +30,10 @@ class SymlinkCheck:
     """Says which symlinks must not come about."""
 
     def __init__(
-        self, guard: Guard, backing: Backing, descriptors: DescriptorCache, root: Node
+        self, guard: Guard, source: Source, descriptors: DescriptorCache, root: Node
     ) -> None:
         self._guard = guard
-        self._backing = backing
+        self._source = source
         self._descriptors = descriptors
         self._root = root
 
@@ -46,7 +46,7 @@ class SymlinkCheck:
             return ""
         if any(map(self._guard.is_dotgit, text.split(b"/"))):
             return INTO_GIT
-        walk = Walk(self._backing, self._descriptors, self._root, self._enter)
+        walk = Walk(self._source, self._descriptors, self._root, self._enter)
         try:
             with closing(walk.ends(directory, text)) as ends:
                 return INTO_PROTECTED if any(marked for _, marked in ends) else ""
@@ -59,8 +59,8 @@ class SymlinkCheck:
         """Raise _IntoGit for git's own directories; return whether ``name`` is protected."""
         guard = self._guard
         if guard.on:
-            dotgit = self._backing.find_at(dir_fd, DOTGIT)
+            dotgit = self._source.find_at(dir_fd, DOTGIT)
             is_gits = guard.is_dotgit(name) or (dotgit is not None and os.path.samestat(dotgit, st))
-            if is_gits or (guard.forges and self._backing.holds_repository(fd)):
+            if is_gits or (guard.checks_fake_repositories and self._source.holds_repository(fd)):
                 raise _IntoGit
         return guard.name(name)[0] is not Verdict.ALLOW

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import Node, ancestors
-from gitguardfs.fs.source import Backing
+from gitguardfs.fs.source import Source
 
 MAX_LINKS = 40
 """Symlinks on one way, as in the kernel (MAXSYMLINKS)."""
@@ -44,10 +44,10 @@ class Walk:
     """One path, walked in all the ways that it may be meant."""
 
     def __init__(
-        self, backing: Backing, descriptors: DescriptorCache, root: Node, enter: Enter
+        self, source: Source, descriptors: DescriptorCache, root: Node, enter: Enter
     ) -> None:
         """``enter`` is called for each directory that is gone into by its name."""
-        self._backing = backing
+        self._source = source
         self._descriptors = descriptors
         self._root = root
         self._enter = enter
@@ -121,7 +121,7 @@ class Walk:
                     links += 1
                     if links > MAX_LINKS:
                         return
-                    text = self._backing.readlink_at(fds[-1], name)
+                    text = self._source.readlink_at(fds[-1], name)
                     rest = self._parse(text, rest)
                     if text.startswith(b"/"):
                         yield from self._suffixes(rest, links)
@@ -129,7 +129,7 @@ class Walk:
                     continue
                 if not S_ISDIR(st.st_mode):
                     return
-                fds.append(self._backing.open_node(fds[-1], name))
+                fds.append(self._source.open_node(fds[-1], name))
                 marks.append(self._enter(fds[-2], name, st, fds[-1]))
             if not fds:
                 fds.append(self._open(base))
@@ -139,11 +139,11 @@ class Walk:
                 os.close(fd)
 
     def _open(self, directory: Node) -> int:
-        return self._backing.open_node(self._descriptors.of(directory), HERE)
+        return self._source.open_node(self._descriptors.of(directory), HERE)
 
     def _find(self, dir_fd: int, name: bytes) -> os.stat_result | None:
         try:
-            return self._backing.find_at(dir_fd, name)
+            return self._source.find_at(dir_fd, name)
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:  # no file system has such a name
                 return None

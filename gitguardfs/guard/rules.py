@@ -73,7 +73,7 @@ class Guard:
         self.git_verdict = _GIT_VERDICT[rules.git]
         """What a repository's metadata gets; ALLOW turns every git rule off."""
         self.on = self.git_verdict is not Verdict.ALLOW
-        self.forges = self.on and not rules.allow_bare
+        self.checks_fake_repositories = self.on and not rules.allow_bare
         """Whether directories that look like repositories are guarded (rules R2 and R3)."""
         self._globs = tuple(
             (verdict, f"{option} {glob}", _compile(glob))

@@ -7,6 +7,7 @@ import errno
 import os
 
 from gitguardfs.errors import os_error
+from gitguardfs.protocol import NOW
 
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
@@ -19,8 +20,6 @@ AT_STATX_DONT_SYNC = 0x4000
 STATX_BTIME = 0x800
 UTIME_NOW = (1 << 30) - 1
 UTIME_OMIT = (1 << 30) - 2
-NOW = -(1 << 62)
-"""Stands for "now" among times in nanoseconds; before any that file systems can store."""
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18

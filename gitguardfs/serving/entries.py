@@ -8,47 +8,71 @@ from collections.abc import Callable
 from contextlib import suppress
 from stat import S_ISDIR, S_ISLNK
 
-from gitguardfs.bindfs.change_policy import Deletion
-from gitguardfs.fs import symlinks
-from gitguardfs.fs.access import Place
-from gitguardfs.fs.mount_state import Caller
+from gitguardfs.bindfs.change_policy import Deletion, Policy
+from gitguardfs.errors import os_error
+from gitguardfs.fs.access import Access, NodeRef
+from gitguardfs.fs.host_rules import HostRules
+from gitguardfs.fs.rename_check import RenameCheck
 from gitguardfs.fs.renaming import Renaming
+from gitguardfs.fs.resolver import Resolver
+from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import Links, Target
 from gitguardfs.guard.rules import Refused
-from gitguardfs.linux import syscalls
-from gitguardfs.serving.new_entries import NewNames
-
-RENAME_FLAGS = syscalls.RENAME_NOREPLACE | syscalls.RENAME_EXCHANGE
-"""RENAME_WHITEOUT would leave a device behind, which only overlay mounts have a use for."""
+from gitguardfs.protocol import RENAME_NOREPLACE, Caller
+from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
+from gitguardfs.serving.undoing import surely
 
 
-class Names(NewNames):
-    """The operations that change which names there are."""
+class Entries:
+    """The requests that remove or move a name."""
 
+    def __init__(
+        self,
+        boundary: Boundary,
+        access: Access,
+        resolver: Resolver,
+        source: Source,
+        host: HostRules,
+        renames: RenameCheck,
+        policy: Policy,
+        links: Links | None,
+    ) -> None:
+        """``links`` is given where symlinks are resolved."""
+        self.boundary = boundary
+        self._access = access
+        self._resolver = resolver
+        self._source = source
+        self._host = host
+        self._renames = renames
+        self._policy = policy
+        self._links = links
+
+    @guarded_by(GuardedBy.NAME)
     def unlink(self, caller: Caller, parent_id: int, name: bytes) -> None:
         """Remove an entry that is no directory."""
         self._remove(caller, parent_id, name, is_directory=False)
 
+    @guarded_by(GuardedBy.NAME)
     def rmdir(self, caller: Caller, parent_id: int, name: bytes) -> None:
         """Remove an empty directory."""
         self._remove(caller, parent_id, name, is_directory=True)
 
     def _remove(self, caller: Caller, parent_id: int, name: bytes, is_directory: bool) -> None:
-        place = self._gate.place(parent_id, name, change=True)
+        place = self._access.name(parent_id, name, change=True)
 
         def remove(st: os.stat_result) -> None:
             if self._links is not None and S_ISLNK(st.st_mode):
                 self._remove_link(caller, self._links, place)
             else:
-                self._backing.remove(place.fd, place.name, is_directory)
+                self._source.remove(place.fd, place.name, is_directory)
 
         self._remove_at(place, remove)
 
-    def _remove_at(self, place: Place, remove: Callable[[os.stat_result], None]) -> None:
-        fd = self._backing.open_node(place.fd, place.name)
+    def _remove_at(self, place: NodeRef, remove: Callable[[os.stat_result], None]) -> None:
+        fd = self._source.open_node(place.fd, place.name)
         try:
-            st = self._backing.stat(fd)
-            self._gate.allowed(place, st)
+            st = self._source.stat(fd)
+            self._access.check_unguarded(place, st)
             self._policy.may_remove()
             self._host.before_removal(place, st, fd)
             remove(st)
@@ -57,22 +81,22 @@ class Names(NewNames):
             raise
         self._host.note_gone(place)
         self._host.note_change(place)
-        self._lose_name(place, st, fd)
+        self._resolver.note_removed(place, st, fd)
 
-    def _remove_link(self, caller: Caller, resolved: Links, place: Place) -> None:
+    def _remove_link(self, caller: Caller, resolved: Links, place: NodeRef) -> None:
         """Remove a symlink that is shown as its target, and the target as the policy says."""
         deletion = resolved.deletion
         if deletion is Deletion.DENY:
-            raise symlinks.denied()
+            raise os_error(errno.EPERM)
         target = None
         with suppress(Refused):  # one that leads where it must not just goes
             target = resolved.target(place)
         takes_target = deletion in (Deletion.SYMLINK_FIRST, Deletion.TARGET_FIRST)
         if target is not None and takes_target:
-            self._may_replace(caller, target)
+            resolved.check_replaceable(caller, target)
         if target is not None and deletion is Deletion.TARGET_FIRST:
             self._remove_target(target)
-        self._backing.remove(self._gate.again(place).fd, place.name, is_directory=False)
+        self._source.remove(self._access.reopened(place).fd, place.name, is_directory=False)
         if target is None:
             return
         if deletion is Deletion.SYMLINK_FIRST:
@@ -82,55 +106,14 @@ class Names(NewNames):
                 if error.errno != errno.ENOTEMPTY:  # as bindfs: the symlink is gone in any case
                     raise
         if target.branch is not None:  # the kernel takes it for removed
-            node = self.inodes.find(target.st, target.branch.view)
-            if node is not None:
-                self.inodes.detach(node)
+            self._resolver.unhash_target(target.st, target.branch)
 
     def _remove_target(self, target: Target) -> None:
-        place = self._gate.again(target.place)
+        place = self._access.reopened(target.place)
         is_directory = S_ISDIR(target.st.st_mode)
-        self._remove_at(place, lambda _: self._backing.remove(place.fd, place.name, is_directory))
+        self._remove_at(place, lambda _: self._source.remove(place.fd, place.name, is_directory))
 
-    def _may_replace(self, caller: Caller, target: Target) -> Place:
-        """The place of a symlink's target, which the caller is about to remove or replace.
-
-        The kernel has looked at the rights in the symlink's directory only. Raises Refused,
-        Later, or OSError(EACCES) if the caller may not do that in the target's, as the view
-        shows it.
-        """
-        self._gate.settle(target.place)  # while nothing is removed yet
-        place = self._gate.again(target.place)
-        self._gate.allowed(place, target.st)
-        place = self._gate.again(place)
-        directory, entry = (
-            self._view.unguarded(0, st, caller.uid)
-            for st in (self._backing.stat(place.fd), target.st)
-        )
-        if not symlinks.may_remove(caller, directory, entry):
-            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-        return place
-
-    def _lose_name(self, place: Place, st: os.stat_result, fd: int) -> None:
-        """Note that a name is gone; ``fd``, of the object, is now ours to keep or close.
-
-        What the kernel still uses can only be reached by descriptor from now on.
-        """
-        self._host.note_removed(st)
-        node = self.inodes.at(place.parent, st)
-        if node is None:
-            os.close(fd)
-            return
-        self._descriptors.keep(node, fd)
-        last = node.is_directory or st.st_nlink <= 1
-        if last:
-            self.inodes.detach(node)
-            self._descriptors.pin(node)
-            if self._links is not None:
-                self._links.let_go(node)
-                self._drop_unknown(node)
-        if last or (node.parent is place.parent and node.name == place.name):
-            node.parent = None
-
+    @guarded_by(GuardedBy.NAME)
     def rename(
         self,
         caller: Caller,
@@ -141,57 +124,11 @@ class Names(NewNames):
         flags: int,
     ) -> None:
         """Move an entry, replace another by it, or (RENAME_EXCHANGE) swap two."""
-        old = self._gate.place(old_parent_id, old_name, change=True)
-        new = self._gate.place(new_parent_id, new_name, change=True)
-        if flags & ~RENAME_FLAGS:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        self._policy.may_rename()
-        if self._links is not None:
-            target = self._links.replaced(new)
-            new = self._gate.again(new if target is None else self._may_replace(caller, target))
-        old = self._gate.again(old)
-        exchange = bool(flags & syscalls.RENAME_EXCHANGE)
-        fds: list[int] = []
-        try:
-            moved = self._take(old, fds, moves=True)
-            replaced = self._take(new, fds, moves=exchange)
-            if moved is None or (exchange and replaced is None):
-                raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-            # A plain rename takes its old name away; an exchange leaves both.
-            leaves = old.parent is new.parent and not exchange
-            # Whatever it was when looked at: through another guard over the same source, it can
-            # have been exchanged for something else since.
-            self._gate.admit(new, False, old_name if leaves else b"")
-            if exchange:
-                self._gate.admit(old, False)
-            self._host.before_rename(Renaming(old, new, moved, replaced, exchange))
-            renaming = Renaming(
-                self._gate.again(old), self._gate.again(new), moved, replaced, exchange
-            )
-            self._move(renaming, flags)
-            self._host.note_moved(renaming)
-            self._note_rename(renaming, fds)
-        finally:
-            self._host.note_change(old, new)
-            for fd in fds:
-                os.close(fd)
-
-    def _take(self, place: Place, fds: list[int], moves: bool) -> os.stat_result | None:
-        """Look at an end of a rename; a descriptor that is needed later is added to ``fds``.
-
-        None if there is nothing.
-        """
-        st = self._backing.find_at(place.fd, place.name)
-        if st is None:
-            return None
-        if not moves or S_ISDIR(st.st_mode):
-            fd = self._backing.open_node(place.fd, place.name)
-            fds.append(fd)
-            st = self._backing.stat(fd)
-        self._gate.allowed(place, st)
-        if moves and S_ISDIR(st.st_mode):
-            self._gate.movable(place, fds[-1], st)
-        return st
+        old, new = (old_parent_id, old_name), (new_parent_id, new_name)
+        with self._renames.check_rename(caller, old, new, flags) as checked:
+            self._move(checked.renaming, flags)
+            self._host.note_moved(checked.renaming)
+            self._resolver.note_renamed(checked.renaming, checked.take_target_fd())
 
     def _move(self, renaming: Renaming, flags: int) -> None:
         """Rename, or exchange, and undo that if the new names turn out to be forbidden ones.
@@ -201,37 +138,26 @@ class Names(NewNames):
         old, new = renaming.old, renaming.new
 
         def undo() -> None:
-            if not self._backing.is_at(new.fd, new.name, renaming.moved):
+            if not self._source.is_at(new.fd, new.name, renaming.moved):
                 return
-            back = flags if renaming.exchange else syscalls.RENAME_NOREPLACE
+            back = flags if renaming.exchange else RENAME_NOREPLACE
             try:
-                self._backing.rename(new.fd, new.name, old.fd, old.name, back)
+                self._source.rename(new.fd, new.name, old.fd, old.name, back)
             except OSError as error:  # 9p has no flags
-                if error.errno != errno.EINVAL or self._backing.find_at(old.fd, old.name):
+                if error.errno != errno.EINVAL or self._source.find_at(old.fd, old.name):
                     raise
-                self._backing.rename(new.fd, new.name, old.fd, old.name, 0)
+                self._source.rename(new.fd, new.name, old.fd, old.name, 0)
 
         try:
-            self._backing.rename(old.fd, old.name, new.fd, new.name, flags)
+            self._source.rename(old.fd, old.name, new.fd, new.name, flags)
         except OSError:
-            if any(self._gate.matters(place.name) for place, _ in renaming.arriving()):
-                self._surely(undo, new)
+            if any(self._access.matters(place.name) for place, _ in renaming.arriving()):
+                surely(undo, lambda: self._access.path(new.parent, new.name))
             raise
         try:
             for place, _ in renaming.arriving():
-                self._gate.check_added(place, False)
+                self._access.check_added(place, False)
             self._host.after_rename(renaming)
         except BaseException:
-            self._surely(undo, new)
+            surely(undo, lambda: self._access.path(new.parent, new.name))
             raise
-
-    def _note_rename(self, renaming: Renaming, fds: list[int]) -> None:
-        if renaming.target is not None and not renaming.exchange:
-            self._lose_name(renaming.new, renaming.target, fds.pop())
-        for place, st in reversed([*renaming.arriving()]):
-            self._note_place(st, place)
-
-    def _note_place(self, st: os.stat_result, place: Place) -> None:
-        node = self.inodes.at(place.parent, st)
-        if node is not None:
-            node.parent, node.name = place.parent, place.name

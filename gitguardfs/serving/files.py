@@ -1,62 +1,115 @@
-"""Open files: what is opened, and what the kernel may go on believing of it."""
+"""Open files, and whether the kernel may keep cached pages and attributes (close-to-open)."""
 
 from __future__ import annotations
 
 import errno
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from stat import S_IFREG, S_IMODE, S_ISGID, S_ISUID, S_IXGRP
-from typing import NamedTuple
 
-from gitguardfs.fs.attributes import Attributes, digest
-from gitguardfs.fs.handles import FileHandle
-from gitguardfs.fs.mount_state import Caller
+from gitguardfs.bindfs.change_policy import Policy
+from gitguardfs.bindfs.rate_limit import RateLimit
+from gitguardfs.errors import os_error
+from gitguardfs.fs import source as content
+from gitguardfs.fs.access import Access
+from gitguardfs.fs.attributes import AttributeMapper, change_key
+from gitguardfs.fs.descriptors import DescriptorCache
+from gitguardfs.fs.handles import FileHandle, HandleTable
 from gitguardfs.fs.nodes import Node, stale
-from gitguardfs.fs.source import KEPT_FLAGS, PAGE, close_all
-from gitguardfs.serving.entries import Names
+from gitguardfs.fs.source import KEPT_FLAGS, PAGE, Source
+from gitguardfs.protocol import Caller, EntryReply, OpenReply, RequestError
+from gitguardfs.serving.blocking import INLINE_LIMIT, Blocking, LatencyTracker, done
+from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
+from gitguardfs.serving.new_entries import NewEntries
+from gitguardfs.serving.replies import Timeouts
 
 RACY_NS = 50_000_000
 """A file changed this recently may change again with the same time stamp (a clock tick is at
 most 10 ms): its pages are not kept."""
 
-
-class Opened(NamedTuple):
-    """An open file: its handle, and what has become of what the kernel remembers."""
-
-    handle: int
-    keep_pages: bool
-    attributes_changed: bool
+ReadData = bytes | bytearray | memoryview
 
 
-class Files(Names):
-    """The operations on open files."""
+class Files:
+    """The requests on open files."""
 
-    def open(self, caller: Caller, node_id: int, flags: int) -> Opened:
+    def __init__(
+        self,
+        boundary: Boundary,
+        access: Access,
+        descriptors: DescriptorCache,
+        source: Source,
+        attributes: AttributeMapper,
+        handles: HandleTable,
+        new_entries: NewEntries,
+        policy: Policy,
+        syncing: LatencyTracker,
+        timeouts: Timeouts,
+        *,
+        is_local: Callable[[int], bool],
+        path_based: bool,
+        content_types: tuple[int, ...],
+        direct_io: bool,
+        closes_late: bool,
+        read_rate: float | None,
+        write_rate: float | None,
+    ) -> None:
+        """``is_local`` says of a st_dev that no server is waited for.
+
+        ``path_based`` says that descriptors of the source hold paths, not objects;
+        ``content_types`` can be opened. ``closes_late`` says that the source may report errors of
+        writing at close(2) only. Rates are limits in bytes a second.
+        """
+        self.boundary = boundary
+        self._access = access
+        self._descriptors = descriptors
+        self._source = source
+        self._attributes = attributes
+        self._handles = handles
+        self._new_entries = new_entries
+        self._policy = policy
+        self._timeouts = timeouts
+        self._is_local = is_local
+        self._path_based = path_based
+        self._content_types = content_types
+        self._direct_io = direct_io
+        self._closes_late = closes_late
+        self._reads = None if read_rate is None else RateLimit(read_rate)
+        self._writes = None if write_rate is None else RateLimit(write_rate)
+        self._syncing = syncing
+        self._reading, self._writing, self._closing = (LatencyTracker() for _ in range(3))
+
+    @guarded_by(GuardedBy.NODE)
+    def open(self, caller: Caller, node_id: int, flags: int) -> OpenReply:
         """Open a file, and say what the kernel may still believe of it (close-to-open)."""
         writes = flags & os.O_ACCMODE != os.O_RDONLY
-        node = self._gate.node(node_id, change=writes or bool(flags & os.O_TRUNC))
-        if node.kind not in self._content_kinds:
-            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
-        fd, st = self._open(node, _backing_flags(flags))
+        node = self._access.node(node_id, change=writes or bool(flags & os.O_TRUNC))
+        if node.kind not in self._content_types:
+            raise os_error(errno.ENXIO)
+        fd, st = self._open(node, _source_flags(flags))
         try:
             if writes or flags & os.O_TRUNC:
-                self._strip_set_id(fd, st)
+                bits = self._attributes.bits_without_setid(st.st_mode)
+                if bits is not None:
+                    self._source.chmod(fd, bits)
             if flags & os.O_TRUNC and node.kind == S_IFREG:
                 if caller.uid != 0:
                     self._drop_set_id(fd, st)
-                self._backing.truncate(fd, 0, writable=writes)
-                st = self._backing.stat(fd)
+                self._source.truncate(fd, 0, writable=writes)
+                st = self._source.stat(fd)
                 node.size = 0
             # The size stays what the kernel believes until it asks again.
-            told = digest(st)
-            same = told == node.told
-            node.told = told
-            handle = self.handles.add_file(self._handle(node, fd, flags, st.st_size))
+            key = change_key(st)
+            is_same = key == node.reported
+            node.reported = key
+            handle = self._handles.add_file(self._handle(node, fd, flags, st.st_size))
         except BaseException:
             os.close(fd)
             raise
-        return Opened(handle, same and time.time_ns() - st.st_ctime_ns > RACY_NS, not same)
+        keep_cache = is_same and time.time_ns() - st.st_ctime_ns > RACY_NS
+        return OpenReply(handle, keep_cache, self._direct_io, not is_same)
 
     def _handle(self, node: Node, fd: int, flags: int, size: int) -> FileHandle:
         return FileHandle(node, fd, flags, size, self._is_local(node.dev))
@@ -65,16 +118,16 @@ class Files(Names):
         # What the kernel does for a truncate by a user, unless it comes with the open.
         bits = S_ISUID | (S_ISGID if st.st_mode & S_IXGRP else 0)
         if st.st_mode & bits:
-            self._backing.chmod(fd, S_IMODE(st.st_mode) & ~bits)
+            self._source.chmod(fd, S_IMODE(st.st_mode) & ~bits)
 
     def _open(self, node: Node, flags: int) -> tuple[int, os.stat_result]:
-        known = not self._by_paths and (node.fd >= 0 or bool(node.open_fds))
+        known = not self._path_based and (node.fd >= 0 or bool(node.open_fds))
         if known:
-            fd = self._backing.open_file(self._descriptors.of(node), flags)
+            fd = self._source.open_file(self._descriptors.of(node), flags)
         else:
             fd = self._open_at(self._descriptors.parent_of(node), node.name, flags)
         try:
-            st = self._backing.stat(fd)
+            st = self._source.stat(fd)
             if not (known or node.matches(st)):
                 raise stale()
         except OSError:
@@ -84,7 +137,7 @@ class Files(Names):
 
     def _open_at(self, dir_fd: int, name: bytes, flags: int) -> int:
         try:
-            return self._backing.open_file_at(dir_fd, name, flags)
+            return self._source.open_file_at(dir_fd, name, flags)
         except FileNotFoundError:
             raise stale() from None
         except OSError as error:
@@ -92,7 +145,7 @@ class Files(Names):
                 raise stale() from None
             raise
 
-    def write_target(self, handle: FileHandle, offset: int, length: int) -> int:
+    def _write_target(self, handle: FileHandle, offset: int, length: int) -> int:
         """The descriptor to write to at ``offset``.
 
         The kernel writes for O_APPEND where it believes the end to be, but the host may have
@@ -114,17 +167,85 @@ class Files(Names):
             offset < node.size
             and offset % PAGE == 0
             and whole
-            and any(handle.node is node and handle.mappable for handle in self.handles.files())
+            and any(handle.node is node and handle.mappable for handle in self._handles.files())
         )
 
-    def wrote(self, handle: FileHandle, offset: int, length: int) -> None:
-        """Note a write that the kernel counts as ``length`` bytes at ``offset``."""
-        node = handle.node
-        node.unsynced += length
-        node.size = max(node.size, offset + length)
-        node.told = 0  # the kernel may drop what it is told of the file in the meantime
+    @guarded_by(GuardedBy.NAME)
+    def create(
+        self, caller: Caller, parent_id: int, name: bytes, mode: int, flags: int
+    ) -> tuple[OpenReply, EntryReply]:
+        """Make a file and open it.
 
-    def duplicates(self, handle: FileHandle) -> tuple[int, ...]:
+        One that is there by now is not opened, for the kernel has not checked its permissions:
+        ESTALE makes it look the name up again and open what it finds (do_filp_open).
+        """
+        mode = self._policy.new_mode(S_IFREG | self._attributes.mode_for_source(S_IFREG, mode))
+
+        def make(dir_fd: int) -> int:
+            return self._source.create(dir_fd, name, _source_flags(flags), S_IMODE(mode))
+
+        try:
+            node, attributes, fd = self._new_entries.add_node(caller, parent_id, name, mode, make)
+        except FileExistsError:
+            if flags & os.O_EXCL:
+                raise
+            raise stale() from None
+        handle = self._handles.add_file(self._handle(node, fd, flags, 0))
+        opened = OpenReply(handle, keep_cache=False, direct_io=self._direct_io)
+        return opened, self._timeouts.reply(node.id, attributes)
+
+    @guarded_by(GuardedBy.HANDLE)
+    def read(self, number: int, offset: int, size: int) -> ReadData | Blocking[ReadData]:
+        """Read from an open file."""
+        handle = self._handles.file(number)
+        if handle.is_local and handle.supports_nowait:
+            try:
+                data = content.read_nowait(handle.fd, offset, size, handle.size)
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+                handle.supports_nowait = False
+            else:
+                if data is not None:
+                    limit = self._reads
+                    return data if limit is None else done(self.boundary, "read", data, limit)
+        return Blocking(
+            self.boundary, "read", self._reading, content.read, handle.fd, offset, size,
+            is_small=size <= INLINE_LIMIT, is_local=handle.is_local, rate=self._reads,
+        )  # fmt: skip
+
+    @guarded_by(GuardedBy.HANDLE)
+    def write(self, number: int, offset: int, data: bytes) -> int | Blocking[int]:
+        """Write to an open file; returns how much was written."""
+        handle = self._handles.file(number)
+        fd = self._write_target(handle, offset, len(data))
+        is_small = len(data) <= INLINE_LIMIT
+        if is_small and handle.is_local and not handle.synchronous:
+            written = content.write(fd, offset, data)
+            _note_write(handle, offset, written)
+            if self._writes is None:
+                return written
+            return done(self.boundary, "write", written, self._writes)
+        return Blocking(
+            self.boundary, "write", self._writing, content.write, fd, offset, data,
+            is_small=is_small, is_local=handle.is_local, rate=self._writes,
+            finish=partial(_note_write, handle, offset),
+        )  # fmt: skip
+
+    @guarded_by(GuardedBy.HANDLE)
+    def flush(self, number: int) -> Blocking[None] | None:
+        """Report errors of writing at close(2), if the source may have some then."""
+        if not self._closes_late:  # the kernel stops asking after the first ENOSYS
+            raise RequestError(errno.ENOSYS)
+        handle = self._handles.file(number)
+        if handle.is_local:
+            return None
+        return Blocking(
+            self.boundary, "flush", self._closing, content.close_all, self._duplicates(handle),
+            is_small=True, is_local=False,
+        )  # fmt: skip
+
+    def _duplicates(self, handle: FileHandle) -> tuple[int, ...]:
         """Return copies of the descriptors that were written to, for the caller to close.
 
         On a file system of the network, close(2) may be the first to say that the disk is full.
@@ -135,36 +256,33 @@ class Files(Names):
             for fd in written:
                 copies.append(self._descriptors.with_room(partial(os.dup, fd)))
         except BaseException:
-            close_all(tuple(copies))
+            content.close_all(tuple(copies))
             raise
         return tuple(copies)
 
-    def release(self, handle: int) -> None:
+    @guarded_by(GuardedBy.HANDLE)
+    def fsync(self, number: int, datasync: bool) -> Blocking[None]:
+        """Wait until what was written is on the disk."""
+        handle = self._handles.file(number)
+        unsynced, handle.node.unsynced = handle.node.unsynced, 0
+        return Blocking(
+            self.boundary, "fsync", self._syncing, os.fdatasync if datasync else os.fsync,
+            handle.fd, is_small=unsynced <= INLINE_LIMIT, is_local=handle.is_local,
+        )  # fmt: skip
+
+    @guarded_by(GuardedBy.HANDLE)
+    def release(self, number: int) -> None:
         """Close a file."""
-        self.handles.release_file(handle)
-
-    def create(
-        self, caller: Caller, parent_id: int, name: bytes, mode: int, flags: int
-    ) -> tuple[Opened, Attributes]:
-        """Make a file and open it.
-
-        One that is there by now is not opened, for the kernel has not checked its permissions:
-        ESTALE makes it look the name up again and open what it finds (do_filp_open).
-        """
-        mode = self._policy.new_mode(S_IFREG | self._view.incoming_mode(S_IFREG, mode))
-
-        def make(dir_fd: int) -> int:
-            return self._backing.create(dir_fd, name, _backing_flags(flags), S_IMODE(mode))
-
-        try:
-            node, attributes, fd = self._add_node(caller, parent_id, name, mode, make)
-        except FileExistsError:
-            if flags & os.O_EXCL:
-                raise
-            raise stale() from None
-        handle = self.handles.add_file(self._handle(node, fd, flags, 0))
-        return Opened(handle, keep_pages=False, attributes_changed=False), attributes
+        self._handles.release_file(number)
 
 
-def _backing_flags(flags: int) -> int:
+def _note_write(handle: FileHandle, offset: int, length: int) -> None:
+    """Note a write that the kernel counts as ``length`` bytes at ``offset``."""
+    node = handle.node
+    node.unsynced += length
+    node.size = max(node.size, offset + length)
+    node.reported = 0  # the kernel may drop what it is told of the file in the meantime
+
+
+def _source_flags(flags: int) -> int:
     return flags & (os.O_ACCMODE | KEPT_FLAGS)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IMODE, S_ISDIR, S_ISGID, S_ISLNK, S_ISREG
 
-from gitguardfs.fs import symlinks
-from gitguardfs.fs.access import Place
-from gitguardfs.fs.attributes import Attributes
-from gitguardfs.fs.mount_state import Caller, State
+from gitguardfs.bindfs.change_policy import Policy
+from gitguardfs.errors import os_error
+from gitguardfs.fs.access import Access, NodeRef
+from gitguardfs.fs.attributes import AttributeMapper
+from gitguardfs.fs.descriptors import DescriptorCache
+from gitguardfs.fs.host_rules import HostRules
 from gitguardfs.fs.nodes import Node, stale
-
-log = logging.getLogger(__name__)
+from gitguardfs.fs.resolver import Resolver
+from gitguardfs.fs.source import Source
+from gitguardfs.protocol import Attributes, Caller, EntryReply
+from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
+from gitguardfs.serving.replies import Timeouts
+from gitguardfs.serving.undoing import surely
 
 CLOCK_TICK_NS = 20_000_000
 """File systems stamp with a clock that may be a tick behind; twice the longest tick."""
@@ -24,54 +28,91 @@ OWNS_ALL = (errno.EPERM, errno.EACCES, errno.EINVAL, errno.EOPNOTSUPP, errno.ENO
 """What a share answers that does not let owners be changed; anything else is a failure."""
 
 
-class NewNames(State):
-    """The operations that add a name."""
+class NewEntries:
+    """The requests that add a name."""
 
-    def mkdir(self, caller: Caller, parent_id: int, name: bytes, mode: int) -> Attributes:
+    def __init__(
+        self,
+        boundary: Boundary,
+        access: Access,
+        resolver: Resolver,
+        descriptors: DescriptorCache,
+        source: Source,
+        attributes: AttributeMapper,
+        host: HostRules,
+        policy: Policy,
+        timeouts: Timeouts,
+        *,
+        can_chown: bool,
+        share_owner: int,
+        resolves_symlinks: bool,
+    ) -> None:
+        """``can_chown`` says that the process may give files away (it is root).
+
+        ``share_owner`` owns the source's root.
+        """
+        self.boundary = boundary
+        self._access = access
+        self._resolver = resolver
+        self._descriptors = descriptors
+        self._source = source
+        self._attributes = attributes
+        self._host = host
+        self._policy = policy
+        self._timeouts = timeouts
+        self._can_chown = can_chown
+        self._share_owner = share_owner
+        self._resolves_symlinks = resolves_symlinks
+
+    @guarded_by(GuardedBy.NAME)
+    def mkdir(self, caller: Caller, parent_id: int, name: bytes, mode: int) -> EntryReply:
         """Make a directory, which belongs to the caller."""
         mode = self._policy.new_mode(S_IFDIR | mode)
 
         def make(dir_fd: int) -> int:
-            self._backing.mkdir(dir_fd, name, S_IMODE(mode))
+            self._source.mkdir(dir_fd, name, S_IMODE(mode))
             return -1
 
         return self._add(caller, parent_id, name, mode, make)
 
+    @guarded_by(GuardedBy.NAME)
     def mknod(
         self, caller: Caller, parent_id: int, name: bytes, mode: int, rdev: int
-    ) -> Attributes:
+    ) -> EntryReply:
         """Make a file, FIFO, socket or device, which belongs to the caller."""
-        mode = S_IFMT(mode) | self._view.incoming_mode(S_IFMT(mode), mode)
+        mode = S_IFMT(mode) | self._attributes.mode_for_source(S_IFMT(mode), mode)
         mode = self._policy.new_mode(mode)
 
         def make(dir_fd: int) -> int:
-            self._backing.mknod(dir_fd, name, mode, rdev)
+            self._source.mknod(dir_fd, name, mode, rdev)
             return -1
 
         return self._add(caller, parent_id, name, mode, make)
 
-    def symlink(self, caller: Caller, parent_id: int, name: bytes, target: bytes) -> Attributes:
+    @guarded_by(GuardedBy.NAME)
+    def symlink(self, caller: Caller, parent_id: int, name: bytes, target: bytes) -> EntryReply:
         """Make a symlink, which belongs to the caller; EPERM where they are resolved."""
-        place = self._gate.place(parent_id, name, change=True)
-        if self._links is not None:
-            raise symlinks.denied()
+        place = self._access.name(parent_id, name, change=True)
+        if self._resolves_symlinks:
+            raise os_error(errno.EPERM)
         self._host.before_symlink(place, target)
 
         def make(dir_fd: int) -> int:
-            self._backing.symlink(dir_fd, name, target)
+            self._source.symlink(dir_fd, name, target)
             return -1
 
         return self._add(caller, parent_id, name, 0, make)
 
-    def link(self, caller: Caller, node_id: int, parent_id: int, name: bytes) -> Attributes:
+    @guarded_by(GuardedBy.NAME)
+    def link(self, caller: Caller, node_id: int, parent_id: int, name: bytes) -> EntryReply:
         """Give a file another name; its owner stays."""
-        node = self._gate.node(node_id, change=True)
+        node = self._access.node(node_id, change=True)
         if node.kind == S_IFLNK:
-            text = self._backing.readlink(self._descriptors.of(node))
-            self._host.before_symlink(self._gate.place(parent_id, name, change=True), text)
+            text = self._source.readlink(self._descriptors.of(node))
+            self._host.before_symlink(self._access.name(parent_id, name, change=True), text)
 
         def make(dir_fd: int) -> int:
-            self._backing.link(self._descriptors.of(node), dir_fd, name)
+            self._source.link(self._descriptors.of(node), dir_fd, name)
             return -1
 
         return self._add(caller, parent_id, name, node.kind, make, node)
@@ -84,10 +125,11 @@ class NewNames(State):
         mode: int,
         make: Callable[[int], int],
         linked: Node | None = None,
-    ) -> Attributes:
-        return self._add_node(caller, parent_id, name, mode, make, linked)[1]
+    ) -> EntryReply:
+        node, attributes, _ = self.add_node(caller, parent_id, name, mode, make, linked)
+        return self._timeouts.reply(node.id, attributes)
 
-    def _add_node(
+    def add_node(
         self,
         caller: Caller,
         parent_id: int,
@@ -102,32 +144,31 @@ class NewNames(State):
         ``mode`` has the type and, for an open file, the permission bits it is to end with.
         ``linked`` is what gets another name, if nothing new is made.
         """
-        place = self._gate.place(parent_id, name, change=True)
+        place = self._access.name(parent_id, name, change=True)
         self._host.before_adding(place, _kind_of(mode))
-        directory = self._backing.stat(place.fd)
+        directory = self._source.stat(place.fd)
         owner = self._new_owner(caller, directory) if linked is None else None
-        self._gate.admit(place, S_ISDIR(mode))
+        self._access.check_completes_no_repository(place, S_ISDIR(mode))
         fd = self._make(place, mode, make, linked)
         made = fd
         is_ours = True
         try:
             if fd < 0:
-                made = self._backing.open_node(place.fd, place.name)
+                made = self._source.open_node(place.fd, place.name)
                 is_ours = self._is_ours(made, mode, directory.st_ctime_ns if linked is None else 0)
                 if not is_ours:
                     raise stale()
-            self._gate.check_added(place, S_ISDIR(mode))
-            st = self._backing.stat(made)
+            self._access.check_added(place, S_ISDIR(mode))
+            st = self._source.stat(made)
             if S_ISLNK(st.st_mode):
                 self._host.wait_for_git(S_IFLNK, place)
             if owner is not None:
                 st = self._give(owner, made, st, mode)
             if linked is None:
-                self._release_number(place, st)
-            node = self._see(place, st)
-            if node is None:
+                self._resolver.release_number(place, st)
+            found = self._resolver.new_entry(place, st, caller.uid)
+            if found is None:
                 raise stale()
-            shown = self._present_found(node, st, caller.uid)
         except BaseException:
             if is_ours:
                 self._undo(place, made, mode, linked)
@@ -138,15 +179,14 @@ class NewNames(State):
         if fd < 0:
             os.close(made)
         self._host.note_made(place, st, linked is None)
-        node.lookups += 1
-        return node, shown, fd
+        return (*found, fd)
 
     def _make(
-        self, place: Place, mode: int, make: Callable[[int], int], linked: Node | None
+        self, place: NodeRef, mode: int, make: Callable[[int], int], linked: Node | None
     ) -> int:
         """Run ``make``; what a call that failed has made all the same is removed, if it matters."""
-        was_free = self._gate.matters(place.name)
-        was_free = was_free and self._backing.find_at(place.fd, place.name) is None
+        was_free = self._access.matters(place.name)
+        was_free = was_free and self._source.find_at(place.fd, place.name) is None
         try:
             return make(place.fd)
         except FileExistsError:
@@ -164,33 +204,19 @@ class NewNames(State):
         changed before that, in nanoseconds; 0 for a link, which may be to something as old as it
         likes.
         """
-        birth = self._backing.birth(made)
+        birth = self._source.btime_ns(made)
         is_old = 0 < birth < before - CLOCK_TICK_NS
-        return S_IFMT(self._backing.stat(made).st_mode) == _kind_of(mode) and not is_old
+        return S_IFMT(self._source.stat(made).st_mode) == _kind_of(mode) and not is_old
 
-    def _release_number(self, place: Place, st: os.stat_result) -> None:
-        """Of something new, the inode number is new: who has it in the table is gone.
-
-        A descriptor keeps a local file system from giving it out again, but not a server. Unless
-        it is still there, and another guard has moved it to ``place`` or linked it.
-        """
-        former = self.inodes.at(place.parent, st)
-        if former is None:
-            return
-        with suppress(OSError):
-            if self._backing.is_at(self._descriptors.parent_of(former), former.name, st):
-                return
-        self.inodes.detach(former)
-
-    def _undo(self, place: Place, made: int, mode: int, linked: Node | None) -> None:
+    def _undo(self, place: NodeRef, made: int, mode: int, linked: Node | None) -> None:
         """Remove the name that was just made; without a descriptor, what can only be that."""
 
         def undo() -> None:
-            st = self._backing.find_at(place.fd, place.name)
+            st = self._source.find_at(place.fd, place.name)
             if st is None:
                 return
             if made >= 0:
-                is_it = os.path.samestat(st, self._backing.stat(made))
+                is_it = os.path.samestat(st, self._source.stat(made))
             elif linked is not None:
                 is_it = linked.matches(st)
             else:
@@ -198,28 +224,17 @@ class NewNames(State):
                     S_ISREG(st.st_mode) and st.st_size
                 )
             if is_it:
-                self._backing.remove(place.fd, place.name, S_ISDIR(mode))
+                self._source.remove(place.fd, place.name, S_ISDIR(mode))
 
-        self._surely(undo, place)
-
-    def _surely(self, undo: Callable[[], None], place: Place) -> None:
-        """Undo something, and try again if that fails; an error is for the log."""
-        for is_last in (False, True):
-            try:
-                undo()
-                return
-            except OSError as error:
-                if is_last:
-                    path = os.fsdecode(self._gate.path(place.parent, place.name))
-                    log.error(
-                        "%r could not be undone: %s; look at it on the host", path, error.strerror
-                    )
+        surely(undo, lambda: self._access.path(place.parent, place.name))
 
     def _new_owner(self, caller: Caller, directory: os.stat_result) -> tuple[int, int] | None:
-        if not self._changes_owners:
+        if not self._can_chown:
             return None
         inherits_group = bool(directory.st_mode & S_ISGID)
-        return self._policy.new_owner(caller, inherits_group, self._view.idmap)
+        return self._policy.new_owner(
+            (caller.uid, caller.gid), inherits_group, self._attributes.idmap
+        )
 
     def _give(
         self, owner: tuple[int, int], fd: int, st: os.stat_result, mode: int
@@ -230,15 +245,15 @@ class NewNames(State):
         if (uid, gid) == (-1, -1):
             return st
         try:
-            self._backing.chown(fd, uid, gid)
+            self._source.chown(fd, uid, gid)
         except OSError as error:
             # A share with one owner for all (QEMU's security_model=none) keeps it so.
             if error.errno in OWNS_ALL and st.st_uid in (owner[0], self._share_owner):
                 return st
             raise
         if mode & 0o6000 and not S_ISDIR(mode):
-            self._backing.chmod(fd, mode & 0o7777)  # chown took the set-id bits
-        return self._backing.stat(fd)
+            self._source.chmod(fd, mode & 0o7777)  # chown took the set-id bits
+        return self._source.stat(fd)
 
 
 def _kind_of(mode: int) -> int:

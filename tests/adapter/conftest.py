@@ -8,20 +8,45 @@ from typing import Any
 
 import pytest
 
+from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
 from tests.adapter.world import World, open_descriptors, stand_ins
+from tests.support.other_session import OtherSession
 
 MakeWorld = Callable[..., World]
 
 
+PYFUSE3_ONLY = {
+    "test_boundary", "test_helper", "test_listing", "test_pace", "test_tick", "test_turns",
+}  # fmt: skip
+"""Modules about pyfuse3's session itself, or about what it does with replies."""
+TESTS_OF_PYFUSE3 = {
+    "test_who_waits_goes_on_when_git_is_done",
+    "test_who_comes_when_too_many_wait_fails_at_once",
+    "test_the_end_of_the_mount_lets_nothing_through",
+    "test_unsupported_handlers_are_pyfuse3_s_own",
+}
+"""The like in other modules."""
+SESSIONS = {"pyfuse3": Handlers, "other": OtherSession}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what makes worlds with each session."""
+    if "session" in metafunc.fixturenames:
+        module = metafunc.module.__name__.rpartition(".")[2]
+        is_only = module in PYFUSE3_ONLY or metafunc.function.__name__ in TESTS_OF_PYFUSE3
+        names = ["pyfuse3"] if is_only else [*SESSIONS]
+        metafunc.parametrize("session", [SESSIONS[name] for name in names], ids=names)
+
+
 @pytest.fixture
-def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
+def make_world(tmp_path: Path, session: Any) -> Iterator[MakeWorld]:
     """Make a world over ``tmp_path/source``; options are those of World."""
     source = tmp_path / "source"
     source.mkdir()
     made: list[World] = []
 
     def make(**options: Any) -> World:
-        made.append(World(source, **options))
+        made.append(World(source, **{"session": session, **options}))
         return made[-1]
 
     with stand_ins():

@@ -1,4 +1,4 @@
-"""Every reply that carries attributes leaves through View.present, ids mapped both ways."""
+"""Every reply that carries attributes leaves through AttributeMapper.report, with ids mapped."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ REPLIES: dict[str, Callable[[World, int], Awaitable[EntryAttributes]]] = {
 async def test_a_reply_is_what_was_presented_last(world: World, operation: str) -> None:
     (world.source / "file").write_text("content")
     node = await world.id("file")
-    world.view.presented.clear()
+    world.attributes.presented.clear()
     entry = await REPLIES[operation](world, node)
-    assert [values(entry)] == world.view.presented
+    assert [values(entry)] == world.attributes.presented
     assert entry.entry_timeout == entry.attr_timeout == 1.0
 
 
 async def test_create_and_every_entry_of_a_listing_are_presented(world: World) -> None:
-    world.view.presented.clear()
+    world.attributes.presented.clear()
     info, entry = await world.ops.create(ROOT_ID, b"file", 0o644, os.O_RDWR, world.ctx)
-    assert [values(entry)] == world.view.presented
+    assert [values(entry)] == world.attributes.presented
     await world.ops.release(info.fh)
     (world.source / "dir").mkdir()
     (world.source / ".git").mkdir()
     handle = await world.ops.opendir(ROOT_ID, world.ctx)
-    world.view.presented.clear()
+    world.attributes.presented.clear()
     token = Token()
     await world.ops.readdir(handle, 0, token)
     assert [name for name, _, _ in token.entries][:2] == [b".", b".."]
-    assert [values(entry) for _, entry, _ in token.entries[2:]] == world.view.presented
+    assert [values(entry) for _, entry, _ in token.entries[2:]] == world.attributes.presented
     assert [position for _, _, position in token.entries] == [1, 2, 3, 4, 5]
 
 
@@ -183,5 +183,5 @@ async def test_what_cannot_be_shown_is_not_kept(make_world: MakeWorld) -> None:
             )  # fmt: skip
     listed = await world.list("")
     assert len(listed) == 40, "told by name alone"
-    assert len(world.tree.inodes) == 1
+    assert len(world.state.nodes) == 1
     assert open_descriptors() == before

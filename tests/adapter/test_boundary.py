@@ -11,16 +11,20 @@ import pyfuse3
 import pytest
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, StatvfsData
 
+from gitguardfs.bindfs.rate_limit import RateLimit
 from gitguardfs.fs import source
+from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.guard.rules import Refused
-from gitguardfs.serving.boundary import GUARDED, Guarded
-from gitguardfs.serving.operations import Tree
+from gitguardfs.protocol import RequestError
+from gitguardfs.serving import files
+from gitguardfs.serving.boundary import GUARDED_BY, GuardedBy
+from gitguardfs.serving.files import Files
 from gitguardfs.sessions.pyfuse3_session import handlers
 from gitguardfs.sessions.pyfuse3_session.answers import FITS
-from gitguardfs.sessions.pyfuse3_session.rate_limit import LimitedOperations, Rate
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Context, Token, World, open_descriptors, refused
+from tests.support.other_session import arguments_of
 
 BUGS = [
     KeyError("k"), RuntimeError("r"), MemoryError(), ValueError("v"), RecursionError("deep"),
@@ -28,18 +32,8 @@ BUGS = [
 ]  # fmt: skip
 
 
-class BrokenTree:
-    """Every attribute of it raises when it is called or used."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    def __getattr__(self, name: str) -> object:
-        raise self.error
-
-
 def arguments(name: str) -> list[object]:
-    """Arguments of the right number for a handler; the tree never gets to see them."""
+    """Arguments of the right number for a handler; the parts never get to see them."""
     ctx = Context()
     table: dict[str, list[object]] = {
         "setattr": [5, _Anything(), _Anything(), None, ctx],
@@ -78,12 +72,12 @@ class _Anything:
         return 1
 
 
-WITHOUT_TREE = {"flush"}
+WITHOUT_PARTS = {"flush"}
 WITHOUT_ANSWER = {"forget"}
 SERVED = [
     name
-    for name, guarded in sorted(GUARDED.items())
-    if guarded is not Guarded.UNSUPPORTED and name not in WITHOUT_TREE | WITHOUT_ANSWER
+    for name, guarded in sorted(GUARDED_BY.items())
+    if guarded is not GuardedBy.UNSUPPORTED and name not in WITHOUT_PARTS | WITHOUT_ANSWER
 ]
 
 
@@ -92,17 +86,31 @@ SERVED = [
 async def test_a_bug_is_a_logged_eio(
     world: World, caplog: pytest.LogCaptureFixture, name: str, error: Exception
 ) -> None:
-    world.ops._tree = BrokenTree(error)
+    world.break_with(error)
     await refused(getattr(world.ops, name)(*arguments(name)), errno.EIO)
     assert name in caplog.text
     assert all(record.levelno >= logging.ERROR for record in caplog.records)
+
+
+@pytest.mark.parametrize("error", [KeyError("k"), OSError(errno.ENOSPC, ""), Refused("a rule")])
+@pytest.mark.parametrize("name", SERVED)
+def test_only_request_errors_leave_the_operations(
+    world: World, name: str, error: Exception
+) -> None:
+    """Also where a session has no boundary of its own. Nothing of the request lives on."""
+    world.break_with(error)
+    given = arguments_of(name, tuple(arguments(name)))
+    with pytest.raises(RequestError) as raised:
+        getattr(world.operations, name)(*given)
+    assert raised.value.errno == getattr(error, "errno", errno.EIO)
+    assert raised.value.__context__ is None
 
 
 @pytest.mark.parametrize("error", [OSError("no errno"), OSError()])
 async def test_an_oserror_without_an_errno_is_a_bug_too(
     world: World, caplog: pytest.LogCaptureFixture, error: OSError
 ) -> None:
-    world.ops._tree = BrokenTree(error)
+    world.break_with(error)
     await refused(world.ops.statfs(world.ctx), errno.EIO)
     assert "statfs" in caplog.text
 
@@ -112,7 +120,7 @@ async def test_an_oserror_without_an_errno_is_a_bug_too(
 async def test_an_errno_is_passed_on_and_is_no_bug(
     world: World, caplog: pytest.LogCaptureFixture, name: str, number: int
 ) -> None:
-    world.ops._tree = BrokenTree(OSError(number, os.strerror(number)))
+    world.break_with(OSError(number, os.strerror(number)))
     await refused(getattr(world.ops, name)(*arguments(name)), number)
     assert not caplog.records
 
@@ -122,7 +130,7 @@ async def test_what_one_object_does_not_support_is_not_turned_off_for_all(
     world: World, name: str
 ) -> None:
     """The kernel takes ENOSYS for the answer to all further requests of that kind."""
-    world.ops._tree = BrokenTree(OSError(errno.ENOSYS, "not implemented"))
+    world.break_with(OSError(errno.ENOSYS, "not implemented"))
     meant = name in ("getxattr", "listxattr")
     number = errno.ENOSYS if meant else errno.EOPNOTSUPP
     await refused(getattr(world.ops, name)(*arguments(name)), number)
@@ -130,7 +138,7 @@ async def test_what_one_object_does_not_support_is_not_turned_off_for_all(
 
 @pytest.mark.parametrize("name", SERVED)
 async def test_a_refusal_is_eacces_and_counted(world: World, name: str) -> None:
-    world.ops._tree = BrokenTree(Refused("some rule", lambda: b"p"))
+    world.break_with(Refused("some rule", lambda: b"p"))
     await refused(getattr(world.ops, name)(*arguments(name)))
     assert world.audit.refused == {"some rule": 1}
 
@@ -142,7 +150,7 @@ async def test_an_errno_that_the_kernel_takes_no_reply_with_is_eio(
     """From 512 on they are its own, and the caller would wait for ever."""
     error = OSError("text")
     error.errno = number  # type: ignore[assignment]
-    world.ops._tree = BrokenTree(error)
+    world.break_with(error)
     await refused(world.ops.statfs(world.ctx), errno.EIO)
 
 
@@ -152,16 +160,16 @@ async def test_forget_raises_nothing_and_goes_on(world: World, error: Exception)
     for name in "abc":
         (world.source / name).touch()
     nodes = [await world.id(name) for name in "abc"]
-    forget = world.tree.forget
+    forget = world.operations.forget
 
     def breaks(node: int, times: int) -> None:
         forget(node, times)
         if node == nodes[0]:
             raise error
 
-    world.tree.forget = breaks  # type: ignore[method-assign]
+    world.operations.forget = breaks
     await world.ops.forget([(node, 1) for node in nodes])
-    assert len(world.tree.inodes) == 1
+    assert len(world.state.nodes) == 1
 
 
 # Whoever is told of a failure may fail, too
@@ -183,7 +191,7 @@ def broken_log() -> Iterator[None]:
 @pytest.mark.usefixtures("broken_log")
 @pytest.mark.parametrize("name", SERVED)
 async def test_a_log_that_fails_is_no_end(world: World, name: str) -> None:
-    world.ops._tree = BrokenTree(KeyError("k"))
+    world.break_with(KeyError("k"))
     await refused(getattr(world.ops, name)(*arguments(name)), errno.EIO)
     await world.ops.forget([(5, 1)])
 
@@ -193,7 +201,7 @@ async def test_an_audit_that_fails_leaves_a_refusal_a_refusal(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     monkeypatch.setattr(world.audit, "refuse", _broken)
-    world.ops._tree = BrokenTree(Refused("some rule", lambda: b"p"))
+    world.break_with(Refused("some rule", lambda: b"p"))
     await refused(getattr(world.ops, name)(*arguments(name)))
     assert "not noted" in caplog.text
 
@@ -215,7 +223,7 @@ NO_ANSWERS: dict[str, tuple[str, list[object]]] = {
 async def test_what_cannot_be_told_to_the_kernel_is_eio(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str, answer: object
 ) -> None:
-    monkeypatch.setattr(Tree, NO_ANSWERS[name][0], lambda *_: answer)
+    monkeypatch.setattr(world.operations, NO_ANSWERS[name][0], lambda *_: answer)
     await refused(getattr(world.ops, name)(*arguments(name)), errno.EIO)
 
 
@@ -226,7 +234,7 @@ async def test_a_count_that_is_none_is_eio(
     handle, _ = await world.create(ROOT_ID, b"f")
     with monkeypatch.context() as patch:
         patch.setattr(source, "write", lambda *_: count)
-        patch.setattr(Tree, "wrote", lambda *_: None)
+        patch.setattr(files, "_note_write", lambda *_: None)
         await refused(world.ops.write(handle, 0, b"data"), errno.EIO)
     await world.ops.release(handle)
 
@@ -237,7 +245,7 @@ async def test_what_is_no_data_is_eio(
 ) -> None:
     handle, _ = await world.create(ROOT_ID, b"f")
     with monkeypatch.context() as patch:
-        patch.setattr(source, "read_cached", lambda *_: data)
+        patch.setattr(source, "read_nowait", lambda *_: data)
         patch.setattr(source, "read", lambda *_: data)
         await refused(world.ops.read(handle, 0, 4), errno.EIO)
     await world.ops.release(handle)
@@ -256,15 +264,14 @@ async def test_every_answer_of_pyfuse3_s_types_has_its_check(world: World) -> No
 
 @pytest.mark.parametrize("name", ["read", "write"])
 async def test_a_rate_that_fails_is_no_end(
-    world: World, monkeypatch: pytest.MonkeyPatch, name: str
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """What comes after the transfer itself is within the boundary as well."""
-    world.ops.__class__ = LimitedOperations
-    world.ops.limit(1e6, 1e6)
+    world = make_world(read_rate=1e6, write_rate=1e6)
     handle, _ = await world.create(ROOT_ID, b"f")
     arguments = {"read": (handle, 0, 1), "write": (handle, 0, b"x")}[name]
     with monkeypatch.context() as patch:
-        patch.setattr(Rate, "wait_for", _broken)
+        patch.setattr(RateLimit, "delay", _broken)
         await refused(getattr(world.ops, name)(*arguments), errno.EIO)
     await world.ops.release(handle)
 
@@ -287,13 +294,13 @@ async def test_a_listing_that_breaks_off_has_told_of_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(pyfuse3, "readdir_reply", reply)
         await refused(world.ops.readdir(handle, 0, Token()), errno.EIO)
-    assert len(world.tree.inodes) == 1
+    assert len(world.state.nodes) == 1
     await world.ops.releasedir(handle)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), GeneratorExit()])
 async def test_what_ends_the_program_is_let_through(world: World, error: BaseException) -> None:
-    world.ops._tree = BrokenTree(error)
+    world.break_with(error)
     with pytest.raises(type(error)):
         await world.ops.statfs(world.ctx)
 
@@ -331,9 +338,9 @@ async def test_a_local_file_in_a_source_with_others_has_nothing_to_report(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world(is_local=False)
-    world.tree._is_local = lambda device: device == os.stat(world.source).st_dev
+    world.part(Files)._is_local = lambda device: device == os.stat(world.source).st_dev
     handle, _ = await world.create(ROOT_ID, b"f")
-    monkeypatch.setattr(Tree, "duplicates", _broken)
+    monkeypatch.setattr(Files, "_duplicates", _broken)
     await world.ops.flush(handle)
     await world.ops.release(handle)
 
@@ -359,11 +366,11 @@ async def test_a_tree_that_breaks_once_serves_the_next_request(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Tree, "getattr", _broken)
+        patch.setattr(AttributeMapper, "report", _broken)
         await refused(world.ops.getattr(ROOT_ID, world.ctx), errno.EIO)
     assert (await world.ops.getattr(ROOT_ID, world.ctx)).st_mode
 
 
 def test_the_settings_that_keep_the_guest_s_view_the_host_s() -> None:
-    assert handlers.Operations.enable_writeback_cache is False
-    assert handlers.Operations.supports_dot_lookup is False
+    assert handlers.Handlers.enable_writeback_cache is False
+    assert handlers.Handlers.supports_dot_lookup is False

@@ -12,8 +12,8 @@ import pytest
 from gitguardfs.bindfs.change_policy import XattrPolicy
 from gitguardfs.fs import source
 from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.serving.blocking import INLINE_LIMIT
 from gitguardfs.serving.files import RACY_NS
-from gitguardfs.sessions.pyfuse3_session.handlers import AT_ONCE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 
@@ -101,7 +101,7 @@ async def test_writes_elsewhere_go_where_they_are_sent(world: World) -> None:
     await world.ops.release(handle)
 
 
-@pytest.mark.parametrize("size", [0, 1, 4096, AT_ONCE, AT_ONCE + 1, 1 << 20])
+@pytest.mark.parametrize("size", [0, 1, 4096, INLINE_LIMIT, INLINE_LIMIT + 1, 1 << 20])
 @pytest.mark.parametrize("flags", [os.O_RDWR, os.O_RDWR | os.O_SYNC])
 async def test_all_sizes_arrive_whole(world: World, size: int, flags: int) -> None:
     data = os.urandom(size)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.fs.source import Backing
+from gitguardfs.fs.source import Source
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Context, World, open_descriptors, refused
 
@@ -45,19 +45,19 @@ async def test_a_file_that_is_there_is_stale_or_with_excl_an_error(
 async def test_what_another_guard_moved_to_a_new_name_is_neither_given_away_nor_removed(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = make_world(changes_owners=True)
+    world = make_world(can_chown=True)
     old = world.source / "old"
     old.mkdir()
     os.chmod(old, 0o700)
     time.sleep(0.05)  # older than a tick of the file system's clock
     (world.source / "later").touch()
-    mkdir = Backing.mkdir
+    mkdir = Source.mkdir
 
-    def and_swap(self: Backing, dir_fd: int, name: bytes, mode: int) -> None:
+    def and_swap(self: Source, dir_fd: int, name: bytes, mode: int) -> None:
         mkdir(self, dir_fd, name, mode)
         old.rename(world.source / os.fsdecode(name))
 
-    monkeypatch.setattr(Backing, "mkdir", and_swap)
+    monkeypatch.setattr(Source, "mkdir", and_swap)
     context = Context(uid=1234, gid=1234)
     await refused(world.ops.mkdir(ROOT_ID, b"new", 0o755, context), errno.ESTALE)
     st = (world.source / "new").stat()
@@ -103,11 +103,11 @@ async def test_an_owner_that_cannot_be_set_undoes_it(
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     for name in ("chown",):
-        monkeypatch.setattr(Backing, name, no)
+        monkeypatch.setattr(Source, name, no)
     before = open_descriptors()
     await refused(MAKERS[maker](world, Context(uid=5555, gid=5555)), errno.EPERM)
     assert os.listdir(world.source) == []
-    assert len(world.tree.inodes) == 1
+    assert len(world.state.nodes) == 1
     assert open_descriptors() == before
 
 
@@ -122,7 +122,7 @@ async def test_a_share_with_one_owner_for_all_shows_that_owner(
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     for name in ("chown",):
-        monkeypatch.setattr(Backing, name, no)
+        monkeypatch.setattr(Source, name, no)
     reply = await MAKERS[maker](world, Context(uid=5555, gid=5555))
     info, entry = reply if maker == "create" else (None, reply)
     assert (entry.st_uid, entry.st_gid) == (0, 0), "what is so, not what was asked for"
@@ -136,7 +136,7 @@ async def test_a_creator_s_own_files_need_no_right_to_give_away(
 ) -> None:
     world = make_world()
     calls: list[object] = []
-    monkeypatch.setattr(Backing, "chown", lambda *args: calls.append(args))
+    monkeypatch.setattr(Source, "chown", lambda *args: calls.append(args))
     info, _ = await MAKERS["create"](world, Context(uid=0, gid=0))
     await world.ops.release(info.fh)
     assert not calls

@@ -14,9 +14,9 @@ import pytest
 
 from gitguardfs.fs import forming, left_places, tree_walk
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.fs.source import Backing
+from gitguardfs.fs.source import Source
 from gitguardfs.guard.rules import Rules
-from gitguardfs.linux.syscalls import RENAME_EXCHANGE
+from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 
@@ -176,7 +176,7 @@ async def test_so_do_the_directories_above_it_stay(
     paths = ("p", "p/q", "p/q/new", "other")
     before = {name: (world.source / name).stat().st_ino for name in paths}
     with monkeypatch.context() as patch:
-        patch.setattr(Backing, "rename", None)
+        patch.setattr(Source, "rename", None)
         await refused(ABOVE[way](world), errno.EBUSY)
     assert before == {name: (world.source / name).stat().st_ino for name in before}
     pass_time(3.0)
@@ -189,14 +189,14 @@ async def test_one_that_git_makes_while_it_is_moved_is_moved_back(
 ) -> None:
     (world.source / "p").mkdir()
     (world.source / "p/file").touch()
-    rename = Backing.rename
+    rename = Source.rename
 
-    def make_and_rename(self: Backing, *arguments: Any) -> None:
-        monkeypatch.setattr(Backing, "rename", rename)
+    def make_and_rename(self: Source, *arguments: Any) -> None:
+        monkeypatch.setattr(Source, "rename", rename)
         (world.source / "p/new").mkdir()
         rename(self, *arguments)
 
-    monkeypatch.setattr(Backing, "rename", make_and_rename)
+    monkeypatch.setattr(Source, "rename", make_and_rename)
     await refused(world.rename("p", "other" if flags else "y", flags), errno.EBUSY)
     assert (world.source / "p/new").is_dir()
     assert (world.source / "other/file").exists()
@@ -210,14 +210,14 @@ async def test_nothing_comes_after_one_that_cannot_be_moved_back(
     (world.source / "p/file").touch()
     for name in ("empty", "mine"):
         await mkdir(world, name)
-    rename = Backing.rename
+    rename = Source.rename
 
-    def make_and_rename(self: Backing, *arguments: Any) -> None:
-        monkeypatch.setattr(Backing, "rename", rename)
+    def make_and_rename(self: Source, *arguments: Any) -> None:
+        monkeypatch.setattr(Source, "rename", rename)
         (world.source / "p/new").mkdir()
         rename(self, *arguments)
 
-    monkeypatch.setattr(Backing, "rename", make_and_rename)
+    monkeypatch.setattr(Source, "rename", make_and_rename)
     await world.rename("p", "empty")
     assert (world.source / "empty/new").is_dir()
     await refused(world.rename("mine", "p"), errno.EBUSY)
@@ -347,7 +347,7 @@ async def test_a_crowd_of_git_s_names_is_none_of_git_s(world: World) -> None:
         (world.source / "other" / name).touch()
     (world.source / "other/file").unlink()
     await touch(world, "other/config")
-    forming_now = world.tree._gate._forming
+    forming_now = world.state.access._forming
     assert all(len(seen.names or ()) <= forming.MAX_NAMES for seen in forming_now._seen.values())
 
 
@@ -433,7 +433,7 @@ async def test_where_the_clocks_differ_a_first_look_counts_as_a_change(
     pass_time(2.0)
     await touch(world, "x/config")
     # From that on it is known how far they differ.
-    assert world.tree._gate._forming._age(os.stat(world.source / "x/config")) == 0.0
+    assert world.state.access._forming._age(os.stat(world.source / "x/config")) == 0.0
 
 
 async def test_it_is_only_for_the_guard(
@@ -452,7 +452,7 @@ NOW = ["config", "hooks/post-update", "logs", "index", "objects/pack/x", "refs/h
 async def test_where_git_reads_there_is_no_second_of_grace(
     make_world: MakeWorld, path: str
 ) -> None:
-    """Everything that leads there was judged a moment ago."""
+    """Everything that leads there was classified a moment ago."""
     world = make_world()
     for name in ("hooks", "objects/pack", "refs/heads"):
         (world.source / "x" / name).mkdir(parents=True)

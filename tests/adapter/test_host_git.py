@@ -14,8 +14,7 @@ import trio
 
 from gitguardfs.fs import host_git
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.linux.syscalls import RENAME_EXCHANGE
-from gitguardfs.protocol import Later
+from gitguardfs.protocol import RENAME_EXCHANGE, Later
 from gitguardfs.sessions.pyfuse3_session import waiting
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
@@ -150,13 +149,13 @@ async def test_after_that_it_fails_at_once_and_is_said_once(
     await refused(symlink(world, "r/new"), errno.EBUSY)
     monkeypatch.setattr(host_git, "WAIT", 0.0)
     with pytest.raises(OSError, match="busy"):  # not Later
-        world.tree._host.wait_for_git(0o120000, world.tree._gate.place(await world.id("r"), b"n"))
+        world.state.host.wait_for_git(0o120000, world.state.access.name(await world.id("r"), b"n"))
     assert caplog.text.count("rm r/.git/index.lock") == 1
     lock(world).unlink()
     lock(world).write_text("another git's")
     monkeypatch.setattr(host_git, "WAIT", 60.0)
     with pytest.raises(Later):
-        world.tree._host.wait_for_git(0o120000, world.tree._gate.place(await world.id("r"), b"n"))
+        world.state.host.wait_for_git(0o120000, world.state.access.name(await world.id("r"), b"n"))
 
 
 @pytest.mark.parametrize(
@@ -211,7 +210,7 @@ async def test_a_lock_that_comes_meanwhile_undoes_it(
     """The second look of the same request finds it."""
     lock(world).unlink()
     before = tree_of(world)
-    seen = world.tree._host._host_git.wait_for
+    seen = world.state.host._host_git.wait_for
     looks = []
 
     def look(*arguments: Any) -> None:
@@ -219,7 +218,7 @@ async def test_a_lock_that_comes_meanwhile_undoes_it(
         looks.append(monotonic())
         lock(world).touch()
 
-    monkeypatch.setattr(world.tree._host._host_git, "wait_for", look)
+    monkeypatch.setattr(world.state.host._host_git, "wait_for", look)
     await refused(WAITS[way](world), errno.EBUSY)
     assert looks, "it was let through by the first look"
     lock(world).unlink()

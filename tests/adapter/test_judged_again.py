@@ -1,4 +1,4 @@
-"""Who stays in a directory does not keep it as it was: it is judged again and again.
+"""Who stays in a directory does not keep it as it was: it is classified again and again.
 
 The kernel asks for what is in a directory, and not for the directory that a process is in.
 """
@@ -17,7 +17,7 @@ from pyfuse3 import EntryAttributes
 
 from gitguardfs.fs import revalidation
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.fs.source import Backing
+from gitguardfs.fs.source import Source
 from gitguardfs.guard.rules import GitPolicy, Rules
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Fields, Token, World, open_descriptors, refused
@@ -32,7 +32,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
     monkeypatch.setattr(revalidation, "monotonic", lambda: time.monotonic() + passed[0])
 
     def pass_time() -> None:
-        passed[0] += revalidation.JUDGED_FOR
+        passed[0] += revalidation.VERDICT_TTL
 
     return pass_time
 
@@ -105,9 +105,9 @@ async def test_looks_below_do_not_put_off_a_look_at_what_is_above(
     made = 0.0
     monkeypatch.setattr(revalidation, "monotonic", lambda: time.monotonic() + made)
     make_repository(path)
-    made = 0.7 * revalidation.JUDGED_FOR
+    made = 0.7 * revalidation.VERDICT_TTL
     deep = int((await world.ops.lookup(sub, b"deep", world.ctx)).st_ino)
-    made = 1.4 * revalidation.JUDGED_FOR
+    made = 1.4 * revalidation.VERDICT_TTL
     await refused(world.create(deep, b"new"))
 
 
@@ -149,9 +149,9 @@ async def test_it_costs_one_look_a_second(
     planted(world)
     d = await world.id("d")
     looks = []
-    holds = Backing.holds_repository
+    holds = Source.holds_repository
     monkeypatch.setattr(
-        Backing, "holds_repository", lambda self, fd: looks.append(fd) or holds(self, fd)
+        Source, "holds_repository", lambda self, fd: looks.append(fd) or holds(self, fd)
     )
     for _ in range(3):
         later()
@@ -173,7 +173,7 @@ async def test_places_that_form_a_ring_are_no_way_without_end(world: World, late
     """As host renames can leave them."""
     planted(world)
     d, deep = await world.id("d"), await world.id("d/sub/deep")
-    world.tree.inodes.get(d).parent = world.tree.inodes.get(deep)
+    world.state.nodes.get(d).parent = world.state.nodes.get(deep)
     later()
     assert (await world.ops.lookup(deep, b"f", world.ctx)).st_ino
 
@@ -201,16 +201,16 @@ async def test_what_is_judged_is_what_was_seen(
     """The host exchanges a directory between the look at it and its opening."""
     for path in ("d", "other"):
         (world.source / path).mkdir()
-    opens = Backing.open_node
+    opens = Source.open_node
 
-    def exchanged(self: Backing, dir_fd: int, name: bytes) -> int:
+    def exchanged(self: Source, dir_fd: int, name: bytes) -> int:
         (world.source / "d").rename(world.source / "away")
         (world.source / "other").rename(world.source / "d")
         return opens(self, dir_fd, name)
 
     before = open_descriptors()
     with monkeypatch.context() as patch:
-        patch.setattr(Backing, "open_node", exchanged)
+        patch.setattr(Source, "open_node", exchanged)
         await refused(world.ops.lookup(ROOT_ID, b"d", world.ctx), errno.ESTALE)
     assert open_descriptors() == before
 
@@ -273,8 +273,8 @@ async def test_what_the_host_moves_into_git_is_closed(
     assert (await world.ops.lookup(hooks, b"f", world.ctx)).st_ino
     if evicted:
         for path in ("A", "A/b"):
-            node = world.tree.inodes.get(os.stat(world.source / path).st_ino)
-            world.tree._descriptors.close(node)
+            node = world.state.nodes.get(os.stat(world.source / path).st_ino)
+            world.state.descriptors.close(node)
             assert node.fd < 0
     target = _move(world, move)
     before = sorted(os.listdir(target / "b/hooks"))
@@ -309,7 +309,7 @@ async def test_what_was_evicted_is_opened_again(
     _settled(world)
     hooks = await world.id("A/b/hooks")
     for path in ("A", "A/b"):
-        world.tree._descriptors.close(world.tree.inodes.get(await world.id(path)))
+        world.state.descriptors.close(world.state.nodes.get(await world.id(path)))
     later()
     handle, _ = await world.create(hooks, b"new")
     await world.ops.release(handle)
@@ -337,18 +337,18 @@ async def test_what_the_host_removes_is_no_error_of_ours(world: World, later: La
 async def test_time_counts_from_when_it_was_judged(
     world: World, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not from when something below it was judged by what was known of it."""
+    """Not from when something below it was classified by what was known of it."""
     (world.source / "d/e/f").mkdir(parents=True)
     d, e = await world.id("d"), await world.id("d/e")
     start = time.monotonic()
     passed = 0.0
     monkeypatch.setattr(revalidation, "monotonic", lambda: start + passed)
-    passed = 2 * revalidation.JUDGED_FOR
+    passed = 2 * revalidation.VERDICT_TTL
     await world.ops.lookup(d, b"x", world.ctx)
-    passed += 0.7 * revalidation.JUDGED_FOR
+    passed += 0.7 * revalidation.VERDICT_TTL
     make_repository(world.source / "d")
-    await world.ops.lookup(e, b"x", world.ctx)  # what is above is still as it was judged
-    passed += 0.7 * revalidation.JUDGED_FOR
+    await world.ops.lookup(e, b"x", world.ctx)  # what is above is still as it was classified
+    passed += 0.7 * revalidation.VERDICT_TTL
     await refused(world.create(e, b"new"))
 
 
@@ -385,13 +385,13 @@ async def test_numbers_that_are_used_again_cost_no_descriptors(world: World, lat
         os.link(world.source / "store" / name, world.source / f"d{name}/f")
     start = open_descriptors()
     handles = {name: await world.open(f"store/{name}") for name in names}
-    inodes = world.tree.inodes
+    nodes = world.state.nodes
     for _ in range(3):
         for name in names:
             await world.id(f"d{name}/f")
         for name in names:  # under memory pressure: the kernel still has the file, by the store
             d = os.stat(world.source / f"d{name}").st_ino
-            await world.ops.forget([(d, inodes.get(d).lookups)])
+            await world.ops.forget([(d, nodes.get(d).lookup_count)])
         later()
         for name in names:
             number = os.stat(world.source / "store" / name).st_ino
@@ -400,10 +400,10 @@ async def test_numbers_that_are_used_again_cost_no_descriptors(world: World, lat
             await world.id(f"d{name}")
     for handle in handles.values():
         await world.ops.release(handle)
-    known = [(node.id, node.lookups) for node in inodes if node.id != ROOT_ID]
+    known = [(node.id, node.lookup_count) for node in nodes if node.id != ROOT_ID]
     await world.ops.forget(known)
     left = [os.readlink(f"/proc/self/fd/{n}") for n in open_descriptors() if n not in start]
-    assert left == [], (len(inodes), known)
+    assert left == [], (len(nodes), known)
 
 
 # ------------------------------------------------------------------ Sources that go by paths
@@ -412,7 +412,7 @@ async def test_numbers_that_are_used_again_cost_no_descriptors(world: World, lat
 async def test_another_directory_in_its_place_is_not_taken_for_it(
     make_world: MakeWorld, later: Later
 ) -> None:
-    world = make_world(by_paths=True)
+    world = make_world(path_based=True)
     path = planted(world)
     d, deep = await world.id("d"), await world.id("d/sub/deep")
     path.rename(world.source / "elsewhere")
@@ -426,7 +426,7 @@ async def test_another_directory_in_its_place_is_not_taken_for_it(
 
 
 async def test_another_file_in_its_place_is_not_changed(make_world: MakeWorld) -> None:
-    world = make_world(by_paths=True)
+    world = make_world(path_based=True)
     path = planted(world)
     f = await world.id("d/f")
     await world.setattr(f, mode=0o100600)  # takes a descriptor

@@ -13,7 +13,7 @@ from gitguardfs.bindfs.change_policy import Deletion, LinkPolicy
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.guard.rules import Rules
-from gitguardfs.linux.syscalls import RENAME_EXCHANGE
+from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 
@@ -382,11 +382,10 @@ async def test_directories_on_ways_leave_nothing_behind(world: World) -> None:
         assert S_IFMT(listed[b"link"].st_mode) == S_IFREG
         await world.ops.unlink(entry.st_ino, b"file", world.ctx)
         await world.ops.rmdir(ROOT_ID, b"made", world.ctx)
-        told = {node.id: node.lookups for node in world.tree.inodes if node.id != ROOT_ID}
-        kept = world.tree._links._held if world.tree._links is not None else set()
-        assert not kept
+        told = {node.id: node.lookup_count for node in world.state.nodes if node.id != ROOT_ID}
+        assert not any(node.is_pinned for node in world.state.nodes)
         await world.ops.forget([(number, times) for number, times in told.items() if times])
-        assert len(world.tree.inodes) == 1
+        assert len(world.state.nodes) == 1
 
 
 async def test_a_link_with_a_name_that_is_too_long_stays_a_symlink(world: World) -> None:
@@ -416,7 +415,7 @@ async def test_a_link_that_leads_nowhere_is_replaced_where_descriptors_hold_path
     make_world: MakeWorld,
 ) -> None:
     """Going its way takes a new descriptor of the directory that it is in."""
-    world = make_world(links=LinkPolicy(), by_paths=True)
+    world = make_world(links=LinkPolicy(), path_based=True)
     fill(world)
     link(world, "dir/l", "../dir/nowhere")
     await world.rename("dir/file", "dir/l")

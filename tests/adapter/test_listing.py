@@ -12,8 +12,9 @@ from gitguardfs.bindfs.change_policy import LinkPolicy
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.serving.readdirplus import ENOUGH, REMEMBERED, ReaddirplusAdvice
 from gitguardfs.sessions.pyfuse3_session import names_only
-from gitguardfs.sessions.pyfuse3_session.names_only import ENOUGH, REMEMBERED, Appetite, NameEntry
+from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Context, Token, World
 
@@ -22,7 +23,7 @@ FINDER, LISTER = Context(pid=100), Context(pid=200)
 
 @pytest.fixture
 def world(make_world: MakeWorld) -> World:
-    world = make_world(lists_names=True)
+    world = make_world(reports_names_only=True)
     fill(world)
     return world
 
@@ -47,7 +48,7 @@ async def read(world: World, ctx: Context) -> dict[bytes, EntryAttributes]:
 async def test_files_and_symlinks_come_without_a_node_and_directories_with_one(
     world: World,
 ) -> None:
-    world.view.presented.clear()
+    world.attributes.presented.clear()
     found = await read(world, FINDER)
     assert set(found) == {b".", b"..", *map(os.fsencode, os.listdir(world.source))}
     for name, kind in ((b"one", S_IFREG), (b"link", S_IFLNK), (b".", S_IFDIR)):
@@ -55,9 +56,9 @@ async def test_files_and_symlinks_come_without_a_node_and_directories_with_one(
     assert found[b"dir"].st_ino == os.stat(world.source / "dir").st_ino
     assert found[b".GIT"].st_mode == S_IFDIR
     assert found[b"fifo"].st_mode == S_IFIFO | 0o644
-    assert len(world.view.presented) == 5
+    assert len(world.attributes.presented) == 5
     looked_at = {b"", b"dir", b".GIT", b"fifo", b".git", b"git~1"}
-    assert {node.name for node in world.tree.inodes} == looked_at
+    assert {node.name for node in world.state.nodes} == looked_at
 
 
 async def test_who_looks_at_what_is_listed_gets_attributes_from_then_on(world: World) -> None:
@@ -95,26 +96,26 @@ async def test_attributes_can_begin_within_a_directory(world: World) -> None:
 async def test_what_each_entry_has_to_be_looked_at_for(
     make_world: MakeWorld, options: dict[str, object]
 ) -> None:
-    assert not make_world(**options).tree.lists_names
+    assert not make_world(**options).state.can_list_names_only
 
 
 def test_the_number_of_a_node_lies_where_it_is_taken_to_lie() -> None:
-    assert NameEntry().works
+    assert NamesOnlyEntry().works
 
 
 def test_elsewhere_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names_only, "_FIELDS", names_only._FIELDS + 8)
-    assert not NameEntry().works
+    assert not NamesOnlyEntry().works
 
 
 def test_processes_are_forgotten() -> None:
-    appetite = Appetite()
-    appetite.is_for_names(1)
+    advice = ReaddirplusAdvice()
+    advice.wants_names_only(1)
     for _ in range(ENOUGH):
-        appetite.note_look(1)
-    assert not appetite.is_for_names(1)
+        advice.note_lookup(1)
+    assert not advice.wants_names_only(1)
     for pid in range(2, 2 + REMEMBERED):
-        appetite.is_for_names(pid)
-    assert appetite.is_for_names(1)
-    appetite.note_look(10**6)
-    assert appetite.is_for_names(10**6)
+        advice.wants_names_only(pid)
+    assert advice.wants_names_only(1)
+    advice.note_lookup(10**6)
+    assert advice.wants_names_only(10**6)

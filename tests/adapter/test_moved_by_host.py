@@ -12,8 +12,8 @@ import pytest
 
 from gitguardfs.fs import host_git
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.fs.source import Backing
-from gitguardfs.linux.syscalls import RENAME_EXCHANGE
+from gitguardfs.fs.source import Source
+from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.test_judged_again import Later, later
 from tests.adapter.world import World, open_descriptors, refused
@@ -117,7 +117,7 @@ async def test_nothing_comes_about_in_what_the_host_has_removed(
     (world.source / "a").mkdir()
     a = await world.id("a")
     await world.ops.getattr(a, world.ctx)
-    world.tree._descriptors.of(world.tree.inodes.get(a))
+    world.state.descriptors.of(world.state.nodes.get(a))
     (world.source / "a").rmdir()
     await refused(world.ops.symlink(a, b"new", b"nowhere", world.ctx), errno.ENOENT)
 
@@ -127,7 +127,7 @@ async def test_descriptors_do_not_stay(world: World, later: Later) -> None:
     before = open_descriptors()
     (world.source / "r/.git/index.lock").unlink()
     for number, place in enumerate(PLACES * 3):
-        inode = world.tree.inodes.get(d).ino
+        inode = world.state.nodes.get(d).ino
         (old,) = (path for path in world.source.rglob("*") if path.lstat().st_ino == inode)
         old.rename(world.source / place)
         await world.ops.symlink(d, b"l%d" % number, b"nowhere", world.ctx)
@@ -147,23 +147,23 @@ async def test_a_deep_directory_costs_one_look_at_each_above_it(
     calls = 0
 
     def counted(name: str) -> None:
-        original = getattr(Backing, name)
+        original = getattr(Source, name)
 
         def call(*arguments: Any) -> Any:
             nonlocal calls
             calls += 1
             return original(*arguments)
 
-        monkeypatch.setattr(Backing, name, call)
+        monkeypatch.setattr(Source, name, call)
 
-    opened = world.tree._descriptors.open
+    opened = world.state.descriptors.open
 
     def count_open(*arguments: Any) -> int:
         nonlocal calls
         calls += 1
         return opened(*arguments)
 
-    monkeypatch.setattr(world.tree._descriptors, "open", count_open)
+    monkeypatch.setattr(world.state.descriptors, "open", count_open)
     counted("find_at")
     await world.ops.symlink(deep, b"new", b"nowhere", world.ctx)
     assert calls < 10 * depth

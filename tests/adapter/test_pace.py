@@ -6,7 +6,6 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ import trio.testing
 from gitguardfs.fs import source
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.serving import blocking
-from gitguardfs.sessions.pyfuse3_session.handlers import AT_ONCE
+from gitguardfs.serving.blocking import INLINE_LIMIT
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World
 
@@ -31,11 +30,9 @@ def spied(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     wait = world.ops.requests.wait
 
-    async def spy(
-        timed: Callable[..., Any], call: Callable[..., Any], *args: Any, **how: Any
-    ) -> Any:
-        seen.append(call.__name__)
-        return await wait(timed, call, *args, **how)
+    async def spy(run: Any, **how: Any) -> Any:
+        seen.append(run.__self__.call.__name__)
+        return await wait(run, **how)
 
     monkeypatch.setattr(world.ops.requests, "wait", spy)
     return seen
@@ -47,7 +44,7 @@ def always_quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def uncached(*_: object) -> None:
-    """In the place of ``read_cached``: nothing is in memory."""
+    """In the place of ``read_nowait``: nothing is in memory."""
 
 
 @pytest.mark.parametrize("flag", [os.O_SYNC, os.O_DSYNC])
@@ -58,7 +55,7 @@ async def test_writes_that_wait_for_the_disk_go_to_a_thread(
     again = int((await world.ops.open(node, os.O_WRONLY | flag, world.ctx)).fh)
     for each in (handle, again):
         await world.ops.write(each, 0, b"x")
-        fd = world.tree.handles.file(each).fd
+        fd = world.state.handles.file(each).fd
         assert fcntl.fcntl(fd, fcntl.F_GETFL) & flag == flag
         await world.ops.release(each)
     assert threads == ["write"] * 2
@@ -67,13 +64,13 @@ async def test_writes_that_wait_for_the_disk_go_to_a_thread(
 @pytest.mark.usefixtures("always_quick")
 async def test_syncs_that_were_quick_need_no_thread(world: World, threads: list[str]) -> None:
     handle, _ = await world.create(ROOT_ID, b"f")
-    for _ in range(blocking.TRUST + 3):
+    for _ in range(blocking.QUICK_IN_A_ROW + 3):
         await world.ops.write(handle, 0, b"x")
         await world.ops.fsync(handle, False)
-    assert threads == ["fsync"] * blocking.TRUST
+    assert threads == ["fsync"] * blocking.QUICK_IN_A_ROW
     listing = await world.ops.opendir(ROOT_ID, world.ctx)
     await world.ops.fsyncdir(listing, True)
-    assert len(threads) == blocking.TRUST
+    assert len(threads) == blocking.QUICK_IN_A_ROW
     await world.ops.releasedir(listing)
     await world.ops.release(handle)
 
@@ -81,10 +78,10 @@ async def test_syncs_that_were_quick_need_no_thread(world: World, threads: list[
 @pytest.mark.usefixtures("always_quick")
 async def test_much_that_is_not_on_disk_needs_one(world: World, threads: list[str]) -> None:
     handle, _ = await world.create(ROOT_ID, b"f")
-    for _ in range(blocking.TRUST):
+    for _ in range(blocking.QUICK_IN_A_ROW):
         await world.ops.fsync(handle, False)
     threads.clear()
-    await world.ops.write(handle, 0, bytes(AT_ONCE))
+    await world.ops.write(handle, 0, bytes(INLINE_LIMIT))
     await world.ops.write(handle, 0, b"x")
     await world.ops.fsync(handle, False)
     assert threads == ["fsync"]
@@ -96,11 +93,11 @@ async def test_much_that_is_not_on_disk_needs_one(world: World, threads: list[st
 @pytest.mark.usefixtures("always_quick")
 async def test_it_is_the_files_whoever_wrote_it(world: World, threads: list[str]) -> None:
     handle, _ = await world.create(ROOT_ID, b"f")
-    for _ in range(blocking.TRUST):
+    for _ in range(blocking.QUICK_IN_A_ROW):
         await world.ops.fsync(handle, False)
     threads.clear()
     other = await world.open("f", os.O_RDWR)
-    await world.ops.write(other, 0, bytes(AT_ONCE))
+    await world.ops.write(other, 0, bytes(INLINE_LIMIT))
     await world.ops.write(other, 0, b"x")
     await world.ops.release(other)
     await world.ops.fsync(handle, False)
@@ -113,7 +110,7 @@ async def test_what_would_wait_for_one_on_a_thread_is_not_quick(
     world: World, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle, _ = await world.create(ROOT_ID, b"f")
-    for _ in range(blocking.TRUST):
+    for _ in range(blocking.QUICK_IN_A_ROW):
         await world.ops.fsync(handle, False)
     threads.clear()
     goes_on = threading.Event()
@@ -123,7 +120,7 @@ async def test_what_would_wait_for_one_on_a_thread_is_not_quick(
 
     slow.__name__ = "fsync"
     monkeypatch.setattr(os, "fsync", slow)
-    await world.ops.write(handle, 0, bytes(AT_ONCE))
+    await world.ops.write(handle, 0, bytes(INLINE_LIMIT))
     await world.ops.write(handle, 0, b"x")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.ops.fsync, handle, False)
@@ -142,13 +139,13 @@ async def test_servers_are_always_waited_for_on_threads(
     """One may be quick with a hundred files and then take its time for another."""
     world = make_world(is_local=False)
     threads = spied(world, monkeypatch)
-    monkeypatch.setattr(source, "read_cached", uncached)
+    monkeypatch.setattr(source, "read_nowait", uncached)
     handle, _ = await world.create(ROOT_ID, b"f")
-    for _ in range(blocking.TRUST + 3):
+    for _ in range(blocking.QUICK_IN_A_ROW + 3):
         await world.ops.write(handle, 0, b"x")
         await world.ops.fsync(handle, False)
         assert bytes(await world.ops.read(handle, 0, 10)) == b"x"
-    assert threads == ["write", "fsync", "read"] * (blocking.TRUST + 3)
+    assert threads == ["write", "fsync", "read"] * (blocking.QUICK_IN_A_ROW + 3)
     await world.ops.release(handle)
 
 
@@ -157,15 +154,15 @@ async def test_one_slow_call_takes_the_trust_away(
 ) -> None:
     handle, _ = await world.create(ROOT_ID, b"f")
     monkeypatch.setattr(blocking, "QUICK", 1e9)
-    for _ in range(blocking.TRUST + 1):
+    for _ in range(blocking.QUICK_IN_A_ROW + 1):
         await world.ops.fsync(handle, False)
-    assert len(threads) == blocking.TRUST
+    assert len(threads) == blocking.QUICK_IN_A_ROW
     monkeypatch.setattr(blocking, "QUICK", 0.01)
     monkeypatch.setattr(os, "fsync", lambda _: time.sleep(0.05))
     await world.ops.fsync(handle, False)
-    assert len(threads) == blocking.TRUST
+    assert len(threads) == blocking.QUICK_IN_A_ROW
     await world.ops.fsync(handle, False)
-    assert len(threads) == blocking.TRUST + 1
+    assert len(threads) == blocking.QUICK_IN_A_ROW + 1
     await world.ops.release(handle)
 
 
@@ -177,12 +174,12 @@ async def test_reads_of_what_is_not_in_memory(
     handle = await world.open("f")
     assert bytes(await world.ops.read(handle, 2, 4)) == b"2345"
     assert threads == []
-    monkeypatch.setattr(source, "read_cached", uncached)
-    for _ in range(blocking.TRUST + 2):
+    monkeypatch.setattr(source, "read_nowait", uncached)
+    for _ in range(blocking.QUICK_IN_A_ROW + 2):
         assert bytes(await world.ops.read(handle, 2, 4)) == b"2345"
-    assert threads == ["read"] * blocking.TRUST
-    assert bytes(await world.ops.read(handle, 0, AT_ONCE + 1)) == b"0123456789"
-    assert len(threads) == blocking.TRUST + 1
+    assert threads == ["read"] * blocking.QUICK_IN_A_ROW
+    assert bytes(await world.ops.read(handle, 0, INLINE_LIMIT + 1)) == b"0123456789"
+    assert len(threads) == blocking.QUICK_IN_A_ROW + 1
     await world.ops.release(handle)
 
 
@@ -197,11 +194,11 @@ async def test_an_error_is_the_callers_with_and_without_a_thread(
 
     fail.__name__ = "fsync"
     monkeypatch.setattr(os, "fsync", fail)
-    for _ in range(blocking.TRUST + 2):
+    for _ in range(blocking.QUICK_IN_A_ROW + 2):
         with pytest.raises(Exception) as caught:
             await world.ops.fsync(handle, False)
         assert getattr(caught.value, "errno", None) == 5
-    assert threads == ["fsync"] * blocking.TRUST
+    assert threads == ["fsync"] * blocking.QUICK_IN_A_ROW
     await world.ops.release(handle)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.guard.rules import GitPolicy, Rules
-from gitguardfs.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
+from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 

@@ -9,7 +9,7 @@ import pytest
 from gitguardfs.fs import removed_names, tree_walk
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.guard.rules import Rules
-from gitguardfs.linux.syscalls import RENAME_EXCHANGE
+from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.test_forming import mkdir, remove, touch
 from tests.adapter.world import World, refused

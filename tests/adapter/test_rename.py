@@ -10,8 +10,8 @@ import pytest
 
 from gitguardfs.fs.descriptors import MINIMUM
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.fs.source import Backing
-from gitguardfs.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
+from gitguardfs.fs.source import Source
+from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 
@@ -212,13 +212,13 @@ async def test_an_exchange_with_what_comes_only_now_makes_no_repository(
     for part in ("refs", "HEAD"):
         (world.source / "d" / part).mkdir(parents=True)
     await world.id("d/HEAD")
-    rename = Backing.rename
+    rename = Source.rename
 
-    def late(backing: Backing, *arguments: Any) -> None:
+    def late(source: Source, *arguments: Any) -> None:
         (world.source / "d/x").write_text("ref: refs/heads/main")
-        rename(backing, *arguments)
+        rename(source, *arguments)
 
-    monkeypatch.setattr(Backing, "rename", late)
+    monkeypatch.setattr(Source, "rename", late)
     await refused(world.rename("d/HEAD", "d/x", RENAME_EXCHANGE), errno.ENOENT, errno.EACCES)
     assert (world.source / "d/HEAD").is_dir()
 
@@ -227,7 +227,7 @@ async def test_where_descriptors_hold_paths_what_is_removed_is_not_opened_again(
     make_world: MakeWorld,
 ) -> None:
     """Something else, and guarded, may have been moved to its path."""
-    world = make_world(by_paths=True)
+    world = make_world(path_based=True)
     handle, node = await world.create(ROOT_ID, b"f")
     await world.ops.write(handle, 0, b"text")
     await world.ops.unlink(ROOT_ID, b"f", world.ctx)
@@ -241,16 +241,16 @@ async def test_where_descriptors_hold_paths_what_is_removed_is_not_opened_again(
 
 
 async def test_where_descriptors_hold_paths_those_of_each_look_count(make_world: MakeWorld) -> None:
-    world = make_world(by_paths=True)
+    world = make_world(path_based=True)
     for name in ("mine", "other"):
         (world.source / name).mkdir()
     (world.source / "file").touch()
     other = os.open(world.source / "other", os.O_PATH)
     for name in ("mine", "file"):
-        node = world.tree.inodes.get(await world.id(name))
-        os.dup2(other, world.tree._descriptors.of(node), inheritable=False)
+        node = world.state.nodes.get(await world.id(name))
+        os.dup2(other, world.state.descriptors.of(node), inheritable=False)
         await world.id(name)
-        assert node.matches(os.fstat(world.tree._descriptors.of(node)))
+        assert node.matches(os.fstat(world.state.descriptors.of(node)))
     os.close(other)
 
 
@@ -263,7 +263,7 @@ async def test_a_name_that_goes_takes_no_other_along(world: World) -> None:
     a, node = await world.id("a"), await world.id("a/x")
     assert await world.id("b/y") == node
     await world.ops.unlink(a, b"x", world.ctx)
-    world.tree._descriptors.close(world.tree.inodes.get(node))
+    world.state.descriptors.close(world.state.nodes.get(node))
     assert (await world.ops.getattr(node, world.ctx)).st_size == 4
 
 
@@ -274,7 +274,7 @@ async def test_a_rename_onto_another_name_of_the_same_file_does_nothing(world: W
     os.link(world.source / "a/x", world.source / "b/y")
     node = await world.id("a/x")
     await world.rename("a/x", "b/y")
-    world.tree._descriptors.close(world.tree.inodes.get(node))
+    world.state.descriptors.close(world.state.nodes.get(node))
     assert (await world.ops.getattr(node, world.ctx)).st_nlink == 2
     assert {await world.id("a/x"), await world.id("b/y")} == {node}
 
@@ -287,7 +287,7 @@ async def test_no_repository_stands_even_for_a_moment(
     (world.source / "d/HEAD").mkdir()
     (world.source / "file").touch()
     calls: list[object] = []
-    monkeypatch.setattr(Backing, "rename", lambda self, *arguments: calls.append(arguments))
+    monkeypatch.setattr(Source, "rename", lambda self, *arguments: calls.append(arguments))
     await refused(world.rename("d/HEAD", "file", RENAME_EXCHANGE))
     await refused(world.rename("file", "d/HEAD", RENAME_EXCHANGE))
     await refused(world.rename("file", "d/HEAD"))

@@ -14,8 +14,8 @@ from pyfuse3 import EntryAttributes
 
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.guard.rules import GitPolicy, Rules
-from gitguardfs.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
-from gitguardfs.serving.boundary import GUARDED, Guarded
+from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
+from gitguardfs.serving.boundary import GUARDED_BY, GuardedBy
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Context, Fields, Token, World, refused
 
@@ -26,14 +26,14 @@ def test_every_handler_of_pyfuse3_is_classed() -> None:
         for name, function in inspect.getmembers(pyfuse3.Operations)
         if not name.startswith("_") and inspect.iscoroutinefunction(function)
     }
-    unsupported = {name for name, guarded in GUARDED.items() if guarded is Guarded.UNSUPPORTED}
-    assert handlers | unsupported == set(GUARDED), "old versions have fewer that are unsupported"
+    unsupported = {name for name, guarded in GUARDED_BY.items() if guarded is GuardedBy.UNSUPPORTED}
+    assert handlers | unsupported == set(GUARDED_BY), "old versions have fewer that are unsupported"
 
 
 def test_unsupported_handlers_are_pyfuse3_s_own(world: World) -> None:
-    for name, guarded in GUARDED.items():
+    for name, guarded in GUARDED_BY.items():
         inherited = getattr(type(world.ops), name, None) is getattr(pyfuse3.Operations, name, None)
-        assert inherited == (guarded is Guarded.UNSUPPORTED), name
+        assert inherited == (guarded is GuardedBy.UNSUPPORTED), name
 
 
 # By name. A case gets the world, the directory, the guarded name and the node of a plain file
@@ -92,7 +92,7 @@ SOURCES: dict[str, Callable[[bytes], None]] = {
 
 
 def test_every_handler_by_name_has_cases() -> None:
-    by_name = {name for name, guarded in GUARDED.items() if guarded is Guarded.NAME}
+    by_name = {name for name, guarded in GUARDED_BY.items() if guarded is GuardedBy.NAME}
     assert by_name == {*NAME_CASES, LOOKUP}
 
 
@@ -193,7 +193,7 @@ GETATTR = "getattr"
 
 
 def test_every_handler_by_node_has_cases() -> None:
-    by_node = {name for name, guarded in GUARDED.items() if guarded is Guarded.NODE}
+    by_node = {name for name, guarded in GUARDED_BY.items() if guarded is GuardedBy.NODE}
     assert by_node == {*FILE_CASES, *DIRECTORY_CASES, GETATTR}
 
 
@@ -318,13 +318,13 @@ async def test_a_number_that_a_server_gives_out_again_is_another_object(
     ext4 gives a number out again at once; a file system that never does mistakes nothing.
     """
     world = make_world(is_local=False)
-    monkeypatch.setattr(world.tree._backing, "birth", lambda _: 0)
+    monkeypatch.setattr(world.state.source, "btime_ns", lambda _: 0)
     old = world.source / "old"
     for attempt in range(100):
         old.mkdir() if kind == "directory" else old.touch()
         before = await world.id("old")
-        node = world.tree.inodes.get(before)
-        world.tree._descriptors.close(node)
+        node = world.state.nodes.get(before)
+        world.state.descriptors.close(node)
         number = old.stat().st_ino
         old.rmdir() if kind == "directory" else old.unlink()
         name = f"new{attempt}"

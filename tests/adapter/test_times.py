@@ -8,27 +8,32 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs import protocol
 from gitguardfs.bindfs.idmap import IdMap
-from gitguardfs.fs.attributes import View
+from gitguardfs.fs.attributes import AttributeMapper
+from gitguardfs.fs.mount_state import MountState
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.guard.rules import Guard, Rules
 from gitguardfs.linux import syscalls
-from gitguardfs.serving.operations import Changes, Tree
+from gitguardfs.protocol import Caller, SetAttr
+from gitguardfs.serving.audit_log import AuditLog
+from gitguardfs.serving.operations import Operations
 
+CALLER = Caller(0, 0)
 OLD = 1_000_000_000_000_000_000
 
 
-def _set(path: Path, changes: Changes, is_local: bool) -> os.stat_result:
+def _set(path: Path, changes: SetAttr, is_local: bool) -> os.stat_result:
     root = os.open(path.parent, os.O_PATH)
     try:
-        tree = Tree(
-            root, Guard(Rules()), View(IdMap(), False),
-            descriptor_limit=16, changes_owners=False, is_local=lambda _: is_local,
+        state = MountState(
+            root, Guard(Rules()), AttributeMapper(IdMap(), False),
+            descriptor_limit=16, can_chown=False, is_local=lambda _: is_local,
         )  # fmt: skip
-        found = tree.lookup(ROOT_ID, os.fsencode(path.name), 0)
-        assert found is not None
-        tree.setattr(found.ino, changes, None, 0)
-        tree.close()
+        operations = Operations(state, AuditLog(None), cache_timeout=1.0)
+        found = operations.lookup(CALLER, ROOT_ID, os.fsencode(path.name))
+        operations.setattr(CALLER, found.node, changes, None)
+        state.close()
     finally:
         os.close(root)
     return path.stat()
@@ -45,13 +50,13 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("mtime", [0, 1, -1, OLD, syscalls.UTIME_NOW, syscalls.UTIME_OMIT])
 @pytest.mark.parametrize("is_local", [True, False])
 def test_a_time_is_set_as_it_is_given(file: Path, mtime: int, is_local: bool) -> None:
-    assert _set(file, Changes(atime_ns=7, mtime_ns=mtime), is_local).st_mtime_ns == mtime
+    assert _set(file, SetAttr(atime_ns=7, mtime_ns=mtime), is_local).st_mtime_ns == mtime
     assert file.stat().st_atime_ns == 7
 
 
 def test_a_recent_time_is_set_as_it_is_given_on_a_local_file_system(file: Path) -> None:
     recent = time.time_ns() - 1000
-    assert _set(file, Changes(mtime_ns=recent), is_local=True).st_mtime_ns == recent
+    assert _set(file, SetAttr(mtime_ns=recent), is_local=True).st_mtime_ns == recent
 
 
 def test_now_is_asked_of_the_share(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,12 +65,12 @@ def test_now_is_asked_of_the_share(file: Path, monkeypatch: pytest.MonkeyPatch) 
         syscalls, "utimens", lambda path, atime, mtime: asked.append((atime, mtime))
     )
     now = time.time_ns()
-    _set(file, Changes(atime_ns=now, mtime_ns=now), is_local=False)
-    _set(file, Changes(mtime_ns=time.time_ns()), is_local=False)
-    assert asked == [(syscalls.NOW, syscalls.NOW), (None, syscalls.NOW)]
+    _set(file, SetAttr(atime_ns=now, mtime_ns=now), is_local=False)
+    _set(file, SetAttr(mtime_ns=time.time_ns()), is_local=False)
+    assert asked == [(protocol.NOW, protocol.NOW), (None, protocol.NOW)]
 
 
 @pytest.mark.parametrize("is_local", [True, False])
 def test_a_truncation_leaves_the_time_to_the_source(file: Path, is_local: bool) -> None:
     before = time.time_ns()
-    assert _set(file, Changes(size=1, mtime_ns=OLD), is_local).st_mtime_ns > before - 10**9
+    assert _set(file, SetAttr(size=1, mtime_ns=OLD), is_local).st_mtime_ns > before - 10**9

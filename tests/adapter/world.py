@@ -1,4 +1,4 @@
-"""A source directory with Tree and Operations over it, and the parts of a kernel."""
+"""A source directory with Operations and Handlers over it, and the parts of a kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyfuse3
 import pytest
@@ -18,13 +18,20 @@ from pyfuse3 import EntryAttributes, FUSEError
 from gitguardfs.bindfs.change_policy import LinkPolicy, Policy, XattrPolicy
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs import forming
-from gitguardfs.fs.attributes import Attributes, View
+from gitguardfs.fs.attributes import AttributeMapper
+from gitguardfs.fs.mount_state import MountState
 from gitguardfs.fs.nodes import ROOT_ID, Node
 from gitguardfs.guard.rules import Guard, Rules
+from gitguardfs.protocol import Attributes, RequestError
 from gitguardfs.serving.audit_log import AuditLog
-from gitguardfs.serving.operations import Tree
+from gitguardfs.serving.operations import Operations
 from gitguardfs.sessions.pyfuse3_session import handlers
-from gitguardfs.sessions.pyfuse3_session.handlers import Operations
+from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
+
+P = TypeVar("P")
+
+FAILED = (FUSEError, RequestError)
+"""What a session fails a request with."""
 
 
 @dataclass
@@ -50,17 +57,30 @@ class Fields:
     update_ctime: bool = False
 
 
-class CountingView(View):
+class CountingView(AttributeMapper):
     """A view that notes what left through it."""
 
     def __init__(self, idmap: IdMap, allow_suid: bool, disguise: Any = None) -> None:
         super().__init__(idmap, allow_suid, disguise)
         self.presented: list[Attributes] = []
 
-    def present(self, node: Node, st: os.stat_result, viewer: int) -> Attributes:
-        attributes = super().present(node, st, viewer)
+    def report(self, node: Node, st: os.stat_result, uid: int) -> Attributes:
+        attributes = super().report(node, st, uid)
         self.presented.append(attributes)
         return attributes
+
+
+class Broken:
+    """Every attribute of it raises when it is called or used."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __getattr__(self, name: str) -> object:
+        raise self.error
+
+    def __call__(self, *_: object) -> object:
+        raise self.error
 
 
 class Token:
@@ -101,36 +121,51 @@ class World:
         read_only: bool = False,
         xattr: XattrPolicy = XattrPolicy.RW,
         allow_suid: bool = False,
-        changes_owners: bool | None = None,
+        can_chown: bool | None = None,
         cache_timeout: float = 1.0,
         policy: Policy | None = None,
         links: LinkPolicy | None = None,
         disguise: Any = None,
-        lists_names: bool = False,
+        reports_names_only: bool = False,
+        read_rate: float | None = None,
+        write_rate: float | None = None,
         is_local: bool = True,
-        by_paths: bool = False,
+        path_based: bool = False,
+        session: Any = Handlers,
     ) -> None:
         self.source = source
         self.root_fd = os.open(source, os.O_PATH | os.O_DIRECTORY)
-        self.view = CountingView(idmap or IdMap(), allow_suid, disguise)
-        self.tree = Tree(
-            self.root_fd, Guard(rules or Rules()), self.view, descriptor_limit=descriptor_limit,
-            changes_owners=os.geteuid() == 0 if changes_owners is None else changes_owners,
-            is_local=lambda _: is_local, by_paths=by_paths, read_only=read_only,
-            policy=policy or Policy(xattr=xattr), links=links, source=os.fsencode(source),
+        self.attributes = CountingView(idmap or IdMap(), allow_suid, disguise)
+        self.state = MountState(
+            self.root_fd, Guard(rules or Rules()), self.attributes,
+            descriptor_limit=descriptor_limit,
+            can_chown=os.geteuid() == 0 if can_chown is None else can_chown,
+            is_local=lambda _: is_local, path_based=path_based, read_only=read_only,
+            policy=policy or Policy(xattr=xattr), links=links, source_path=os.fsencode(source),
         )  # fmt: skip
         self.audit = AuditLog(None)
         self.invalidated: list[int] = []
-        self.ops: Any = Operations(
-            self.tree, self.audit, cache_timeout=cache_timeout, closes_late=not is_local,
-            invalidate=self.invalidated.append,
+        self.operations = Operations(
+            self.state, self.audit, cache_timeout=cache_timeout, closes_late=not is_local,
+            reports_names_only=reports_names_only, read_rate=read_rate, write_rate=write_rate,
         )  # fmt: skip
-        self.ops._lists_names = lists_names
+        self.ops: Any = session(self.operations, self.invalidated.append)
         self.ctx = Context()
 
     def close(self) -> None:
-        self.tree.close()
+        self.state.close()
         os.close(self.root_fd)
+
+    def break_with(self, error: BaseException) -> None:
+        """Let every request fail with ``error``, at the first thing that it uses."""
+        for part in self.operations.parts:
+            for name in vars(part):
+                if name != "boundary":
+                    setattr(part, name, Broken(error))
+
+    def part(self, kind: type[P]) -> P:
+        """The part of the operations that is a ``kind``."""
+        return next(part for part in self.operations.parts if isinstance(part, kind))
 
     # Requests as the kernel sends them
 
@@ -205,7 +240,7 @@ def stand_ins() -> Iterator[None]:
 
 async def refused(call: Awaitable[object], *numbers: int) -> int:
     """Await a call that has to fail with one of ``numbers``; returns which."""
-    with pytest.raises(FUSEError) as error:
+    with pytest.raises(FAILED) as error:
         await call
     assert error.value.errno in (numbers or (errno.EACCES,)), os.strerror(error.value.errno)
     return int(error.value.errno)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.fs.revalidation import JUDGED_FOR
+from gitguardfs.fs.revalidation import VERDICT_TTL
 from tests.support.mounting import area, bindfs, gitguardfs
 from tests.support.people import as_user
 from tests.support.raw_calls import name_to_handle, open_by_handle, open_guessed_node, read_at
@@ -149,7 +149,7 @@ def test_t1_no_new_open_by_a_kept_descriptor(
         with as_host():
             becomes(project)
         if shown_by == "time alone":
-            time.sleep(JUDGED_FOR)
+            time.sleep(VERDICT_TTL)
         elif shown_by == "lookup":
             assert stat.S_IMODE(os.lstat(view / "src" / name).st_mode) == 0
         else:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs import protocol
 from gitguardfs.linux import syscalls
 from tests.support.likeness import Note, alike, failure, listed, make_tree, read, seen, write
 from tests.support.mounting import area, bindfs, gitguardfs
@@ -205,10 +206,10 @@ def test_exchanging_names_and_not_replacing() -> None:
 
     def script(view: Path, source: Path, note: Note) -> None:
         a, b = view / "of-agent", view / "of-root"
-        note("exchange", _exchange, a, b, syscalls.RENAME_EXCHANGE)
+        note("exchange", _exchange, a, b, protocol.RENAME_EXCHANGE)
         note("a", read, source / "of-agent")
-        note("do not replace", _exchange, a, b, syscalls.RENAME_NOREPLACE)
-        note("do not replace nothing", _exchange, a, view / "new", syscalls.RENAME_NOREPLACE)
+        note("do not replace", _exchange, a, b, protocol.RENAME_NOREPLACE)
+        note("do not replace nothing", _exchange, a, view / "new", protocol.RENAME_NOREPLACE)
         note("new", os.path.exists, source / "new")
 
     why = "libfuse 2 has no flags"
@@ -224,6 +225,6 @@ def test_exchanging_names_and_not_replacing() -> None:
         with gitguardfs(here / "source", here / "view", *options) as mounted:
             with pytest.raises(OSError) as caught:
                 _exchange(mounted.path / "of-agent", mounted.path / "of-root",
-                          syscalls.RENAME_EXCHANGE)  # fmt: skip
+                          protocol.RENAME_EXCHANGE)  # fmt: skip
             assert caught.value.errno == errno.EPERM
             assert seen(here / "source/of-agent") == "file 0644 1000:1000 x1 8 bytes"

@@ -22,8 +22,9 @@ PROGRAM = """
 import logging, sys
 from gitguardfs.serving import audit_log as audit
 from gitguardfs.fs import source
-from gitguardfs.serving import operations
-from gitguardfs.sessions.pyfuse3_session import handlers, rate_limit, session
+from gitguardfs.bindfs import rate_limit
+from gitguardfs.serving import files, lookup, metadata
+from gitguardfs.sessions.pyfuse3_session import handlers, session
 def broken(*_): raise RuntimeError("put in by hand")
 class Broken(logging.Handler): emit = broken
 {}
@@ -83,30 +84,30 @@ def _fails_with(number: int, call: Callable[[], object]) -> None:
 RATES = ("--read-rate", "1M", "--write-rate", "1M")
 
 BUGS: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
-    "forget": ("operations.Tree.forget = broken", _forget, ()),
+    "forget": ("lookup.Lookup.forget = broken", _forget, ()),
     "audit": ("audit.AuditLog.refuse = broken", _refused, ()),
     "log": (
-        "operations.Tree.statfs = broken\nlogging.getLogger('gitguardfs').addHandler(Broken())",
+        "metadata.Metadata.statfs = broken\nlogging.getLogger('gitguardfs').addHandler(Broken())",
         _fails(os.statvfs),
         (),
     ),
     "rate of reading": (
-        "rate_limit.Rate.wait_for = broken",
+        "rate_limit.RateLimit.delay = broken",
         _fails(lambda view: (view / "file").read_text()),
         RATES,
     ),
     "rate of writing": (
-        "rate_limit.Rate.wait_for = broken",
+        "rate_limit.RateLimit.delay = broken",
         _fails(lambda view: (view / "x").write_text("x")),
         RATES,
     ),
     "text for bytes": (
-        "operations.Tree.readlink = lambda *_: 'text'",
+        "metadata.Metadata.readlink = lambda *_: 'text'",
         _fails(lambda view: os.readlink(view / "link")),
         (),
     ),
     "a negative count": (
-        "source.write = lambda *_: -1\noperations.Tree.wrote = lambda *_: None",
+        "source.write = lambda *_: -1\nfiles._note_write = lambda *_: None",
         _fails(lambda view: (view / "x").write_text("x")),
         (),
     ),

@@ -42,7 +42,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
     monkeypatch.setattr(revalidation, "monotonic", lambda: time.monotonic() + passed[0])
 
     def pass_time() -> None:
-        passed[0] += revalidation.JUDGED_FOR
+        passed[0] += revalidation.VERDICT_TTL
 
     return pass_time
 
@@ -314,7 +314,7 @@ async def test_a_server_that_does_not_know_a_directory_any_more(share: Share, la
     (share.host / "A/hooks").mkdir(parents=True)
     with guarding(share) as world:
         hooks = await world.id("A/hooks")
-        world.tree._descriptors.close(world.tree.inodes.get(await world.id("A")))
+        world.state.descriptors.close(world.state.nodes.get(await world.id("A")))
         (share.host / "A/refs").mkdir()
         (share.host / "A/HEAD").write_text("ref: refs/heads/main\n")
         later()

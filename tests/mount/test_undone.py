@@ -19,10 +19,9 @@ from typing import Any
 import pytest
 from pyfuse3 import FUSEError
 
-from gitguardfs.fs.mount_state import Caller
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.linux.syscalls import RENAME_EXCHANGE
-from gitguardfs.serving.operations import Tree
+from gitguardfs.protocol import RENAME_EXCHANGE, Caller, RequestError
+from gitguardfs.serving.operations import Operations
 from tests.adapter.world import World, open_descriptors, refused, stand_ins
 from tests.support.errorfs import CHANGING, READING, Fault, Share, errorfs
 from tests.support.mounting import area, until
@@ -155,28 +154,25 @@ async def test_an_odd_spelling_completes_no_repository(folding: Share) -> None:
 
 # -------------------------------------------------------------- Two guards over one directory
 
-Way = Callable[[Tree, int, bytes], Any]
+Way = Callable[[Operations, int, bytes], Any]
 
 
-def _moved(tree: Tree, parent: int, name: bytes) -> None:
+def _moved(operations: Operations, parent: int, name: bytes) -> None:
     """From a directory beside it, where something of each type lies ready."""
     kind = b"d" if name == b"refs" else b"f"
-    spare = tree.lookup(ROOT_ID, b"spare", 0)
-    assert spare is not None
-    tree.rename(ROOT, spare.ino, kind, parent, name, 0)
+    spare = operations.lookup(ROOT, ROOT_ID, b"spare")
+    operations.rename(ROOT, spare.node, kind, parent, name, 0)
 
 
-def _linked(tree: Tree, parent: int, name: bytes) -> None:
-    spare = tree.lookup(ROOT_ID, b"spare", 0)
-    assert spare is not None
-    file = tree.lookup(spare.ino, b"f", 0)
-    assert file is not None
-    tree.link(ROOT, file.ino, parent, name)
+def _linked(operations: Operations, parent: int, name: bytes) -> None:
+    spare = operations.lookup(ROOT, ROOT_ID, b"spare")
+    file = operations.lookup(ROOT, spare.node, b"f")
+    operations.link(ROOT, file.node, parent, name)
 
 
-def _created(tree: Tree, parent: int, name: bytes) -> None:
-    opened, _ = tree.create(ROOT, parent, name, 0o644, os.O_RDWR)
-    tree.release(opened.handle)
+def _created(operations: Operations, parent: int, name: bytes) -> None:
+    opened, _ = operations.create(ROOT, parent, name, 0o644, os.O_RDWR)
+    operations.release(opened.handle)
 
 
 WAYS: dict[str, tuple[str, Way]] = {
@@ -195,9 +191,7 @@ COUNTERPARTS = [
 
 
 def _parent(world: World) -> int:
-    found = world.tree.lookup(ROOT_ID, b"d", 0)
-    assert found is not None
-    return int(found.ino)
+    return world.operations.lookup(ROOT, ROOT_ID, b"d").node
 
 
 @pytest.mark.parametrize("counterpart", COUNTERPARTS, ids=str)
@@ -221,9 +215,9 @@ def test_two_guards_make_no_repository_between_them(
 
         def add() -> None:
             try:
-                way(first.tree, slow, late[0])
+                way(first.operations, slow, late[0])
                 outcome.append(None)
-            except OSError as error:
+            except RequestError as error:
                 outcome.append(error)
 
         (held,) = pair[0].add(Fault((request,), path, 0, held=True))
@@ -231,11 +225,12 @@ def test_two_guards_make_no_repository_between_them(
         maker.start()
         try:
             until(lambda: pair[0].hits(held), "it is on its way")
-            WAYS[quick[1]][1](second.tree, fast, quick[0])
+            WAYS[quick[1]][1](second.operations, fast, quick[0])
         finally:
             pair[0].remove(held)
             maker.join()
-        assert isinstance(outcome[0], PermissionError), outcome
+        assert isinstance(outcome[0], RequestError), outcome
+        assert outcome[0].errno == errno.EACCES
     assert os.listdir(host / "d") == [quick[0].decode()]
     if late[1] == "rename":
         assert sorted(os.listdir(host / "spare"))[-1] in "df"
@@ -249,11 +244,11 @@ def test_a_second_look_that_fails_undoes_as_well(pair: tuple[Share, Share], faul
     with guarding(pair[0]) as [world]:
         parent = _parent(world)
         with pair[0].failing(fault):
-            with pytest.raises(OSError) as error:
-                _created(world.tree, parent, b"HEAD")
+            with pytest.raises(RequestError) as error:
+                _created(world.operations, parent, b"HEAD")
         assert error.value.errno == fault.error
         assert os.listdir(pair[0].host / "d") == []
-        _created(world.tree, parent, b"HEAD")
+        _created(world.operations, parent, b"HEAD")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -267,8 +262,8 @@ def test_so_does_a_call_that_was_done_and_failed(pair: tuple[Share, Share], way:
         request, add = WAYS[way]
         fault = Fault((request,), f"d/{name.decode()}", errno.ETIMEDOUT, done=True, nth=1)
         with pair[0].failing(fault):
-            with pytest.raises(OSError):
-                add(world.tree, parent, name)
+            with pytest.raises(RequestError):
+                add(world.operations, parent, name)
     assert os.listdir(pair[0].host / "d") == []
     assert (pair[0].host / "spare/f").read_text() == "text"
 

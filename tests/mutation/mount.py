@@ -181,10 +181,18 @@ MUTANTS = (
         ("adapter/test_helper.py",),
     ),
     Mutant(
+        "requests-bug-leaves-serving",
+        "an exception of a request leaves serving/ as it is",
+        "serving/boundary.py",
+        "number = self.boundary.errno_of(error, name, args)",
+        "raise",
+        ("adapter/test_boundary.py",),
+    ),
+    Mutant(
         "requests-bug-ends-the-mount",
-        "an exception of the tree leaves the error boundary",
+        "an exception of a translation leaves the error boundary",
         "sessions/pyfuse3_session/handler.py",
-        "number = errno_of(error, name, lambda it: self.note_refusal(name, it, args))",
+        "number = self.boundary.errno_of(error, name)",
         "raise",
         ("adapter/test_boundary.py",),
     ),
@@ -231,9 +239,9 @@ MUTANTS = (
     Mutant(
         "close-reports-nothing",
         "what a server says at close(2) is lost",
-        "sessions/pyfuse3_session/handlers.py",
-        "        if not handle.is_local:\n            copies",
-        "        if False:\n            copies",
+        "serving/files.py",
+        "        if handle.is_local:\n            return None",
+        "        return None",
         ("mount/test_close.py::test_close_reports_what_the_server_says",),
     ),
 )

@@ -141,7 +141,8 @@ def serve(requests: socket.socket) -> tuple[dict[str, Any], int] | None:
 
     Returns None then, and in each child its request and the descriptor for its output.
     """
-    import gitguardfs.daemon.run  # noqa: F401
+    import gitguardfs.daemon.run
+    import gitguardfs.sessions.pyfuse3_session.session  # noqa: F401
 
     poll = select.poll()
     poll.register(requests, select.POLLIN)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.fs.descriptors import MINIMUM, OPEN_NODE, DescriptorCache
-from gitguardfs.fs.nodes import InodeTable, Node
+from gitguardfs.fs.nodes import Node, NodeTable
 from gitguardfs.guard.rules import Verdict
 
 
@@ -22,34 +22,34 @@ def open_fds() -> set[str]:
 
 
 @dataclass
-class Place:
+class NodeRef:
     """A source directory with its nodes."""
 
     path: Path
     cache: DescriptorCache
-    inodes: InodeTable
+    nodes: NodeTable
     nodes: dict[str, Node] = field(default_factory=dict)
 
     def node(self, relative: str) -> Node:
         """The node of a path, made on the way as lookups would."""
-        parent = self.inodes.root
+        parent = self.nodes.root
         for part in Path(relative).parts:
             known = os.stat(self.path / relative[: relative.index(part) + len(part)],
                             follow_symlinks=False)  # fmt: skip
-            parent = self.inodes.see(parent, os.fsencode(part), known, Verdict.ALLOW, "")
-            parent.lookups += 1
+            parent = self.nodes.get_or_add(parent, os.fsencode(part), known, Verdict.ALLOW, "")
+            parent.lookup_count += 1
         return parent
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path) -> Iterator[NodeRef]:
     before = open_fds()
-    inodes = InodeTable(os.stat(tmp_path))
-    inodes.root.fd = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
+    nodes = NodeTable(os.stat(tmp_path))
+    nodes.root.fd = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
     cache = DescriptorCache(MINIMUM)
-    yield Place(tmp_path, cache, inodes)
+    yield NodeRef(tmp_path, cache, nodes)
     cache.close_all()
-    os.close(inodes.root.fd)
+    os.close(nodes.root.fd)
     assert open_fds() == before
 
 
@@ -57,7 +57,7 @@ def same(fd: int, path: Path) -> bool:
     return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
 
 
-def test_the_cache_is_bounded_and_evicted_nodes_come_back(place: Place) -> None:
+def test_the_cache_is_bounded_and_evicted_nodes_come_back(place: NodeRef) -> None:
     for number in range(5 * MINIMUM):
         (place.path / f"f{number}").touch()
     nodes = [place.node(f"f{number}") for number in range(5 * MINIMUM)]
@@ -70,7 +70,7 @@ def test_the_cache_is_bounded_and_evicted_nodes_come_back(place: Place) -> None:
     assert sum(node.fd >= 0 for node in nodes) == MINIMUM
 
 
-def test_a_node_with_another_one_s_number_has_a_descriptor_of_its_own(place: Place) -> None:
+def test_a_node_with_another_one_s_number_has_a_descriptor_of_its_own(place: NodeRef) -> None:
     """A host reuses inode numbers while the kernel still knows a file of the old directory."""
     (place.path / "old").mkdir()
     (place.path / "new").mkdir()
@@ -86,7 +86,7 @@ def test_a_node_with_another_one_s_number_has_a_descriptor_of_its_own(place: Pla
     assert new.fd == -1
 
 
-def test_what_is_used_stays(place: Place) -> None:
+def test_what_is_used_stays(place: NodeRef) -> None:
     (place.path / "kept").touch()
     kept = place.node("kept")
     os.set_inheritable(place.cache.of(kept), True)  # by which it is known again
@@ -96,7 +96,7 @@ def test_what_is_used_stays(place: Place) -> None:
         assert os.get_inheritable(place.cache.of(kept))
 
 
-def test_deep_nodes_are_reopened_one_component_at_a_time(place: Place) -> None:
+def test_deep_nodes_are_reopened_one_component_at_a_time(place: NodeRef) -> None:
     (place.path / "a/b/c").mkdir(parents=True)
     (place.path / "a/b/c/f").touch()
     node = place.node("a/b/c/f")
@@ -142,7 +142,7 @@ def _gone(path: Path) -> None:
         _directory_swapped_for_another, _directory_swapped_for_file, _gone,
     ],
 )  # fmt: skip
-def test_what_is_not_the_same_object_is_stale(place: Place, change: object) -> None:
+def test_what_is_not_the_same_object_is_stale(place: NodeRef, change: object) -> None:
     (place.path / "a").mkdir()
     (place.path / "a/f").touch()
     node = place.node("a/f")
@@ -155,7 +155,7 @@ def test_what_is_not_the_same_object_is_stale(place: Place, change: object) -> N
     assert open_fds() == before
 
 
-def test_a_node_without_a_place_is_stale(place: Place) -> None:
+def test_a_node_without_a_place_is_stale(place: NodeRef) -> None:
     (place.path / "f").touch()
     node = place.node("f")
     node.parent = None
@@ -165,7 +165,7 @@ def test_a_node_without_a_place_is_stale(place: Place) -> None:
         assert error.value.errno == errno.ESTALE
 
 
-def test_a_ring_of_places_is_stale(place: Place) -> None:
+def test_a_ring_of_places_is_stale(place: NodeRef) -> None:
     (place.path / "a/b").mkdir(parents=True)
     inner = place.node("a/b")
     assert inner.parent is not None
@@ -175,7 +175,7 @@ def test_a_ring_of_places_is_stale(place: Place) -> None:
     assert error.value.errno == errno.ESTALE
 
 
-def test_a_descriptor_of_an_open_handle_serves_its_node(place: Place) -> None:
+def test_a_descriptor_of_an_open_handle_serves_its_node(place: NodeRef) -> None:
     (place.path / "f").touch()
     node = place.node("f")
     with open(place.path / "f") as file:
@@ -184,7 +184,7 @@ def test_a_descriptor_of_an_open_handle_serves_its_node(place: Place) -> None:
         node.open_fds = ()
 
 
-def test_a_pinned_descriptor_is_never_evicted(place: Place) -> None:
+def test_a_pinned_descriptor_is_never_evicted(place: NodeRef) -> None:
     (place.path / "gone").touch()
     node = place.node("gone")
     fd = place.cache.of(node)
@@ -200,7 +200,7 @@ def test_a_pinned_descriptor_is_never_evicted(place: Place) -> None:
         os.fstat(fd)
 
 
-def test_a_second_descriptor_is_closed(place: Place) -> None:
+def test_a_second_descriptor_is_closed(place: NodeRef) -> None:
     (place.path / "f").touch()
     node = place.node("f")
     fd = place.cache.of(node)
@@ -213,19 +213,19 @@ LOW_LIMIT = """
 import errno, os, resource, sys
 from gitguardfs.fs.descriptors import IN_USE, OPEN_NODE, DescriptorCache
 from gitguardfs.guard.rules import Verdict
-from gitguardfs.fs.nodes import InodeTable
+from gitguardfs.fs.nodes import NodeTable
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 root = os.open(sys.argv[1], os.O_PATH | os.O_DIRECTORY)
-inodes = InodeTable(os.fstat(root))
-inodes.root.fd = root
+nodes = NodeTable(os.fstat(root))
+nodes.root.fd = root
 cache = DescriptorCache(10_000)
 for number in range(300):
     name = b"f%d" % number
     os.close(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=root)) \\
         if number < 10 else cache.with_room(lambda: os.mknod(name, 0o600, dir_fd=root))
     st = os.stat(name, dir_fd=root)
-    node = inodes.see(inodes.root, name, st, Verdict.ALLOW, "")
+    node = nodes.get_or_add(nodes.root, name, st, Verdict.ALLOW, "")
     assert os.path.samestat(os.fstat(cache.of(node)), st)
 assert len(cache) < 64
 

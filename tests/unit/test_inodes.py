@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gitguardfs.fs.nodes import FIRST_OWN_ID, ROOT_ID, InodeTable, Node
+from gitguardfs.fs.nodes import FIRST_OWN_ID, ROOT_ID, Node, NodeTable
 from gitguardfs.guard.rules import Verdict
 
 HOME, OTHER = 7, 8
@@ -22,19 +22,19 @@ def fake_stat(ino: int, kind: int = S_IFREG, dev: int = HOME, nlink: int = 1) ->
     return os.stat_result((kind | 0o644, ino, dev, nlink, 0, 0, 0, 0, 0, 0))
 
 
-def table() -> InodeTable:
-    return InodeTable(fake_stat(ROOT_INO, S_IFDIR))
+def table() -> NodeTable:
+    return NodeTable(fake_stat(ROOT_INO, S_IFDIR))
 
 
 def see(
-    inodes: InodeTable,
+    nodes: NodeTable,
     parent: Node,
     name: bytes,
     st_: os.stat_result,
     verdict: Verdict = Verdict.ALLOW,
 ) -> Node:
-    node = inodes.see(parent, name, st_, verdict, "" if verdict is Verdict.ALLOW else "git")
-    node.lookups += 1
+    node = nodes.get_or_add(parent, name, st_, verdict, "" if verdict is Verdict.ALLOW else "git")
+    node.lookup_count += 1
     return node
 
 
@@ -82,7 +82,7 @@ class Model(RuleBasedStateMachine):
         expected = self._mean(st_, verdict)
         taken = {node.id for node in self._known()}
         twin = self._mean(st_, Verdict.ALLOW) if verdict is not Verdict.ALLOW else None
-        node = self.table.see(parent, b"name", st_, verdict, "rule")
+        node = self.table.get_or_add(parent, b"name", st_, verdict, "rule")
         if expected is None:
             natural = verdict is Verdict.ALLOW and dev == HOME and ROOT_ID < ino < FIRST_OWN_ID
             assert node.id not in taken
@@ -99,7 +99,7 @@ class Model(RuleBasedStateMachine):
                 known = self.table.get(inside.id)
                 assert known.verdict >= verdict, "open below what is guarded now"
         if told or self.counts[node]:
-            node.lookups += 1
+            node.lookup_count += 1
             self.counts[node] += 1
         else:
             self.table.drop(node)
@@ -120,7 +120,7 @@ class Model(RuleBasedStateMachine):
     @rule(data=st.data())
     def detach(self, data: st.DataObject) -> None:
         node = data.draw(st.sampled_from(list(self.counts)))
-        self.table.detach(node)
+        self.table.unhash(node)
         self._lose_meaning(node)
 
     def _gone(self, node: Node) -> None:
@@ -136,7 +136,7 @@ class Model(RuleBasedStateMachine):
         assert len(self.table) == len(self.counts) + 1
         for node, count in self.counts.items():
             assert self.table.get(node.id) is node
-            assert node.lookups == count
+            assert node.lookup_count == count
 
     @invariant()
     def every_object_has_the_meaning_of_the_model(self) -> None:
@@ -154,8 +154,8 @@ TestModel.settings = settings(max_examples=150, stateful_step_count=25, deadline
 
 
 def test_a_node_has_its_inode_number() -> None:
-    inodes = table()
-    assert see(inodes, inodes.root, b"a", fake_stat(10)).id == 10
+    nodes = table()
+    assert see(nodes, nodes.root, b"a", fake_stat(10)).id == 10
 
 
 @pytest.mark.parametrize(
@@ -170,40 +170,40 @@ def test_a_node_has_its_inode_number() -> None:
 def test_other_devices_guarded_and_odd_numbers_get_one_of_ours(
     st_: os.stat_result, verdict: Verdict
 ) -> None:
-    inodes = table()
-    assert see(inodes, inodes.root, b"a", st_, verdict).id >= FIRST_OWN_ID
+    nodes = table()
+    assert see(nodes, nodes.root, b"a", st_, verdict).id >= FIRST_OWN_ID
 
 
 def test_a_reused_number_is_a_new_node_and_the_old_one_stays() -> None:
-    inodes = table()
-    old = see(inodes, inodes.root, b"a", fake_stat(10, S_IFREG))
-    new = see(inodes, inodes.root, b"a", fake_stat(10, S_IFDIR))
+    nodes = table()
+    old = see(nodes, nodes.root, b"a", fake_stat(10, S_IFREG))
+    new = see(nodes, nodes.root, b"a", fake_stat(10, S_IFDIR))
     assert new is not old and new.id != old.id
-    assert inodes.get(old.id) is old
-    assert inodes.find(fake_stat(10, S_IFDIR)) is new
-    assert inodes.find(fake_stat(10, S_IFREG)) is None
+    assert nodes.get(old.id) is old
+    assert nodes.find(fake_stat(10, S_IFDIR)) is new
+    assert nodes.find(fake_stat(10, S_IFREG)) is None
 
 
 def test_large_inode_numbers_disturb_no_node_of_ours() -> None:
-    inodes = table()
-    ours = see(inodes, inodes.root, b"a", fake_stat(10, dev=OTHER))
-    see(inodes, inodes.root, b"b", fake_stat(ours.id))
-    assert inodes.find(fake_stat(10, dev=OTHER)) is ours
+    nodes = table()
+    ours = see(nodes, nodes.root, b"a", fake_stat(10, dev=OTHER))
+    see(nodes, nodes.root, b"b", fake_stat(ours.id))
+    assert nodes.find(fake_stat(10, dev=OTHER)) is ours
 
 
-def _chain(inodes: InodeTable) -> list[Node]:
-    chain = [inodes.root]
+def _chain(nodes: NodeTable) -> list[Node]:
+    chain = [nodes.root]
     for number in (10, 11, 12):
-        chain.append(see(inodes, chain[-1], b"d", fake_stat(number, S_IFDIR)))
+        chain.append(see(nodes, chain[-1], b"d", fake_stat(number, S_IFDIR)))
     return chain
 
 
 def test_what_is_guarded_by_now_closes_its_open_view_and_all_below() -> None:
-    inodes = table()
-    _, outer, inner, leaf = _chain(inodes)
-    guarded = see(inodes, inodes.root, b".git", fake_stat(inner.ino, S_IFDIR), Verdict.DENY)
+    nodes = table()
+    _, outer, inner, leaf = _chain(nodes)
+    guarded = see(nodes, nodes.root, b".git", fake_stat(inner.ino, S_IFDIR), Verdict.DENY)
     assert guarded is not inner
-    assert [inodes.get(n.id).verdict for n in (outer, inner, leaf)] == [
+    assert [nodes.get(n.id).verdict for n in (outer, inner, leaf)] == [
         Verdict.ALLOW,
         Verdict.DENY,
         Verdict.DENY,
@@ -211,76 +211,76 @@ def test_what_is_guarded_by_now_closes_its_open_view_and_all_below() -> None:
 
 
 def test_guarded_again_it_closes_the_view_that_was_open_in_between() -> None:
-    inodes = table()
+    nodes = table()
     directory = fake_stat(10, S_IFDIR)
-    see(inodes, inodes.root, b".git", directory, Verdict.DENY)
-    away = see(inodes, inodes.root, b"x", directory)
-    below = see(inodes, away, b"config", fake_stat(11))
-    see(inodes, inodes.root, b".git", directory, Verdict.DENY)
-    assert (away.verdict, inodes.get(below.id).verdict) == (Verdict.DENY, Verdict.DENY)
+    see(nodes, nodes.root, b".git", directory, Verdict.DENY)
+    away = see(nodes, nodes.root, b"x", directory)
+    below = see(nodes, away, b"config", fake_stat(11))
+    see(nodes, nodes.root, b".git", directory, Verdict.DENY)
+    assert (away.verdict, nodes.get(below.id).verdict) == (Verdict.DENY, Verdict.DENY)
 
 
 def test_a_stricter_verdict_reaches_what_is_known_below() -> None:
-    inodes = table()
-    kept = see(inodes, inodes.root, b"d", fake_stat(10, S_IFDIR), Verdict.READONLY)
-    below = see(inodes, kept, b"config", fake_stat(11), Verdict.READONLY)
-    see(inodes, inodes.root, b"d", fake_stat(10, S_IFDIR), Verdict.DENY)
-    assert inodes.get(below.id).verdict is Verdict.DENY
+    nodes = table()
+    kept = see(nodes, nodes.root, b"d", fake_stat(10, S_IFDIR), Verdict.READONLY)
+    below = see(nodes, kept, b"config", fake_stat(11), Verdict.READONLY)
+    see(nodes, nodes.root, b"d", fake_stat(10, S_IFDIR), Verdict.DENY)
+    assert nodes.get(below.id).verdict is Verdict.DENY
 
 
 def test_a_file_with_another_name_stays_open_under_that() -> None:
-    inodes = table()
-    open_view = see(inodes, inodes.root, b"a", fake_stat(10, nlink=2))
-    see(inodes, inodes.root, b".env", fake_stat(10, nlink=2), Verdict.DENY)
+    nodes = table()
+    open_view = see(nodes, nodes.root, b"a", fake_stat(10, nlink=2))
+    see(nodes, nodes.root, b".env", fake_stat(10, nlink=2), Verdict.DENY)
     assert open_view.verdict is Verdict.ALLOW
 
 
 def test_a_ring_of_places_hangs_nothing() -> None:
-    inodes = table()
-    a = see(inodes, inodes.root, b"a", fake_stat(10, S_IFDIR))
-    b = see(inodes, a, b"b", fake_stat(11, S_IFDIR))
-    see(inodes, b, b"a", fake_stat(10, S_IFDIR))
-    see(inodes, inodes.root, b".git", fake_stat(12, S_IFDIR), Verdict.DENY)
-    see(inodes, inodes.root, b".git", fake_stat(11, S_IFDIR), Verdict.DENY)
-    assert (inodes.get(a.id).verdict, b.verdict) == (Verdict.DENY, Verdict.DENY)
+    nodes = table()
+    a = see(nodes, nodes.root, b"a", fake_stat(10, S_IFDIR))
+    b = see(nodes, a, b"b", fake_stat(11, S_IFDIR))
+    see(nodes, b, b"a", fake_stat(10, S_IFDIR))
+    see(nodes, nodes.root, b".git", fake_stat(12, S_IFDIR), Verdict.DENY)
+    see(nodes, nodes.root, b".git", fake_stat(11, S_IFDIR), Verdict.DENY)
+    assert (nodes.get(a.id).verdict, b.verdict) == (Verdict.DENY, Verdict.DENY)
 
 
 def test_the_root_is_never_forgotten_nor_guarded() -> None:
-    inodes = table()
-    assert inodes.forget(ROOT_ID, 1000) is None
-    see(inodes, inodes.root, b".git", fake_stat(ROOT_INO, S_IFDIR), Verdict.DENY)
-    assert inodes.get(ROOT_ID).verdict is Verdict.ALLOW
+    nodes = table()
+    assert nodes.forget(ROOT_ID, 1000) is None
+    see(nodes, nodes.root, b".git", fake_stat(ROOT_INO, S_IFDIR), Verdict.DENY)
+    assert nodes.get(ROOT_ID).verdict is Verdict.ALLOW
 
 
 @pytest.mark.parametrize("number", [0, 2, 99, FIRST_OWN_ID, 2**64 - 1])
 def test_a_number_that_was_never_handed_out_is_stale(number: int) -> None:
-    inodes = table()
+    nodes = table()
     with pytest.raises(OSError) as error:
-        inodes.get(number)
+        nodes.get(number)
     assert error.value.errno == errno.ESTALE
-    assert inodes.forget(number, 1) is None
+    assert nodes.forget(number, 1) is None
 
 
 def test_what_lies_below_takes_a_verdict_over_when_it_is_asked_for() -> None:
     """Nothing walks a table of a million nodes because one directory has become guarded."""
-    inodes = table()
-    d = see(inodes, inodes.root, b"d", fake_stat(10, S_IFDIR))
-    strict = see(inodes, d, b"a", fake_stat(11), Verdict.HIDE)
-    plain = see(inodes, d, b"b", fake_stat(12))
-    inodes.guard(d, Verdict.DENY, "repository")
+    nodes = table()
+    d = see(nodes, nodes.root, b"d", fake_stat(10, S_IFDIR))
+    strict = see(nodes, d, b"a", fake_stat(11), Verdict.HIDE)
+    plain = see(nodes, d, b"b", fake_stat(12))
+    nodes.restrict_below(d, Verdict.DENY, "repository")
     assert plain.verdict is Verdict.ALLOW, "not looked at yet"
-    assert inodes.get(plain.id).verdict is Verdict.DENY
-    assert inodes.get(strict.id).verdict is Verdict.HIDE, "no verdict is loosened"
-    elsewhere = see(inodes, inodes.root, b"c", fake_stat(12))  # a hard link
-    assert inodes.get(elsewhere.id).verdict is Verdict.ALLOW
+    assert nodes.get(plain.id).verdict is Verdict.DENY
+    assert nodes.get(strict.id).verdict is Verdict.HIDE, "no verdict is loosened"
+    elsewhere = see(nodes, nodes.root, b"c", fake_stat(12))  # a hard link
+    assert nodes.get(elsewhere.id).verdict is Verdict.ALLOW
 
 
 def test_a_number_that_was_used_again_is_a_new_node() -> None:
-    inodes = table()
+    nodes = table()
     st_ = fake_stat(10)
-    old = inodes.see(inodes.root, b"f", st_, Verdict.ALLOW, "", birth=1)
-    assert inodes.see(inodes.root, b"f", st_, Verdict.ALLOW, "", birth=1) is old
-    assert inodes.see(inodes.root, b"f", st_, Verdict.ALLOW, "") is old, "not known this time"
-    new = inodes.see(inodes.root, b"f", st_, Verdict.ALLOW, "", birth=2)
+    old = nodes.get_or_add(nodes.root, b"f", st_, Verdict.ALLOW, "", btime_ns=1)
+    assert nodes.get_or_add(nodes.root, b"f", st_, Verdict.ALLOW, "", btime_ns=1) is old
+    assert nodes.get_or_add(nodes.root, b"f", st_, Verdict.ALLOW, "") is old, "not known this time"
+    new = nodes.get_or_add(nodes.root, b"f", st_, Verdict.ALLOW, "", btime_ns=2)
     assert new is not old
     assert new.id != old.id

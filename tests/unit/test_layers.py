@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "secret_names": set(),
     "spool": {"daemon"},  # until the mask of threads lies beside Spool
     "guard": set(),
-    "bindfs": {"fs"},  # until Attributes is in protocol
+    "bindfs": set(),
     "linux": set(),
     "options": {
         "accounts", "guard", "bindfs",
@@ -39,15 +39,9 @@ ALLOWED: dict[str, set[str]] = {
         "doctor",  # until run_as is in linux: guards asks in a child process
     },
     "fs": {"guard", "bindfs", "linux"},
-    "serving": {
-        "guard", "bindfs", "fs", "spool",
-        "linux",  # until RENAME_* and NOW are in protocol
-    },
+    "serving": {"guard", "bindfs", "fs", "spool"},
     "sessions": {
         "serving",
-        "guard",  # until handlers only translate: Refused is answered by serving/boundary
-        "bindfs",  # until serving reads groups anew, not the session
-        "fs",  # until handlers call serving alone
         "daemon",  # until the session is given its signals
     },
     "daemon": {
@@ -67,17 +61,11 @@ ALLOWED: dict[str, set[str]] = {
     "commands": {"options", "linux", "mounting", "daemon", "sessions"},
 }  # fmt: skip
 """By room or module of the top level, what it may import besides LEAVES; all else is forbidden."""
-OF_LINUX = {"fs": {"linux.syscalls"}, "serving": {"linux.syscalls"}}
+OF_LINUX = {"fs": {"linux.syscalls"}}
 """Rooms that may import only some of ``linux``."""
 ONLY_IN: dict[str, tuple[str, ...]] = {
-    "pyfuse3": (
-        "sessions/pyfuse3_session/",
-        "daemon/build.py", "daemon/run.py",  # until the session mounts and serves by itself
-    ),
-    "trio": (
-        "sessions/pyfuse3_session/",
-        "daemon/run.py",  # until the session serves by itself
-    ),
+    "pyfuse3": ("sessions/pyfuse3_session/",),
+    "trio": ("sessions/pyfuse3_session/",),
     "click": (
         "commands/", "host/", "audit/command.py", "vm/command.py", "vm/fetching.py",
         "vm_mount/command.py", "doctor/command.py",

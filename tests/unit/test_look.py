@@ -13,10 +13,11 @@ from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.bindfs.mirror import Mirror
 from gitguardfs.bindfs.overrides import Disguise, Look, Reach
 from gitguardfs.bindfs.permissions import Perms
-from gitguardfs.fs.attributes import Attributes, View
+from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.nodes import Node
 from gitguardfs.guard.rules import Verdict
 from gitguardfs.options import id_maps
+from gitguardfs.protocol import Attributes
 from tests.unit.test_view import fake_stat
 
 ROOT = Reach(0, frozenset({0}), read_only=False)
@@ -27,14 +28,14 @@ def seen(
     look: Look,
     kind: int = S_IFREG,
     mode: int = 0o640,
-    viewer: int = VIEWER,
+    uid: int = VIEWER,
     verdict: Verdict = Verdict.ALLOW,
     reach: Reach = ROOT,
 ) -> Attributes:
     disguise = Disguise(look, reach, lambda _number: 4096)
-    view = View(IdMap([(501, 1000)]), True, disguise.apply)
+    view = AttributeMapper(IdMap([(501, 1000)]), True, disguise.apply)
     st = fake_stat(kind, mode)
-    return view.present(Node(44, st, verdict, ""), st, viewer)
+    return view.report(Node(44, st, verdict, ""), st, uid)
 
 
 def test_owners_are_forced_after_the_map() -> None:
@@ -73,16 +74,16 @@ def mirror(*users: int, only: bool = False) -> Look:
 
 def test_to_a_mirrored_user_every_file_is_his_own() -> None:
     assert seen(mirror(VIEWER)).uid == VIEWER
-    assert seen(mirror(VIEWER), viewer=OTHER).uid == 9
+    assert seen(mirror(VIEWER), uid=OTHER).uid == 9
     assert seen(mirror(VIEWER)).gid == 8
-    assert seen(mirror(0), viewer=0).uid == 0
+    assert seen(mirror(0), uid=0).uid == 0
 
 
 def test_mirror_only_closes_everything_to_others_but_root() -> None:
     look = mirror(VIEWER, only=True)
     assert S_IMODE(seen(look, mode=0o666).mode) == 0o666
-    assert S_IMODE(seen(look, mode=0o666, viewer=OTHER).mode) == 0
-    assert S_IMODE(seen(look, mode=0o666, viewer=0).mode) == 0o666
+    assert S_IMODE(seen(look, mode=0o666, uid=OTHER).mode) == 0
+    assert S_IMODE(seen(look, mode=0o666, uid=0).mode) == 0o666
 
 
 def test_members_of_groups_are_mirrored_and_looked_up_again_when_told() -> None:
@@ -139,8 +140,8 @@ looks: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 
 @given(looks, st.sampled_from([S_IFREG, S_IFDIR, S_IFLNK, S_IFBLK]), st.integers(0, 0o7777))
 def test_nothing_made_up_opens_what_is_guarded(look: dict[str, Any], kind: int, mode: int) -> None:
-    for viewer in (0, VIEWER, OTHER):
-        denied = seen(Look(**look), kind, mode, viewer, Verdict.DENY)
+    for uid in (0, VIEWER, OTHER):
+        denied = seen(Look(**look), kind, mode, uid, Verdict.DENY)
         assert (denied.mode, denied.uid, denied.gid) == (kind, 0, 0)
-        readonly = seen(Look(**look), kind, mode, viewer, Verdict.READONLY)
+        readonly = seen(Look(**look), kind, mode, uid, Verdict.READONLY)
         assert readonly.mode & 0o222 == 0

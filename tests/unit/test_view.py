@@ -8,9 +8,10 @@ from stat import S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S
 import pytest
 
 from gitguardfs.bindfs.idmap import IdMap
-from gitguardfs.fs.attributes import Attributes, View, digest
+from gitguardfs.fs.attributes import AttributeMapper, change_key
 from gitguardfs.fs.nodes import ROOT_ID, Node
 from gitguardfs.guard.rules import Verdict
+from gitguardfs.protocol import Attributes
 
 KINDS = [S_IFREG, S_IFDIR, S_IFLNK, S_IFIFO, S_IFSOCK, S_IFCHR, S_IFBLK]
 MAP = IdMap([(501, 1000)], [(20, 1001)])
@@ -25,17 +26,17 @@ def fake_stat(kind: int, mode: int, uid: int = 501, gid: int = 20) -> os.stat_re
     return os.stat_result((kind | mode, 44, 7, 1, uid, gid, 8000, *times), exact)
 
 
-def present(
+def reported_by(
     verdict: Verdict, st: os.stat_result, node_id: int = 44, *, allow_suid: bool = False
 ) -> Attributes:
     node = Node(node_id, st, verdict, "" if verdict is Verdict.ALLOW else "git")
-    return View(MAP, allow_suid).present(node, st, 1000)
+    return AttributeMapper(MAP, allow_suid).report(node, st, 1000)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_open_object_is_shown_with_mapped_owners(kind: int) -> None:
     st = fake_stat(kind, 0o755)
-    seen = present(Verdict.ALLOW, st)
+    seen = reported_by(Verdict.ALLOW, st)
     assert seen == Attributes(
         44, kind | 0o755, 1, 1000, 1001, st.st_rdev, 8000, st.st_blocks, st.st_blksize,
         st.st_atime_ns, st.st_mtime_ns, st.st_ctime_ns,
@@ -48,13 +49,13 @@ def test_an_open_object_is_shown_with_mapped_owners(kind: int) -> None:
 def test_a_denied_object_shows_its_type_and_nobody_s_permissions(
     kind: int, verdict: Verdict, allow_suid: bool
 ) -> None:
-    seen = present(verdict, fake_stat(kind, 0o7777), allow_suid=allow_suid)
+    seen = reported_by(verdict, fake_stat(kind, 0o7777), allow_suid=allow_suid)
     assert (S_IFMT(seen.mode), S_IMODE(seen.mode), seen.uid, seen.gid) == (kind, 0, 0, 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_readonly_object_keeps_its_owner_and_loses_the_write_bits(kind: int) -> None:
-    seen = present(Verdict.READONLY, fake_stat(kind, 0o777))
+    seen = reported_by(Verdict.READONLY, fake_stat(kind, 0o777))
     assert (seen.mode, seen.uid, seen.gid) == (kind | 0o555, 1000, 1001)
 
 
@@ -64,36 +65,36 @@ def test_a_readonly_object_keeps_its_owner_and_loses_the_write_bits(kind: int) -
 def test_set_id_bits_go_from_all_but_directories(kind: int, bits: int, verdict: Verdict) -> None:
     st = fake_stat(kind, bits | 0o555)
     kept = bits if kind == S_IFDIR else bits & 0o1000
-    assert S_IMODE(present(verdict, st).mode) == kept | 0o555
-    assert S_IMODE(present(verdict, st, allow_suid=True).mode) == bits | 0o555
-    assert View(MAP, False).incoming_mode(kind, bits | 0o555) == kept | 0o555
-    assert View(MAP, True).incoming_mode(kind, bits | 0o555) == bits | 0o555
-    assert View(MAP, False).strips(kind | bits) == (kind != S_IFDIR)
-    assert not View(MAP, True).strips(kind | bits)
+    assert S_IMODE(reported_by(verdict, st).mode) == kept | 0o555
+    assert S_IMODE(reported_by(verdict, st, allow_suid=True).mode) == bits | 0o555
+    assert AttributeMapper(MAP, False).mode_for_source(kind, bits | 0o555) == kept | 0o555
+    assert AttributeMapper(MAP, True).mode_for_source(kind, bits | 0o555) == bits | 0o555
+    assert AttributeMapper(MAP, False).drops_setid(kind | bits) == (kind != S_IFDIR)
+    assert not AttributeMapper(MAP, True).drops_setid(kind | bits)
 
 
 def test_no_type_bits_come_in() -> None:
-    assert View(MAP, False).incoming_mode(S_IFREG, S_IFREG | 0o644) == 0o644
+    assert AttributeMapper(MAP, False).mode_for_source(S_IFREG, S_IFREG | 0o644) == 0o644
 
 
 def test_the_root_shows_its_inode_number_and_others_their_node() -> None:
     st = fake_stat(S_IFDIR, 0o755)
-    assert present(Verdict.ALLOW, st, ROOT_ID).ino == 44
-    assert present(Verdict.ALLOW, st, 1 << 62).ino == 1 << 62
+    assert reported_by(Verdict.ALLOW, st, ROOT_ID).ino == 44
+    assert reported_by(Verdict.ALLOW, st, 1 << 62).ino == 1 << 62
 
 
 def test_what_the_kernel_was_told_is_noted() -> None:
     st = fake_stat(S_IFREG, 0o644)
     node = Node(44, st, Verdict.ALLOW, "")
-    View(MAP, False).present(node, st, 1000)
-    assert (node.told, node.size) == (digest(st), 8000)
+    AttributeMapper(MAP, False).report(node, st, 1000)
+    assert (node.reported, node.size) == (change_key(st), 8000)
 
 
 @pytest.mark.parametrize("field", ["st_size", "st_mtime_ns", "st_ctime_ns"])
-def test_the_digest_tells_size_and_times(field: str) -> None:
+def test_the_change_key_tells_size_and_times(field: str) -> None:
     class Other:
         st_size, st_mtime_ns, st_ctime_ns = 8000, 2_500_000_002, 3_500_000_003
 
     other = Other()
     setattr(other, field, getattr(other, field) + 1)
-    assert digest(other) != digest(Other())  # type: ignore[arg-type]
+    assert change_key(other) != change_key(Other())  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What every handler is wrapped in: its classification, waiting, and the error boundary.
+"""What every handler is wrapped in: calls that wait, requests that are made again, and errors.
 
 pyfuse3 ends the mount on any exception that is not FUSEError, and on an answer that it cannot
 translate: ``handler`` turns every one of them into an errno.
@@ -6,16 +6,20 @@ translate: ``handler`` turns every one of them into an errno.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import re
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from pyfuse3 import FUSEError
 
-from gitguardfs.guard.rules import Refused
-from gitguardfs.protocol import Later
-from gitguardfs.serving.boundary import GUARDED, Guarded, errno_of
+from gitguardfs.protocol import Later, RequestError
+from gitguardfs.serving.blocking import Blocking
+from gitguardfs.serving.boundary import Boundary
 from gitguardfs.sessions.pyfuse3_session.answers import FITS
+
+_BLOCKING = re.compile(r" \| Blocking\[.*\]|Blocking\[.*\] \| ")
+"""What an annotation says beside the reply itself."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,42 +28,47 @@ R = TypeVar("R")
 class Handling(Protocol):
     """What a handler is a method of."""
 
+    boundary: Boundary
+
     async def ask_again(self, name: str, later: Later, call: Callable[[], Awaitable[R]]) -> R:
         """Make ``call`` again, which has raised ``later``, until it is done or fails."""
 
-    def note_refusal(self, operation: str, refused: Refused, args: Sequence[Any]) -> None:
-        """Note that a request was refused."""
+    async def run_blocking(self, blocking: Blocking[R]) -> R:
+        """Make the call that is left of a request; returns the reply."""
 
 
 S = TypeVar("S", bound=Handling)
+Translation = Callable[Concatenate[S, P], R | Blocking[R]]
 Handler = Callable[Concatenate[S, P], Coroutine[Any, Any, R]]
 
 
-def handler(guarded: Guarded) -> Callable[[Handler[S, P, R]], Handler[S, P, R]]:
-    """Classify a handler and give it the error boundary."""
+def handler(method: Translation[S, P, R]) -> Handler[S, P, R]:
+    """Make a handler of a method that translates a request and its reply."""
+    name = method.__name__
+    fits = FITS[_BLOCKING.sub("", method.__annotations__["return"])]
 
-    def decorate(method: Handler[S, P, R]) -> Handler[S, P, R]:
-        name = method.__name__
-        GUARDED[name] = guarded
-        fits = FITS[method.__annotations__["return"]]
+    async def answer(self: S, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        reply: Any = method(self, *args, **kwargs)
+        return await self.run_blocking(reply) if type(reply) is Blocking else reply
 
-        @wraps(method)
-        async def bounded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    @wraps(method)
+    async def bounded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
             try:
-                try:
-                    answer = await method(self, *args, **kwargs)
-                except Later as later:
-                    call = partial(method, self, *args, **kwargs)
-                    answer = await self.ask_again(name, later, call)
-                if fits(answer):
-                    return answer
-                raise TypeError(f"no answer to {name}: {answer!r:.100}")
-            except FUSEError:
-                raise
-            except Exception as error:
-                number = errno_of(error, name, lambda it: self.note_refusal(name, it, args))
-            raise FUSEError(number)
+                reply: Any = method(self, *args, **kwargs)
+                if type(reply) is Blocking:
+                    reply = await self.run_blocking(reply)
+            except Later as later:
+                reply = await self.ask_again(name, later, partial(answer, self, args, kwargs))
+            if fits(reply):
+                return reply  # type: ignore[no-any-return]
+            raise TypeError(f"no answer to {name}: {reply!r:.100}")
+        except FUSEError:
+            raise
+        except RequestError as error:
+            number = error.errno
+        except Exception as error:
+            number = self.boundary.errno_of(error, name)
+        raise FUSEError(number)
 
-        return bounded
-
-    return decorate
+    return bounded

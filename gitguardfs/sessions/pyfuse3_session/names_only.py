@@ -1,4 +1,4 @@
-"""Directory listings: with attributes for who wants them, names only for who does not.
+"""Entries of directory listings that carry no attributes.
 
 pyfuse3 serves only the listing that carries attributes (FUSE_READDIRPLUS), which costs a stat
 and a node for each entry. The kernel also takes an entry without: one whose node number is 0
@@ -9,23 +9,17 @@ find, is spared the rest.
 from __future__ import annotations
 
 import ctypes
-from collections import OrderedDict
 
 from pyfuse3 import EntryAttributes
 
-from gitguardfs.serving.operations import Entry
-
-ENOUGH = 2
-"""Looks at files that a process has only the names of, after which it is told all at once."""
-REMEMBERED = 256
-"""Processes."""
+from gitguardfs.protocol import DirEntry
 
 _FIELDS = object.__basicsize__
 """Where the fields of an extension type begin; the first is a struct fuse_entry_param."""
 _PROBE = 0x0123456789ABCDEF
 
 
-class NameEntry:
+class NamesOnlyEntry:
     """An entry that tells the kernel name, type and inode number, and no node.
 
     EntryAttributes has one property for both numbers of an entry, its node's and its inode's.
@@ -41,31 +35,12 @@ class NameEntry:
         of which the kernel takes no node, can be told like this."""
         self._node = node if self.works else None
 
-    def of(self, entry: Entry) -> EntryAttributes:
+    def of(self, entry: DirEntry) -> EntryAttributes:
         """What to tell of ``entry``; valid until the next one."""
         self._entry.st_ino = entry.inode
         if self._node is None and entry.name not in (b".", b".."):
             self._entry.st_ino = 0
-        self._entry.st_mode = entry.kind
+        self._entry.st_mode = entry.file_type
         if self._node is not None:
             self._node.value = 0
         return self._entry
-
-
-class Appetite:
-    """Which processes look at what they have listed."""
-
-    def __init__(self) -> None:
-        self._looks: OrderedDict[int, int] = OrderedDict()
-
-    def is_for_names(self, pid: int) -> bool:
-        """Whether names are all that the process ``pid`` has wanted of directories so far."""
-        looks = self._looks.setdefault(pid, 0)
-        if len(self._looks) > REMEMBERED:
-            self._looks.popitem(last=False)
-        return looks < ENOUGH
-
-    def note_look(self, pid: int) -> None:
-        """A process has looked at something that is no directory."""
-        if pid in self._looks:
-            self._looks[pid] += 1

@@ -10,12 +10,15 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import NamedTuple
 
+import pyfuse3
 import trio
 
-from gitguardfs.bindfs.mirror import Mirror
 from gitguardfs.daemon.signals import ENDING, HAND_OVER, REREAD, UNMOUNTED
+from gitguardfs.serving.operations import Operations
+from gitguardfs.sessions.base import Mounted, MountFailed
+from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
+from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry
 from gitguardfs.sessions.pyfuse3_session.request_loop import Requests
 
 log = logging.getLogger(__name__)
@@ -26,21 +29,53 @@ ANSWER_LIMIT = 30.0
 """Seconds after which it is said that a new mount does not answer yet."""
 
 
-class View(NamedTuple):
-    """What the session asks and tells of its own mount."""
+class Pyfuse3Kind:
+    """Sessions by pyfuse3 and libfuse."""
 
-    mountpoint: str
-    is_unmounted: Callable[[], bool]
-    """Whether it has gone from the mount table of this namespace."""
-    ready: Callable[[], None]
-    """Called when the mount answers."""
-    ending: Callable[[], None]
-    """Called when the end begins."""
+    def __init__(self, no_cpu_idle: bool = False) -> None:
+        """``no_cpu_idle`` keeps processors from being halted while requests stream."""
+        self.reports_names_only = NamesOnlyEntry().works
+        self._no_cpu_idle = no_cpu_idle
+
+    def __call__(self, operations: Operations) -> Pyfuse3Session:
+        """Return a session that serves ``operations``."""
+        return Pyfuse3Session(operations, self._no_cpu_idle)
 
 
-async def serve(requests: Requests, mirror: Mirror | None, view: View) -> signal.Signals | None:
+class Pyfuse3Session:
+    """One mount's connection to the kernel, by pyfuse3; see ``base.Session``."""
+
+    def __init__(self, operations: Operations, no_cpu_idle: bool) -> None:
+        self._handlers = Handlers(operations, _invalidate, no_cpu_idle=no_cpu_idle)
+
+    @property
+    def answers(self) -> int:
+        """How many calls that were waited for have come back; it only grows."""
+        return self._handlers.requests.answers
+
+    def mount(self, target: str, options: set[str]) -> None:
+        """Mount at ``target``. Raises MountFailed."""
+        try:
+            pyfuse3.init(self._handlers, target, options)
+        except RuntimeError as error:
+            raise MountFailed(str(error)) from None
+
+    def serve(self, mounted: Mounted) -> signal.Signals | None:
+        """Serve until unmounted, or ended by a signal; returns that, or None if there was none."""
+        return trio.run(_serve, self._handlers.requests, mounted)
+
+    def close(self, unmount: bool = False) -> None:
+        """Close the connection; what was mounted stays, dead, unless it is to be unmounted."""
+        pyfuse3.close(unmount=unmount)
+
+
+def _invalidate(node: int) -> None:
+    pyfuse3.invalidate_inode(node, attr_only=True)
+
+
+async def _serve(requests: Requests, view: Mounted) -> signal.Signals | None:
     """Serve to the end; returns root's word for it: a signal, or None if there was none."""
-    word = _Word(requests, mirror, view)
+    word = _Word(requests, view)
     word.listen()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_announce, view.mountpoint, word.become_ready)
@@ -70,11 +105,11 @@ class _Word:
     when the loop ends, and a second SIGTERM would then kill a daemon that is about to unmount.
     """
 
-    def __init__(self, requests: Requests, mirror: Mirror | None, view: View) -> None:
+    def __init__(self, requests: Requests, view: Mounted) -> None:
         self.came: signal.Signals | None = None
         self.spoken = trio.Event()
         self._is_ready = False
-        self._requests, self._mirror, self._view = requests, mirror, view
+        self._requests, self._view = requests, view
         self._token = trio.lowlevel.current_trio_token()
 
     def become_ready(self) -> None:
@@ -94,8 +129,7 @@ class _Word:
 
     def _obey(self, number: signal.Signals) -> None:
         if number == REREAD:
-            if self._mirror is not None:
-                self._mirror.reread()
+            self._view.reread_groups()
         elif number == UNMOUNTED:
             if self.came is None:
                 self._hear(number)  # whoever still uses it is served to the end

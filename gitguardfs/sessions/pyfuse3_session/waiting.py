@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TypeVar
 
+from gitguardfs.errors import os_error
 from gitguardfs.protocol import Later
 from gitguardfs.sessions.pyfuse3_session.request_loop import Requests
 
@@ -70,4 +70,4 @@ class Waiting:
 
 
 def _busy() -> OSError:
-    return OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+    return os_error(errno.EBUSY)

@@ -32,6 +32,7 @@ COMMANDS = {
 IMPORTED = (
     *COMMANDS.values(),
     "gitguardfs.daemon.run",
+    "gitguardfs.sessions.pyfuse3_session.session",
     "gitguardfs.doctor.command",
     "tests.guest.inside.conformance",
     "tests.guest.inside.races",

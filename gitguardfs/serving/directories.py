@@ -1,0 +1,159 @@
+"""Open directories and their listings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from stat import S_IFDIR
+
+from gitguardfs.fs.access import Access, NodeRef
+from gitguardfs.fs.descriptors import DescriptorCache
+from gitguardfs.fs.handles import DirectoryHandle, HandleTable
+from gitguardfs.fs.nodes import ROOT_ID, Node, NodeTable, ObjectKey
+from gitguardfs.fs.resolver import Resolver
+from gitguardfs.fs.source import Source
+from gitguardfs.protocol import Caller, DirEntry
+from gitguardfs.serving.blocking import Blocking, LatencyTracker
+from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
+from gitguardfs.serving.readdirplus import ReaddirplusAdvice
+from gitguardfs.serving.replies import Timeouts
+
+UNKNOWN_INODE = 0xFFFFFFFF
+"""What an entry is given that could not be looked at, as by libfuse (FUSE_UNKNOWN_INO)."""
+
+
+class Directories:
+    """The requests on open directories."""
+
+    def __init__(
+        self,
+        boundary: Boundary,
+        access: Access,
+        resolver: Resolver,
+        nodes: NodeTable,
+        descriptors: DescriptorCache,
+        source: Source,
+        handles: HandleTable,
+        advice: ReaddirplusAdvice,
+        syncing: LatencyTracker,
+        timeouts: Timeouts,
+        *,
+        is_local: Callable[[int], bool],
+        lists_names: bool,
+    ) -> None:
+        """``is_local`` says of a st_dev that no server is waited for.
+
+        ``lists_names`` says that entries can be reported without a look at each object.
+        """
+        self.boundary = boundary
+        self._access = access
+        self._resolver = resolver
+        self._nodes = nodes
+        self._descriptors = descriptors
+        self._source = source
+        self._handles = handles
+        self._advice = advice
+        self._syncing = syncing
+        self._timeouts = timeouts
+        self._is_local = is_local
+        self._lists_names = lists_names
+
+    @guarded_by(GuardedBy.NODE)
+    def opendir(self, caller: Caller, node_id: int) -> int:
+        """Open a directory."""
+        node = self._access.node(node_id)
+        return self._handles.add_directory(DirectoryHandle(node, caller.uid, caller.pid))
+
+    @guarded_by(GuardedBy.NODE)
+    def readdir(self, number: int, offset: int, add: Callable[[DirEntry], bool]) -> None:
+        """Hand entries from ``offset`` on to ``add``, until it returns False for want of room.
+
+        A lookup is counted for each entry with a node that ``add`` took; for none, if the request
+        fails, for the kernel gets the error alone.
+        """
+        handle = self._handles.directory(number)
+        names_only = self._lists_names and self._advice.wants_names_only(handle.pid)
+        added: list[Node] = []
+        try:
+            for entry, node in self._entries(handle, offset, names_only):
+                if node is not None:
+                    added.append(node)
+                if not add(entry):
+                    if node is not None:
+                        self._resolver.undo_lookup(added.pop())
+                    break
+        except BaseException:
+            for node in added:
+                self._resolver.undo_lookup(node)
+            raise
+
+    def _entries(
+        self, handle: DirectoryHandle, offset: int, names_only: bool
+    ) -> Iterator[tuple[DirEntry, Node | None]]:
+        """Yield entries, and their nodes, of which a lookup has been counted.
+
+        With ``names_only`` files and symlinks of the source's own file system come without
+        attributes. An entry that cannot be looked at has neither attributes nor a type.
+        """
+        self._access.node(handle.node.id)
+        dir_fd = self._descriptors.of(handle.node)
+        # What is mounted below the source has nodes whose numbers are not its inode numbers.
+        names_only = names_only and handle.node.dev == self._nodes.root.dev
+        if handle.names is None or offset == 0:
+            names = self._take_snapshot(handle, dir_fd, names_only)
+        else:
+            names = handle.names
+        types = handle.types if names_only else {}
+        dotgit: ObjectKey | bool | None = True
+        for index in range(offset, len(names)):
+            name = names[index]
+            kind, inode = _dots(handle.node, name) if index < 2 else types.get(name, (S_IFDIR, 0))
+            if index < 2 or (kind != S_IFDIR and self._access.is_ordinary(name)):
+                yield DirEntry(name, index + 1, file_type=kind, inode=inode), None
+                continue
+            try:
+                dir_fd = self._descriptors.of(handle.node)
+                if dotgit is True:
+                    dotgit = self._access.dotgit(dir_fd)
+                st = self._source.stat_at(dir_fd, name)
+                place = NodeRef(handle.node, dir_fd, name)
+                found = self._resolver.entry(place, st, handle.uid, dotgit)
+                if found is None:
+                    continue
+            except FileNotFoundError:
+                continue  # gone since the snapshot
+            except OSError:  # reported by name alone, so that its own lookup gives the error
+                if not self._access.hides(name):
+                    yield DirEntry(name, index + 1, inode=UNKNOWN_INODE), None
+                continue
+            node, attributes = found
+            yield DirEntry(name, index + 1, self._timeouts.reply(node.id, attributes)), node
+
+    def _take_snapshot(self, handle: DirectoryHandle, dir_fd: int, typed: bool) -> list[bytes]:
+        types = self._source.typed_names(dir_fd) if typed else {}
+        names = [b".", b"..", *(types or self._source.names(dir_fd))]
+        self._handles.keep_names(handle, names)
+        handle.types = types
+        return names
+
+    @guarded_by(GuardedBy.NODE)
+    def fsyncdir(self, number: int, datasync: bool) -> Blocking[None]:
+        """Wait until changes of a directory are on the disk."""
+        node = self._access.node(self._handles.directory(number).node.id)
+        fd = self._source.open_directory(self._descriptors.of(node))
+        return Blocking(
+            self.boundary, "fsyncdir", self._syncing, os.fdatasync if datasync else os.fsync, fd,
+            is_small=True, is_local=self._is_local(node.dev), cleanup=lambda: os.close(fd),
+        )  # fmt: skip
+
+    @guarded_by(GuardedBy.HANDLE)
+    def releasedir(self, number: int) -> None:
+        """Close a directory."""
+        self._handles.release_directory(number)
+
+
+def _dots(node: Node, name: bytes) -> tuple[int, int]:
+    """Type and inode number of ``.`` or ``..`` in a directory; the mount's root is its own."""
+    if name == b".." and node.parent is not None:
+        node = node.parent
+    return S_IFDIR, node.ino if node.id == ROOT_ID else node.id

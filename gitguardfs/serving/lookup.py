@@ -1,0 +1,61 @@
+"""Names looked up, and forgotten."""
+
+from __future__ import annotations
+
+import errno
+from stat import S_IFDIR
+
+from gitguardfs.fs.access import Access
+from gitguardfs.fs.resolver import Resolver
+from gitguardfs.fs.source import Source
+from gitguardfs.protocol import Caller, EntryReply, RequestError
+from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
+from gitguardfs.serving.readdirplus import ReaddirplusAdvice
+from gitguardfs.serving.replies import Timeouts
+
+
+class Lookup:
+    """The requests that look names up, and take that back."""
+
+    def __init__(
+        self,
+        boundary: Boundary,
+        access: Access,
+        resolver: Resolver,
+        source: Source,
+        advice: ReaddirplusAdvice,
+        timeouts: Timeouts,
+    ) -> None:
+        self.boundary = boundary
+        self._access = access
+        self._resolver = resolver
+        self._source = source
+        self._advice = advice
+        self._timeouts = timeouts
+        self._absent = EntryReply(0, None, timeouts.entry, 0.0)
+
+    @guarded_by(GuardedBy.NAME)
+    def lookup(self, caller: Caller, parent_id: int, name: bytes) -> EntryReply:
+        """Find an entry; counts a lookup of its node. A guarded name can be looked up."""
+        place = self._access.name(parent_id, name)
+        try:
+            st = self._source.stat_at(place.fd, name)
+        except FileNotFoundError:
+            return self._nothing()
+        found = self._resolver.entry(place, st, caller.uid)
+        if found is None:
+            return self._nothing()
+        node, attributes = found
+        if node.kind != S_IFDIR:
+            self._advice.note_lookup(caller.pid)
+        return self._timeouts.reply(node.id, attributes)
+
+    def _nothing(self) -> EntryReply:
+        if not self._timeouts.entry:
+            raise RequestError(errno.ENOENT)
+        return self._absent
+
+    @guarded_by(GuardedBy.NOTHING)
+    def forget(self, node_id: int, times: int) -> None:
+        """Undo ``times`` lookups of a node."""
+        self._resolver.forget(node_id, times)

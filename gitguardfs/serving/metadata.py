@@ -1,0 +1,161 @@
+"""Attributes read and changed, and the text of symlinks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from stat import S_IFREG, S_IMODE
+
+from gitguardfs.bindfs.change_policy import Policy
+from gitguardfs.bindfs.idmap import GuestGid, GuestUid
+from gitguardfs.errors import os_error
+from gitguardfs.fs.access import Access
+from gitguardfs.fs.attributes import AttributeMapper
+from gitguardfs.fs.descriptors import DescriptorCache
+from gitguardfs.fs.handles import HandleTable
+from gitguardfs.fs.host_rules import HostRules
+from gitguardfs.fs.nodes import ROOT_ID, Node, NodeTable, stale
+from gitguardfs.fs.source import Source
+from gitguardfs.protocol import NOW, Caller, EntryReply, SetAttr
+from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
+from gitguardfs.serving.replies import Timeouts
+
+JUST_NOW_NS = 100_000_000
+"""How long a setattr may be under way on a slow machine."""
+
+
+class Metadata:
+    """The requests on what is known of an object beside its content."""
+
+    def __init__(
+        self,
+        boundary: Boundary,
+        access: Access,
+        nodes: NodeTable,
+        descriptors: DescriptorCache,
+        source: Source,
+        attributes: AttributeMapper,
+        handles: HandleTable,
+        host: HostRules,
+        policy: Policy,
+        is_local: Callable[[int], bool],
+        timeouts: Timeouts,
+    ) -> None:
+        """``is_local`` says of a st_dev that this machine's clock stamps the files there."""
+        self.boundary = boundary
+        self._access = access
+        self._nodes = nodes
+        self._descriptors = descriptors
+        self._source = source
+        self._attributes = attributes
+        self._handles = handles
+        self._host = host
+        self._policy = policy
+        self._is_local = is_local
+        self._timeouts = timeouts
+
+    @guarded_by(GuardedBy.NODE)
+    def getattr(self, caller: Caller, node_id: int) -> EntryReply:
+        """Return the attributes of a node; a guarded one can be looked at."""
+        if node_id == ROOT_ID:
+            self._access.revalidation.look_at_root()
+        node = self._nodes.get(node_id)
+        reported = self._attributes.report(node, self._stat(node), caller.uid)
+        return self._timeouts.reply(node_id, reported)
+
+    def _stat(self, node: Node) -> os.stat_result:
+        if node.fd >= 0 or node.open_fds:
+            return self._source.stat(self._descriptors.of(node))
+        try:
+            st = self._source.stat_at(self._descriptors.parent_of(node), node.name)
+        except (FileNotFoundError, NotADirectoryError):
+            raise stale() from None
+        if not node.matches(st):
+            raise stale()
+        return st
+
+    @guarded_by(GuardedBy.NODE)
+    def setattr(
+        self, caller: Caller, node_id: int, changes: SetAttr, handle: int | None
+    ) -> EntryReply:
+        """Change attributes; ``handle`` is the open file through which it is asked, if any."""
+        node = self._access.node(node_id, change=True)
+        fd = self._descriptors.of(node)
+        uid, gid = self._share_ids(changes)
+        mode = self._new_mode_of(node, fd, changes)
+        if changes.size is not None:
+            self._truncate(node, fd, changes.size, handle)
+        if (uid, gid) != (-1, -1) or changes == SetAttr():  # chown(-1, -1) moves ctime
+            self._source.chown(fd, uid, gid)
+        if mode is not None:
+            self._source.chmod(fd, mode)
+        atime_ns, mtime_ns = self._times(changes, self._is_local(node.dev))
+        if atime_ns is not None or mtime_ns is not None:
+            self._source.utimens(fd, atime_ns, mtime_ns)
+        self._host.note_attributes(node, fd)
+        reported = self._attributes.report(node, self._source.stat(fd), caller.uid)
+        return self._timeouts.reply(node_id, reported)
+
+    def _new_mode_of(self, node: Node, fd: int, changes: SetAttr) -> int | None:
+        if changes.mode is None:
+            return None
+        old, new = (
+            node.kind | self._attributes.mode_for_source(node.kind, mode)
+            for mode in (self._source.stat(fd).st_mode, changes.mode)
+        )
+        mode = self._policy.mode(old, new)
+        return None if mode is None else S_IMODE(mode)
+
+    def _times(self, changes: SetAttr, is_local: bool) -> tuple[int | None, int | None]:
+        """Return the times to set, with "now" by the clock that stamps the source's files.
+
+        The kernel turns "now" into a time of this machine's clock. With a size it is always
+        "now", which the change of the size has set already. Else, on a share, a time that has
+        only just passed is taken for it: make(1) must not see files of two clocks.
+        """
+        if changes.size is not None or is_local:
+            return changes.atime_ns, None if changes.size is not None else changes.mtime_ns
+        given = {t for t in (changes.atime_ns, changes.mtime_ns) if t is not None}
+        if len(given) == 1 and 0 <= time.time_ns() - next(iter(given)) < JUST_NOW_NS:
+            return (
+                None if changes.atime_ns is None else NOW,
+                None if changes.mtime_ns is None else NOW,
+            )
+        return changes.atime_ns, changes.mtime_ns
+
+    def _share_ids(self, changes: SetAttr) -> tuple[int, int]:
+        idmap = self._attributes.idmap
+        uid, gid = self._policy.owners(changes.uid, changes.gid)
+        return (
+            -1 if uid is None else idmap.share_uid(GuestUid(uid)),
+            -1 if gid is None else idmap.share_gid(GuestGid(gid)),
+        )
+
+    def _truncate(self, node: Node, fd: int, size: int, handle: int | None) -> None:
+        bits = self._attributes.bits_without_setid(self._source.stat(fd).st_mode)
+        if bits is not None:
+            self._source.chmod(fd, bits)
+        if handle is not None and (opened := self._handles.file(handle)).writable:
+            self._source.truncate(opened.fd, size, writable=True)
+        elif node.kind == S_IFREG:
+            self._source.truncate(fd, size, writable=False)
+        else:
+            raise os_error(errno.EINVAL)
+
+    @guarded_by(GuardedBy.NODE)
+    def readlink(self, caller: Caller, node_id: int) -> bytes:
+        """Return the text of a symlink."""
+        node = self._access.node(node_id)
+        return self._source.readlink(self._descriptors.of(node))
+
+    @guarded_by(GuardedBy.NODE)
+    def access(self, caller: Caller, node_id: int, mask: int) -> None:
+        """Check that the guard lets ``mask`` (access(2)) be done; permissions are the kernel's."""
+        self._access.node(node_id, change=bool(mask & os.W_OK))
+
+    @guarded_by(GuardedBy.NOTHING)
+    def statfs(self, caller: Caller) -> os.statvfs_result:
+        """Return size and free space."""
+        return self._source.statvfs(self._nodes.root.fd)

@@ -1,0 +1,77 @@
+"""Extended attributes."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+from gitguardfs.bindfs.change_policy import Policy, XattrPolicy
+from gitguardfs.errors import os_error
+from gitguardfs.fs.access import Access
+from gitguardfs.fs.descriptors import DescriptorCache
+from gitguardfs.fs.host_rules import HostRules
+from gitguardfs.fs.nodes import Node
+from gitguardfs.fs.source import Source
+from gitguardfs.protocol import Caller
+from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
+
+
+class Xattrs:
+    """The requests on extended attributes."""
+
+    def __init__(
+        self,
+        boundary: Boundary,
+        access: Access,
+        descriptors: DescriptorCache,
+        source: Source,
+        host: HostRules,
+        policy: Policy,
+    ) -> None:
+        self.boundary = boundary
+        self._access = access
+        self._descriptors = descriptors
+        self._source = source
+        self._host = host
+        self._policy = policy
+
+    @guarded_by(GuardedBy.NODE)
+    def getxattr(self, caller: Caller, node_id: int, name: bytes) -> bytes:
+        """Return a value; ENOSYS, which the kernel remembers, when they are off."""
+        node = self._node(node_id)
+        if not name.startswith(b"user."):
+            raise os_error(errno.ENODATA)
+        return self._source.getxattr(self._descriptors.of(node), name)
+
+    @guarded_by(GuardedBy.NODE)
+    def listxattr(self, caller: Caller, node_id: int) -> list[bytes]:
+        """Return their names; ENOSYS, which the kernel remembers, when they are off."""
+        found = self._source.listxattr(self._descriptors.of(self._node(node_id)))
+        return [name for name in found if name.startswith(b"user.")]
+
+    def _node(self, node_id: int) -> Node:
+        node = self._access.node(node_id)
+        if self._policy.xattr is XattrPolicy.NONE:
+            raise os_error(errno.ENOSYS)
+        return node
+
+    @guarded_by(GuardedBy.NODE)
+    def setxattr(self, caller: Caller, node_id: int, name: bytes, value: bytes) -> None:
+        """Set a value."""
+        self._change(node_id, name, lambda fd: self._source.setxattr(fd, name, value))
+
+    @guarded_by(GuardedBy.NODE)
+    def removexattr(self, caller: Caller, node_id: int, name: bytes) -> None:
+        """Remove one."""
+        self._change(node_id, name, lambda fd: self._source.removexattr(fd, name))
+
+    def _change(self, node_id: int, name: bytes, change: Callable[[int], None]) -> None:
+        # Other namespaces carry ids, capabilities and labels of the share: never the guest's.
+        node = self._access.node(node_id, change=True)
+        if self._policy.xattr is XattrPolicy.RO:
+            raise os_error(errno.EACCES)
+        if self._policy.xattr is XattrPolicy.NONE or not name.startswith(b"user."):
+            raise os_error(errno.EOPNOTSUPP)
+        fd = self._descriptors.of(node)
+        change(fd)
+        self._host.note_attributes(node, fd)
