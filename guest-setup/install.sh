@@ -244,6 +244,14 @@ refuse_foreign_launchers() {
     done
 }
 
+# A new file has the label of its directory, which is not always that of its name.
+set_labels() {
+    [[ "$dry_run" == no && -e /sys/fs/selinux/enforce ]] || return 0
+    command -v restorecon >/dev/null || return 0
+    restorecon -R "$PREFIX" "${LAUNCHERS[@]%%:*}" ||
+        warn "restorecon failed: SELinux may keep other programs from what is installed"
+}
+
 drop_unused_venv() {
     if [[ "$interpreter" == "$SYSTEM_PYTHON" && -d "$VENV" ]]; then
         run rm -rf "$VENV"
@@ -297,6 +305,7 @@ install_all() {
     install_scripts
     write_launchers
     install_shared_files
+    set_labels
     drop_unused_venv
     check_fuse_device
     check_umount_helper
