@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant(
         "package-template-hidden",
         "vm-mount writes its own template over a package's",
-        "guest/plan_boot.py",
+        "vm_mount/plan_boot.py",
         "            del wanted[systemd.TEMPLATE]",
         "            pass",
         PLAN,
@@ -30,7 +30,7 @@ MUTANTS = (
     Mutant(
         "package-template-stays-hidden",
         "an older template of ours goes on hiding a package's",
-        "guest/plan_boot.py",
+        "vm_mount/plan_boot.py",
         "        gone.add(systemd.TEMPLATE)  # it would",
         "        pass  # it would",
         PLAN,
@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant(
         "foreign-template-taken",
         "an administrator's own template beside a package's is taken away",
-        "guest/plan_boot.py",
+        "vm_mount/plan_boot.py",
         "is_kept = facts.has_packaged_template and not",
         "is_kept = False and not",
         PLAN,
@@ -102,7 +102,7 @@ MUTANTS = (
     Mutant(
         "plan-fstab-although-selinux-confines-it",
         "fstab is written although SELinux keeps the guard from coming back by it",
-        "guest/plan_boot.py",
+        "vm_mount/plan_boot.py",
         "        _check_not_confined(facts)\n",
         "",
         PLAN,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gitguardfs import accounts
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.bindfs.mirror import Mirror
 from gitguardfs.bindfs.overrides import Disguise, Look, Reach
@@ -16,7 +17,6 @@ from gitguardfs.bindfs.permissions import Perms
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.nodes import Node
 from gitguardfs.guard.rules import Verdict
-from gitguardfs.options import id_maps
 from gitguardfs.protocol import Attributes
 from tests.unit.test_view import fake_stat
 
@@ -66,7 +66,7 @@ def test_a_block_device_looks_like_a_file() -> None:
 
 def mirror(*users: int, only: bool = False) -> Look:
     return Look(
-        mirror=Mirror(frozenset(users), frozenset(), only, id_maps.groups_of),
+        mirror=Mirror(frozenset(users), frozenset(), only, accounts.groups_of),
         force_user=9,
         force_group=8,
     )
@@ -104,7 +104,7 @@ def test_members_of_groups_are_mirrored_and_looked_up_again_when_told() -> None:
 
 
 def test_users_whom_nobody_knows_are_in_no_group() -> None:
-    assert id_maps.groups_of(0) and id_maps.groups_of(4_000_000_001) == []
+    assert accounts.groups_of(0) and id_maps.groups_of(4_000_000_001) == []
 
 
 @pytest.mark.parametrize(
