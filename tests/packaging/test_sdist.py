@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -13,6 +14,7 @@ import pytest
 
 import gitguardfs
 from tests.packaging.conftest import build
+from tests.support.mounting import REPOSITORY
 
 
 def files_in(directory: Path) -> set[str]:
@@ -32,7 +34,8 @@ def test_what_is_run_can_be_run(checkout: Path, unpacked: Path) -> None:
         assert os.access(unpacked / name, os.X_OK) == os.access(checkout / name, os.X_OK), name
 
 
-def test_its_unit_tests_pass(unpacked: Path) -> None:
+def pytest_in(unpacked: Path, *arguments: str) -> str:
+    """Output of the unit tests that the source distribution has, over the code that it has."""
     environment = {**os.environ, "PYTHONPATH": str(unpacked)}
     where = subprocess.run(
         [sys.executable, "-c", "import gitguardfs; print(gitguardfs.__file__)"],
@@ -40,11 +43,31 @@ def test_its_unit_tests_pass(unpacked: Path) -> None:
     )  # fmt: skip
     assert where.stdout.strip() == str(unpacked / "gitguardfs/__init__.py")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "tests/unit", "-q", "-n", "2", "--dist=loadfile"],
+        [sys.executable, "-m", "pytest", "-q", *arguments],
         cwd=unpacked, env=environment, capture_output=True, text=True, check=False, timeout=1800,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr
-    assert " passed" in done.stdout and " failed" not in done.stdout
+    return done.stdout
+
+
+def test_all_its_unit_tests_are_found(unpacked: Path) -> None:
+    modules = {path.name for path in (REPOSITORY / "tests/unit").glob("test_*.py")}
+    said = pytest_in(unpacked, "--collect-only", "tests/unit")
+    assert {
+        line.split("::")[0].rpartition("/")[2] for line in said.splitlines() if "::" in line
+    } == (modules)
+
+
+def test_those_that_read_more_than_the_package_pass(unpacked: Path) -> None:
+    """The others can tell nothing here: every file is as in the repository."""
+    modules = [
+        str(path)
+        for path in sorted((unpacked / "tests/unit").glob("test_*.py"))
+        if re.search(r"parents\[|REPOSITORY", path.read_text())
+    ]
+    assert len(modules) > 5
+    said = pytest_in(unpacked, "-n", "2", "--dist=loadfile", *modules)
+    assert " passed" in said and " failed" not in said
 
 
 @pytest.fixture(scope="module")
