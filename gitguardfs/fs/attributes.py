@@ -15,6 +15,9 @@ SET_ID_BITS = 0o6000
 WRITE_BITS = 0o222
 PERMISSION_BITS = 0o7777
 
+_new = tuple.__new__
+"""Makes a NamedTuple in half the time that its own constructor takes."""
+
 
 def change_key(st: os.stat_result) -> int:
     """What tells whether a file's content may have changed."""
@@ -73,19 +76,23 @@ class AttributeMapper:
         mode = st.st_mode
         if self.drops_setid(mode):
             mode &= ~SET_ID_BITS
-        shown = Attributes(
-            ino,
-            mode,
-            st.st_nlink,
-            self.idmap.guest_uid(st.st_uid),  # type: ignore[arg-type]
-            self.idmap.guest_gid(st.st_gid),  # type: ignore[arg-type]
-            st.st_rdev,
-            st.st_size,
-            st.st_blocks,
-            st.st_blksize,
-            st.st_atime_ns,
-            st.st_mtime_ns,
-            st.st_ctime_ns,
+        shown = _new(
+            Attributes,
+            (
+                ino,
+                mode,
+                st.st_nlink,
+                self.idmap.guest_uid(st.st_uid),  # type: ignore[arg-type]
+                self.idmap.guest_gid(st.st_gid),  # type: ignore[arg-type]
+                st.st_rdev,
+                st.st_size,
+                st.st_blocks,
+                st.st_blksize,
+                st.st_atime_ns,
+                st.st_mtime_ns,
+                st.st_ctime_ns,
+                True,
+            ),
         )
         if self._disguise is not None:
             shown = self._disguise(shown, mode, st.st_uid, st.st_gid, uid)

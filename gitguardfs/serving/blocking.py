@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from time import monotonic, perf_counter
 from typing import Any, Generic, TypeVar
 
@@ -34,14 +33,13 @@ class LatencyTracker:
         """Whether the next one can be expected to be quick: it would wait for one that is not."""
         return self._in_a_row >= QUICK_IN_A_ROW and not self._under_way
 
-    @contextmanager
-    def under_way(self) -> Iterator[None]:
-        """Count one as under way. On the session's thread only."""
+    def begin(self) -> None:
+        """Count one as under way. On the session's thread only, as ``end``."""
         self._under_way += 1
-        try:
-            yield
-        finally:
-            self._under_way -= 1
+
+    def end(self) -> None:
+        """Count one as done, or given up."""
+        self._under_way -= 1
 
     def timed(self, call: Callable[..., R], *args: Any) -> R:
         """Make a call, on whatever thread, and note how long it takes."""
@@ -56,9 +54,9 @@ class LatencyTracker:
 class Blocking(Generic[R]):
     """A request of which a call is left that may wait.
 
-    The session makes it within ``under_way``, inline if ``runs_inline`` and otherwise wherever
-    it does not keep others waiting, and then asks ``finish`` for the reply, which it holds back
-    for ``delay`` seconds.
+    The session makes it in a with statement of this object, inline if ``runs_inline`` and
+    otherwise wherever it does not keep others waiting, and then asks ``finish`` for the reply,
+    which it holds back for ``delay`` seconds.
     """
 
     __slots__ = (
@@ -96,15 +94,15 @@ class Blocking(Generic[R]):
         self.runs_inline = self.likely_quick and is_local
         """Whether the session's own thread may make the call."""
 
-    @contextmanager
-    def under_way(self) -> Iterator[None]:
-        """Count the call as under way, and clean up after it. On the session's thread only."""
-        try:
-            with self._latency.under_way():
-                yield
-        finally:
-            if self._cleanup is not None:
-                self._cleanup()
+    def __enter__(self) -> None:
+        """Count the call as under way. On the session's thread only."""
+        self._latency.begin()
+
+    def __exit__(self, *_: object) -> None:
+        """Clean up after the call."""
+        self._latency.end()
+        if self._cleanup is not None:
+            self._cleanup()
 
     def run(self) -> R:
         """Make the call, on any thread. Raises RequestError."""

@@ -96,9 +96,9 @@ def guarded_by(guard: GuardedBy) -> Callable[[Method[B, P, R]], Method[B, P, R]]
         GUARDED_BY[name] = guard
 
         @wraps(method)
-        def bounded(self: B, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        def bounded(self: B, *args: Any) -> R:
             try:
-                return method(self, *args, **kwargs)
+                return method(self, *args)  # type: ignore[call-arg]
             except (Later, RequestError):
                 raise
             except Exception as error:
@@ -107,6 +107,6 @@ def guarded_by(guard: GuardedBy) -> Callable[[Method[B, P, R]], Method[B, P, R]]
             # that its frames refer to.
             raise RequestError(number)
 
-        return bounded
+        return bounded  # type: ignore[return-value]
 
     return decorate

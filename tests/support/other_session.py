@@ -62,7 +62,7 @@ class OtherSession:
     async def _ask(self, name: str, *args: Any) -> Any:
         reply = getattr(self._operations, name)(*arguments_of(name, args))
         if type(reply) is Blocking:
-            with reply.under_way():
+            with reply:
                 if reply.runs_inline:
                     result = reply.run()
                 else:
