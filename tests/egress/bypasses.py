@@ -150,7 +150,9 @@ BYPASSES = (
     *(
         Bypass(f"field {name}", _fields(f"{name}: SECRET"), True)
         for name in ("X-HTTP-Method-Override", "X_HTTP_Method_Override", "X-Original-URL",
-                     "X-Rewrite-Url", "X-Forwarded-Host", "Forwarded", "x-http-method")
+                     "X-Rewrite-Url", "X-Forwarded-Host", "Forwarded", "x-http-method",
+                     "X-HTTP-Host-Override", "X-HTTP-DestinationURL", "X-Forwarded-Url",
+                     "X_MS_Original_URL")
     ),
     Bypass("method-other", _fields(first="DELETE /ok/SECRET")),
     Bypass("method-small", _fields(first="get /ok/SECRET"), True),

@@ -157,6 +157,14 @@ MUTANTS = (
         REQUESTS,
     ),
     Mutant(
+        "requests-fields-by-pattern",
+        "of the fields that servers go by, only those pass that nobody has listed",
+        "egress/requests.py",
+        " or _SENDS_ELSEWHERE_TOO.match(lowered):",
+        ":",
+        REQUESTS,
+    ),
+    Mutant(
         "requests-body-with-get",
         "a GET may have a body",
         "egress/requests.py",
