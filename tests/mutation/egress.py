@@ -206,6 +206,14 @@ MUTANTS = (
         FILES,
     ),
     Mutant(
+        "reports-any-query",
+        "a line that lets any query out is offered without a word about it",
+        "egress/reports.py",
+        '    if after or not before.endswith("?"):',
+        "    if True:",
+        FILES,
+    ),
+    Mutant(
         "files-preset-twice",
         "a preset is appended at every start",
         "egress/files.py",
