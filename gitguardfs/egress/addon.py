@@ -22,7 +22,7 @@ from gitguardfs.egress import addresses, blocked, requests, urls
 from gitguardfs.egress.allowlist import Allowlist, Decision, Kind
 from gitguardfs.egress.blocked import BlockedLog
 from gitguardfs.egress.files import StateFiles, read_allowlist
-from gitguardfs.egress.reports import allow_command, error_text
+from gitguardfs.egress.reports import allow_command, error_text, query_note
 from gitguardfs.egress.requests import Request
 from gitguardfs.errors import UserError, shown
 
@@ -278,10 +278,11 @@ def refusal_text(method: str, url: str, reason: str, kind: Kind) -> str:
     )
     line = blocked.line_for(method, url)[0] if kind is Kind.RULE else ""
     if line:
+        note = query_note(line)
         return (
             f"{about}\nThe allowlist is on the host and cannot be changed from in here. If the"
             " request is needed, stop and ask your human to run this on the host:\n\n"
-            f"  {allow_command(line)}\n"
+            f"  {allow_command(line)}\n" + (f"\n{note}\n" if note else "")
         )
     if kind is Kind.ALLOWLIST:
         return f"{about}\nTell your human: the allowlist on the host has to be mended.\n"

@@ -37,13 +37,22 @@ def _group_text(group: Group, lines: set[str]) -> str:
         return f"{text}\n  {shown(group.why_none)}"
     if group.line in lines:
         return f"{text}\n  allowed since"
-    return f"{text}\n  {allow_command(group.line)}"
+    note = query_note(group.line)
+    return f"{text}\n  {allow_command(group.line)}" + (f"\n  {note}" if note else "")
 
 
 def allow_command(line: str) -> str:
     """Return the command that adds a line; a line in normal form holds no quote but ``'``."""
     quoted = line.replace("'", "'\\''")
     return f"gitguard vm allow '{quoted}'"
+
+
+def query_note(line: str) -> str:
+    """Return what to know before a line is added that stands for any query; "" for others."""
+    *_, before, after = ("", *parse_line(line).pieces)
+    if after or not before.endswith("?"):
+        return ""
+    return "This line lets any query out, and so any data; for less, write a line for each query."
 
 
 def allow(state_dir: Path, line: str) -> str:

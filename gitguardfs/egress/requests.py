@@ -22,14 +22,17 @@ MAX_DENIED_BODY = 1 << 20
 _BODILESS = (b"GET", b"HEAD")
 _SENDS_ELSEWHERE = frozenset(
     (
-        b"x-http-method", b"x-http-method-override", b"x-method-override",
-        b"x-original-url", b"x-rewrite-url", b"x-original-uri", b"x-original-host",
-        b"x-original-path", b"x-original-method", b"x-envoy-original-path",
-        b"x-forwarded-host", b"x-forwarded-server", b"x-forwarded-path", b"x-forwarded-uri",
-        b"x-forwarded-prefix", b"x-host", b"forwarded",
+        b"forwarded", b"x-forwarded", b"x-host", b"x-http-host", b"x-http-method", b"x-method",
+        b"x-http-path", b"x-http-url", b"x-http-uri", b"x-request-uri", b"x-request-url",
+        b"method-override", b"http-method-override",
     )
 )  # fmt: skip
 """Fields by which some servers go instead of the method, the path or the host."""
+_SENDS_ELSEWHERE_TOO = re.compile(
+    rb"x-.*(?:original|override|rewrite|destination-?ur[il]"
+    rb"|forwarded-(?!(?:for|proto|protocol|scheme|port|ssl|by)$))"
+)
+"""The same, by pattern. Of X-Forwarded-*, those pass that say who asks, or by what transport."""
 _HARMLESS_CONNECTION = frozenset((b"close", b"keep-alive", b"te"))
 NOT_PASSED_ON = ("Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "TE")
 """Fields that concern the connection to the proxy alone."""
@@ -132,7 +135,7 @@ def _check_headers(headers: tuple[tuple[bytes, bytes], ...]) -> None:
         lowered = name.lower().replace(b"_", b"-")  # CGI makes one of the two
         if re.search(rb"[\x00-\x08\x0a-\x1f\x7f]", value):
             raise BadRequestError(f"a control character in the field {_shown(name)}")
-        if lowered in _SENDS_ELSEWHERE:
+        if lowered in _SENDS_ELSEWHERE or _SENDS_ELSEWHERE_TOO.match(lowered):
             raise BadRequestError(
                 f"the field {_shown(name)}, by which servers go instead of the URL"
             )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import unicodedata
+from urllib.parse import unquote_to_bytes
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 MAX_TARGET = 8192
@@ -16,8 +18,8 @@ _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})", re.ASCII)
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})", re.ASCII)
-_AMBIGUOUS_ESCAPE = re.compile(r"%(?:[01][0-9A-F]|7F|5C|C0|C1|25[0-9A-Fa-f]{2})", re.ASCII)
-"""Control characters, a backslash, UTF-8 that is never valid, an escape that was escaped twice."""
+_AMBIGUOUS_ESCAPE = re.compile(r"%(?:[01][0-9A-F]|7F|5C|25[0-9A-Fa-f]{2})", re.ASCII)
+"""Control characters, a backslash, an escape that was escaped twice."""
 
 
 class BadUrlError(ValueError):
@@ -95,7 +97,7 @@ def normal_target(text: str, *, is_pattern: bool = False) -> str:
     ``%2F`` stays apart from ``/``, and case matters. A query with a ``%`` that is no escape stays
     as it is; in a pattern there may be none, since a ``*`` could complete it. A ``*`` of a request
     stands for itself, as ``%2A``. Raises BadUrlError for what servers are known to read in another
-    way: dot segments, backslashes, control characters, double escapes.
+    way: dot segments, backslashes, control characters, double escapes, a path that is not UTF-8.
     """
     if not text.startswith("/"):
         raise BadUrlError("the path does not begin with /")
@@ -117,12 +119,27 @@ def normal_target(text: str, *, is_pattern: bool = False) -> str:
     path = _ESCAPE.sub(_normal_escape, path)
     if found := _AMBIGUOUS_ESCAPE.search(path):
         raise BadUrlError(f"{found[0]} in the path, which servers read in different ways")
-    for segment in re.split(r"/|%2F", path):
-        if re.split(r";|%3B", segment)[0] in (".", ".."):
-            raise BadUrlError("a . or .. in the path")
+    if _has_dot_segment(path):
+        raise BadUrlError("a . or .. in the path")
     if not _BROKEN_ESCAPE.search(query):  # else what is undone could complete another escape
         query = _ESCAPE.sub(_normal_escape, query)
     return path + mark + query
+
+
+def _has_dot_segment(path: str) -> bool:
+    """Return whether a server could find a ``.`` or ``..`` in a path, escaped or not.
+
+    Servers cut a segment at ``;``, strip blanks, decode before they look for ``?`` and ``#``, or
+    fold wide letters to plain ones. Raises BadUrlError if the path is not UTF-8: what decoders
+    put in place of invalid bytes differs, and some read a ``.`` in too long a form.
+    """
+    try:
+        decoded = unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        raise BadUrlError("the path is not valid UTF-8") from None
+    folded = unicodedata.normalize("NFKC", decoded)
+    segments = re.split(r"[/\\]", folded)
+    return any(re.split(r"[;?#\s]", part.lstrip())[0] in (".", "..") for part in segments)
 
 
 def _normal_escape(found: re.Match[str]) -> str:

@@ -115,6 +115,8 @@ _PATHS = (
     "/ok/..%2fSECRET", "/ok/..%2FSECRET", "/ok/..;/SECRET", "/ok/..%3b/SECRET", "/ok/..%5cSECRET",
     "/ok/..\\SECRET", "/ok/%2e%2e%5cSECRET", "/ok/a%00SECRET", "/ok/#/../SECRET",
     "/ok/./SECRET", "/ok/%c0%ae%c0%ae/SECRET", "/ok/%u002e/SECRET", "/ok/a%0d%0aSECRET",
+    "/ok/%e0%80%ae%e0%80%ae/SECRET", "/ok/%f0%80%80%ae/SECRET", "/ok/%ff/SECRET",
+    "/ok/..%20/SECRET", "/ok/..%3f/SECRET", "/ok/..%23/SECRET", "/ok/%EF%BC%8E%EF%BC%8E/SECRET",
 )  # fmt: skip
 _OTHERS = ("/SECRET", "//ok/SECRET", "/OK/SECRET", "/ok%2FSECRET", "/exact?SECRET", "/exact/SECRET",
            "/exact;SECRET", "/a/x?SECRET/info/refs?service=git-upload-pack",
@@ -148,7 +150,9 @@ BYPASSES = (
     *(
         Bypass(f"field {name}", _fields(f"{name}: SECRET"), True)
         for name in ("X-HTTP-Method-Override", "X_HTTP_Method_Override", "X-Original-URL",
-                     "X-Rewrite-Url", "X-Forwarded-Host", "Forwarded", "x-http-method")
+                     "X-Rewrite-Url", "X-Forwarded-Host", "Forwarded", "x-http-method",
+                     "X-HTTP-Host-Override", "X-HTTP-DestinationURL", "X-Forwarded-Url",
+                     "X_MS_Original_URL")
     ),
     Bypass("method-other", _fields(first="DELETE /ok/SECRET")),
     Bypass("method-small", _fields(first="get /ok/SECRET"), True),

@@ -145,6 +145,25 @@ def test_the_line_of_a_group_admits_its_requests(targets: list[str]) -> None:
             assert all(rules.admitting(member) for member in members)
 
 
+def test_a_line_that_spans_any_query_says_so(state: Path) -> None:
+    state.mkdir()
+    log = BlockedLog(StateFiles(state).blocked)
+    for kind in (Kind.RULE, Kind.ADDRESS):
+        for query in "12":
+            log.add("GET", f"https://a.test/{kind.value}?q={query}", "why", kind)
+    log.add("GET", "https://a.test/once?q=1%2A", "why", Kind.RULE)
+    lines = reports.blocked_text(state).splitlines()
+    spans = [at for at, line in enumerate(lines) if "?*" in line]
+    assert [at for at, line in enumerate(lines) if "lets any query out" in line] == [
+        at + 1 for at in spans
+    ]
+    assert len(spans) == 2
+    assert lines[spans[1]].endswith("?* private-address'")
+    assert "'GET https://a.test/once?q=1%2A'" in lines[-1]
+    for line in ("GET https://a.test/*", "GET https://a.test/x?", "GET https://a.test/x?a=*"):
+        assert reports.query_note(line) == ""
+
+
 def test_what_is_written_is_read_again_and_garbage_is_passed_over(state: Path) -> None:
     state.mkdir()
     path = StateFiles(state).blocked

@@ -27,7 +27,10 @@ def test_ordinary_requests_pass() -> None:
         [(b"Content-Length", b"0")],
         [(b"X-Text", b"tab\tand \xe4")],
         [(b"Cookie", b"a=b"), (b"Cookie", b"c=d")],
-        [(b"X-Forwarded-For", b"10.0.0.1")],
+        [(b"X-Forwarded-For", b"10.0.0.1"), (b"X-Forwarded-Proto", b"https")],
+        [(b"X_Forwarded_Port", b"443"), (b"X-Forwarded-Scheme", b"https")],
+        [(b"X-Requested-With", b"a"), (b"X-Request-Id", b"1"), (b"X-Api-Key", b"k")],
+        [(b"Origin", b"https://a.test"), (b"X-Originating-IP", b"10.0.0.1")],
     ):
         assert checked(with_fields(*fields)).url == "https://a.test/x"
     post = HTTPS._replace(method=b"POST")
@@ -95,6 +98,23 @@ def test_ordinary_requests_pass() -> None:
 def test_requests_that_could_be_read_in_two_ways(bad: Request, why: str) -> None:
     with pytest.raises(BadRequestError, match=why):
         checked(bad)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["X-HTTP-Host-Override", "X-Original-HTTP-Method", "X-Forwarded-Url", "X-HTTP-DestinationURL",
+     "X-HTTP-Destination-Url", "X-MS-Original-URL", "X-Envoy-Original-Host",
+     "X-Envoy-Original-Path", "X-OriginalUrl", "X-Original-URI", "X-Original-Host",
+     "X-Original-Path", "X-Original-Method", "X-Method-Override", "X-HTTP-Path-Override",
+     "X-Rewrite-URI", "X-Forwarded-Host", "X-Forwarded-Server", "X-Forwarded-Path",
+     "X-Forwarded-Uri", "X-Forwarded-Prefix", "X-Forwarded-Method", "X-Forwarded-For-Host",
+     "X-Forwarded", "Forwarded", "X-Host", "X-HTTP-Method", "X-HTTP-Host", "Method-Override",
+     "HTTP-Method-Override", "X-Request-URI"],
+)  # fmt: skip
+def test_fields_by_which_servers_go_instead_of_the_url(name: str) -> None:
+    for spelled in (name, name.upper(), name.replace("-", "_")):
+        with pytest.raises(BadRequestError, match="instead of the URL"):
+            checked(with_fields((spelled.encode(), b"x")))
 
 
 def test_which_denied_bodies_are_waited_for() -> None:
