@@ -14,7 +14,7 @@ from gitguardfs.audit.share import looks_like_repository
 from gitguardfs.doctor import search
 from gitguardfs.errors import UserError
 from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.source import Backing
+from gitguardfs.fs.source import Source
 from gitguardfs.guard import repository
 from gitguardfs.guard.repository import is_repository, would_complete
 from gitguardfs.guard.rules import Rules
@@ -62,7 +62,7 @@ def _is_refused(check: Callable[[], object]) -> bool:
 def _held(path: str) -> bool:
     fd = os.open(path, os.O_PATH | os.O_DIRECTORY)
     try:
-        return Backing(DescriptorCache(8)).holds_repository(fd)
+        return Source(DescriptorCache(8)).holds_repository(fd)
     finally:
         os.close(fd)
 
