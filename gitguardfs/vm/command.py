@@ -223,9 +223,10 @@ def proxy(project: str | None) -> None:
     from pathlib import Path
 
     from gitguardfs.egress import proxy as egress
-    from gitguardfs.vm import report, state
+    from gitguardfs.vm import report, state, trusted_programs
 
     where = state.find(project)
+    trusted_programs.check(where.project)
     if (pid := report.proxy_pid(where)) is not None:
         raise UserError(f"the proxy runs already (process {pid})", code=Exit.SYSTEM)
     state.create(where)

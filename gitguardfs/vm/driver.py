@@ -33,6 +33,7 @@ from gitguardfs.vm import (
     seed,
     settings,
     ssh,
+    trusted_programs,
 )
 from gitguardfs.vm import state as states
 from gitguardfs.vm.boot import has_panicked
@@ -42,12 +43,6 @@ from gitguardfs.vm.state import State
 
 LEAST_ROOM = 1 << 30
 """Bytes: a guest that is set up takes less, and a full disk would stop it halfway."""
-PROGRAMS = {
-    "qemu-img": "qemu-utils",
-    "ssh": "openssh-client",
-    "ssh-keygen": "openssh-client",
-}
-"""What is needed besides QEMU, and the Debian package that has it."""
 
 
 class Stopped(BaseException):
@@ -75,6 +70,7 @@ def up(state: State, wish: Wish) -> int:
     """
     check_programs()
     existing_directory(state.project)
+    trusted_programs.check(state.project, _qemu(), *trusted_programs.PACKAGES)
     with ExitStack() as stack:
         states.create(state)
         stack.enter_context(_session(state))
@@ -138,9 +134,8 @@ def _say_what_is_allowed(files: Path, presets: tuple[str, ...]) -> None:
 
 def check_programs() -> None:
     """Raise UserError for a program that is missing, with the package that has it."""
-    qemu = "qemu-system-aarch64" if _is_arm() else "qemu-system-x86_64"
     package = "qemu-system-arm" if _is_arm() else "qemu-system-x86"
-    for program, holder in {qemu: package, **PROGRAMS}.items():
+    for program, holder in {_qemu(): package, **trusted_programs.PACKAGES}.items():
         if shutil.which(program) is None:
             install = "brew install qemu" if sys.platform == "darwin" else f"apt install {holder}"
             raise UserError(f"{program} is not installed", install, Exit.SYSTEM)
@@ -207,6 +202,10 @@ def _answers(state: State) -> bool:
         return qmp.status(state) == "running"
     except qmp.NoAnswerError:
         return False
+
+
+def _qemu() -> str:
+    return "qemu-system-aarch64" if _is_arm() else "qemu-system-x86_64"
 
 
 def _is_arm() -> bool:
