@@ -32,7 +32,7 @@ usage, 3 anything else.
 UP_EPILOG = """\b
 Examples:
   gitguard vm up --allow anthropic --allow npm
-  gitguard vm up --hide .env --hide '*.pem'     names that the agent is not shown
+  gitguard vm up --hide .env --hide '*.pem'     names that are hidden as well from now on
   gitguard vm up --image ~/my-image.qcow2       instead of the pinned cloud image
   gitguard vm up --guard host                   .git is out of reach for the guest's root as well
 
@@ -106,7 +106,8 @@ def _is_installed(name: str) -> bool:
 @click.option("--git", type=click.Choice(["deny", "readonly"]),
               help="What the agent may do with .git.  [default: deny]")  # fmt: skip
 @click.option("--hide", metavar="GLOB", multiple=True,
-              help="Names that the agent is not shown. Repeatable; '' for none.")  # fmt: skip
+              help="Names that the agent is not shown, besides those remembered. Repeatable; "
+              "'' clears those.")  # fmt: skip
 @click.option("--hardened/--no-hardened", default=None,
               help="QEMU may start no programs; the proxy comes by an SSH tunnel.")  # fmt: skip
 @click.option("--allow", "presets", metavar="PRESET", multiple=True,
@@ -133,8 +134,6 @@ def up(
 
     where = state.find(project)
     old = settings.load(where)
-    if hide == ("",):
-        old, hide = settings.without_hidden(old), ()
     wanted = {
         **given,
         "memory": None if memory is None else mebibytes(memory, "--memory"),

@@ -76,11 +76,13 @@ def save(state: State, settings: Settings) -> None:
 
 
 def merged(old: Settings, given: dict[str, Any]) -> Settings:
-    """Return ``old`` with what was given now; None and an empty tuple are not given. UserError."""
-    wanted = {name: value for name, value in given.items() if value is not None and value != ()}
+    """Return ``old`` with what was given now; None is not given. UserError.
+
+    Names to hide are added to those that were hidden: one more must not show the others. An empty
+    name clears what was hidden.
+    """
+    wanted = {name: value for name, value in given.items() if value is not None}
+    names = wanted.get("hide", ())
+    before = () if "" in names else old.hide
+    wanted["hide"] = tuple(dict.fromkeys((*before, *filter(None, names))))
     return dataclasses.replace(old, **wanted)
-
-
-def without_hidden(settings: Settings) -> Settings:
-    """Return the settings with no name hidden."""
-    return dataclasses.replace(settings, hide=())

@@ -263,6 +263,17 @@ def test_settings_are_remembered(project: Path) -> None:
     assert os.stat(made.path(settings.FILE)).st_mode & 0o777 == 0o600
 
 
+def test_names_to_hide_are_added_to_those_that_are_hidden() -> None:
+    """The line that `up` prints to hide a new secret must not show the others again."""
+    old = settings.Settings("/srv/p", hide=(".env", "*.pem"))
+    more = settings.merged(old, {"hide": ("x.key", ".env")})
+    assert more.hide == (".env", "*.pem", "x.key")
+    assert settings.merged(old, {"hide": ("",)}).hide == ()
+    assert settings.merged(old, {"hide": ("", "x.key")}).hide == ("x.key",)
+    with pytest.raises(UserError):
+        settings.merged(old, {"hide": ("a/b",)})
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"projekt": 1}', '{"project": "/x"}'])
 def test_damaged_settings_are_one_line(project: Path, text: str) -> None:
     made = state.state_of(str(project))
