@@ -281,6 +281,28 @@ def test_a_panic_ends_the_waiting(state: State) -> None:
         qemu.kill()
 
 
+def test_a_qemu_that_ends_while_ssh_fails_at_once_is_noticed(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = [sys.executable, "-c", f"raise SystemExit({ssh_command.FAILED})"]
+    monkeypatch.setattr(boot, "command", lambda *_, **__: failing)
+    monkeypatch.setattr(boot, "BOOT_LIMIT", 10.0)
+    Path(state.qemu_log).write_text("qemu: it is over\n")
+    guest = ssh_command.Guest(keys.Keys("/none"), 1, "/v")
+    with pytest.raises(boot.BootError, match=r"QEMU ended: qemu: it is over"):
+        ended(state, 1).await_ready(guest)
+
+
+def test_a_qemu_that_does_not_answer_is_not_waited_for_forever(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "MONITOR_LIMIT", 0.1)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
+        with pytest.raises(boot.BootError, match=r"QEMU does not answer"):
+            boot.Boot(state, qemu, boot.Progress()).await_monitor()
+        qemu.kill()
+
+
 def test_the_view_is_quoted_for_the_guests_shell() -> None:
     view = provision.view_of("/srv/my project")
     assert "--target '/home/agent/projects/my project'" in boot.ready_line(view)
