@@ -75,6 +75,15 @@ def save(state: State, settings: Settings) -> None:
     config_files.apply(config_files.planned(state.path(FILE), text, 0o600))
 
 
+def before_start(old: Settings, new: Settings) -> Settings:
+    """Return what is remembered of ``new`` before the VM has come up with it.
+
+    A size that QEMU cannot start with must not fail the next start as well. What protects the
+    project is remembered at once: the next start must not be one with less.
+    """
+    return dataclasses.replace(new, memory=old.memory, cpus=old.cpus)
+
+
 def merged(old: Settings, given: dict[str, Any]) -> Settings:
     """Return ``old`` with what was given now; None is not given. UserError.
 
