@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from contextlib import suppress
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import click
 
 from gitguardfs.egress.presets import PRESETS
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.render.size import mebibytes
 
 NEEDED = ("platformdirs", "yaml", "pycdlib", "qemu.qmp", "mitmproxy")
@@ -133,6 +134,8 @@ def up(
     from gitguardfs.vm import driver, images, secrets, settings, state
 
     where = state.find(project)
+    if project is None and where.project != os.path.realpath(os.getcwd()):
+        click.echo(f"sharing {shown(where.project)}, which has a VM", err=True)
     old = settings.load(where)
     wanted = {
         **given,

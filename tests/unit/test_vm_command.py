@@ -156,6 +156,21 @@ def test_up_takes_no_authority_that_holds_no_certificate(world: Path, no_boot: N
     assert not state.exists
 
 
+def test_up_says_that_it_shares_a_directory_above(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(driver, "up", lambda *_: 0)
+    state = states.state_of(str(world / "project"))
+    states.create(state)
+    Path(state.disk).touch()
+    (world / "project/src").mkdir()
+    line = f"sharing {state.project}, which has a VM\n"
+    for where, said in (("project", ""), ("project/src", line)):
+        monkeypatch.chdir(world / where)
+        command.command(["up"], standalone_mode=False)
+        assert capsys.readouterr().err == said
+
+
 def test_a_start_that_fails_leaves_no_size_that_fails_the_next(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,7 +112,10 @@ def test_a_directory_above_that_has_a_vm_is_found(
     below.mkdir(parents=True)
     monkeypatch.chdir(below)
     assert state.find(None).project == str(below)
-    state.create(state.state_of(str(project)))
+    above = state.state_of(str(project))
+    state.create(above)
+    assert state.find(None).project == str(below), "a failed start has left the directory"
+    Path(above.disk).touch()
     assert state.find(None).project == str(project)
     assert state.find(str(below)).project == str(below)
 
