@@ -19,6 +19,8 @@ from gitguardfs.vm.state import State
 
 BOOT_LIMIT = 900.0
 """Seconds until a boot is taken to hang: the first one may fetch packages, emulated."""
+MONITOR_LIMIT = 120.0
+"""Seconds until QEMU is taken to hang: it opens its monitor before the guest runs."""
 _LOOK_EVERY = 0.5
 _BANNER_LIMIT = 2.0
 """Seconds to wait for sshd's first line: QEMU accepts before the guest does."""
@@ -82,10 +84,13 @@ class Boot:
 
     def await_monitor(self) -> int:
         """Wait until QEMU answers; return the port that leads to sshd. BootError."""
+        deadline = time.monotonic() + MONITOR_LIMIT
         while True:
             self._check()
             with suppress(qmp.NoAnswerError):
                 return qmp.ssh_port(self.state)
+            if time.monotonic() > deadline:
+                raise BootError("QEMU does not answer")
             time.sleep(_LOOK_EVERY)
 
     def await_ssh(self, port: int) -> None:
@@ -114,6 +119,7 @@ class Boot:
                 )
             if time.monotonic() > deadline:
                 raise BootError(f"nobody can log in: {shown(output.strip())}")
+            self._check()  # ssh may fail sooner than it is looked at
             time.sleep(_LOOK_EVERY)  # sshd is started again while cloud-init writes its settings
 
     def _run(self, words: list[str], deadline: float) -> tuple[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from contextlib import suppress
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import click
 
 from gitguardfs.egress.presets import PRESETS
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.render.size import mebibytes
 
 NEEDED = ("platformdirs", "yaml", "pycdlib", "qemu.qmp", "mitmproxy")
@@ -32,7 +33,7 @@ usage, 3 anything else.
 UP_EPILOG = """\b
 Examples:
   gitguard vm up --allow anthropic --allow npm
-  gitguard vm up --hide .env --hide '*.pem'     names that the agent is not shown
+  gitguard vm up --hide .env --hide '*.pem'     names that are hidden as well from now on
   gitguard vm up --image ~/my-image.qcow2       instead of the pinned cloud image
   gitguard vm up --guard host                   .git is out of reach for the guest's root as well
 
@@ -106,7 +107,8 @@ def _is_installed(name: str) -> bool:
 @click.option("--git", type=click.Choice(["deny", "readonly"]),
               help="What the agent may do with .git.  [default: deny]")  # fmt: skip
 @click.option("--hide", metavar="GLOB", multiple=True,
-              help="Names that the agent is not shown. Repeatable; '' for none.")  # fmt: skip
+              help="Names that the agent is not shown, besides those remembered. Repeatable; "
+              "'' clears those.")  # fmt: skip
 @click.option("--hardened/--no-hardened", default=None,
               help="QEMU may start no programs; the proxy comes by an SSH tunnel.")  # fmt: skip
 @click.option("--allow", "presets", metavar="PRESET", multiple=True,
@@ -132,9 +134,9 @@ def up(
     from gitguardfs.vm import driver, images, secrets, settings, state
 
     where = state.find(project)
+    if project is None and where.project != os.path.realpath(os.getcwd()):
+        click.echo(f"sharing {shown(where.project)}, which has a VM", err=True)
     old = settings.load(where)
-    if hide == ("",):
-        old, hide = settings.without_hidden(old), ()
     wanted = {
         **given,
         "memory": None if memory is None else mebibytes(memory, "--memory"),
@@ -223,9 +225,10 @@ def proxy(project: str | None) -> None:
     from pathlib import Path
 
     from gitguardfs.egress import proxy as egress
-    from gitguardfs.vm import report, state
+    from gitguardfs.vm import report, state, trusted_programs
 
     where = state.find(project)
+    trusted_programs.check(where.project)
     if (pid := report.proxy_pid(where)) is not None:
         raise UserError(f"the proxy runs already (process {pid})", code=Exit.SYSTEM)
     state.create(where)

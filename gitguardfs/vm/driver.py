@@ -10,6 +10,7 @@ import os
 import platform
 import shutil
 import signal
+import ssl as tls
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from gitguardfs import config_files
 from gitguardfs.egress import proxy as egress
 from gitguardfs.egress.files import StateFiles
 from gitguardfs.egress.presets import PRESETS
-from gitguardfs.errors import Exit, GitguardExit, UserError
+from gitguardfs.errors import Exit, GitguardExit, UserError, shown
 from gitguardfs.host.directory import existing_directory
 from gitguardfs.vm import (
     host_guard,
@@ -33,6 +34,7 @@ from gitguardfs.vm import (
     seed,
     settings,
     ssh,
+    trusted_programs,
 )
 from gitguardfs.vm import state as states
 from gitguardfs.vm.boot import has_panicked
@@ -42,12 +44,6 @@ from gitguardfs.vm.state import State
 
 LEAST_ROOM = 1 << 30
 """Bytes: a guest that is set up takes less, and a full disk would stop it halfway."""
-PROGRAMS = {
-    "qemu-img": "qemu-utils",
-    "ssh": "openssh-client",
-    "ssh-keygen": "openssh-client",
-}
-"""What is needed besides QEMU, and the Debian package that has it."""
 
 
 class Stopped(BaseException):
@@ -75,6 +71,8 @@ def up(state: State, wish: Wish) -> int:
     """
     check_programs()
     existing_directory(state.project)
+    trusted_programs.check(state.project, _qemu(), *trusted_programs.PACKAGES)
+    authority = _authority(wish, state.project)
     with ExitStack() as stack:
         states.create(state)
         stack.enter_context(_session(state))
@@ -88,30 +86,43 @@ def up(state: State, wish: Wish) -> int:
         )
         images.check_place(image, state.project)
         images.ensure_overlay(image, state.disk)
-        settings.save(state, wish.settings)
+        settings.save(state, settings.before_start(settings.load(state), wish.settings))
         pairs = keys.ensure(state)
         files = Path(state.directory)
         _say_what_is_allowed(files, wish.presets)
-        if wish.upstream_ca is not None:
-            images.refuse_in_project("the authority", wish.upstream_ca, state.project)
-            with open(wish.upstream_ca, "rb") as certificate:
-                text = certificate.read()
+        if authority is not None:
             config_files.apply(
-                config_files.planned(str(StateFiles(files).upstream_ca), text, 0o600)
+                config_files.planned(str(StateFiles(files).upstream_ca), authority, 0o600)
             )
         ca = egress.ca_certificate(files)
-        instance = seed.instance(state)
-        content = provision.content(state.name, wish.settings, pairs, ca, instance)
-        seed.write(state.seed, content)
+        content = provision.content(state.name, wish.settings, pairs, ca)
+        instance = seed.instance(state, content)
+        meta_data = seed.meta_data(state.name, instance).encode()
+        seed.write(state.seed, {**content, "meta-data": meta_data})
         exported = stack.enter_context(host_guard.exported(wish.settings, state.name))
         proxy = egress.start_proxy(files)
         stack.callback(proxy.stop)
         launch = Launch(state, wish.settings, image, pairs, exported, lock, proxy, wish.restricted)
         guest = boot(stack, launch)
+        settings.save(state, wish.settings)
         seed.keep_instance(state, instance)
         with open(state.ready, "wb"):
             pass
         return _session_in(state, guest, wish.words)
+
+
+def _authority(wish: Wish, project: str) -> bytes | None:
+    """Return the certificates that were given. UserError if they cannot be used, OSError."""
+    if wish.upstream_ca is None:
+        return None
+    images.refuse_in_project("the authority", wish.upstream_ca, project)
+    with open(wish.upstream_ca, "rb") as certificate:
+        text = certificate.read()
+    try:
+        tls.SSLContext(tls.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text.decode("ascii"))
+    except (tls.SSLError, ValueError) as error:
+        raise UserError(f"{shown(wish.upstream_ca)} holds no certificate: {error}") from None
+    return text
 
 
 def _check_room(state: State) -> None:
@@ -138,9 +149,8 @@ def _say_what_is_allowed(files: Path, presets: tuple[str, ...]) -> None:
 
 def check_programs() -> None:
     """Raise UserError for a program that is missing, with the package that has it."""
-    qemu = "qemu-system-aarch64" if _is_arm() else "qemu-system-x86_64"
     package = "qemu-system-arm" if _is_arm() else "qemu-system-x86"
-    for program, holder in {qemu: package, **PROGRAMS}.items():
+    for program, holder in {_qemu(): package, **trusted_programs.PACKAGES}.items():
         if shutil.which(program) is None:
             install = "brew install qemu" if sys.platform == "darwin" else f"apt install {holder}"
             raise UserError(f"{program} is not installed", install, Exit.SYSTEM)
@@ -207,6 +217,10 @@ def _answers(state: State) -> bool:
         return qmp.status(state) == "running"
     except qmp.NoAnswerError:
         return False
+
+
+def _qemu() -> str:
+    return "qemu-system-aarch64" if _is_arm() else "qemu-system-x86_64"
 
 
 def _is_arm() -> bool:

@@ -32,9 +32,22 @@ def run(guest: ssh.Guest, here: int, there: int) -> int:
                 Exit.SYSTEM,
             ) from None
     print(f"http://127.0.0.1:{here}/ is port {there} of the VM; Ctrl-C ends it", file=sys.stderr)
-    with subprocess.Popen(ssh.forward(guest, here, there)) as process:
-        for number in (signal.SIGTERM, signal.SIGHUP):  # or ssh would hold the port on
-            signal.signal(number, lambda *_: process.terminate())
+    process: subprocess.Popen[bytes] | None = None
+    is_told = False
+
+    def end(*_: object) -> None:
+        nonlocal is_told
+        is_told = True
+        if process is not None:
+            process.terminate()
+
+    # Before it is started: a signal in between would leave ssh with the port.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    process = subprocess.Popen(ssh.forward(guest, here, there))
+    with process:
+        if is_told:
+            process.terminate()
         try:
             status = process.wait()
         except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from gitguardfs.errors import warn
 from gitguardfs.host.share import this_host
 from gitguardfs.render import hostguard
 from gitguardfs.render.share_spec import Guard, ShareSpec, Target, Transport
+from gitguardfs.vm import trusted_programs
 from gitguardfs.vm.settings import Settings
 
 
@@ -32,12 +33,15 @@ def exported(settings: Settings, name: str) -> Iterator[str]:
         host=this_host(),
         disk=os.devnull,
     )
+    unmount, *arguments = hostguard.stop(spec)
+    trusted_programs.check(settings.project, unmount)
     from gitguardfs.host import start_guard  # Linux only; ShareSpec has refused a Mac
 
     start_guard.start(spec)
     try:
         yield spec.mountpoint
     finally:
-        done = subprocess.run(hostguard.stop(spec), capture_output=True, text=True, check=False)
+        command = [trusted_programs.path_of(unmount), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             warn(f"the guarded view stays mounted: {done.stderr.strip()}")

@@ -12,7 +12,7 @@ import subprocess
 from dataclasses import dataclass
 
 from gitguardfs.errors import Exit, UserError, shown
-from gitguardfs.vm import fetching
+from gitguardfs.vm import fetching, trusted_programs
 from gitguardfs.vm.fetching import Remote
 
 DISK_SIZE = 20 << 30
@@ -133,9 +133,7 @@ def refuse_in_project(what: str, path: str, project: str) -> None:
 
     The agent could change it there. ``what`` begins the message, such as "the image".
     """
-    absolute = os.path.abspath(path)
-    places = (absolute, os.path.realpath(os.path.dirname(absolute)), os.path.realpath(absolute))
-    if any(os.path.commonpath([place, project]) == project for place in places):
+    if trusted_programs.lies_in(path, project):
         raise UserError(
             f"{what} {shown(path)} lies in the project, where the guest could change it",
             "move it out of there",
@@ -184,7 +182,7 @@ def _described(disk: str) -> dict[str, str]:
 
 def _qemu_img(*arguments: str) -> str:
     done = subprocess.run(
-        ["qemu-img", *arguments],
+        [trusted_programs.path_of(trusted_programs.QEMU_IMG), *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

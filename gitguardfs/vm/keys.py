@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.vm.state import State
+from gitguardfs.vm.trusted_programs import SSH_KEYGEN, path_of
 
 DIRECTORY = "keys"
 AGENT, ADMIN, HOST = "agent", "root", "host"
@@ -63,7 +64,7 @@ def ensure(state: State) -> Keys:
 
 
 def _generate(path: str, comment: str) -> None:
-    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path]
+    command = [path_of(SSH_KEYGEN), "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )

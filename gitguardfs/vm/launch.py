@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gitguardfs.egress.start import RunningProxy
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.vm import accelerators, keys, provision, qmp, running, ssh
+from gitguardfs.vm import accelerators, keys, provision, qmp, running, ssh, trusted_programs
 from gitguardfs.vm.boot import Boot, BootError, Progress
 from gitguardfs.vm.images import Image
 from gitguardfs.vm.keys import Keys
@@ -113,6 +113,7 @@ def _machine(launch: Launch, accelerator: str) -> Machine:
 def _start(machine: Machine, lock: int) -> subprocess.Popen[bytes]:
     """Start QEMU, which inherits the lock, and hears nothing of the terminal's signals."""
     state = machine.state
+    words = command(machine)
     # The last boot's must not be taken for this one's.
     with suppress(FileNotFoundError):
         os.unlink(state.ready)
@@ -120,7 +121,8 @@ def _start(machine: Machine, lock: int) -> subprocess.Popen[bytes]:
         os.rename(state.console, f"{state.console}.1")
     with open(state.qemu_log, "wb") as log:
         return subprocess.Popen(
-            command(machine),
+            words,
+            executable=trusted_programs.path_of(words[0]),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

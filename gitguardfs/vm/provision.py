@@ -20,15 +20,15 @@ _LEFT_OUT = frozenset(("__pycache__",))
 HOME = f"/home/{AGENT}"
 
 
-def content(name: str, settings: Settings, keys: Keys, ca: str, random: bytes) -> dict[str, bytes]:
-    """Return the files of the seed for the VM ``name``. OSError."""
+def content(name: str, settings: Settings, keys: Keys, ca: str) -> dict[str, bytes]:
+    """Return the files of the seed for the VM ``name``, all but its meta-data. OSError."""
     login = seed.Login(
         agent_public=keys.public_text(AGENT_KEY),
         admin_public=keys.public_text(ADMIN),
         host_private=keys.private_text(HOST),
         host_public=keys.public_text(HOST),
     )
-    return seed.files(name, login, guest_files(settings, ca), payload(), random)
+    return seed.files(name, login, guest_files(settings, ca), payload())
 
 
 def guest_files(settings: Settings, ca: str) -> list[GuestFile]:

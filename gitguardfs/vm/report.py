@@ -24,7 +24,7 @@ def status(state: State) -> str:
         "project": shown(state.project) + ("" if os.path.isdir(state.project) else " (is gone)"),
         "in the guest": shown(provision.view_of(own.project)),
         "guard": f"on the {own.guard}, .git: {own.git}",
-        "hidden": shown(" ".join(own.hide)) or "nothing",
+        "hidden": shown(_hidden(own.hide)),
         "image": shown(own.image),
         "machine": f"{own.cpus} processors, {own.memory} MiB" + _hardened(own.hardened),
         "state": shown(state.directory),
@@ -32,6 +32,10 @@ def status(state: State) -> str:
     width = max(map(len, rows))
     lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
     return "\n".join([*lines, *_allowlist_errors(state)]) + "\n"
+
+
+def _hidden(names: tuple[str, ...]) -> str:
+    return f"{' '.join(names)} (--hide adds names, --hide '' clears them)" if names else "nothing"
 
 
 def _hardened(is_hardened: bool) -> str:

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.vm import keys, provision, qmp, settings
+from gitguardfs.vm import keys, provision, qmp, settings, trusted_programs
 from gitguardfs.vm.ssh import Guest
 from gitguardfs.vm.state import State, is_held, remove, take
 
@@ -32,8 +32,10 @@ def is_running(state: State) -> bool:
 def guest(state: State, early: bool = False) -> Guest:
     """Return how to reach the running guest. Raises UserError if it does not run.
 
-    Before the project is guarded it is reached with ``early`` only.
+    Before the project is guarded it is reached with ``early`` only. UserError as well if what
+    reaches it lies in the project.
     """
+    trusted_programs.check(state.project, trusted_programs.SSH)
     if not is_running(state):
         raise UserError("the VM does not run", "gitguard vm up starts it", Exit.SYSTEM)
     not_yet = UserError("the VM is not up yet", "gitguard vm logs -f shows it", Exit.SYSTEM)

@@ -10,6 +10,7 @@ import hashlib
 import io
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,15 +84,8 @@ def user_data(name: str, login: Login, files: list[GuestFile]) -> str:
     return "#cloud-config\n" + yaml.safe_dump(data, sort_keys=False, width=10_000)
 
 
-def meta_data(name: str, *parts: bytes) -> str:
-    """Return the meta-data: an instance of its own for whatever else is on the ISO.
-
-    With another instance-id cloud-init sets the guest up again.
-    """
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "big") + part)
-    instance = f"{name}-{digest.hexdigest()[:16]}"
+def meta_data(name: str, instance: str) -> str:
+    """Return the meta-data: with another instance-id cloud-init sets the guest up again."""
     return yaml.safe_dump({"instance-id": instance, "local-hostname": name})
 
 
@@ -104,29 +98,37 @@ def network_config() -> str:
     return yaml.safe_dump({"version": 2, "ethernets": {"net": card}})
 
 
-def instance(state: State) -> bytes:
-    """Return the random part of the guest's instance-id; a new one if setting up never ended.
+def instance(state: State, content: dict[str, bytes]) -> str:
+    """Return the guest's instance-id: the one it was set up as if that was with this content.
 
-    Cloud-init does each thing once for an instance, also if it was interrupted in the midst of it.
+    Else it is another at each call, and the one before is forgotten: the guest is about to become
+    something else. Cloud-init does each thing once for an instance, also if it was interrupted in
+    the midst of it. OSError.
     """
-    return config_files.read(state.path(INSTANCE)) or secrets.token_hex(8).encode()
+    digest = hashlib.sha256()
+    for part in (word for name in sorted(content) for word in (name.encode(), content[name])):
+        digest.update(len(part).to_bytes(8, "big") + part)
+    begin = f"{state.name}-{digest.hexdigest()[:16]}-"
+    kept = (config_files.read(state.path(INSTANCE)) or b"").decode(errors="replace")
+    if kept.startswith(begin):
+        return kept
+    with suppress(FileNotFoundError):
+        os.unlink(state.path(INSTANCE))
+    return begin + secrets.token_hex(8)
 
 
-def keep_instance(state: State, random: bytes) -> None:
+def keep_instance(state: State, instance: str) -> None:
     """Note that the guest was set up as this instance. OSError."""
-    config_files.apply(config_files.planned(state.path(INSTANCE), random, 0o600))
+    config_files.apply(config_files.planned(state.path(INSTANCE), instance, 0o600))
 
 
 def files(
-    name: str, login: Login, guest_files: list[GuestFile], payload: bytes, random: bytes
+    name: str, login: Login, guest_files: list[GuestFile], payload: bytes
 ) -> dict[str, bytes]:
-    """Return all files of the ISO by name."""
-    user = user_data(name, login, guest_files).encode()
-    network = network_config().encode()
+    """Return the files of the ISO by name, all but the meta-data, which names the instance."""
     return {
-        "user-data": user,
-        "meta-data": meta_data(name, user, network, payload, random).encode(),
-        "network-config": network,
+        "user-data": user_data(name, login, guest_files).encode(),
+        "network-config": network_config().encode(),
         PAYLOAD: payload,
     }
 

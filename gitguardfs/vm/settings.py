@@ -75,12 +75,23 @@ def save(state: State, settings: Settings) -> None:
     config_files.apply(config_files.planned(state.path(FILE), text, 0o600))
 
 
+def before_start(old: Settings, new: Settings) -> Settings:
+    """Return what is remembered of ``new`` before the VM has come up with it.
+
+    A size that QEMU cannot start with must not fail the next start as well. What protects the
+    project is remembered at once: the next start must not be one with less.
+    """
+    return dataclasses.replace(new, memory=old.memory, cpus=old.cpus)
+
+
 def merged(old: Settings, given: dict[str, Any]) -> Settings:
-    """Return ``old`` with what was given now; None and an empty tuple are not given. UserError."""
-    wanted = {name: value for name, value in given.items() if value is not None and value != ()}
+    """Return ``old`` with what was given now; None is not given. UserError.
+
+    Names to hide are added to those that were hidden: one more must not show the others. An empty
+    name clears what was hidden.
+    """
+    wanted = {name: value for name, value in given.items() if value is not None}
+    names = wanted.get("hide", ())
+    before = () if "" in names else old.hide
+    wanted["hide"] = tuple(dict.fromkeys((*before, *filter(None, names))))
     return dataclasses.replace(old, **wanted)
-
-
-def without_hidden(settings: Settings) -> Settings:
-    """Return the settings with no name hidden."""
-    return dataclasses.replace(settings, hide=())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gitguardfs.vm import keys as names
 from gitguardfs.vm.keys import HOST_ALIAS, Keys
+from gitguardfs.vm.trusted_programs import SSH, path_of
 
 CONNECT_LIMIT = 20
 """Seconds for a connection: an emulated guest takes some for the key exchange."""
@@ -54,7 +55,7 @@ def options(guest: Guest, user: str) -> dict[str, str]:
 
 def command(guest: Guest, user: str, *more: str, remote: str | None = None) -> list[str]:
     """Return ``ssh MORE… HOST REMOTE``; ``remote`` is a line for the guest's shell."""
-    words = ["ssh", "-F", "/dev/null"]
+    words = [path_of(SSH), "-F", "/dev/null"]
     for name, value in options(guest, user).items():
         words += ["-o", f"{name}={_config_value(value)}"]
     return [*words, *more, HOST_ALIAS, *([] if remote is None else [remote])]

@@ -91,8 +91,13 @@ class State:
 
     @property
     def exists(self) -> bool:
-        """Whether this project has a VM."""
+        """Whether this project has a state directory, if only one that a failed start left."""
         return os.path.isdir(self.directory)
+
+    @property
+    def has_disk(self) -> bool:
+        """Whether a VM was made for this project."""
+        return os.path.lexists(self.disk)
 
 
 def state_of(project: str) -> State:
@@ -126,7 +131,8 @@ def name_of(project: str) -> str:
 def find(project: str | None) -> State:
     """Return the state of the VM of ``project``, by default the current directory's.
 
-    Without ``project``, a directory above that has a VM counts before the current one.
+    Without ``project``, a directory above that has a VM counts before the current one. What a
+    start that failed has left is none.
     """
     if project is not None:
         return state_of(project)
@@ -135,7 +141,7 @@ def find(project: str | None) -> State:
     while above != os.path.dirname(above):
         with suppress(UserError):
             state = state_of(above)
-            if state.exists:
+            if state.has_disk:
                 return state
         above = os.path.dirname(above)
     return state_of(here)

@@ -14,7 +14,17 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.errors import UserError
-from gitguardfs.vm import boot, command, driver, forwarding, keys, logs, provision, secrets
+from gitguardfs.vm import (
+    boot,
+    command,
+    driver,
+    forwarding,
+    keys,
+    logs,
+    provision,
+    secrets,
+    settings,
+)
 from gitguardfs.vm import ssh as ssh_command
 from gitguardfs.vm import state as states
 from gitguardfs.vm.settings import Settings
@@ -130,6 +140,59 @@ def test_up_takes_no_authority_from_the_project(world: Path, no_boot: None) -> N
         with pytest.raises(UserError, match=r"the authority .* lies in the project"):
             driver.up(state, wish)
     assert not os.path.exists(state.path("upstream-ca.pem"))
+
+
+def test_up_takes_no_authority_that_holds_no_certificate(world: Path, no_boot: None) -> None:
+    """The proxy would not start with it, at this start or any other."""
+    if shutil.which("qemu-system-x86_64") is None:
+        pytest.skip("not installed: qemu-system-x86_64")
+    state = states.state_of(str(world / "project"))
+    authority = world / "ca.pem"
+    for text in ("", "no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n", "\N{SNOWMAN}"):
+        authority.write_text(text)
+        wish = driver.Wish(Settings(state.project), upstream_ca=str(authority))
+        with pytest.raises(UserError, match=r"ca.pem holds no certificate"):
+            driver.up(state, wish)
+    assert not state.exists
+
+
+def test_up_says_that_it_shares_a_directory_above(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(driver, "up", lambda *_: 0)
+    state = states.state_of(str(world / "project"))
+    states.create(state)
+    Path(state.disk).touch()
+    (world / "project/src").mkdir()
+    line = f"sharing {state.project}, which has a VM\n"
+    for where, said in (("project", ""), ("project/src", line)):
+        monkeypatch.chdir(world / where)
+        command.command(["up"], standalone_mode=False)
+        assert capsys.readouterr().err == said
+
+
+def test_a_start_that_fails_leaves_no_size_that_fails_the_next(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("qemu-system-x86_64") is None:
+        pytest.skip("not installed: qemu-system-x86_64")
+    state = states.state_of(str(world / "project"))
+    image = world / "disk.img"
+    image.write_bytes(bytes(1 << 20))
+
+    def boot(*_: object) -> None:
+        raise UserError("cannot set up guest memory")
+
+    monkeypatch.setattr(driver, "boot", boot)
+    given = Settings(
+        state.project, image=str(image), memory=1 << 40, cpus=999, hide=(".env",), hardened=True
+    )
+    with pytest.raises(UserError, match=r"guest memory"):
+        driver.up(state, driver.Wish(given))
+    before = Settings(state.project)
+    kept = settings.load(state)
+    assert (kept.memory, kept.cpus) == (before.memory, before.cpus)
+    assert (kept.image, kept.hide, kept.hardened) == (str(image), (".env",), True)
 
 
 # Keys
@@ -277,6 +340,28 @@ def test_a_panic_ends_the_waiting(state: State) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
         Path(state.console).write_text("Kernel panic - not syncing: x\n")
         with pytest.raises(boot.BootError, match=r"panicked"):
+            boot.Boot(state, qemu, boot.Progress()).await_monitor()
+        qemu.kill()
+
+
+def test_a_qemu_that_ends_while_ssh_fails_at_once_is_noticed(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = [sys.executable, "-c", f"raise SystemExit({ssh_command.FAILED})"]
+    monkeypatch.setattr(boot, "command", lambda *_, **__: failing)
+    monkeypatch.setattr(boot, "BOOT_LIMIT", 10.0)
+    Path(state.qemu_log).write_text("qemu: it is over\n")
+    guest = ssh_command.Guest(keys.Keys("/none"), 1, "/v")
+    with pytest.raises(boot.BootError, match=r"QEMU ended: qemu: it is over"):
+        ended(state, 1).await_ready(guest)
+
+
+def test_a_qemu_that_does_not_answer_is_not_waited_for_forever(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "MONITOR_LIMIT", 0.1)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
+        with pytest.raises(boot.BootError, match=r"QEMU does not answer"):
             boot.Boot(state, qemu, boot.Progress()).await_monitor()
         qemu.kill()
 

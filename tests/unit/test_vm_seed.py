@@ -73,23 +73,42 @@ def test_modes_are_what_cloud_init_reads_as_octal() -> None:
     assert [file["permissions"] for file in data["write_files"]] == ["0600", "0755"]
 
 
-def test_whatever_differs_is_another_instance() -> None:
-    def instance(*parts: bytes) -> str:
-        return str(yaml.safe_load(seed.meta_data("vm", *parts))["instance-id"])
-
-    seen = {instance(), instance(b"a"), instance(b"b"), instance(b"ab"), instance(b"a", b"b")}
-    assert len(seen) == 5
-    assert instance(b"a", b"b") == instance(b"a", b"b")
+def test_whatever_differs_is_another_instance(tmp_path: Path) -> None:
+    state = State("/srv/p", str(tmp_path))
+    contents: list[dict[str, bytes]] = [
+        {}, {"x": b"a"}, {"x": b"b"}, {"x": b"ab"}, {"x": b"a", "y": b"b"}, {"y": b"a", "x": b"b"},
+        seed.files("vm", LOGIN, [], b""), seed.files("vm", LOGIN, [], b"payload"),
+        seed.files("vm", LOGIN, [GuestFile("/x", "")], b""),
+    ]  # fmt: skip
+    for kept in contents:
+        name = seed.instance(state, kept)
+        for other in contents:
+            seed.keep_instance(state, name)
+            assert (seed.instance(state, other) == name) == (other == kept)
 
 
 def test_a_guest_that_was_never_set_up_is_another_instance_each_time(tmp_path: Path) -> None:
     state = State("/srv/p", str(tmp_path))
-    first, second = seed.instance(state), seed.instance(state)
+    content = seed.files("vm", LOGIN, [], b"")
+    first, second = seed.instance(state, content), seed.instance(state, content)
     assert first != second
     seed.keep_instance(state, second)
-    assert seed.instance(state) == seed.instance(state) == second
-    ids = {seed.files("vm", LOGIN, [], b"", random)["meta-data"] for random in (first, second)}
-    assert len(ids) == 2
+    assert seed.instance(state, content) == seed.instance(state, content) == second
+    assert yaml.safe_load(seed.meta_data("vm", second))["instance-id"] == second
+
+
+def test_a_second_setup_is_another_instance_each_time_until_one_ends(tmp_path: Path) -> None:
+    """One that was killed half done would be taken for done."""
+    state = State("/srv/p", str(tmp_path))
+    older = seed.files("vm", LOGIN, [], b"old")
+    first = seed.instance(state, older)
+    seed.keep_instance(state, first)
+    newer = seed.files("vm", LOGIN, [], b"new")
+    killed, again = seed.instance(state, newer), seed.instance(state, newer)
+    assert killed != again
+    assert seed.instance(state, older) != first, "it is half of the newer now"
+    seed.keep_instance(state, again)
+    assert seed.instance(state, newer) == again
 
 
 def test_the_guest_has_neither_a_route_nor_a_name_server() -> None:

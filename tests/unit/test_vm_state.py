@@ -112,7 +112,10 @@ def test_a_directory_above_that_has_a_vm_is_found(
     below.mkdir(parents=True)
     monkeypatch.chdir(below)
     assert state.find(None).project == str(below)
-    state.create(state.state_of(str(project)))
+    above = state.state_of(str(project))
+    state.create(above)
+    assert state.find(None).project == str(below), "a failed start has left the directory"
+    Path(above.disk).touch()
     assert state.find(None).project == str(project)
     assert state.find(str(below)).project == str(below)
 
@@ -261,6 +264,17 @@ def test_settings_are_remembered(project: Path) -> None:
     again = settings.merged(settings.load(made), {"memory": None, "cpus": 2, "hide": ()})
     assert again == settings.Settings(str(project), memory=2048, cpus=2, hide=(".env",))
     assert os.stat(made.path(settings.FILE)).st_mode & 0o777 == 0o600
+
+
+def test_names_to_hide_are_added_to_those_that_are_hidden() -> None:
+    """The line that `up` prints to hide a new secret must not show the others again."""
+    old = settings.Settings("/srv/p", hide=(".env", "*.pem"))
+    more = settings.merged(old, {"hide": ("x.key", ".env")})
+    assert more.hide == (".env", "*.pem", "x.key")
+    assert settings.merged(old, {"hide": ("",)}).hide == ()
+    assert settings.merged(old, {"hide": ("", "x.key")}).hide == ("x.key",)
+    with pytest.raises(UserError):
+        settings.merged(old, {"hide": ("a/b",)})
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"projekt": 1}', '{"project": "/x"}'])

@@ -1,0 +1,132 @@
+"""What runs on the host must lie where the agent cannot write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gitguardfs
+from gitguardfs import program
+from gitguardfs.errors import UserError
+from gitguardfs.vm import driver, keys, ssh, trusted_programs
+from gitguardfs.vm import state as states
+from gitguardfs.vm.settings import Settings
+
+PACKAGE = Path(gitguardfs.__file__).parent
+GITGUARD = "from gitguardfs.commands.gitguard import main; main()"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
+    monkeypatch.setattr(states, "SOCKET_PATH_BYTES", 200)
+    (tmp_path / "project/bin").mkdir(parents=True)
+    return str(tmp_path / "project")
+
+
+def program_at(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('#!/bin/sh\ntouch "$0.ran"\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_an_installation_elsewhere_is_taken(project: str) -> None:
+    trusted_programs.check(project, trusted_programs.SSH)
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [(program, "HOLDER"), (sys, "executable"), (sys, "prefix"), (sys, "base_prefix")],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+@pytest.mark.parametrize("by_link", [False, True])
+def test_this_very_program_may_not_lie_in_the_project(
+    project: str, where: object, name: str, by_link: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = program_at(Path(project) / ".venv/bin/python")
+    if by_link:
+        link = Path(project).parent / "link"
+        link.symlink_to(inside)
+        inside = link
+    monkeypatch.setattr(where, name, str(inside))
+    with pytest.raises(UserError, match=r"lies in the project .*pipx install 'gitguardfs\[vm\]'"):
+        trusted_programs.check(project)
+
+
+def test_an_interpreter_of_the_project_that_is_a_link_to_the_systems_is_refused(
+    project: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As each virtual environment has one."""
+    link = Path(project) / "bin/python"
+    link.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(link))
+    with pytest.raises(UserError, match=r"Python lies in the project"):
+        trusted_programs.check(project)
+
+
+@pytest.mark.parametrize("words", [["up"], ["proxy"], ["ssh"], ["forward", "80"], ["ssh-config"]],
+                         ids=lambda words: words[0])  # fmt: skip
+@pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="no qemu-system-x86_64")
+def test_modules_are_not_taken_from_the_project(
+    project: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package itself may lie elsewhere, and a module that it loads in the project."""
+    state = states.state_of(project)
+    states.create(state)
+    Path(state.disk).touch()
+    code = f"import sys; sys.path.append({project + '/lib'!r}); from gitguardfs.vm import state;"
+    code += f"state.SOCKET_PATH_BYTES = 200; {GITGUARD}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "vm", words[0], "--project", project, *words[1:]],
+        capture_output=True, text=True, cwd=PACKAGE.parent, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "search path lies in the project" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", [*trusted_programs.PACKAGES, "qemu-system-x86_64"])
+@pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="no qemu-system-x86_64")
+def test_no_program_is_taken_from_the_project(
+    project: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A project's directory in PATH, as an active virtual environment's, is no reason to."""
+    inside = program_at(Path(project) / "bin" / name)
+    monkeypatch.setenv("PATH", f"{inside.parent}:{os.environ['PATH']}")
+    state = states.state_of(project)
+    with pytest.raises(UserError, match=rf"^{name} lies in the project .*out of PATH"):
+        driver.up(state, driver.Wish(Settings(project)))
+    assert not state.exists
+    assert not inside.with_name(f"{name}.ran").exists()
+
+
+def test_what_the_agent_puts_into_path_later_is_not_run(
+    project: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = Path(project) / "bin"
+    monkeypatch.setenv("PATH", f"{inside}:{os.environ['PATH']}")
+    trusted_programs.check(project, *trusted_programs.PACKAGES)
+    for name in trusted_programs.PACKAGES:
+        program_at(inside / name)
+    guest = ssh.Guest(keys.Keys("/none"), 1, "/v")
+    subprocess.run([*ssh.command(guest, keys.AGENT), "-V"], capture_output=True)
+    state = states.state_of(project)
+    states.create(state)
+    keys.ensure(state)
+    assert sorted(os.listdir(inside)) == sorted(trusted_programs.PACKAGES)
+
+
+def test_a_relative_directory_of_path_is_made_absolute(
+    project: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program_at(Path(project) / "bin/ssh")
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("PATH", f"bin:{os.environ['PATH']}")
+    with pytest.raises(UserError, match=r"ssh lies in the project"):
+        trusted_programs.check(project, "ssh")
