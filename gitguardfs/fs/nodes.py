@@ -282,7 +282,9 @@ class NodeTable:
         while step is not None and step not in way and step.restrictions != self._restrictions:
             way[step] = None
             step = step.parent
-        for step in reversed(way):
+        is_ring = step is not None and step in way
+        # Round a ring twice: the first directory of it has its verdict from the last one.
+        for step in [*reversed(way)] * (2 if is_ring else 1):
             above = step.parent
             if above is not None and above.verdict > step.verdict:
                 step.verdict, step.rule = above.verdict, above.rule

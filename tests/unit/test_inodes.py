@@ -245,6 +245,20 @@ def test_a_ring_of_places_hangs_nothing() -> None:
     assert (nodes.get(a.id).verdict, b.verdict) == (Verdict.DENY, Verdict.DENY)
 
 
+@pytest.mark.parametrize("asked_first", range(3))
+def test_a_verdict_goes_all_round_a_ring_of_places(asked_first: int) -> None:
+    """Whichever of its directories is asked for first."""
+    nodes = table()
+    a = see(nodes, nodes.root, b"a", fake_stat(10, S_IFDIR))
+    b = see(nodes, a, b"b", fake_stat(11, S_IFDIR))
+    c = see(nodes, b, b"c", fake_stat(12, S_IFDIR))
+    see(nodes, c, b"a", fake_stat(10, S_IFDIR))
+    see(nodes, nodes.root, b".git", fake_stat(11, S_IFDIR), Verdict.DENY)
+    ring = [a, b, c]
+    assert nodes.get(ring[asked_first].id).verdict is Verdict.DENY
+    assert [nodes.get(node.id).verdict for node in ring] == [Verdict.DENY] * 3
+
+
 def test_the_root_is_never_forgotten_nor_guarded() -> None:
     nodes = table()
     assert nodes.forget(ROOT_ID, 1000) is None
