@@ -71,8 +71,8 @@ MUTANTS = (
         "urls-dots-between-escaped-slashes",
         "..%2f counts as an ordinary name",
         "egress/urls.py",
-        "        decoded = unquote_to_bytes(path).decode()\n",
-        '        decoded = unquote_to_bytes(path.replace("%2F", "%252F")).decode()\n',
+        r're.split(r"[/\\]", folded)',
+        'path.split("/")',
         MATCHER,
     ),
     Mutant(
@@ -95,8 +95,8 @@ MUTANTS = (
         "urls-invalid-utf-8",
         "a dot in too long a form passes, which some decoders read as a dot",
         "egress/urls.py",
-        "unquote_to_bytes(path).decode()",
-        'unquote_to_bytes(path).decode(errors="replace")',
+        'encode("latin-1").decode()',
+        'encode("latin-1").decode(errors="replace")',
         MATCHER,
     ),
     Mutant(

@@ -223,7 +223,7 @@ def test_nobody_loads_mitmproxy_unasked() -> None:
 def test_what_decides_on_requests_is_pure() -> None:
     """No files, no network, no time: the decision depends on the request and the text alone."""
     allowed = {"__future__", "collections", "dataclasses", "enum", "gitguardfs", "ipaddress", "re",
-               "typing"}  # fmt: skip
+               "typing", "unicodedata"}  # fmt: skip
     for name in ("addresses", "allowlist", "presets", "requests", "urls"):
         found = imports(PACKAGE / f"egress/{name}.py")
         assert {module.partition(".")[0] for module in found} <= allowed, name
