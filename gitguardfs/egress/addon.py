@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Mapping
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,10 +18,12 @@ from typing import NamedTuple
 from mitmproxy import dns, http, tcp, udp
 from mitmproxy.connection import Client
 from mitmproxy.proxy import server_hooks
+from mitmproxy.proxy.server import ConnectionHandler
 
 from gitguardfs.egress import addresses, blocked, requests, urls
 from gitguardfs.egress.allowlist import Allowlist, Decision, Kind
 from gitguardfs.egress.blocked import BlockedLog
+from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.reports import allow_command, error_text, query_note
 from gitguardfs.egress.requests import Request
@@ -30,9 +33,6 @@ log = logging.getLogger("gitguardfs.egress")
 
 REFUSED_PORTS = (53, 5353)
 """mitmproxy would take what comes through a tunnel to them for DNS."""
-MAX_CONNECTIONS = 128
-"""At a time: in the VM each is also a process of the host's user, started by QEMU. Package managers
-open some dozens."""
 _APPROVED = "gitguardfs-approved"
 
 
@@ -61,29 +61,39 @@ RESOLVED: ContextVar[Resolved | None] = ContextVar("resolved", default=None)
 class Gate:
     """Lets out what the allowlist admits."""
 
-    def __init__(self, files: StateFiles) -> None:
+    def __init__(
+        self, files: StateFiles, connections: Mapping[tuple[str, int] | str, ConnectionHandler]
+    ) -> None:
         self._files = files
+        self._connections = connections
         self._log = BlockedLog(files.blocked)
-        self._clients: set[str] = set()
+        self._clients = Clients(self._close)
         self._approvals: dict[str, Approval] = {}
         self._tunnels: dict[str, tuple[str, int]] = {}
         self._private: dict[str, set[tuple[str, int]]] = {}
         """Hosts and ports to which a client has a connection by the word ``private-address``."""
 
     def client_connected(self, client: Client) -> None:
-        """Close a connection at once if there are too many."""
-        if len(self._clients) >= MAX_CONNECTIONS:
+        """Close a connection at once if there are too many that are in use."""
+        if not self._clients.add(client.id):
             client.error = "too many connections at a time"
             log.warning("refused a connection: there are %d already", MAX_CONNECTIONS)
-        else:
-            self._clients.add(client.id)
 
     def client_disconnected(self, client: Client) -> None:
         """Forget a client."""
-        self._clients.discard(client.id)
+        self._clients.remove(client.id)
         self._approvals.pop(client.id, None)
         self._tunnels.pop(client.id, None)
         self._private.pop(client.id, None)
+
+    def _close(self, client: str) -> None:
+        """Close a client's connection, as mitmproxy itself does after its own, longer limit."""
+        handler = self._connections.get(client)
+        io = handler.transports.get(handler.client) if handler else None
+        if io is not None and io.handler is not None:
+            io.handler.cancel("idle")
+        elif io is not None and io.writer is not None:  # it is not read from yet
+            io.writer.close()
 
     def http_connect(self, flow: http.HTTPFlow) -> None:
         """Agree to a tunnel, which ends here: what comes through it is judged, not its target."""
@@ -107,6 +117,7 @@ class Gate:
         """Approve a request, or answer it with 418."""
         client = flow.client_conn.id
         self._approvals.pop(client, None)
+        self._clients.set_idle(client)
         try:
             request = self._request(flow)
             decision = self._judge(flow, request)
@@ -126,6 +137,7 @@ class Gate:
             self._deny(flow, method, checked.url, Decision(reason, Kind.ADDRESS))
             return
         log.info("allowed %s %s", method, checked.url)
+        self._clients.set_busy(client)
         for name in requests.NOT_PASSED_ON:
             flow.request.headers.pop(name, None)
         flow.request.data.host = checked.host
@@ -247,6 +259,15 @@ class Gate:
             flow.kill()
         else:
             response.stream = True
+
+    def response(self, flow: http.HTTPFlow) -> None:
+        """Note that an answer is complete."""
+        if _APPROVED in flow.metadata:
+            self._clients.set_idle(flow.client_conn.id)
+
+    def error(self, flow: http.HTTPFlow) -> None:
+        """Note that there will be no answer but the proxy's own."""
+        self.response(flow)
 
     def tcp_start(self, flow: tcp.TCPFlow) -> None:
         """Refuse what is no HTTP."""

@@ -185,7 +185,7 @@ async def _serve(files: StateFiles, options: dict[str, Any], is_output_to_log: b
     server = Proxyserver()
     announcer = _Announcer(files, master, server, options["listen_port"], is_output_to_log)
     # The gate first: what it has allowed, the others may still refuse.
-    master.addons.add(Gate(files), server, NextLayer(), TlsConfig(), announcer)
+    master.addons.add(Gate(files, server.connections), server, NextLayer(), TlsConfig(), announcer)
     if "store_streamed_bodies" in master.options:  # since mitmproxy 12
         options["store_streamed_bodies"] = False
     master.options.update(**options)

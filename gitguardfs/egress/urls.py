@@ -8,7 +8,6 @@ from __future__ import annotations
 import ipaddress
 import re
 import unicodedata
-from urllib.parse import unquote_to_bytes
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 MAX_TARGET = 8192
@@ -134,7 +133,7 @@ def _has_dot_segment(path: str) -> bool:
     put in place of invalid bytes differs, and some read a ``.`` in too long a form.
     """
     try:
-        decoded = unquote_to_bytes(path).decode()
+        decoded = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), path).encode("latin-1").decode()
     except UnicodeDecodeError:
         raise BadUrlError("the path is not valid UTF-8") from None
     folded = unicodedata.normalize("NFKC", decoded)

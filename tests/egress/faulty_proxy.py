@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gitguardfs.egress import addon, proxy
+from gitguardfs.egress import addon, clients, proxy
 from gitguardfs.egress.allowlist import Allowlist
 
 
@@ -32,6 +32,8 @@ def main() -> int:
         del proxy._Loop.sock_connect
     elif fault == "server_connect":
         addon.Gate.server_connect = broken  # type: ignore[assignment, method-assign]
+    elif fault == "impatient":
+        clients.FIRST_REQUEST_LIMIT, clients.IDLE_LIMIT = 2.0, 4.0
     elif fault == "log":
         addon.BlockedLog.add = broken  # type: ignore[assignment, method-assign]
     else:

@@ -7,17 +7,22 @@ import json
 import os
 import resource
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from gitguardfs.egress import reports
-from gitguardfs.egress.addon import MAX_CONNECTIONS
+from gitguardfs.egress.clients import MAX_CONNECTIONS
 from gitguardfs.egress.proxy import MAX_DATA
 from tests.egress.upstream import PUBLIC, FakeDns, Upstream
-from tests.egress.world import World, running
+from tests.egress.world import LIMIT, Client, World, running
 
 FAULTY = Path(__file__).with_name("faulty_proxy.py")
+UNFINISHED = (
+    b"POST http://allowed.test/x HTTP/1.1\r\nHost: allowed.test\r\nContent-Length: 1\r\n\r\n"
+)
+"""A request that is under way until its one byte has come."""
 
 
 def test_an_agent_is_told_what_to_ask_for_and_the_line_lets_it_out(world: World) -> None:
@@ -53,12 +58,12 @@ def test_what_is_blocked_is_logged_with_method_url_and_reason(world: World) -> N
 
 def test_connections_have_a_limit_and_make_room_when_they_end(world: World) -> None:
     """Each is also a process on the host, which the guest must not be able to multiply."""
-    world.allow("GET http://allowed.test/x")
+    world.allow("GET http://allowed.test/x", "POST http://allowed.test/x")
     with contextlib.ExitStack() as stack:
         first, *others = [stack.enter_context(world.client()) for _ in range(MAX_CONNECTIONS)]
-        for client in (first, *others):  # each of them is served
-            client.send(b"GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n")
-            assert client.answer().status == 418
+        for client in (first, *others):  # each of them has a request under way
+            client.send(UNFINISHED)
+        world.wait_until(lambda: len(world.upstream.requests) == MAX_CONNECTIONS)
         with world.client() as another:
             assert another.anything() == b""
             another.send(b"GET http://allowed.test/x HTTP/1.1\r\nHost: allowed.test\r\n\r\n")
@@ -66,6 +71,72 @@ def test_connections_have_a_limit_and_make_room_when_they_end(world: World) -> N
         assert "refused a connection: there are 128 already" in world.log
         first.socket.close()
         world.wait_until(lambda: world.get("http://allowed.test/x").status == 200)
+        for client in others:  # none of them was closed for another
+            client.send(b"y")
+            assert client.answer().status == 200
+
+
+def test_connections_that_lie_idle_keep_nobody_out(world: World) -> None:
+    """Every user of the host can open them."""
+    world.allow("GET http://allowed.test/x", "POST http://allowed.test/x")
+    with contextlib.ExitStack() as stack:
+        busy, *others = [stack.enter_context(world.client()) for _ in range(MAX_CONNECTIONS)]
+        busy.send(UNFINISHED)
+        world.wait_until(lambda: len(world.upstream.requests) == 1)
+        silent, half, denied, *_ = others
+        half.send(b"GET http://allowed.test/x HTTP/1.1\r\n")
+        denied.send(b"GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n")
+        assert denied.answer().status == 418
+        for _ in range(2):
+            assert world.get("http://allowed.test/x").status == 200
+        assert seconds_until_closed(silent) < LIMIT
+        busy.send(b"y")
+        assert busy.answer().status == 200
+        denied.send(b"GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n")
+        assert denied.answer().status == 418  # not the longest idle
+    assert "closed a connection: there are 128" in world.log
+
+
+def test_idle_connections_are_closed_and_those_in_use_are_not(
+    upstream: Upstream, dns: FakeDns, state: Path
+) -> None:
+    with (
+        running(state, upstream, dns, [sys.executable, str(FAULTY), "impatient"]) as world,
+        world.client() as busy, world.client() as silent, world.client() as half,
+        world.client() as tunnel, world.client() as answered, world.client() as denied,
+    ):  # fmt: skip
+        world.allow("GET http://allowed.test/x", "POST http://allowed.test/x")
+        busy.send(UNFINISHED)
+        half.send(b"GET http://allowed.test/x HTTP/1.1\r\n")
+        tunnel.tunnel("allowed.test:80", sni=None)
+        for client, host, status in ((answered, "allowed", 200), (denied, "other", 418)):
+            client.send(f"GET http://{host}.test/x HTTP/1.1\r\nHost: {host}.test\r\n\r\n".encode())
+            assert client.answer().status == status
+        begin = time.monotonic()
+        while time.monotonic() < begin + 1:  # what trickles is no request
+            half.send(b"X: y\r\n")
+            time.sleep(0.1)
+        for client in (silent, half, tunnel):
+            assert seconds_until_closed(client) < LIMIT
+        for client in (answered, denied):
+            assert seconds_until_closed(client) < LIMIT
+            assert time.monotonic() - begin > 3.5
+        time.sleep(max(0.0, begin + 5 - time.monotonic()))
+        busy.send(b"y")
+        assert busy.answer().status == 200
+        assert seconds_until_closed(busy) > 3.5
+        assert world.log.count("closed a connection: no request for 2 seconds") == 3
+        assert world.log.count("closed a connection: no request for 4 seconds") == 3
+        assert " ERROR " not in world.log
+
+
+def seconds_until_closed(client: Client) -> float:
+    """Read until the proxy closes a connection; a TimeoutError says that it does not."""
+    begin = time.monotonic()
+    with contextlib.suppress(ConnectionResetError):
+        while client.socket.recv(65536):
+            pass
+    return time.monotonic() - begin
 
 
 def test_what_is_very_long_is_logged_in_part(world: World) -> None:
