@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs import program
 from gitguardfs.egress.start import RunningProxy
 from gitguardfs.errors import UserError
 from gitguardfs.vm import driver, keys, launch, qmp, running, ssh
@@ -266,3 +267,43 @@ def test_the_tunnel_to_a_proxy_that_has_ended_ends_as_well(
     finally:
         process.kill()
         process.wait()
+
+
+STARTER = """
+import subprocess, sys, time
+sys.path.insert(0, sys.argv[1])
+from gitguardfs.egress.start import RunningProxy
+from gitguardfs.vm import keys, launch, ssh
+proxy = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+print(proxy.pid, flush=True)
+with launch._tunnel(ssh.Guest(keys.Keys("/none"), 1, "/p"), RunningProxy(1, proxy)):
+    time.sleep(1000)
+"""
+
+
+def test_the_tunnel_ends_with_a_starter_that_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its proxy ends as well, and the port may be any program's after that."""
+    (tmp_path / "ssh").write_text(SSH)
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    tunnels = tmp_path / "tunnels"
+    monkeypatch.setenv("TUNNELS", str(tunnels))
+    words = [sys.executable, "-c", STARTER, program.HOLDER]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        proxy = int(starter.stdout.readline())
+        try:
+            until(tunnels.exists, "the tunnel is there")
+            until(lambda: tunnels.read_text().endswith("\n"), "its number is there")
+            tunnel = os.pidfd_open(int(tunnels.read_text()))
+            starter.kill()
+            ended = select.select([tunnel], [], [], 20)[0]
+            if not ended:
+                signal.pidfd_send_signal(tunnel, signal.SIGKILL)
+            os.close(tunnel)
+            assert ended, "the tunnel is still there"
+        finally:
+            starter.kill()
+            os.kill(proxy, signal.SIGKILL)
