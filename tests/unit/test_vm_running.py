@@ -18,7 +18,7 @@ import pytest
 from gitguardfs import program
 from gitguardfs.egress.start import RunningProxy
 from gitguardfs.errors import UserError
-from gitguardfs.vm import driver, keys, launch, qmp, running, ssh
+from gitguardfs.vm import driver, keys, launch, qmp, report, running, ssh
 from gitguardfs.vm import state as states
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
@@ -159,6 +159,7 @@ def test_nobody_gets_in_before_the_project_is_guarded(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(qmp, "ssh_port", lambda _: 40000)
+    monkeypatch.setattr(qmp, "status", lambda _: "running")
     with holder(state.lock):
         with pytest.raises(UserError, match=r"not up yet"):
             running.guest(state)
@@ -181,6 +182,29 @@ def test_a_closed_terminal_does_not_cut_the_guests_way_down_short(
     with suppress(OSError):
         closed.close()
     assert process.wait() == -signal.SIGTERM  # as asked, and not killed
+
+
+def test_a_vm_that_a_full_disk_has_paused_goes_on_when_there_is_room(
+    state: State, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = []
+    monkeypatch.setattr(qmp, "status", lambda _: "io-error")
+    monkeypatch.setattr(qmp, "ssh_port", lambda _: 40000)
+    monkeypatch.setattr(qmp, "go_on", lambda _: done.append("cont"))
+    Path(state.ready).touch()
+    with holder(state.lock):
+        with monkeypatch.context() as full:
+            full.setattr(running, "ROOM_TO_GO_ON", 1 << 60)
+            with pytest.raises(UserError, match=r"paused: the host's disk is full; make room"):
+                running.guest(state)
+        assert done == []
+        assert "paused (the host's disk is full; make room" in report.status(state)
+        assert running.guest(state).port == 40000
+        assert done == ["cont"]
+        monkeypatch.setattr(qmp, "status", lambda _: "running")
+        running.guest(state)
+        assert done == ["cont"]
+    assert "it goes on" in capsys.readouterr().err
 
 
 # A real QEMU
@@ -219,6 +243,7 @@ def test_qemu_is_asked_for_its_port_and_state(
     assert 1024 < qmp.ssh_port(state) < 65536
     assert qmp.ssh_port(state) == qmp.ssh_port(state)
     assert qmp.status(state) == "running"
+    qmp.go_on(state)
     qmp.press_power_button(state)
     qmp.end(state)
     assert qemu.wait(20) == 0
