@@ -28,6 +28,7 @@ from gitguardfs.vm import (
     host_guard,
     images,
     keys,
+    logs,
     provision,
     qmp,
     running,
@@ -103,6 +104,7 @@ def up(state: State, wish: Wish) -> int:
         proxy = egress.start_proxy(files)
         stack.callback(proxy.stop)
         launch = Launch(state, wish.settings, image, pairs, exported, lock, proxy, wish.restricted)
+        stack.enter_context(logs.bounded(state.console))
         guest = boot(stack, launch)
         settings.save(state, wish.settings)
         seed.keep_instance(state, instance)
