@@ -195,6 +195,16 @@ def _signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def refuse_root() -> None:
+    """Raise UserError for root, whose rights QEMU and the share would have."""
+    if os.geteuid() == 0:
+        raise UserError(
+            "gitguard vm up does not run as root: QEMU and its share would be root's",
+            "run it as the project's user",
+            Exit.SYSTEM,
+        )
+
+
 def _session_in(state: State, guest: ssh.Guest, words: tuple[str, ...]) -> int:
     """Run the shell or the command; return its exit status."""
     terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())

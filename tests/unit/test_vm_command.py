@@ -75,7 +75,7 @@ def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'gitguardfs[vm]'" in str(error.value)
 
 
-@pytest.mark.parametrize("words", [["ssh"], ["stop"], ["reset", "-y"], ["logs"], ["status"],
+@pytest.mark.parametrize("words", [["ssh"], ["stop"], ["logs"], ["status"],
                                    ["blocked"], ["allow", "GET https://a/"], ["forward", "80"],
                                    ["ssh-config"]], ids=lambda words: words[0])  # fmt: skip
 def test_without_a_vm_each_says_what_to_do(
@@ -89,6 +89,27 @@ def test_without_a_vm_each_says_what_to_do(
     assert done.returncode == 3
     assert len(done.stderr.splitlines()) == 1
     assert "has no VM (gitguard vm up" in done.stderr
+
+
+def test_a_vm_that_was_reset_can_be_reset_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="vm-") as short:
+        monkeypatch.setenv("XDG_STATE_HOME", f"{short}/s")
+        os.mkdir(f"{short}/project")
+        for made in (True, False):
+            if made:
+                states.create(states.state_of(f"{short}/project"))
+            done = gitguard("reset", "-y", "--project", f"{short}/project")
+            assert done.returncode == 0
+            assert ("has no VM" in done.stderr) != made
+
+
+def test_root_is_refused(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(UserError, match=r"does not run as root"):
+        command.command(["up", "--project", str(world / "project")], standalone_mode=False)
+    assert not states.state_of(str(world / "project")).exists
 
 
 def test_a_program_that_is_missing_is_named_with_its_package(
@@ -164,6 +185,7 @@ def test_up_says_that_it_shares_a_directory_above(
     world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(driver, "up", lambda *_: 0)
+    monkeypatch.setattr(driver, "refuse_root", lambda: None)
     state = states.state_of(str(world / "project"))
     states.create(state)
     Path(state.disk).touch()
@@ -273,6 +295,18 @@ def test_the_printed_options_are_ones_that_hide(tmp_path: Path) -> None:
     words = shlex.split(secrets.warning(secrets.found(str(tmp_path))).splitlines()[-1])
     hide = tuple(words[i + 1] for i, word in enumerate(words) if word == "--hide")
     assert secrets.found(str(tmp_path), Settings("/p", hide=hide).hide) == []
+
+
+def test_a_search_that_is_cut_off_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "abc":
+        (tmp_path / name).touch()
+    secrets.found(str(tmp_path))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(secrets, "MOST", 2)
+    secrets.found(str(tmp_path))
+    assert "only 3 entries were searched for secrets" in capsys.readouterr().err
 
 
 def test_a_name_cannot_act_on_the_terminal(tmp_path: Path) -> None:
