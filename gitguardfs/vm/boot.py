@@ -22,6 +22,8 @@ BOOT_LIMIT = 900.0
 MONITOR_LIMIT = 120.0
 """Seconds until QEMU is taken to hang: it opens its monitor before the guest runs."""
 _LOOK_EVERY = 0.5
+_TAIL = 64 << 10
+"""Bytes of a log that are looked through: a panic is the last thing that a kernel says."""
 _BANNER_LIMIT = 2.0
 """Seconds to wait for sshd's first line: QEMU accepts before the guest does."""
 
@@ -153,7 +155,7 @@ class Boot:
 
 
 def has_panicked(state: State) -> bool:
-    """Return whether the guest's kernel wrote to the console that it panicked."""
+    """Return whether the guest's kernel wrote to the console lately that it panicked."""
     return _PANIC.search(_content(state.console)) is not None
 
 
@@ -178,8 +180,10 @@ def plain(line: str) -> str:
 
 
 def _content(path: str) -> bytes:
+    """Return the end of a log: the guest can make it long."""
     with suppress(OSError), open(path, "rb") as file:
-        return file.read()
+        file.seek(max(0, file.seek(0, 2) - _TAIL))
+        return file.read(_TAIL)
     return b""
 
 

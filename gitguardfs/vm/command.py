@@ -133,6 +133,7 @@ def up(
     """Start the VM and open a shell in the project; leaving the shell stops the VM."""
     from gitguardfs.vm import driver, images, secrets, settings, state
 
+    driver.refuse_root()
     where = state.find(project)
     if project is None and where.project != os.path.realpath(os.getcwd()):
         click.echo(f"sharing {shown(where.project)}, which has a VM", err=True)
@@ -209,7 +210,10 @@ def reset(project: str | None, yes: bool) -> None:
     """Delete the VM: its disk, keys, allowlist, logs and logins in it. The base image stays."""
     from gitguardfs.vm import running, state
 
-    where = state.existing(project)
+    where = state.find(project)
+    if not where.exists:
+        click.echo(f"{shown(where.project)} has no VM", err=True)
+        return
     if not yes:
         click.confirm(
             f"Delete the VM of {where.project}, with its allowlist and every login made in it?",

@@ -28,6 +28,7 @@ from gitguardfs.vm import (
     host_guard,
     images,
     keys,
+    logs,
     provision,
     qmp,
     running,
@@ -103,6 +104,7 @@ def up(state: State, wish: Wish) -> int:
         proxy = egress.start_proxy(files)
         stack.callback(proxy.stop)
         launch = Launch(state, wish.settings, image, pairs, exported, lock, proxy, wish.restricted)
+        stack.enter_context(logs.bounded(state.console))
         guest = boot(stack, launch)
         settings.save(state, wish.settings)
         seed.keep_instance(state, instance)
@@ -191,6 +193,16 @@ def _signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def refuse_root() -> None:
+    """Raise UserError for root, whose rights QEMU and the share would have."""
+    if os.geteuid() == 0:
+        raise UserError(
+            "gitguard vm up does not run as root: QEMU and its share would be root's",
+            "run it as the project's user",
+            Exit.SYSTEM,
+        )
 
 
 def _session_in(state: State, guest: ssh.Guest, words: tuple[str, ...]) -> int:

@@ -157,9 +157,11 @@ def ensure_overlay(image: Image, disk: str) -> None:
     """
     if os.path.exists(disk):
         base = _described(disk).get("full-backing-filename")
+        if base is None:
+            raise UserError(f"{disk} is damaged", "gitguard vm reset, then vm up", Exit.SYSTEM)
         if base != image.disk:
             raise UserError(
-                f"this VM was made from {shown(str(base))}",
+                f"this VM was made from {shown(base)}",
                 "leave --image out, or gitguard vm reset first",
             )
         if not os.path.exists(image.disk):

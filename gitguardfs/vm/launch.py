@@ -157,25 +157,30 @@ def _end(state: State, qemu: subprocess.Popen[bytes]) -> None:
 def _tunnel(guest: ssh.Guest, proxy: RunningProxy) -> Iterator[None]:
     """Give the guest the proxy by a reverse tunnel, at the address where it would be otherwise.
 
-    The tunnel ends with the proxy: any program may have its port after that.
+    The tunnel ends with the proxy, and with this process, which the proxy ends with: any program
+    may have its port after that.
     """
     _as_root(guest, f"ip address replace {PROXY_ADDRESS}/32 dev lo")
+    tied = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tied_process.py")
+    tunnel = ssh.tunnel(guest, PROXY_ADDRESS, PROXY_PORT, proxy.port)
     process = subprocess.Popen(
-        ssh.tunnel(guest, PROXY_ADDRESS, PROXY_PORT, proxy.port),
-        stdin=subprocess.DEVNULL,
+        [sys.executable, "-I", "-S", tied, *tunnel],
+        stdin=subprocess.PIPE,
         start_new_session=True,
     )
+    assert process.stdin is not None
+    end = process.stdin.close
 
     def end_with_proxy() -> None:
         proxy.process.wait()
-        process.kill()
+        end()
 
     try:
         threading.Thread(target=end_with_proxy, daemon=True).start()
         _as_root(guest, TUNNEL_IS_UP)
         yield
     finally:
-        process.terminate()
+        end()
         process.wait()
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +15,51 @@ from gitguardfs.errors import shown
 from gitguardfs.vm.boot import plain
 from gitguardfs.vm.state import State
 
+MOST = 10 << 20
+"""Bytes that the guest's console may take before it is cut."""
+KEPT = 1 << 20
+"""Bytes of its end that are kept then."""
+PIECE = 64 << 10
+"""Bytes of a log that are read at once."""
+_BOUND_EVERY = 1.0
 _LOOK_EVERY = 0.3
 """Seconds: files cannot be waited for in the same way on Linux and macOS."""
+
+
+@contextmanager
+def bounded(path: str) -> Iterator[None]:
+    """Keep a log that the guest writes from growing without end, as long as this runs."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_BOUND_EVERY):
+            with suppress(OSError):
+                cut(path)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def cut(path: str) -> None:
+    """Begin a log anew that is too long; its end is kept in ``.1``. OSError.
+
+    QEMU has the file open to append.
+    """
+    with open(path, "r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size <= MOST:
+            return
+        file.seek(size - KEPT)
+        end = file.read(KEPT)
+        with open(f"{path}.new", "wb") as new:
+            new.write(end)
+        os.rename(f"{path}.new", f"{path}.1")
+        file.truncate(0)
 
 
 def lines(state: State) -> Iterator[str]:
@@ -59,11 +103,13 @@ class _Tail:
             if st.st_ino != self.inode or st.st_size < self.offset:
                 self.inode, self.offset, self.begun = st.st_ino, 0, b""
             file.seek(self.offset)
-            data = self.begun + file.read()
-            self.offset = file.tell()
-            *complete, self.begun = data.split(b"\n")
-            for line in complete:
-                yield _printable(line)
+            while data := file.read(PIECE):
+                self.offset = file.tell()
+                *complete, self.begun = (self.begun + data).split(b"\n")
+                if len(self.begun) > PIECE:  # a line without an end is shown in pieces
+                    complete, self.begun = [*complete, self.begun], b""
+                for line in complete:
+                    yield _printable(line)
 
     def rest(self) -> Iterator[str]:
         """Yield the line without an end, if there is one."""

@@ -58,7 +58,8 @@ def command(machine: Machine) -> list[str]:
         *_board(machine),
         *("-accel", machine.accelerator, "-cpu", _cpu(machine)),
         *("-m", str(machine.memory), "-smp", str(machine.cpus)),
-        *("-chardev", f"file,id=console,path={quote.qemu(state.console)}"),
+        # Appending: what others cut off must not leave a hole.
+        *("-chardev", f"file,id=console,path={quote.qemu(state.console)},append=on"),
         *("-serial", "chardev:console"),
         *("-qmp", f"unix:{quote.qemu(state.qmp)},server=on,wait=off"),
         *_disks(machine),

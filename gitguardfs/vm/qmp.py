@@ -15,6 +15,9 @@ from gitguardfs.vm.state import State
 ANSWER_LIMIT = 10.0
 """Seconds for an answer; QEMU answers at once unless it is stopped or hangs."""
 
+IO_ERROR = "io-error"
+"""QEMU's word for a machine that it has paused because the disk could not be written."""
+
 T = TypeVar("T")
 
 # `info usernet` prints a table; the forwarded port is in the row of the guest's port 22.
@@ -43,6 +46,11 @@ def status(state: State) -> str:
     """Return QEMU's word for the machine's state, such as ``running``. NoAnswerError."""
     answer = _run(state, lambda qmp: qmp.execute("query-status"))
     return str(answer["status"])
+
+
+def go_on(state: State) -> None:
+    """Let a machine that is paused go on. NoAnswerError."""
+    _run(state, lambda qmp: qmp.execute("cont"))
 
 
 def press_power_button(state: State) -> None:

@@ -48,7 +48,10 @@ def _running(state: State) -> str:
     pid = running.session_pid(state)
     whose = f"of process {pid}" if pid else "left behind by a command that was killed"
     try:
-        return f"{qmp.status(state)}, {whose}, ssh at 127.0.0.1:{qmp.ssh_port(state)}"
+        word = qmp.status(state)
+        if word == qmp.IO_ERROR:
+            word = f"paused ({running.DISK_IS_FULL})"
+        return f"{word}, {whose}, ssh at 127.0.0.1:{qmp.ssh_port(state)}"
     except qmp.NoAnswerError:
         return f"starts or stops, {whose}"
 

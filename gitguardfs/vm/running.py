@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -21,6 +22,9 @@ CLEAN_UP_LIMIT = 60.0
 """Seconds that `vm up` has, all in all, to stop its VM when it is told to."""
 QEMU = "qemu-system"
 """How its processes' names begin."""
+ROOM_TO_GO_ON = 256 << 20
+"""Bytes that must be free: with less, a paused VM would be paused again at once."""
+DISK_IS_FULL = "the host's disk is full; make room, then gitguard vm ssh lets it go on"
 _LOOK_EVERY = 0.1
 
 
@@ -42,11 +46,26 @@ def guest(state: State, early: bool = False) -> Guest:
     if not (early or os.path.exists(state.ready)):
         raise not_yet
     try:
+        go_on_if_paused(state)
         port = qmp.ssh_port(state)
     except qmp.NoAnswerError:
         raise not_yet from None
     view = provision.view_of(settings.load(state).project)
     return Guest(keys.Keys(state.path(keys.DIRECTORY)), port, view)
+
+
+def go_on_if_paused(state: State) -> None:
+    """Let a VM go on that QEMU has paused when the host's disk was full, if there is room again.
+
+    Raises UserError if there is none, NoAnswerError.
+    """
+    if qmp.status(state) != qmp.IO_ERROR:
+        return
+    free = shutil.disk_usage(state.directory).free
+    if free < ROOM_TO_GO_ON:
+        raise UserError(f"the VM is paused: {DISK_IS_FULL}", code=Exit.SYSTEM)
+    print("the VM was paused, as its disk could not be written: it goes on", file=sys.stderr)
+    qmp.go_on(state)
 
 
 def session_pid(state: State) -> int | None:

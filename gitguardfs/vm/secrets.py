@@ -6,7 +6,7 @@ import fnmatch
 import os
 
 from gitguardfs import secret_names
-from gitguardfs.errors import shown
+from gitguardfs.errors import shown, warn
 from gitguardfs.host import directory
 from gitguardfs.render import quote
 
@@ -20,7 +20,10 @@ SHOWN = 5
 
 
 def found(project: str, hidden: tuple[str, ...] = ()) -> list[str]:
-    """Return the paths, relative to ``project``, that look like secrets and are not hidden."""
+    """Return the paths, relative to ``project``, that look like secrets and are not hidden.
+
+    Says so if the project has more than it looks at.
+    """
     seen = 0
     paths = []
     for path, below, files in os.walk(project):
@@ -34,6 +37,7 @@ def found(project: str, hidden: tuple[str, ...] = ()) -> list[str]:
         ]
         below[:] = [name for name in below if not (name in PASSED_OVER or is_hidden(name, hidden))]
         if seen > MOST:
+            warn(f"of {project} only {seen} entries were searched for secrets")
             break
     return sorted(paths)
 

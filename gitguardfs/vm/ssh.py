@@ -30,9 +30,10 @@ class Guest:
     """Where sessions begin: the guarded project."""
 
 
-def options(guest: Guest, user: str) -> dict[str, str]:
-    """Return ssh's options for ``user``: names.AGENT or names.ADMIN."""
+def options(guest: Guest, user: str, is_batch: bool = True) -> dict[str, str]:
+    """Return ssh's options for ``user``: names.AGENT or names.ADMIN. A batch asks nothing."""
     return {
+        "BatchMode": "yes" if is_batch else "no",
         "HostName": "127.0.0.1",
         "Port": str(guest.port),
         "User": user,
@@ -45,6 +46,7 @@ def options(guest: Guest, user: str) -> dict[str, str]:
         "StrictHostKeyChecking": "yes",
         "UpdateHostKeys": "no",
         "PasswordAuthentication": "no",
+        "KbdInteractiveAuthentication": "no",
         "ForwardAgent": "no",
         "ForwardX11": "no",
         "PermitLocalCommand": "no",
@@ -53,10 +55,12 @@ def options(guest: Guest, user: str) -> dict[str, str]:
     }
 
 
-def command(guest: Guest, user: str, *more: str, remote: str | None = None) -> list[str]:
+def command(
+    guest: Guest, user: str, *more: str, remote: str | None = None, is_batch: bool = True
+) -> list[str]:
     """Return ``ssh MORE… HOST REMOTE``; ``remote`` is a line for the guest's shell."""
     words = [path_of(SSH), "-F", "/dev/null"]
-    for name, value in options(guest, user).items():
+    for name, value in options(guest, user, is_batch).items():
         words += ["-o", f"{name}={_config_value(value)}"]
     return [*words, *more, HOST_ALIAS, *([] if remote is None else [remote])]
 
@@ -69,7 +73,7 @@ def session(guest: Guest, words: tuple[str, ...], terminal: bool, user: str) -> 
     where = f"cd {shlex.quote(guest.view)}" if user == names.AGENT else "cd"
     line = words[0] if len(words) == 1 else shlex.join(words)
     remote = f"{where} && {line}" if words else f'{where} && exec "$SHELL" -l'
-    return command(guest, user, "-t" if terminal else "-T", remote=remote)
+    return command(guest, user, "-t" if terminal else "-T", remote=remote, is_batch=not terminal)
 
 
 def forward(guest: Guest, here: int, there: int) -> list[str]:

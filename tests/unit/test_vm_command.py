@@ -19,16 +19,20 @@ from gitguardfs.vm import (
     command,
     driver,
     forwarding,
+    images,
     keys,
     logs,
     provision,
+    qemu_command,
     secrets,
     settings,
 )
 from gitguardfs.vm import ssh as ssh_command
 from gitguardfs.vm import state as states
+from gitguardfs.vm.qemu_command import Machine
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
+from tests.support.mounting import until
 
 # Started where the agent can write, as users will start it.
 GITGUARD = "import sys; from gitguardfs.commands.gitguard import main; main()"
@@ -71,7 +75,7 @@ def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'gitguardfs[vm]'" in str(error.value)
 
 
-@pytest.mark.parametrize("words", [["ssh"], ["stop"], ["reset", "-y"], ["logs"], ["status"],
+@pytest.mark.parametrize("words", [["ssh"], ["stop"], ["logs"], ["status"],
                                    ["blocked"], ["allow", "GET https://a/"], ["forward", "80"],
                                    ["ssh-config"]], ids=lambda words: words[0])  # fmt: skip
 def test_without_a_vm_each_says_what_to_do(
@@ -85,6 +89,27 @@ def test_without_a_vm_each_says_what_to_do(
     assert done.returncode == 3
     assert len(done.stderr.splitlines()) == 1
     assert "has no VM (gitguard vm up" in done.stderr
+
+
+def test_a_vm_that_was_reset_can_be_reset_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="vm-") as short:
+        monkeypatch.setenv("XDG_STATE_HOME", f"{short}/s")
+        os.mkdir(f"{short}/project")
+        for made in (True, False):
+            if made:
+                states.create(states.state_of(f"{short}/project"))
+            done = gitguard("reset", "-y", "--project", f"{short}/project")
+            assert done.returncode == 0
+            assert ("has no VM" in done.stderr) != made
+
+
+def test_root_is_refused(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(UserError, match=r"does not run as root"):
+        command.command(["up", "--project", str(world / "project")], standalone_mode=False)
+    assert not states.state_of(str(world / "project")).exists
 
 
 def test_a_program_that_is_missing_is_named_with_its_package(
@@ -160,6 +185,7 @@ def test_up_says_that_it_shares_a_directory_above(
     world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(driver, "up", lambda *_: 0)
+    monkeypatch.setattr(driver, "refuse_root", lambda: None)
     state = states.state_of(str(world / "project"))
     states.create(state)
     Path(state.disk).touch()
@@ -271,6 +297,18 @@ def test_the_printed_options_are_ones_that_hide(tmp_path: Path) -> None:
     assert secrets.found(str(tmp_path), Settings("/p", hide=hide).hide) == []
 
 
+def test_a_search_that_is_cut_off_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "abc":
+        (tmp_path / name).touch()
+    secrets.found(str(tmp_path))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(secrets, "MOST", 2)
+    secrets.found(str(tmp_path))
+    assert "only 3 entries were searched for secrets" in capsys.readouterr().err
+
+
 def test_a_name_cannot_act_on_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "\x1b[31m.pem").touch()
     assert "\x1b" not in secrets.warning(secrets.found(str(tmp_path)))
@@ -305,6 +343,62 @@ def test_logs_are_followed_also_when_they_begin_anew(state: State) -> None:
     console.unlink()
     console.write_text("new\n")
     assert next(lines) == "console: new"
+
+
+def test_a_console_that_grows_is_cut_and_its_end_kept(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "MOST", 1000)
+    monkeypatch.setattr(logs, "KEPT", 100)
+    monkeypatch.setattr(logs, "_BOUND_EVERY", 0.01)
+    console, before = Path(state.console), Path(f"{state.console}.1")
+    before.write_text("the start before")
+    with open(console, "ab", buffering=0) as qemu, logs.bounded(state.console):
+        qemu.write(b"x" * 900)
+        logs.cut(state.console)
+        assert (console.stat().st_size, before.read_text()) == (900, "the start before")
+        qemu.write(b"x" * 200 + b"y" * 100)
+        until(lambda: console.stat().st_size == 0, "it is cut")
+        assert before.read_bytes() == b"y" * 100
+        qemu.write(b"new")
+        assert console.read_bytes() == b"new"
+
+
+@pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="no qemu-system-x86_64")
+def test_qemu_appends_to_its_console(state: State) -> None:
+    """What is cut off must not come back as a hole."""
+    machine = Machine(state, images.Image("/d"), "/p", 512, 1, "tcg", "x86_64", ())
+    words = qemu_command.command(machine)
+    chardev = words[words.index("-chardev") + 1]
+    qemu = ["qemu-system-x86_64", "-machine", "none", "-nodefaults", "-display", "none"]
+    with subprocess.Popen([*qemu, "-chardev", chardev]) as process:
+        try:
+            until(lambda: os.path.exists(state.console), "QEMU has opened it")
+            (fd,) = [
+                fd
+                for fd in Path(f"/proc/{process.pid}/fd").iterdir()
+                if os.path.realpath(fd) == os.path.realpath(state.console)
+            ]
+            info = Path(f"/proc/{process.pid}/fdinfo/{fd.name}").read_text()
+            assert int(info.split("flags:")[1].split()[0], 8) & os.O_APPEND
+        finally:
+            process.kill()
+
+
+def test_only_the_end_of_a_long_console_is_looked_through(state: State) -> None:
+    with open(state.console, "wb") as file:
+        file.truncate(1 << 40)  # no memory holds it
+        file.seek(0, os.SEEK_END)
+        file.write(b"Kernel panic - not syncing\n")
+    assert boot.has_panicked(state)
+    assert boot.last_line(state.console).startswith("Kernel panic")
+
+
+def test_a_line_without_an_end_is_shown_in_pieces(state: State) -> None:
+    Path(state.console).write_bytes(b"a" * (3 * logs.PIECE) + b"\nlast\n")
+    found = [line for line in logs.lines(state) if not line.startswith("== ")]
+    assert max(map(len, found)) <= 2 * logs.PIECE
+    assert "".join(found) == "a" * (3 * logs.PIECE) + "last"
 
 
 def test_the_last_line_is_what_was_said_last(state: State) -> None:

@@ -249,6 +249,11 @@ def test_a_disk_is_an_overlay_of_one_image(tmp_path: Path) -> None:
     images.ensure_overlay(images.Image(str(base)), str(disk))
     with pytest.raises(UserError, match=r"was made from .*base.img.*reset"):
         images.ensure_overlay(images.Image(str(other)), str(disk))
+    for damage in (b"", b"x" * 1000):
+        damaged = tmp_path / "damaged.qcow2"
+        damaged.write_bytes(damage)
+        with pytest.raises(UserError, match=r"damaged.qcow2 is damaged .*vm reset"):
+            images.ensure_overlay(images.Image(str(base)), str(damaged))
     base.unlink()
     with pytest.raises(UserError, match=r"is gone"):
         images.ensure_overlay(images.Image(str(base)), str(disk))

@@ -160,6 +160,19 @@ def test_nothing_of_the_hosts_user_goes_along() -> None:
     assert "SendEnv" not in options
 
 
+def test_ssh_asks_nobody_but_a_user_at_a_terminal() -> None:
+    for words in (
+        ssh.command(GUEST, keys.ADMIN),
+        ssh.session(GUEST, (), False, keys.AGENT),
+        ssh.forward(GUEST, 1, 2),
+        ssh.tunnel(GUEST, "10.0.2.100", 8080, 1),
+    ):
+        assert options_of(words)["BatchMode"] == "yes"
+    shell = options_of(ssh.session(GUEST, (), True, keys.AGENT))
+    assert shell["BatchMode"] == "no"
+    assert shell["PasswordAuthentication"] == shell["KbdInteractiveAuthentication"] == "no"
+
+
 def test_the_guests_key_is_pinned() -> None:
     options = options_of(ssh.command(GUEST, keys.AGENT))
     assert options["StrictHostKeyChecking"] == "yes"

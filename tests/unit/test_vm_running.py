@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs import program
 from gitguardfs.egress.start import RunningProxy
 from gitguardfs.errors import UserError
-from gitguardfs.vm import driver, keys, launch, qmp, running, ssh
+from gitguardfs.vm import driver, keys, launch, qmp, report, running, ssh
 from gitguardfs.vm import state as states
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
@@ -158,6 +159,7 @@ def test_nobody_gets_in_before_the_project_is_guarded(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(qmp, "ssh_port", lambda _: 40000)
+    monkeypatch.setattr(qmp, "status", lambda _: "running")
     with holder(state.lock):
         with pytest.raises(UserError, match=r"not up yet"):
             running.guest(state)
@@ -180,6 +182,29 @@ def test_a_closed_terminal_does_not_cut_the_guests_way_down_short(
     with suppress(OSError):
         closed.close()
     assert process.wait() == -signal.SIGTERM  # as asked, and not killed
+
+
+def test_a_vm_that_a_full_disk_has_paused_goes_on_when_there_is_room(
+    state: State, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = []
+    monkeypatch.setattr(qmp, "status", lambda _: "io-error")
+    monkeypatch.setattr(qmp, "ssh_port", lambda _: 40000)
+    monkeypatch.setattr(qmp, "go_on", lambda _: done.append("cont"))
+    Path(state.ready).touch()
+    with holder(state.lock):
+        with monkeypatch.context() as full:
+            full.setattr(running, "ROOM_TO_GO_ON", 1 << 60)
+            with pytest.raises(UserError, match=r"paused: the host's disk is full; make room"):
+                running.guest(state)
+        assert done == []
+        assert "paused (the host's disk is full; make room" in report.status(state)
+        assert running.guest(state).port == 40000
+        assert done == ["cont"]
+        monkeypatch.setattr(qmp, "status", lambda _: "running")
+        running.guest(state)
+        assert done == ["cont"]
+    assert "it goes on" in capsys.readouterr().err
 
 
 # A real QEMU
@@ -218,6 +243,7 @@ def test_qemu_is_asked_for_its_port_and_state(
     assert 1024 < qmp.ssh_port(state) < 65536
     assert qmp.ssh_port(state) == qmp.ssh_port(state)
     assert qmp.status(state) == "running"
+    qmp.go_on(state)
     qmp.press_power_button(state)
     qmp.end(state)
     assert qemu.wait(20) == 0
@@ -266,3 +292,43 @@ def test_the_tunnel_to_a_proxy_that_has_ended_ends_as_well(
     finally:
         process.kill()
         process.wait()
+
+
+STARTER = """
+import subprocess, sys, time
+sys.path.insert(0, sys.argv[1])
+from gitguardfs.egress.start import RunningProxy
+from gitguardfs.vm import keys, launch, ssh
+proxy = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+print(proxy.pid, flush=True)
+with launch._tunnel(ssh.Guest(keys.Keys("/none"), 1, "/p"), RunningProxy(1, proxy)):
+    time.sleep(1000)
+"""
+
+
+def test_the_tunnel_ends_with_a_starter_that_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its proxy ends as well, and the port may be any program's after that."""
+    (tmp_path / "ssh").write_text(SSH)
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    tunnels = tmp_path / "tunnels"
+    monkeypatch.setenv("TUNNELS", str(tunnels))
+    words = [sys.executable, "-c", STARTER, program.HOLDER]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        proxy = int(starter.stdout.readline())
+        try:
+            until(tunnels.exists, "the tunnel is there")
+            until(lambda: tunnels.read_text().endswith("\n"), "its number is there")
+            tunnel = os.pidfd_open(int(tunnels.read_text()))
+            starter.kill()
+            ended = select.select([tunnel], [], [], 20)[0]
+            if not ended:
+                signal.pidfd_send_signal(tunnel, signal.SIGKILL)
+            os.close(tunnel)
+            assert ended, "the tunnel is still there"
+        finally:
+            starter.kill()
+            os.kill(proxy, signal.SIGKILL)

@@ -80,8 +80,8 @@ def test_modules_are_not_taken_from_the_project(
     state = states.state_of(project)
     states.create(state)
     Path(state.disk).touch()
-    code = f"import sys; sys.path.append({project + '/lib'!r}); from gitguardfs.vm import state;"
-    code += f"state.SOCKET_PATH_BYTES = 200; {GITGUARD}"
+    code = f"import os, sys; os.geteuid = lambda: 1000; sys.path.append({project + '/lib'!r});"
+    code += f" from gitguardfs.vm import state; state.SOCKET_PATH_BYTES = 200; {GITGUARD}"
     done = subprocess.run(
         [sys.executable, "-c", code, "vm", words[0], "--project", project, *words[1:]],
         capture_output=True, text=True, cwd=PACKAGE.parent, timeout=60,
