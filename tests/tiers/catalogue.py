@@ -113,7 +113,7 @@ TIERS = (
         "tests", images.DEBIAN_12, OLDEST,
     ),
     _guest(
-        "guest-selinux", "Debian 13 with SELinux enforcing", 400, "egress", images.DEBIAN_SELINUX,
+        "guest-selinux", "Debian 13 with SELinux enforcing", 600, "egress", images.DEBIAN_SELINUX,
         SELINUX,
     ),
     Tier(
