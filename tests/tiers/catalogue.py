@@ -128,7 +128,7 @@ TIERS = (
         image=images.DEBIAN_CLOUD, lacks=_missing(*VM_PROGRAMS),
     ),
     _guest(
-        "guest-selinux", "Debian 13 with SELinux enforcing", 400, "egress", images.DEBIAN_SELINUX,
+        "guest-selinux", "Debian 13 with SELinux enforcing", 600, "egress", images.DEBIAN_SELINUX,
         SELINUX,
     ),
     Tier(
