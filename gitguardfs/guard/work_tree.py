@@ -1,8 +1,9 @@
 """Names in a work tree that git opens without checking the file type. Pure.
 
-If such a name is a FIFO or a terminal, git waits for ever for input. The authority is git: ``validate_headref`` (setup.c), ``add_patterns`` (dir.c), ``read_attr_from_file``
-(attr.c), ``read_mailmap_file`` (mailmap.c), which follow no symlink, and ``config_from_gitmodules``
-(submodule-config.c), which does.
+If such a name is a FIFO or a terminal, git waits for ever for input. The authority is git:
+``validate_headref`` (setup.c), ``add_patterns`` (dir.c), ``read_attr_from_file`` (attr.c) and
+``read_mailmap_file`` (mailmap.c) follow no symlink; ``config_from_gitmodules``
+(submodule-config.c) does.
 """
 
 from __future__ import annotations
