@@ -1,7 +1,8 @@
 """Open files and directories, by the handle numbers that the kernel uses.
 
-The table changes only on the event loop's thread. A handle's descriptor stays open until its release,
-which the kernel sends after the last request on the handle; so a worker thread may use the descriptor freely.
+The table changes only on the event loop's thread. A handle's descriptor stays open until its
+release, which the kernel sends after the last request on the handle. So a worker thread may use
+the descriptor freely.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class DirectoryHandle:
         self.node = node
         self.uid = uid
         self.pid = pid
-        """With ``uid``, the process that opened the directory; requests to read it carry neither."""
+        """``uid`` and ``pid`` are of the process that opened it; requests to read carry neither."""
         self.names: list[bytes] | None = None
         self.types: dict[bytes, tuple[int, int]] = {}
         """By name: type and inode number, if the snapshot was taken with them."""
