@@ -89,7 +89,7 @@ class HostRules:
             self._host_git.wait_for(*directories)
 
     def note_made(self, place: NodeRef, st: os.stat_result, is_new: bool) -> None:
-        """Note that a name was made for good. Raises OSError if the source fails."""
+        """Note that a name was made for good."""
         if not self._guard.checks_fake_repositories:
             return
         self._note_name(place)

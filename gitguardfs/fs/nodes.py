@@ -77,7 +77,7 @@ class Node:
         self.classified_at = 0.0
         """When this directory and all above it were last classified: seconds (time.monotonic)."""
         self.restrictions = 0
-        """The table's count of restrictions when this node's verdict was last brought up to date."""
+        """The table's count of restrictions when this node's verdict was last updated."""
         self.lookup_count = 0
         """Lookups that were reported to the kernel and that it has not forgotten."""
         self.is_pinned = False
@@ -99,7 +99,7 @@ class Node:
         self.branch: LinkedSubtree | None = None
         """The linked subtree in which this directory was found; None if in none."""
         self.is_hashed = True
-        """Whether (device, inode) finds this node; False once it is unlinked, replaced or guarded."""
+        """Whether (device, inode) finds this node; False once unlinked, replaced or guarded."""
 
     @property
     def is_known(self) -> bool:
@@ -129,8 +129,8 @@ class NodeTable:
         self._branched: dict[ObjectKey, list[Node]] = {}
         self._own_ids = count(FIRST_OWN_ID)
         self.left: list[Node] = []
-        """Directories that the kernel has forgotten and that are no longer the parent of a moved node:
-        the caller that takes them from this list closes their descriptors."""
+        """Directories that the kernel has forgotten and that a node was moved away from. The caller
+        that takes them from this list closes their descriptors."""
         self._restrictions = 0
         """How often an object has become guarded; compared with ``Node.restrictions``."""
 
