@@ -188,7 +188,7 @@ class RemovedNames:
                 self._count += 1
 
     def note_large_move(self, old: Node, old_name: bytes, new: Node, new_name: bytes) -> bool:
-        """Record that a directory too large to be walked is moved; return False if there are too many.
+        """Record the move of a directory too large to be walked; return False if too many are.
 
         The record also stays if the move then fails: nothing is at the new path in that case.
         """

@@ -30,7 +30,7 @@ class CheckedRename(NamedTuple):
 
     renaming: Renaming
     fds: list[int]
-    """Descriptors that are closed at the end; the last is of the replaced entry, if there is one."""
+    """Descriptors to close at the end; the last is of the replaced entry, if there is one."""
 
     def take_target_fd(self) -> int:
         """Return the descriptor of the replaced entry, for the caller to close; -1 if none is."""
@@ -71,7 +71,7 @@ class RenameCheck:
         5. the moved entry, then the entry at the new name: Refused
         6. a missing entry: OSError(ENOENT)
         7. names that complete a repository, the new one, then (exchange) the old one: Refused
-        8. git at work on the host (``host_rules``): Refused, Later, OSError(EBUSY)
+        8. git at work on the host (``host_rules``): Refused, Later, OSError(EBUSY, ESTALE)
 
         Any check raises OSError if the source fails.
         """
@@ -105,7 +105,7 @@ class RenameCheck:
                 os.close(fd)
 
     def _target_of(self, caller: Caller, new: NodeRef) -> NodeRef:
-        """Return the place of a resolved symlink's target, if one is at the new name; else ``new``."""
+        """Return the place of the target if a resolved symlink is at ``new``; else ``new``."""
         if self._links is None:
             return new
         target = self._links.replaced(new)
