@@ -15,7 +15,7 @@ from gitguardfs.bindfs.permissions import ALL, Perms
 from gitguardfs.protocol import Attributes
 
 BLOCK = 512
-"""The unit of st_blocks."""
+"""Bytes in a block of st_blocks (stat(2))."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ _SYMBOLIC = re.compile(r"([ugoadf]*)([-+=])([rwxXDstugo]*)\Z")
 _OCTAL = re.compile(r"[0-7]+\Z")
 
 CACHED_MODES = 1024
+"""Modes whose result is cached; a tree has few different ones, so the limit is hardly reached."""
 
 
 class PermsError(ValueError):

@@ -104,7 +104,7 @@ class HostGit:
                 self._wait_for_repository(directory)
 
     def _holds_no_git(self, directory: Node) -> bool:
-        """Return whether a directory held no ``.git`` within the last REMEMBERED_FOR."""
+        """Return whether a directory held no ``.git`` when last checked; cached."""
         key = directory.dev, directory.ino
         now = monotonic()
         until, holds_git = self._holds_git.get(key, (0.0, True))

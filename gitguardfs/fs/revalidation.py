@@ -41,7 +41,7 @@ class Revalidation:
         path_based: bool,
         is_local: Callable[[int], bool],
     ) -> None:
-        """``dotgit`` returns device and inode of a directory's ``.git``, ``path`` a path for messages.
+        """``dotgit`` returns a directory's ``.git`` as device and inode, ``path`` a path to show.
 
         ``path_based``: descriptors of the source hold paths, not objects. ``is_local`` returns
         whether ``..`` of a directory on a device leads to its present parent.
@@ -161,7 +161,7 @@ class Revalidation:
     def _classify(
         self, directory: Node, way: Iterable[Node], since: float, where_it_is: float
     ) -> None:
-        """Classify the directories on the ``way``, or ``directory`` at its new place if one was moved.
+        """Classify the directories on the ``way``; if one was moved, ``directory`` at its new place.
 
         The new value of ``classified_at`` is ``since``, or ``where_it_is`` after a move.
         """

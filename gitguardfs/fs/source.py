@@ -1,4 +1,4 @@
-"""The system calls on the source; no other module of ``fs`` makes any, except ``descriptors``.
+"""The system calls on the source. Only this module and ``descriptors`` name objects in it.
 
 Each call is relative to a directory's descriptor and takes one component. It follows no symlink at
 that component, so replacing a directory by a symlink leads no call elsewhere. An object of which
@@ -100,7 +100,7 @@ class Source:
     def names_if(
         self, fd: int, wanted: Callable[[bytes], bool], limit: int
     ) -> frozenset[bytes] | None:
-        """Return the names in a directory; None if one is not ``wanted`` or there are over ``limit``.
+        """Return a directory's names; None if one is not ``wanted`` or there are over ``limit``.
 
         Leaves the directory's access time unchanged if the daemon may use O_NOATIME.
         """
