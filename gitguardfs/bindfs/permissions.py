@@ -102,7 +102,7 @@ def _parse(text: str) -> _Rule:
         return _Rule(ALL, "octal", text, True, True)
     match = _SYMBOLIC.match(text)
     if match is None:
-        raise PermsError(f"{text!r} is no rule such as 0644, a+X, og-w or gd=rx")
+        raise PermsError(f"{text!r} is not a rule; write it like 0644, a+X, og-w or gd=rx")
     left, operator, bits = match.groups()
     who = 0
     for letter in left or "a":

@@ -26,7 +26,7 @@ from gitguardfs.fs.tree_walk import Directory, TreeWalk
 from gitguardfs.guard.rules import Refused
 from gitguardfs.protocol import Later
 
-TOO_LARGE = "exchange of a directory that is too large to be looked through"
+TOO_LARGE = "exchange of a directory that is too large to be checked"
 
 
 class MovedTrees:

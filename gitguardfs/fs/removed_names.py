@@ -174,8 +174,8 @@ class RemovedNames:
         if not self._said:
             self._said = True
             log.warning(
-                "%d names that git may bring back were removed; it is refused to remove more. "
-                "Mount anew, or use --allow-bare",
+                "%d names that git may restore were removed; further removals are refused. "
+                "Mount again, or use --allow-bare",
                 MAX_REMOVED,
             )
         return False

@@ -161,7 +161,7 @@ class Revalidation:
     def _classify(
         self, directory: Node, way: Iterable[Node], since: float, where_it_is: float
     ) -> None:
-        """Classify the directories on the ``way``; if one was moved, ``directory`` at its new place.
+        """Classify the directories on the ``way``; if one was moved, ``directory`` where it is now.
 
         The new value of ``classified_at`` is ``since``, or ``where_it_is`` after a move.
         """
