@@ -1,4 +1,4 @@
-"""What a user may do wrong, as one line and an exit code."""
+"""User errors and warnings: one line each, and the exit codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class GitguardExit(IntEnum):
 
 
 class UserError(Exception):
-    """A mistake or an obstacle that the user can mend; never shown with a traceback."""
+    """An error that the user can correct; shown as one line, never with a traceback."""
 
     def __init__(self, message: str, hint: str = "", code: Exit = Exit.USAGE) -> None:
         super().__init__(message)
@@ -35,26 +35,26 @@ class UserError(Exception):
         self.code = code
 
     def __str__(self) -> str:
-        """One line: what is wrong, then what to do about it."""
+        """Return one line: what is wrong, then what to do."""
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
 def os_error(number: int) -> OSError:
-    """Return the OSError with an errno and its text."""
+    """Return an OSError with errno ``number`` and its text."""
     return OSError(number, os.strerror(number))
 
 
 def warn(text: str) -> None:
-    """Say something that the user should know, and go on."""
+    """Print a warning to stderr."""
     print(f"gitguardfs: warning: {shown(text)}", file=sys.stderr)
 
 
 def shown(text: str | bytes, keep: str = "") -> str:
-    """Return ``text`` as it may go to a terminal: what is not printable is escaped.
+    """Return ``text`` safe for a terminal: characters that are not printable are escaped.
 
-    Names of files, mounts, tags and processes are chosen by others. ESC, newlines, bidirectional
-    controls and bytes that are no UTF-8 would alter what root sees, or what the terminal does.
-    Characters in ``keep`` stay.
+    Other users choose the names of files, mounts, tags and processes. ESC, newlines, bidirectional
+    controls and bytes that are not UTF-8 would alter what root sees, or control the terminal.
+    Characters in ``keep`` are not escaped.
     """
     if isinstance(text, bytes):
         text = text.decode(errors="surrogateescape")
@@ -62,6 +62,6 @@ def shown(text: str | bytes, keep: str = "") -> str:
 
 
 def _escaped(character: str) -> str:
-    if "\udc80" <= character <= "\udcff":  # a byte that is no UTF-8
+    if "\udc80" <= character <= "\udcff":  # a byte that is not UTF-8
         return f"\\x{ord(character) - 0xDC00:02x}"
     return character.encode("unicode_escape").decode()

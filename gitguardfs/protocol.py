@@ -1,4 +1,4 @@
-"""What a session and the operations exchange. No I/O."""
+"""The types that a session and the operations exchange. No I/O."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ RENAME_EXCHANGE = 2
 RENAME_WHITEOUT = 4
 
 NOW = -(1 << 62)
-"""Stands for "now" among times in nanoseconds; before any that file systems can store."""
+"""Stands for "now" among times in nanoseconds; earlier than any that file systems store."""
 
 
 class Caller(NamedTuple):
-    """Who asks, in guest ids. Requests on a handle bring none."""
+    """The process that makes a request, in guest ids. Requests on a handle carry none."""
 
     uid: int
     gid: int
     pid: int = 0
-    """0 if it is not known."""
+    """0 if the process is not known."""
 
 
 class Attributes(NamedTuple):
@@ -37,11 +37,11 @@ class Attributes(NamedTuple):
     mtime_ns: int
     ctime_ns: int
     lasts: bool = True
-    """Whether the kernel may go on using the node without a look at its name."""
+    """Whether the kernel may cache the entry; if not, it looks the name up at each use."""
 
 
 class SetAttr(NamedTuple):
-    """What setattr is to change; None leaves a thing as it is. Times are nanoseconds."""
+    """The attributes that a setattr changes; None leaves one unchanged. Times are nanoseconds."""
 
     size: int | None = None
     mode: int | None = None
@@ -52,26 +52,26 @@ class SetAttr(NamedTuple):
 
 
 class EntryReply(NamedTuple):
-    """A node and its attributes, and for how many seconds the kernel may believe that."""
+    """A node, its attributes, and for how many seconds the kernel may cache each."""
 
     node: int
-    """0: there is nothing of that name, which the kernel may believe as well."""
+    """0 is a negative entry: nothing has that name. The kernel may cache that too."""
     attributes: Attributes | None
-    """None only if there is nothing."""
+    """None only for a negative entry."""
     entry_timeout: float
     attr_timeout: float
 
 
 class OpenReply(NamedTuple):
-    """An open file: its handle, and what becomes of what the kernel remembers of the file."""
+    """An open file: its handle, and what the kernel does with its cache of the file."""
 
     handle: int
     keep_cache: bool
     """Whether the kernel may keep the file's pages (FOPEN_KEEP_CACHE)."""
     direct_io: bool
-    """Whether no pages are kept at all (FOPEN_DIRECT_IO)."""
+    """Whether the kernel caches no pages (FOPEN_DIRECT_IO)."""
     attributes_changed: bool = False
-    """Whether the session is to make the kernel ask for the attributes anew."""
+    """Whether the session must invalidate the attributes that the kernel has cached."""
 
 
 class DirEntry(NamedTuple):
@@ -79,7 +79,7 @@ class DirEntry(NamedTuple):
 
     name: bytes
     offset: int
-    """Where to go on after it."""
+    """The offset from which the listing continues after this entry."""
     reply: EntryReply | None = None
     """None if only type and inode number are reported, as of ``.`` and ``..``."""
     file_type: int = 0
@@ -87,7 +87,7 @@ class DirEntry(NamedTuple):
 
 
 class RequestError(Exception):
-    """A request fails with ``errno``."""
+    """The request failed with ``errno``."""
 
     def __init__(self, errno: int) -> None:
         super().__init__(errno)
@@ -95,9 +95,10 @@ class RequestError(Exception):
 
 
 class Later(Exception):  # noqa: N818  # what the session is to do, not that something broke
-    """Nothing was changed; the session makes the same call again and serves others meanwhile.
+    """A request must wait; nothing was changed.
 
-    Times are seconds of time.monotonic. A call that still raises this at ``deadline`` fails
+    The session repeats the same call at ``ask_again_at`` and serves other requests meanwhile.
+    Both times are in seconds of time.monotonic. A call that still raises this at ``deadline`` fails
     with EBUSY.
     """
 

@@ -1,6 +1,6 @@
-"""What changes are let through, and as what: bindfs's policies. The default lets all through.
+"""bindfs's policies: the changes that a mount allows, ignores or denies. The default allows all.
 
-Refused here is EPERM, as in bindfs; what the guard refuses is refused before, with EACCES.
+A denied change is OSError(EPERM), as in bindfs. The guard is asked first and refuses with EACCES.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PERMISSION_BITS = 0o7777
 
 
 class Rule(Enum):
-    """What becomes of a request to change something."""
+    """What a mount does with a kind of change: make it, ignore it or deny it."""
 
     NORMAL = "normal"
     IGNORE = "ignore"
@@ -35,7 +35,7 @@ class XattrPolicy(Enum):
 
 
 class Deletion(Enum):
-    """What removing a resolved symlink removes (``--resolved-symlink-deletion``)."""
+    """What is removed with a resolved symlink (``--resolved-symlink-deletion``)."""
 
     DENY = "deny"
     SYMLINK_ONLY = "symlink-only"
@@ -45,7 +45,7 @@ class Deletion(Enum):
 
 @dataclass(frozen=True)
 class LinkPolicy:
-    """That symlinks are resolved, and what removing one does."""
+    """The policy of a mount that resolves symlinks."""
 
     deletion: Deletion = Deletion.SYMLINK_ONLY
 
@@ -74,11 +74,12 @@ class Policy:
     def new_owner(
         self, caller: tuple[int, int], inherits_group: bool, idmap: IdMap
     ) -> tuple[int, int]:
-        """The share's (user, group) of an object that ``caller`` (guest ids) makes.
+        """Return the (user, group) of a new object, in share ids; ``caller`` is in guest ids.
 
-        -1 leaves one as the file system made it: the daemon's, or for ``inherits_group`` (a
-        set-gid directory) the directory's. OSError(EOVERFLOW) for a caller without a share id;
-        what root makes, who can use it in any case, is then the daemon's.
+        -1 leaves what the file system sets: the daemon's id or, if ``inherits_group`` (a set-gid
+        directory), the directory's group. An object of a root without a share id belongs to the
+        daemon: root can use it in any case. Raises OSError(EOVERFLOW) for any other caller
+        without a share id.
         """
         uid, gid = GuestUid(caller[0]), GuestGid(caller[1])
         if self.create_for_user is not None:
@@ -98,11 +99,11 @@ class Policy:
         return -1 if user is None else user, -1 if group is None else group
 
     def new_mode(self, mode: int) -> int:
-        """The mode, with its type, of an object that is asked for with ``mode``."""
+        """Return the mode, with its type, of a new object that was requested with ``mode``."""
         return mode if self.create_with_perms is None else self.create_with_perms.apply(mode)
 
     def owners(self, uid: int | None, gid: int | None) -> tuple[int | None, int | None]:
-        """What a chown to ``uid`` and ``gid`` may change; OSError(EPERM) if that is denied."""
+        """Return the ids that a chown sets; None leaves one. Raises OSError(EPERM) if denied."""
         denies_user = uid is not None and self.chown is Rule.DENY
         if denies_user or (gid is not None and self.chgrp is Rule.DENY):
             raise _denied()
@@ -112,9 +113,9 @@ class Policy:
         )
 
     def mode(self, old: int, new: int) -> int | None:
-        """The mode to set where ``new`` is asked for; None to leave it; OSError(EPERM).
+        """Return the mode that a chmod to ``new`` sets; None leaves it. Raises OSError(EPERM).
 
-        Both are the share's, with the type of the object.
+        ``old`` and ``new`` are modes in the share, with the type of the object.
         """
         if self.chmod is Rule.NORMAL:
             return new if self.chmod_filter is None else self.chmod_filter.apply(new)
@@ -129,11 +130,11 @@ class Policy:
         return None
 
     def may_remove(self) -> None:
-        """OSError(EPERM) if nothing may be removed."""
+        """Raise OSError(EPERM) if the policy denies every removal."""
         if self.delete_deny:
             raise _denied()
 
     def may_rename(self) -> None:
-        """OSError(EPERM) if nothing may be renamed."""
+        """Raise OSError(EPERM) if the policy denies every rename."""
         if self.rename_deny:
             raise _denied()

@@ -1,9 +1,9 @@
-"""Share ids to guest ids and back.
+"""Maps ids of the share to ids of the guest, and back.
 
-Ids without a rule pass unchanged; an offset is added to all that the guest sees. An id that the
-guest uses but that no share id is shown as cannot be stored: mapping it in raises EOVERFLOW, as
-the kernel's idmapped mounts do. An id of the share that an offset leaves nothing of cannot be
-shown: mapping it out raises EIO, as in bindfs.
+An id without a rule is not changed. An offset is then added to every id that the guest sees.
+A guest id that stands for no share id cannot be stored: mapping it in raises OSError(EOVERFLOW), as
+idmapped mounts of the kernel do. A share id that the offset moves out of range cannot be shown:
+mapping it out raises OSError(EIO), as in bindfs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MapError(ValueError):
 
 @dataclass(frozen=True)
 class _Rules:
-    """One direction of ids of one kind."""
+    """The rules for user ids or for group ids."""
 
     out: dict[int, int] = field(default_factory=dict)
     back: dict[int, int] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class _Rules:
         return _Rules(out, back, offset)
 
     def shifted(self, share: int) -> int:
-        """Return the guest's id where there is an offset; raises OSError(EIO) if it is none."""
+        """Return the guest's id with the offset added. Raises OSError(EIO) if out of range."""
         guest = self.out.get(share, share) + self.offset
         if not 0 <= guest <= MAX_ID:
             raise os_error(errno.EIO)
@@ -63,7 +63,7 @@ class _Rules:
         if share is not None:
             return share
         if guest in self.out:
-            # On the share this number is somebody else's: it would be shown as out[guest].
+            # The share has another user or group of this number, which is shown as out[guest].
             raise _overflow()
         return guest
 
@@ -82,7 +82,7 @@ def _overflow() -> OSError:
 
 
 class IdMap:
-    """An immutable pair of maps, users and groups."""
+    """The maps of user ids and of group ids; immutable."""
 
     __slots__ = ("_gids", "_uids")
 
@@ -94,47 +94,47 @@ class IdMap:
         uid_offset: int = 0,
         gid_offset: int = 0,
     ) -> None:
-        """Build from (share, guest) pairs; raises MapError for an id twice on one side."""
+        """Build from (share, guest) pairs. Raises MapError if one id is mapped twice."""
         self._uids = _Rules.build(uids, uid_offset, "user")
         self._gids = _Rules.build(gids, gid_offset, "group")
 
     def guest_uid(self, uid: ShareUid) -> GuestUid:
-        """The user that the guest sees for a share's user; OSError(EIO) by an offset."""
-        rules = self._uids  # on the path of every request, where a call of NewType shows
+        """Return the guest's id of a share's user. Raises OSError(EIO) if out of range."""
+        rules = self._uids  # every request comes here: calling a NewType would cost measurable time
         return rules.shifted(uid) if rules.offset else rules.out.get(uid, uid)  # type: ignore[return-value]
 
     def guest_gid(self, gid: ShareGid) -> GuestGid:
-        """The group that the guest sees for a share's group; OSError(EIO) by an offset."""
+        """Return the guest's id of a share's group. Raises OSError(EIO) if out of range."""
         rules = self._gids
         return rules.shifted(gid) if rules.offset else rules.out.get(gid, gid)  # type: ignore[return-value]
 
     def share_uid(self, uid: GuestUid) -> ShareUid:
-        """The share's user that is shown as ``uid``; OSError(EOVERFLOW) if there is none."""
+        """Return the share's user that is shown as ``uid``. Raises OSError(EOVERFLOW) if none."""
         return ShareUid(self._uids.to_share(uid))
 
     def share_gid(self, gid: GuestGid) -> ShareGid:
-        """The share's group that is shown as ``gid``; OSError(EOVERFLOW) if there is none."""
+        """Return the share's group that is shown as ``gid``. Raises OSError(EOVERFLOW) if none."""
         return ShareGid(self._gids.to_share(gid))
 
     @property
     def shows_all(self) -> bool:
-        """Whether every id of the share is shown as one: an offset can leave the range."""
+        """Whether every id of the share can be shown: an offset can move one out of range."""
         return not (self._uids.offset or self._gids.offset)
 
     def can_store_uid(self, uid: GuestUid) -> bool:
-        """Whether the offset leaves anything of the guest's user."""
+        """Return whether the guest's user is in range once the offset is subtracted."""
         return uid >= self._uids.offset
 
     def can_store_gid(self, gid: GuestGid) -> bool:
-        """Whether the offset leaves anything of the guest's group."""
+        """Return whether the guest's group is in range once the offset is subtracted."""
         return gid >= self._gids.offset
 
     def mapped_uid(self, uid: GuestUid) -> ShareUid | None:
-        """The share's user that a rule shows as ``uid``; None without such a rule."""
+        """Return the share's user that a rule shows as ``uid``; None without such a rule."""
         share = self._uids.mapped(uid)
         return None if share is None else ShareUid(share)
 
     def mapped_gid(self, gid: GuestGid) -> ShareGid | None:
-        """The share's group that a rule shows as ``gid``; None without such a rule."""
+        """Return the share's group that a rule shows as ``gid``; None without such a rule."""
         share = self._gids.mapped(gid)
         return None if share is None else ShareGid(share)

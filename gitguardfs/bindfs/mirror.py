@@ -1,4 +1,4 @@
-"""Users to whom every file seems their own (bindfs's ``--mirror``)."""
+"""Users who see every file as their own (bindfs's ``--mirror``)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ GroupsOf = Callable[[int], Collection[int]]
 
 
 class Mirror:
-    """Which users are mirrored: by id, or as members of groups.
+    """The users who are mirrored: by id, or as members of groups.
 
-    Who is in a group is remembered until ``reread``: asking the user database for every
-    request would be slow, and it may be on the network.
+    Memberships are cached until ``reread``: asking the user database for every request would be
+    slow, and the database may be on the network.
     """
 
     def __init__(
         self, users: frozenset[int], groups: frozenset[int], only: bool, groups_of: GroupsOf
     ) -> None:
-        """``only`` closes everything to users who are neither mirrored nor root."""
+        """``only`` shows no permissions to users who are neither mirrored nor root."""
         self.users = users
         self.groups = groups
         self.only = only
@@ -35,11 +35,11 @@ class Mirror:
         return self.users, self.groups, self.only
 
     def reread(self) -> None:
-        """Forget who is in which group."""
+        """Forget the cached memberships."""
         self._members.clear()
 
     def shows(self, uid: int) -> bool:
-        """Whether files seem to be the user's own."""
+        """Return whether the user sees every file as their own."""
         if uid in self.users:
             return True
         if not self.groups:

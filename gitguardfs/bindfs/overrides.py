@@ -1,7 +1,7 @@
-"""How objects look, beyond the id map: owners, permissions and counts made up on request.
+"""Attributes that options override: owner, permissions, link count, ctime, type of block devices.
 
-All of it is bindfs's. It comes before the guard's own disguise (``attributes``), so that nothing
-here can open what is guarded.
+All of these options are bindfs's. The id map is applied before, and the guard's own override after
+(``fs.attributes``), so nothing here can open a guarded object.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from gitguardfs.bindfs.permissions import ALL, Perms
 from gitguardfs.protocol import Attributes
 
 BLOCK = 512
-"""The unit of st_blocks."""
+"""Bytes in a block of st_blocks (stat(2))."""
 
 
 @dataclass(frozen=True)
 class Reach:
-    """What the daemon's own user may do with the source's files, by their mode and owner.
+    """The rights of the daemon's user on the source's files, by mode and owner.
 
-    Access lists are not looked at.
+    Access lists (ACLs) are ignored.
     """
 
     uid: int
     gids: frozenset[int]
     read_only: bool
-    """The source's file system is mounted so."""
+    """Whether the source's file system is mounted read-only."""
 
     def bits(self, mode: int, uid: int, gid: int) -> int:
-        """The permission bits, in all three classes, that somebody could make use of."""
+        """Return the daemon's permission bits, repeated for owner, group and others."""
         if self.uid == 0:
             x = 1 if S_ISDIR(mode) or mode & 0o111 else 0
             own = 6 | x
@@ -45,7 +45,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class Look:
-    """What is made up. The default is nothing."""
+    """The overrides of one mount. The default overrides nothing."""
 
     force_user: int | None = None
     force_group: int | None = None
@@ -58,16 +58,19 @@ class Look:
 
 
 class Disguise:
-    """A Look with what it needs to know of this machine."""
+    """Applies a Look; holds the facts of this machine that it needs."""
 
     def __init__(self, look: Look, reach: Reach, device_size: Callable[[int], int]) -> None:
-        """``device_size`` gives the bytes of a block device, by its number."""
+        """``device_size`` returns the size of a block device in bytes, by its device number."""
         self._look = look
         self._reach = reach
         self._device_size = device_size
 
     def apply(self, shown: Attributes, mode: int, uid: int, gid: int, viewer: int) -> Attributes:
-        """``shown`` made up for the user ``viewer``; mode, uid and gid are the share's."""
+        """Return ``shown`` overridden for the guest's user ``viewer``.
+
+        ``mode``, ``uid`` and ``gid`` are the share's.
+        """
         look = self._look
         owner = shown.uid if look.force_user is None else look.force_user
         group = shown.gid if look.force_group is None else look.force_group

@@ -1,10 +1,11 @@
 """The permission language of bindfs: ``0644,a+X``, ``og-x:og+rD:u=rwX``, ``gd-w``.
 
-Rules are separated by commas or colons and applied in order. A rule is octal, or it says whose
-bits (any of ``ugoa``; ``d`` and ``f`` limit it to directories or other files), ``+``, ``-`` or
-``=``, and which: ``rwx``, ``X`` (x where something has it already, and on directories), ``D`` (x
-on directories), ``u``, ``g`` or ``o`` (a copy of theirs); ``s`` and ``t`` say nothing. ``X``,
-``D`` and copies go by the mode that the object has before the first rule. Only the lower nine
+Rules are separated by commas or colons and applied in order. A rule is an octal number, or has
+three parts. First come classes, any of ``ugoa``; ``d`` and ``f`` limit the rule to directories or
+to other files. Then comes ``+``, ``-`` or ``=``. Last come permissions: ``rwx``; ``X``, x on
+directories and on files that have an x already; ``D``, x on directories; ``u``, ``g`` or ``o``, a
+copy of that class's bits. ``s`` and ``t`` are ignored.
+``X``, ``D`` and copies use the mode that the object has before the first rule. Only the lower nine
 bits change (bindfs(1), "PERMISSION SPECIFICATION").
 """
 
@@ -24,15 +25,16 @@ _SYMBOLIC = re.compile(r"([ugoadf]*)([-+=])([rwxXDstugo]*)\Z")
 _OCTAL = re.compile(r"[0-7]+\Z")
 
 CACHED_MODES = 1024
+"""Modes whose result is cached; a tree has few different ones, so the limit is hardly reached."""
 
 
 class PermsError(ValueError):
-    """A rule that is not of the language."""
+    """A rule that cannot be parsed."""
 
 
 class _Rule(NamedTuple):
     who: int
-    """The bits that it may change."""
+    """The bits that the rule may change."""
     operator: str
     bits: str
     """The operands, or an octal number."""
@@ -62,17 +64,17 @@ class _Rule(NamedTuple):
 
 
 class Perms:
-    """A list of rules; ``apply`` changes the permission bits of a mode that has its type."""
+    """A list of rules; ``apply`` changes the permission bits of a mode (with the file type)."""
 
     def __init__(self, text: str) -> None:
-        """Parse ``text``; raises PermsError, which names the rule that is wrong."""
+        """Parse ``text``. Raises PermsError, which names the wrong rule."""
         self.text = text
         self._rules = tuple(_parse(rule) for rule in _split(text))
         self.apply = lru_cache(CACHED_MODES)(self._apply)
 
     @property
     def without_effect(self) -> tuple[str, ...]:
-        """The rules that change nobody's bits, such as ``d+x``, which has no u, g, o or a."""
+        """The rules that change no bits, such as ``d+x``, which has no u, g, o or a."""
         rules = zip(_split(self.text), self._rules, strict=True)
         return tuple(text for text, rule in rules if not rule.who)
 
@@ -100,7 +102,7 @@ def _parse(text: str) -> _Rule:
         return _Rule(ALL, "octal", text, True, True)
     match = _SYMBOLIC.match(text)
     if match is None:
-        raise PermsError(f"{text!r} is no rule such as 0644, a+X, og-w or gd=rx")
+        raise PermsError(f"{text!r} is not a rule; write it like 0644, a+X, og-w or gd=rx")
     left, operator, bits = match.groups()
     who = 0
     for letter in left or "a":

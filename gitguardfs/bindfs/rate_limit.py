@@ -1,17 +1,17 @@
-"""Limits on bytes a second (bindfs's ``--read-rate`` and ``--write-rate``)."""
+"""Limits of reads and writes in bytes per second (bindfs's ``--read-rate``, ``--write-rate``)."""
 
 from __future__ import annotations
 
 
 class RateLimit:
-    """One limit for everybody: each transfer waits until those before it have had their time."""
+    """One limit that all requests share: a transfer waits for those before it."""
 
     def __init__(self, rate: float) -> None:
-        """``rate`` is in bytes a second."""
+        """``rate`` is in bytes per second."""
         self._rate = rate
         self._free_at = 0.0
 
     def delay(self, size: int, now: float) -> float:
-        """Return the seconds to wait before ``size`` bytes are through, at ``now`` (seconds)."""
+        """Return how many seconds a transfer of ``size`` bytes waits from ``now`` (in seconds)."""
         self._free_at = max(self._free_at, now) + size / self._rate
         return self._free_at - now

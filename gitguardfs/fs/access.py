@@ -1,12 +1,12 @@
-"""The choke points: every node and every name from the kernel passes here before it is used.
+"""The choke points: every node and every name from the kernel is checked here before its use.
 
-``node`` admits an operation on an object, ``place`` one on a name in a directory, ``classify``
-says what an entry of the source is, and ``admit`` watches names that make a repository. An
-operation that goes round them has no descriptor to work with.
+``node`` checks an operation on an object, ``name`` one on a name in a directory. ``classify``
+returns the verdict on an entry of the source. ``check_completes_no_repository`` refuses names that
+would make a repository. An operation that skips these checks has no descriptor to work with.
 
-Runs on the event loop's thread only. No operation of the tree awaits, so nothing can come
-between a check here and the system call that it is for; other guards over the same source are
-kept out by a lock where that matters (``admit``).
+Runs on the event loop's thread only. No operation awaits, so no other request comes between a
+check and its system call. Another guard over the same source may come between: ``check_added``
+therefore checks a name again after it was added.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from gitguardfs.guard import repository
 from gitguardfs.guard.rules import Guard, Refused, Verdict
 
 MAX_SHOWN = 40
-"""Components of a path that are shown to people."""
+"""Components of a path that the audit log and messages show; trees can be deeper."""
 
 NO_NAMES = (b"", b".", b"..")
 
 
 class NodeRef(NamedTuple):
-    """A name in a directory that the gate has let through."""
+    """A checked name in an open directory."""
 
     parent: Node
     fd: int
-    """A descriptor of the directory, valid for the operation."""
+    """A descriptor of the directory, valid during the operation."""
     name: bytes
 
 
 class Classified(NamedTuple):
-    """What an entry of the source is, and to whom it is open."""
+    """An entry of the source, with its attributes and its verdict."""
 
     st: os.stat_result
     verdict: Verdict
     rule: str
     fd: int = -1
-    """An O_PATH descriptor if classifying needed one, which now is the caller's; otherwise -1."""
+    """An O_PATH descriptor that the caller must keep or close; -1 if ``classify`` opened none."""
     btime_ns: int = 0
-    """When the object was made, in nanoseconds, if the descriptor is new; otherwise 0."""
+    """The object's birth time in nanoseconds if ``fd`` is set; otherwise 0."""
     is_open: bool = True
-    """False for a directory that the source does not let us look into (EACCES, EPERM): nobody
-    can tell whether it is a repository. It is shown as it is, and classified again at each use."""
+    """False for a directory that the daemon may not search (EACCES, EPERM): it may be a repository.
+    Its attributes are shown unchanged, and it is classified again at each use."""
 
 
 class Access:
-    """Admission of requests."""
+    """Checks the requests of one mount."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class Access:
         path_based: bool = False,
         is_local: Callable[[int], bool] = lambda _: True,
     ) -> None:
-        """``path_based`` says that descriptors of the source hold paths, not objects.
+        """``path_based``: descriptors of the source hold paths, not objects.
 
-        ``is_local`` says of a device that ``..`` of a directory there is where it is now.
+        ``is_local`` returns whether ``..`` of a directory on a device leads to its present parent.
         """
         self._guard = guard
         self._nodes = nodes
@@ -92,9 +92,10 @@ class Access:
         )  # fmt: skip
 
     def node(self, node_id: int, change: bool = False) -> Node:
-        """The node, if it may be used (with ``change``: changed); Refused, EROFS or ESTALE.
+        """Return the node if it may be read or, with ``change``, changed.
 
-        Other errors are those of the source, where nobody can tell whether it may be used.
+        Raises Refused, Later, OSError(EROFS, ESTALE), and any other OSError of the source, as the
+        verdict is unknown then.
         """
         node = self._nodes.get(node_id)
         directory = node if node.kind == S_IFDIR else node.parent
@@ -105,23 +106,24 @@ class Access:
         if change and self._read_only:
             raise os_error(errno.EROFS)
         if self._path_based and node.parent is None and node is not self._nodes.root:
-            raise stale()  # removed: something else may have come to its path
+            raise stale()  # removed: another object may have its path now
         if change and node.kind != S_IFDIR and node.parent is not None:
             self._settle(node.parent, node.name, is_new=False)
         return node
 
     def settle(self, place: NodeRef) -> None:
-        """Wait for git on the host to be ready with a directory that is to be changed.
+        """Wait while git on the host may be making a repository of a directory to be changed.
 
-        Raises Later; Refused if the directory is, or lies in, a repository by now.
+        Raises Later; Refused if the directory has become a repository or lies in one; OSError of
+        the source.
         """
         self._settle(place.parent, place.name, is_new=True)
 
     def _settle(self, directory: Node, name: bytes, is_new: bool) -> None:
-        """Classify anew, without any grace, where git would read ``name``; then wait.
+        """Classify again if git would read ``name``, however new the verdict is; then wait.
 
-        ``is_new`` says that the name may be added or taken away, and not only what it stands for
-        be changed: then the directory is waited for whatever the name.
+        ``is_new``: the name itself may be added or removed, not only its object changed. The
+        request then waits for the directory whatever the name is.
         """
         if not self._guard.checks_fake_repositories:
             return
@@ -136,9 +138,10 @@ class Access:
             self._forming.wait_for(self._descriptors.of(directory))
 
     def name(self, parent_id: int, name: bytes, change: bool = False) -> NodeRef:
-        """The name and its directory, if it may be looked up or (with ``change``) changed.
+        """Return a name in a directory if it may be looked up or, with ``change``, changed.
 
-        Looking up a guarded name is allowed, to see it; nothing else on it is.
+        A guarded name may be looked up, since it is shown; it may not be changed. Raises Refused,
+        Later, OSError(EINVAL, EROFS, ESTALE), and any other OSError of the source.
         """
         if name in NO_NAMES or b"/" in name or b"\0" in name:
             raise os_error(errno.EINVAL)
@@ -151,15 +154,18 @@ class Access:
         return NodeRef(parent, self._descriptors.of(parent), name)
 
     def is_ordinary(self, name: bytes) -> bool:
-        """Whether no rule speaks of ``name``."""
+        """Return whether no rule matches ``name``."""
         return self._guard.name(name)[0] is Verdict.ALLOW
 
     def hides(self, name: bytes) -> bool:
-        """Whether a rule hides ``name``."""
+        """Return whether a rule hides ``name``."""
         return self._guard.name(name)[0] is Verdict.HIDE
 
     def link_component(self, directory: Node, name: bytes) -> NodeRef:
-        """A component on the way that a symlink leads; Refused if that cannot be gone."""
+        """Return one component of a symlink's target.
+
+        Raises Refused if a rule denies the component; OSError if its directory is gone.
+        """
         verdict, rule = self._guard.name(name)
         if directory.verdict >= verdict:
             verdict, rule = directory.verdict, directory.rule
@@ -168,11 +174,17 @@ class Access:
         return NodeRef(directory, self._descriptors.of(directory), name)
 
     def reopened(self, place: NodeRef) -> NodeRef:
-        """``place`` with a descriptor that is valid after others were used in between."""
+        """Return ``place`` with a valid descriptor; opening others may have closed the old one.
+
+        Raises OSError.
+        """
         return place._replace(fd=self._descriptors.of(place.parent))
 
     def dotgit(self, dir_fd: int) -> ObjectKey | None:
-        """What a directory's ``.git`` is, by identity; OSError if that cannot be told."""
+        """Return device and inode of a directory's ``.git``; None if there is none.
+
+        Also None if no git rule is on. Raises any other OSError of the source.
+        """
         if not self._guard.on:
             return None
         st = self._source.find_at(dir_fd, DOTGIT)
@@ -181,10 +193,10 @@ class Access:
     def classify(
         self, place: NodeRef, st: os.stat_result, dotgit: ObjectKey | bool | None = True
     ) -> Classified:
-        """Classify an entry by its name, its parent, its identity and its content.
+        """Return the verdict on an entry, by its name, parent, device and inode, and content.
 
-        ``dotgit`` is what ``self.dotgit(place.fd)`` gives, where the caller has it. OSError if
-        the source fails: what it does not tell is never taken for "not there".
+        ``dotgit`` is the result of ``self.dotgit(place.fd)`` if the caller has it. Raises
+        OSError if the source fails: only ENOENT and ENOTDIR mean "not there".
         """
         guard = self._guard
         verdict, rule = guard.name(place.name)
@@ -232,9 +244,9 @@ class Access:
     def verdict_of(
         self, place: NodeRef, st: os.stat_result, dotgit: ObjectKey | bool | None = True
     ) -> tuple[Verdict, str]:
-        """The verdict on an entry and the rule behind it, as ``classify`` has them.
+        """Return the verdict on an entry and the rule behind it, as ``classify`` does.
 
-        What cannot be looked into is denied.
+        A directory that cannot be searched is denied. Raises OSError as ``classify`` does.
         """
         classified = self.classify(place, st, dotgit)
         if classified.fd >= 0:
@@ -244,15 +256,19 @@ class Access:
         return classified.verdict, classified.rule
 
     def check_unguarded(self, place: NodeRef, st: os.stat_result) -> None:
-        """Refuse to remove or move an entry that is guarded in any way."""
+        """Refuse to remove or move an entry whose verdict is not ALLOW.
+
+        Raises Refused; OSError as ``classify`` does.
+        """
         verdict, rule = self.verdict_of(place, st)
         if verdict is not Verdict.ALLOW:
             raise self._refused(rule, place)
 
     def check_holds_no_repository(self, place: NodeRef, fd: int, st: os.stat_result) -> None:
-        """Refuse to move a directory with a repository in it.
+        """Refuse to move a directory that holds a repository.
 
-        A relative ``gitdir:``, in it or pointing to it, would lead elsewhere.
+        A relative ``gitdir:`` in that repository, or one that points to it, would lead elsewhere.
+        Raises Refused; OSError if the source fails.
         """
         if not self._guard.on or not S_ISDIR(st.st_mode):
             return
@@ -266,7 +282,7 @@ class Access:
             raise self._refused("holds a repository", place)
 
     def matters(self, name: bytes) -> bool:
-        """Whether ``name`` could be ``.git`` by a folding of the source, or make a repository."""
+        """Return whether ``name`` is a repository's part or might be folded to ``.git``."""
         return self._guard.on and (
             not names.is_portable(name)
             or (self._guard.checks_fake_repositories and bool(repository.parts(name)))
@@ -275,23 +291,25 @@ class Access:
     def check_completes_no_repository(
         self, place: NodeRef, is_directory: bool, leaving: bytes = b""
     ) -> None:
-        """Refuse a name that would make its directory a repository (rule R2).
+        """Refuse to add a name that would make its directory a repository (rule R2).
 
-        ``leaving`` is a name that the same operation takes away.
+        ``leaving`` is a name that the same operation removes. Raises Refused; OSError if the
+        source fails.
         """
         if not (self._guard.checks_fake_repositories and repository.parts(place.name)):
             return
-        if self._removed.knows_any:  # which is remembered by path
+        if self._removed.knows_any:  # removed names are recorded by path
             self.revalidation.confirm(place.parent)
         present = self._parts_in(place, leaving)
         if repository.would_complete(place.name, is_directory, present.get):
             raise self._refused("fake repository", place)
 
     def check_added(self, place: NodeRef, is_directory: bool) -> None:
-        """Look at a name once more after it was added; raises Refused, or OSError.
+        """Check a name again after it was added.
 
-        Another guard over the same source, in another kernel, may have added its counterpart
-        meanwhile, and the source may have folded it. The caller undoes it after any exception.
+        Another guard over the same source, in another kernel, may have added the missing part of a
+        repository meanwhile; and the source may have folded the name. Raises Refused or OSError;
+        after either, the caller removes the name again.
         """
         if not self.matters(place.name):
             return
@@ -303,10 +321,10 @@ class Access:
             raise self._refused("fake repository", place)
 
     def _parts_in(self, place: NodeRef, leaving: bytes) -> dict[bytes, int]:
-        """The parts of a repository beside ``place``, and their modes.
+        """Return the parts of a repository beside ``place``, and their modes.
 
-        Where several entries could resolve to one, that of one that is no directory. What git on
-        the host may bring back counts.
+        If several entries could resolve to one part, an entry that is no directory decides. Parts
+        that git on the host may restore count as present.
         """
         found = dict(self._removed.at(place.parent))
         for entry in self._source.names(place.fd):
@@ -317,12 +335,15 @@ class Access:
             for part in repository.parts(entry):
                 mode = self._source.mode_at(place.fd, entry)
                 if S_ISDIR(found.get(part, S_IFDIR)):
-                    # What is listed is there: a kernel may believe in its absence for a while.
+                    # A listed name exists, even if a kernel still caches that it does not.
                     found[part] = S_IFREG if mode is None else mode
         return found
 
     def check_not_folded_to_dotgit(self, place: NodeRef) -> None:
-        """Refuse what turned out to be ``.git`` once the source had folded its new name."""
+        """Refuse a new name that the source has folded to ``.git``.
+
+        Raises Refused; OSError if the source fails.
+        """
         st = self._source.find_at(place.fd, place.name)
         if st is not None and self._source.is_at(place.fd, DOTGIT, st):
             raise self._refused("git alias", place)
@@ -331,9 +352,9 @@ class Access:
         return Refused(rule, partial(self.path, place.parent, place.name))
 
     def path(self, node: Node, name: bytes | None = None) -> bytes:
-        """Where a node was last seen, for people; relative to the mount's root.
+        """Return the path where a node was last seen, relative to the mount's root, for messages.
 
-        Of a path that is too long, the end; trees can be deeper than PATH_MAX.
+        Of a path of more than MAX_SHOWN components, return the end.
         """
         parts = [] if name is None else [name]
         step: Node | None = node

@@ -1,7 +1,7 @@
-"""The way from an open directory up to the root of the source, as the source has it now.
+"""The directories from an open directory up to the root of the source, read from the source.
 
-The tables know where a directory was last seen. If the host has moved it, or one above it, that
-says nothing of where it is: ``..`` does, on a local file system.
+The node table knows where a directory was last seen. The host may have moved it, or one above it,
+since then. On a local file system ``..`` leads to its present parent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gitguardfs.fs.source import Source
 
 
 class Step(NamedTuple):
-    """A directory on the way, with descriptors that are valid until the next step."""
+    """One directory on the way up, with descriptors that are valid until the next step."""
 
     fd: int
     st: os.stat_result
@@ -26,9 +26,10 @@ class Step(NamedTuple):
 
 
 def way_up(source: Source, fd: int, root_fd: int) -> Iterator[Step]:
-    """Yield the directory behind ``fd`` and all above it, but for the root.
+    """Yield the directory behind ``fd`` and all above it, without the root.
 
-    Yields nothing for one that was removed. Raises OSError(ESTALE) if the root is not above it.
+    Yields nothing for a directory that was removed. Raises OSError(ESTALE) if the root is not
+    above the directory, and any other OSError of the source.
     """
     root, st = source.stat(root_fd), source.stat(fd)
     if not st.st_nlink:
@@ -60,4 +61,4 @@ def _open_parent(source: Source, fd: int, root_fd: int) -> int:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        return os.dup(root_fd)  # covered by a seal, or by the view itself
+        return os.dup(root_fd)  # the root is covered by a seal, or by this mount

@@ -1,4 +1,7 @@
-"""What the guest sees of an object. Every attribute leaves through ``AttributeMapper.report``."""
+"""Maps attributes of the source to those that the guest sees.
+
+Attributes of a node leave through ``AttributeMapper.report`` only.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,20 @@ WRITE_BITS = 0o222
 PERMISSION_BITS = 0o7777
 
 _new = tuple.__new__
-"""Makes a NamedTuple in half the time that its own constructor takes."""
+"""Builds a NamedTuple in half the time of its own constructor."""
 
 
 def change_key(st: os.stat_result) -> int:
-    """What tells whether a file's content may have changed."""
+    """Return a digest of size, mtime and ctime; it changes with a file's content."""
     return hash((st.st_size, st.st_mtime_ns, st.st_ctime_ns))
 
 
 Disguise = Callable[[Attributes, int, int, int, int], Attributes]
-"""Attributes made up for a viewer; see ``overrides.Disguise.apply``."""
+"""Overrides attributes for a user of the guest; see ``overrides.Disguise.apply``."""
 
 
 class AttributeMapper:
-    """The id map and the guard applied to attributes."""
+    """Applies the id map, the overrides and the guard to attributes."""
 
     def __init__(self, idmap: IdMap, allow_suid: bool, disguise: Disguise | None = None) -> None:
         self.idmap = idmap
@@ -37,27 +40,29 @@ class AttributeMapper:
         self._disguise = disguise
 
     def drops_setid(self, mode: int) -> bool:
-        """Whether ``mode`` has set-id bits that neither guest nor share may have (a file's)."""
+        """Return whether ``mode`` is of a file with set-id bits, which this mount drops."""
         return not self.allow_suid and bool(mode & SET_ID_BITS) and S_IFMT(mode) != S_IFDIR
 
     def bits_without_setid(self, mode: int) -> int | None:
-        """Return the permission bits of a file that has set-id bits to lose; None if it has none.
+        """Return the permission bits without set-id bits; None if there are none to drop.
 
-        A write by root keeps them; the guest does not see them and cannot drop them.
+        A write by root keeps a file's set-id bits; the guest does not see them, so its kernel
+        cannot drop them.
         """
         return self.mode_for_source(S_IFMT(mode), mode) if self.drops_setid(mode) else None
 
     def mode_for_source(self, kind: int, mode: int) -> int:
-        """Permission bits as the share gets them for an object of type ``kind``."""
+        """Return the permission bits to set in the share on an object of type ``kind`` (S_IFMT)."""
         mode &= PERMISSION_BITS
         return mode & ~SET_ID_BITS if self.drops_setid(kind | mode) else mode
 
     def report(self, node: Node, st: os.stat_result, uid: int) -> Attributes:
-        """The attributes of ``node`` as the user ``uid`` of the guest sees them.
+        """Return the attributes of ``node`` as the user ``uid`` of the guest sees them.
 
-        Notes what the kernel was told. A denied object shows its type, owner 0:0 and no
-        permissions; owner 0 because the root of a user namespace passes permission bits of
-        owners that are mapped there. OSError(EIO) if the owner cannot be shown.
+        Notes in the node what was reported to the kernel. A denied object shows its type, owner 0:0
+        and no permissions. The owner is 0 because the root of a user namespace overrides the
+        permission bits of owners that are mapped there. Raises OSError(EIO) if the owner's id
+        cannot be shown.
         """
         shown = self.unguarded(st.st_ino if node.id == ROOT_ID else node.id, st, uid)
         if node.verdict is not Verdict.ALLOW:
@@ -72,7 +77,10 @@ class AttributeMapper:
         return shown
 
     def unguarded(self, ino: int, st: os.stat_result, uid: int) -> Attributes:
-        """The attributes of an object, whatever the guard says of it. Notes nothing."""
+        """Return the attributes of an object without the guard's part; note nothing.
+
+        Raises OSError(EIO) if the owner's id cannot be shown.
+        """
         mode = st.st_mode
         if self.drops_setid(mode):
             mode &= ~SET_ID_BITS

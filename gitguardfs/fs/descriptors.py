@@ -1,8 +1,8 @@
-"""A bounded cache of O_PATH descriptors, one a node, reopened by place and identity.
+"""A bounded cache of O_PATH descriptors, at most one for each node.
 
-Trees have millions of files and a process a thousand descriptors: most nodes have none. One
-that is needed again is opened through its parent's descriptor and its name, one component at
-a time, and compared with the node: what is not the same object is ESTALE, never used.
+A tree has millions of files and a process a thousand descriptors, so most nodes have none. A
+closed descriptor is opened again by its parent's descriptor and its name, one component at a time,
+and compared with the node: another object raises OSError(ESTALE) and is never used.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from gitguardfs.fs.nodes import Node, stale
 T = TypeVar("T")
 
 IN_USE = 8
-"""The newest are never closed: one operation works with up to four of them at a time."""
+"""The newest descriptors, never closed: one operation uses up to four at a time. Half is margin."""
 MINIMUM = 2 * IN_USE
 
 OPEN_NODE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class DescriptorCache:
-    """Descriptors of nodes; the least recently used is closed when there are too many."""
+    """Descriptors of nodes; above the limit the least recently used one is closed."""
 
     def __init__(self, limit: int, path_based: bool = False) -> None:
-        """``limit`` is a number of descriptors; ``path_based``: they hold paths, not objects."""
+        """``limit`` counts descriptors; ``path_based``: descriptors hold paths, not objects."""
         self._limit = max(limit, MINIMUM)
         self._path_based = path_based
-        # By node, not by its number: that may be another node's by now, while this one is still
-        # somebody's parent.
+        # Keyed by node, not by its number: another node may have the number by now, while this one
+        # is still the parent of some node.
         self._cached: OrderedDict[Node, None] = OrderedDict()
         self._pinned: set[Node] = set()
 
@@ -41,9 +41,13 @@ class DescriptorCache:
         return len(self._cached) + len(self._pinned)
 
     def of(self, node: Node) -> int:
-        """A descriptor of ``node``, valid until the next operation; OSError if it is gone."""
+        """Return a descriptor of ``node``, valid until the next operation.
+
+        Raises OSError(ESTALE) if the node's object is not found, and any other OSError of the
+        source.
+        """
         if self._path_based and node.parent is not None and not node.is_directory:
-            self.close(node)  # it may lead to something else by now
+            self.close(node)  # the cached one may lead to another object by now
         if node.fd >= 0:
             self._touch(node)
             return node.fd
@@ -54,7 +58,10 @@ class DescriptorCache:
         return fd
 
     def parent_of(self, node: Node) -> int:
-        """A descriptor of the directory where ``node`` was last seen; ESTALE if nowhere."""
+        """Return a descriptor of the directory where ``node`` was last seen.
+
+        Raises OSError(ESTALE) if ``node`` has lost its last name; otherwise as ``of``.
+        """
         if node.parent is None:
             raise stale()
         return self.of(node.parent)
@@ -88,11 +95,14 @@ class DescriptorCache:
         return fd
 
     def open(self, flags: int, name: bytes, dir_fd: int | None, mode: int = 0) -> int:
-        """os.open; out of descriptors, cached ones make room."""
+        """Call os.open; if descriptors run out, close cached ones. Raises OSError."""
         return self.with_room(lambda: os.open(name, flags, mode, dir_fd=dir_fd))
 
     def with_room(self, call: Callable[[], T]) -> T:
-        """Run ``call``, closing cached descriptors while it fails for want of one."""
+        """Return the result of ``call``; while it fails with EMFILE, close cached descriptors.
+
+        Raises OSError(ENFILE) if too few are cached, and what ``call`` raises.
+        """
         while True:
             try:
                 return call()
@@ -100,12 +110,12 @@ class DescriptorCache:
                 if error.errno != errno.EMFILE:
                     raise
                 if len(self._cached) <= IN_USE:
-                    # All are held by open files: "too many in the system", not in the caller.
+                    # Open files hold the rest. EMFILE would blame the process that asks.
                     raise os_error(errno.ENFILE) from None
             self._shrink(max(len(self._cached) // 2, IN_USE))
 
     def keep(self, node: Node, fd: int) -> None:
-        """Cache ``fd`` as the descriptor of ``node``; closes it if there is one already."""
+        """Cache ``fd`` as the descriptor of ``node``; close ``fd`` if the node has one already."""
         if node.fd >= 0:
             os.close(fd)
             return
@@ -125,13 +135,13 @@ class DescriptorCache:
             node.fd = -1
 
     def pin(self, node: Node) -> None:
-        """Keep the descriptor of a node that has lost its last name until it is forgotten."""
+        """Keep the descriptor of a node without a name until the kernel forgets the node."""
         if node in self._cached:
             del self._cached[node]
             self._pinned.add(node)
 
     def close(self, node: Node) -> None:
-        """Close what is kept for a forgotten node."""
+        """Close the cached or pinned descriptor of ``node``, if there is one."""
         if node in self._cached:
             del self._cached[node]
         elif node in self._pinned:
@@ -142,7 +152,7 @@ class DescriptorCache:
         node.fd = -1
 
     def close_all(self) -> None:
-        """Close everything, at the end of a mount."""
+        """Close all descriptors of this cache, at the end of a mount."""
         self._shrink(0)
         for node in list(self._pinned):
             self.close(node)

@@ -1,12 +1,12 @@
-"""Directories that git on the host may be making into a repository at this moment.
+"""Directories that git on the host may be turning into a repository at this moment.
 
-``git init --bare`` puts hooks, info and config in first, and HEAD, refs and objects last: until
-then nothing there is a repository, and git keeps what it finds. So a directory in which every name
-is one that git puts there, and which the host has changed a moment ago, is *forming*: requests that
-make or change a name in it or below it wait until it has been left alone for FORMING_FOR.
+``git init --bare`` adds hooks, info and config first, and HEAD, refs and objects last. Until then
+the directory is no repository, and git keeps files that it finds there. A directory is *forming* if
+git could have put every name into it and the host has just changed it. Requests that make or change
+a name in it or below it wait until the host has not changed it for FORMING_FOR.
 
-What this mount itself changes does not count, so who makes a directory here never waits for it.
-A change is found out by the directory's ctime, and by a listing that differs from the last one.
+Changes by this mount do not count, so a guest that makes a directory never waits for it.
+A change shows in the directory's ctime, or in a listing that differs from the last one.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ FORMING_FOR = 2.0
 """Seconds after the host's last change. git needs milliseconds from one step to the next."""
 
 WAIT = 10.0
-"""Seconds that a request waits at most, for whoever waits cannot be interrupted."""
+"""Seconds that a request waits at most: the waiting process cannot be interrupted."""
 
 REMEMBERED = 4096
-"""Directories of which it is remembered what they were when they were last changed."""
+"""Directories whose last seen state is kept; the limit bounds memory."""
 
 MAX_NAMES = 64
-"""Names in a directory that git is just making, in whatever spelling; it puts a dozen there. With
-more of them it is none, and they are not remembered."""
+"""Names in a forming directory at most. git puts a dozen there; a directory with more names is not
+forming, and its names are not kept."""
 
 NEVER = float("-inf")
-"""When a directory was changed by the host of which we know all changes to be our own."""
+"""The time of the host's last change if this mount made all changes of a directory."""
 
 WHY = "git on the host may be making a repository"
 
 
 class _Seen:
-    """A directory as it was when it was last looked at."""
+    """The state of a directory when it was last checked."""
 
     __slots__ = ("changed_at", "ctime", "names", "old_at")
 
@@ -50,44 +50,47 @@ class _Seen:
     ) -> None:
         self.ctime = ctime
         self.names = names
-        """None if there was a name in it that git does not put into a repository."""
+        """None if the directory held a name that git does not put into a repository."""
         self.changed_at = changed_at
-        """When the host changed it, in seconds (time.monotonic)."""
+        """When the host last changed the directory, in seconds (time.monotonic)."""
         self.old_at = old_at
-        """When it was first known not to be one that git has just made (time.time); None if that
-        is not known."""
+        """When the directory was first known not to be newly made by git, in seconds (time.time);
+        None if that is not known."""
 
 
 class Forming:
-    """Knows what changed in directories, and whether that was us."""
+    """Tracks changes in directories, and whether this mount made them."""
 
     def __init__(self, source: Source, is_local: Callable[[int], bool]) -> None:
-        """``is_local`` says of a st_dev that its files are stamped by this machine's clock."""
+        """``is_local`` returns whether this machine's clock stamps the files of a st_dev."""
         self._source = source
         self._is_local = is_local
         self._seen: OrderedDict[tuple[int, int], _Seen] = OrderedDict()
         self._clock_offsets: dict[int, float] = {}
-        """By st_dev, how far its server's clock is ahead of ours, in seconds."""
+        """By st_dev: how many seconds its server's clock is ahead of this machine's."""
 
     def note_clock(self, made: os.stat_result) -> None:
-        """Learn how far the source's clock is ahead, from an object made this very moment."""
+        """Measure how far the source's clock is ahead, from an object that was just made."""
         if not self._is_local(made.st_dev):
             self._clock_offsets[made.st_dev] = made.st_ctime - time.time()
 
     def note_made(self, st: os.stat_result) -> None:
-        """Note a directory that was made here and is empty."""
+        """Note an empty directory that this mount has just made."""
         self._seen.pop((st.st_dev, st.st_ino), None)
         self._note(st, frozenset(), NEVER)
 
     def accept(self, fd: int) -> None:
-        """Take a directory as it is; whoever made it did so before this mount."""
+        """Note that the names in a directory are older than this mount.
+
+        Raises OSError if the source fails.
+        """
         self._note(self._source.stat(fd), self._git_names(fd), NEVER)
 
     def wait_for(self, fd: int) -> None:
-        """Raise Later if the directory behind ``fd`` is forming; OSError if that cannot be told."""
+        """Raise Later if the directory behind ``fd`` is forming; OSError if the source fails."""
         st = self._source.stat(fd)
         if st.st_nlink == 0:
-            return  # removed, and nothing can be made in it
+            return  # removed: no name can be added to it
         seen = self._seen.get((st.st_dev, st.st_ino))
         if seen is not None and seen.names is None and seen.ctime == st.st_ctime_ns:
             return
@@ -98,34 +101,37 @@ class Forming:
             self._wait(st, names)
 
     def wait_for_listed(self, fd: int, listed: Collection[bytes]) -> None:
-        """The same, of a directory in which there are the names ``listed``."""
+        """Raise Later if the directory behind ``fd``, with the names ``listed``, is forming.
+
+        Raises OSError if the source fails.
+        """
         if len(listed) <= MAX_NAMES and all(map(repository.is_made_by_git, listed)):
             self._wait(self._source.stat(fd), frozenset(listed))
 
     def wait_for_removal(self, fd: int) -> None:
-        """Raise Later if git may just have made the directory behind ``fd``, which is empty.
+        """Raise Later if git may just have made the empty directory behind ``fd``.
 
-        Not by its last change: that is ours where it was emptied here, and over a share nobody
-        can tell the one from the other at once.
+        The birth time decides, not the last change: this mount may have emptied the directory, and
+        over a share the two cannot be told apart at once. Raises OSError if the source fails.
         """
         st = self._source.stat(fd)
         seen = self._seen.get((st.st_dev, st.st_ino))
         old_at = None if seen is None else seen.old_at
         birth = self._source.btime_ns(fd) / 10**9 if self._is_local(st.st_dev) else 0.0
-        if old_at is not None and birth <= old_at:  # if not, its number is used again
+        if old_at is not None and birth <= old_at:  # if not, the inode number was reused
             return
         age = time.time() - birth
         if age >= FORMING_FOR and birth:
             return
         if self._git_names(fd) != frozenset():
-            return  # then it is not removed
+            return  # not empty: rmdir(2) will fail
         if birth and age >= 0:
             now = monotonic()
             raise Later(WHY, now + FORMING_FOR - age, now + WAIT)
         self._wait(st, frozenset())
 
     def note_removed(self, st: os.stat_result) -> None:
-        """Note that a directory is gone: its number can be another one's."""
+        """Note that a directory is gone: another one can get its inode number."""
         self._seen.pop((st.st_dev, st.st_ino), None)
 
     def _wait(self, st: os.stat_result, names: frozenset[bytes]) -> None:
@@ -142,14 +148,17 @@ class Forming:
             raise Later(WHY, changed_at + FORMING_FOR, now + WAIT)
 
     def note_change(self, fd: int, *names: bytes) -> None:
-        """Note that this mount has just changed the directory behind ``fd``, or names in it."""
+        """Note that this mount has just changed the directory behind ``fd``, or ``names`` in it.
+
+        Raises OSError if the source fails.
+        """
         st = self._source.stat(fd)
         seen = self._seen.get((st.st_dev, st.st_ino))
         if seen is None:
             return
         present = self._git_names(fd)
         if seen.names is None:
-            # Without names of ours it was not us who took away the name of another kind.
+            # Without ``names`` this mount did not remove the name that git would not put there.
             if names or present is None:
                 self._note(st, present, seen.changed_at)
             return
@@ -161,9 +170,10 @@ class Forming:
     def note_attributes(self, fd: int) -> None:
         """Note that this mount has just changed attributes of the directory behind ``fd``.
 
-        It is not listed: servers that know no O_NOATIME would then change the time of its last
-        access, which may just have been set. What the host did meanwhile shows in the names, at
-        the next listing; where another kind of name was in it, that listing is not spared.
+        The directory is not listed: servers without O_NOATIME would then change its access time,
+        which may just have been set. The next listing shows what the host did meanwhile. A
+        directory with a name that git would not put there is not noted, so it is listed again.
+        Raises OSError if the source fails.
         """
         st = self._source.stat(fd)
         seen = self._seen.get((st.st_dev, st.st_ino))
@@ -171,14 +181,14 @@ class Forming:
             self._note(st, seen.names, seen.changed_at)
 
     def _git_names(self, fd: int) -> frozenset[bytes] | None:
-        """Return the names in a directory; None if git does not put all of them there."""
+        """Return the names in a directory; None if git would not put one of them there."""
         return self._source.names_if(fd, repository.is_made_by_git, MAX_NAMES)
 
     def _age(self, st: os.stat_result) -> float:
-        """Seconds since a directory that was never looked at was changed."""
+        """Return how many seconds ago a directory, not checked before, was changed."""
         offset = 0.0 if self._is_local(st.st_dev) else self._clock_offsets.get(st.st_dev)
         if offset is None:
-            return 0.0  # nothing was made there yet that would tell
+            return 0.0  # the clock is not known yet: nothing was made there
         return max(time.time() + offset - st.st_ctime, 0.0)
 
     def _note(self, st: os.stat_result, names: frozenset[bytes] | None, changed_at: float) -> None:

@@ -1,7 +1,8 @@
-"""Open files and directories, as the kernel numbers them.
+"""Open files and directories, by the handle numbers that the kernel uses.
 
-Changed only on the event loop's thread. A handle's descriptor stays open until its release,
-which the kernel sends after the last request on it; so a worker thread may use it freely.
+The table changes only on the event loop's thread. A handle's descriptor stays open until its
+release, which the kernel sends after the last request on the handle. So a worker thread may use
+the descriptor freely.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gitguardfs.errors import os_error
 from gitguardfs.fs.nodes import Node
 
 MAX_NAMES = 1 << 20
-"""Names in all snapshots of directories together, about 80 bytes each."""
+"""Names in all snapshots of directories together; at about 80 bytes each, 80 MiB."""
 
 
 class FileHandle:
@@ -34,22 +35,22 @@ class FileHandle:
         self.node = node
         self.fd = fd
         self.positional_fd = -1
-        """Of an append handle, a descriptor that writes where it is told; -1 until needed."""
+        """An append handle's second descriptor, which writes at a given offset; -1 until needed."""
         self.append = bool(flags & os.O_APPEND)
         self.synchronous = bool(flags & (os.O_SYNC | os.O_DSYNC))
         self.writable = flags & os.O_ACCMODE != os.O_RDONLY
         self.mappable = flags & os.O_ACCMODE == os.O_RDWR
-        """Whether a shared writable mapping can be made of it."""
+        """Whether a process can map the file shared and writable."""
         self.supports_nowait = True
-        """Whether the source's file system can say that a read would have to wait."""
+        """Whether the source's file system supports RWF_NOWAIT reads."""
         self.size = size
-        """Of the file when it was opened."""
+        """Size of the file in bytes when it was opened."""
         self.is_local = is_local
-        """Whether writes go to memory, and no server is waited for."""
+        """Whether writes go to memory and do not wait for a server."""
 
 
 class DirectoryHandle:
-    """An open directory; the names are a snapshot taken when reading starts."""
+    """An open directory; ``names`` is a snapshot taken when reading starts."""
 
     __slots__ = ("names", "node", "pid", "types", "uid")
 
@@ -57,10 +58,10 @@ class DirectoryHandle:
         self.node = node
         self.uid = uid
         self.pid = pid
-        """Who opened it, and by which process; requests to read it do not say who asks."""
+        """``uid`` and ``pid`` are of the process that opened it; requests to read carry neither."""
         self.names: list[bytes] | None = None
         self.types: dict[bytes, tuple[int, int]] = {}
-        """Type and inode number by name, where the snapshot was taken with them."""
+        """By name: type and inode number, if the snapshot was taken with them."""
 
 
 class HandleTable:
@@ -77,38 +78,38 @@ class HandleTable:
         return len(self._files) + len(self._directories)
 
     def add_file(self, handle: FileHandle) -> int:
-        """Number a handle; its descriptor also serves its node."""
+        """Add a handle and return its number; its descriptor also serves its node."""
         number = next(self._numbers)
         self._files[number] = handle
         handle.node.open_fds += (handle.fd,)
         return number
 
     def add_directory(self, handle: DirectoryHandle) -> int:
-        """Number a handle."""
+        """Add a handle and return its number."""
         number = next(self._numbers)
         self._directories[number] = handle
         return number
 
     def file(self, number: int) -> FileHandle:
-        """The open file of that number; OSError(EBADF) if there is none."""
+        """Return the open file of that number. Raises OSError(EBADF) if there is none."""
         try:
             return self._files[number]
         except KeyError:
             raise os_error(errno.EBADF) from None
 
     def files(self) -> Iterable[FileHandle]:
-        """All open files."""
+        """Return all open files."""
         return self._files.values()
 
     def directory(self, number: int) -> DirectoryHandle:
-        """The open directory of that number; OSError(EBADF) if there is none."""
+        """Return the open directory of that number. Raises OSError(EBADF) if there is none."""
         try:
             return self._directories[number]
         except KeyError:
             raise os_error(errno.EBADF) from None
 
     def release_file(self, number: int) -> None:
-        """Close a file."""
+        """Close a file. Raises OSError(EBADF) if the number is not in use."""
         handle = self.file(number)
         del self._files[number]
         handle.node.open_fds = tuple(fd for fd in handle.node.open_fds if fd != handle.fd)
@@ -118,9 +119,9 @@ class HandleTable:
                     os.close(fd)
 
     def keep_names(self, handle: DirectoryHandle, names: list[bytes]) -> None:
-        """Keep a snapshot; where there are too many, those taken first are let go.
+        """Keep a snapshot; beyond MAX_NAMES names, drop the oldest snapshots.
 
-        Such a handle takes a new one when it is read on.
+        A handle whose snapshot was dropped takes a new one at its next read.
         """
         self._drop_names(handle)
         handle.names = names
@@ -135,13 +136,13 @@ class HandleTable:
         self._names -= self._read.pop(handle, 0)
 
     def release_directory(self, number: int) -> None:
-        """Close a directory."""
+        """Close a directory; an unknown number is ignored."""
         handle = self._directories.pop(number, None)
         if handle is not None:
             self._drop_names(handle)
 
     def close_all(self) -> None:
-        """Close everything, at the end of a mount."""
+        """Close all handles, at the end of a mount."""
         for number in list(self._files):
             self.release_file(number)
         self._directories.clear()

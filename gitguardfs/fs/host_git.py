@@ -1,9 +1,9 @@
-"""Waiting for git on the host, which is at work as long as its index.lock is there.
+"""Waits while git is at work on the host, that is, while its index.lock exists.
 
-git looks at a directory once and then writes below it, so while it works no symlink is made, and
-no symlink and no directory is moved. The lock is held over the whole of checkout, restore, stash,
-reset and switch, and for moments by status, add and commit: requests wait for its end. Writers
-that take no lock are not seen.
+git checks a directory once and then writes below it. So while git works, no symlink is made, and
+neither a symlink nor a directory is moved: such requests wait until the lock is gone. checkout,
+restore, stash, reset and switch hold the lock all the time; status, add and commit hold it for
+moments. Programs that write without taking the lock are not noticed.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ from gitguardfs.protocol import Later
 log = logging.getLogger(__name__)
 
 WAIT = 10.0
-"""Seconds that requests wait for one lock. git at work on a large tree takes longer, but whoever
-waits cannot be interrupted."""
+"""Seconds that requests wait for one lock. git takes longer on a large tree, but the waiting
+process cannot be interrupted."""
 
 ASK_AGAIN = 0.002
-"""Seconds between looks at a lock at first. Where git runs again and again, the time between one
-lock and the next is that short."""
+"""Seconds between the first checks of a lock. If git runs again and again, the time between two
+locks is that short."""
 SLOWER = 1 / 16
-"""What part of the time that has been waited passes until the next look."""
+"""The pause until the next check, as a part of the time waited so far."""
 MAX_ASK_AGAIN = 0.25
 
 REMEMBERED_FOR = 1.0
-"""Seconds for which it is remembered which directories hold a ``.git``."""
+"""Seconds for which it is cached whether a directory holds a ``.git``."""
 REMEMBERED = 4096
-"""Directories for which that is remembered."""
+"""Directories for which that is cached."""
 
 LOCK_NAME = b"index.lock"
 GITDIR = b"gitdir:"
 MAX_GITDIR = 4200
-"""Bytes of a ``.git`` file that are read: PATH_MAX and the rest of its line."""
+"""Bytes of a ``.git`` file that are read: PATH_MAX (4096) and the rest of its line."""
 
 
 Lock = tuple[int, int, int]
-"""An index.lock: device, inode, and time of change, since inode numbers are soon used again."""
+"""An index.lock: device, inode and ctime, since inode numbers are soon reused."""
 
 
 class _Waited:
-    """What is known of the lock of one repository."""
+    """The lock of one repository, and how long requests have waited for it."""
 
     __slots__ = ("given_up", "lock", "since")
 
     def __init__(self, lock: Lock, since: float) -> None:
         self.lock = lock
         self.since = since
-        """When a request first waited for it, in seconds."""
+        """When a request first waited for the lock, in seconds (time.monotonic)."""
         self.given_up = False
-        """A request has waited in full, which the log says."""
+        """Whether a request has waited for WAIT; that is logged once."""
 
 
 class HostGit:
-    """Finds out whether git on the host is at work above a directory."""
+    """Finds out whether git is at work on the host in or above a directory."""
 
     def __init__(
         self,
@@ -77,33 +77,34 @@ class HostGit:
         root: Node,
         path: Callable[[Node, bytes | None], bytes],
     ) -> None:
-        """``path`` gives the path of a name in a directory, for people."""
+        """``path`` returns the path of a name in a directory, for messages."""
         self._descriptors = descriptors
         self._source = source
         self._root = root
         self._path = path
         self._holds_git: OrderedDict[tuple[int, int], tuple[float, bool]] = OrderedDict()
-        """By directory: until when it is remembered, and whether there is a ``.git``."""
+        """By directory: when the cached answer expires, and whether there is a ``.git``."""
         self._waited: dict[tuple[int, int], _Waited] = {}
         """By the directory that holds the lock."""
         self._not_found: set[bytes] = set()
-        """The ``.git`` files that lead nowhere in the source, which is said once."""
+        """The ``.git`` files that lead out of the source; each is logged once."""
 
     def wait_for(self, *directories: Node) -> None:
         """Raise Later while git is at work in a repository at or above one of ``directories``.
 
-        Once a request has waited in full for a lock, OSError(EBUSY). OSError if the source fails.
+        Raises OSError(EBUSY) once a request has waited for a lock for WAIT; OSError if the source
+        fails.
         """
-        # From the root down: then each directory is opened by its parent's descriptor.
+        # From the root down, so that each directory is opened by its parent's descriptor.
         above = chain.from_iterable([*ancestors(one)][::-1] for one in directories)
         for directory in dict.fromkeys(above):
-            for below in directories:  # the newest descriptors stay open: the caller uses these
+            for below in directories:  # the caller uses these: the newest stay open
                 self._descriptors.of(below)
             if not self._holds_no_git(directory):
                 self._wait_for_repository(directory)
 
     def _holds_no_git(self, directory: Node) -> bool:
-        """Whether a directory held no ``.git`` a moment ago."""
+        """Return whether a directory held no ``.git`` when last checked; cached."""
         key = directory.dev, directory.ino
         now = monotonic()
         until, holds_git = self._holds_git.get(key, (0.0, True))
@@ -150,9 +151,9 @@ class HostGit:
         raise os_error(errno.EBUSY)
 
     def _git_directories(self, directory: Node, path: bytes) -> Iterator[int]:
-        """Yield descriptors of the directories that a directory's ``.git`` may be.
+        """Yield descriptors of the directories that a directory's ``.git`` may lead to.
 
-        Each is valid until the next one is asked for.
+        Each is valid until the next one is yielded.
         """
         dir_fd = self._descriptors.of(directory)
         dotgit = self._source.find_at(dir_fd, DOTGIT)
@@ -169,14 +170,14 @@ class HostGit:
         walk = Walk(self._source, self._descriptors, self._root, lambda *_: False)
         found = False
         if not text:
-            return  # no line that git would follow
+            return  # no gitdir line that git would follow
         try:
             with closing(walk.ends(directory, text)) as ends:
                 for fd, _ in ends:
                     if fd >= 0:
                         found = True
                         yield fd
-        except TooLong:  # symlinks may have been made for that: nobody can tell whether git works
+        except TooLong:  # perhaps an attack by many symlinks: whether git is at work is unknown
             raise os_error(errno.EBUSY) from None
         if not found and path not in self._not_found and len(self._not_found) < REMEMBERED:
             self._not_found.add(path)
@@ -186,7 +187,7 @@ class HostGit:
             )
 
     def _read_gitdir(self, dir_fd: int) -> bytes:
-        """Return the path in a ``.git`` file; b"" if there is none."""
+        """Return the path in a ``.git`` file; b"" if the file has no gitdir line."""
         fd = self._source.open_file_at(dir_fd, DOTGIT, os.O_RDONLY)
         try:
             text = read(fd, 0, MAX_GITDIR)

@@ -1,8 +1,8 @@
-"""What must hold because git on the host may be at work on the same files.
+"""Applies the rules for changes on which git on the host may be at work at the same time.
 
-The rules are in the modules beside this one: ``symlink_check``, ``host_git``, ``removed_names``,
-``forming`` and ``moved_trees``. Here is when they are asked: before a change, after it while it can
-be undone, and when it stands.
+The rules are in ``symlink_check``, ``host_git``, ``removed_names``, ``forming`` and
+``moved_trees``. This module applies them before a change, after a change while it can be undone,
+and once the change is final.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ STOPS_GIT = "special file that git opens"
 
 
 class HostRules:
-    """Asked by what changes names. Raises Refused, Later, and OSError if the source fails."""
+    """Checks and notes each change of a name.
+
+    The checks raise Refused, Later, and OSError if the source fails.
+    """
 
     def __init__(
         self,
@@ -55,14 +58,20 @@ class HostRules:
     # A new name
 
     def before_adding(self, place: NodeRef, kind: int) -> None:
-        """An object of type ``kind`` (S_IFMT) is about to get a name."""
+        """Check that an object of type ``kind`` (S_IFMT) may get a new name.
+
+        Raises Refused, Later.
+        """
         if self._guard.on and work_tree.stops_git(place.name, kind):
             raise self._refused(STOPS_GIT, place)
         if self._guard.checks_fake_repositories:
             self._trees.before_adding(place, kind)
 
     def before_symlink(self, place: NodeRef, text: bytes) -> None:
-        """A symlink with ``text`` is about to be made, or to be given a name."""
+        """Check that a symlink with ``text`` may be made or get another name.
+
+        Raises Refused, Later, OSError.
+        """
         if self._guard.speaks:
             self._access.revalidation.confirm(place.parent)
             self._check_symlink(place, text)
@@ -70,14 +79,17 @@ class HostRules:
             self._host_git.wait_for(place.parent)
 
     def wait_for_git(self, kind: int, *places: NodeRef) -> None:
-        """A symlink or directory is about to be made or moved at ``places``, or just was."""
+        """Wait for git on the host, before or after a symlink or directory is made or moved.
+
+        Raises Refused, Later, OSError.
+        """
         if self._guard.on and kind in (S_IFLNK, S_IFDIR):
             directories = [place.parent for place in places]
             self._access.revalidation.confirm(*directories)
             self._host_git.wait_for(*directories)
 
     def note_made(self, place: NodeRef, st: os.stat_result, is_new: bool) -> None:
-        """Note that a name was made, and stands."""
+        """Note that a name was made for good."""
         if not self._guard.checks_fake_repositories:
             return
         self._note_name(place)
@@ -90,7 +102,10 @@ class HostRules:
     # Names that go or move
 
     def before_removal(self, place: NodeRef, st: os.stat_result, fd: int) -> None:
-        """An entry, of which ``fd`` is a descriptor, is about to be removed."""
+        """Check that an entry, of which ``fd`` is a descriptor, may be removed.
+
+        Raises Refused, Later, OSError.
+        """
         if self._guard.checks_fake_repositories:
             self._trees.before_removal(st, fd)
             if not repository.parts(place.name):
@@ -100,18 +115,18 @@ class HostRules:
             self._note_removed(found, place)
 
     def note_gone(self, place: NodeRef) -> None:
-        """Note that a name was taken away."""
+        """Note that a name was removed."""
         if self._guard.checks_fake_repositories and repository.parts(place.name):
             with suppress(OSError):
                 self._removed.note_gone(self._descriptors.of(place.parent), place.name)
 
     def note_removed(self, st: os.stat_result) -> None:
-        """Note that a name of an object is gone."""
+        """Note that an object has lost a name."""
         if S_ISDIR(st.st_mode):
             self._forming.note_removed(st)
 
     def before_rename(self, renaming: Renaming) -> None:
-        """Something is about to be moved."""
+        """Check that a rename may be done. Raises Refused, Later, OSError."""
         if self._guard.speaks:
             self._access.revalidation.confirm(renaming.old.parent, renaming.new.parent)
         for place, st in renaming.arriving():
@@ -122,20 +137,21 @@ class HostRules:
         for (place, _), text in zip(renaming.arriving(), texts, strict=True):
             if text is not None:
                 self._check_symlink(place, text)
-        renaming = renaming._replace(  # the looks above may have taken their descriptors
+        renaming = renaming._replace(  # the checks above may have closed their descriptors
             old=self._access.reopened(renaming.old), new=self._access.reopened(renaming.new)
         )
         removals = (
             self._trees.before_rename(renaming) if self._guard.checks_fake_repositories else []
         )
         self._wait_for_rename(renaming)
-        # Noted even if the call fails then: it may have been done all the same.
+        # Noted before the call: even a call that reports an error may have moved the entry.
         self._note_removed(removals, renaming.old)
 
     def after_rename(self, renaming: Renaming) -> None:
-        """Look again at what git does, now that they have moved and can be moved back.
+        """Check again whether git is at work, now that the entries have moved.
 
-        Where something was replaced they cannot; nothing that git had looked at is a symlink then.
+        The caller moves them back on Later, Refused or OSError. A rename that replaced an entry
+        cannot be undone; then no directory that git had checked has become a symlink.
         """
         if self._guard.checks_fake_repositories:
             self._trees.after_rename(renaming)
@@ -143,7 +159,7 @@ class HostRules:
             self._wait_for_rename(renaming)
 
     def note_moved(self, renaming: Renaming) -> None:
-        """Note that something was moved, and stands."""
+        """Note that a rename was done for good."""
         if self._guard.checks_fake_repositories:
             for place, _ in renaming.leaving():
                 self.note_gone(place)
@@ -151,22 +167,22 @@ class HostRules:
                 self._note_name(place)
 
     def note_change(self, *places: NodeRef) -> None:
-        """Note that names in directories were changed by us; also if that failed or was undone."""
+        """Note that this mount changed names in directories, or failed to, or undid a change."""
         if self._guard.checks_fake_repositories:
-            with suppress(OSError):  # then the change is taken for the host's
+            with suppress(OSError):  # then the change counts as the host's
                 for place in places:
                     fd = self._descriptors.of(place.parent)
                     self._forming.note_change(fd, *(one.name for one in places))
 
     def note_attributes(self, node: Node, fd: int) -> None:
-        """Note that the attributes of an object were changed by us."""
+        """Note that this mount changed the attributes of an object."""
         if node.is_directory and self._guard.checks_fake_repositories:
             with suppress(OSError):
                 self._forming.note_attributes(fd)
 
     def _note_name(self, place: NodeRef) -> None:
         if repository.parts(place.name):
-            with suppress(OSError):  # then the name is taken for the host's
+            with suppress(OSError):  # then the name counts as the host's
                 self._removed.note_made(self._descriptors.of(place.parent), place.name)
 
     def _wait_for_rename(self, renaming: Renaming) -> None:
@@ -174,7 +190,7 @@ class HostRules:
             self.wait_for_git(S_IFMT(st.st_mode), renaming.old, renaming.new)
 
     def _text(self, place: NodeRef, st: os.stat_result) -> bytes | None:
-        """Return the text of an entry that is a symlink; None if it is none."""
+        """Return the text of a symlink; None if the entry is no symlink."""
         if not S_ISLNK(st.st_mode):
             return None
         return self._source.readlink_at(place.fd, place.name)

@@ -1,7 +1,7 @@
-"""Names that large directories were moved away from a moment ago.
+"""Names that large directories were just moved away from.
 
-Whether git on the host was making a repository somewhere below, nobody can tell. It goes on by the
-path, so nothing that leads on comes to that name for as long as git would need.
+Whether git on the host was making a repository below is unknown. git continues by the path. So no
+directory or symlink may get such a name for as long as git would need.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from gitguardfs.protocol import Later
 
 
 class LeftPlaces:
-    """The names, and until when nothing comes to them."""
+    """The names, and until when nothing may get them."""
 
     def __init__(self) -> None:
         self._left: dict[tuple[int, int, bytes], tuple[float, Node]] = {}
-        """By directory (device, inode) and name: until when, and the directory."""
+        """By directory (device, inode) and name: until when (time.monotonic), and the directory."""
 
     def note(self, place: NodeRef) -> None:
-        """Note that a directory is moved away from ``place``."""
+        """Note that a large directory is moved away from ``place``."""
         now = monotonic()
-        # No limit is needed: looking through so large a directory takes milliseconds.
+        # No limit is needed: each entry costs the guest milliseconds, and lasts FORMING_FOR.
         self._left = {key: left for key, left in self._left.items() if left[0] > now}
         self._left[_key(place)] = now + forming.FORMING_FOR, place.parent
 
     def wait_for(self, place: NodeRef) -> None:
-        """Raise Later if something was moved away from ``place`` a moment ago."""
+        """Raise Later if a large directory was just moved away from ``place``."""
         left = self._left.get(_key(place)) if self._left else None
         if left is not None:
             self._wait(left[0])
 
     def wait_for_below(self, st: os.stat_result) -> None:
-        """The same for any name in or below a directory."""
+        """Raise Later if one was just moved away from a name in or below a directory."""
         for until, directory in self._left.values():
             if any(step.matches(st) for step in ancestors(directory)):
                 self._wait(until)

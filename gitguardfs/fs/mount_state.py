@@ -1,4 +1,4 @@
-"""What one mount is made of: its tables, and the parts that work on them."""
+"""The state of one mount: its tables, and the parts that work on them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_POLICY = Policy()
 
 
 class MountState:
-    """Builds and holds the parts. Used on one thread only, never across an await."""
+    """Builds and holds the parts. Used on one thread only, with no await in between."""
 
     def __init__(
         self,
@@ -43,13 +43,14 @@ class MountState:
         source_path: bytes = b"",
         opens_devices: bool = False,
     ) -> None:
-        """Build what serves the directory behind ``root_fd``, which stays the caller's.
+        """Build the parts for the directory behind ``root_fd``; the caller closes ``root_fd``.
 
-        ``can_chown`` says that the process may give files away (it is root), ``is_local``
-        that the file system with a certain st_dev stamps files by this machine's clock and waits
-        for no server, ``path_based`` that descriptors of the source hold paths and not objects,
-        ``links`` that symlinks are resolved, for which ``source_path`` is the directory's path,
-        and ``opens_devices`` that block devices are opened as files.
+        ``can_chown``: the daemon may give files away (it is root).
+        ``is_local`` returns whether this machine's clock stamps the files of a st_dev, and no
+        server is waited for.
+        ``path_based``: descriptors of the source hold paths, not objects.
+        ``links``: symlinks are resolved; ``source_path`` is then the source's path.
+        ``opens_devices``: block devices are opened as files.
         """
         root = os.fstat(root_fd)
         self.nodes = NodeTable(root)
@@ -91,11 +92,11 @@ class MountState:
         self.renames = RenameCheck(self.access, self.source, self.host, policy, self.links)
         shows_all = not guard.hides and attributes.idmap.shows_all
         self.can_list_names_only = shows_all and links is None and not opens_devices
-        """Whether names and types of the source can be told without a look at each object."""
+        """Whether listings can report names and types without a stat of each object."""
         self.content_types = (S_IFREG, S_IFBLK) if opens_devices else (S_IFREG,)
         """Types of objects that can be opened."""
 
     def close(self) -> None:
-        """Close all descriptors but the root's."""
+        """Close all descriptors except the root's."""
         self.handles.close_all()
         self.descriptors.close_all()

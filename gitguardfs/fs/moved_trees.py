@@ -1,11 +1,12 @@
-"""Directories that are moved or removed, with all that lies below them.
+"""Checks directories that are moved or removed, with all that lies below them.
 
-git on the host goes by paths: where it is making a repository, what comes to the path is what it
-goes on in. So while a directory is forming, neither it nor one above it is moved, exchanged or
-replaced, and an empty one that git may just have made is not removed. Below a directory only
-so much is looked at (``tree_walk``). One with more in it is never exchanged, and nothing comes to
-the name that it was moved away from for as long as git would need (``left_places``). What git may
-bring back of it is looked up where it is then (``removed_names``).
+git on the host uses paths: while it makes a repository, it continues in whatever directory has the
+path. So neither a forming directory nor one above it is moved, exchanged or replaced, and an
+empty directory that git may just have made is not removed.
+
+``tree_walk`` limits how many directories are checked. A larger tree is never exchanged. After it
+is moved, nothing may get its old name for as long as git would need (``left_places``). Names in it
+that git may restore are then looked up where the tree is (``removed_names``).
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from gitguardfs.fs.tree_walk import Directory, TreeWalk
 from gitguardfs.guard.rules import Refused
 from gitguardfs.protocol import Later
 
-TOO_LARGE = "exchange of a directory that is too large to be looked through"
+TOO_LARGE = "exchange of a directory that is too large to be checked"
 
 
 class MovedTrees:
-    """Asked before and after directories are moved, and before they are removed."""
+    """Checks before and after directories are moved, and before they are removed."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class MovedTrees:
         removed: RemovedNames,
         refused: Callable[[str, NodeRef], Refused],
     ) -> None:
-        """``refused`` gives the refusal of a place by a rule."""
+        """``refused`` returns the Refused for a rule and a place."""
         self._source = source
         self._forming = forming
         self._removed = removed
@@ -46,12 +47,12 @@ class MovedTrees:
         self._left = LeftPlaces()
 
     def before_adding(self, place: NodeRef, kind: int) -> None:
-        """Raise Later if an object of that type must not come to ``place`` yet."""
+        """Raise Later if an object of type ``kind`` (S_IFMT) must not get the name yet."""
         if kind in (S_IFDIR, S_IFLNK):
             self._left.wait_for(place)
 
     def before_rename(self, renaming: Renaming) -> list[Removal]:
-        """Return what git may bring back of what is moved; Later, Refused or OSError."""
+        """Return the moved names that git may restore. Raises Later, Refused, OSError."""
         found: list[Removal] = []
         new, target = renaming.new, renaming.target
         if target is not None and not renaming.exchange:
@@ -84,9 +85,10 @@ class MovedTrees:
         return found
 
     def after_rename(self, renaming: Renaming) -> None:
-        """Look again: Later or OSError if it is to be undone.
+        """Check the moved trees again. Raises Later, Refused or OSError; the caller then undoes it.
 
-        Where it cannot be, since something was replaced, nothing comes to where it was for a while.
+        A rename that replaced an entry cannot be undone. Then this returns, and for FORMING_FOR
+        nothing may get the old name.
         """
         try:
             self._look_again(renaming)
@@ -100,12 +102,12 @@ class MovedTrees:
             if not S_ISDIR(st.st_mode):
                 continue
             for directory in self._below(place, TreeWalk(self._source)):
-                if not directory.path:  # we have changed that, by moving it
+                if not directory.path:  # this mount changed it, by the rename
                     self._forming.note_change(directory.fd)
                 self._forming.wait_for_listed(directory.fd, directory.kinds)
 
     def before_removal(self, st: os.stat_result, fd: int) -> None:
-        """Raise Later if an entry must not be removed yet."""
+        """Raise Later if an entry must not be removed yet; OSError if the source fails."""
         if S_ISDIR(st.st_mode):
             self._left.wait_for_below(st)
             self._forming.wait_for_removal(fd)

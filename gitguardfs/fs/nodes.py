@@ -1,14 +1,15 @@
-"""Nodes: what the kernel knows by number, where each lies, and how often it was looked up.
+"""The node table: number, place and lookup count of each object that the kernel knows.
 
 The table changes only on the event loop's thread, never across an await.
 
 A node is an object of the source in one of its variants: (device, inode, type, variant). The
-variants are the plain one, the guarded one, and a linked subtree for each symlink that a directory
-is shown in the place of (``symlinks``): the kernel gives a directory one name only, so one with
-two is two nodes.
-A node's number is the source's inode number where that is unique, so that ``ls -i`` and
-hard-link detection behave, and otherwise a number above 2**62. Lookup counts mirror the kernel's:
-a node lives until the kernel has forgotten it as often as it was told about it.
+variants are: plain; guarded; and one for each linked subtree, in which a directory is shown in the
+place of a symlink (``symlinks``). The kernel gives a directory one name only, so a directory with
+two names is two nodes.
+
+A node's number is the source's inode number if that is unique, so that ``ls -i`` and hard-link
+detection work; otherwise it is a number from 2**62 on. Lookup counts mirror the kernel's: a node
+lives until the kernel has forgotten every lookup of it.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from gitguardfs.guard.rules import Verdict
 
 ROOT_ID = 1
 PLAIN_VARIANT, GUARDED = 0, 1
-"""Views; larger numbers are branches."""
+"""Variants of a node; larger numbers are linked subtrees."""
 ObjectKey = tuple[int, int]
 """Device and inode."""
 
 NEVER = float("-inf")
-"""When a directory was classified that has to be classified again at each use."""
+"""``classified_at`` of a directory that has to be classified again at each use."""
 
 FIRST_OWN_ID = 1 << 62
-"""Node numbers from here on are ours; file systems do not hand out such inode numbers."""
+"""The first node number of our own; file systems do not use such large inode numbers."""
 
 
 def stale() -> OSError:
-    """The object is gone or is not what it was; the kernel looks the path up again."""
+    """Return OSError(ESTALE): the object is gone or replaced, and the kernel looks it up again."""
     return os_error(errno.ESTALE)
 
 
@@ -44,14 +45,14 @@ _KINDS = {kind: kind for kind in (S_IFREG, S_IFDIR, S_IFLNK)}
 
 
 class LinkedSubtree:
-    """A directory and what lies below it, shown in the place of a symlink."""
+    """A directory and all below it, shown in the place of a symlink."""
 
     __slots__ = ("ancestors", "variant")
 
     def __init__(self, variant: int, ancestors: frozenset[ObjectKey]) -> None:
         self.variant = variant
         self.ancestors = ancestors
-        """The directories on the way that led there, by device and inode."""
+        """The directories on the path that led to the symlink, by device and inode."""
 
 
 class Node:
@@ -72,46 +73,46 @@ class Node:
         self.verdict = verdict
         self.rule = rule
         self.btime_ns = 0
-        """When the object was made (nanoseconds), if it was cheap to find out; otherwise 0."""
+        """The object's birth time in nanoseconds, if a call for it was cheap; otherwise 0."""
         self.classified_at = 0.0
-        """When a directory was last classified, with all above it, in seconds (time.monotonic)."""
+        """When this directory and all above it were last classified: seconds (time.monotonic)."""
         self.restrictions = 0
-        """Up to which of the table's restrictions of directories the verdict is known."""
+        """The table's count of restrictions when this node's verdict was last updated."""
         self.lookup_count = 0
-        """As often as the kernel was told about it and has not forgotten it."""
+        """Lookups that were reported to the kernel and that it has not forgotten."""
         self.is_pinned = False
-        """Whether it stays although the kernel may have forgotten it (``symlinks``)."""
+        """Whether the node stays even if the kernel forgets it (``symlinks``)."""
         self.parent: Node | None = None
-        """With ``name`` the place where it was last seen; None when it has none any more."""
+        """With ``name``, the place where the object was last seen; None if it has lost its name."""
         self.name = b""
         self.fd = -1
         """A cached O_PATH descriptor, owned by DescriptorCache; -1 for none."""
         self.open_fds: tuple[int, ...] = ()
-        """Descriptors of open handles on it, owned by the handles."""
+        """Descriptors of the open handles on this node; the handles own them."""
         self.reported = 0
-        """A digest of (size, mtime, ctime) as the kernel was last told them."""
+        """A digest of the (size, mtime, ctime) that was last reported to the kernel."""
         self.size = 0
-        """The size that the kernel was last told or wrote up to."""
+        """The file size that was last reported to the kernel or reached by its writes, in bytes."""
         self.unsynced = 0
-        """Bytes written to it since it was last synced."""
+        """Bytes written since the last sync."""
         self.variant = PLAIN_VARIANT
         self.branch: LinkedSubtree | None = None
-        """Where it was found, if it is a directory behind a symlink."""
+        """The linked subtree in which this directory was found; None if in none."""
         self.is_hashed = True
-        """Whether (device, inode) leads to it; not once it is unlinked, replaced or guarded."""
+        """Whether (device, inode) finds this node; False once unlinked, replaced or guarded."""
 
     @property
     def is_known(self) -> bool:
-        """Whether the kernel knows it, or it is pinned."""
+        """Whether the kernel knows the node, or it is pinned."""
         return self.lookup_count > 0 or self.is_pinned
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is a directory."""
+        """Whether the object is a directory."""
         return self.kind == S_IFDIR
 
     def matches(self, st: os.stat_result) -> bool:
-        """Whether ``st`` is of the object that this node stands for."""
+        """Return whether ``st`` is of the object that this node stands for."""
         return self.ino == st.st_ino and self.dev == st.st_dev and self.kind == S_IFMT(st.st_mode)
 
 
@@ -123,15 +124,15 @@ class NodeTable:
         self.root.lookup_count = 1
         self._home = root.st_dev
         self._by_id: dict[int, Node] = {ROOT_ID: self.root}
-        # Nodes whose number is not their inode number: another device or variant, or reused.
+        # Nodes whose number is not their inode number: another device or variant, or a reused one.
         self._by_key: dict[tuple[int, int, int], Node] = {}
         self._branched: dict[ObjectKey, list[Node]] = {}
         self._own_ids = count(FIRST_OWN_ID)
         self.left: list[Node] = []
-        """Directories that the kernel has forgotten, and where something was last seen until now:
-        whoever takes them from here closes what is kept for them."""
+        """Directories that the kernel has forgotten and that a node was moved away from. The caller
+        that takes them from this list closes their descriptors."""
         self._restrictions = 0
-        """How often something has become guarded; each node notes up to where it knows."""
+        """How often an object has become guarded; compared with ``Node.restrictions``."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -140,9 +141,9 @@ class NodeTable:
         return iter(self._by_id.values())
 
     def get(self, node_id: int) -> Node:
-        """The node with this number; OSError(ESTALE) for one that was never handed out.
+        """Return the node with this number, with a verdict at least as strict as those above it.
 
-        Its verdict is up to date with those above it.
+        Raises OSError(ESTALE) if the table has no such node.
         """
         node = self._by_id.get(node_id)
         if node is None:
@@ -152,7 +153,7 @@ class NodeTable:
         return node
 
     def find(self, st: os.stat_result, variant: int = PLAIN_VARIANT) -> Node | None:
-        """The node that stands for the object of ``st`` in a variant, if there is one."""
+        """Return the node of the object of ``st`` in a variant; None if there is none."""
         if variant == PLAIN_VARIANT and st.st_dev == self._home:
             node = self._by_id.get(st.st_ino)
             natural = node is not None and node.id < FIRST_OWN_ID and node.is_hashed
@@ -162,7 +163,7 @@ class NodeTable:
         return node if node is not None and node.matches(st) else None
 
     def find_below(self, parent: Node, st: os.stat_result) -> Node | None:
-        """The unguarded node for the object of ``st``, which is an entry of ``parent``."""
+        """Return the unguarded node of ``st``, an entry of ``parent``; None if there is none."""
         branch = parent.branch if S_ISDIR(st.st_mode) else None
         return self.find(st, PLAIN_VARIANT if branch is None else branch.variant)
 
@@ -176,10 +177,10 @@ class NodeTable:
         btime_ns: int = 0,
         branch: LinkedSubtree | None = None,
     ) -> Node:
-        """The node for what was just seen at ``name`` in ``parent``, made if it is new.
+        """Return the node of the object found at ``name``; add one if there is none.
 
-        Its lookup count is left alone: whoever hands it to the kernel counts. ``branch`` is the
-        one that begins here, if one does.
+        Counts no lookup: the Resolver does. ``branch`` is the linked subtree that begins at this
+        object, if one does.
         """
         branch = (branch or parent.branch) if S_ISDIR(st.st_mode) else None
         variant = PLAIN_VARIANT if branch is None else branch.variant
@@ -204,7 +205,7 @@ class NodeTable:
         return node
 
     def place(self, node: Node, parent: Node, name: bytes) -> None:
-        """Note that a node was seen at ``name`` in ``parent``."""
+        """Set the place of a node to ``name`` in ``parent``."""
         if node.parent is not parent:
             if node.parent is not None:
                 self.left += takewhile(lambda step: not step.is_known, ancestors(node.parent))
@@ -212,9 +213,9 @@ class NodeTable:
         node.name = name
 
     def unknown(self, st: os.stat_result) -> Node:
-        """A node for a directory above one that the kernel knows, of which it does not know.
+        """Return a node for a directory that the kernel does not know, above one that it knows.
 
-        As one that it has forgotten, it is in no table.
+        Like a forgotten node, it is not in the table.
         """
         node = Node(next(self._own_ids), st, Verdict.ALLOW, "")
         node.is_hashed = False
@@ -223,7 +224,7 @@ class NodeTable:
     def _add(self, st: os.stat_result, variant: int, verdict: Verdict, rule: str) -> Node:
         natural = variant == PLAIN_VARIANT and st.st_dev == self._home
         natural &= ROOT_ID < st.st_ino < FIRST_OWN_ID
-        # An inode number in use for another type was reused: the old node keeps its number.
+        # The inode number of a node of another type was reused: the old node keeps its number.
         reused = self._by_key.get((st.st_dev, st.st_ino, variant))
         if reused is not None:
             self.unhash(reused)
@@ -243,11 +244,10 @@ class NodeTable:
         return node
 
     def restrict_known(self, st: os.stat_result, verdict: Verdict, rule: str) -> None:
-        """Close the unguarded variant of what has become guarded (the host renamed it there).
+        """Restrict the unguarded nodes of an object that has become guarded (by a host's rename).
 
-        A directory takes everything below it along.
-
-        A file with further links may be ordinary under another name and is left alone.
+        Everything below a directory is restricted as well. A file with further links is left
+        alone: under another name it may be unguarded.
         """
         if not (S_ISDIR(st.st_mode) or st.st_nlink == 1):
             return
@@ -257,10 +257,9 @@ class NodeTable:
                 self.restrict_below(twin, verdict, rule)
 
     def restrict_below(self, node: Node, verdict: Verdict, rule: str) -> None:
-        """Hold what has become guarded, and all that lies below it, to ``verdict`` at least.
+        """Restrict a node, and all nodes below it, to ``verdict`` or a stricter one.
 
-        What lies below takes that over when it is next asked for (``get``): a table can have a
-        million nodes.
+        Nodes below take the verdict over at their next ``get``: a table can have a million nodes.
         """
         self.unhash(node)
         if node.verdict < verdict:
@@ -268,14 +267,14 @@ class NodeTable:
         self._restrictions += 1
 
     def classify_root(self, verdict: Verdict, rule: str) -> None:
-        """The root has become a repository, or is none any more."""
+        """Set the root's verdict: it has become a repository, or is no longer one."""
         self.root.verdict, self.root.rule = verdict, rule
         self._restrictions += 1
 
     def _restrict(self, node: Node) -> None:
-        """Take over what directories above have been restricted to since the last time.
+        """Take over the verdicts of the directories above that were restricted meanwhile.
 
-        Places can be out of date after host renames, and then even form a ring.
+        After renames by the host, places can be out of date and even form a ring.
         """
         way: dict[Node, None] = {}
         step: Node | None = node
@@ -291,7 +290,7 @@ class NodeTable:
             step.restrictions = self._restrictions
 
     def unhash(self, node: Node) -> None:
-        """Let (device, inode) mean another node from now on; the kernel may still use this one."""
+        """Make (device, inode) free for another node; the kernel may still use this one."""
         node.is_hashed = False
         if self._by_key.get((node.dev, node.ino, node.variant)) is node:
             del self._by_key[node.dev, node.ino, node.variant]
@@ -301,7 +300,7 @@ class NodeTable:
                 self._branched[node.dev, node.ino] = twins
 
     def forget(self, node_id: int, times: int) -> Node | None:
-        """Undo ``times`` lookups; the node if that was the last the kernel knew of it."""
+        """Undo ``times`` lookups. Return the node if that dropped it from the table."""
         node = self._by_id.get(node_id)
         if node is None or node is self.root:
             return None
@@ -312,13 +311,13 @@ class NodeTable:
         return node
 
     def drop(self, node: Node) -> None:
-        """Remove a node that the kernel does not know."""
+        """Remove a node that the kernel does not know from the table."""
         self._by_id.pop(node.id, None)
         self.unhash(node)
 
 
 def ancestors(node: Node) -> Iterator[Node]:
-    """Yield a node and what lies above it, as last seen; ends where places form a ring."""
+    """Yield a node and those above it, as last seen; stop where places form a ring."""
     seen = set()
     step: Node | None = node
     while step is not None and step.id not in seen:

@@ -1,12 +1,12 @@
-"""Names of a repository's parts that were removed here and that git on the host may bring back.
+"""Parts of repositories that were removed through this mount and that git may restore.
 
-Where a branch of the host's tracks ``lib/HEAD``, an agent could remove it, make the other parts
-of a repository beside it, and have the next checkout complete it. So what the host had put there
-goes on counting as present, by its path. What was made here does not: it is nothing that git
-restores.
+Suppose that a branch on the host tracks ``lib/HEAD``. An agent could remove that file and make the
+other parts of a repository beside it; the next checkout would complete the repository. So a part
+that the host had made still counts as present at its path. A part that was made through this mount
+does not: git does not restore it.
 
-A directory that is too large to be looked through is remembered as a whole, by where it was and
-where it went: what it holds there counts as present where it was.
+A moved directory that is too large to be walked is recorded as a whole, by its old and its new
+path: the parts that it now holds count as present at the old path.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from gitguardfs.guard.dotgit import folded
 log = logging.getLogger(__name__)
 
 MAX_REMOVED = 10_000
-"""Names that are remembered. Beyond that, removing one is refused."""
+"""Recorded names at most, which bounds memory. Removing further ones is refused."""
 
 MAX_MADE = 10_000
-"""Names made here that are remembered; of others it is taken that the host made them."""
+"""Recorded names that this mount made, at most; older ones count as made by the host."""
 
 MAX_PLACES = 64
-"""Places where what was at one path may be by now, after so many moves of large directories."""
+"""Paths checked for one old path at most, after several moves of large directories."""
 
 TOO_MANY = "too many removed parts of repositories"
 
 Digest = bytes
-"""Of a directory's path, in any case: ten thousand of them take little memory."""
+"""A digest of a directory's path, case folded: 16 bytes, so that 10,000 take little memory."""
 
 
 class Removal(NamedTuple):
-    """One name that is about to go."""
+    """A part of a repository that is about to be removed or moved away."""
 
     directory: Digest
     part: bytes
@@ -51,26 +51,29 @@ class Removal(NamedTuple):
 
 
 class RemovedNames:
-    """What the host had put somewhere and was removed or moved through this mount."""
+    """The parts that the host had made and that were removed or moved through this mount."""
 
     def __init__(self, source: Source, root_fd: int) -> None:
         self._source = source
         self._root_fd = root_fd
         self._removed: dict[Digest, dict[bytes, int]] = {}
         self._moved: dict[Digest, list[tuple[bytes, ...]]] = {}
-        """By where they were, where large directories were moved to: from the root down."""
+        """By the digest of its old path: the paths, from the root, that a large directory got."""
         self._count = 0
         self._said = False
         self._made: OrderedDict[tuple[int, int, bytes], tuple[int, int, int]] = OrderedDict()
-        """By directory and name: device, inode and time of birth of what was made there."""
+        """By directory and name: device, inode and birth time of the object made there."""
 
     @property
     def knows_any(self) -> bool:
-        """Whether anything was removed or moved."""
+        """Whether any removal or move is recorded."""
         return bool(self._removed or self._moved)
 
     def at(self, directory: Node) -> Mapping[bytes, int]:
-        """Return the parts that count as present in a directory, and their modes. OSError."""
+        """Return the parts that count as present in a directory, and their modes.
+
+        Raises OSError if the source fails.
+        """
         if not self.knows_any:
             return {}
         found: dict[bytes, int] = {}
@@ -82,7 +85,7 @@ class RemovedNames:
             digest = _digest(folded_path)
             if digest in seen:
                 continue
-            if len(seen) == MAX_PLACES:  # made for that: nobody can tell what was there
+            if len(seen) == MAX_PLACES:  # perhaps an attack: all parts count as present
                 return dict.fromkeys(repository.PARTS, S_IFREG)
             _add(found, self._removed.get(digest, {}))
             if seen:
@@ -94,7 +97,7 @@ class RemovedNames:
         return found
 
     def _present(self, path: tuple[bytes, ...]) -> dict[bytes, int]:
-        """Return the parts that are in a directory of the source and were not made here."""
+        """Return the parts in a directory of the source that this mount did not make."""
         fd = self._source.open_node(self._root_fd, b".")
         try:
             for name in path:
@@ -116,7 +119,7 @@ class RemovedNames:
             os.close(fd)
 
     def note_made(self, dir_fd: int, name: bytes) -> None:
-        """Note that ``name`` was made here; OSError if the source fails."""
+        """Note that this mount made ``name``. Raises OSError if the source fails."""
         key = self._key(dir_fd, name)
         self._made[key] = self._identity(dir_fd, name)
         self._made.move_to_end(key)
@@ -124,11 +127,17 @@ class RemovedNames:
             self._made.popitem(last=False)
 
     def note_gone(self, dir_fd: int, name: bytes) -> None:
-        """Note that what was made at ``name`` is gone: what comes there next may be the host's."""
+        """Note that ``name`` is gone: the next object of that name may be the host's.
+
+        Raises OSError if the source fails.
+        """
         self._made.pop(self._key(dir_fd, name), None)
 
     def was_made_here(self, dir_fd: int, name: bytes) -> bool:
-        """Whether what is at ``name`` was made there by this mount, as far as is remembered."""
+        """Return whether the object at ``name`` is recorded as made by this mount.
+
+        Raises OSError if the source fails.
+        """
         made = self._made.get(self._key(dir_fd, name))
         if made is None:
             return False
@@ -138,11 +147,14 @@ class RemovedNames:
             return False
 
     def losing(self, directory: Node, dir_fd: int, name: bytes, mode: int) -> list[Removal]:
-        """Return what goes with one name; OSError if the source fails."""
+        """Return the parts that are lost with one name. Raises OSError if the source fails."""
         return self._losing(_path(directory), dir_fd, name, mode)
 
     def losing_in(self, directory: Node, name: bytes, below: Directory) -> list[Removal]:
-        """Return what goes with a directory at or below ``name``; OSError if the source fails."""
+        """Return the parts lost with the directory ``below``, which is at or below ``name``.
+
+        Raises OSError if the source fails.
+        """
         if not any(map(repository.parts, below.kinds)):
             return []
         path = (*_path(directory), *map(_any_case, (name, *below.path)))
@@ -153,7 +165,7 @@ class RemovedNames:
         ]
 
     def has_room_for(self, removals: list[Removal]) -> bool:
-        """Whether so much more can be remembered; if not, the log says so once."""
+        """Return whether these removals can be recorded; if not, log that once."""
         return self._has_room(len({one for one in removals if not self._is_known(one)}))
 
     def _has_room(self, more: int) -> bool:
@@ -162,23 +174,23 @@ class RemovedNames:
         if not self._said:
             self._said = True
             log.warning(
-                "%d names that git may bring back were removed; it is refused to remove more. "
-                "Mount anew, or use --allow-bare",
+                "%d names that git may restore were removed; further removals are refused. "
+                "Mount again, or use --allow-bare",
                 MAX_REMOVED,
             )
         return False
 
     def note_removed(self, removals: list[Removal]) -> None:
-        """Note that what ``losing`` and ``losing_in`` returned is gone."""
+        """Record removals that ``losing`` and ``losing_in`` returned."""
         for removal in removals:
             if not self._is_known(removal):
                 self._removed.setdefault(removal.directory, {})[removal.part] = removal.mode
                 self._count += 1
 
     def note_large_move(self, old: Node, old_name: bytes, new: Node, new_name: bytes) -> bool:
-        """Note that a directory, which is not looked through, is moved; False if that is too many.
+        """Record the move of a directory too large to be walked; return False if too many are.
 
-        It is remembered also if the move fails then: nothing is at the new place in that case.
+        The record also stays if the move then fails: nothing is at the new path in that case.
         """
         key = _digest((*_path(old), _any_case(old_name)))
         places, place = self._moved.get(key, []), (*_names(new), new_name)
@@ -199,7 +211,7 @@ class RemovedNames:
         return [Removal(directory, part, mode) for part in parts]
 
     def _is_known(self, removal: Removal) -> bool:
-        # One that is no directory is worse than one that is, and then takes its place.
+        # A part that is no directory weighs more: it replaces a directory of that name.
         mode = self._removed.get(removal.directory, {}).get(removal.part)
         return mode is not None and (S_ISDIR(removal.mode) or not S_ISDIR(mode))
 
@@ -217,7 +229,7 @@ class RemovedNames:
 
 
 def _add(found: dict[bytes, int], more: Mapping[bytes, int]) -> None:
-    """Add parts to others; one that is no directory counts for more than one that is."""
+    """Add ``more`` to ``found``; a part that is no directory replaces one that is."""
     for part, mode in more.items():
         if part not in found or S_ISDIR(found[part]):
             found[part] = mode

@@ -19,21 +19,21 @@ from gitguardfs.fs.symlinks import Links
 from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, Caller
 
 RENAME_FLAGS = RENAME_NOREPLACE | RENAME_EXCHANGE
-"""RENAME_WHITEOUT would leave a device behind, which only overlay mounts have a use for."""
+"""The flags allowed. RENAME_WHITEOUT is not: it leaves a device, for overlay mounts only."""
 
 Name = tuple[int, bytes]
-"""A directory by its number, and a name in it."""
+"""The node number of a directory, and a name in it."""
 
 
 class CheckedRename(NamedTuple):
-    """A rename that may be done now."""
+    """A rename that has passed all checks."""
 
     renaming: Renaming
     fds: list[int]
-    """Descriptors that are closed at the end; the last is of what is replaced."""
+    """Descriptors to close at the end; the last is of the replaced entry, if there is one."""
 
     def take_target_fd(self) -> int:
-        """Return the descriptor of what is replaced, now the caller's; -1 if nothing is."""
+        """Return the descriptor of the replaced entry, for the caller to close; -1 if none is."""
         replaces = self.renaming.target is not None and not self.renaming.exchange
         return self.fds.pop() if replaces else -1
 
@@ -59,14 +59,21 @@ class RenameCheck:
     def check_rename(
         self, caller: Caller, old_name: Name, new_name: Name, flags: int
     ) -> Iterator[CheckedRename]:
-        """Check a rename from its names to what git on the host may be doing there.
+        """Check a rename; its descriptors stay open during the body of the with statement.
 
-        While the body of the with statement runs, descriptors are open. Raises, by what is wrong
-        first: for the old name and its directory, then for the new ones, OSError(EINVAL, ESTALE,
-        EROFS) or Refused; OSError(EINVAL) for flags; OSError(EPERM) by policy; Refused for what is
-        moved, then for what is replaced; OSError(ENOENT); Refused for names that complete a
-        repository, at the new end and then at the old one; Refused and Later by ``host_rules``.
-        Later also where a directory is waited for, OSError where the source fails.
+        The checks raise in this order:
+
+        1. the old name and its directory, then the new ones: Refused, Later, OSError(EINVAL,
+           ESTALE, EROFS)
+        2. the flags: OSError(EINVAL)
+        3. the policy: OSError(EPERM)
+        4. the target of a resolved symlink at the new name: Refused, Later, OSError(EACCES)
+        5. the moved entry, then the entry at the new name: Refused
+        6. a missing entry: OSError(ENOENT)
+        7. names that complete a repository, the new one, then (exchange) the old one: Refused
+        8. git at work on the host (``host_rules``): Refused, Later, OSError(EBUSY, ESTALE)
+
+        Any check raises OSError if the source fails.
         """
         old = self._access.name(*old_name, change=True)
         new = self._access.name(*new_name, change=True)
@@ -84,8 +91,8 @@ class RenameCheck:
                 raise os_error(errno.ENOENT)
             # A plain rename takes its old name away; an exchange leaves both.
             leaves = old.parent is new.parent and not exchange
-            # Whatever it was when looked at: through another guard over the same source, it can
-            # have been exchanged for something else since.
+            # False, whatever its type was: through another guard over the same source, it may have
+            # been exchanged for a file since the check.
             self._access.check_completes_no_repository(new, False, old.name if leaves else b"")
             if exchange:
                 self._access.check_completes_no_repository(old, False)
@@ -98,7 +105,7 @@ class RenameCheck:
                 os.close(fd)
 
     def _target_of(self, caller: Caller, new: NodeRef) -> NodeRef:
-        """Return what a symlink at the new name, if there is a resolved one, leads to."""
+        """Return the place of the target if a resolved symlink is at ``new``; else ``new``."""
         if self._links is None:
             return new
         target = self._links.replaced(new)
@@ -106,9 +113,9 @@ class RenameCheck:
         return self._access.reopened(replaced)
 
     def _look_at(self, place: NodeRef, fds: list[int], moves: bool) -> os.stat_result | None:
-        """Check one end of a rename; a descriptor that is needed later is added to ``fds``.
+        """Check one end of a rename; add a descriptor that is needed later to ``fds``.
 
-        Returns None if there is nothing.
+        Returns the attributes of the entry, or None if there is no entry.
         """
         st = self._source.find_at(place.fd, place.name)
         if st is None:

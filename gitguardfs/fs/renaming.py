@@ -1,4 +1,4 @@
-"""One rename, as the rules see it."""
+"""One rename: its two names, and the entries at them."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from gitguardfs.fs.access import NodeRef
 
 
 class Renaming(NamedTuple):
-    """An entry is moved from ``old`` to ``new``, or (``exchange``) two change places."""
+    """A move of an entry from ``old`` to ``new``, or (``exchange``) an exchange of two entries."""
 
     old: NodeRef
     new: NodeRef
     moved: os.stat_result
     target: os.stat_result | None
-    """What is at ``new``, if there is something."""
+    """The entry at ``new``; None if there is none."""
     exchange: bool
 
     def leaving(self) -> Iterator[tuple[NodeRef, os.stat_result]]:
-        """Yield what is moved, and from where."""
+        """Yield each entry that is moved, with its place before the rename."""
         yield self.old, self.moved
         if self.exchange and self.target is not None:
             yield self.new, self.target
 
     def arriving(self) -> Iterator[tuple[NodeRef, os.stat_result]]:
-        """Yield what is moved, and to where."""
+        """Yield each entry that is moved, with its place after the rename."""
         yield self.new, self.moved
         if self.exchange and self.target is not None:
             yield self.old, self.target
 
     @property
     def can_be_undone(self) -> bool:
-        """Whether nothing is replaced."""
+        """Whether the rename can be undone: no entry is replaced."""
         return self.target is None or self.exchange
 
     @property
     def kinds(self) -> set[int]:
-        """The types (S_IFMT) of what is moved or replaced."""
+        """The types (S_IFMT) of the entries that are moved or replaced."""
         return {S_IFMT(st.st_mode) for st in (self.moved, self.target) if st is not None}

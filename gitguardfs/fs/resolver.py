@@ -1,7 +1,7 @@
-"""A name becomes a node, and the tables follow what becomes of names.
+"""Finds the node of a name, counts lookups, and updates the node table after changes of names.
 
-Lookup counts are raised and lowered here alone. A node that was added for a request lives only if
-its lookup is counted, which happens once its attributes can be shown.
+Lookup counts are raised and lowered in this module only. A node that was added for a request stays
+only if its lookup is counted. It is counted once the node's attributes can be shown.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Resolver:
         host: HostRules,
         path_based: bool,
     ) -> None:
-        """``path_based`` says that descriptors of the source hold paths, not objects."""
+        """``path_based``: descriptors of the source hold paths, not objects."""
         self._nodes = nodes
         self._descriptors = descriptors
         self._source = source
@@ -44,15 +44,15 @@ class Resolver:
         self._host = host
         self._path_based = path_based
         self.links: Links | None = None
-        """Set where symlinks are resolved."""
+        """Set if this mount resolves symlinks."""
 
     def entry(
         self, place: NodeRef, st: os.stat_result, uid: int, dotgit: ObjectKey | bool | None = True
     ) -> tuple[Node, Attributes] | None:
-        """Return the node that ``place`` leads to, as ``uid`` sees it; counts a lookup of it.
+        """Return the node of ``place``, and its attributes for ``uid``; count a lookup of it.
 
-        Returns None if it is hidden. ``dotgit`` is the identity of the directory's ``.git``, if
-        the caller has it.
+        Returns None if the entry is hidden. ``dotgit`` is device and inode of the directory's
+        ``.git``, if the caller has them. Raises Refused, Later, OSError.
         """
         node, st = self._look_at(place, st, dotgit)
         return None if node is None else (node, self._counted(node, st, uid))
@@ -60,12 +60,15 @@ class Resolver:
     def new_entry(
         self, place: NodeRef, st: os.stat_result, uid: int
     ) -> tuple[Node, Attributes] | None:
-        """Return the node of an object that was just made, as ``entry`` does."""
+        """Return the node of an object that was just made, as ``entry`` does.
+
+        Raises OSError.
+        """
         node = self.find_or_add(place, st)
         return None if node is None else (node, self._counted(node, st, uid))
 
     def _counted(self, node: Node, st: os.stat_result, uid: int) -> Attributes:
-        """Count a lookup of a node that can be shown; remove it again if it cannot."""
+        """Return a node's attributes and count a lookup; remove the node if ``report`` fails."""
         try:
             shown = self._attributes.report(node, st, uid)
         except BaseException:
@@ -75,16 +78,16 @@ class Resolver:
         return shown
 
     def undo_lookup(self, node: Node) -> None:
-        """Undo what was noted for an entry that did not fit into a reply."""
+        """Undo the lookup of an entry that did not fit into a reply."""
         node.lookup_count -= 1
         node.reported = 0
         self._drop_unknown(node)
 
     def forget(self, node_id: int, times: int) -> None:
-        """Undo ``times`` lookups of a node, which the kernel forgets."""
+        """Undo ``times`` lookups of a node, as the kernel's FORGET asks."""
         step = self._nodes.forget(node_id, times)
         way: set[Node] = set()
-        # Directories above that were forgotten before may have been opened for its sake.
+        # Directories above that were forgotten earlier may have been opened to reach this node.
         while step is not None and not step.is_known and step not in way:
             way.add(step)
             self._descriptors.close(step)
@@ -93,10 +96,10 @@ class Resolver:
     def _look_at(
         self, place: NodeRef, st: os.stat_result, dotgit: ObjectKey | bool | None
     ) -> tuple[Node | None, os.stat_result]:
-        """Return the node of ``place``, None if it is hidden, and the attributes to report.
+        """Return the node of ``place`` (None if hidden), and the attributes to report.
 
-        Where symlinks are resolved that is what one leads to. One that leads where it must not
-        is denied as a symlink.
+        If this mount resolves symlinks, both are of a symlink's target. A symlink whose target is
+        refused is shown as a denied symlink.
         """
         if self.links is None or not S_ISLNK(st.st_mode):
             return self.find_or_add(place, st, dotgit), st
@@ -120,7 +123,10 @@ class Resolver:
         dotgit: ObjectKey | bool | None = True,
         branch: LinkedSubtree | None = None,
     ) -> Node | None:
-        """Return the node of the object at ``place``, None if it is hidden. Counts no lookup."""
+        """Return the node of the object at ``place``, or None if hidden; count no lookup.
+
+        Raises OSError.
+        """
         classified = self._access.classify(place, st, dotgit)
         if classified.verdict is Verdict.HIDE:
             if classified.fd >= 0:
@@ -140,7 +146,7 @@ class Resolver:
             self._descriptors.close(self._nodes.left.pop())
         if not classified.is_open:
             node.classified_at = NEVER
-        if self._path_based:  # what it had may lead to what the host has put in its old place
+        if self._path_based:  # the old one may lead to another object by now
             self._descriptors.close(node)
         if classified.fd >= 0:
             self._descriptors.keep(node, classified.fd)
@@ -152,13 +158,14 @@ class Resolver:
             self._nodes.drop(node)
             self._descriptors.close(node)
 
-    # What becomes of names
+    # Changes of names
 
     def release_number(self, place: NodeRef, st: os.stat_result) -> None:
-        """Unhash a node that has the inode number of an object just made: it is stale.
+        """Unhash a stale node that has the inode number of an object just made at ``place``.
 
-        A descriptor keeps a local file system from giving it out again, but not a server. Unless
-        it is still there, and another guard has moved it to ``place`` or linked it.
+        An open descriptor keeps a local file system from reusing the number, but not a server. The
+        node is not stale if its object is still at its old name: then another guard has linked or
+        moved the object to ``place``.
         """
         former = self._nodes.find_below(place.parent, st)
         if former is None:
@@ -169,9 +176,9 @@ class Resolver:
         self._nodes.unhash(former)
 
     def note_removed(self, place: NodeRef, st: os.stat_result, fd: int) -> None:
-        """Note that a name is gone; ``fd``, of the object, is now ours to keep or close.
+        """Note that a name is gone; take over ``fd``, a descriptor of its object.
 
-        What the kernel still uses can only be reached by descriptor from now on.
+        If the kernel still uses an object without a name, only ``fd`` reaches it from now on.
         """
         self._host.note_removed(st)
         node = self._nodes.find_below(place.parent, st)
@@ -190,9 +197,9 @@ class Resolver:
             node.parent = None
 
     def note_renamed(self, renaming: Renaming, target_fd: int) -> None:
-        """Note where things are after a rename.
+        """Note the new places after a rename.
 
-        ``target_fd``, of what was replaced, is now ours to keep or close; -1 if there is none.
+        Takes over ``target_fd``, a descriptor of the replaced entry; -1 if there is none.
         """
         if target_fd >= 0 and renaming.target is not None:
             self.note_removed(renaming.new, renaming.target, target_fd)
@@ -202,7 +209,7 @@ class Resolver:
                 node.parent, node.name = place.parent, place.name
 
     def unhash_target(self, st: os.stat_result, branch: LinkedSubtree) -> None:
-        """Unhash the node of a symlink's target: the symlink is gone, and the kernel knows that."""
+        """Unhash the node of a resolved symlink's target, after the symlink was removed."""
         node = self._nodes.find(st, branch.variant)
         if node is not None:
             self._nodes.unhash(node)

@@ -1,8 +1,8 @@
-"""Directories classified anew, because the host may have changed or moved what somebody stays in.
+"""Classifies directories again that the host may have changed or moved since the last time.
 
-The kernel does not ask for the directory that somebody is in, but only for what is in it. So each
-use of one that nobody has looked at for a while, or of all that a rule depends on, looks again at
-the way that leads there.
+A process can stay in a directory: the kernel then looks up names in it, but never the directory
+itself. So if a directory's verdict is older than VERDICT_TTL, or a rule needs a sure answer, the
+directories above it are checked again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from gitguardfs.fs.source import Source
 from gitguardfs.guard.rules import Guard, Refused, Verdict
 
 VERDICT_TTL = 1.0
-"""Seconds for which it holds that no directory above is a repository."""
+"""How long a directory's classification stays valid, in seconds."""
 
 UNREADABLE = "cannot be looked into"
-"""The rule behind a refusal where nobody can tell whether a directory is a repository."""
+"""The rule behind a refusal of a directory that may be a repository, but cannot be searched."""
 
 
 class Revalidation:
-    """Looks at directories again. Raises Refused, or OSError where nobody can tell."""
+    """Classifies directories again. Raises Refused, or OSError if the source fails."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class Revalidation:
         path_based: bool,
         is_local: Callable[[int], bool],
     ) -> None:
-        """``dotgit`` gives the identity of a directory's ``.git``, ``path`` paths for people.
+        """``dotgit`` returns a directory's ``.git`` as device and inode, ``path`` a path to show.
 
-        ``path_based`` says that descriptors of the source hold paths, and ``is_local`` of a device
-        that ``..`` of a directory there is where it is now.
+        ``path_based``: descriptors of the source hold paths, not objects. ``is_local`` returns
+        whether ``..`` of a directory on a device leads to its present parent.
         """
         self._guard = guard
         self._nodes = nodes
@@ -56,11 +56,12 @@ class Revalidation:
         self._is_local = is_local
 
     def look_at(self, directory: Node) -> bool:
-        """Classify a directory anew, and those above it, if nobody has for a while; whether it was.
+        """Classify a directory and those above it if their verdicts are older than VERDICT_TTL.
 
-        The host may be making a repository there. It may also have moved a directory on the way:
-        on a local file system it is classified by where it is now, and over a share, where nobody
-        can tell, that is OSError(ESTALE).
+        Returns whether any was classified. The host may have made a repository there, or moved one
+        of these directories. A moved directory on a local file system is classified at its present
+        place. Over a share its place is unknown: raises OSError(ESTALE). Raises Refused for a
+        directory that cannot be searched, and any other OSError of the source.
         """
         if monotonic() - directory.classified_at < VERDICT_TTL:
             return False
@@ -81,24 +82,27 @@ class Revalidation:
         return True
 
     def look_at_root(self) -> None:
-        """Find out whether a root that was a repository still is one.
+        """Classify the root again if it was a repository. Raises Refused, OSError.
 
-        While it is shown without permissions, the kernel asks for nothing but its attributes.
+        While the root is shown without permissions, the kernel asks for its attributes only.
         """
         root = self._nodes.root
         if root.verdict is not Verdict.ALLOW:
             self.look_at(root)
 
     def look_now_at(self, directory: Node) -> None:
-        """Classify a directory anew in any case; Refused if it is guarded."""
+        """Classify a directory whatever the age of its verdict.
+
+        Raises Refused if the directory is guarded; OSError if the source fails.
+        """
         self._classify(directory, (directory,), directory.classified_at, monotonic())
         self._let_pass(directory)
 
     def confirm(self, *directories: Node) -> None:
-        """See to it that the tables have directories where they are now.
+        """Check that the node table has directories at their present places; update it if not.
 
-        What is above them counts then. OSError(ESTALE) where that cannot be told; Refused for one
-        that the host has moved into something guarded.
+        Raises OSError(ESTALE) if a place cannot be found out, any other OSError of the source, and
+        Refused for a directory that the host has moved below a guarded one.
         """
         for directory in dict.fromkeys(directories):
             try:
@@ -107,7 +111,7 @@ class Revalidation:
                 if error.errno != errno.ESTALE:
                     raise
                 if not self._source.stat(self._descriptors.of(directory)).st_nlink:
-                    continue  # removed: nothing comes about in it
+                    continue  # removed: no name can be added to it
                 if not self._is_local(directory.dev):
                     raise
                 self._classify_where_it_is(directory)
@@ -119,9 +123,10 @@ class Revalidation:
             raise Refused(directory.rule, partial(self._path, directory))
 
     def _go_down_to(self, directory: Node, used: Iterable[Node]) -> None:
-        """Compare each directory on the way with the source; OSError(ESTALE) if one is elsewhere.
+        """Compare each directory from the root down with the source.
 
-        Descriptors of ``used`` stay open: the caller has them in hand.
+        Raises OSError(ESTALE) if one is elsewhere. Keeps the descriptors of ``used`` open, since
+        the caller works with them.
         """
         way = [*ancestors(directory)]
         if way.pop() is not self._nodes.root:
@@ -156,9 +161,9 @@ class Revalidation:
     def _classify(
         self, directory: Node, way: Iterable[Node], since: float, where_it_is: float
     ) -> None:
-        """Classify what is on the ``way`` to a directory, or, if that was moved, where it is now.
+        """Classify the directories on the ``way``; if one was moved, ``directory`` where it is now.
 
-        ``since`` and ``where_it_is`` are the times that the judgement is of then.
+        The new value of ``classified_at`` is ``since``, or ``where_it_is`` after a move.
         """
         try:
             for node in way:
@@ -171,7 +176,7 @@ class Revalidation:
             directory.classified_at = where_it_is
 
     def _classify_in_place(self, node: Node) -> None:
-        """Classify a directory, those above it being classified; ESTALE if it is gone."""
+        """Classify a directory below classified ones. Raises OSError(ESTALE) if it is gone."""
         root = self._nodes.root
         if node is root:
             holds = self._guard.checks_fake_repositories and self._is_repository(node)
@@ -196,9 +201,9 @@ class Revalidation:
             raise Refused(UNREADABLE, partial(self._path, node)) from None
 
     def _classify_where_it_is(self, directory: Node) -> None:
-        """Classify a directory, that the host has moved, by what is above it now.
+        """Classify a directory that the host has moved, by the directories that are above it now.
 
-        If it is free there, the tables have it there from now on.
+        If its verdict is no stricter there, note its new place.
         """
         found, rule = Verdict.ALLOW, ""
         fd, root_fd = self._descriptors.of(directory), self._nodes.root.fd
@@ -221,7 +226,7 @@ class Revalidation:
             self._place(directory, way)
 
     def _place(self, directory: Node, way: list[tuple[bytes, os.stat_result]]) -> None:
-        """Note where a directory is; ``way`` has names and attributes from it upwards."""
+        """Note a directory's place; ``way`` holds names and attributes from it upwards."""
         above = self._nodes.root
         while way:
             name, st = way.pop()

@@ -1,9 +1,9 @@
-"""The source tree: the only system calls on it.
+"""The system calls on the source. Only this module and ``descriptors`` name objects in it.
 
-Everything is relative to a directory's descriptor, one component at a time, and no final
-symlink is followed, so that nobody who swaps a directory for a symlink leads us elsewhere.
-An object that we hold a descriptor of is reached through ``/proc/self/fd/N``: that link leads
-to the object itself and not along a path.
+Each call is relative to a directory's descriptor and takes one component. It follows no symlink at
+that component, so replacing a directory by a symlink leads no call elsewhere. An object of which
+the daemon holds a descriptor is reached by ``/proc/self/fd/N``: that link leads to the object
+itself, not along a path. Every method raises OSError if its call fails.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from gitguardfs.guard import repository
 from gitguardfs.linux import syscalls
 
 KEPT_FLAGS = os.O_APPEND | os.O_SYNC | os.O_DSYNC
-"""What a handle keeps of its caller's flags beside the access mode. Left to the guest's
-kernel are O_DIRECT (alignment is the caller's matter) and all that only matter while a name
-is resolved."""
+"""The open flags that a handle keeps beside the access mode. The guest's kernel handles O_DIRECT
+(with its rules of alignment) and the flags that matter only while a name is resolved."""
 
 NO_BLOCKING = os.O_NONBLOCK | os.O_NOCTTY
-"""Opening by name can meet a FIFO or a terminal that the host put there: never wait for it."""
+"""Flags for opening by name: the host may have put a FIFO or a terminal there; never wait."""
 
 DOTGIT = b".git"
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -39,43 +38,43 @@ class Source:
     # Reading
 
     def stat(self, fd: int) -> os.stat_result:
-        """Attributes of an open object."""
+        """Return the attributes of an open object."""
         return os.fstat(fd)
 
     def stat_at(self, dir_fd: int, name: bytes) -> os.stat_result:
-        """Attributes of an entry itself, never of what it points to."""
+        """Return the attributes of an entry; of a symlink itself, never of its target."""
         return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
 
     def find_at(self, dir_fd: int, name: bytes) -> os.stat_result | None:
-        """``stat_at``; None if there is nothing. Every other error of the source is raised."""
+        """Return ``stat_at``, or None if there is no entry. Raises every other OSError."""
         try:
             return self.stat_at(dir_fd, name)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def mode_at(self, dir_fd: int, name: bytes) -> int | None:
-        """The st_mode of an entry; None if there is nothing. Raises as ``find_at``."""
+        """Return the st_mode of an entry; None if there is none. Raises as ``find_at`` does."""
         st = self.find_at(dir_fd, name)
         return None if st is None else st.st_mode
 
     def is_at(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
-        """Whether ``name`` in the directory is the object that ``st`` is of.
+        """Return whether ``name`` in the directory is the object that ``st`` is of.
 
-        Raises OSError if that cannot be told.
+        Raises OSError if the source fails.
         """
         other = self.find_at(dir_fd, name)
         return other is not None and os.path.samestat(other, st)
 
     def holds_repository(self, fd: int) -> bool:
-        """Whether a directory is a repository (rule R3).
+        """Return whether a directory is a repository (rule R3).
 
-        Asked by git's own spellings: the source's own file system does the folding. Raises
-        OSError if that cannot be told: whoever asks must not go on.
+        Looks up git's own spellings: the source's file system does the folding. Raises OSError
+        if the source fails; the caller must then refuse.
         """
         return repository.is_repository(partial(self.mode_at, fd))
 
     def has_repository_inside(self, fd: int) -> bool:
-        """Whether a directory directly within this one ``holds_repository``; raises as that."""
+        """Return whether a directory directly in this one is a repository. Raises OSError."""
         with self._descriptors.with_room(lambda: os.scandir(_HERE % fd)) as entries:
             directories = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         for name in directories:
@@ -91,19 +90,19 @@ class Source:
         return False
 
     def btime_ns(self, fd: int) -> int:
-        """When an object was made, in nanoseconds; 0 where the file system does not tell."""
+        """Return the birth time in nanoseconds; 0 if the file system has none."""
         return syscalls.birth_ns(fd)
 
     def names(self, fd: int) -> list[bytes]:
-        """The names in a directory, without ``.`` and ``..``."""
+        """Return the names in a directory, without ``.`` and ``..``."""
         return self._descriptors.with_room(lambda: os.listdir(_HERE % fd))
 
     def names_if(
         self, fd: int, wanted: Callable[[bytes], bool], limit: int
     ) -> frozenset[bytes] | None:
-        """The names in a directory; None if one is not ``wanted``, or beyond ``limit`` of them.
+        """Return a directory's names; None if one is not ``wanted`` or there are over ``limit``.
 
-        The time of the directory's last access stays as it is, where we may ask for that.
+        Leaves the directory's access time unchanged if the daemon may use O_NOATIME.
         """
         found: set[bytes] = set()
         opened = self._open_unnoticed(fd)
@@ -122,38 +121,38 @@ class Source:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         try:
             return self._descriptors.open(flags | os.O_NOATIME, _HERE % fd, None)
-        except PermissionError:  # that is for the owner and CAP_FOWNER (open(2))
+        except PermissionError:  # O_NOATIME is for the owner and CAP_FOWNER (open(2))
             return self._descriptors.open(flags, _HERE % fd, None)
 
     def typed_names(self, fd: int) -> dict[bytes, tuple[int, int]]:
-        """The same with inode numbers and types (S_IFMT); of all but files and symlinks S_IFDIR."""
+        """Return type (S_IFMT) and inode number by name; S_IFDIR for all but files and symlinks."""
         with self._descriptors.with_room(lambda: os.scandir(_HERE % fd)) as entries:
             return {entry.name: (_type_of(entry), entry.inode()) for entry in entries}
 
     def readlink(self, fd: int) -> bytes:
-        """The text of a symlink."""
+        """Return the text of a symlink."""
         return os.readlink(b"", dir_fd=fd)
 
     def readlink_at(self, dir_fd: int, name: bytes) -> bytes:
-        """The text of an entry that is a symlink; OSError(EINVAL) if it is none any more."""
+        """Return the text of a symlink. Raises OSError(EINVAL) if the entry is no symlink."""
         return os.readlink(name, dir_fd=dir_fd)
 
     def statvfs(self, fd: int) -> os.statvfs_result:
-        """Size and free space of the file system."""
+        """Return size and free space of the file system."""
         return os.statvfs(fd)
 
     # Opening
 
     def open_node(self, dir_fd: int, name: bytes) -> int:
-        """An O_PATH descriptor of an entry itself."""
+        """Open an O_PATH descriptor of an entry; of a symlink itself, never of its target."""
         return self._descriptors.open(OPEN_NODE, name, dir_fd)
 
     def open_file(self, fd: int, flags: int) -> int:
-        """Open the regular file behind a descriptor anew."""
+        """Open the regular file behind an O_PATH descriptor, with other flags."""
         return self._descriptors.open(flags | os.O_CLOEXEC, _HERE % fd, None)
 
     def open_file_at(self, dir_fd: int, name: bytes, flags: int) -> int:
-        """Open an entry that was a regular file; the caller compares what it got."""
+        """Open an entry that was a regular file; the caller checks that it still is that file."""
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC | NO_BLOCKING
         return self._descriptors.open(flags, name, dir_fd)
 
@@ -163,11 +162,11 @@ class Source:
         return self._descriptors.open(flags, _HERE % fd, None)
 
     def open_parent(self, fd: int) -> int:
-        """An O_PATH descriptor of the directory above; OSError(EXDEV) if a mount is between."""
+        """Open the directory above, with O_PATH. Raises OSError(EXDEV) if a mount is between."""
         return self._descriptors.with_room(lambda: syscalls.open_parent(fd))
 
     def name_of(self, dir_fd: int, st: os.stat_result) -> bytes | None:
-        """The name of a directory in the one above it; None if it is not there."""
+        """Return the name of the directory of ``st`` in the one above; None if it is not there."""
         with self._descriptors.with_room(lambda: os.scandir(_HERE % dir_fd)) as entries:
             alike = [entry.name for entry in entries if entry.inode() == st.st_ino]
         return next((name for name in alike if self.is_at(dir_fd, name, st)), None)
@@ -175,7 +174,7 @@ class Source:
     # Adding and removing names
 
     def create(self, dir_fd: int, name: bytes, flags: int, mode: int) -> int:
-        """Create a regular file; never opens one that is there."""
+        """Create and open a regular file. Raises OSError(EEXIST) if the name is in use."""
         flags |= os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         return self._descriptors.open(flags, name, dir_fd, mode)
 
@@ -212,7 +211,7 @@ class Source:
     # Changing attributes
 
     def chown(self, fd: int, uid: int, gid: int) -> None:
-        """Change the owner of the object behind ``fd``; -1 leaves one as it is."""
+        """Change the owner of the object behind ``fd``; -1 leaves an id unchanged."""
         os.chown(_HERE % fd, uid, gid)
 
     def chmod(self, fd: int, mode: int) -> None:
@@ -220,24 +219,24 @@ class Source:
         os.chmod(_HERE % fd, mode)
 
     def truncate(self, fd: int, size: int, writable: bool) -> None:
-        """Set the size of the file behind ``fd``, which is open for writing or not."""
+        """Set the size of the file behind ``fd``; ``writable``: ``fd`` is open for writing."""
         if writable:
             os.ftruncate(fd, size)
         else:
             os.truncate(_HERE % fd, size)
 
     def utimens(self, fd: int, atime_ns: int | None, mtime_ns: int | None) -> None:
-        """Set times in nanoseconds; None leaves one as it is, NOW asks the source's clock."""
+        """Set times in nanoseconds; None leaves one unchanged, NOW sets the source's clock."""
         syscalls.utimens(_HERE % fd, atime_ns, mtime_ns)
 
     # Extended attributes
 
     def getxattr(self, fd: int, name: bytes) -> bytes:
-        """The value of an extended attribute."""
+        """Return the value of an extended attribute."""
         return os.getxattr(_HERE % fd, name)
 
     def listxattr(self, fd: int) -> list[bytes]:
-        """The names of the extended attributes."""
+        """Return the names of the extended attributes."""
         return [os.fsencode(name) for name in os.listxattr(_HERE % fd)]
 
     def setxattr(self, fd: int, name: bytes, value: bytes) -> None:
@@ -259,7 +258,10 @@ def _type_of(entry: os.DirEntry[bytes]) -> int:
 
 
 def read(fd: int, offset: int, size: int) -> bytes:
-    """Up to ``size`` bytes; fewer only at the end of the file, as FUSE wants it."""
+    """Return ``size`` bytes; fewer only at the end of the file, as FUSE demands.
+
+    Raises OSError.
+    """
     data = os.pread(fd, size, offset)
     if not data or len(data) == size:
         return data
@@ -272,10 +274,10 @@ def read(fd: int, offset: int, size: int) -> bytes:
 
 
 def read_nowait(fd: int, offset: int, size: int, known_end: int) -> bytearray | memoryview | None:
-    """Like ``read``, if no waiting for a disk or a server is needed; otherwise None.
+    """Return what ``read`` does, or None if that would wait for a disk or a server.
 
-    ``known_end`` is where the file has ended once, in bytes. OSError(EOPNOTSUPP) where the file
-    system cannot tell (9p, virtiofs, other FUSE mounts).
+    ``known_end`` is an offset, in bytes, at which the file was seen to end. Raises
+    OSError(EOPNOTSUPP) if the file system has no RWF_NOWAIT (9p, virtiofs, other FUSE mounts).
     """
     buffer = bytearray(size)
     try:
@@ -284,8 +286,8 @@ def read_nowait(fd: int, offset: int, size: int, known_end: int) -> bytearray | 
         return None
     if got == size:
         return buffer
-    # Short: either the end of the file, or the rest is not in memory. Memory comes in pages: what
-    # ends within one ends there because the file does.
+    # Short: the file ends there, or the rest is not in memory. Memory is kept in whole pages, so
+    # data that ends within a page ends because the file does.
     end = offset + got
     if (end == known_end and end % PAGE) or end >= os.fstat(fd).st_size:
         return memoryview(buffer)[:got]
@@ -295,7 +297,8 @@ def read_nowait(fd: int, offset: int, size: int, known_end: int) -> bytearray | 
 def write(fd: int, offset: int, data: bytes) -> int:
     """Write at ``offset``, or at the end if ``fd`` has O_APPEND (pwrite(2), "BUGS").
 
-    Returns a number below the length if space ran out.
+    Returns the number of bytes written; fewer than given if an error, such as a full disk, came
+    after some were written. Raises OSError if none were written.
     """
     done = 0
     while done < len(data):
@@ -310,7 +313,7 @@ def write(fd: int, offset: int, data: bytes) -> int:
 
 
 def close_all(fds: tuple[int, ...]) -> None:
-    """Close descriptors; raises the first error that one reports, when all are closed."""
+    """Close all descriptors, then raise the first OSError that a close reported."""
     errors = []
     for fd in fds:
         try:

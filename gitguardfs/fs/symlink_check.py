@@ -1,9 +1,9 @@
-"""Symlinks through which git on the host would write where it must not.
+"""Refuses symlinks through which git on the host would write into guarded directories.
 
-git looks at a directory once and then writes file after file below it. A symlink that takes the
-directory's place in between leads it elsewhere: into a repository's metadata, or into a directory
-that is protected. So no such symlink comes about. A symlink to a protected file may: git replaces
-a symlink at the end of a path and never writes through it.
+git checks a directory once and then writes file after file below it. If a symlink takes the
+directory's place meanwhile, git writes to the symlink's target: a repository's metadata, or a
+protected directory. So such a symlink is refused. A symlink to a protected file is allowed: git
+replaces a symlink at the end of a path and never writes through it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ INTO_PROTECTED = "symlink into a protected directory"
 TOO_LONG = "symlink that leads too far"
 
 
-class _IntoGit(Exception):  # noqa: N818  # what the way does, not that something broke
+class _IntoGit(Exception):  # noqa: N818  # where the path leads, not that something broke
     pass
 
 
 class SymlinkCheck:
-    """Says which symlinks must not come about."""
+    """Checks the text of a symlink before the symlink is made or moved."""
 
     def __init__(
         self, guard: Guard, source: Source, descriptors: DescriptorCache, root: Node
@@ -40,7 +40,7 @@ class SymlinkCheck:
     def why_refused(self, directory: Node, text: bytes) -> str:
         """Return the rule that forbids a symlink with ``text`` in a directory; "" if none does.
 
-        Raises OSError if the source fails on the way.
+        Raises OSError if the source fails.
         """
         if not self._guard.speaks:
             return ""

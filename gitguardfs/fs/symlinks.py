@@ -1,11 +1,13 @@
-"""Symlinks that are resolved here (bindfs's ``--resolve-symlinks``): the target takes their place.
+"""Resolves symlinks (bindfs's ``--resolve-symlinks``): the target is shown in a symlink's place.
 
-The way is walked from the mount's root, one component at a time and each through the gate; ``..``
-takes back a step that was walked and never asks the source. So a link can lead neither out of the
-source nor to or below anything guarded. A file has a second name then, as by a hard link; a
-directory, with the directories below it, is shown by nodes of its own (a branch), since the kernel
-gives each one name. The directories on the way stay known for good: what the host does to one of
-them has to reach what was found behind it (``NodeTable.restrict_known``).
+The path is walked from the mount's root, one component at a time, and each is checked by
+``Access``. ``..`` goes back to the directory walked before and never asks the source. So a symlink
+leads neither out of the source nor to or below a denied object.
+
+A file gets a second name, as by a hard link. A directory and the directories below it are shown by
+nodes of their own, a linked subtree, since the kernel gives each directory one name. Nodes of the
+directories on the path stay pinned: when the host makes one of them guarded, that has to reach
+the nodes found behind it (``NodeTable.restrict_known``).
 """
 
 from __future__ import annotations
@@ -28,23 +30,23 @@ from gitguardfs.guard.rules import Refused, Verdict
 from gitguardfs.protocol import Attributes, Caller
 
 MAX_LINKS = 40
-"""Symlinks on one way, as in the kernel (MAXSYMLINKS)."""
+"""Symlinks that one path may follow: the kernel's own limit (MAXSYMLINKS)."""
 
 LEADS_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 OUTSIDE = "symlink out of the source"
 
 
 class Target(NamedTuple):
-    """What a symlink leads to."""
+    """The object that a symlink leads to."""
 
     place: NodeRef
     st: os.stat_result
     branch: LinkedSubtree | None = None
-    """Of a directory."""
+    """The linked subtree of a directory; None for another object."""
 
 
 class Links:
-    """The symlinks of one mount."""
+    """Resolves the symlinks of one mount."""
 
     def __init__(
         self,
@@ -56,9 +58,9 @@ class Links:
         attributes: AttributeMapper,
         see: Callable[[NodeRef, os.stat_result], Node | None],
     ) -> None:
-        """``source_path`` is the path of the source: absolute links below it lead to the mount.
+        """``source_path``: absolute symlinks to paths below it lead into the mount.
 
-        ``see`` gives the node for an entry.
+        ``see`` returns the node of an entry; None if the entry is hidden.
         """
         self.deletion = policy.deletion
         self._source_parts = [part for part in source_path.split(b"/") if part]
@@ -71,11 +73,11 @@ class Links:
         self._variants = count(GUARDED + 1)
 
     def target(self, place: NodeRef) -> Target | None:
-        """What the symlink at ``place`` leads to.
+        """Return the target of the symlink at ``place``.
 
-        None if that is nothing, or a directory on the way to the link, which would have no end.
-        Refused if it is outside of the source, or guarded in any way that
-        keeps it from being read.
+        Returns None if nothing is there, or if the target is a directory above the symlink: that
+        tree would have no end. Raises Refused if the target is outside of the source or may not be
+        read, and OSError of the source.
         """
         way = self._way_to(place.parent)
         above = frozenset((node.dev, node.ino) for node in way)
@@ -121,7 +123,7 @@ class Links:
     def _branch(
         self, parent: Node, link: os.stat_result, above: frozenset[ObjectKey]
     ) -> LinkedSubtree:
-        """The branch behind a symlink; another one behind each way that leads to it."""
+        """Return the linked subtree of a symlink; each path to the symlink has its own."""
         outer = 0 if parent.branch is None else parent.branch.variant
         key = link.st_dev, link.st_ino, outer
         branch = self._branches.get(key)
@@ -130,20 +132,23 @@ class Links:
         return branch
 
     def unpin(self, node: Node) -> None:
-        """Let go of a directory that is removed: nothing lies behind it any more."""
+        """Unpin a directory that was removed: nothing can be found behind it any more."""
         node.is_pinned = False
 
     def replaced(self, place: NodeRef) -> Target | None:
-        """What a rename to ``place`` replaces, if that is a symlink's target."""
+        """Return the target of a symlink at ``place``, which a rename replaces; None if no symlink.
+
+        Raises as ``target`` does.
+        """
         st = self._source.find_at(place.fd, place.name)
         return self.target(place) if st is not None and S_ISLNK(st.st_mode) else None
 
     def check_replaceable(self, caller: Caller, target: Target) -> NodeRef:
         """Return the place of a symlink's target, which is about to be removed or replaced.
 
-        The kernel has looked at the rights in the symlink's directory only. Raises Refused,
-        Later, or OSError(EACCES) if ``caller`` may not do that in the target's, as attributes
-        are reported.
+        The kernel has checked permissions in the symlink's directory only. Raises
+        OSError(EACCES) if ``caller`` has no permission in the target's directory, by the
+        attributes that the guest sees; Refused, Later, and any other OSError of the source.
         """
         self._access.settle(target.place)  # while nothing is removed yet
         place = self._access.reopened(target.place)
@@ -170,7 +175,7 @@ class Links:
         try:
             return self._source.readlink_at(step.fd, step.name)
         except OSError as error:
-            if error.errno == errno.EINVAL:  # no symlink any more
+            if error.errno == errno.EINVAL:  # it is no symlink any more
                 raise stale() from None
             raise
 
@@ -204,15 +209,15 @@ class Links:
 
 
 def denied() -> OSError:
-    """The symlinks of a mount are not to be made or removed."""
+    """Return OSError(EPERM): symlinks of this mount cannot be made or removed."""
     return os_error(errno.EPERM)
 
 
 def may_remove(caller: tuple[int, int], directory: Attributes, entry: Attributes) -> bool:
-    """Whether a user (uid, gid) may remove or replace ``entry`` of ``directory``.
+    """Return whether a user (uid, gid) may remove or replace ``entry`` of ``directory``.
 
-    As in Linux, by attributes as the view shows them; but the user's further groups are not
-    known: what others may do counts only where the group may do it too.
+    The rules are Linux's, applied to the attributes that the view shows. The user's further groups
+    are unknown. So a permission of others counts only if the group has it too.
     """
     uid, gid = caller
     if uid == 0:

@@ -1,4 +1,4 @@
-"""What lies below a directory, as far as it can be looked at in some milliseconds."""
+"""Walks the directories below one, up to a limit that keeps the walk to some milliseconds."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import NamedTuple
 from gitguardfs.fs.source import Source
 
 MAX_DIRECTORIES = 256
-"""Directories that are looked into below one that is moved: as many as take some milliseconds."""
+"""Directories listed below a moved one: as many as take some milliseconds."""
 
 
 class Directory(NamedTuple):
-    """One that was found."""
+    """A directory that was found."""
 
     path: tuple[bytes, ...]
-    """From the directory where the walk began, which has an empty one."""
+    """The path from the directory where the walk began, whose own path is empty."""
     fd: int
-    """A descriptor that is valid until the next one is asked for."""
+    """A descriptor that is valid until the next directory is yielded."""
     kinds: Mapping[bytes, int]
-    """The names in it, and their types as ``Source.typed_names`` has them."""
+    """The names in the directory, and their types as ``Source.typed_names`` returns them."""
 
 
 class TreeWalk:
@@ -34,7 +34,7 @@ class TreeWalk:
         """False if there was more than MAX_DIRECTORIES."""
 
     def directories(self, fd: int, path: tuple[bytes, ...] = ()) -> Iterator[Directory]:
-        """Yield a directory and those below it; OSError if the source fails."""
+        """Yield a directory and those below it. Raises OSError if the source fails."""
         try:
             kinds = {name: kind for name, (kind, _) in self._source.typed_names(fd).items()}
         except FileNotFoundError:

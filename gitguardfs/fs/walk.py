@@ -1,9 +1,8 @@
-"""Where the text of a symlink, or of a ``gitdir:`` line, leads on the host.
+"""Finds where the path of a symlink, or of a ``gitdir:`` line, leads on the host.
 
-A relative path is walked from its directory, one component at a time and through every symlink
-on the way. Where the source lies on the host nobody here knows, so an absolute path is walked
-from the source's root by each of its suffixes; so is what is left of a path that climbs above
-that root.
+A relative path is walked from its directory, one component at a time and through every symlink.
+The source's path on the host is unknown here. So each suffix of an absolute path is walked from
+the source's root. The same is done with the rest of a path that climbs above that root.
 """
 
 from __future__ import annotations
@@ -19,34 +18,34 @@ from gitguardfs.fs.nodes import Node, ancestors
 from gitguardfs.fs.source import Source
 
 MAX_LINKS = 40
-"""Symlinks on one way, as in the kernel (MAXSYMLINKS)."""
+"""Symlinks that one path may follow: the kernel's own limit (MAXSYMLINKS)."""
 
 MAX_STEPS = 4096
-"""Components read or looked at for one path, in all its suffixes: as many as PATH_MAX has bytes."""
+"""Components read for one path, in all its suffixes together: as many as PATH_MAX has bytes."""
 
 HERE, ABOVE = b".", b".."
 
 Enter = Callable[[int, bytes, os.stat_result, int], bool]
-"""Called with a directory's descriptor, a name in it, and stat and descriptor of the directory of
-that name: whether what lies below it is marked."""
+"""Called with a directory's descriptor, a name in that directory, and attributes and descriptor of
+the directory of that name. Returns whether all below that directory is marked."""
 
 Rest: TypeAlias = "tuple[bytes, Rest] | None"
-"""What is left of a path: its first component, and the rest after that. So a suffix is no copy."""
+"""The rest of a path: its first component, and the rest after it. Suffixes share their memory."""
 
 Ends = Generator[tuple[int, bool], None, None]
 
 
 class TooLong(Exception):  # noqa: N818  # what the path is, not that something broke
-    """More than MAX_STEPS components."""
+    """The path takes more than MAX_STEPS components."""
 
 
 class Walk:
-    """One path, walked in all the ways that it may be meant."""
+    """Walks one path in all the ways in which the host may resolve it."""
 
     def __init__(
         self, source: Source, descriptors: DescriptorCache, root: Node, enter: Enter
     ) -> None:
-        """``enter`` is called for each directory that is gone into by its name."""
+        """``enter`` is called for each directory that is entered by its name."""
         self._source = source
         self._descriptors = descriptors
         self._root = root
@@ -54,11 +53,11 @@ class Walk:
         self._steps = 0
 
     def ends(self, directory: Node, path: bytes) -> Ends:
-        """Yield where ``path``, as found in a directory, ends: a descriptor, and a mark.
+        """Yield each end of ``path``, which was found in ``directory``: a descriptor, and a mark.
 
-        The descriptor is of a directory and valid until the next one is asked for; it is -1
-        where there is nothing. Ways that end at anything else are left out. Raises TooLong, what
-        ``enter`` raises, and OSError if the source fails.
+        The descriptor is of a directory and valid until the next end is yielded; -1 if nothing is
+        at the end. Ends at other types of objects are left out. Raises TooLong, what ``enter``
+        raises, and OSError if the source fails.
         """
         rest = self._parse(path, None)
         if path.startswith(b"/"):
@@ -87,12 +86,12 @@ class Walk:
             rest = after
 
     def _follow(self, directory: Node, rest: Rest, links: int, is_suffix: bool = False) -> Ends:
-        # Never by ".." of the source: its root may be covered by a seal.
+        # Never by ".." in the source: its root may be covered by a seal.
         above = ancestors(directory)
         base = next(above)
         marks: list[bool] = []
         fds: list[int] = []
-        """Of ``base``, once that is needed, and of each directory that was entered from there."""
+        """Descriptors: of ``base``, once needed, and of each directory entered from there."""
         try:
             while rest is not None:
                 self._count(1)
@@ -104,7 +103,7 @@ class Walk:
                 if name == ABOVE:
                     upper = next(above, None)
                     if upper is None:
-                        if not is_suffix:  # otherwise a shorter suffix is the same
+                        if not is_suffix:  # a suffix: a shorter one is the same path
                             yield from self._suffixes(rest, links)
                         return
                     base = upper
@@ -145,6 +144,6 @@ class Walk:
         try:
             return self._source.find_at(dir_fd, name)
         except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:  # no file system has such a name
+            if error.errno == errno.ENAMETOOLONG:  # no file system has so long a name
                 return None
             raise

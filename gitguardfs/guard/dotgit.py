@@ -1,9 +1,9 @@
-"""Which names git could take for its own, on any file system a host may use.
+"""Recognizes names that git could take for ``.git``, on any file system that a host may use.
 
-Pure functions, bytes in, bool out. The authority is git: ``is_ntfs_dotgit`` (path.c),
+Pure functions: bytes in, bool out. The authority is git: ``is_ntfs_dotgit`` (path.c),
 ``is_hfs_dotgit`` (utf8.c) and ``verify_dotfile`` (read-cache.c). A host may be Linux, macOS
-or Windows, so a name counts when any of their file systems would resolve it to ``.git``:
-folding is applied in the widest form, and the NTFS rules after the Unicode ones.
+or Windows. A name counts if a file system of any of them would resolve it to ``.git``. So names
+are folded in the widest form, and the NTFS rules are applied after the Unicode rules.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import re
 from functools import lru_cache
 
 CACHED_NAMES = 1 << 14
-"""Names whose answer is kept. A tree repeats its names; the limit bounds memory (about 2 MB)."""
+"""Names in each cache of answers. A tree repeats its names; the limit bounds memory (2 MB)."""
 
-# Default_Ignorable_Code_Point of Unicode: what HFS+ and Linux casefold directories drop.
+# Default_Ignorable_Code_Point of Unicode: HFS+ and Linux casefold directories drop these.
 _IGNORABLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8"
@@ -23,21 +23,21 @@ _IGNORABLE = re.compile(
 
 
 def _component(alternatives: bytes) -> re.Pattern[bytes]:
-    # NTFS drops trailing dots and spaces, ends a name at ':' (a stream) and takes '\' for '/'.
+    # NTFS drops trailing dots and spaces, ends a name at ':' (a stream) and reads '\' as '/'.
     return re.compile(rb"(?i)(?:^|\\)(?:" + alternatives + rb")[. ]*(?:\Z|[:\\/])", re.DOTALL)
 
 
-# Noncharacters that git's pick_one_utf8_char (utf8.c) takes for malformed.
+# Noncharacters that git's pick_one_utf8_char (utf8.c) treats as malformed.
 _ENDS_NAME = re.compile("[\ufffe\uffff]")
 
 _DOTGIT = _component(rb"\.git|git~1")
 
-# Names of these characters fold only as the patterns above say, on every file system.
+# On every file system, names of these characters fold only as the patterns above do.
 _PORTABLE = re.compile(rb"[A-Za-z0-9._-]+\Z")
 
 
 def folded(name: bytes) -> bytes:
-    """``name`` as HFS+ and casefold directories compare it; ASCII keeps its case.
+    """Return ``name`` as HFS+ and casefold directories compare it; ASCII keeps its case.
 
     Malformed UTF-8 ends the string, as in git's ``next_hfs_char``.
     """
@@ -48,32 +48,32 @@ def folded(name: bytes) -> bytes:
     except UnicodeDecodeError as error:
         text = name[: error.start].decode()
     text = _ENDS_NAME.split(text, maxsplit=1)[0]
-    # Beside case: the long s, the sign for kelvin and ligatures are the letters they stand for.
+    # casefold also turns the long s, the kelvin sign and ligatures into ordinary letters.
     return without_ignorable(text).casefold().encode()
 
 
 def without_ignorable(text: str) -> str:
-    """``text`` without the code points that case-insensitive file systems drop."""
+    """Return ``text`` without the code points that case-insensitive file systems drop."""
     return _IGNORABLE.sub("", text)
 
 
 def as_on_windows(text: str) -> list[str]:
-    """Return the components that NTFS and FAT take ``text`` for, where that is something else.
+    """Return the components that NTFS and FAT read in ``text``, if they differ from ``text``.
 
-    They drop dots and spaces at the end, end a name at ``:`` and take a backslash for a slash.
+    They drop dots and spaces at the end, end a name at ``:`` and read a backslash as a slash.
     """
     parts = [part.partition(":")[0].rstrip(". ") for part in text.split("\\")]
     return [part for part in parts if part and part != text]
 
 
 def pattern_of(*names: bytes) -> re.Pattern[bytes]:
-    """Return a pattern for ``matches``: what could resolve to one of ``names``."""
+    """Return a pattern for ``matches`` of all names that could resolve to one of ``names``."""
     return _component(b"|".join(map(re.escape, names)))
 
 
 def matches(pattern: re.Pattern[bytes], name: bytes) -> bool:
-    """Whether ``name``, as some file system folds it, is one that the pattern is for."""
-    # Malformed UTF-8 ends a name for HFS+ only: NTFS goes on to the next backslash.
+    """Return whether the pattern matches ``name``, as it stands or folded."""
+    # Malformed UTF-8 ends a name on HFS+ only: NTFS reads on to the next backslash.
     text = folded(name)
     return pattern.search(text) is not None or (
         text is not name and pattern.search(name) is not None
@@ -82,15 +82,15 @@ def matches(pattern: re.Pattern[bytes], name: bytes) -> bool:
 
 @lru_cache(CACHED_NAMES)
 def is_dotgit(name: bytes) -> bool:
-    """Whether git could take the path component ``name`` for ``.git``."""
+    """Return whether git could take the path component ``name`` for ``.git``."""
     return matches(_DOTGIT, name)
 
 
 @lru_cache(CACHED_NAMES)
 def is_portable(name: bytes) -> bool:
-    """Whether ``name`` can be an alias of no other name beyond the rules of this module.
+    """Return whether the rules of this module cover every name that ``name`` could resolve to.
 
-    Everything else (``~``, backslash, non-ASCII) might resolve to ``.git`` by a folding that
-    we do not know, and is compared with ``.git`` by identity.
+    Any other name (with ``~``, backslash, non-ASCII) might resolve to ``.git`` by a folding that
+    is unknown here. Callers compare its object with ``.git`` by device and inode.
     """
     return _PORTABLE.match(name) is not None

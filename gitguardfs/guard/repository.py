@@ -1,7 +1,7 @@
-"""What makes a directory a repository to git, and what git puts into a new one. Pure.
+"""The names that make a directory a repository, and those that git puts into a new one. Pure.
 
-The authority is git: ``is_git_directory`` (setup.c) for what a repository is, and
-``create_default_files`` and ``clone_init_db`` (builtin/init-db.c) for what a new one holds.
+The authority is git: ``is_git_directory`` (setup.c) defines a repository;
+``create_default_files`` and ``clone_init_db`` (builtin/init-db.c) fill a new one.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ HEAD, REFS, OBJECTS, COMMONDIR = b"HEAD", b"refs", b"objects", b"commondir"
 CONFIG, CONFIG_WORKTREE, HOOKS = b"config", b"config.worktree", b"hooks"
 
 PARTS = frozenset((HEAD, REFS, OBJECTS, COMMONDIR, CONFIG, CONFIG_WORKTREE, HOOKS))
-"""What a repository consists of, and what in it makes git run something."""
+"""The names that define a repository, and those that can make git run a program."""
 
 MADE_BY_GIT = frozenset(
     (HEAD, b"HEAD.lock", CONFIG, b"config.lock", b"description", HOOKS, b"info", b"branches",
      REFS, OBJECTS, b"packed-refs", b"reftable")
 )  # fmt: skip
-"""What git puts into the top directory of a new bare repository."""
+"""Names that git puts into the top directory of a new bare repository."""
 
 READ_AT_TOP = MADE_BY_GIT | {COMMONDIR, CONFIG_WORKTREE, b"shallow", b"logs", b"index"}
-"""What git reads in the top directory of a repository."""
+"""Names that git reads in the top directory of a repository."""
 
 READ_BELOW = frozenset(
     (HOOKS, b"info", OBJECTS, REFS, b"logs", b"worktrees", b"modules", b"branches", b"reftable")
 )
-"""The directories of a repository."""
+"""Directories of a repository in which git reads."""
 
 Modes = Callable[[bytes], int | None]
-"""From a name in git's spelling to the st_mode of the entry; None if there is none."""
+"""Maps a name in git's spelling to the st_mode of the entry; to None if there is no entry."""
 
 _PATTERNS = {name: dotgit.pattern_of(name) for name in READ_AT_TOP | READ_BELOW}
 _PLAIN = {name.lower(): frozenset((name,)) for name in _PATTERNS}
@@ -43,7 +43,7 @@ _NOTHING: frozenset[bytes] = frozenset()
 @lru_cache(dotgit.CACHED_NAMES)
 def meanings(name: bytes) -> frozenset[bytes]:
     """Return the names of this module, in git's spelling, that ``name`` could resolve to."""
-    if dotgit.is_portable(name):  # which folds in case and dots at the end only
+    if dotgit.is_portable(name):  # only its case and dots at its end can vary
         return _PLAIN.get(name.lower().rstrip(b"."), _NOTHING)
     return frozenset(
         spelling for spelling, pattern in _PATTERNS.items() if dotgit.matches(pattern, name)
@@ -56,9 +56,9 @@ def parts(name: bytes) -> frozenset[bytes]:
 
 
 def is_repository(mode_of: Modes) -> bool:
-    """Whether a directory is treated as ``.git`` itself (rule R3).
+    """Return whether a directory is treated as ``.git`` itself (rule R3).
 
-    That is a HEAD that is no directory, with refs or commondir.
+    Such a directory has a HEAD that is no directory, and refs or commondir.
     """
     head = mode_of(HEAD)
     if head is None or S_ISDIR(head):
@@ -67,11 +67,11 @@ def is_repository(mode_of: Modes) -> bool:
 
 
 def would_complete(name: bytes, is_directory: bool, mode_of: Modes) -> bool:
-    """Whether ``name`` must not be added to a directory (rule R2).
+    """Return whether adding ``name`` to a directory is refused (rule R2).
 
-    Refused are HEAD with refs or commondir; HEAD with something that makes git run a program
-    (config, config.worktree, hooks); refs, objects and such a thing; and a commondir that is no
-    directory. What is missing in each of these, git on the host may restore.
+    A payload is config, config.worktree or hooks: these can make git run a program. Refused are:
+    HEAD with refs, commondir or a payload; refs with objects and a payload; and a commondir that
+    is no directory. Whatever such a set still lacks, git on the host may restore.
     """
     return any(_completes(part, is_directory, mode_of) for part in parts(name))
 
@@ -103,16 +103,16 @@ def _completes(part: bytes, is_directory: bool, mode_of: Modes) -> bool:
 
 @lru_cache(dotgit.CACHED_NAMES)
 def is_read_at_top(name: bytes) -> bool:
-    """Whether git reads an entry called ``name`` in the top directory of a repository."""
+    """Return whether git reads an entry called ``name`` in the top directory of a repository."""
     return not meanings(name).isdisjoint(READ_AT_TOP)
 
 
 @lru_cache(dotgit.CACHED_NAMES)
 def is_read_below(name: bytes) -> bool:
-    """Whether git reads what is in a directory called ``name`` of a repository."""
+    """Return whether git reads the entries of a repository's directory called ``name``."""
     return not meanings(name).isdisjoint(READ_BELOW)
 
 
 def is_made_by_git(name: bytes) -> bool:
-    """Whether git puts an entry called ``name`` into a new repository."""
+    """Return whether git puts an entry called ``name`` into a new repository."""
     return not meanings(name).isdisjoint(MADE_BY_GIT)

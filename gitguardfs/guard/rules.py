@@ -1,8 +1,8 @@
-"""Rules to verdicts. Pure: names and facts in, a verdict out, no I/O.
+"""The guard's rules, and the verdict that they give for a name. Pure: no I/O.
 
-The errno of a refusal is EACCES, for root as well. EPERM would invite "try as root", EROFS
-would be untrue for the rest of the mount, and ENOENT would hide from the user why a command
-failed; EACCES is what a program sees for an object with mode 000, which is what is shown.
+A refusal is EACCES, for root as well: a denied object is shown with mode 000, and a program
+expects EACCES for such an object. EPERM would invite "try as root". EROFS would be untrue for the
+rest of the mount. ENOENT would hide from the user why a command failed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gitguardfs.guard import dotgit
 
 
 class Verdict(IntEnum):
-    """What may be done with an object; a larger value is stricter."""
+    """The access that is granted to an object; a larger value is stricter."""
 
     ALLOW = 0
     READONLY = 1
@@ -46,10 +46,10 @@ _GIT_VERDICT = {
 
 
 class Refused(PermissionError):  # noqa: N818  # what happened, not that something broke
-    """The guard said no. Carries what the audit log writes."""
+    """The guard refuses a request. Carries the rule and the path for the audit log."""
 
     def __init__(self, rule: str, where: Callable[[], bytes] = bytes) -> None:
-        """``where`` gives the path, relative to the mount, if anybody wants to know."""
+        """``where`` returns the path relative to the mount; called only if the path is logged."""
         super().__init__(errno.EACCES, os.strerror(errno.EACCES))
         self.rule = rule
         self.where = where
@@ -57,7 +57,7 @@ class Refused(PermissionError):  # noqa: N818  # what happened, not that somethi
 
 @dataclass(frozen=True)
 class Rules:
-    """What the options say is guarded; built once, asked for every name."""
+    """The rules as the options give them."""
 
     git: GitPolicy = GitPolicy.DENY
     allow_bare: bool = False
@@ -67,11 +67,11 @@ class Rules:
 
 
 class Guard:
-    """The rules, compiled."""
+    """The rules, compiled once and asked for every name."""
 
     def __init__(self, rules: Rules) -> None:
         self.git_verdict = _GIT_VERDICT[rules.git]
-        """What a repository's metadata gets; ALLOW turns every git rule off."""
+        """The verdict on a repository's metadata; ALLOW turns every git rule off."""
         self.on = self.git_verdict is not Verdict.ALLOW
         self.checks_fake_repositories = self.on and not rules.allow_bare
         """Whether directories that look like repositories are guarded (rules R2 and R3)."""
@@ -85,11 +85,11 @@ class Guard:
             for glob in globs
         )
         self.speaks = self.on or bool(self._globs)
-        """Whether there is a rule at all."""
+        """Whether any rule is on."""
         self.hides = self.git_verdict is Verdict.HIDE or bool(rules.hide)
         """Whether anything is kept out of listings."""
         self.name = lru_cache(dotgit.CACHED_NAMES)(self._name)
-        """The verdict on a name and the rule behind it, remembered."""
+        """Returns the verdict on a name and the rule behind it; cached."""
 
     def _name(self, name: bytes) -> tuple[Verdict, str]:
         verdict, rule = Verdict.ALLOW, ""
@@ -102,14 +102,14 @@ class Guard:
         return verdict, rule
 
     def is_dotgit(self, name: bytes) -> bool:
-        """Whether ``name`` is guarded because git could take it for ``.git``."""
+        """Return whether ``name`` is guarded because git could take it for ``.git``."""
         return self.on and dotgit.is_dotgit(name)
 
 
 def _readings(name: bytes) -> tuple[str, ...]:
-    """Return the names that patterns are compared with: ``name``, and what NTFS and FAT make of it.
+    """Return the names to compare with patterns: ``name``, and its components on NTFS and FAT.
 
-    What is no UTF-8 stays, as one character a byte.
+    Each byte that is not UTF-8 becomes one character (surrogateescape).
     """
     text = dotgit.without_ignorable(name.decode(errors="surrogateescape"))
     return (text, *dotgit.as_on_windows(text))

@@ -1,9 +1,9 @@
-"""Names in a work tree that git opens without a look at what they are. Pure.
+"""Names in a work tree that git opens without checking the file type. Pure.
 
-git would wait for ever for somebody to write to a FIFO of such a name, or read a terminal. The
-authority is git: ``validate_headref`` (setup.c), ``add_patterns`` (dir.c), ``read_attr_from_file``
-(attr.c), ``read_mailmap_file`` (mailmap.c), which follow no symlink, and ``config_from_gitmodules``
-(submodule-config.c), which does.
+If such a name is a FIFO or a terminal, git waits for ever for input. The authority is git:
+``validate_headref`` (setup.c), ``add_patterns`` (dir.c), ``read_attr_from_file`` (attr.c) and
+``read_mailmap_file`` (mailmap.c) follow no symlink; ``config_from_gitmodules``
+(submodule-config.c) does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FOLLOWED = dotgit.pattern_of(GITMODULES)
 
 
 def stops_git(name: bytes, mode: int) -> bool:
-    """Whether git may wait for ever for an entry of that name and type (S_IFMT)."""
+    """Return whether git may wait for ever for an entry of that name and type (S_IFMT)."""
     if S_ISREG(mode) or S_ISDIR(mode):
         return False
     return _is_followed(name) if S_ISLNK(mode) else _is_opened(name)

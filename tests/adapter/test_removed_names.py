@@ -216,7 +216,7 @@ async def test_so_many_and_no_more(
     await refused(remove(world, "b/HEAD"))
     await refused(world.rename("b/HEAD", "b/x"))
     await refused(world.rename("b", "c"))
-    assert caplog.text.count("may bring back") == 1
+    assert caplog.text.count("git may restore") == 1
     (world.source / "lib/HEAD").touch()
     await remove(world, "lib/HEAD")  # known already
     await touch(world, "b/main.c")

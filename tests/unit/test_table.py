@@ -111,7 +111,7 @@ def test_the_document_names_no_option_that_is_not_there() -> None:
         (["force-user=nosuchuser"], "no such user"),
         (["force-user=4294967295"], "out of range"),
         (["create-for-group=99999999999"], "out of range"),
-        (["perms=u"], "perms: 'u' is no rule"),
+        (["perms=u"], "perms: 'u' is not a rule"),
         (["create-with-perms=8"], "create-with-perms: '8'"),
         (["read-rate=0"], "read-rate: '0'"),
         (["write-rate=5X"], "write-rate: '5X'"),
