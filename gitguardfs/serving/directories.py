@@ -61,7 +61,7 @@ class Directories:
 
     @guarded_by(GuardedBy.NODE)
     def opendir(self, caller: Caller, node_id: int) -> int:
-        """Open a directory; return its handle. Raises RequestError (EACCES by the guard, ESTALE)."""
+        """Open a directory; return its handle. Raises EACCES by the guard, or ESTALE."""
         node = self._access.node(node_id)
         return self._handles.add_directory(DirectoryHandle(node, caller.uid, caller.pid))
 

@@ -197,7 +197,11 @@ class NewEntries:
     def _make(
         self, place: NodeRef, mode: int, make: Callable[[int], int], linked: Node | None
     ) -> int:
-        """Run ``make``; what a call that failed has made all the same is removed, if it matters."""
+        """Run ``make``. If it fails, remove what a server has made all the same, if it matters.
+
+        A name matters that could be ``.git`` or a part of a repository. What had the name before
+        the call is left alone.
+        """
         was_free = self._access.matters(place.name)
         was_free = was_free and self._source.find_at(place.fd, place.name) is None
         try:
