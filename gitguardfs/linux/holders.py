@@ -75,7 +75,7 @@ class Holder:
     pid: int
     uid: int
     name: bytes
-    """The name that the process chose (comm): any bytes but NUL, so escape it before it is shown."""
+    """The name that the process chose (comm): any bytes but NUL, to be escaped when shown."""
     held: tuple[str, ...]
     """Working directory, root directory, descriptor N, mapped file: in this order, each once."""
 
@@ -85,7 +85,7 @@ def holders(wanted: Sequence[Place], proc: str = PROC) -> list[Holder]:
 
     Also returned are processes that hold a directory of a file system that is mounted nowhere now.
     Such a directory may be left of a mount namespace, and nobody else can see what is mounted in
-    it. Also returned, if descriptors waited in sockets in every search, are the sockets' owners.
+    it. So are processes in whose sockets descriptors wait, if some waited in every search.
 
     Must be called by root. Root's own processes, whose user ids are all 0, are left out.
     ``proc`` lists the processes. A process that ends meanwhile is left out, and its children are
@@ -125,7 +125,7 @@ def _user_of(process: str) -> int:
 
 
 class _Attached:
-    """The mnt_ids of this namespace's mounts and, read when needed, of all processes' namespaces."""
+    """The mnt_ids in this namespace and, read when needed, in the namespaces of all processes."""
 
     def __init__(self, proc: str) -> None:
         self._proc = proc
@@ -314,7 +314,7 @@ def _is_adrift(fd: int, task: str, attached: _Attached) -> bool:
 
 
 def _joined(root: bytes, path: bytes, directory: bytes) -> bytes | None:
-    """Return where ``path`` lies below ``root``, which is shown at ``directory``; None if outside."""
+    """Return where ``path`` lies below ``root``, shown at ``directory``; None if outside."""
     if not is_at(path, directory):
         return None
     rest = path[len(directory.rstrip(b"/")) :].lstrip(b"/")
