@@ -142,7 +142,7 @@ def _mounted(spaces: Iterable[MountNamespace]) -> Iterator[MountNamespace]:
 
 
 def mounted_namespace(mount: MountInfo) -> str | None:
-    """Return the inode number of the mount namespace that is mounted; None for other mounts."""
+    """Return the inode number of the namespace that is mounted; None for other mounts."""
     name = _NAME.fullmatch(mount.root) if mount.fstype == "nsfs" else None
     return name[1].decode() if name is not None else None
 

@@ -30,7 +30,7 @@ def guards() -> list[MountInfo]:
 
 
 def is_guard(mount: MountInfo) -> bool:
-    """Return whether a mount is a gitguardfs of root's. Users can mount file systems of that type."""
+    """Return whether a mount is a gitguardfs of root's. Users can mount that type as well."""
     return mount.fstype == mountinfo.FSTYPE and mount.owner == 0
 
 
@@ -74,7 +74,7 @@ class GuardDaemon:
     start: int = 0
     """When it was started, in clock ticks since the boot."""
     held: tuple[str, ...] = field(default=(), compare=False)
-    """The directories that it has open, without those inside another one; only the doctor sets it."""
+    """The directories that it has open, without those inside another one; for the doctor."""
 
     @property
     def options(self) -> tuple[str, ...] | None:
