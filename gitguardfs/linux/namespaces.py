@@ -137,7 +137,7 @@ def _mounted(spaces: Iterable[MountNamespace]) -> Iterator[MountNamespace]:
                     place = mount.path
                     inside = f" in the mount namespace of {_named(process)[0]}" if process else ""
                     path = f"{process}/root{place}" if process else place
-                    # Its makers stay unknown: opening it could block, since users may serve the path.
+                    # Its makers stay unknown: opening it could block if a user serves the path.
                     yield MountNamespace((device, int(name)), path, f"the mount {place}{inside}")
 
 

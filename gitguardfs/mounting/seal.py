@@ -153,7 +153,7 @@ def _close(source: str, wanted: bool) -> bool:
             fd = safe_open.open_directory(source, True)
         except (FileNotFoundError, NotADirectoryError):
             raise
-        except (safe_open.ForeignMountError, OSError):  # a mount that does not answer can be covered
+        except (safe_open.ForeignMountError, OSError):  # it need not answer to be covered
             fd = _open_top(source)
         if sealing(fd) is None:
             if not (wanted or is_share(fd)):
