@@ -1,4 +1,4 @@
-"""Into the background once the mount answers, and telling who waits for that."""
+"""Going into the background once the mount answers, and notifying the service manager."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gitguardfs.errors import Exit
 def in_background(run: Callable[[Callable[[], None]], int]) -> int:
     """Run ``run(ready)`` in a child; return 0 when it calls ``ready``, else its exit code.
 
-    The child writes its errors to our standard error until it is ready, then lets go of the
-    terminal and of our pipes: mount(8) and shells wait for those.
+    The child writes its errors to our standard error until it is ready. Then it closes the
+    terminal and our pipes, since mount(8) and shells wait for their end.
     """
     readable, writable = os.pipe()
     if os.fork() == 0:
@@ -40,7 +40,7 @@ def in_background(run: Callable[[Callable[[], None]], int]) -> int:
             code = run(ready)
         finally:
             logging.shutdown()
-            with suppress(OSError):  # ready was called: nobody waits any more
+            with suppress(OSError):  # ready was called: the parent has gone
                 os.write(writable, bytes([code]))
             os._exit(code)
     os.close(writable)
@@ -53,7 +53,7 @@ def in_background(run: Callable[[Callable[[], None]], int]) -> int:
 
 
 def notify(address: str | None, message: str) -> None:
-    """Tell the service manager (sd_notify(3)); nothing if there is none."""
+    """Send a message to the service manager (sd_notify(3)); do nothing without an address."""
     if not address:
         return
     if address.startswith("@"):

@@ -1,4 +1,4 @@
-"""From the options of a mount to the objects that serve it."""
+"""Builds the objects that serve a mount from its options."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from gitguardfs.serving.audit_log import AuditLog
 from gitguardfs.serving.operations import Operations
 
 RESERVED_DESCRIPTORS = 64
-"""For Python, the session, worker threads and the log."""
+"""Descriptors left for Python, the session, worker threads and the log."""
 CACHED_DESCRIPTORS = 8192
-"""O_PATH descriptors kept at most; each pins an inode of the source in the kernel."""
+"""O_PATH descriptors that are cached at most: each pins an inode of the source in the kernel."""
 
 
 def assemble(
@@ -34,7 +34,7 @@ def assemble(
     root_fd: int,
     reports_names_only: bool,
 ) -> tuple[MountState, Operations]:
-    """Return what serves the directory behind ``root_fd``; UserError if it does not answer.
+    """Return state and operations to serve the directory behind ``root_fd``. Raises UserError.
 
     ``reports_names_only`` says that the session can report entries without attributes.
     """
@@ -63,7 +63,7 @@ def assemble(
 def state_of(
     options: MountOptions, places: Places, root_fd: int, is_local: LocalDevices, path_based: bool
 ) -> MountState:
-    """Return what a mount of ``root_fd`` is made of; UserError for a bad map."""
+    """Return the state of a mount of ``root_fd``. Raises UserError for a bad map, OSError."""
     source, mountpoint = os.fstat(root_fd), os.fstat(places.mountpoint_fd)
     owners = (source.st_uid, source.st_gid), (mountpoint.st_uid, mountpoint.st_gid)
     try:
@@ -105,7 +105,7 @@ def _disguise(look: Look, root_fd: int) -> Callable[..., Attributes] | None:
 
 
 def _descriptor_budget() -> int:
-    """Raise the soft limit to the hard one; half of what there is may be cached."""
+    """Raise the soft limit of descriptors to the hard one; return how many may be cached."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return min((hard - RESERVED_DESCRIPTORS) // 2, CACHED_DESCRIPTORS)

@@ -1,8 +1,8 @@
-"""Leaving in time although the source's server does not answer any more.
+"""A thread that ends the daemon in time if the source's server stops answering.
 
-The main thread makes most calls on the source itself, and the kernel waits for a server without
-letting signals through: then no handler runs, nothing is unmounted, and every access to the view
-hangs. A thread that never touches the source watches the end for that.
+The main thread makes most calls on the source, and such a call waits for the server without being
+interrupted by signals. Then no signal handler runs, nothing is unmounted, and every access to the
+view hangs. So a thread that never touches the source watches the end of the daemon.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from gitguardfs.daemon import signals
 SILENCE = 10.0
 """Seconds without an answer from the source after which requests under way are given up."""
 LIMIT = 60.0
-"""Seconds for which requests under way are drained at most; systemd kills after 90."""
+"""Seconds for which requests under way are drained at most; systemd sends SIGKILL after 90."""
 LOOK = 0.5
-"""Seconds between two looks. A signal that waits for the main thread is seen at a look."""
+"""Seconds between two checks. Each also sees signals that the main thread has not taken yet."""
 
 
 class Drain:
-    """Watches one daemon's end, and gives up for it.
+    """Watches the end of a daemon and calls ``give_up`` if it takes too long.
 
-    It ends, with nothing done, when the body of its with statement does.
+    Leaving the with statement ends the thread.
     """
 
     def __init__(self, answers: Callable[[], int], give_up: Callable[[], None]) -> None:
-        """Remember what to watch.
+        """Prepare the thread; the with statement starts it.
 
         ``answers`` returns how many requests the source has answered so far. ``give_up`` is called
-        on the thread, once; it must not touch the source, and is not expected to return.
+        at most once, on the thread. It must not touch the source, and need not return.
         """
         self._answers = answers
         self._give_up = give_up
@@ -51,12 +51,12 @@ class Drain:
         self._thread.join()
 
     def begin(self) -> None:
-        """Count from now: the end has begun."""
+        """Start counting: the daemon has begun to end."""
         self._begun.set()
 
     def _watch(self) -> None:
         signals.leave_to_main_thread()
-        # What the main thread has not taken is pending for the process, and blocked here.
+        # A signal that the main thread has not taken is pending, since this thread blocks it.
         while not self._begun.wait(LOOK) and signal.sigpending().isdisjoint(signals.ENDING):
             pass
         begun = answered = time.monotonic()
@@ -71,7 +71,7 @@ class Drain:
 
 
 def close_device(path: str) -> None:
-    """Close every descriptor of a FUSE device: the kernel then answers whoever waits for it."""
+    """Close every descriptor of a FUSE device: the kernel then fails all waiting requests."""
     for name in os.listdir("/proc/self/fd"):
         try:
             if os.readlink(f"/proc/self/fd/{name}") == path:

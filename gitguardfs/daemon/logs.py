@@ -1,7 +1,7 @@
-"""Where the daemon's log goes: standard error, then syslog. Whoever logs never waits, nor fails.
+"""The daemon's log: to standard error, then to syslog. Logging never blocks and never raises.
 
-A thread writes the lines. A terminal that was stopped, or a journal that is stuck, must not stop
-a mount, and an error in writing a line must not fail the request that it is about.
+A thread writes the lines. A stopped terminal or a stuck journal must not stop a mount, and an error
+in writing a line must not fail the request that the line is about.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from gitguardfs.spool import Spool
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
 SYSLOG = "/dev/log"
 RECORDS = 1000
-"""Records that may wait to be written; further ones are lost."""
+"""Records that may wait to be written. Further ones are lost, so that memory stays bounded."""
 PATIENCE = 1.0
-"""Seconds to wait at the end for what is not written yet."""
+"""Seconds to wait at the end for records that are not written yet."""
 
 
 class SpooledHandler(logging.Handler):
-    """Formats records at once, and has a thread give them to another handler."""
+    """Formats records at once; a thread gives them to another handler."""
 
     def __init__(self, target: logging.Handler) -> None:
-        """Give records to ``target``: at once, until ``start`` is called."""
+        """Give records to ``target``: directly until ``start`` is called, then by a thread."""
         super().__init__()
         # Not ``handle``: its lock would stop logging.shutdown while a record is being written.
         self._write = target.emit
         self._spool: Spool[logging.LogRecord] | None = None
 
     def start(self) -> None:
-        """Have a thread write from now on."""
+        """Let a thread write the records from now on."""
         if self._spool is None:
             self._spool = Spool("log", self._write, RECORDS)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hand the record to the thread; raises nothing, and one that cannot be told is lost."""
+        """Hand the record to the thread. Raises nothing: one that cannot be written is lost."""
         with suppress(Exception):
             text = self.format(record).encode(errors="backslashreplace").decode()
             told = copy.copy(record)
@@ -51,14 +51,14 @@ class SpooledHandler(logging.Handler):
                 self._spool.put(told)
 
     def close(self) -> None:
-        """Write what waits, as far as that does not take for ever."""
+        """Write the records that wait, for ``PATIENCE`` seconds at most."""
         if self._spool is not None:
             self._spool.close(room=PATIENCE, patience=PATIENCE)
         super().close()
 
 
 class _StandardError(logging.Handler):
-    """Writes to the descriptor: a stuck write would hold the lock of ``sys.stderr``."""
+    """Writes to descriptor 2, since a stuck write would hold the lock of ``sys.stderr``."""
 
     def emit(self, record: logging.LogRecord) -> None:
         rest = (self.format(record) + "\n").encode()
@@ -67,13 +67,13 @@ class _StandardError(logging.Handler):
 
 
 def log_to_stderr(debug: bool) -> None:
-    """Log where the user sees it; without a thread until ``start`` is called."""
+    """Log to standard error, where the user sees it; directly until ``start`` is called."""
     logging.getLogger().setLevel(logging.DEBUG if debug else logging.INFO)
     _log_to(_StandardError(), LOG_FORMAT)
 
 
 def log_to_syslog() -> None:
-    """Log to syslog(3) from now on; nowhere if there is none."""
+    """Log to syslog(3) from now on, by a thread; nowhere if there is no syslog."""
     if os.path.exists(SYSLOG):
         target = SysLogHandler(SYSLOG, facility=SysLogHandler.LOG_DAEMON)
         _log_to(target, f"gitguardfs[%(process)d]: {LOG_FORMAT}")
@@ -83,14 +83,14 @@ def log_to_syslog() -> None:
 
 
 def start() -> None:
-    """Have a thread write the log from now on: the mount is there, and must not wait for it."""
+    """Let a thread write the log from now on, so that the mount does not wait for it."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, SpooledHandler):
             handler.start()
 
 
 class _Printable(logging.Formatter):
-    """One line for each message, but for tracebacks: names in it are chosen by others."""
+    """Writes one line for each message, except for tracebacks: users choose the names in it."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         return shown(super().formatMessage(record))

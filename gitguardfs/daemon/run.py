@@ -1,10 +1,11 @@
 """One mount from its options to its end: descriptors, seal, session, signals.
 
-The order matters. The root descriptor is taken before the seal covers the source, the seal is
-on before the view appears, and it comes off only after the view is gone, and only on root's word:
-a signal, or the umount helper. That the view is gone proves nothing, since users can bring that
-about. On any end that is not clean the mount point stays behind, dead, and so does the seal. Where
-no guard comes about the source is sealed all the same: at boot nobody would see that it is open.
+The order matters. The root descriptor is opened before the seal covers the source. The seal is on
+before the view appears. It comes off only after the view is unmounted, and only if root asks for
+that by a signal or by the umount helper: users can make a view disappear as well.
+
+On any end that is not clean, a dead mount point is left, and the seal stays. If mounting fails, the
+source is sealed anyway: at boot nobody would notice that it is open.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from gitguardfs.sessions import base
 log = logging.getLogger(__name__)
 
 DETACH_LIMIT = 2.0
-"""Seconds for unmounting a view that is given up."""
+"""Seconds that unmounting may take when the daemon gives up: it may hang, and is then left."""
 
 
 def run(options: MountOptions, notify_socket: str | None, kind: base.Kind) -> int:
-    """Mount, and serve until unmounted; returns the exit code. Raises UserError.
+    """Mount, and serve until unmounted; return the exit code. Raises UserError.
 
-    ``kind`` is that of the session.
+    ``kind`` is the kind of session that serves the mount.
     """
     try:
         return _run(options, notify_socket, kind)
@@ -93,13 +94,13 @@ def _wants_seal(options: MountOptions, places: preflight.Places, is_root: bool) 
     source = places.source
     if options.seal and not is_root:
         raise UserError("--seal needs root", "it mounts over the source")
-    if places.covers_itself:  # which is as good as a seal
+    if places.covers_itself:  # the view hides the source as a seal does
         if seal.sealing(places.source_fd) is not None:
             raise UserError(f"{source} is sealed", f"umount {source} takes that off", Exit.MOUNT)
         return False
     if options.seal is not None:
         return options.seal
-    # A seal is there only if a daemon left it; what it covers was worth sealing.
+    # A seal is there only if a daemon left it: that source was to be sealed.
     fd = places.source_fd
     return is_root and (seal.sealing(fd) is not None or seal.is_share(fd))
 
@@ -177,7 +178,7 @@ def _serve(
         try:
             word = session.serve(view)
         except BaseException:
-            # Closes the session without unmounting: a dead mount point, and the seal stays.
+            # Closed without unmounting: a dead mount point is left, and the seal stays.
             session.close()
             raise
         trouble = "" if word is not None else _trouble(mounted, places)
@@ -205,15 +206,15 @@ def _lift(sealed: seal.Seal) -> None:
 
 
 def _leave_by_force(mounted: mountinfo.MountInfo | None, sealed: seal.Seal | None) -> None:
-    """End the process at once; the main thread waits for the source, maybe for good.
+    """End the process at once, while the main thread may wait for the source for ever.
 
-    Whoever waits for the view is answered ENOTCONN, and the next daemon can take the seal over.
+    Processes that wait for the view get ENOTCONN. The next daemon can take over the seal.
     """
     close_device(FUSE_DEVICE)
     if sealed is not None:
-        sealed.leave()  # the kernel keeps a lock as long as a thread is stuck in it
+        sealed.leave()  # else a stuck thread keeps the process, and so the lock
     if mounted is not None:
-        # On a thread: users can make the way to the mount point hang as well.
+        # On a thread: users can make the path of the mount point hang as well.
         detaching = Thread(target=_detach, args=(mounted,), daemon=True)
         detaching.start()
         detaching.join(DETACH_LIMIT)
@@ -227,12 +228,12 @@ def _detach(mounted: mountinfo.MountInfo) -> bool:
 
 
 def _trouble(mounted: mountinfo.MountInfo | None, places: preflight.Places) -> str:
-    """Return what ended the session without root's word; nothing if that is as it should be.
+    """Return why the session ended without a signal of root's; "" for a user's own view.
 
-    A user unmounts a view of their own by fusermount3. Root's can be unmounted by users as well:
-    fusermount3 goes by paths, and to remove the mount point, or to put another directory in its
-    place, unmounts the view: in a mount namespace of their own, where it is no mount point, users
-    can do that to a directory of theirs.
+    A user unmounts a view of their own by fusermount3, without a signal. Users can unmount root's
+    view as well, if they own its mount point. In a mount namespace of their own, where that is no
+    mount point, they remove the directory or put another one in its place: the kernel then
+    unmounts the view. fusermount3, too, goes by paths.
     """
     if mounted is None:
         return ""
@@ -269,9 +270,9 @@ def _put_seal(places: preflight.Places) -> seal.Seal:
 def _refuse_holders(
     options: MountOptions, places: preflight.Places, sealed: seal.Seal, device: int
 ) -> None:
-    """Raise UserError if a process holds something below the seal, which does not reach it.
+    """Raise UserError if a process holds something below the seal, and can still use it.
 
-    ``device`` is the st_dev of what is below.
+    ``device`` is the st_dev of the source below the seal.
     """
     text = holders.told(places.source, sealed.covers, device)
     if text and not options.allow_holders:
@@ -280,7 +281,7 @@ def _refuse_holders(
     if text:
         log.warning("%s", text)
     try:
-        sealed.check()  # a fusermount3 that was in there can mount over the seal
+        sealed.check()  # a fusermount3 that was started below can mount over the seal
     except OSError as error:
         raise UserError(f"cannot seal {places.source}: {error.strerror}", code=Exit.MOUNT) from None
 
@@ -288,9 +289,10 @@ def _refuse_holders(
 def _init(
     session: base.Session, options: MountOptions, places: preflight.Places
 ) -> mountinfo.MountInfo | None:
-    """Mount; by root on the very directory that was checked, and returning that mount.
+    """Mount. As root, mount on the very directory that was checked, and return that mount.
 
-    For a user fusermount3 does it, by the path and with the user's rights.
+    For a user fusermount3 mounts, by the path and with the user's rights; returns None then.
+    Raises UserError.
     """
     is_root = os.geteuid() == 0
     target = f"/proc/self/fd/{places.mountpoint_fd}" if is_root else places.mountpoint
@@ -305,7 +307,7 @@ def _init(
         ) from None
     if not is_root:
         return None
-    # What is mounted comes above all that is there by then, also a user's mount of just now.
+    # A new mount lies on top of all that is there, also of a mount that a user has just made.
     path = safe_open.path_of(places.mountpoint_fd)
     mounted = mountinfo.on_top_of(mountinfo.number_of(places.mountpoint_fd), path)
     if mounted is None or mounted.mnt_id in before or not _is_ours(mounted):
@@ -330,7 +332,10 @@ def _is_ours(mount: mountinfo.MountInfo) -> bool:
 
 
 def _unmount(session: base.Session, mounted: mountinfo.MountInfo | None, by_itself: bool) -> None:
-    """Unmount, wherever the mount point has been moved to; not what ended ``by_itself``."""
+    """Close the session and unmount, wherever the mount point was moved to.
+
+    A mount whose session ended ``by_itself`` is left, dead.
+    """
     if mounted is None:
         session.close(unmount=os.geteuid() != 0)
         return
@@ -343,7 +348,7 @@ def _unmount(session: base.Session, mounted: mountinfo.MountInfo | None, by_itse
 
 
 def _fuse_options(options: MountOptions, places: preflight.Places) -> set[str]:
-    # libfuse adds nosuid and nodev, unless it is told otherwise.
+    # libfuse adds nosuid and nodev, unless suid or dev are given.
     found = {
         "default_permissions",
         f"subtype={mountinfo.SUBTYPE}",

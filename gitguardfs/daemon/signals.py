@@ -1,22 +1,22 @@
-"""The signals by which root tells a daemon what to do."""
+"""The signals by which root controls a daemon."""
 
 from __future__ import annotations
 
 import signal
 
 HAND_OVER = signal.SIGUSR2
-"""Ends it like the others, but for the seal, which stays for the next daemon to take over."""
+"""Ends the daemon but keeps the seal, which the next daemon takes over."""
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, HAND_OVER)
 UNMOUNTED = signal.SIGRTMIN
-"""Root's umount helper has unmounted the view, which may be used on. Nothing else sends this."""
+"""Root's umount helper has unmounted the view; processes may still use it. Only it sends this."""
 REREAD = signal.SIGUSR1
-"""Who is in which group is to be found out anew."""
+"""The group memberships of users must be read again."""
 
 
 def leave_to_main_thread() -> None:
-    """Keep signals off the calling thread.
+    """Block the signals that end the daemon in the calling thread.
 
-    The kernel gives them to any thread that takes them, and if the main one waits for the source
-    that would hide them from ``drain``, which sees only those that nobody has taken.
+    The kernel delivers a signal to any thread that does not block it. ``drain`` sees only signals
+    that no thread has taken, and must see them while the main thread waits for the source.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)

@@ -1,9 +1,9 @@
-"""Processes that hold something of a directory, which covering the directory does not take away.
+"""Finds processes that hold something in a directory, and keep it when the directory is covered.
 
-Whoever has its working directory, its root directory, a descriptor or a mapped file there goes on
-working below it by relative paths, whatever is mounted on top later. It may have come there by any
-mount of the same file system, in any mount namespace: what counts is the file system that a
-descriptor is of, and where in that it lies, not by which mount it was opened.
+A process that has its working directory, its root directory, a descriptor or a mapped file there
+can go on using relative paths below the directory, whatever is mounted on top later. It may have
+opened these by any mount of the same file system, in any mount namespace. So what counts is a
+descriptor's file system and the place in it, not the mount by which it was opened.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from gitguardfs.linux.mountinfo import MountInfo
 
 PROC = processes.PROC
 PASSES = 50
-"""How often to look for processes that were started during the look before."""
+"""How often to search again, at most, for processes that were started during the last search."""
 LOOKS = 8
-"""How often to look at all, in another order each time: two processes may hand a descriptor to
-each other, so that a single look finds neither with it."""
+"""How often to search at least, in a random order each time: two processes may hand a descriptor
+to each other, so that a single search misses it in both."""
 _PATH_ONLY = os.O_PATH | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
 class Place:
-    """A directory, by where this namespace has it and by where it lies in its file system."""
+    """A directory: its path in this mount namespace, and its place in its file system."""
 
     path: bytes
     mount: MountInfo
-    """The mount of this namespace that has it."""
+    """The mount of this namespace that the directory is in."""
     device: int
-    """Its st_dev."""
+    """The st_dev of the directory."""
 
     @property
     def root(self) -> bytes:
-        """Its path in its file system."""
+        """The path of the directory in its file system."""
         return _joined(self.mount.root, self.path, self.mount.mount_point) or self.mount.root
 
     def shown_by(self, mount: MountInfo) -> bytes | None:
-        """Return where a mount, of any namespace, has it or something in it; None if nowhere."""
+        """Return where ``mount``, of any namespace, shows it or a part of it; None if nowhere."""
         if mount.device != self.mount.device:
             return None
         inside = _joined(mount.mount_point, self.root, mount.root)
@@ -54,9 +54,9 @@ class Place:
 def places(
     path: bytes, mount: MountInfo, table: Sequence[MountInfo], device: int | None = None
 ) -> list[Place]:
-    """Return ``path``, which ``mount`` has, and the shares that are mounted below it.
+    """Return the place ``path``, which is in ``mount``, and those of the shares mounted below it.
 
-    ``device`` is its st_dev, where that is known; otherwise it is taken to be that of its mount.
+    ``device`` is the st_dev of ``path``; None stands for that of ``mount``.
     """
     below = [
         Place(each.mount_point, each, each.st_dev)
@@ -70,12 +70,12 @@ def places(
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that is not root's, and what it holds."""
+    """A process with a user id other than root's, and what it holds."""
 
     pid: int
     uid: int
     name: bytes
-    """What it calls itself (comm): any bytes but NUL, so escape it before it is shown."""
+    """The name that the process chose (comm): any bytes but NUL, to be escaped when shown."""
     held: tuple[str, ...]
     """Working directory, root directory, descriptor N, mapped file: in this order, each once."""
 
@@ -83,14 +83,13 @@ class Holder:
 def holders(wanted: Sequence[Place], proc: str = PROC) -> list[Holder]:
     """Return the processes that hold something at or below one of the places.
 
-    Also those that hold a directory of a file system that is mounted nowhere now: what is mounted
-    in that, as in what is left of a mount namespace, nobody else can see. And those in whose
-    sockets descriptors wait at each look.
+    Also returned are processes that hold a directory of a file system that is mounted nowhere now.
+    Such a directory may be left of a mount namespace, and nobody else can see what is mounted in
+    it. So are processes in whose sockets descriptors wait, if some waited in every search.
 
-    To be called by root; left out are its own processes, those whose user ids are all 0 here.
-    ``proc`` lists the processes. Those that end meanwhile are left out, and those that they have
-    started are looked at. Raises OSError if one cannot be looked at, EAGAIN if new ones come all
-    the time.
+    Must be called by root. Root's own processes, whose user ids are all 0, are left out.
+    ``proc`` lists the processes. A process that ends meanwhile is left out, and its children are
+    looked at. Raises OSError if a process cannot be looked at, EAGAIN if new ones keep coming.
     """
     found: dict[int, Holder] = {}
     sent: list[dict[int, Holder]] = []
@@ -109,7 +108,7 @@ def holders(wanted: Sequence[Place], proc: str = PROC) -> list[Holder]:
         sent.append({one.pid: one for one in waiting if one is not None})
         is_stable = listed <= seen
         if (is_stable or found) and (look >= LOOKS or (look > 1 and not users)):
-            if all(sent):  # what is on its way for a moment is not meant
+            if all(sent):  # a descriptor that is in a socket only for a moment does not count
                 found = {**sent[-1], **found}
             return [found[pid] for pid in sorted(found)]
         seen |= listed
@@ -126,7 +125,7 @@ def _user_of(process: str) -> int:
 
 
 class _Attached:
-    """The numbers of all mounts of this namespace and, if that is asked, of those of processes."""
+    """The mnt_ids in this namespace and, read when needed, in the namespaces of all processes."""
 
     def __init__(self, proc: str) -> None:
         self._proc = proc
@@ -134,11 +133,11 @@ class _Attached:
         self._others: set[int] | None = None
 
     def is_own(self, number: int) -> bool:
-        """Return whether a mount is of this namespace."""
+        """Return whether the mount with this mnt_id is in this namespace."""
         return number in self._own
 
     def has(self, number: int) -> bool:
-        """Return whether a mount is in any of the namespaces."""
+        """Return whether the mount with this mnt_id is in the namespace of any process."""
         if self._others is None:
             self._others = self._read()
         return number in self._own or number in self._others
@@ -179,9 +178,10 @@ def _held(process: str, wanted: Sequence[Place], attached: _Attached) -> Iterato
 
 
 def _sent(process: str) -> Iterator[str]:
-    """Yield the sockets of a process in which descriptors wait, of what the kernel does not tell.
+    """Yield the sockets of a process in which descriptors wait (unix(7), SCM_RIGHTS).
 
-    They may wait there for good, and are nobody's meanwhile (unix(7), SCM_RIGHTS).
+    The kernel does not tell what these descriptors lead to. They may wait there for ever, and
+    belong to no process meanwhile.
     """
     for task in os.listdir(f"{process}/task"):
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -201,7 +201,7 @@ def _links(task: str) -> Iterator[tuple[str, str]]:
 
 
 def _mapped(process: str, devices: set[str]) -> Iterator[str]:
-    """Yield what leads to the mapped files of file systems, given as mountinfo has them."""
+    """Yield the map_files links of files mapped from ``devices``, given as in mountinfo."""
     seen = set()
     with open(f"{process}/maps", "rb") as file:
         for line in file:
@@ -218,10 +218,10 @@ def _mapped(process: str, devices: set[str]) -> Iterator[str]:
 def _looked_at(
     link: str, what: str, task: str, wanted: Sequence[Place], attached: _Attached
 ) -> Iterator[str]:
-    """Yield ``what``, the name of a link of a task, if it is held.
+    """Yield ``what``, the description of a task's ``link``, if the link leads to a wanted place.
 
-    All questions are put to a descriptor of ours, which also keeps the mount's number from being
-    given to another one. No FUSE server is asked: it could let us wait.
+    The link is opened first, and all checks use that descriptor. It also keeps the kernel from
+    giving the mount's mnt_id to another mount. No FUSE server is asked: it could let us wait.
     """
     try:
         fd = os.open(link, _PATH_ONLY)
@@ -242,12 +242,12 @@ def _looked_at(
 
 
 def _lies_in(fd: int, task: str, place: Place) -> bool:
-    """Return whether what a descriptor is of lies at or below a place, or may do so."""
+    """Return whether the object of a descriptor lies, or may lie, at or below a place."""
     try:
         device: int | None = syscalls.device_of(fd)
-    except OSError:  # a 9p server may answer so for what was removed
+    except OSError:  # a 9p server may fail for a removed file
         device = None
-    # Volumes of btrfs have devices of their own, which mountinfo does not tell.
+    # Subvolumes of btrfs have devices of their own, which mountinfo does not list.
     if device not in (None, place.device) and place.mount.fstype != "btrfs":
         return False
     number = mountinfo.number_of(fd)
@@ -262,10 +262,10 @@ def _lies_in(fd: int, task: str, place: Place) -> bool:
 
 
 def _mount(number: int, task: str) -> MountInfo | None:
-    """Return a mount by its number: of this namespace, or of any other; None if none shows it.
+    """Return a mount by its mnt_id, from this or any other namespace; None if none lists it.
 
-    A descriptor's mount need not be of its holder's namespace: output is often inherited from a
-    namespace around it. So all are asked, the task's own first.
+    A descriptor's mount need not be in the holder's namespace: standard output is often inherited
+    from another one. So all namespaces are searched, the task's own first.
     """
     own = next((mount for mount in mountinfo.listed() if mount.mnt_id == number), None)
     if own is not None:
@@ -283,19 +283,19 @@ def _mount(number: int, task: str) -> MountInfo | None:
 
 
 def _whole_table(process: str) -> list[MountInfo] | None:
-    """Return the mounts of a process's namespace; None if it has a root directory of its own.
+    """Return the mounts of a process's namespace; None if the process has changed its root.
 
-    That shows in mountinfo's paths, and not in those of links in /proc/self/fd.
+    Its mountinfo then has paths relative to that root; links in /proc/self/fd do not.
     """
     if os.readlink(f"{process}/root") != "/":
         return None
     table = mountinfo.listed(process)
-    # It may have left its root directory for the moment in which that was read.
+    # Checked again: it may have changed its root while mountinfo was read.
     return table if os.readlink(f"{process}/root") == "/" else None
 
 
 def _is_adrift(fd: int, task: str, attached: _Attached) -> bool:
-    """Return whether a descriptor is of a directory whose mount is in no namespace of a process."""
+    """Return whether ``fd`` is of a directory whose mount is in no process's namespace."""
     number = mountinfo.number_of(fd)
     if attached.is_own(number):
         return False
@@ -305,7 +305,7 @@ def _is_adrift(fd: int, task: str, attached: _Attached) -> bool:
         return False
     except OSError:
         return True
-    # It may have been mounted since.
+    # The tables are read again: it may have been mounted since.
     return (
         not attached.has(number)
         and _mount(number, task) is None
@@ -314,7 +314,7 @@ def _is_adrift(fd: int, task: str, attached: _Attached) -> bool:
 
 
 def _joined(root: bytes, path: bytes, directory: bytes) -> bytes | None:
-    """Return where ``path`` lies in the file system of which ``directory`` shows ``root``."""
+    """Return where ``path`` lies below ``root``, shown at ``directory``; None if outside."""
     if not is_at(path, directory):
         return None
     rest = path[len(directory.rstrip(b"/")) :].lstrip(b"/")

@@ -1,4 +1,4 @@
-"""The kernel's log: what the kernel says while something is tried."""
+"""Reads the kernel's log (/dev/kmsg), for what the kernel reports while something is tried."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 
 DEVICE = "/dev/kmsg"
 _RECORD_BYTES = 8192
-"""A read with less room than a record fails; the kernel's own limit is below this."""
+"""Bytes for one record, more than the kernel's limit: a read with less room than that fails."""
 
 
 class KernelLog:
-    """The records that come after this was made; none where the log cannot be read."""
+    """The records logged after this object was made; none if the log cannot be read."""
 
     def __init__(self, path: str = DEVICE) -> None:
         self._fd = -1
@@ -22,7 +22,7 @@ class KernelLog:
             self.close()
 
     def lines(self) -> list[str]:
-        """Return the texts of the records that have come since the last call."""
+        """Return the texts of the records logged since the last call."""
         found: list[str] = []
         while self._fd >= 0:
             try:
@@ -41,7 +41,7 @@ class KernelLog:
         return found
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

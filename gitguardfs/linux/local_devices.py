@@ -1,6 +1,6 @@
-"""Which devices hold local file systems: no server is waited for, and close(2) reports nothing.
+"""Tells local file systems, which wait for no server and report no errors at close(2).
 
-A device is one that mountinfo lists with a type of ``mountinfo.LOCAL_TYPES``. Anything unknown
+A device is local if mountinfo lists it with a type of ``mountinfo.LOCAL_TYPES``. An unknown one
 counts as remote, which costs time and loses nothing.
 """
 
@@ -14,18 +14,18 @@ from time import monotonic
 from gitguardfs.linux import mountinfo
 
 VALID_FOR = 1.0
-"""Seconds for which the list of mounts is taken to be as it was; mounts come and go."""
+"""Seconds for which an answer is reused before mountinfo is read again, since mounts change."""
 MAX_LAYERS = 4
-"""Overlays on overlays: the kernel stacks no more than two."""
+"""Overlays on overlays that are followed; the kernel stacks no more than two."""
 
 _LAYER = re.compile(r"(?:lowerdir\+?|upperdir|datadir\+?)=((?:\\.|[^,\\])*)")
 
 
 class LocalDevices:
-    """Whether a device is local, by its st_dev."""
+    """Tells whether a device is local, by its st_dev."""
 
     def __init__(self, source: str) -> None:
-        """``source`` is the path of the source, without symlinks."""
+        """Answer for the source at ``source``, a path without symlinks."""
         self._path = os.fsencode(source)
         self._answers: dict[int, bool] = {}
         self._read_at = -VALID_FOR
@@ -42,7 +42,7 @@ class LocalDevices:
         return answer
 
     def all_are(self, device: int) -> bool:
-        """Return whether ``device``, the source's own, and all that is mounted below are local."""
+        """Return whether ``device``, the source's, and all mounts below the source are local."""
         return self(device) and all(_is_local(mount) for mount in self._below())
 
     def _ask(self, device: int) -> bool:
@@ -56,7 +56,7 @@ class LocalDevices:
         return [each for each in mountinfo.listed() if _is_in(each.mount_point, self._path)]
 
     def _around(self) -> list[mountinfo.MountInfo]:
-        """The mounts at the nearest mount point that is the source's or above it."""
+        """Return the mounts at the nearest mount point at or above the source."""
         above = [
             e
             for e in mountinfo.listed()
@@ -73,7 +73,7 @@ def _is_in(path: bytes, directory: bytes) -> bool:
 def _is_local(mount: mountinfo.MountInfo, layers: int = MAX_LAYERS) -> bool:
     if mount.fstype != "overlay":
         return mount.is_local
-    # Only if all of its layers are; in a container their paths lead nowhere.
+    # Local only if all its layers are; in a container their paths lead nowhere.
     paths = [
         re.sub(r"\\(.)", r"\1", part)
         for found in _LAYER.findall(mount.super_options)

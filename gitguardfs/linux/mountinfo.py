@@ -1,4 +1,4 @@
-"""The kernel's list of mounts (proc(5), /proc/pid/mountinfo)."""
+"""The kernel's list of mounts (/proc/PID/mountinfo, proc(5)), and unmounting one of them."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ LOCAL_TYPES = frozenset(
         "vfat", "xfs", "zfs",
     )
 )  # fmt: skip
-"""File systems of this machine's own disks and memory. Any other may wait for a server."""
+"""Types of file systems on this machine's disks and memory. Any other may wait for a server."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MountInfo:
-    """One line of mountinfo. What the kernel escapes there is unescaped here."""
+    """One line of mountinfo, with the kernel's escapes undone."""
 
     mnt_id: int = 0
-    """Tells this mount from all others that are there now."""
+    """The number of the mount, unique among those that exist now."""
     parent_id: int = 0
-    """The mount that it lies on."""
+    """The mnt_id of the mount that this one lies on."""
     device: str
-    """Major and minor number, with a colon between."""
+    """Major and minor number of the file system's device, with a colon between."""
     root: bytes = b"/"
-    """What of its file system is mounted, by its path there: a bind mount may be of a part."""
+    """The path, in the file system, of what is mounted: a bind mount may show a part of it."""
     mount_point: bytes
     options: str = ""
-    """Of the mount."""
+    """Options of the mount (nosuid ...)."""
     fstype: str
     source: str
     super_options: str = ""
-    """Of the file system."""
+    """Options of the file system (user_id=0 ...)."""
 
     @property
     def path(self) -> str:
@@ -50,7 +50,7 @@ class MountInfo:
 
     @property
     def st_dev(self) -> int:
-        """The st_dev of its file system; volumes of btrfs have others."""
+        """The st_dev of its file system; subvolumes of btrfs have others."""
         major, _, minor = self.device.partition(":")
         return os.makedev(int(major), int(minor))
 
@@ -61,39 +61,39 @@ class MountInfo:
 
     @property
     def owner(self) -> int | None:
-        """The user who mounted it, if it is a FUSE file system (user_id)."""
+        """The uid of the user that mounted it (user_id); None unless it is a FUSE file system."""
         found = _USER_ID.search(self.super_options) if self.fstype.startswith("fuse") else None
         return int(found[1]) if found else None
 
     @property
     def identity(self) -> tuple[int, str, str, str]:
-        """What stays as long as it is mounted, wherever it is moved to.
+        """What stays the same while it is mounted, wherever it is moved to.
 
-        The number alone is given to another mount afterwards, the lowest free one first.
+        mnt_id alone is not enough: the kernel gives the number of an unmounted one to another.
         """
         return self.mnt_id, self.device, self.fstype, self.source
 
     @property
     def is_fuse(self) -> bool:
-        """Whether a process serves it by /dev/fuse; fusectl only tells of those."""
+        """Whether a process serves it by /dev/fuse; fusectl, which lists connections, is not."""
         return self.fstype.partition(".")[0] in ("fuse", "fuseblk")
 
     @property
     def is_local(self) -> bool:
-        """Whether writes go to memory rather than to a server."""
+        """Whether writes go to memory first, and wait for no server."""
         return self.fstype in LOCAL_TYPES
 
     @property
     def goes_by_paths(self) -> bool:
-        """Whether a descriptor leads to whatever is at the path by now, as with QEMU's 9p server.
+        """Whether a descriptor leads to whatever is at its path by now, as with QEMU's 9p server.
 
-        Its fids hold paths (hw/9pfs/9p.c: V9fsPath), which it rewrites for its own renames only.
+        Its fids hold paths (hw/9pfs/9p.c, V9fsPath), which it updates for its own renames only.
         """
         return self.fstype == "9p"
 
 
 def parse(text: bytes) -> list[MountInfo]:
-    """Return the mounts in the order in which they were made, as mountinfo lists them."""
+    """Return the mounts in the order of mountinfo, which is that in which they were mounted."""
     found = []
     for line in text.split(b"\n"):
         if not line:
@@ -123,7 +123,7 @@ def _unescape(field: bytes) -> bytes:
 
 
 def listed(process: str = "/proc/self", proc: int | None = None) -> list[MountInfo]:
-    """Return the mounts that a process sees: in its namespace, from its root.
+    """Return the mounts of a process's namespace that lie below its root directory.
 
     ``process`` is its directory in /proc; ``proc`` is a descriptor of a /proc that ``process`` is
     relative to. Raises OSError.
@@ -136,7 +136,7 @@ def listed(process: str = "/proc/self", proc: int | None = None) -> list[MountIn
 def uppermost(table: Iterable[MountInfo], path: bytes) -> MountInfo | None:
     """Return the mount of ``table`` that is on top of exactly ``path``, if any is.
 
-    A mount that was put beneath another one is younger, and listed after it.
+    The last one listed need not be on top: a mount may be put beneath an older one.
     """
     found = [m for m in table if m.mount_point == path]
     covered = {m.parent_id for m in found if m.parent_id != m.mnt_id}
@@ -149,9 +149,9 @@ def top_at(path: str) -> MountInfo | None:
 
 
 def stack_of(fd: int) -> list[MountInfo]:
-    """Return the mount that a descriptor is of, and those that it covers at its own path.
+    """Return the mount that a descriptor is of, then those that it covers at the same path.
 
-    The uppermost comes first. Empty for a descriptor of no mount of this namespace.
+    Returns [] if the descriptor's mount is not in this namespace.
     """
     by_number = {m.mnt_id: m for m in listed()}
     found: list[MountInfo] = []
@@ -173,25 +173,25 @@ def on_top_of(number: int, path: str) -> MountInfo | None:
 
 
 def current(mount: MountInfo) -> MountInfo | None:
-    """The same mount as it is by now, at another path if that was moved; None if it is gone."""
+    """Return the same mount as it is listed now, maybe at another path; None if it is gone."""
     return next((m for m in listed() if m.identity == mount.identity), None)
 
 
 def of_device(device: int) -> MountInfo | None:
-    """A mount of the file system with this st_dev; None where st_dev is a volume's (btrfs)."""
+    """Return a mount of the file system with this st_dev; None for a subvolume of btrfs."""
     number = f"{os.major(device)}:{os.minor(device)}"
     return next((m for m in listed() if m.device == number), None)
 
 
 def number_of(fd: int) -> int:
-    """Return the number of the mount that a descriptor is of (mnt_id). Raises OSError."""
+    """Return the mnt_id of the mount that a descriptor is of. Raises OSError."""
     return processes.fdinfo(fd).mnt_id
 
 
 def detach(mount: MountInfo) -> bool:
-    """Unmount this very mount and no other, whatever its path leads to by now.
+    """Unmount this very mount and no other; return False if its path leads elsewhere by now.
 
-    False if its path leads elsewhere; OSError if the kernel refuses.
+    Raises OSError if the kernel refuses.
     """
     try:
         fd = os.open(mount.mount_point, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)

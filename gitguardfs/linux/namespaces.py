@@ -1,8 +1,8 @@
-"""Mount namespaces besides this process's, and what keeps each: a process, a descriptor, a mount.
+"""Lists mount namespaces other than this process's, and what keeps each alive.
 
-A namespace without a process stays as long as somebody has a descriptor of it (/proc/PID/ns/mnt,
-opened), or as long as that file is mounted somewhere (namespaces(7)). Whoever has the rights over
-its user namespace can enter it again.
+A namespace is kept by a process in it, by an open descriptor of its file (/proc/PID/ns/mnt), or by
+a mount of that file (namespaces(7)). A user with capabilities in its user namespace can enter it
+again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gitguardfs.linux import mountinfo, processes
 from gitguardfs.linux.mountinfo import MountInfo
 
 NS_GET_USERNS, NS_GET_PARENT, NS_GET_OWNER_UID = 0xB701, 0xB702, 0xB704
-"""ioctl(2) on a namespace: the user namespace that it belongs to; on that: the one above it, and
-who has made it (ioctl_ns(2))."""
+"""Requests of ioctl(2) (ioctl_ns(2)). On a namespace: the user namespace that owns it. On a user
+namespace: its parent, and the uid that made it."""
 LOOKS = 3
-"""How often to look at all: two processes may hand a descriptor to each other."""
+"""How often to search: two processes may hand a descriptor to each other meanwhile."""
 
 _NAME = re.compile(rb"mnt:\[([0-9]+)\]")
 Identity = tuple[int, int]
@@ -33,17 +33,17 @@ class MountNamespace:
     """One mount namespace, by one of the things that keep it."""
 
     identity: Identity
-    """What tells it from others (namespaces(7)); (0, 0) if that is not told."""
+    """Device and inode number (namespaces(7)); (0, 0) if the kernel does not tell them."""
     path: str
-    """What leads to it: a file to be opened, which users may have in directories of theirs."""
+    """The file to open for it, which may lie in a user's directory."""
     label: str
-    """What keeps it, with names that others have chosen."""
+    """What keeps it alive, with names that users have chosen."""
     process: str = ""
     """The directory in /proc of a process in it; empty if none is known."""
     uids: frozenset[int] = field(default=frozenset(), compare=False)
-    """The user ids of the processes that keep it."""
+    """The user ids of the processes that keep it alive."""
     makers: frozenset[int] | None = field(default=None, compare=False)
-    """Who has made its user namespace, and those above that up to our own: they may enter it.
+    """The uids that made its user namespace and those above, up to our own: these may enter it.
 
     Empty if it belongs to our own user namespace; None if that is not known.
     """
@@ -56,10 +56,11 @@ def own() -> Identity:
 
 
 def others(proc: str = processes.PROC) -> list[MountNamespace]:
-    """Return each mount namespace but this process's once, and all whose identity is not told.
+    """Return each mount namespace but this process's once, and all of unknown identity.
 
-    By a process in it, if there is one, with the ids of all; else by a descriptor, or by where it
-    is mounted, here or in a namespace of a process. ``proc`` lists the processes. Raises OSError.
+    A namespace is given by a process in it, with the user ids of all its processes. Without one, it
+    is given by a descriptor, or by a mount here or in a process's namespace. ``proc`` lists the
+    processes. Raises OSError.
     """
     found: dict[object, MountNamespace] = {}
     for _ in range(LOOKS):
@@ -136,12 +137,12 @@ def _mounted(spaces: Iterable[MountNamespace]) -> Iterator[MountNamespace]:
                     place = mount.path
                     inside = f" in the mount namespace of {_named(process)[0]}" if process else ""
                     path = f"{process}/root{place}" if process else place
-                    # Only who opens it can ask for its makers, and users could let us wait there.
+                    # Its makers stay unknown: opening it could block if a user serves the path.
                     yield MountNamespace((device, int(name)), path, f"the mount {place}{inside}")
 
 
 def mounted_namespace(mount: MountInfo) -> str | None:
-    """Return the number of the mount namespace that a mount is of; None for any other mount."""
+    """Return the inode number of the namespace that is mounted; None for other mounts."""
     name = _NAME.fullmatch(mount.root) if mount.fstype == "nsfs" else None
     return name[1].decode() if name is not None else None
 
@@ -155,7 +156,7 @@ def _named(process: str) -> tuple[str, frozenset[int]]:
 
 
 def _asked(path: str) -> tuple[Identity, frozenset[int] | None]:
-    """Return the identity and the makers of a namespace; (0, 0) and None if not to be opened."""
+    """Return identity and makers of a namespace; (0, 0) and None if opening it is denied."""
     try:
         namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
@@ -168,10 +169,10 @@ def _asked(path: str) -> tuple[Identity, frozenset[int] | None]:
 
 
 def makers_of(namespace: int) -> frozenset[int]:
-    """Return who has made a namespace's user namespace, and those above it up to our own.
+    """Return the uids that made a namespace's user namespace and those above, up to our own.
 
-    Users with subordinate ids have some below others. Empty if it belongs to our own, or to one
-    above that.
+    There are several if user namespaces are nested. Empty if it belongs to our own user namespace
+    or to one above. Raises OSError.
     """
     makers: set[int] = set()
     here = os.stat("/proc/self/ns/user")

@@ -1,4 +1,4 @@
-"""What /proc tells of a process (proc(5)).
+"""Readers of a process's files in /proc (proc(5)).
 
 A process chooses its name and its arguments: they are bytes until they are compared or shown.
 """
@@ -17,20 +17,20 @@ PROC = "/proc"
 
 @dataclass(frozen=True)
 class FdInfo:
-    """What the kernel tells of a descriptor."""
+    """The fields of an fdinfo file that are used here."""
 
     mnt_id: int
-    """The number of its mount; 0 for what is mounted nowhere, such as a memfd."""
+    """The mnt_id of its mount; 0 for an object that is mounted nowhere, such as a memfd."""
     flags: int = 0
-    """O_*, as it was opened."""
+    """The O_* flags with which it was opened."""
     fuse_connection: int | None = None
-    """The minor number of the device of the mount that it serves: told from Linux 6.17 on."""
+    """The minor device number of the FUSE mount that it serves; None before Linux 6.17."""
     scm_fds: int = 0
-    """How many descriptors wait in this socket."""
+    """How many sent descriptors wait in this socket (SCM_RIGHTS)."""
 
 
 def fdinfo(fd: int | str, process: str = f"{PROC}/self", proc: int | None = None) -> FdInfo:
-    """Return what the kernel tells of a descriptor of a process.
+    """Return the fdinfo of a descriptor of a process.
 
     ``process`` is its directory in /proc; ``proc`` is a descriptor of a /proc that ``process`` is
     relative to. Raises OSError.
@@ -41,7 +41,7 @@ def fdinfo(fd: int | str, process: str = f"{PROC}/self", proc: int | None = None
 
 
 def parse_fdinfo(text: bytes) -> FdInfo:
-    """Return what the text of an fdinfo says. Raises OSError(EBADF) if it names no mount."""
+    """Parse the text of an fdinfo file. Raises OSError(EBADF) if it has no mnt_id."""
     fields = {
         key: value.split()[0]
         for key, _, value in (line.partition(b":") for line in text.split(b"\n"))
@@ -59,15 +59,15 @@ def parse_fdinfo(text: bytes) -> FdInfo:
 
 
 def pids(proc: str = PROC) -> Iterator[str]:
-    """Yield the number of each process that ``proc`` lists."""
+    """Yield the pid of each process that ``proc`` lists, as text."""
     return filter(str.isdecimal, os.listdir(proc))
 
 
 def user_ids(status: bytes) -> tuple[int, ...]:
     """Return the real, effective, saved and file system uid in a /proc/PID/status.
 
-    Bytes, and lines that end with a newline only: the name of the process comes first, is chosen by
-    its user, and may hold all else that Python takes for the end of a line.
+    The text stays bytes and is split at newlines only. Its first line is the name of the process,
+    which its user chose: that may hold other characters at which splitlines() splits.
     """
     line = next(line for line in status.split(b"\n") if line.startswith(b"Uid:"))
     return tuple(map(int, line.split()[1:]))
@@ -86,11 +86,11 @@ def arguments_of(pid: str) -> tuple[str, ...]:
 
 
 def parse_arguments(cmdline: bytes) -> tuple[str, ...]:
-    """Return the arguments in a /proc/PID/cmdline; a process may leave out the last NUL."""
+    """Return the arguments in a /proc/PID/cmdline, with or without a NUL at the end."""
     return tuple(os.fsdecode(word) for word in cmdline.removesuffix(b"\0").split(b"\0") if cmdline)
 
 
 def start_of(pid: str) -> int:
-    """Return when a process was started, in ticks since the boot (proc_pid_stat(5)). OSError."""
+    """Return a process's start, in ticks since boot (proc_pid_stat(5)). Raises OSError."""
     with open(f"{PROC}/{pid}/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[19])

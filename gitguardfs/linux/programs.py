@@ -1,4 +1,4 @@
-"""Running the programs of the system, so that none depends on how we were started."""
+"""Runs the system's programs, with nothing inherited from our caller's environment."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gitguardfs.errors import Exit, UserError
 Ids = tuple[int, int]
 """uid and gid."""
 ENVIRONMENT = {"PATH": SYSTEM_PATH, "LC_ALL": "C"}
-"""Of every program that root runs here: root's own environment may be the caller's."""
+"""The environment of every program that root runs here: root's own may be an ordinary user's."""
 COMMAND_LIMIT = 120.0
 """Seconds for one command; starting a service may take systemd's 90."""
 
 
 def call(command: Sequence[str], user: Ids | None = None, directory: int | None = None) -> None:
-    """Run a program to its end; UserError with what it wrote to standard error if it fails.
+    """Run a program to its end, in ``directory`` (a descriptor) or in /.
 
-    It works in ``directory``, an open one, or in /.
+    Raises UserError, with what the program wrote to standard error, if it fails.
     """
     ids: dict[str, object] = {}
     if user is not None:
@@ -36,7 +36,7 @@ def call(command: Sequence[str], user: Ids | None = None, directory: int | None 
             timeout=COMMAND_LIMIT,
             umask=0o022,
             cwd="/" if directory is None else f"/proc/self/fd/{directory}",
-            start_new_session=True,  # ^C is for us, once the step is done
+            start_new_session=True,  # ^C must reach us, and not end the program
             **ids,  # type: ignore[call-overload]  # the three of them go together
         )
     except FileNotFoundError:

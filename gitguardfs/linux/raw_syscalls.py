@@ -1,4 +1,4 @@
-"""System calls that the probes need in a raw form, and Python has no name for."""
+"""System calls that the doctor's attacks make directly, and that Python has no function for."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ def _call(name: str, *arguments: object) -> int:
 
 
 def renameat2(old: str, new: str, flags: int) -> None:
-    """rename(2) with RENAME_* flags."""
+    """Rename with RENAME_* flags (renameat2(2)). Raises OSError."""
     paths = (AT_FDCWD, os.fsencode(old), AT_FDCWD, os.fsencode(new))
     _call("renameat2", *paths, ctypes.c_uint(flags))
 
 
 def linkat_empty_path(descriptor: int, new: str) -> None:
-    """Give the object behind a descriptor another name (linkat(2), AT_EMPTY_PATH)."""
+    """Link the object behind a descriptor to a name (linkat(2), AT_EMPTY_PATH). OSError."""
     _call("linkat", descriptor, b"", AT_FDCWD, os.fsencode(new), AT_EMPTY_PATH)
 
 
 def linkat_by_proc(descriptor: int, new: str) -> None:
-    """The same by /proc/self/fd, which needs no privilege."""
+    """Link as ``linkat_empty_path``, by /proc/self/fd, which needs no privilege. OSError."""
     old = b"/proc/self/fd/%d" % descriptor
     _call("linkat", AT_FDCWD, old, AT_FDCWD, os.fsencode(new), AT_SYMLINK_FOLLOW)
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
-    """mount(2)."""
+    """Mount a file system (mount(2)). Raises OSError."""
     texts = (os.fsencode(source), os.fsencode(target), kind.encode())
     _call("mount", *texts, ctypes.c_ulong(flags), os.fsencode(data))
 
 
 def umount(target: str, flags: int = 0) -> None:
-    """umount2(2)."""
+    """Unmount a file system (umount2(2)). Raises OSError."""
     _call("umount2", os.fsencode(target), flags)
 
 
 def watch(path: str) -> None:
-    """Ask to be told what happens to ``path`` (inotify(7))."""
+    """Add an inotify watch on ``path``, and drop it again (inotify(7)). Raises OSError."""
     descriptor = _call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         mask = ctypes.c_uint32(_IN_ALL_EVENTS)
@@ -67,10 +67,10 @@ def watch(path: str) -> None:
 
 
 def enter_namespace(namespace: int) -> None:
-    """Go into the namespace behind a descriptor (setns(2))."""
+    """Enter the namespace behind a descriptor (setns(2)). Raises OSError."""
     _call("setns", namespace, 0)
 
 
 def unshare_user_and_mounts() -> None:
-    """Enter new user and mount namespaces, in which no id is mapped yet (unshare(2))."""
+    """Enter new user and mount namespaces, without id mappings (unshare(2)). Raises OSError."""
     _call("unshare", CLONE_NEWUSER | CLONE_NEWNS)

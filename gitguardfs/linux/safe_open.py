@@ -1,4 +1,8 @@
-"""Opening a directory whose path other users may be able to bend while root follows it."""
+"""Opens paths by descriptors, one component at a time, so that users cannot redirect root.
+
+A user may replace a directory on the path, or put a symlink or a FUSE mount there, while root
+walks it.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,13 @@ from gitguardfs.linux.mountinfo import MountInfo
 
 _T = TypeVar("_T")
 _Asking = Generator[None, list[MountInfo], _T]
-"""A walk that stops where it must know the mounts, and is sent what was read meanwhile."""
+"""A walk that yields whenever it needs the mounts, and is sent a list read after that."""
 _COMPONENT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class ForeignMountError(UserError):
-    """A FUSE file system that a user has mounted is in the way."""
+    """A FUSE file system that a user has mounted is on the path."""
 
     def __init__(self, mount: MountInfo, path: str) -> None:
         super().__init__(
@@ -34,13 +38,13 @@ class ForeignMountError(UserError):
 
 
 def is_foreign(mount: MountInfo, also: int | None = None) -> bool:
-    """Return whether neither root nor this process's user, nor ``also``, mounted this FUSE."""
+    """Return whether a FUSE mount is of a user other than root, this process's and ``also``."""
     return mount.owner is not None and mount.owner not in (0, os.geteuid(), also)
 
 
 @dataclass(frozen=True)
 class PathComponent:
-    """One directory on the way to a path."""
+    """One directory on a path."""
 
     path: str
     uid: int
@@ -54,7 +58,7 @@ class PathComponent:
 
 @dataclass(frozen=True)
 class ResolvedPath:
-    """How far a path exists, and a descriptor of what was found there."""
+    """A resolved path: its existing part, with a descriptor of that, and the missing names."""
 
     path: str
     """Absolute, without symlinks as far as it exists."""
@@ -84,20 +88,20 @@ def open_directory(path: str, is_root: bool, also: int | None = None) -> int:
 def resolve(path: str, also: int | None = None) -> ResolvedPath:
     """Walk ``path`` by descriptors, one component at a time, as far as it exists.
 
-    It leads through no FUSE file system of a user's but ``also``'s: one that does not answer would
-    stop root for good. Of those nothing is asked.
+    A user's FUSE file system on the path is refused, except that of the uid ``also``. No request
+    is sent to it: one that does not answer would block root for ever.
 
-    A symlink is followed if it is root's and in a directory that only root writes: nobody can lead
-    root to another directory, neither before nor while it looks. Raises UserError for any other
-    symlink, ForeignMountError, NotADirectoryError, and OSError for what cannot be looked at.
+    A symlink is followed if it is root's and in a directory that only root writes, so that no user
+    can redirect root, before or during the walk. Raises UserError for any other symlink,
+    ForeignMountError, NotADirectoryError, and OSError if a component cannot be opened.
     """
     return resolve_all([path], also)[0]
 
 
 def resolve_all(paths: Sequence[str], also: int | None = None) -> list[ResolvedPath]:
-    """Walk several paths side by side, as ``resolve`` does, so that the mounts are read less often.
+    """Walk several paths at once, as ``resolve`` does, reading mountinfo less often.
 
-    Raises what ``resolve`` raises, for the first path for which it does; no descriptor stays open.
+    Raises what ``resolve`` raises, for the first path that fails, and leaves no descriptor open.
     """
     walks = [_walk(path, also) for path in paths]
     found: dict[int, ResolvedPath] = {}
@@ -129,7 +133,7 @@ def _walk(path: str, also: int | None) -> _Asking[ResolvedPath]:
     links = 0
     try:
         number = yield from _passed(fd, 0, also)
-        # Of the directories down to ``fd``; and their names, from / on.
+        # The stats of the directories from / down to ``fd``, and their names.
         stats, names = [_stat(fd)], _names(path_of(fd))
         while rest:
             try:
@@ -162,16 +166,16 @@ def _walk(path: str, also: int | None) -> _Asking[ResolvedPath]:
 
 
 class _Root:
-    """The number of the mount that this process's root directory is in, once it was looked at.
+    """The mnt_id of the mount of this process's root directory; 0 until ``note_root``.
 
-    That mount stays as long as the process has it, so that its number is given to no other one.
+    The process keeps that mount alive, so that the kernel gives its number to no other.
     """
 
     number = 0
 
 
 def note_root(table: Iterable[MountInfo]) -> None:
-    """Note that ``table``, just read, has the mount of this process's root directory as root's."""
+    """Note the mnt_id of the root directory's mount, if ``table``, just read, has it as root's."""
     root = os.open("/", _DIRECTORY)
     try:
         number = mountinfo.number_of(root)
@@ -182,10 +186,11 @@ def note_root(table: Iterable[MountInfo]) -> None:
 
 
 def _passed(fd: int, former: int, also: int | None) -> _Asking[int]:
-    """Return the number of the mount that a descriptor is of; ``former`` is one that was passed.
+    """Return the mnt_id of the mount of ``fd``; ``former`` is that of a checked mount.
 
-    Asks for a table that was read while ``fd`` keeps the mount's number from being given to
-    another one. Raises ForeignMountError for a user's FUSE file system, without a request to it.
+    Yields for a table that is read while ``fd`` is open, so that the kernel cannot give the
+    number to another mount. Raises ForeignMountError for a user's FUSE file system, without
+    sending a request to it.
     """
     number = mountinfo.number_of(fd)
     if number not in (former, _Root.number):
@@ -201,7 +206,7 @@ def _names(path: str) -> list[str]:
 
 
 def _stat(fd: int) -> os.stat_result | None:
-    """Return what is behind ``fd``; None for the root of a FUSE mount without its daemon."""
+    """Return the stat of ``fd``; None for the root of a dead FUSE mount."""
     try:
         return os.fstat(fd)
     except OSError as error:
@@ -221,7 +226,7 @@ def _target(
     path: str,
     links: int,
 ) -> str:
-    """Return where a symlink on the way leads; UserError if a user may have put it there."""
+    """Return the target of a symlink on the path. UserError if a user may have put it there."""
     if links > MAX_SYMLINKS:
         raise os_error(errno.ELOOP)
     target = os.readlink("", dir_fd=fd)
@@ -258,10 +263,10 @@ def _result(
 def open_file(path: str, is_root: bool, flags: int, mode: int = 0o600) -> int:
     """Return a descriptor of the file ``path``, opened with ``flags`` and made with ``mode``.
 
-    Root opens only what no other user can have placed there: the file is root's, has one link,
-    and nobody else may write it. Raises OSError, and UserError for any other file.
+    Root opens only a file that no other user can have put there: it is root's, has one link, and
+    only root may write it. Raises OSError, and UserError for any other file.
     """
-    # A FIFO that nobody reads is an error, not something to wait for.
+    # O_NONBLOCK: opening a FIFO without a reader fails, and does not wait.
     flags |= os.O_CLOEXEC | os.O_NONBLOCK
     if not is_root:
         fd = os.open(path, flags, mode)
@@ -284,5 +289,5 @@ def open_file(path: str, is_root: bool, flags: int, mode: int = 0o600) -> int:
 
 
 def path_of(fd: int) -> str:
-    """Where the kernel has the directory behind a descriptor."""
+    """Return the path of the object behind a descriptor, as the kernel has it now."""
     return os.readlink(f"/proc/self/fd/{fd}")

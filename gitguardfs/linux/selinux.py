@@ -1,6 +1,6 @@
-"""Questions to SELinux's policy, by way of selinuxfs: which domain a program gets, what it may.
+"""Queries of SELinux's policy by selinuxfs: which domain a program gets, and its capabilities.
 
-The kernel answers on the descriptor that a question was written to, as it does for libselinux
+A query is written to a file, and the answer is read from the same descriptor, as libselinux does
 (security_compute_create(3), security_compute_av(3)).
 """
 
@@ -11,25 +11,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Ask = Callable[[str, str], str]
-"""Send a question to a file of selinuxfs and return the answer. OSError."""
+"""Sends a query to a file of selinuxfs and returns the answer. Raises OSError."""
 
 NEEDED = (
     "chown", "dac_override", "dac_read_search", "fowner", "fsetid", "mknod", "setgid", "setuid",
     "sys_admin", "sys_chroot", "sys_ptrace",
 )  # fmt: skip
-"""Capabilities of a guard's daemon, by SELinux's names: those that its unit leaves it."""
+"""The capabilities that a guard's daemon has by its systemd unit, by SELinux's names."""
 
 INIT_CONTEXT = "/proc/1/attr/current"
 
 _LABEL = "security.selinux"
 _ANSWER_BYTES = 4096
 _PERMISSIVE = 1
-"""AVD_FLAGS_PERMISSIVE: what the policy does not allow the domain is only logged."""
+"""AVD_FLAGS_PERMISSIVE: the kernel only logs what the policy does not allow the domain."""
 
 
 @dataclass(frozen=True)
 class Confined:
-    """A domain that cannot run a guard."""
+    """A domain in which a guard's daemon cannot work."""
 
     domain: str
     missing: tuple[str, ...]
@@ -37,10 +37,10 @@ class Confined:
 
 
 def confined_at_boot(sys: str, programs: Sequence[str], ask: Ask | None = None) -> Confined | None:
-    """Return what keeps the last of ``programs`` from its work if init runs them, each the next.
+    """Return the domain and missing capabilities of the last of ``programs``, started by init.
 
-    Returns None if nothing does, SELinux is off or permissive, or the policy cannot be asked.
-    ``sys`` is where sysfs is mounted.
+    Init runs the first program, and each runs the next. Returns None if no capability is missing,
+    if SELinux is off or permissive, or if the policy cannot be asked. ``sys`` is where sysfs is.
     """
     directory = f"{sys}/fs/selinux"
     ask = ask or (lambda name, question: _ask(f"{directory}/{name}", question))
@@ -50,7 +50,7 @@ def confined_at_boot(sys: str, programs: Sequence[str], ask: Ask | None = None) 
         process = _read(f"{directory}/class/process/index")
         context = _read(INIT_CONTEXT)
         for program in programs:
-            # Without a rule of the policy's a program stays in the domain that runs it.
+            # Without a transition rule, a program stays in the domain that runs it.
             context = ask("create", f"{context} {_label(program)} {process}").strip("\0\n")
         missing = _missing(directory, context, ask)
     except (OSError, ValueError, IndexError):

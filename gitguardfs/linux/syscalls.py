@@ -1,4 +1,4 @@
-"""The few system calls that Python's os module does not carry."""
+"""System calls that Python's os module lacks. All functions raise OSError."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def _check(result: int) -> None:
 
 
 def renameat2(old_dir: int, old: bytes, new_dir: int, new: bytes, flags: int) -> None:
-    """rename(2) with RENAME_* flags, relative to directory descriptors."""
+    """Rename with RENAME_* flags, relative to directory descriptors (renameat2(2))."""
     _check(_libc.renameat2(old_dir, old, new_dir, new, ctypes.c_uint(flags)))
 
 
 def utimens(path: bytes, atime: int | None, mtime: int | None) -> None:
-    """Set times in nanoseconds, following ``path``; None leaves one as it is, NOW is now."""
+    """Set times in nanoseconds, following symlinks; None keeps one, NOW is the current time."""
     times = (_Timespec * 2)(_timespec(atime), _timespec(mtime))
     _check(_libc.utimensat(AT_FDCWD, path, times, 0))
 
@@ -75,9 +75,9 @@ class _OpenHow(ctypes.Structure):
 
 
 def open_parent(fd: int) -> int:
-    """An O_PATH descriptor of the directory above one; OSError(EXDEV) if a mount is between.
+    """Return an O_PATH descriptor of the directory above ``fd``. OSError(EXDEV) across a mount.
 
-    Mounts below it count, and also one on top of it: what lies there is not entered.
+    That is so if ``fd`` is a mount's root, and if the directory above is covered by a mount.
     """
     how = _OpenHow(os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, RESOLVE_NO_XDEV)
     opened = _libc.syscall(
@@ -104,9 +104,9 @@ class _Statx(ctypes.Structure):
 
 
 def birth_ns(fd: int) -> int:
-    """When the object behind ``fd`` was made (statx(2), stx_btime).
+    """Return when the object behind ``fd`` was made, in nanoseconds (statx(2), stx_btime).
 
-    0 where the kernel or the file system does not know; OSError if asking fails otherwise.
+    Returns 0 if the kernel or the file system does not know it. Raises OSError.
     """
     result = _Statx()
     try:
@@ -121,14 +121,14 @@ def birth_ns(fd: int) -> int:
 
 
 def device_of(fd: int) -> int:
-    """Return the st_dev of what is behind ``fd``; FUSE servers are not asked for that. OSError."""
+    """Return the st_dev of the object behind ``fd``, without a request to a FUSE server."""
     result = _Statx()
     _check(_libc.statx(fd, b"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, ctypes.byref(result)))
     return os.makedev(result.dev_major, result.dev_minor)
 
 
 def mount(source: str, target: bytes, kind: str, flags: int, data: str = "") -> None:
-    """mount(2)."""
+    """Mount a file system (mount(2))."""
     _check(
         _libc.mount(
             source.encode(), target, kind.encode(), ctypes.c_ulong(flags), data.encode() or None
@@ -137,30 +137,30 @@ def mount(source: str, target: bytes, kind: str, flags: int, data: str = "") -> 
 
 
 def umount(target: bytes, flags: int = 0) -> None:
-    """umount2(2)."""
+    """Unmount a file system (umount2(2))."""
     _check(_libc.umount2(target, flags))
 
 
 def unshare_mounts() -> None:
-    """Go into a mount namespace of our own, from which nothing spreads (unshare(2))."""
+    """Enter a new mount namespace, with all mounts private (unshare(2))."""
     _check(_libc.unshare(CLONE_NEWNS))
     mount("none", b"/", "none", MS_REC | MS_PRIVATE)
 
 
 def enter_mounts(namespace: int) -> None:
-    """Go into the mount namespace behind a descriptor (setns(2))."""
+    """Enter the mount namespace behind a descriptor (setns(2))."""
     _check(_libc.setns(namespace, CLONE_NEWNS))
 
 
 def enter_user_namespace(namespace: int) -> None:
-    """Go into the user namespace behind a descriptor, with all its capabilities (setns(2))."""
+    """Enter the user namespace behind a descriptor, with all its capabilities (setns(2))."""
     _check(_libc.setns(namespace, CLONE_NEWUSER))
 
 
 def clone_tree(path: bytes, *, recursive: bool = True) -> int:
-    """A descriptor of a private copy of the mounts at and below ``path`` (open_tree(2)).
+    """Return a descriptor of a private copy of the mounts at and below ``path`` (open_tree(2)).
 
-    Unless ``recursive``, of the mount at ``path`` alone, without what is mounted on it.
+    Unless ``recursive``, only the mount at ``path`` is copied.
     """
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0)
     return _descriptor(_SYS_OPEN_TREE, AT_FDCWD, path, ctypes.c_uint(flags))
@@ -176,7 +176,7 @@ def _descriptor(number: int, *arguments: object) -> int:
 def new_mount(kind: str, source: str, attributes: int, options: dict[str, str]) -> int:
     """Return a descriptor of a new file system that is mounted nowhere yet (fsmount(2)).
 
-    ``attributes`` are MOUNT_ATTR_*. An option without a value is a flag. OSError.
+    ``attributes`` are MOUNT_ATTR_*. An option without a value is a flag.
     """
     context = _descriptor(_SYS_FSOPEN, kind.encode(), 1)  # FSOPEN_CLOEXEC
     try:
@@ -194,10 +194,10 @@ def _configure(context: int, command: int, key: bytes | None, value: bytes | Non
 
 
 def attach_tree(tree: int, target: int, beneath: bool = False) -> None:
-    """Mount what ``clone_tree`` or ``new_mount`` gave, all at once, on a directory (move_mount(2)).
+    """Mount the result of ``clone_tree`` or ``new_mount`` on a directory (move_mount(2)).
 
-    It comes above whatever is mounted there by then, or ``beneath`` the uppermost of that, of
-    which ``target`` is the root (Linux 6.5; EINVAL before).
+    It is attached in one step, on top of all mounts there, or ``beneath`` the uppermost one.
+    ``target`` is then the root of that one (Linux 6.5; EINVAL before).
     """
     flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH | beneath * MOVE_MOUNT_BENEATH
     _check(

@@ -1,15 +1,15 @@
-"""Block devices."""
+"""Reads the size of block devices from sysfs."""
 
 from __future__ import annotations
 
 import os
 
 SECTOR = 512
-"""The unit of /sys/dev/block/*/size, whatever the device's own sectors are."""
+"""Bytes: the unit of /sys/dev/block/*/size, whatever the device's own sector size is."""
 
 
 def device_size(number: int) -> int:
-    """The bytes of a block device, by its device number; 0 if there is none."""
+    """Return the size of a block device in bytes, by its device number; 0 if it is unknown."""
     path = f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/size"
     try:
         with open(path) as file:

@@ -1,7 +1,7 @@
-"""What fstab says of a guard's two directories, compared with what they are.
+"""Compares a guard's source and mount point with their lines in fstab.
 
-mount(8) resolves the mount point, through anybody's symlinks, before it hands it on, and knows
-nothing of an order between a share and its guard.
+mount(8) resolves the mount point before it passes it on, and follows symlinks of any user. It also
+does not know that a share must be mounted before its guard.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from gitguardfs.render.fstab import Entry
 
 FSTAB = "/etc/fstab"
 _BETWEEN = ("sh", "dash", "bash", "mount.fuse3", "mount.fuse")
-"""Programs that mount(8) runs, and that run us."""
+"""Names of the programs that may stand between mount(8) and this process."""
 _OLD_TYPE, _OLD_PREFIX = "fuse", f"{mountinfo.SUBTYPE}#"
-"""How a line of a FUSE file system was written in old times: ``gitguardfs#SOURCE``."""
+"""The old way to write a FUSE file system in fstab: type fuse, source ``gitguardfs#SOURCE``."""
 
 
 class NotMountedError(UserError):
-    """What is to be guarded is not mounted. A seal would come below it, and close nothing."""
+    """The share to guard is not mounted. A seal put on now would lie below it, without effect."""
 
 
 def intended(source: str, mountpoint: str) -> str | None:
-    """Return where fstab has the guard of ``source`` that mount(8) has started us for.
+    """Return the mount point that fstab has for the guard of ``source``, if mount(8) started us.
 
-    The path of that line is walked by descriptors. None if it was not mount(8), or if fstab has no
-    guard of ``source``: then root has given the mount point. Raises UserError if fstab says
-    another one than ``mountpoint``, or if a user can have put a symlink on the way.
+    The path in fstab is walked by descriptors. Returns None if mount(8) did not start us, or if
+    fstab has no guard of ``source``: then root gave the mount point. Raises UserError if fstab has
+    another one than ``mountpoint``, or if a user may have put a symlink on the path.
     """
     lines = [each for each in _guards() if _same(each[0], source)] if _by_mount_8() else []
     if not lines:
@@ -85,7 +85,7 @@ def _is_guard(entry: Entry) -> bool:
 
 
 def _guards() -> list[tuple[str, str]]:
-    """Return source and target of each guard in fstab."""
+    """Return source and mount point of each guard in fstab."""
     found = filter(_is_guard, _entries())
     return [(entry.source.removeprefix(_OLD_PREFIX), entry.target) for entry in found]
 
@@ -95,7 +95,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _by_mount_8() -> bool:
-    """Return whether mount(8) has started this process, maybe by mount.fuse3 and a shell."""
+    """Return whether mount(8) started this process, directly or by mount.fuse3 and a shell."""
     pid = os.getppid()
     while pid > 1:
         with open(f"/proc/{pid}/stat", "rb") as file:

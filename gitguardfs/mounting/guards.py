@@ -1,4 +1,4 @@
-"""What the guards that run really do: their mounts' owners, and their daemons' arguments."""
+"""Finds running guards, their daemons, and the options with which these were started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gitguardfs.options.parsing import parse_o, quote_o, read_arguments
 from gitguardfs.render import quote
 
 ANSWER_LIMIT = 30.0
-"""Seconds after which a guard is taken to hang; a busy one answers within one."""
+"""Seconds after which a guard counts as hanging; a busy one answers within one second."""
 _NOT_COMPARED = ("foreground", "debug", "mountpoint")
 _DEFAULTS: dict[str, object] = {
     "git": "deny", "xattr": "none", "cache_timeout": 1.0, "seal": True, "read_only": False,
@@ -25,19 +25,19 @@ _DEFAULTS: dict[str, object] = {
 
 
 def guards() -> list[MountInfo]:
-    """Return every gitguardfs of root's that is mounted."""
+    """Return all mounted guards, which are root's gitguardfs mounts."""
     return [mount for mount in mountinfo.listed() if is_guard(mount)]
 
 
 def is_guard(mount: MountInfo) -> bool:
-    """Return whether a mount is a gitguardfs that root mounted: any user may call one so."""
+    """Return whether a mount is a gitguardfs of root's. Users can mount that type as well."""
     return mount.fstype == mountinfo.FSTYPE and mount.owner == 0
 
 
 def is_dead(path: bytes) -> bool:
-    """Whether the daemon of the guard at ``path`` is gone. Raises UserError if it does not answer.
+    """Return whether the guard at ``path`` has lost its daemon. UserError if it does not answer.
 
-    A child asks: one that waits for a daemon which hangs cannot always be ended.
+    A child process asks, since a process that waits for a hanging daemon cannot always be killed.
     """
     place = os.fsdecode(path)
     try:
@@ -58,32 +58,32 @@ def _ask(path: bytes) -> None:
 class GuardDaemon:
     """A process that has a FUSE device open, as the daemon of a guard has.
 
-    Any user may have such a process, and chooses its arguments: nothing in the file system is
-    looked for by the arguments of a process that is not root's.
+    Any user may have such a process, and chooses its arguments. So paths in the arguments are used
+    only if the process is root's.
     """
 
     pid: int
     uid: int
     """0 only if its real and its effective user are root."""
     arguments: tuple[str, ...]
-    """With the program first; () if they cannot be read."""
+    """The program and its arguments; () if they cannot be read."""
     connections: frozenset[int | None] = field(default=frozenset(), compare=False)
-    """The minor numbers of the devices of the mounts that it serves; None: the kernel is silent."""
+    """The minor device numbers of the mounts that it serves; None if the kernel tells none."""
     real_uid: int = 0
-    """A set-user-id program has the caller's, who gives it its arguments."""
+    """That of its caller, who chose the arguments, if it is a set-user-id program."""
     start: int = 0
-    """When it was started, in ticks since the boot."""
+    """When it was started, in clock ticks since the boot."""
     held: tuple[str, ...] = field(default=(), compare=False)
-    """The directories that it has open, without those in another of them: the doctor asks."""
+    """The directories that it has open, without those inside another one; for the doctor."""
 
     @property
     def options(self) -> tuple[str, ...] | None:
-        """What it was started with, as ``-o`` has it, unquoted; None if that cannot be read."""
+        """The options it was started with, as in ``-o``, unquoted; None if they cannot be read."""
         return self._given()[1]
 
     @property
     def places(self) -> tuple[str, ...]:
-        """SOURCE and MOUNTPOINT, as they were given; () if that cannot be read."""
+        """SOURCE and MOUNTPOINT as they were given; () if they cannot be read."""
         return tuple(self._given()[0])
 
     def _given(self) -> tuple[Sequence[str], tuple[str, ...] | None]:
@@ -91,15 +91,16 @@ class GuardDaemon:
 
     @property
     def is_named(self) -> bool:
-        """Whether it is gitguardfs, by its command line."""
+        """Whether its command line is that of gitguardfs."""
         return _is_named(self.arguments)
 
 
 def servers(pids: Iterable[str] | None = None) -> Iterator[GuardDaemon]:
-    """Yield the processes that have a FUSE device open, whoever they belong to.
+    """Yield the processes of any user that have a FUSE device open.
 
-    ``pids`` are those to look at, or all. All of it tells root only. It looks at each descriptor
-    of each process: ask once. A process that ends meanwhile is left out.
+    ``pids`` are those to look at; None means all. Only root sees those of other users. A call reads
+    every descriptor of every process, so use its result more than once. A process that ends
+    meanwhile is left out.
     """
     for pid in processes.pids() if pids is None else pids:
         with suppress(OSError, ValueError, StopIteration):
@@ -130,12 +131,13 @@ def daemon_of(
 ) -> GuardDaemon | None:
     """Return the daemon of a guard; None if it is not found among ``candidates``, or at all.
 
-    Only a process that root itself started counts: others may call themselves what they like.
-    Before Linux 6.17 the kernel does not tell whose device one has open: then it is one of
-    those that were given the guard's source and path. Of several it is the last one to be
-    started: the kernel gives a connection's number to a new one while the process that served
-    the old one still ends, and an earlier daemon of the same guard stays as long as somebody has
-    a copy of its view.
+    Only a process that root itself started counts, since users choose the arguments of theirs.
+    Before Linux 6.17, the kernel does not tell which mount a process serves. Then a process counts
+    that was given the guard's source and mount point.
+
+    Of several, the one that was started last is returned. The kernel may reuse a connection's
+    number while the process that served the old one still ends. An earlier daemon of the same
+    guard also stays while a copy of its view exists in another mount namespace.
     """
     minor = os.minor(guard.st_dev)
     serving: list[GuardDaemon] = []
@@ -162,9 +164,9 @@ def is_daemon(pid: str) -> bool:
 
 
 def serves_nothing(pid: str) -> bool:
-    """Return whether a process is a gitguardfs of root's none of whose views is mounted any more.
+    """Return whether a process is a gitguardfs of root's whose views are all unmounted here.
 
-    Others may still have copies of one, in mount namespaces of their own.
+    Copies of a view may still exist in other mount namespaces.
     """
     process = _roots(pid)
     if process is None or not process.is_named:
@@ -193,15 +195,14 @@ def _was_given(process: GuardDaemon, guard: MountInfo) -> bool:
         guard.source
         in (source, os.path.normpath(source), os.path.realpath(source), mountinfo.SUBTYPE)
         or any(name in (process.options or ()) for name in names)
-        or not os.path.isabs(source)  # from where is not known any more
+        or not os.path.isabs(source)  # the directory it is relative to is not known
     )
 
 
 def _leads_to(given: str, path: bytes) -> bool:
-    """Whether a mount point, as it was given, may be the directory ``path``.
+    """Return whether a mount point, as it was given, may be the directory ``path``.
 
-    It may have a slash at its end, lead through symlinks, or start at a directory that is not
-    known any more.
+    It may end with a slash, contain symlinks, or be relative to a directory that is not known.
     """
     real = os.fsdecode(path)
     given = os.path.normpath(given)
@@ -212,7 +213,7 @@ def _leads_to(given: str, path: bytes) -> bool:
 
 
 def options_of(guard: MountInfo) -> tuple[str, ...] | None:
-    """What the daemon of a guard was started with; None if that is not known."""
+    """Return the options that the daemon of a guard was started with; None if unknown."""
     daemon = daemon_of(guard)
     return None if daemon is None else daemon.options
 
@@ -228,7 +229,7 @@ def _is_named(words: Sequence[str]) -> bool:
 
 
 def _arguments(words: Sequence[str]) -> Sequence[str]:
-    """What follows the program, which Python runs as a file, a module or a text."""
+    """Return the words after the program, which Python runs as a file, by -m or by -c."""
     for index, word in enumerate(words):
         if word in ("-m", "-c"):
             return words[index + 2 :]
@@ -238,7 +239,7 @@ def _arguments(words: Sequence[str]) -> Sequence[str]:
 
 
 def meaning(options: Sequence[str]) -> dict[str, object]:
-    """What options come to, so that two spellings of the same compare equal. UserError."""
+    """Return options in a normal form, so that two spellings compare equal. Raises UserError."""
     given = parse_o([quote_o(option) for option in options])
     plain: dict[str, object] = {"xattr": "rw"} if given.get("git") == "off" else {}
     found = _DEFAULTS | plain | given
@@ -255,15 +256,15 @@ def meaning(options: Sequence[str]) -> dict[str, object]:
 
 
 def are_alike(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether two lists of options come to the same."""
+    """Return whether two lists of options mean the same."""
     try:
         return meaning(one) == meaning(other)
-    except (UserError, ValueError, KeyError):  # a user who is gone, a number that is none
+    except (UserError, ValueError, KeyError):  # an unknown user, or not a number
         return False
 
 
 def lost(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """What of ``before`` is not in force any more with ``after``; maps and seals left out."""
+    """Return the options of ``before`` that ``after`` lacks, except for maps and seals."""
     try:
         kept = meaning(after)
         gone = []

@@ -1,6 +1,6 @@
-"""Who holds a share from before it was sealed: processes, and mount namespaces that show it.
+"""Finds processes and mount namespaces that still reach a share after it was sealed.
 
-Told in one line, for the message with which a guard does not start.
+The result is one line, for the message with which a guard refuses to start.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from gitguardfs.linux.namespaces import MountNamespace
 from gitguardfs.mounting import seal
 
 NAMED = 5
-"""How many of them are named."""
+"""How many holders the line names: more would make it unreadable."""
 LIMIT = 10
-"""Seconds after which a namespace counts as one that cannot be looked into: its users may serve
-what is mounted there."""
+"""Seconds after which a namespace counts as one that cannot be looked into: a user may serve what
+is mounted there, and not answer."""
 _NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOTCONN, errno.ECONNABORTED)
 
 
 class _Seen(IntEnum):
-    """The exit status of a child that has looked into a namespace."""
+    """The exit status of the child that looks into a namespace."""
 
     CLOSED = 0
     OPEN = 1
@@ -37,9 +37,10 @@ class _Seen(IntEnum):
 
 
 def told(source: str, number: int, device: int) -> str:
-    """Return who holds something at or below ``source``, just sealed; empty if nobody does.
+    """Return a line that names what holds ``source``, just sealed, or a part of it; "" if none.
 
-    ``number`` is of the mount that the seal covers, ``device`` the st_dev of ``source`` below it.
+    ``number`` is the mnt_id of the mount that the seal covers; ``device`` is the st_dev of
+    ``source`` below the seal.
     """
     table = mountinfo.listed()
     try:
@@ -62,7 +63,7 @@ def told(source: str, number: int, device: int) -> str:
 def _shown_by_namespaces(source: str, wanted: Sequence[Place]) -> list[str]:
     """Return the mount namespaces of users in which ``source`` is not sealed, or can be unsealed.
 
-    Where only root gets to the directory of ``source``, nobody gets to a copy of its mount.
+    Returns [] if only root can reach the directory of ``source``: no user reaches a copy then.
     """
     if not seal.is_passable(source, 0):
         return []
@@ -79,10 +80,10 @@ def _shown_by_namespaces(source: str, wanted: Sequence[Place]) -> list[str]:
 
 
 def _is_users(space: MountNamespace) -> bool:
-    """Return whether a user can get into a namespace: it is a process's, or a user has made it.
+    """Return whether a user can enter a namespace: by a process in it, or as its maker.
 
-    A process that is root's alone and not to be looked into has more rights than this one, as the
-    first process of a container may have: no user gets into its namespace by it.
+    A process of root's that we may not look into has more capabilities than we have, as the first
+    process of a container may. No user can enter a namespace by such a process.
     """
     if space.makers is None and space.process and space.uids == {0}:
         return False
@@ -90,7 +91,7 @@ def _is_users(space: MountNamespace) -> bool:
 
 
 def _look_into(space: MountNamespace, wanted: Sequence[Place], known: Collection[str]) -> _Seen:
-    """Look, in a child, whether a namespace shows one of the places, or can be made to."""
+    """Return, by a child, whether a namespace shows one of the places, or can be made to."""
     pid = os.fork()
     if pid == 0:
         code = _Seen.UNKNOWN
@@ -111,7 +112,7 @@ def _enter(space: MountNamespace, wanted: Sequence[Place], known: Collection[str
     st = os.fstat(fd)
     if (st.st_dev, st.st_ino) != space.identity:
         return _Seen.UNKNOWN
-    # By a descriptor of ours: the namespace may have no /proc, or another one.
+    # Opened before entering: the namespace may have no /proc, or another one.
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     owner = fcntl.ioctl(fd, namespaces.NS_GET_USERNS)
     is_users = not os.path.samestat(os.fstat(owner), os.stat("/proc/self/ns/user"))
@@ -131,10 +132,11 @@ def _enter(space: MountNamespace, wanted: Sequence[Place], known: Collection[str
 
 
 def _is_open(path: bytes, place: Place, covers: Sequence[MountInfo]) -> bool:
-    """Return whether ``path`` leads to a place once what can be unmounted of ``covers`` is gone.
+    """Unmount what can be unmounted of ``covers``; return whether ``path`` then leads to a place.
 
-    What came into a less privileged namespace together with what it covers is locked to that; a
-    seal that came alone, since the namespace is older, is not (mount_namespaces(7)).
+    In a less privileged namespace, a mount is locked to the mount below it if both came at once.
+    A seal that was put on after the namespace was made came alone, and is not locked
+    (mount_namespaces(7)).
     """
     for cover in reversed(covers):
         if holders.is_at(path, cover.mount_point):

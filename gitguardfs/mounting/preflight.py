@@ -1,4 +1,4 @@
-"""What can be known to be wrong before mounting, said in one line each."""
+"""Checks before mounting. A failure is one line: what is wrong, what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FUSERMOUNT = "fusermount3"
 
 @dataclass(frozen=True)
 class Places:
-    """The two directories: where they are, and descriptors of exactly what was checked."""
+    """Source and mount point: their resolved paths, and descriptors of what was checked."""
 
     source: str
     source_fd: int
@@ -27,14 +27,14 @@ class Places:
 
     @property
     def covers_itself(self) -> bool:
-        """Whether the view is to be seen in the place of its source."""
+        """Whether the view is mounted over its own source."""
         return self.source == self.mountpoint
 
 
 def check(
     source: str, mountpoint: str, rules: Rules, is_root: bool, source_owner: int | None = None
 ) -> Places:
-    """Resolve and check both directories and the system; raises UserError.
+    """Resolve and check both directories and the system. Raises UserError.
 
     ``source_owner`` is a user other than root whose FUSE file system the source may be in.
     """
@@ -63,9 +63,9 @@ def check(
 
 
 def _refuse_foreign(fd: int, path: str, also: int | None) -> None:
-    """Raise ForeignMountError if a user's FUSE mount is at ``path``, also one below other mounts.
+    """Raise ForeignMountError if a user's FUSE mount is at ``path``, even below other mounts.
 
-    That user may unmount it at any time, and fusermount3 then takes what lies on top of it.
+    That user may run fusermount3 at any time, which then unmounts what lies on top.
     """
     for mount in mountinfo.stack_of(fd):
         if safe_open.is_foreign(mount, also):
@@ -73,9 +73,9 @@ def _refuse_foreign(fd: int, path: str, also: int | None) -> None:
 
 
 def check_intended(mountpoint: str, intended: str | None, is_root: bool) -> None:
-    """Refuse a mount point that is not the one written down, before anything is done there.
+    """Raise UserError for a mount point other than ``intended``, before anything is done there.
 
-    mount(8) resolves a path, through whatever symlinks there are, before it hands it on.
+    mount(8) resolves the mount point, and follows symlinks of any user, before it passes it on.
     """
     if intended is None:
         return
@@ -134,7 +134,7 @@ def _open(
 
 
 def _check_answers(fd: int) -> None:
-    """Raise what a FUSE mount without its daemon answers; stat may still answer from a cache."""
+    """Raise the OSError of a dead FUSE mount; stat(2) may still be answered from a cache."""
     try:
         os.statvfs(fd)
     except OSError as error:
@@ -143,11 +143,11 @@ def _check_answers(fd: int) -> None:
 
 
 def _clear_dead(mountpoint: str, is_root: bool) -> None:
-    """Unmount what a gitguardfs that died left on the mount point."""
+    """Unmount dead gitguardfs mounts from the mount point. Raises UserError for others."""
     while True:
         fd = _open(mountpoint, "mount point", is_root)
         try:
-            os.statvfs(fd)  # stat would be answered from the kernel's cache for a while
+            os.statvfs(fd)  # not stat(2), which the kernel may answer from its cache
             return
         except OSError as error:
             top = next(iter(mountinfo.stack_of(fd)), None)
@@ -173,7 +173,9 @@ def _unmount(mount: mountinfo.MountInfo, is_root: bool) -> None:
     path = mount.path
     if is_root:
         if not mountinfo.detach(mount):
-            raise UserError(f"{path} is not what it was a moment ago", "try again", Exit.MOUNT)
+            raise UserError(
+                f"something else was mounted at {path} meanwhile", "try again", Exit.MOUNT
+            )
         return
     program = shutil.which(FUSERMOUNT, path=_search_path()) or FUSERMOUNT
     done = subprocess.run([program, "-u", "-z", path], capture_output=True, check=False)
@@ -199,9 +201,9 @@ def _check_not_below_git(source: str, real: str, rules: Rules) -> None:
 
 
 def check_no_repository(name: str, path: str, rules: Rules) -> None:
-    """Refuse a directory that git takes for a repository; ``name`` is how to call it.
+    """Raise UserError if git takes ``path`` for a repository; ``name`` is its name in messages.
 
-    Raises UserError, also if the directory does not tell (UserError with Exit.SYSTEM).
+    Raises UserError (Exit.SYSTEM) as well if the directory cannot be read.
     """
     if rules.git is GitPolicy.OFF or rules.allow_bare:
         return

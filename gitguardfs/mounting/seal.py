@@ -1,12 +1,13 @@
 """The seal: an empty, unreadable mount over the raw share while its guarded view is up.
 
-It is a ramfs of mode 000, read-only, called gitguardfs-seal. The daemon holds a lock on it, so
-that a seal without its daemon, after a crash, can be told from one that is in use. Only root's
-word takes a seal off: a signal or the umount helper to its daemon, or umount(8) of a seal without
-a daemon. However else a daemon or a view ends, or a guard fails to start, the seal stays.
+It is a read-only ramfs of mode 000, named gitguardfs-seal. The daemon holds a lock on it, which
+distinguishes a seal in use from one that a crashed daemon left.
 
-A seal protects what it lies directly on. A mount of a user's between it and the share would let
-that user take both off, so the kernel's table is compared with the directory that was checked.
+Only root removes a seal: by a signal to its daemon, by the umount helper, or by umount(8) of a seal
+without a daemon. If a daemon or a view ends in another way, or a guard fails to start, it stays.
+
+A seal protects only the mount directly below it. A user's mount between the seal and the share
+would let that user unmount both. So mountinfo is compared with the directory that was checked.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from gitguardfs.linux.mountinfo import MountInfo
 
 NAME = "gitguardfs-seal"
 FSTYPE = "ramfs"
-"""Not tmpfs: systemd orders whatever has one on it after swap.target, and once the seal is off it
-forgets that and never goes on with stopping that target, so the machine would not go down."""
+"""Not tmpfs: systemd orders a mount with a tmpfs on it after swap.target. Once the seal is off,
+systemd would never finish stopping that target, and the machine would not shut down."""
 _FSTYPES = (FSTYPE, "tmpfs")
-"""What a seal may be: a daemon of an earlier version has put on the second."""
+"""The types that a seal may have: daemons of earlier versions used tmpfs."""
 _ATTRIBUTES = (
     syscalls.MOUNT_ATTR_RDONLY
     | syscalls.MOUNT_ATTR_NOSUID
@@ -39,20 +40,20 @@ _LOCK = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
 class Seal:
-    """A seal that is on; the lock goes with the process."""
+    """A seal that is on, and locked by this process until it ends."""
 
     def __init__(self, source: str, source_fd: int) -> None:
         """Cover a directory, or take over the seal of a daemon that died.
 
-        ``source_fd`` is of the directory to cover, or of the root of that seal; ``source`` is its
-        name in errors. Raises OSError: EWOULDBLOCK if a daemon holds the seal, ESTALE if another
-        mount is between the seal and the directory, which is then as it was.
+        ``source_fd`` is a descriptor of the directory to cover, or of the root of that seal;
+        ``source`` is its name in errors. Raises OSError: EWOULDBLOCK if a daemon holds the seal,
+        ESTALE if another mount is between the seal and the directory. A new seal is then removed.
         """
         self._source = source
         seal = sealing(source_fd)
         if seal is not None:
             self.covers = seal.parent_id
-            """The number of the mount that it lies on."""
+            """The mnt_id of the mount that the seal lies on."""
             self._lock = os.open(f"/proc/self/fd/{source_fd}", _READ)
         else:
             self.covers = mountinfo.number_of(source_fd)
@@ -69,22 +70,22 @@ class Seal:
             raise
 
     def check(self) -> None:
-        """Raise OSError(ESTALE) unless the seal lies on what it covers, with nothing above it."""
+        """Raise OSError(ESTALE) if the seal is not on ``covers``, or a mount is on top of it."""
         number = mountinfo.number_of(self._lock)
         if _listed(number).parent_id != self.covers or _is_covered(number):
             raise OSError(errno.ESTALE, "another mount came between", self._source)
 
     def lift(self) -> None:
-        """Take the seal off: this very mount, by its own descriptor. Raises OSError."""
+        """Remove the seal: unmount this very mount, by its descriptor. Raises OSError."""
         try:
-            if _is_covered(mountinfo.number_of(self._lock)):  # that would be unmounted instead
+            if _is_covered(mountinfo.number_of(self._lock)):  # umount2 would take that one instead
                 raise OSError(errno.EBUSY, "something is mounted over the seal", self._source)
             syscalls.umount(b"/proc/self/fd/%d" % self._lock, syscalls.MNT_DETACH)
         finally:
             os.close(self._lock)
 
     def leave(self) -> None:
-        """Leave it on, as a crash does, for the next daemon to take over."""
+        """Keep the seal on but release its lock, so that the next daemon takes it over."""
         os.close(self._lock)
 
 
@@ -105,21 +106,21 @@ def _put_on(directory: int, beneath: bool = False) -> int:
 
 
 def is_seal(mount: MountInfo) -> bool:
-    """Return whether a mount is a seal, of a daemon dead or alive."""
+    """Return whether a mount is a seal, with or without a daemon."""
     return mount.fstype in _FSTYPES and mount.source == NAME
 
 
 def sealing(fd: int) -> MountInfo | None:
-    """Return the seal that a descriptor is of; None if it is of something else."""
+    """Return the seal whose root ``fd`` is; None if it is of another mount."""
     top = next(iter(mountinfo.stack_of(fd)), None)
     return top if top is not None and is_seal(top) else None
 
 
 def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError:
-    """``error``, which kept ``source`` from being guarded, after it was sealed, if root asks.
+    """As root, seal ``source`` after mounting failed; return ``error`` with that in its hint.
 
-    ``wanted`` is what was asked for: a seal, none, or (None) one for the root of a share. Where
-    there should be one and none could be put on, that is said as well.
+    ``wanted`` says whether a seal was asked for; None means one for the root of a share. If a seal
+    is needed and cannot be put on, the hint says so. Without a seal, ``error`` is returned as is.
     """
     if os.geteuid() != 0 or wanted is False:
         return error
@@ -142,9 +143,9 @@ def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError
 
 
 def _close(source: str, wanted: bool) -> bool:
-    """Put a seal on, if one is wanted and there is none; whether there is one that no guard has.
+    """Seal ``source`` if asked to. Returns whether a seal that no daemon holds is on it.
 
-    Raises OSError and UserError if it cannot be put on.
+    Raises OSError and UserError if the seal cannot be put on.
     """
     fd = -1
     try:
@@ -163,7 +164,7 @@ def _close(source: str, wanted: bool) -> bool:
                 Seal(source, fd).leave()
         try:
             check_unlocked(fd, source)
-        except UserError:  # a daemon has it
+        except UserError:  # a daemon holds it
             return False
     finally:
         if fd >= 0:
@@ -172,7 +173,7 @@ def _close(source: str, wanted: bool) -> bool:
 
 
 def _open_top(path: str) -> int:
-    """Return a descriptor of what is mounted at ``path``, which a user may refuse to show."""
+    """Return an O_PATH descriptor of the mount on top of ``path``, without a request to it."""
     directory, name = os.path.split(path.rstrip("/"))
     parent = safe_open.open_directory(directory or ".", os.geteuid() == 0)
     try:
@@ -182,10 +183,10 @@ def _open_top(path: str) -> int:
 
 
 def _close_beneath(fd: int) -> None:
-    """Put a seal between a user's mount, which is left alone, and what that covers.
+    """Put a seal between a user's mount and the mount below it.
 
-    Above the user's mount a seal would go with it. Raises UserError if the kernel cannot do that,
-    or if there are several such mounts; OSError.
+    A seal on top would go when the user unmounts theirs. Raises UserError if the kernel cannot
+    mount beneath, or if there are several mounts of users; OSError.
     """
     top, *below = mountinfo.stack_of(fd)
     if any(map(safe_open.is_foreign, below)):
@@ -199,7 +200,7 @@ def _close_beneath(fd: int) -> None:
             "a user's mount lies over it, and Linux before 6.5 puts none below"
         ) from None
     try:
-        # If another one came meanwhile, this seal is left: unmounting it would take that off.
+        # If another mount came between, the seal is left: unmounting it would unmount that one.
         if _listed(mountinfo.number_of(root)).parent_id != top.parent_id:
             raise UserError("another mount came between")
     finally:
@@ -211,7 +212,7 @@ def _is_covered(number: int) -> bool:
 
 
 def _listed(number: int) -> MountInfo:
-    """Return a mount by its number. Raises OSError(ESTALE) if it is gone."""
+    """Return a mount by its mnt_id. Raises OSError(ESTALE) if it is gone."""
     found = next((m for m in mountinfo.listed() if m.mnt_id == number), None)
     if found is None:
         raise os_error(errno.ESTALE)
@@ -219,13 +220,13 @@ def _listed(number: int) -> MountInfo:
 
 
 def is_sealed(source: str) -> bool:
-    """Whether a seal, of a daemon dead or alive, is on ``source``."""
+    """Return whether a seal, with or without a daemon, is on ``source``."""
     top = mountinfo.top_at(source)
     return top is not None and is_seal(top)
 
 
 def check_free(source: str) -> None:
-    """Raise UserError if the daemon that sealed ``source`` is alive."""
+    """Raise UserError if a living daemon holds the seal of ``source``."""
     if not is_sealed(source):
         return
     fd = _open_top(source)
@@ -236,7 +237,7 @@ def check_free(source: str) -> None:
 
 
 def check_unlocked(fd: int, source: str) -> None:
-    """Raise UserError if a daemon holds the seal that ``fd`` is of; nothing if it is of none."""
+    """Raise UserError if a daemon holds the seal whose root ``fd`` is, if it is a seal's."""
     if sealing(fd) is None:
         return
     try:
@@ -258,7 +259,7 @@ def check_unlocked(fd: int, source: str) -> None:
 
 
 def holder(lock: int) -> str:
-    """The process that has locked what ``lock`` is open on (proc(5), /proc/locks)."""
+    """Return the pid of the process that has locked the file of ``lock`` (/proc/locks), or "?"."""
     st = os.fstat(lock)
     where = f"{os.major(st.st_dev):02x}:{os.minor(st.st_dev):02x}:{st.st_ino}"
     with open("/proc/locks") as file:
@@ -267,7 +268,7 @@ def holder(lock: int) -> str:
 
 
 def lift_stale(source: str) -> None:
-    """Take off what ``check_free`` has found to be nobody's, where no seal is wanted any more."""
+    """Remove the seals of ``source``, which no daemon holds by ``check_free``. Raises OSError."""
     while is_sealed(source):
         top = mountinfo.top_at(source)
         if top is None or not mountinfo.detach(top):
@@ -275,12 +276,12 @@ def lift_stale(source: str) -> None:
 
 
 def open_below(source: str, seal_fd: int) -> int:
-    """Return an O_PATH descriptor of what lies below a seal, of which ``seal_fd`` is the root.
+    """Return an O_PATH descriptor of what lies below the seal whose root ``seal_fd`` is.
 
-    A seal is not taken off for that, not for a moment: whoever opened the raw share in that
-    moment would have it for good. It is taken off in a mount namespace that nobody else sees,
-    and what lies below is copied from there. Must be called before any thread is started.
-    Raises OSError, ESTALE if ``source`` leads elsewhere by now.
+    The seal is not removed for that, even for a moment: a process that opened the raw share then
+    could keep it. It is unmounted in a new mount namespace that no other process sees, and the
+    mounts below are copied from there. Must be called before any thread is started. Raises
+    OSError, ESTALE if ``source`` leads elsewhere by now.
     """
     here = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     syscalls.unshare_mounts()
@@ -317,7 +318,7 @@ def _copy_below(source: str, seal_fd: int) -> int:
 
 
 def is_share(fd: int) -> bool:
-    """Return whether a 9p or virtiofs share is mounted just there, maybe below other mounts."""
+    """Return whether ``fd`` is at the mount point of a share, maybe below other mounts."""
     path = os.fsencode(safe_open.path_of(fd))
     return any(
         m.fstype in mountinfo.SHARE_TYPES and m.mount_point == path for m in mountinfo.stack_of(fd)
@@ -325,7 +326,7 @@ def is_share(fd: int) -> bool:
 
 
 def is_reachable_by_others(source: str, uid: int) -> bool:
-    """Whether a user other than ``uid`` and root can get to ``source`` by its path."""
+    """Return whether a user other than ``uid`` and root can open ``source`` by its path."""
     if not is_passable(source, uid):
         return False
     st = os.stat(source)
@@ -333,7 +334,7 @@ def is_reachable_by_others(source: str, uid: int) -> bool:
 
 
 def is_passable(source: str, uid: int) -> bool:
-    """Whether a user other than ``uid`` and root can get as far as the directory of ``source``."""
+    """Return whether a user other than ``uid`` and root can reach the parent of ``source``."""
     path = source
     while path != "/":
         path = os.path.dirname(path)

@@ -1,4 +1,4 @@
-"""Mounting a share that nobody can enter: the seal is on it before anybody else sees it."""
+"""Mounts a share with a seal on it from the start, so that no user can enter it before."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _DONE = b"done"
 
 
 def mount_covered(do_mount: Callable[[], None], target: str) -> None:
-    """Have ``do_mount`` mount a share at ``target``, which appears there with a seal on it.
+    """Let ``do_mount`` mount a share at ``target``, where it appears with a seal on it.
 
-    The seal is nobody's: the next daemon takes it over. UserError, with nothing mounted, if it
-    does not come about.
+    No daemon holds the seal: the next one takes it over. Raises UserError, with nothing mounted,
+    if a step fails.
 
-    It is all done by a child in a mount namespace of its own, where the target's path leads to
-    the share as soon as it is mounted, and for nobody else. What comes out of there is one tree
-    of two mounts, attached in one step; whatever ends the child, the rest goes with it.
+    A child process does it in a mount namespace of its own, where no other process sees the share
+    without its seal. It attaches a tree of both mounts at ``target`` in one step. If the child ends
+    before that, the kernel unmounts what is in its namespace.
     """
     readable, writable = os.pipe()
     child = os.fork()
@@ -42,12 +42,12 @@ def mount_covered(do_mount: Callable[[], None], target: str) -> None:
 
 
 def _mount_and_cover(do_mount: Callable[[], None], target: str) -> None:
-    # Of this namespace and before anything is mounted: where the tree is attached in the end.
+    # Opened in our namespace, before anything is mounted: the tree is attached there at the end.
     place = safe_open.open_directory(target, True)
     here = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     syscalls.unshare_mounts()
     do_mount()
-    # Before the seal is on: the way to what lies below it.
+    # Opened before the seal is on, to reach the share below it.
     share = safe_open.open_directory(target, True)
     top = mountinfo.top_at(target)
     if (

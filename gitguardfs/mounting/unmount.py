@@ -1,7 +1,7 @@
-"""Unmounting exactly what was looked at, although users can bend the way to it.
+"""Unmounts one particular mount, even if a user replaces a directory on its path meanwhile.
 
-A mount is known by its number, device, type and source together: the kernel gives the number of
-one that is gone to the next.
+A mount is identified by mnt_id, device, type and source together, since the kernel gives the mnt_id
+of an unmounted one to the next.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from gitguardfs.mounting import guards, seal
 SETTLE_LIMIT = 15.0
 """Seconds within which a daemon whose view was unmounted has to lift its seal and end."""
 END_LIMIT = 5.0
-"""Seconds for which such a daemon may still hold the share after that."""
+"""Seconds to wait for a share that is busy: a daemon that ends may still hold it."""
 START_LIMIT = 1.0
-"""Seconds for which a daemon may have no view: it is about to mount it, or to end."""
+"""Seconds for which a daemon may have no view, since it is about to mount it or to end."""
 _PAUSE = 0.05
 
 
 def unmount(mount: MountInfo, *, lazy: bool = False, patience: float = 0) -> None:
-    """Unmount this mount, wherever it is by now; nothing if it is gone.
+    """Unmount this mount, wherever it was moved to; do nothing if it is gone.
 
-    Unless ``lazy``, one that is used is left: UserError, after ``patience`` seconds, with the
-    names of the programs that use it.
+    Raises UserError. Unless ``lazy``, a mount that is still in use after ``patience`` seconds is
+    left, and the error names the programs that use it.
     """
     deadline = time.monotonic() + patience
     while (found := mountinfo.current(mount)) is not None:
@@ -54,8 +54,8 @@ def _busy(mount: MountInfo, but: int = 0) -> UserError:
 
 
 def _unmount(mount: MountInfo, flags: int) -> None:
-    # By its parent: a descriptor of the mount itself would make it busy. While the parent is
-    # held, nobody can put something else under the name of a mount point.
+    # By its parent directory: a descriptor of the mount itself would make it busy. While the
+    # parent is open, no user can give the mount point's name to another directory.
     path = mount.path
     parent = safe_open.open_directory(os.path.dirname(path), True)
     try:
@@ -78,18 +78,18 @@ def _unmount(mount: MountInfo, flags: int) -> None:
 
 
 def hand_over(guard: MountInfo, source: str) -> bool:
-    """End a guard that nobody uses, and leave its seal on for the next one; False if it is gone.
+    """Stop a guard that no process uses, and keep its seal. Returns False if the guard is gone.
 
-    UserError, with nothing done, if it is used: it is asked first whether the view is used, and
-    then the daemon is told to go. Whoever starts to use the view between the two loses it, as by
-    ``umount --lazy``; nothing opens.
+    Raises UserError, with nothing done, if the view is in use. That is checked before the daemon is
+    told to end: a process that starts to use the view in between loses it, as by ``umount --lazy``.
+    The share stays sealed.
     """
     found = mountinfo.current(guard)
     if found is None:
         return False
     daemon = _daemon_of(guard, found)
     if daemon is None:
-        # Nobody to tell it to: a process of another pid namespace, say. Its seal stays anyway.
+        # No daemon found: it may be in another pid namespace. Its seal stays anyway.
         unmount(found)
         return True
     _check_unused(found, daemon)
@@ -98,17 +98,18 @@ def hand_over(guard: MountInfo, source: str) -> bool:
     left = mountinfo.current(found)
     if left is None:
         return True
-    if not guards.is_dead(left.mount_point):  # it was not its daemon that has ended
+    if not guards.is_dead(left.mount_point):  # the process that ended was not its daemon
         path = left.path
         raise UserError(f"{path} goes on, and its daemon is not known", code=Exit.SYSTEM)
-    unmount(left, lazy=True)  # its daemon was ended by something else
+    unmount(left, lazy=True)  # its daemon ended without unmounting
     return True
 
 
 def _end(pid: int, is_it: Callable[[], bool]) -> bool:
-    """Tell a daemon to end, and to leave its seal on; False if it has ended before.
+    """Tell a daemon to end and keep its seal, and wait. Returns False if it had ended before.
 
-    UserError, with nothing done, unless ``is_it`` says that the number is still that daemon's.
+    Raises UserError, with nothing done, if ``is_it`` says that the pid is no longer that daemon's,
+    and if the daemon does not end within ``SETTLE_LIMIT``.
     """
     try:
         process = os.pidfd_open(pid)
@@ -129,10 +130,10 @@ def _end(pid: int, is_it: Callable[[], bool]) -> bool:
 
 
 def end_forgotten(source: str) -> None:
-    """End a daemon that holds the seal of ``source``, and none of whose views is mounted here.
+    """Stop a daemon that holds the seal of ``source`` but has no view mounted here.
 
-    Copies of a view in other mount namespaces, which any user can make, keep it running, and it
-    would keep everybody from guarding the share again. Its seal stays.
+    A copy of its view in another mount namespace, which any user can make, keeps it running. The
+    share could then not be guarded again. Its seal stays.
     """
     deadline = time.monotonic() + START_LIMIT
     while (pid := _holder_of(source)) is not None and guards.serves_nothing(pid):
@@ -143,7 +144,7 @@ def end_forgotten(source: str) -> None:
 
 
 def _holder_of(source: str) -> str | None:
-    """The process that holds the seal of ``source``, which only root can; None if nobody does."""
+    """Return the pid of the process that holds the seal of ``source``, as text, or None."""
     if not seal.is_sealed(source):
         return None
     fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -155,18 +156,17 @@ def _holder_of(source: str) -> str | None:
 
 
 def _daemon_of(guard: MountInfo, found: MountInfo) -> guards.GuardDaemon | None:
-    # Where the kernel does not tell it, by the path that it was given, which may be the old one.
+    # Before Linux 6.17 it is found by the path it was given, which may be that before a move.
     return guards.daemon_of(found) or guards.daemon_of(guard)
 
 
 def _check_unused(mount: MountInfo, daemon: guards.GuardDaemon) -> None:
-    """Raise UserError if a program other than its daemon is in the mount, and change nothing.
+    """Raise UserError if a program other than its daemon uses the mount; change nothing.
 
-    The first MNT_EXPIRE unmounts nothing: it fails by EBUSY for a mount that is used, and by
-    EAGAIN for one that is not (umount(2)). Ours is always the first one, since ``_unmount`` opens
-    the mount's root before, which takes the mark of an earlier one away. It knows nothing of
-    copies of the mount in other namespaces, which go with it; so processes are looked through
-    as well.
+    The first MNT_EXPIRE unmounts nothing: it fails with EBUSY if the mount is in use, and with
+    EAGAIN if not (umount(2)). Ours is always the first, since ``_unmount`` opens the mount's root
+    before, which clears the mark of an earlier one. It does not see users of copies in other
+    namespaces, which end with the daemon. So all processes are searched as well.
     """
     path = mount.path
     try:
@@ -181,10 +181,10 @@ def _check_unused(mount: MountInfo, daemon: guards.GuardDaemon) -> None:
 
 
 def unmount_share(share: MountInfo) -> None:
-    """Unmount a share, and first the seal that no daemon holds any more.
+    """Unmount a share, after its seal, which no daemon may hold any more.
 
-    UserError if it is used, or guarded; it is sealed again if it was. The kernel unmounts what is
-    on top and nothing else, so that the share is there without its seal for an instant.
+    Raises UserError if the share is in use or guarded; a seal is then put on again. The kernel
+    unmounts only what is on top, so that the share is without its seal for an instant.
     """
     found = mountinfo.current(share)
     if found is None:
@@ -193,7 +193,7 @@ def unmount_share(share: MountInfo) -> None:
     was_sealed = seal.is_sealed(path)
     lift(path)
     try:
-        # Below a seal nobody is but a daemon, and that has ended.
+        # Below a seal only a daemon can be, and that has ended.
         unmount(share, patience=0 if was_sealed else END_LIMIT)
     except BaseException:
         if was_sealed:
@@ -202,10 +202,9 @@ def unmount_share(share: MountInfo) -> None:
 
 
 def lift(source: str) -> None:
-    """Take off the seals of ``source``; UserError if a daemon holds one, nothing if there is none.
+    """Remove the seals of ``source``, if there are any. Raises UserError if a daemon holds one.
 
-    Only real seals: whatever else somebody has mounted there stays. A daemon without a view is
-    ended first.
+    Other mounts at ``source`` stay. A daemon without a view is stopped first.
     """
     end_forgotten(source)
     seal.check_free(source)
@@ -213,9 +212,10 @@ def lift(source: str) -> None:
 
 
 def close_off(source: str) -> str:
-    """Close a raw share that nothing guards any more, by a seal; say what was done.
+    """Seal a raw share that no guard protects any more; return a line that says what was done.
 
-    The seal outlives this process, as that of a daemon that crashed: the next one takes it over.
+    The seal outlives this process, and the next daemon takes it over. Where a seal fails, the
+    share is unmounted. Raises UserError.
     """
     top = mountinfo.top_at(source)
     if top is None:
@@ -234,7 +234,7 @@ def close_off(source: str) -> str:
 
 
 def _users_of(mount: MountInfo, but: int = 0, at_most: int = 5) -> list[str]:
-    """Programs that have their working directory or a file in ``mount``, or in a copy of it."""
+    """Return the programs with a working directory or file in ``mount`` or in a copy of it."""
     found = []
     path = mount.path
     for pid in processes.pids():
@@ -250,7 +250,7 @@ def _users_of(mount: MountInfo, but: int = 0, at_most: int = 5) -> list[str]:
 
 
 def _held(pid: str, path: str) -> list[str]:
-    """Links of a process (proc(5)) that lead to ``path`` or below it."""
+    """Return the links of a process (proc(5)) that lead to ``path`` or below it."""
     links = [f"/proc/{pid}/cwd", f"/proc/{pid}/root"]
     links += [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
     found = []
@@ -262,9 +262,9 @@ def _held(pid: str, path: str) -> list[str]:
 
 
 def _is_covered(pid: str, held: list[str], mount: MountInfo) -> bool:
-    """Whether a daemon holds no more than the directory that ``mount`` covers.
+    """Return whether a process is a daemon that holds only the directory below ``mount``.
 
-    One of an earlier guard at the same place does, as long as somebody has a copy of its view.
+    The daemon of an earlier guard at the same path does, while a copy of its view exists.
     """
     path = mount.path
     for link in held:

@@ -1,7 +1,7 @@
-"""The entry that lets umount(8) find the view's umount helper (/run/mount/utab).
+"""Adds and removes the entry by which umount(8) finds the umount helper (/run/mount/utab).
 
-Without one, umount(8) asks statfs(2) for the type, which says only ``fuse``, and unmounts the view
-without telling its daemon.
+Without an entry, umount(8) takes the type from statfs(2), which is only ``fuse``. It then unmounts
+the view without the helper, which signals the daemon.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from gitguardfs.constants import SYSTEM_PATH
 from gitguardfs.linux import mountinfo
 
 LIMIT = 5.0
-"""Seconds for mount(8) to write one line; another one may hold the lock of the file."""
+"""Seconds for mount(8) to write one line; another process may hold the lock of the file."""
 
 
 def add(mount: mountinfo.MountInfo) -> None:
-    """Have mount(8), where it is installed, note that a view has a helper."""
+    """Let mount(8), if it is installed, record that a view has an umount helper."""
     path = mount.path
     helper = ("-t", mountinfo.FSTYPE, "-o", f"uhelper={mountinfo.SUBTYPE}")
     _call("mount", "-f", *helper, "--", mount.source, path)
 
 
 def remove(mount: mountinfo.MountInfo) -> None:
-    """Have umount(8) forget a view that was unmounted without it."""
+    """Let umount(8) remove the entry of a view that was unmounted without it."""
     _call("umount", "--fake", "--", mount.path)
 
 

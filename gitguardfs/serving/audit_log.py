@@ -1,4 +1,7 @@
-"""Refusals: counted always, written as JSON lines when asked for, never in anybody's way."""
+"""The audit log: counts every refusal and, with ``--audit-log``, writes them as JSON lines.
+
+Requests never wait for the log: a thread writes it, and lines that come too fast are dropped.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,10 @@ from gitguardfs.guard.rules import Refused
 from gitguardfs.spool import Spool
 
 LINES_PER_SECOND = 50
-"""What one mount writes at most; an agent that floods is told of by a count instead."""
+"""Lines that one mount writes at most, so that an agent cannot fill the disk. The next line that
+is written has the count of those that were dropped."""
 BURST = 200
+"""Lines that may be written at once, after a time with few refusals."""
 QUEUE_LENGTH = 1000
 """Lines that may wait for a slow disk; further ones are counted as dropped."""
 
@@ -25,7 +30,7 @@ class AuditLog:
     """Counts refusals and hands lines to a thread that writes them."""
 
     def __init__(self, fd: int | None) -> None:
-        """Append to the file behind ``fd``, which is closed at the end; None only counts."""
+        """Own ``fd``, a file open for appending, which is closed at the end; None only counts."""
         self.refused: Counter[str] = Counter()
         self._allowance = float(BURST)
         self._refilled = time.monotonic()
@@ -34,12 +39,12 @@ class AuditLog:
         self._fd = -1 if fd is None else fd
 
     def start(self) -> None:
-        """Start the writer; after fork, since threads do not survive it."""
+        """Start the writing thread. Call this after fork(2), which threads do not survive."""
         if self._fd >= 0:
             self._spool = Spool("audit", self._write, QUEUE_LENGTH)
 
     def refuse(self, operation: str, refused: Refused, uid: int, pid: int) -> None:
-        """Note one refusal; ``pid`` 0 means unknown."""
+        """Count one refusal and queue its line; ``pid`` 0 means unknown."""
         self.refused[refused.rule] += 1
         if self._spool is None:
             return
@@ -76,7 +81,7 @@ class AuditLog:
             log.error("audit log: %s", error.strerror)
 
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Write the lines that wait, close the file, and log how many requests were refused."""
         if self._spool is not None:
             if self._dropped:
                 log.warning("the audit log is short of %d refusals", self._dropped)

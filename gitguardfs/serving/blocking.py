@@ -1,4 +1,4 @@
-"""Calls that may wait for a disk or a server: where to make them, and what is left to do then."""
+"""Calls that may wait for a disk or a server: on which thread to make them, what to do after."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from gitguardfs.protocol import RequestError
 from gitguardfs.serving.boundary import Boundary
 
 QUICK = 500e-6
-"""Seconds; a change of thread takes a tenth of that, and so long may everybody else wait."""
+"""Seconds that a quick call takes at most. Other requests may wait for so long; handing a call
+to a thread costs a tenth of that."""
 QUICK_IN_A_ROW = 4
 """Quick calls before the next one is expected to be quick."""
 INLINE_LIMIT = 128 * 1024
-"""Bytes up to which a transfer may be done without a thread, and a write to a local file always
-is: it goes to memory, and a change of thread costs more than the copying."""
+"""Bytes up to which a transfer may be done without a thread. A write of that size to a local file
+always is: it goes to memory, and handing it to a thread would cost more than the copying."""
 
 R = TypeVar("R")
 
@@ -30,19 +31,19 @@ class LatencyTracker:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the next one can be expected to be quick: it would wait for one that is not."""
+        """Whether the next call is expected to be quick: the last were, and none is under way."""
         return self._in_a_row >= QUICK_IN_A_ROW and not self._under_way
 
     def begin(self) -> None:
-        """Count one as under way. On the session's thread only, as ``end``."""
+        """Count a call as under way. Like ``end``, on the session's thread only."""
         self._under_way += 1
 
     def end(self) -> None:
-        """Count one as done, or given up."""
+        """Count a call as done, or given up."""
         self._under_way -= 1
 
     def timed(self, call: Callable[..., R], *args: Any) -> R:
-        """Make a call, on whatever thread, and note how long it takes."""
+        """Make a call and note how long it takes; on any thread."""
         since = perf_counter()
         try:
             return call(*args)
@@ -52,11 +53,11 @@ class LatencyTracker:
 
 
 class Blocking(Generic[R]):
-    """A request of which a call is left that may wait.
+    """A checked request whose last call on the source may wait for a disk or a server.
 
-    The session makes it in a with statement of this object, inline if ``runs_inline`` and
-    otherwise wherever it does not keep others waiting, and then asks ``finish`` for the reply,
-    which it holds back for ``delay`` seconds.
+    The session enters this object by a with statement and calls ``run`` there: inline if
+    ``runs_inline``, and otherwise where other requests do not wait for it. Then it calls
+    ``finish`` for the reply, and sends that after ``delay`` seconds.
     """
 
     __slots__ = (
@@ -77,9 +78,10 @@ class Blocking(Generic[R]):
         cleanup: Callable[[], None] | None = None,
         rate: RateLimit | None = None,
     ) -> None:
-        """``finish`` is given what ``call`` returned, ``cleanup`` is called in any case.
+        """Prepare ``call(*args)``; the arguments are descriptors, bytes and numbers only.
 
-        ``call`` gets descriptors and bytes only. ``is_local`` says that it waits for no server.
+        ``finish`` is given what ``call`` returned; ``cleanup`` is called in any case. ``is_local``
+        says that the call waits for no server.
         """
         self._boundary = boundary
         self._operation = operation
@@ -90,7 +92,7 @@ class Blocking(Generic[R]):
         self._cleanup = cleanup
         self._rate = rate
         self.likely_quick = is_small and latency.is_quick
-        """Whether others may wait a moment for it."""
+        """Whether other requests may wait for the call, since it is expected to be quick."""
         self.runs_inline = self.likely_quick and is_local
         """Whether the session's own thread may make the call."""
 
@@ -113,7 +115,7 @@ class Blocking(Generic[R]):
         raise RequestError(number)
 
     def finish(self, result: R) -> R:
-        """Note what the call has done, and return the reply. On the session's thread only.
+        """Note in the tables what the call did, and return the reply. On the session's thread only.
 
         Raises RequestError.
         """
@@ -139,7 +141,7 @@ class Blocking(Generic[R]):
 
 
 def done(boundary: Boundary, operation: str, reply: R, rate: RateLimit) -> Blocking[R]:
-    """Return what holds a reply back that is there already."""
+    """Return a Blocking for a reply that is known already and that ``rate`` may hold back."""
     blocking = Blocking(
         boundary,
         operation,

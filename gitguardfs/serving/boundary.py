@@ -1,4 +1,4 @@
-"""What every request passes: the guard, in a way that is written down, and the error boundary."""
+"""The error boundary that every request passes, and the table of how each request is guarded."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from gitguardfs.protocol import Caller, Later, RequestError
 from gitguardfs.serving.audit_log import AuditLog
 
 MAX_ERRNO = 511
-"""Larger ones are the kernel's own: it takes no reply with them, and the caller would hang."""
+"""The largest errno that the kernel takes in a reply. It drops a reply with a larger one, and the
+caller would hang."""
 
 ENOSYS_IS_MEANT = ("getxattr", "listxattr")
-"""Where the kernel is to ask no more, for the whole mount. From the source it would be one
-object's: a single file that cannot be synced would turn fsync off for all."""
+"""Requests that may be answered ENOSYS, after which the kernel sends no more of that kind for the
+whole mount. An ENOSYS of the source is about one object: a single file that cannot be synced would
+turn fsync off for all."""
 
 UNKNOWN = Caller(-1, -1)
 
@@ -30,7 +32,7 @@ R = TypeVar("R")
 
 
 class GuardedBy(Enum):
-    """How the guard comes into a request. A test demands one of these for every request."""
+    """Where the guard checks a request. A test demands one of these for every request."""
 
     NAME = "by a name in a directory"
     NODE = "by a node"
@@ -47,13 +49,14 @@ class Boundary:
     """The error boundary of one mount."""
 
     def __init__(self, audit: AuditLog) -> None:
-        """Hand refusals to ``audit``."""
+        """Report refusals to ``audit``."""
         self._audit = audit
 
     def errno_of(self, error: Exception, operation: str, args: Sequence[Any] = ()) -> int:
-        """Return the errno that answers a request in which ``error`` was raised; raises nothing.
+        """Return the errno to answer a request with in which ``error`` was raised; raises nothing.
 
-        What is no error of a system call is a bug: it is logged. ``args`` are the request's.
+        EACCES for Refused, the error's own errno for OSError and RequestError. Anything else is a
+        bug: it is logged, and the answer is EIO. ``args`` are the arguments of the request.
         """
         if isinstance(error, RequestError):
             return error.errno
@@ -74,12 +77,12 @@ class Boundary:
 
 
 def _report(error: Exception, message: str, operation: str) -> None:
-    with suppress(Exception):  # a handler of the log failed: the request is answered all the same
+    with suppress(Exception):  # even if a log handler fails, the request is answered
         log.error(message, operation, exc_info=error)
 
 
 class Bounded(Protocol):
-    """What a request's method belongs to."""
+    """A class whose methods serve requests."""
 
     boundary: Boundary
 
@@ -89,7 +92,10 @@ Method = Callable[Concatenate[B, P], R]
 
 
 def guarded_by(guard: GuardedBy) -> Callable[[Method[B, P, R]], Method[B, P, R]]:
-    """Classify a request's method; only RequestError and Later leave it then."""
+    """Return a decorator that classifies a request's method in ``GUARDED_BY``.
+
+    The decorated method raises only RequestError and Later.
+    """
 
     def decorate(method: Method[B, P, R]) -> Method[B, P, R]:
         name = method.__name__
@@ -103,8 +109,8 @@ def guarded_by(guard: GuardedBy) -> Callable[[Method[B, P, R]], Method[B, P, R]]
                 raise
             except Exception as error:
                 number = self.boundary.errno_of(error, name, args)
-            # Not in the except clause: the error would live on with this one, and with it all
-            # that its frames refer to.
+            # Not in the except clause: the new error would keep the old one alive as its context,
+            # and with that all objects in its frames.
             raise RequestError(number)
 
         return bounded  # type: ignore[return-value]

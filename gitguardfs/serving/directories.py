@@ -19,11 +19,11 @@ from gitguardfs.serving.readdirplus import ReaddirplusAdvice
 from gitguardfs.serving.replies import Timeouts
 
 UNKNOWN_INODE = 0xFFFFFFFF
-"""What an entry is given that could not be looked at, as by libfuse (FUSE_UNKNOWN_INO)."""
+"""The inode number of an entry whose stat failed, as in libfuse (FUSE_UNKNOWN_INO)."""
 
 
 class Directories:
-    """The requests on open directories."""
+    """The requests on open directories. Each raises RequestError or Later."""
 
     def __init__(
         self,
@@ -41,9 +41,10 @@ class Directories:
         is_local: Callable[[int], bool],
         lists_names: bool,
     ) -> None:
-        """``is_local`` says of a st_dev that no server is waited for.
+        """Keep what the requests need.
 
-        ``lists_names`` says that entries can be reported without a look at each object.
+        ``is_local`` returns whether a file system, by its st_dev, waits for no server.
+        ``lists_names`` says that entries can be reported without a stat of each object.
         """
         self.boundary = boundary
         self._access = access
@@ -60,16 +61,16 @@ class Directories:
 
     @guarded_by(GuardedBy.NODE)
     def opendir(self, caller: Caller, node_id: int) -> int:
-        """Open a directory."""
+        """Open a directory; return its handle. Raises EACCES by the guard, or ESTALE."""
         node = self._access.node(node_id)
         return self._handles.add_directory(DirectoryHandle(node, caller.uid, caller.pid))
 
     @guarded_by(GuardedBy.NODE)
     def readdir(self, number: int, offset: int, add: Callable[[DirEntry], bool]) -> None:
-        """Hand entries from ``offset`` on to ``add``, until it returns False for want of room.
+        """Pass the entries from ``offset`` on to ``add``, until it returns False (reply full).
 
-        A lookup is counted for each entry with a node that ``add`` took; for none, if the request
-        fails, for the kernel gets the error alone.
+        Counts a lookup for each entry with a node that ``add`` took. If the request fails, no
+        lookup is counted: the kernel gets the error and no entries. Raises RequestError.
         """
         handle = self._handles.directory(number)
         names_only = self._lists_names and self._advice.wants_names_only(handle.pid)
@@ -90,14 +91,14 @@ class Directories:
     def _entries(
         self, handle: DirectoryHandle, offset: int, names_only: bool
     ) -> Iterator[tuple[DirEntry, Node | None]]:
-        """Yield entries, and their nodes, of which a lookup has been counted.
+        """Yield each entry with its node, for which a lookup has been counted, or with None.
 
-        With ``names_only`` files and symlinks of the source's own file system come without
-        attributes. An entry that cannot be looked at has neither attributes nor a type.
+        With ``names_only``, files and symlinks of the source's own file system come without
+        attributes and node. An entry whose stat fails has neither attributes nor a type.
         """
         self._access.node(handle.node.id)
         dir_fd = self._descriptors.of(handle.node)
-        # What is mounted below the source has nodes whose numbers are not its inode numbers.
+        # On file systems mounted below the source, a node's id is not the object's inode number.
         names_only = names_only and handle.node.dev == self._nodes.root.dev
         if handle.names is None or offset == 0:
             names = self._take_snapshot(handle, dir_fd, names_only)
@@ -121,7 +122,7 @@ class Directories:
                 if found is None:
                     continue
             except FileNotFoundError:
-                continue  # gone since the snapshot
+                continue  # removed since the snapshot
             except OSError:  # reported by name alone, so that its own lookup gives the error
                 if not self._access.hides(name):
                     yield DirEntry(name, index + 1, inode=UNKNOWN_INODE), None
@@ -138,7 +139,10 @@ class Directories:
 
     @guarded_by(GuardedBy.NODE)
     def fsyncdir(self, number: int, datasync: bool) -> Blocking[None]:
-        """Wait until changes of a directory are on the disk."""
+        """Return the call that waits until changes of a directory are on the disk (fsync(2)).
+
+        Raises RequestError: EACCES by the guard, ESTALE, or the source's error.
+        """
         node = self._access.node(self._handles.directory(number).node.id)
         fd = self._source.open_directory(self._descriptors.of(node))
         return Blocking(
@@ -148,12 +152,12 @@ class Directories:
 
     @guarded_by(GuardedBy.HANDLE)
     def releasedir(self, number: int) -> None:
-        """Close a directory."""
+        """Close a directory's handle."""
         self._handles.release_directory(number)
 
 
 def _dots(node: Node, name: bytes) -> tuple[int, int]:
-    """Type and inode number of ``.`` or ``..`` in a directory; the mount's root is its own."""
+    """Return type and inode number of ``.`` or ``..``; the mount's root is its own parent."""
     if name == b".." and node.parent is not None:
         node = node.parent
     return S_IFDIR, node.ino if node.id == ROOT_ID else node.id

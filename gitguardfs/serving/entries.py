@@ -1,4 +1,8 @@
-"""Names that go and move. All or nothing, and the tables follow."""
+"""The requests that remove or move a name: unlink, rmdir, rename.
+
+A request that is refused or fails changes nothing, or undoes what it changed. The tables of nodes
+follow what was done.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,11 @@ from gitguardfs.serving.undoing import surely
 
 
 class Entries:
-    """The requests that remove or move a name."""
+    """The requests that remove or move a name. Each raises RequestError or Later.
+
+    EACCES comes from the guard, EPERM from the change policy, EROFS from a read-only mount or
+    object, ESTALE from a node whose object is gone. Other errors are the source's.
+    """
 
     def __init__(
         self,
@@ -37,7 +45,7 @@ class Entries:
         policy: Policy,
         links: Links | None,
     ) -> None:
-        """``links`` is given where symlinks are resolved."""
+        """Keep what the requests need; ``links`` is None unless symlinks are resolved."""
         self.boundary = boundary
         self._access = access
         self._resolver = resolver
@@ -49,7 +57,7 @@ class Entries:
 
     @guarded_by(GuardedBy.NAME)
     def unlink(self, caller: Caller, parent_id: int, name: bytes) -> None:
-        """Remove an entry that is no directory."""
+        """Remove an entry that is not a directory."""
         self._remove(caller, parent_id, name, is_directory=False)
 
     @guarded_by(GuardedBy.NAME)
@@ -84,12 +92,12 @@ class Entries:
         self._resolver.note_removed(place, st, fd)
 
     def _remove_link(self, caller: Caller, resolved: Links, place: NodeRef) -> None:
-        """Remove a symlink that is shown as its target, and the target as the policy says."""
+        """Remove a symlink that is shown as its target, and the target if the policy says so."""
         deletion = resolved.deletion
         if deletion is Deletion.DENY:
             raise os_error(errno.EPERM)
         target = None
-        with suppress(Refused):  # one that leads where it must not just goes
+        with suppress(Refused):  # the target is forbidden: only the symlink is removed
             target = resolved.target(place)
         takes_target = deletion in (Deletion.SYMLINK_FIRST, Deletion.TARGET_FIRST)
         if target is not None and takes_target:
@@ -105,7 +113,7 @@ class Entries:
             except OSError as error:
                 if error.errno != errno.ENOTEMPTY:  # as bindfs: the symlink is gone in any case
                     raise
-        if target.branch is not None:  # the kernel takes it for removed
+        if target.branch is not None:  # for the kernel, the target was removed
             self._resolver.unhash_target(target.st, target.branch)
 
     def _remove_target(self, target: Target) -> None:
@@ -123,7 +131,7 @@ class Entries:
         new_name: bytes,
         flags: int,
     ) -> None:
-        """Move an entry, replace another by it, or (RENAME_EXCHANGE) swap two."""
+        """Move an entry, replacing one at the new name, or (RENAME_EXCHANGE) swap two entries."""
         old, new = (old_parent_id, old_name), (new_parent_id, new_name)
         with self._renames.check_rename(caller, old, new, flags) as checked:
             self._move(checked.renaming, flags)
@@ -131,9 +139,10 @@ class Entries:
             self._resolver.note_renamed(checked.renaming, checked.take_target_fd())
 
     def _move(self, renaming: Renaming, flags: int) -> None:
-        """Rename, or exchange, and undo that if the new names turn out to be forbidden ones.
+        """Rename, or exchange, and undo that if the new names turn out to be forbidden.
 
-        So is undone what a call that failed has done all the same, if the names matter.
+        A rename(2) that failed may have been done on a server: that is undone as well, if a new
+        name could be ``.git`` or a part of a repository.
         """
         old, new = renaming.old, renaming.new
 

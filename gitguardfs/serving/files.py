@@ -26,14 +26,18 @@ from gitguardfs.serving.new_entries import NewEntries
 from gitguardfs.serving.replies import Timeouts
 
 RACY_NS = 50_000_000
-"""A file changed this recently may change again with the same time stamp (a clock tick is at
-most 10 ms): its pages are not kept."""
+"""Nanoseconds. A file changed more recently may change again with the same time stamp, since a
+clock tick lasts up to 10 ms: its cached pages are not kept."""
 
 ReadData = bytes | bytearray | memoryview
 
 
 class Files:
-    """The requests on open files."""
+    """The requests on open files. Each raises RequestError; ``create`` also raises Later.
+
+    EACCES comes from the guard, EPERM from the change policy, EROFS from a read-only mount or
+    object, ESTALE from a node whose object is gone. Other errors are the source's.
+    """
 
     def __init__(
         self,
@@ -56,11 +60,13 @@ class Files:
         read_rate: float | None,
         write_rate: float | None,
     ) -> None:
-        """``is_local`` says of a st_dev that no server is waited for.
+        """Keep what the requests need.
 
-        ``path_based`` says that descriptors of the source hold paths, not objects;
-        ``content_types`` can be opened. ``closes_late`` says that the source may report errors of
-        writing at close(2) only. Rates are limits in bytes a second.
+        ``is_local`` returns whether a file system, by its st_dev, waits for no server.
+        ``path_based`` says that descriptors of the source lead to paths, not objects.
+        ``content_types`` are the file types that can be opened; others raise ENXIO.
+        ``closes_late`` says that the source may report write errors only at close(2). Rates are
+        limits in bytes a second.
         """
         self.boundary = boundary
         self._access = access
@@ -83,7 +89,7 @@ class Files:
 
     @guarded_by(GuardedBy.NODE)
     def open(self, caller: Caller, node_id: int, flags: int) -> OpenReply:
-        """Open a file, and say what the kernel may still believe of it (close-to-open)."""
+        """Open a file; the reply says whether the kernel may keep cached pages and attributes."""
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         node = self._access.node(node_id, change=writes or bool(flags & os.O_TRUNC))
         if node.kind not in self._content_types:
@@ -100,7 +106,7 @@ class Files:
                 self._source.truncate(fd, 0, writable=writes)
                 st = self._source.stat(fd)
                 node.size = 0
-            # The size stays what the kernel believes until it asks again.
+            # node.size is not updated: the kernel uses its cached size until it asks again.
             key = change_key(st)
             is_same = key == node.reported
             node.reported = key
@@ -115,7 +121,7 @@ class Files:
         return FileHandle(node, fd, flags, size, self._is_local(node.dev))
 
     def _drop_set_id(self, fd: int, st: os.stat_result) -> None:
-        # What the kernel does for a truncate by a user, unless it comes with the open.
+        # The kernel does this for truncate(2), but not for O_TRUNC.
         bits = S_ISUID | (S_ISGID if st.st_mode & S_IXGRP else 0)
         if st.st_mode & bits:
             self._source.chmod(fd, S_IMODE(st.st_mode) & ~bits)
@@ -146,13 +152,14 @@ class Files:
             raise
 
     def _write_target(self, handle: FileHandle, offset: int, length: int) -> int:
-        """The descriptor to write to at ``offset``.
+        """Return the descriptor to write to at ``offset``.
 
-        The kernel writes for O_APPEND where it believes the end to be, but the host may have
-        made the file longer. An append handle's descriptor has O_APPEND, and with it pwrite(2)
-        appends at whatever offset, also on the host's side of a share. Only a page of
-        somebody's shared mapping, which the kernel may write back through any handle and does
-        not tell us apart, goes where the kernel says.
+        For O_APPEND the kernel writes at the end of the file by its cached size, but the host may
+        have made the file longer. So an append handle's descriptor has O_APPEND, with which
+        pwrite(2) appends at any offset, also on the host's side of a share.
+
+        A page of a shared mapping must go to its offset. The kernel may write it back through any
+        handle, and does not mark such a write.
         """
         if not handle.append or not self._is_mapped_page(handle.node, offset, length):
             return handle.fd
@@ -161,7 +168,7 @@ class Files:
         return handle.positional_fd
 
     def _is_mapped_page(self, node: Node, offset: int, length: int) -> bool:
-        # A shared writable mapping needs a file that is open for both, and keeps it open.
+        # A shared writable mapping needs a handle for reading and writing, and keeps it open.
         whole = length % PAGE == 0 or offset + length == node.size
         return (
             offset < node.size
@@ -174,10 +181,10 @@ class Files:
     def create(
         self, caller: Caller, parent_id: int, name: bytes, mode: int, flags: int
     ) -> tuple[OpenReply, EntryReply]:
-        """Make a file and open it.
+        """Make a file and open it. Raises EEXIST with O_EXCL, and otherwise ESTALE, if it exists.
 
-        One that is there by now is not opened, for the kernel has not checked its permissions:
-        ESTALE makes it look the name up again and open what it finds (do_filp_open).
+        The kernel has not checked the permissions of a file that was made meanwhile. After ESTALE
+        it looks the name up again and opens what it finds (do_filp_open).
         """
         mode = self._policy.new_mode(S_IFREG | self._attributes.mode_for_source(S_IFREG, mode))
 
@@ -196,7 +203,7 @@ class Files:
 
     @guarded_by(GuardedBy.HANDLE)
     def read(self, number: int, offset: int, size: int) -> ReadData | Blocking[ReadData]:
-        """Read from an open file."""
+        """Read from an open file; at once if that needs no wait. EBADF for an unknown handle."""
         handle = self._handles.file(number)
         if handle.is_local and handle.supports_nowait:
             try:
@@ -216,7 +223,7 @@ class Files:
 
     @guarded_by(GuardedBy.HANDLE)
     def write(self, number: int, offset: int, data: bytes) -> int | Blocking[int]:
-        """Write to an open file; returns how much was written."""
+        """Write to an open file; return the bytes written. EBADF for an unknown handle."""
         handle = self._handles.file(number)
         fd = self._write_target(handle, offset, len(data))
         is_small = len(data) <= INLINE_LIMIT
@@ -234,7 +241,7 @@ class Files:
 
     @guarded_by(GuardedBy.HANDLE)
     def flush(self, number: int) -> Blocking[None] | None:
-        """Report errors of writing at close(2), if the source may have some then."""
+        """Report write errors at close(2), if the source may report them only then; else ENOSYS."""
         if not self._closes_late:  # the kernel stops asking after the first ENOSYS
             raise RequestError(errno.ENOSYS)
         handle = self._handles.file(number)
@@ -248,7 +255,7 @@ class Files:
     def _duplicates(self, handle: FileHandle) -> tuple[int, ...]:
         """Return copies of the descriptors that were written to, for the caller to close.
 
-        On a file system of the network, close(2) may be the first to say that the disk is full.
+        On a network file system, close(2) may be the first call that reports a full disk.
         """
         written = [fd for fd in (handle.fd, handle.positional_fd) if fd >= 0]
         copies: list[int] = []
@@ -262,7 +269,7 @@ class Files:
 
     @guarded_by(GuardedBy.HANDLE)
     def fsync(self, number: int, datasync: bool) -> Blocking[None]:
-        """Wait until what was written is on the disk."""
+        """Return the call that waits until what was written is on the disk (fsync(2))."""
         handle = self._handles.file(number)
         unsynced, handle.node.unsynced = handle.node.unsynced, 0
         return Blocking(
@@ -272,7 +279,7 @@ class Files:
 
     @guarded_by(GuardedBy.HANDLE)
     def release(self, number: int) -> None:
-        """Close a file."""
+        """Close a file's handle."""
         self._handles.release_file(number)
 
 
@@ -281,7 +288,7 @@ def _note_write(handle: FileHandle, offset: int, length: int) -> None:
     node = handle.node
     node.unsynced += length
     node.size = max(node.size, offset + length)
-    node.reported = 0  # the kernel may drop what it is told of the file in the meantime
+    node.reported = 0  # the kernel may discard attributes that it is sent during a write
 
 
 def _source_flags(flags: int) -> int:

@@ -1,4 +1,4 @@
-"""Names looked up, and forgotten."""
+"""The requests LOOKUP and FORGET, which raise and lower the lookup counts of nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gitguardfs.serving.replies import Timeouts
 
 
 class Lookup:
-    """The requests that look names up, and take that back."""
+    """The requests that look names up and undo lookups."""
 
     def __init__(
         self,
@@ -36,7 +36,11 @@ class Lookup:
 
     @guarded_by(GuardedBy.NAME)
     def lookup(self, caller: Caller, parent_id: int, name: bytes) -> EntryReply:
-        """Find an entry; counts a lookup of its node. A guarded name can be looked up."""
+        """Find an entry and count a lookup of its node. A guarded name can be looked up.
+
+        Raises RequestError: EACCES below a guarded directory, ENOENT (with an entry timeout, a
+        negative reply is returned), ESTALE, or the source's error.
+        """
         place = self._access.name(parent_id, name)
         try:
             st = self._source.stat_at(place.fd, name)
@@ -57,5 +61,5 @@ class Lookup:
 
     @guarded_by(GuardedBy.NOTHING)
     def forget(self, node_id: int, times: int) -> None:
-        """Undo ``times`` lookups of a node."""
+        """Undo ``times`` lookups of a node. Raises RequestError."""
         self._resolver.forget(node_id, times)

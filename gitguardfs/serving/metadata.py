@@ -1,4 +1,4 @@
-"""Attributes read and changed, and the text of symlinks."""
+"""The requests that read and change attributes, and readlink, access and statfs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 from gitguardfs.serving.replies import Timeouts
 
 JUST_NOW_NS = 100_000_000
-"""How long a setattr may be under way on a slow machine."""
+"""Nanoseconds that a setattr request takes at most to get here, on a slow machine."""
 
 
 class Metadata:
-    """The requests on what is known of an object beside its content."""
+    """The requests on attributes. Each raises RequestError; ``setattr`` may raise Later.
+
+    EACCES comes from the guard, EPERM from the change policy, EROFS from a read-only mount or
+    object, ESTALE from a node whose object is gone. Other errors are the source's.
+    """
 
     def __init__(
         self,
@@ -43,7 +47,10 @@ class Metadata:
         is_local: Callable[[int], bool],
         timeouts: Timeouts,
     ) -> None:
-        """``is_local`` says of a st_dev that this machine's clock stamps the files there."""
+        """Keep what the requests need.
+
+        ``is_local`` returns whether this machine's clock stamps a file system, by its st_dev.
+        """
         self.boundary = boundary
         self._access = access
         self._nodes = nodes
@@ -58,7 +65,7 @@ class Metadata:
 
     @guarded_by(GuardedBy.NODE)
     def getattr(self, caller: Caller, node_id: int) -> EntryReply:
-        """Return the attributes of a node; a guarded one can be looked at."""
+        """Return the attributes of a node, also of a guarded one. Raises ESTALE."""
         if node_id == ROOT_ID:
             self._access.revalidation.look_at_root()
         node = self._nodes.get(node_id)
@@ -80,14 +87,14 @@ class Metadata:
     def setattr(
         self, caller: Caller, node_id: int, changes: SetAttr, handle: int | None
     ) -> EntryReply:
-        """Change attributes; ``handle`` is the open file through which it is asked, if any."""
+        """Change attributes; ``handle`` is that of the open file if it is changed by descriptor."""
         node = self._access.node(node_id, change=True)
         fd = self._descriptors.of(node)
         uid, gid = self._share_ids(changes)
         mode = self._new_mode_of(node, fd, changes)
         if changes.size is not None:
             self._truncate(node, fd, changes.size, handle)
-        if (uid, gid) != (-1, -1) or changes == SetAttr():  # chown(-1, -1) moves ctime
+        if (uid, gid) != (-1, -1) or changes == SetAttr():  # chown(-1, -1) sets ctime
             self._source.chown(fd, uid, gid)
         if mode is not None:
             self._source.chmod(fd, mode)
@@ -111,9 +118,9 @@ class Metadata:
     def _times(self, changes: SetAttr, is_local: bool) -> tuple[int | None, int | None]:
         """Return the times to set, with "now" by the clock that stamps the source's files.
 
-        The kernel turns "now" into a time of this machine's clock. With a size it is always
-        "now", which the change of the size has set already. Else, on a share, a time that has
-        only just passed is taken for it: make(1) must not see files of two clocks.
+        The kernel turns "now" into a time of this machine's clock. With a size, mtime is always
+        "now", and the truncation has set it already. Otherwise, on a share, a time that has only
+        just passed is taken for "now": make(1) must not compare times of two clocks.
         """
         if changes.size is not None or is_local:
             return changes.atime_ns, None if changes.size is not None else changes.mtime_ns
@@ -152,10 +159,10 @@ class Metadata:
 
     @guarded_by(GuardedBy.NODE)
     def access(self, caller: Caller, node_id: int, mask: int) -> None:
-        """Check that the guard lets ``mask`` (access(2)) be done; permissions are the kernel's."""
+        """Check that the guard allows ``mask`` (access(2)); the kernel checks permissions."""
         self._access.node(node_id, change=bool(mask & os.W_OK))
 
     @guarded_by(GuardedBy.NOTHING)
     def statfs(self, caller: Caller) -> os.statvfs_result:
-        """Return size and free space."""
+        """Return size and free space of the source (statvfs(3))."""
         return self._source.statvfs(self._nodes.root.fd)

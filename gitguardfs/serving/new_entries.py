@@ -1,4 +1,8 @@
-"""Names that come: checked, made, looked at once more and given to the caller, or undone."""
+"""The requests that add a name: mkdir, mknod, symlink, link, and ``create`` of an open file.
+
+Each checks the name, makes the object, checks it again and gives it to the caller's user. If one
+of these steps fails, the new name is removed.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +26,19 @@ from gitguardfs.serving.replies import Timeouts
 from gitguardfs.serving.undoing import surely
 
 CLOCK_TICK_NS = 20_000_000
-"""File systems stamp with a clock that may be a tick behind; twice the longest tick."""
+"""Nanoseconds: twice the longest tick. File systems stamp with a clock that may be one behind."""
 
 OWNS_ALL = (errno.EPERM, errno.EACCES, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
-"""What a share answers that does not let owners be changed; anything else is a failure."""
+"""The errors of chown(2) on a share that cannot change owners. Any other error is a failure."""
 
 
 class NewEntries:
-    """The requests that add a name."""
+    """The requests that add a name. Each raises RequestError or Later.
+
+    EACCES comes from the guard, EPERM from the change policy, EROFS from a read-only mount or
+    object, ESTALE from a node whose object is gone or if another object took the new one's place.
+    Other errors are the source's.
+    """
 
     def __init__(
         self,
@@ -47,9 +56,10 @@ class NewEntries:
         share_owner: int,
         resolves_symlinks: bool,
     ) -> None:
-        """``can_chown`` says that the process may give files away (it is root).
+        """Keep what the requests need.
 
-        ``share_owner`` owns the source's root.
+        ``can_chown`` says that the daemon may give files away, being root. ``share_owner`` is the
+        uid that owns the source's root. ``resolves_symlinks`` makes ``symlink`` raise EPERM.
         """
         self.boundary = boundary
         self._access = access
@@ -66,7 +76,7 @@ class NewEntries:
 
     @guarded_by(GuardedBy.NAME)
     def mkdir(self, caller: Caller, parent_id: int, name: bytes, mode: int) -> EntryReply:
-        """Make a directory, which belongs to the caller."""
+        """Make a directory that belongs to the caller."""
         mode = self._policy.new_mode(S_IFDIR | mode)
 
         def make(dir_fd: int) -> int:
@@ -79,7 +89,7 @@ class NewEntries:
     def mknod(
         self, caller: Caller, parent_id: int, name: bytes, mode: int, rdev: int
     ) -> EntryReply:
-        """Make a file, FIFO, socket or device, which belongs to the caller."""
+        """Make a file, FIFO, socket or device that belongs to the caller."""
         mode = S_IFMT(mode) | self._attributes.mode_for_source(S_IFMT(mode), mode)
         mode = self._policy.new_mode(mode)
 
@@ -91,7 +101,7 @@ class NewEntries:
 
     @guarded_by(GuardedBy.NAME)
     def symlink(self, caller: Caller, parent_id: int, name: bytes, target: bytes) -> EntryReply:
-        """Make a symlink, which belongs to the caller; EPERM where they are resolved."""
+        """Make a symlink that belongs to the caller; EPERM if the mount resolves symlinks."""
         place = self._access.name(parent_id, name, change=True)
         if self._resolves_symlinks:
             raise os_error(errno.EPERM)
@@ -105,7 +115,7 @@ class NewEntries:
 
     @guarded_by(GuardedBy.NAME)
     def link(self, caller: Caller, node_id: int, parent_id: int, name: bytes) -> EntryReply:
-        """Give a file another name; its owner stays."""
+        """Give a file another name; its owner does not change."""
         node = self._access.node(node_id, change=True)
         if node.kind == S_IFLNK:
             text = self._source.readlink(self._descriptors.of(node))
@@ -138,11 +148,14 @@ class NewEntries:
         make: Callable[[int], int],
         linked: Node | None = None,
     ) -> tuple[Node, Attributes, int]:
-        """Add a name: check it, make it, give it to the caller; all of that or nothing.
+        """Add a name: check it, make it, give it to the caller's user; all of that or nothing.
 
         ``make`` gets the directory's descriptor and returns that of the new object, or -1.
-        ``mode`` has the type and, for an open file, the permission bits it is to end with.
-        ``linked`` is what gets another name, if nothing new is made.
+        ``mode`` has the file type and the permission bits of the new object. ``linked`` is the
+        node that gets another name, if no object is made.
+
+        Returns the node, its attributes and what ``make`` returned; counts a lookup. Raises
+        Refused, Later, OSError: FileExistsError, ESTALE, EROFS, EPERM, or the source's.
         """
         place = self._access.name(parent_id, name, change=True)
         self._host.before_adding(place, _kind_of(mode))
@@ -184,7 +197,11 @@ class NewEntries:
     def _make(
         self, place: NodeRef, mode: int, make: Callable[[int], int], linked: Node | None
     ) -> int:
-        """Run ``make``; what a call that failed has made all the same is removed, if it matters."""
+        """Run ``make``. If it fails, remove what a server has made all the same, if it matters.
+
+        A name matters that could be ``.git`` or a part of a repository. What had the name before
+        the call is left alone.
+        """
         was_free = self._access.matters(place.name)
         was_free = was_free and self._source.find_at(place.fd, place.name) is None
         try:
@@ -197,19 +214,22 @@ class NewEntries:
             raise
 
     def _is_ours(self, made: int, mode: int, before: int) -> bool:
-        """Whether ``made`` is what was just made, and not something older in its place.
+        """Return whether ``made`` is the new object, and not an older one in its place.
 
-        Through another guard over the same source, that may have been moved there meanwhile; it
-        is not the caller's to get, nor ours to remove. ``before`` is when the directory was last
-        changed before that, in nanoseconds; 0 for a link, which may be to something as old as it
-        likes.
+        Through another guard of the same source, an older object may have been moved there
+        meanwhile. It must not be given to the caller, nor removed. ``before`` is the directory's
+        ctime before the call, in nanoseconds; 0 for a hard link, to an object of any age.
         """
         birth = self._source.btime_ns(made)
         is_old = 0 < birth < before - CLOCK_TICK_NS
         return S_IFMT(self._source.stat(made).st_mode) == _kind_of(mode) and not is_old
 
     def _undo(self, place: NodeRef, made: int, mode: int, linked: Node | None) -> None:
-        """Remove the name that was just made; without a descriptor, what can only be that."""
+        """Remove the name that was just made, if it still leads to the new object.
+
+        ``made`` is a descriptor of the object. Without one (-1), an object is removed only if it
+        can be no other: the linked one, or an object of that type without content.
+        """
 
         def undo() -> None:
             st = self._source.find_at(place.fd, place.name)
@@ -239,7 +259,7 @@ class NewEntries:
     def _give(
         self, owner: tuple[int, int], fd: int, st: os.stat_result, mode: int
     ) -> os.stat_result:
-        """Give a new object to ``owner``; OSError if it would stay somebody else's."""
+        """Give a new object to ``owner``; return its stat. OSError if another user would own it."""
         uid = -1 if st.st_uid == owner[0] else owner[0]
         gid = -1 if st.st_gid == owner[1] else owner[1]
         if (uid, gid) == (-1, -1):
@@ -247,12 +267,12 @@ class NewEntries:
         try:
             self._source.chown(fd, uid, gid)
         except OSError as error:
-            # A share with one owner for all (QEMU's security_model=none) keeps it so.
+            # A share may have one owner for all files (QEMU's security_model=none).
             if error.errno in OWNS_ALL and st.st_uid in (owner[0], self._share_owner):
                 return st
             raise
         if mode & 0o6000 and not S_ISDIR(mode):
-            self._source.chmod(fd, mode & 0o7777)  # chown took the set-id bits
+            self._source.chmod(fd, mode & 0o7777)  # chown(2) cleared the set-id bits
         return self._source.stat(fd)
 
 

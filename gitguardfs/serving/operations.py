@@ -1,9 +1,9 @@
 """The requests of one mount, a method each.
 
-Synchronous, and only to be called from one thread: a method runs from its first check to its
-last change of the tables without interruption. It returns a reply, or a ``Blocking`` with a call
-that may wait for a disk or a server, or raises RequestError; Later where the session is to make
-the same call again. ``boundary.GUARDED_BY`` has all of them by name.
+The methods are synchronous and must be called from one thread only: each runs from its first check
+to its last change of the tables without interruption. A method returns a reply, or a ``Blocking``
+with a call that may wait for a disk or a server. It raises RequestError, or Later if the session
+must make the same call again. ``boundary.GUARDED_BY`` lists all methods by name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gitguardfs.serving.xattrs import Xattrs
 
 
 class Operations:
-    """Holds what serves the requests, each part with no more than it needs."""
+    """All requests of one mount. Each part is given only the objects that it needs."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class Operations:
         read_rate: float | None = None,
         write_rate: float | None = None,
     ) -> None:
-        """Serve what ``state`` holds.
+        """Serve the mount of ``state``, and report refusals to ``audit``.
 
-        ``cache_timeout`` is in seconds; attributes are remembered by the kernel only if they are
-        the ``same_for_all``. ``direct_io`` keeps no pages at all. ``closes_late`` says that the
-        source may report errors of writing at close(2) only, ``reports_names_only`` that the
+        ``cache_timeout`` is in seconds. The kernel caches attributes only if they are the
+        ``same_for_all`` users. With ``direct_io`` it caches no pages. ``closes_late`` says that
+        the source may report write errors only at close(2). ``reports_names_only`` says that the
         session can report entries without attributes. Rates are limits in bytes a second.
         """
         self.boundary = boundary = Boundary(audit)

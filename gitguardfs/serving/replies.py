@@ -1,4 +1,4 @@
-"""For how long the kernel may believe what it is told of a node."""
+"""Replies that report a node, with their timeouts: how long the kernel may cache them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gitguardfs.protocol import Attributes, EntryReply
 
 _new = tuple.__new__
-"""Makes a NamedTuple in half the time that its own constructor takes."""
+"""Makes a NamedTuple twice as fast as its constructor does."""
 
 
 class Timeouts(NamedTuple):

@@ -1,4 +1,4 @@
-"""Changes that are taken back because a look at what came of them failed."""
+"""Undoing a change of the source after a later check of it failed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ log = logging.getLogger(__name__)
 
 
 def surely(undo: Callable[[], None], path: Callable[[], bytes]) -> None:
-    """Undo something, and try again if that fails; an error is for the log.
+    """Call ``undo``, and once more if it fails; log the second error. Raises no OSError.
 
-    ``path`` returns where that was, for people.
+    ``path`` returns the path of what was changed, for the log.
     """
     for is_last in (False, True):
         try:

@@ -1,4 +1,4 @@
-"""Extended attributes."""
+"""The requests on extended attributes. Only those of the namespace ``user.`` are served."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 
 
 class Xattrs:
-    """The requests on extended attributes."""
+    """The requests on extended attributes. Each raises RequestError.
+
+    EACCES comes from the guard, EROFS from a read-only mount or object, ESTALE from a node whose
+    object is gone. Other errors are the source's.
+    """
 
     def __init__(
         self,
@@ -37,7 +41,7 @@ class Xattrs:
 
     @guarded_by(GuardedBy.NODE)
     def getxattr(self, caller: Caller, node_id: int, name: bytes) -> bytes:
-        """Return a value; ENOSYS, which the kernel remembers, when they are off."""
+        """Return a value. ENODATA outside of ``user.``; ENOSYS, which the kernel caches, if off."""
         node = self._node(node_id)
         if not name.startswith(b"user."):
             raise os_error(errno.ENODATA)
@@ -45,7 +49,7 @@ class Xattrs:
 
     @guarded_by(GuardedBy.NODE)
     def listxattr(self, caller: Caller, node_id: int) -> list[bytes]:
-        """Return their names; ENOSYS, which the kernel remembers, when they are off."""
+        """Return the names in ``user.``; ENOSYS, which the kernel caches, if xattrs are off."""
         found = self._source.listxattr(self._descriptors.of(self._node(node_id)))
         return [name for name in found if name.startswith(b"user.")]
 
@@ -57,16 +61,16 @@ class Xattrs:
 
     @guarded_by(GuardedBy.NODE)
     def setxattr(self, caller: Caller, node_id: int, name: bytes, value: bytes) -> None:
-        """Set a value."""
+        """Set a value. EOPNOTSUPP outside of ``user.`` or if off; EACCES if they are read-only."""
         self._change(node_id, name, lambda fd: self._source.setxattr(fd, name, value))
 
     @guarded_by(GuardedBy.NODE)
     def removexattr(self, caller: Caller, node_id: int, name: bytes) -> None:
-        """Remove one."""
+        """Remove an attribute. Errors as ``setxattr``."""
         self._change(node_id, name, lambda fd: self._source.removexattr(fd, name))
 
     def _change(self, node_id: int, name: bytes, change: Callable[[int], None]) -> None:
-        # Other namespaces carry ids, capabilities and labels of the share: never the guest's.
+        # Other namespaces hold capabilities, labels and ids, which the guest must not set.
         node = self._access.node(node_id, change=True)
         if self._policy.xattr is XattrPolicy.RO:
             raise os_error(errno.EACCES)

@@ -109,7 +109,7 @@ MUTANTS = (
         "files-write-keeps-told",
         "after a write the kernel keeps pages that the host has changed",
         "serving/files.py",
-        "node.reported = 0  # the kernel may drop what it is told of the file in the meantime",
+        "node.reported = 0  # the kernel may discard attributes that it is sent during a write",
         "pass",
         CONTENT,
     ),

@@ -1,4 +1,4 @@
-"""Which answers pyfuse3 can translate. On any other its own code raises, which ends the mount."""
+"""Checks that pyfuse3 can translate an answer. On any other, pyfuse3 raises and the mount ends."""
 
 from __future__ import annotations
 
@@ -35,4 +35,4 @@ FITS: dict[str, Callable[[Any], bool]] = {
     "pyfuse3.StatvfsData": lambda answer: isinstance(answer, StatvfsData),
     "tuple[FileInfo, EntryAttributes]": _is_created,
 }
-"""Whether an answer fits, by the annotation of the handler that returns it."""
+"""The check of an answer, by the return annotation of the handler that gave it."""

@@ -1,9 +1,10 @@
-"""Waiting for the next request without a turn of trio's loop.
+"""Busy-polls for the next request before yielding to trio.
 
-For each request pyfuse3's loop takes a lock and waits for its descriptor, which are two turns of
-trio's scheduler, each with calls to epoll: more than everything else that a small request costs.
-Here the descriptor is polled for a moment first, in which a program that makes one call after
-another has sent its next one; for longer where waking up is what takes long. The lock is not
+For each request, pyfuse3's loop takes a lock and waits for its descriptor. These are two passes of
+trio's event loop, each with calls to epoll: more than the rest of a small request costs.
+
+Here the descriptor is polled for a moment first. A program that makes one call after another has
+sent its next request by then. Where waking up takes long, polling lasts longer. The lock is not
 needed, since only one task reads (``request_loop``).
 """
 
@@ -21,25 +22,25 @@ from gitguardfs.sessions.pyfuse3_session.cpu_latency import Awake
 from gitguardfs.sessions.pyfuse3_session.read_interrupter import Tick
 
 LOOKS = 20
-"""How often to look for the next request at once: about 15 us."""
+"""How often to poll for the next request at once: about 15 us."""
 MOST_LOOKS = 200
-"""As long as requests come sooner than it takes to wake up for them."""
+"""How often to poll while requests come sooner than the time that waking up takes."""
 SOON = 200e-6
-"""Seconds after which it would have been as well to sleep."""
+"""Seconds after which sleeping would have cost no more than polling."""
 PATIENCE = 2
-"""Milliseconds to wait outside of trio's loop if nothing else is going on in it."""
+"""Milliseconds to wait outside of trio's event loop if no other task needs it."""
 ABORT = 100
 """Milliseconds that the kernel takes at most, while it ends a connection, from refusing replies to
-saying so (fuse_abort_conn in fs/fuse/dev.c): microseconds, unless a hypervisor stalls us."""
+reporting POLLERR (fuse_abort_conn in fs/fuse/dev.c): microseconds, unless a VM is stalled."""
 REQUESTS_IN_A_ROW = 64
-"""After so many, trio gets a turn whatever comes: signals have to be seen. And with
-``--no-cpu-idle`` processors are kept awake (``cpu_latency``) until there is a pause."""
+"""Requests after which trio's event loop makes a pass in any case, so that signals are seen. With
+``--no-cpu-idle``, processors are then kept awake (``cpu_latency``) until there is a pause."""
 
 Poll = Callable[[int], list[tuple[int, int]]]
 
 
 def poll_of(*fds: int) -> Poll:
-    """A poll(2) for reading, given milliseconds, that was told of ``fds`` once and for all."""
+    """Return a function that polls ``fds`` for reading, for so many milliseconds (poll(2))."""
     poller = select.poll()
     for fd in fds:
         poller.register(fd, select.POLLIN)
@@ -55,7 +56,7 @@ class _NoLock:
 
 
 class Turns:
-    """How one mount waits for its requests: pyfuse3's trio.lowlevel, but for the one function."""
+    """Waits for the requests of one mount. Stands in for trio.lowlevel in pyfuse3."""
 
     def __init__(
         self,
@@ -65,11 +66,12 @@ class Turns:
         *,
         no_cpu_idle: bool = False,
     ) -> None:
-        """``is_alone`` says that no other task waits for anything but signals.
+        """Prepare to wait; ``install`` makes pyfuse3 use this object.
 
-        ``is_ending`` says that no more requests are to be waited for, from before
-        trio.lowlevel.notify_closing says so. ``no_cpu_idle`` keeps processors from being halted
-        while many requests come in a row.
+        ``is_alone`` returns whether no other task waits for anything but signals. ``is_ending``
+        returns whether no more requests are to be waited for; it does so before
+        trio.lowlevel.notify_closing is called. ``no_cpu_idle`` keeps processors from halting while
+        many requests come in a row.
         """
         self._is_alone = is_alone
         self._is_ending = is_ending
@@ -78,12 +80,12 @@ class Turns:
         self._looks = LOOKS
         self._in_a_row = 0
         self._requests = -1
-        """The descriptor that requests come from, once they are waited for."""
+        """The descriptor of /dev/fuse, once it has been waited for; -1 before."""
         self._poll = self._poll_either = poll_of()
         self._other = -1
 
     def install(self) -> None:
-        """Let pyfuse3 wait like this from now on, if its module knows trio by that name."""
+        """Make pyfuse3 wait by this object, if its module holds trio under that name."""
         if getattr(pyfuse3, "trio", None) is trio:
             pyfuse3.trio = _Trio(self)  # type: ignore[attr-defined]
 
@@ -91,7 +93,10 @@ class Turns:
         return getattr(trio.lowlevel, name)
 
     async def wait_readable(self, fd: int) -> None:
-        """As trio's, at once if a request comes soon; raises ClosedResourceError as trio's does."""
+        """Wait until ``fd`` is readable: polls first, then waits by trio.
+
+        Raises ClosedResourceError, as trio's function does.
+        """
         if fd != self._requests:
             self._requests, self._poll = fd, poll_of(fd)
         poll = self._poll
@@ -116,40 +121,40 @@ class Turns:
                 await trio.lowlevel.wait_readable(fd)
                 return
             self.let_go()
-            if self._is_ending():  # said after that time was over: nobody was told
+            if self._is_ending():  # notify_closing came while nothing waited in trio
                 raise trio.ClosedResourceError
         await trio.lowlevel.wait_readable(fd)
 
     def comes_first(self, fd: int, milliseconds: int) -> bool:
-        """Whether ``fd`` becomes readable in that time and before there is a request."""
+        """Return whether ``fd`` becomes readable within that time, before a request comes."""
         if fd != self._other:
             both = (each for each in (fd, self._requests) if each >= 0)
             self._other, self._poll_either = fd, poll_of(*both)
         return any(ready == fd for ready, _ in self._poll_either(milliseconds))
 
     def has_ended(self) -> bool:
-        """Return whether the kernel has ended the connection; waits a moment if it has not."""
+        """Return whether the kernel has ended the connection; waits up to ``ABORT`` for that."""
         if self._requests < 0:
             return False
         poller = select.poll()
-        poller.register(self._requests, 0)  # errors only, which are reported unasked
+        poller.register(self._requests, 0)  # POLLERR is always reported
         return bool(poller.poll(ABORT))
 
     def _learn(self, waited: float) -> None:
-        """Look longer for the next request if that would have caught this one."""
+        """Poll longer for the next request if that would have caught this one."""
         if waited > SOON or self._awake.held:
             self._looks = max(LOOKS, self._looks // 2)
         else:
             self._looks = MOST_LOOKS
 
     def let_go(self) -> None:
-        """Processors may be halted, since nothing comes or nobody takes it."""
+        """Allow processors to halt: no request comes, or no task takes one."""
         if self._awake.let_go():
             self._tick.stop()
 
 
 class _Trio:
-    """The module trio as pyfuse3 sees it."""
+    """The module trio as pyfuse3 sees it: without locking, and with ``Turns``."""
 
     Lock = _NoLock
 

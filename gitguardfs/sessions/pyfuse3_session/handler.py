@@ -1,7 +1,7 @@
-"""What every handler is wrapped in: calls that wait, requests that are made again, and errors.
+"""The decorator of every handler: makes calls that wait, makes requests again, translates errors.
 
 pyfuse3 ends the mount on any exception that is not FUSEError, and on an answer that it cannot
-translate: ``handler`` turns every one of them into an errno.
+translate. ``handler`` turns each of these into an errno.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from gitguardfs.serving.boundary import Boundary
 from gitguardfs.sessions.pyfuse3_session.answers import FITS
 
 _BLOCKING = re.compile(r" \| Blocking\[.*\]|Blocking\[.*\] \| ")
-"""What an annotation says beside the reply itself."""
+"""The part of a return annotation that is not the reply's type."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Handling(Protocol):
-    """What a handler is a method of."""
+    """A class that has handlers."""
 
     boundary: Boundary
 
     async def ask_again(self, name: str, later: Later, call: Callable[[], Awaitable[R]]) -> R:
-        """Make ``call`` again, which has raised ``later``, until it is done or fails."""
+        """Make ``call``, which raised ``later``, again until it succeeds or fails."""
 
     async def run_blocking(self, blocking: Blocking[R]) -> R:
-        """Make the call that is left of a request; returns the reply."""
+        """Make the blocking call of a request; return the reply."""
 
 
 S = TypeVar("S", bound=Handling)
@@ -43,7 +43,10 @@ Handler = Callable[Concatenate[S, P], Coroutine[Any, Any, R]]
 
 
 def handler(method: Translation[S, P, R]) -> Handler[S, P, R]:
-    """Make a handler of a method that translates a request and its reply."""
+    """Return a handler for a method that translates a request and its reply.
+
+    The handler raises FUSEError only.
+    """
     name = method.__name__
     fits = FITS[_BLOCKING.sub("", method.__annotations__["return"])]
 

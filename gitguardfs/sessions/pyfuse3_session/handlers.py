@@ -1,9 +1,9 @@
-"""pyfuse3's requests translated to ``serving.Operations``, and its replies back.
+"""The handlers, which translate pyfuse3's requests to ``serving.Operations`` and replies back.
 
 All handlers run on the event loop's thread, without an await between the first check of a request
-and its last change of the tables. What may wait for a disk or a server (reads that are not in
-memory, large or synchronous writes, fsync) comes back as ``Blocking`` and goes to worker threads,
-unless the source is local and such calls have been quick of late.
+and its last change of the tables. A call that may wait for a disk or a server is returned as a
+``Blocking``: reads of data not in memory, large or synchronous writes, fsync. It runs on a worker
+thread, unless the source is local and the last calls of that kind were quick.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gitguardfs.sessions.pyfuse3_session.waiting import Waiting
 R = TypeVar("R")
 
 _new = tuple.__new__
-"""Makes a NamedTuple in half the time that its own constructor takes."""
+"""Makes a NamedTuple twice as fast as its constructor does."""
 
 STATFS_FIELDS = (
     "f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail",
@@ -51,8 +51,8 @@ class Handlers(pyfuse3.Operations):
     ) -> None:
         """Serve ``operations``.
 
-        ``invalidate`` makes the kernel ask for the attributes of a node anew. ``no_cpu_idle`` keeps
-        processors from being halted while requests stream.
+        ``invalidate`` makes the kernel drop the cached attributes of a node. ``no_cpu_idle`` keeps
+        processors from halting while requests come in a row.
         """
         super().__init__()
         self._operations = operations
@@ -63,11 +63,11 @@ class Handlers(pyfuse3.Operations):
         self._names_only = NamesOnlyEntry()
 
     async def ask_again(self, name: str, later: Later, call: Callable[[], Awaitable[R]]) -> R:
-        """Make ``call`` again, which has raised ``later``, until it is done or fails."""
+        """Make ``call``, which raised ``later``, again until it succeeds or fails."""
         return await self._waiting.ask_again(name, later, call)
 
     async def run_blocking(self, blocking: Blocking[R]) -> R:
-        """Make the call that is left of a request, inline or on a thread; returns the reply."""
+        """Make the blocking call of a request, inline or on a thread; return the reply."""
         with blocking:
             if blocking.runs_inline:
                 result = blocking.run()
@@ -89,7 +89,7 @@ class Handlers(pyfuse3.Operations):
         for inode, times in inode_list:
             try:
                 self._operations.forget(inode, times)
-            except Exception as error:  # nobody is answered, and pyfuse3 takes no FUSEError here
+            except Exception as error:  # FORGET has no reply, and pyfuse3 takes no FUSEError here
                 self.boundary.errno_of(error, "forget")
 
     @handler
@@ -132,7 +132,7 @@ class Handlers(pyfuse3.Operations):
             setattr(data, field, getattr(have, field))
         return data
 
-    # Names that come, go or move
+    # Names that are added, removed or moved
 
     @handler
     def mknod(
@@ -193,7 +193,7 @@ class Handlers(pyfuse3.Operations):
     def open(self, inode: int, flags: int, ctx: RequestContext) -> FileInfo:
         opened = self._operations.open(_caller(ctx), inode, flags)
         if opened.attributes_changed:
-            # Only the attributes: that takes no lock which this request could be holding.
+            # Attributes only: invalidating pages takes locks that this request may hold.
             with suppress(OSError):
                 self._invalidate(inode)
         return _file_info(opened)

@@ -1,8 +1,8 @@
-"""A thread for the calls that a server may take any time for, though it is quick with most.
+"""A thread for calls that are mostly quick, but that a server may take any time for.
 
-Giving a call to one of trio's threads, and taking in what it has done, are several turns of the
-event loop. Here a descriptor becomes readable when a call is done, for which the event loop's
-thread can wait a moment itself, and which trio can wait for after that.
+Giving a call to one of trio's threads, and taking its result, costs several passes of the event
+loop. Here a descriptor becomes readable when a call is done. The event loop's thread can wait a
+moment for that by itself, and by trio after that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Helper:
     """One thread, which takes one call at a time; used by the event loop's thread only."""
 
     def __init__(self) -> None:
-        """Raises OSError or RuntimeError where there is no room for a descriptor or a thread."""
+        """Start the thread. Raises OSError or RuntimeError if there is no descriptor or thread."""
         self.is_idle = True
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Becomes readable when the call is done."""
@@ -29,21 +29,21 @@ class Helper:
         self._result: Any = None
         self._error: BaseException | None = None
         self._poll = poll_of(self.fd)
-        # Whoever waits for a server that has stopped answering does not keep the process.
+        # daemon: a thread that waits for a dead server must not keep the process from ending.
         self._thread = Thread(target=self._work, name="helper", daemon=True)
         self._thread.start()
 
     def give(self, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Have a call done; only while idle."""
+        """Submit a call. The thread must be idle."""
         self.is_idle = False
         self._calls.put((call, args))
 
     def is_done(self, milliseconds: int) -> bool:
-        """Whether the call is done within that time, which is waited for."""
+        """Wait for the call, at most for that time; return whether it is done."""
         return bool(self._poll(milliseconds))
 
     def take(self) -> Any:
-        """What the call returned or raised; only after ``fd`` has become readable."""
+        """Return or raise what the call did. Only after ``fd`` has become readable."""
         os.eventfd_read(self.fd)
         self.is_idle = True
         result, error = self._result, self._error
@@ -53,7 +53,7 @@ class Helper:
         try:
             raise error
         finally:
-            del error  # its traceback leads here
+            del error  # its traceback refers to this frame
 
     def close(self) -> None:
         """End the thread, which must be idle."""

@@ -1,9 +1,9 @@
 """Entries of directory listings that carry no attributes.
 
-pyfuse3 serves only the listing that carries attributes (FUSE_READDIRPLUS), which costs a stat
-and a node for each entry. The kernel also takes an entry without: one whose node number is 0
-(``fuse_direntplus_link`` in fs/fuse/readdir.c). A program that only walks the names, such as
-find, is spared the rest.
+pyfuse3 serves only listings with attributes (FUSE_READDIRPLUS), which cost a stat and a node for
+each entry. The kernel also takes an entry without attributes, whose node id is 0
+(``fuse_direntplus_link`` in fs/fuse/readdir.c). That is enough for a program that only walks the
+names, such as find.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _PROBE = 0x0123456789ABCDEF
 
 
 class NamesOnlyEntry:
-    """An entry that tells the kernel name, type and inode number, and no node.
+    """An entry with name, type and inode number, but without a node.
 
-    EntryAttributes has one property for both numbers of an entry, its node's and its inode's.
-    What sets them apart is written to where the node's lies.
+    EntryAttributes has one property for both the node id and the inode number of an entry. So 0
+    is written directly to the memory of the node id.
     """
 
     def __init__(self) -> None:
@@ -31,12 +31,12 @@ class NamesOnlyEntry:
         node = ctypes.c_uint64.from_address(id(self._entry) + _FIELDS)
         self._entry.st_ino = _PROBE
         self.works = node.value == _PROBE
-        """Whether the node's number lies where it is taken to lie; if not, only ``.`` and ``..``,
-        of which the kernel takes no node, can be told like this."""
+        """Whether the node id was found where it is expected in memory. If not, only ``.`` and
+        ``..`` can be reported without a node, since the kernel takes none for them."""
         self._node = node if self.works else None
 
     def of(self, entry: DirEntry) -> EntryAttributes:
-        """What to tell of ``entry``; valid until the next one."""
+        """Return the attributes to report for ``entry``; valid until the next call."""
         self._entry.st_ino = entry.inode
         if self._node is None and entry.name not in (b".", b".."):
             self._entry.st_ino = 0

@@ -1,8 +1,8 @@
-"""The tasks that take requests from the kernel: one, and one more for each that is waiting.
+"""The session loop: one task that reads requests, and one more for each that waits for a call.
 
-pyfuse3.main always keeps two, which hand a lock to one another for every request; that costs
-two turns of the event loop where one would do. Here a second one is started only when the
-first has given its call to a thread, and ends itself as soon as there are two again.
+pyfuse3.main always keeps two tasks, which hand a lock to one another for every request. That costs
+two passes of the event loop where one would do. Here a second task is started only when the first
+has given its call to a thread. A task ends as soon as another one waits for requests.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gitguardfs.sessions.pyfuse3_session.read_interrupter import Tick
 from gitguardfs.sessions.pyfuse3_session.unwanted_replies import UnwantedReplies
 
 WORKERS = 32
-"""Threads for calls that wait. More would not make a disk faster."""
+"""Threads for calls that wait, at most. More would not make a disk faster."""
 
 PATIENCE = 2
-"""Milliseconds to wait for a call without trio's loop, if that waits for no other."""
+"""Milliseconds to wait for a call outside of trio's event loop, if no other task waits."""
 
 NO_IDLE_TASK, NO_FURTHER_TASK = 0, -(2**31)
-"""Arguments of pyfuse3's loop: end when another task waits for requests; start none."""
+"""Arguments of pyfuse3's loop: end if another task waits for requests; start no task."""
 
 R = TypeVar("R")
 
@@ -36,7 +36,7 @@ class Requests:
     """The request loops of one mount; used on the event loop's thread only."""
 
     def __init__(self, *, no_cpu_idle: bool = False) -> None:
-        """``no_cpu_idle`` keeps processors from being halted while requests stream."""
+        """``no_cpu_idle`` keeps processors from halting while requests come in a row."""
         self._no_cpu_idle = no_cpu_idle
         self._limiter = trio.CapacityLimiter(WORKERS)
         self._nursery: trio.Nursery | None = None
@@ -47,16 +47,16 @@ class Requests:
         self._turns: Turns | None = None
         self._helper: Helper | None = None
         self.answers = 0
-        """How many calls that were waited for have come back; it only grows."""
+        """How many calls that were waited for have returned. The number only grows."""
 
     def end(self) -> None:
-        """Serve what is under way, and no more."""
+        """Finish the requests under way, and take no more."""
         self._ending.set()
         pyfuse3.terminate()
 
     @property
     def is_ending(self) -> bool:
-        """Whether no more is served than what is under way."""
+        """Whether only the requests under way are still finished."""
         return self._ending.is_set()
 
     async def serve(self) -> None:
@@ -93,15 +93,16 @@ class Requests:
         finally:
             self.answers += 1
             self._loops -= 1
-            if self._loops == self._waiting:  # the session has ended: nobody takes requests
+            if self._loops == self._waiting:  # the session has ended: no task takes requests
                 self._ending.set()
                 if self._turns is not None:
                     self._turns.let_go()
 
     async def wait(self, call: Callable[..., R], *args: Any, quick: bool = False) -> R:
-        """Run a call that may take its time on a thread, while others are served.
+        """Run a call on a thread while other requests are served; return what it returns.
 
-        They wait for a moment for one that is expected to be ``quick``.
+        If the call is expected to be ``quick``, other requests wait a moment for it. Raises what
+        the call raises.
         """
         helper = self._helper
         if helper is None or not helper.is_idle:
@@ -119,7 +120,7 @@ class Requests:
         return self._turns.comes_first(helper.fd, PATIENCE)
 
     async def pause(self, seconds: float) -> None:
-        """Let time pass while others are served; no longer than the mount is to last."""
+        """Wait while other requests are served, at most until ``end`` is called."""
         with self._others_served(), trio.move_on_after(seconds):
             await self._ending.wait()
 

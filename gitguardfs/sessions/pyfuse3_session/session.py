@@ -1,4 +1,4 @@
-"""Serving one mount, from the moment that it is there until it is to end."""
+"""Serving one mount by pyfuse3 and trio, from its mounting to its end, and the signals of root."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from gitguardfs.sessions.pyfuse3_session.request_loop import Requests
 log = logging.getLogger(__name__)
 
 WORD_LIMIT = 5.0
-"""Seconds after a view was unmounted in which root's helper says that it did that."""
+"""Seconds to wait, after a view was unmounted, for the signal of root's umount helper."""
 ANSWER_LIMIT = 30.0
-"""Seconds after which it is said that a new mount does not answer yet."""
+"""Seconds after which a warning says that a new mount does not answer yet."""
 
 
 class Pyfuse3Kind:
     """Sessions by pyfuse3 and libfuse."""
 
     def __init__(self, no_cpu_idle: bool = False) -> None:
-        """``no_cpu_idle`` keeps processors from being halted while requests stream."""
+        """``no_cpu_idle`` keeps processors from halting while requests come in a row."""
         self.reports_names_only = NamesOnlyEntry().works
         self._no_cpu_idle = no_cpu_idle
 
@@ -50,7 +50,7 @@ class Pyfuse3Session:
 
     @property
     def answers(self) -> int:
-        """How many calls that were waited for have come back; it only grows."""
+        """How many calls that the session waited for have returned. The number only grows."""
         return self._handlers.requests.answers
 
     def mount(self, target: str, options: set[str]) -> None:
@@ -61,11 +61,11 @@ class Pyfuse3Session:
             raise MountFailed(str(error)) from None
 
     def serve(self, mounted: Mounted) -> signal.Signals | None:
-        """Serve until unmounted, or ended by a signal; returns that, or None if there was none."""
+        """Serve until unmounted or ended by a signal. Returns the signal, or None."""
         return trio.run(_serve, self._handlers.requests, mounted)
 
     def close(self, unmount: bool = False) -> None:
-        """Close the connection; what was mounted stays, dead, unless it is to be unmounted."""
+        """Close the connection. The mount is left dead, unless ``unmount`` is true."""
         pyfuse3.close(unmount=unmount)
 
 
@@ -74,7 +74,7 @@ def _invalidate(node: int) -> None:
 
 
 async def _serve(requests: Requests, view: Mounted) -> signal.Signals | None:
-    """Serve to the end; returns root's word for it: a signal, or None if there was none."""
+    """Serve to the end. Returns the signal by which root ended the view, or None."""
     word = _Word(requests, view)
     word.listen()
     async with trio.open_nursery() as nursery:
@@ -84,10 +84,10 @@ async def _serve(requests: Requests, view: Mounted) -> signal.Signals | None:
         await requests.serve()
         nursery.cancel_scope.cancel()
     if word.came is None and view.is_unmounted():
-        with trio.move_on_after(WORD_LIMIT):  # its helper says so when it has done it
+        with trio.move_on_after(WORD_LIMIT):  # the umount helper sends UNMOUNTED when it is done
             await word.spoken.wait()
     view.ending()
-    for number in _HEARD:  # Python's exit puts the default back for all others
+    for number in _HEARD:  # at exit, Python restores defaults of all others
         signal.signal(number, signal.SIG_IGN)
     return word.came
 
@@ -96,13 +96,14 @@ _HEARD = (*ENDING, UNMOUNTED, REREAD)
 
 
 class _Word:
-    """What root says by signals, heard from now on for good.
+    """Receives root's signals to the daemon, until the process ends.
 
-    Until the mount is ready, what ends it may be a service manager that has waited for too long:
-    that counts as ``HAND_OVER``, and the seal stays.
+    Before the mount is ready, a signal that ends it may come from a service manager that has
+    waited for too long. It counts as ``HAND_OVER``, so that the seal stays.
 
-    While the view comes down, more of them mean nothing. trio's own way puts the handlers back
-    when the loop ends, and a second SIGTERM would then kill a daemon that is about to unmount.
+    While the view is being unmounted, further signals are ignored. trio.open_signal_receiver would
+    restore the handlers when the loop ends. A second SIGTERM would then kill a daemon that is
+    about to unmount.
     """
 
     def __init__(self, requests: Requests, view: Mounted) -> None:
@@ -113,7 +114,7 @@ class _Word:
         self._token = trio.lowlevel.current_trio_token()
 
     def become_ready(self) -> None:
-        """Tell that the mount answers; from now on root's word is taken as it is."""
+        """Report that the mount answers. From now on signals keep their own meaning."""
         self._is_ready = True
         self._view.ready()
 
@@ -122,7 +123,7 @@ class _Word:
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        # A view that is still there may be taken away by somebody else later on.
+        # UNMOUNTED is ignored while the view is there: a user might unmount it later on.
         if number != UNMOUNTED or self._view.is_unmounted():
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._obey, signal.Signals(number))
@@ -132,12 +133,12 @@ class _Word:
             self._view.reread_groups()
         elif number == UNMOUNTED:
             if self.came is None:
-                self._hear(number)  # whoever still uses it is served to the end
+                self._hear(number)  # processes that still use the view are served
         elif self.came in (None, UNMOUNTED):
             self._hear(number if self._is_ready else HAND_OVER)
             self._view.ending()
             self._requests.end()
-            with suppress(Exception):  # what is raised here would end trio's loop as a bug
+            with suppress(Exception):  # an exception here would end trio's event loop
                 log.info("%s: unmounting", number.name)
 
     def _hear(self, number: signal.Signals) -> None:
@@ -148,7 +149,7 @@ class _Word:
 async def _announce(mountpoint: str, ready: Callable[[], None]) -> None:
     """Call ``ready`` once a request has gone through the kernel and come back.
 
-    Raises nothing: a mount that is late, or that nobody could be told of, stays.
+    Raises nothing: the mount stays, even if it is late or ``ready`` fails.
     """
     answered = trio.Event()
     token = trio.lowlevel.current_trio_token()
@@ -158,7 +159,7 @@ async def _announce(mountpoint: str, ready: Callable[[], None]) -> None:
             token.run_sync_soon(answered.set)
 
     try:
-        # Not to_thread.run_sync: a request that hangs could then not be given up.
+        # Not to_thread.run_sync, which could not abandon a request that hangs.
         trio.lowlevel.start_thread_soon(lambda: _ask(mountpoint), deliver)
         with trio.move_on_after(ANSWER_LIMIT):
             await answered.wait()
@@ -171,10 +172,10 @@ async def _announce(mountpoint: str, ready: Callable[[], None]) -> None:
 
 
 def _ask(mountpoint: str) -> None:
-    """Have a child process send a request.
+    """Let a child process send a request.
 
-    A thread that waits for its own process's mount keeps that from ending, also by SIGKILL: the
-    kernel closes the device only when all threads have ended.
+    A thread that waits for its own process's mount keeps the process from ending, even by SIGKILL:
+    the kernel closes the device only when all threads have ended.
     """
     code = "import os, sys; os.statvfs(sys.argv[1])"
     subprocess.run(

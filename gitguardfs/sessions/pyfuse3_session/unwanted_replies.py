@@ -1,8 +1,8 @@
-"""A filter for pyfuse3's log: replies that the kernel no longer wants are no errors.
+"""A filter that drops pyfuse3's log lines about replies that the kernel no longer wants.
 
-When a connection ends, the kernel takes back every request that is not answered yet and fails
-the reply with ENOENT. The last RELEASE of a lazily unmounted view is often such a request: its
-sender goes on at once and takes the mount along. pyfuse3 logs each failed reply as an error.
+When a connection ends, the kernel withdraws every unanswered request and fails the reply with
+ENOENT. The last RELEASE of a lazily unmounted view is often such a request: its sender does not
+wait for the reply, and ends the mount. pyfuse3 logs each failed reply as an error.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _NO_SUCH_REQUEST = (os.strerror(errno.ENOENT),)
 class UnwantedReplies(logging.Filter):
     """Drops the records of replies that failed because the connection had ended.
 
-    On a connection that lives, ENOENT means that a request was answered twice: that stays an
-    error, and so does any other errno.
+    While the connection lives, ENOENT means that a request was answered twice. That stays an
+    error, like any other errno.
     """
 
     def __init__(self, has_ended: Callable[[], bool]) -> None:
-        """``has_ended`` says whether the kernel has ended the connection."""
+        """``has_ended`` returns whether the kernel has ended the connection."""
         super().__init__()
         self._has_ended = has_ended
         self._log = logging.getLogger("pyfuse3")
@@ -34,10 +34,10 @@ class UnwantedReplies(logging.Filter):
         self._log.addFilter(self)
 
     def remove(self) -> None:
-        """Filter it no more."""
+        """Stop filtering pyfuse3's log."""
         self._log.removeFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is worth a line."""
+        """Return whether the record is to be logged."""
         is_unknown = str(record.msg).endswith(_FAILED) and record.args == _NO_SUCH_REQUEST
         return not (is_unknown and self._has_ended())

@@ -1,4 +1,4 @@
-"""The versions of what carries a mount."""
+"""The versions of libfuse and pyfuse3."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyfuse3
 
 
 def text() -> str:
-    """libfuse's version, as it says itself (fuse_pkgversion), and pyfuse3's."""
+    """Return the versions of libfuse (fuse_pkgversion) and pyfuse3 as text."""
     library = ctypes.CDLL("libfuse3.so.3")
     library.fuse_pkgversion.restype = ctypes.c_char_p
     return f"libfuse {library.fuse_pkgversion().decode()}, pyfuse3 {pyfuse3.__version__}"

@@ -1,4 +1,4 @@
-"""Requests that have to be made again later, because git on the host is at work."""
+"""Requests that raised Later, because git on the host is at work: they are made again."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 MAX_WAITING = 256
-"""Requests that wait at a time. Each looks again several times a second."""
+"""Requests that wait at a time, at most. Each is made again several times a second."""
 
 SAID_FOR = 10.0
-"""Seconds for which the log does not say again that a request was given up for the same reason."""
+"""Seconds in which a given-up request is logged only once for the same reason."""
 
 
 class Waiting:
-    """The requests of one mount that wait."""
+    """The waiting requests of one mount."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
@@ -34,8 +34,8 @@ class Waiting:
     async def ask_again(self, name: str, later: Later, call: Callable[[], Awaitable[R]]) -> R:
         """Make ``call`` again, while others are served, until it no longer raises Later.
 
-        Raises OSError(EBUSY) at the earliest deadline of those it raised, when the mount ends, or
-        if too many wait already, and whatever else ``call`` raises.
+        Raises OSError(EBUSY) at the earliest deadline that a Later had, when the mount ends, or if
+        ``MAX_WAITING`` requests wait already. Raises what else ``call`` raises.
         """
         if self._count >= MAX_WAITING:
             raise self._given_up(name, later.why)
