@@ -86,7 +86,7 @@ def apply(change: Change, *, backup: bool = False) -> None:
         if not place.is_regular():
             raise UserError(f"{change.path} is not a file", "move it away")
         if place.content() != change.before:
-            raise UserError(f"{change.path} was changed by somebody else just now", "run it again")
+            raise UserError(f"{change.path} was changed meanwhile", "run it again")
         if backup and change.before is not None:
             with _directory_of(f"{change.path}{BACKUP_SUFFIX}") as (directory, name):
                 saved = _Place(directory, name)

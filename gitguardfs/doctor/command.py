@@ -219,15 +219,15 @@ def doubts(context: Context, caller: str | None) -> list[Result]:
     again = quote.shell(["sudo", "gitguard", "doctor", context.mountpoint, "--user"])
     if not user.has_account:
         why = f"{context.mountpoint} belongs to {user.uid}, who has no account here"
-        hint = f"{again} NAME, the user that the agent runs as; mount it with --map for him"
+        hint = f"{again} NAME, the user that the agent runs as; mount it with --map for that user"
         return [KNOWN.finding(why, hint, Severity.MEDIUM)]
     if caller not in (None, "0", str(user.uid)):
         why = (
             f"{context.mountpoint} belongs to {user.name}, and sudo was called by the uid {caller}"
         )
         hint = (
-            f"{again} {user.name}, if that is whom the agent runs as; "
-            f"otherwise his name instead of {user.name}"
+            f"{again} {user.name}, if the agent runs as that user; "
+            f"otherwise the agent's user instead of {user.name}"
         )
         return [KNOWN.finding(why, hint, Severity.MEDIUM)]
     return []

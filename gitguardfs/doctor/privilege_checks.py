@@ -270,7 +270,7 @@ def _files(user: User, system: System, daemons: tuple[GuardDaemon, ...]) -> Resu
         return row.unknown(f"{unsure}: {error}", "see whether a file system there hangs")
     if writable:
         more = f" and {len(writable) - 3} more" if len(writable) > 3 else ""
-        hint = "chown root:root and chmod go-w: whoever writes it is root at the next start"
+        hint = "chown root:root and chmod go-w: a user who can write it is root at the next start"
         return row.finding(", ".join(map(str, writable[:3])) + more, hint)
     if unfinished:
         said = f"{unsure}: {', '.join(map(str, unfinished))} (more than {FILES} files)"

@@ -64,7 +64,7 @@ class NoAnswer(Exception):  # noqa: N818  # what happened
 
 
 class Hung(NoAnswer):
-    """The child gave no answer in time, although nobody had stopped it."""
+    """The child gave no answer in time, although no process had stopped it."""
 
 
 class SwitchUserFailed(Exception):  # noqa: N818  # what happened

@@ -86,22 +86,22 @@ class Arguments:
     metavar="PATH",
     help="Where to mount the raw share.  [default: in /var/lib/gitguardfs, root's alone]",
 )
-@click.option("--map-mount", metavar="PATH", help="Where the guarded view is to be. Also -mm.")
+@click.option("--map-mount", metavar="PATH", help="Where to mount the guarded view. Also -mm.")
 @click.option(
     "--transport",
     "kind",
     type=click.Choice(["9p", "virtiofs"]),
-    help="What kind of share it is.  [default: virtiofs if there is one so called, or 9p]",
+    help="The share's type.  [default: virtiofs if there is a tag of that name, or 9p]",
 )
 @click.option(
     "--style",
     type=click.Choice(["fstab", "systemd"]),
-    help="What brings it back at boot.  [default: systemd if it runs here, or fstab]",
+    help="What mounts it at boot.  [default: systemd if it runs here, or fstab]",
 )
 @click.option(
     "--user",
     metavar="USER",
-    help="Whose the files are to be (or UID:GID).  [default: whose home the view is in]",
+    help="User to show as the owner (or UID:GID).  [default: owner of the home of the view]",
 )
 @click.option("--no-persist", is_flag=True, help="Mount now, and write nothing for the next boot.")
 @click.option("--interactive", is_flag=True, help="Ask for what is not given, and before acting.")
@@ -113,7 +113,7 @@ class Arguments:
     "--remove",
     "takes_away",
     is_flag=True,
-    help="Unmount view and share, if it is ours, and take the entries out.",
+    help="Unmount view and share, if it is ours, and delete their entries.",
 )
 @click.option(
     "-o",
