@@ -1,6 +1,7 @@
-"""The users and groups of this system: the one look-up, by name or by number.
+"""Looks up users and groups of this system, by name or number. No other module does.
 
-A user database may be on the network: a number is not looked up where only the number is needed.
+A user database may be on the network: a number is looked up only if more than the number is
+needed.
 """
 
 from __future__ import annotations
@@ -17,34 +18,34 @@ ELSEWHERE = "use its number if it exists elsewhere"
 
 
 class UnknownAccountError(UserError):
-    """There is no user or group of that name."""
+    """Raised for a name that no user or group has."""
 
 
 class OutOfRangeError(UserError):
-    """No user or group can have that number."""
+    """Raised for a number that is too large for an id."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """A user, maybe one who has only a number."""
+    """A user, with or without an account."""
 
     uid: int
     gid: int
-    """The user's own group; that of the same number where there is no account."""
+    """The user's primary group; without an account, the group of the same number."""
     name: str
     home: str = ""
-    """As the user database has it; empty without an account."""
+    """The home directory of the user database; empty without an account."""
     exists: bool = True
-    """Whether there is an account."""
+    """Whether the user has an account."""
 
 
 def is_number(text: str) -> bool:
-    """Return whether a user or group is given by number."""
+    """Return whether ``text`` is a number and not a name."""
     return text.isascii() and text.isdigit()
 
 
 def number(text: str, kind: str = "user") -> int:
-    """Return the number that ``text`` is. Raises OutOfRangeError."""
+    """Return the id that ``text`` spells in decimal. Raises OutOfRangeError."""
     digits = text.lstrip("0") or "0"
     if len(digits) > len(str(MAX_ID)) or int(digits) > MAX_ID:
         raise OutOfRangeError(f"{kind} id {text} is out of range (0 to {MAX_ID})")
@@ -61,7 +62,7 @@ def find(name: str) -> Account:
             return Account(uid, uid, str(uid), exists=False)
     try:
         return _account(pwd.getpwnam(name))
-    except (KeyError, ValueError):  # a name with a NUL is none
+    except (KeyError, ValueError):  # ValueError: a NUL in the name
         raise _unknown("user", name) from None
 
 
@@ -75,12 +76,12 @@ def _unknown(kind: str, name: str) -> UnknownAccountError:
 
 
 def user_id(name: str) -> int:
-    """Return a user's id by number or name; a number need not have an account. UserError."""
+    """Return a user's id by number or name; a number needs no account. Raises UserError."""
     return number(name) if is_number(name) else find(name).uid
 
 
 def group_id(name: str) -> int:
-    """Return a group's id by number or name; UserError if there is no such group."""
+    """Return a group's id by number or name. Raises UserError for an unknown name."""
     if is_number(name):
         return number(name, "group")
     try:
@@ -90,7 +91,7 @@ def group_id(name: str) -> int:
 
 
 def group_name(gid: int) -> str:
-    """Return the name of a group; its number if it has none."""
+    """Return the name of a group; its number as text if it has no name."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:
@@ -98,7 +99,7 @@ def group_name(gid: int) -> str:
 
 
 def groups_of(uid: int) -> list[int]:
-    """Return the ids of all groups of a user, by the user database; none for an unknown user."""
+    """Return the ids of all groups of a user; empty for a user without an account."""
     try:
         user = pwd.getpwuid(uid)
     except KeyError:
@@ -107,10 +108,10 @@ def groups_of(uid: int) -> list[int]:
 
 
 def owner_of_home(path: str) -> Account | None:
-    """Return the user in whose home ``path`` lies; the innermost home counts. None if in none.
+    """Return the user whose home contains ``path``; None if no home does. The innermost counts.
 
-    Root's home is none, nor is a directory that is not the user's own. Each home is walked by
-    descriptors: nobody gets another one's files by a symlink for a home.
+    Root's home does not count, nor does a home that its user does not own. Homes are resolved by
+    descriptors, so that a user whose home is a symlink does not get another user's files.
     """
     homes = [(home, _account(entry)) for entry in pwd.getpwall() if (home := _home_of(entry))]
     for home, account in sorted(homes, key=lambda found: len(found[0]), reverse=True):
@@ -120,7 +121,7 @@ def owner_of_home(path: str) -> Account | None:
 
 
 def _home_of(entry: pwd.struct_passwd) -> str | None:
-    from gitguardfs.linux import safe_open  # of Linux, while users are looked up elsewhere too
+    from gitguardfs.linux import safe_open  # Linux only; users are looked up on a Mac too
 
     if entry.pw_uid == 0 or not entry.pw_dir.strip("/"):
         return None

@@ -1,7 +1,7 @@
-"""The one writer of files that others rely on: whole or not at all, compared before, undone after.
+"""Writes configuration files atomically: compares before, and can undo. No other module does.
 
-A `Change` is what a file holds and what it is to hold. It is applied by a rename, so that a
-reader, or a crash, meets the old text or the new one and nothing between.
+A `Change` has a file's old and new content. It is applied by a rename, so that a reader sees the
+old content or the new one, also after a crash.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _LABEL = "security.selinux"
 
 @dataclass(frozen=True)
 class Change:
-    """``path``'s content before and after; None is no file. Owner and mode stay as they are."""
+    """A file's content before and after; None stands for no file. Owner and mode are kept."""
 
     path: str
     before: bytes | None
     after: bytes | None
     mode: int = 0o644
-    """Of a file that is made."""
+    """Mode of a new file."""
 
     @property
     def is_one(self) -> bool:
-        """Whether there is anything to do."""
+        """Return whether the content differs."""
         return self.before != self.after
 
     def diff(self) -> str:
-        """The change as a unified diff; empty if there is none."""
+        """Return the change as a unified diff; empty if the content is the same."""
         old, new = _lines(self.before), _lines(self.after)
         origin = "/dev/null" if self.before is None else self.path
         result = "/dev/null" if self.after is None else self.path
         text = "".join(difflib.unified_diff(old, new, origin, result))
-        if not text and self.is_one:  # an empty file comes or goes
+        if not text and self.is_one:  # an empty file is made or deleted
             return f"--- {origin}\n+++ {result}\n"
         return text
 
@@ -55,15 +55,15 @@ def _lines(content: bytes | None) -> list[str]:
 
 
 def planned(path: str, after: bytes | str | None, mode: int = 0o644) -> Change:
-    """The change that makes ``path`` hold ``after``, from what it holds now. OSError."""
+    """Return the change from the present content of ``path`` to ``after``. Raises as ``read``."""
     text = after.encode() if isinstance(after, str) else after
     return Change(path, read(path), text, mode)
 
 
 def read(path: str) -> bytes | None:
-    """Return what the file ``path`` holds; None if there is none, nothing for a device or a FIFO.
+    """Return the content of a file; None if there is none, empty for a device or a FIFO.
 
-    Raises UserError for a symlink that is refused, and OSError.
+    Raises UserError for a symlink that another user may have made, and OSError.
     """
     try:
         with _place_of(path) as place:
@@ -73,12 +73,12 @@ def read(path: str) -> bytes | None:
 
 
 def apply(change: Change, *, backup: bool = False) -> None:
-    """Carry out a change, in a directory that is made if it is missing.
+    """Apply a change. Makes the file's directory if it is missing.
 
-    ``backup`` keeps what was there beside it (BACKUP_SUFFIX), unless an earlier change has: the
-    first one is what was there before us. A symlink is followed if nobody but root, or the caller,
-    can have put it there. Raises UserError if the file is no longer what the change was made for,
-    or is no file; OSError if it cannot be written.
+    ``backup`` keeps the old content beside the file (BACKUP_SUFFIX), unless a backup exists: the
+    first one has the content from before gitguardfs. A symlink is followed if only root or the
+    caller can have made it. Raises UserError if the content is no longer ``change.before`` or the
+    object is not a regular file, OSError if it cannot be written.
     """
     if not change.is_one:
         return
@@ -86,7 +86,7 @@ def apply(change: Change, *, backup: bool = False) -> None:
         if not place.is_regular():
             raise UserError(f"{change.path} is not a file", "move it away")
         if place.content() != change.before:
-            raise UserError(f"{change.path} was changed by somebody else just now", "run it again")
+            raise UserError(f"{change.path} was changed meanwhile", "run it again")
         if backup and change.before is not None:
             with _directory_of(f"{change.path}{BACKUP_SUFFIX}") as (directory, name):
                 saved = _Place(directory, name)
@@ -99,23 +99,23 @@ def apply(change: Change, *, backup: bool = False) -> None:
 
 
 def revert(change: Change) -> None:
-    """Undo an applied change; UserError if the file was changed since."""
+    """Undo an applied change. Raises UserError if the file was changed since, and OSError."""
     apply(replace(change, before=change.after, after=change.before))
 
 
 def _remove(path: str) -> None:
-    """Remove a file, and with it a directory of drop-ins that is empty then."""
+    """Remove a file, and its directory if that holds drop-ins (``.d``) and is empty then."""
     with _directory_of(path) as (directory, name):
         os.unlink(name, dir_fd=directory)
     holder = os.path.dirname(path)
     if holder.endswith(".d"):
         with suppress(OSError), _directory_of(holder) as (directory, name):
-            os.rmdir(name, dir_fd=directory)  # unless others' drop-ins are in it
+            os.rmdir(name, dir_fd=directory)  # fails if other drop-ins are in it
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A name in an open directory; the name itself is never followed."""
+    """A name in an open directory; a symlink of that name is never followed."""
 
     directory: int
     name: str
@@ -131,11 +131,11 @@ class _Place:
         return True
 
     def is_regular(self) -> bool:
-        """Whether a file is there, or nothing."""
+        """Return whether the name is a regular file, or free."""
         return not self.exists() or stat.S_ISREG(self.stat().st_mode)
 
     def open(self) -> int:
-        # O_NONBLOCK: a FIFO that somebody has put there must not keep us waiting.
+        # O_NONBLOCK: opening a FIFO must not block.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         return os.open(self.name, flags, dir_fd=self.directory)
 
@@ -148,7 +148,7 @@ class _Place:
             return file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
 
     def put(self, content: bytes, like: _Place, mode: int) -> None:
-        """Write a file beside it, dressed as ``like``, and let it take its place. OSError."""
+        """Write a temporary file with the owner and mode of ``like``, and rename it. OSError."""
         temporary = f".{self.name[:100]}.{secrets.token_hex(8)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, 0o600, dir_fd=self.directory)
@@ -169,7 +169,7 @@ class _Place:
 
 @contextmanager
 def _place_of(path: str, *, make: bool = False) -> Iterator[_Place]:
-    """Give the place of the file ``path``, where symlinks to it lead. UserError, OSError."""
+    """Yield the place of a file, after following symlinks. Raises UserError, OSError."""
     named = path
     for _ in range(MAX_SYMLINKS):
         with _directory_of(path, make=make) as (directory, name):
@@ -188,7 +188,7 @@ def _place_of(path: str, *, make: bool = False) -> Iterator[_Place]:
 
 
 def _may_follow(link: _Place) -> bool:
-    """Whether nobody but root and the caller can have put a symlink there."""
+    """Return whether only root or the caller can have made a symlink."""
     user = os.geteuid()
     above = os.stat(".", dir_fd=link.directory)
     is_ours = {link.stat().st_uid, above.st_uid} <= {0, user}
@@ -197,7 +197,7 @@ def _may_follow(link: _Place) -> bool:
 
 @contextmanager
 def _directory_of(path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-    """Open the directory that holds ``path``, made if it is missing; give it and the last name."""
+    """Open the directory of ``path``; yield its descriptor and the last component of ``path``."""
     above, name = os.path.split(os.path.abspath(path))
     fd = _open_directory(above, make)
     try:
@@ -231,7 +231,7 @@ def _open_directory(path: str, make: bool) -> int:
 
 
 def _dress(descriptor: int, like: _Place, mode: int) -> None:
-    """Give owner, mode and SELinux label of the file ``like``; without one, ``mode``, our own."""
+    """Copy owner, mode and SELinux label of the file ``like``; set ``mode`` if it is missing."""
     try:
         model = like.open()
     except FileNotFoundError:
@@ -256,7 +256,7 @@ def _sync_directory(directory: int) -> None:
 
 
 def check_or_write(changes: list[Change], check: bool) -> int:
-    """Write the changes and say so, or with ``check`` only say what differs; the exit code."""
+    """Write the changes, or with ``check`` only report differences. Returns the exit code."""
     wrong = [change for change in changes if change.is_one]
     for change in wrong:
         if not check:

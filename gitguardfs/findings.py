@@ -1,4 +1,4 @@
-"""What a check or an audit finds, as text or as JSON."""
+"""The results of ``gitguard doctor`` and ``gitguard audit``, and their output."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gitguardfs.errors import GitguardExit, shown
 
 
 class Status(Enum):
-    """How a check came out."""
+    """The outcome of a check."""
 
     OK = "ok"
     FINDING = "finding"
-    """The user has a way round the guard, or it cannot be excluded."""
+    """The user can bypass the guard, or that cannot be excluded."""
     NOTE = "note"
-    """Worth knowing; no way round the guard."""
+    """Worth knowing; the guard cannot be bypassed by it."""
 
 
 class Severity(IntEnum):
@@ -27,18 +27,18 @@ class Severity(IntEnum):
     LOW = 1
     """A setting that would help."""
     MEDIUM = 2
-    """A way round the guard cannot be excluded."""
+    """That the guard can be bypassed cannot be excluded."""
     HIGH = 3
-    """There is a way round the guard."""
+    """The guard can be bypassed."""
 
 
 SEVERITIES = [severity.name.lower() for severity in Severity]
-"""Their names, the least one first, as on command lines and in JSON."""
+"""The names of severities on command lines and in JSON, lowest first."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One row: which check, how it came out, what was seen and what to do about it."""
+    """One row of a report: the check, its outcome, what was seen, and what to do."""
 
     id: str
     status: Status
@@ -46,47 +46,47 @@ class Result:
     detail: str = ""
     hint: str = ""
     severity: Severity | None = None
-    """Of a finding."""
+    """None unless the result is a finding."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a check is about: its id, and a sentence for each way in which it can come out."""
+    """A check's id, and the titles of its results."""
 
     id: str
     passed: str
-    """What holds if all is well; a sentence that can follow "it is not known whether"."""
+    """The title if the check passes; also used after the words "it is not known whether"."""
     failed: str
 
     def ok(self, detail: str = "") -> Result:
-        """All is well."""
+        """Return the result of a passed check."""
         return Result(self.id, Status.OK, self.passed, detail)
 
     def finding(self, detail: str, hint: str, severity: Severity = Severity.HIGH) -> Result:
-        """Something is to be mended."""
+        """Return a finding: the check failed."""
         return Result(self.id, Status.FINDING, self.failed, detail, hint, severity)
 
     def unknown(self, why: object, hint: str) -> Result:
-        """A finding: whether all is well could not be found out."""
+        """Return a finding: the check could not be completed."""
         title = f"it is not known whether {self.passed}"
         return Result(self.id, Status.FINDING, title, str(why), hint, Severity.MEDIUM)
 
     def disturbed(self, why: object) -> Result:
-        """A finding: the user's processes were kept from trying, perhaps by the agent."""
+        """Return a finding: the check was disturbed, perhaps by the agent's processes."""
         hint = "end what else the user has running (loginctl terminate-user), and run this again"
         return self.unknown(f"could not be tried: {why}", hint)
 
     def note(self, detail: str, hint: str = "", title: str = "") -> Result:
-        """Something to know."""
+        """Return a note."""
         return Result(self.id, Status.NOTE, title or self.passed, detail, hint)
 
 
 _CLEAR = "\r\033[K"
-"""Back to the line's begin, and clear it."""
+"""Returns to the start of the line and clears it."""
 
 
 def as_json(results: Sequence[Result]) -> str:
-    """A list of objects with id, status, severity, title, detail and hint."""
+    """Return a JSON list of objects with id, status, severity, title, detail and hint."""
     rows = [
         {
             "id": result.id,
@@ -102,7 +102,7 @@ def as_json(results: Sequence[Result]) -> str:
 
 
 def as_text(results: Sequence[Result]) -> str:
-    """Aligned columns: status, id, what; below it what was seen and what to do."""
+    """Return lines of status, id and title; below each its detail and hint; then the summary."""
     width = max((len(result.id) for result in results), default=0)
     lines = []
     for result in results:
@@ -120,27 +120,27 @@ def as_text(results: Sequence[Result]) -> str:
 
 
 class Progress:
-    """Says on a terminal what is looked at, in one line that the next one replaces."""
+    """Shows the current check on a terminal, in one line that is overwritten."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._is_on = stream.isatty()
 
     def say(self, what: str) -> None:
-        """Show that ``what`` is looked at now."""
+        """Show that ``what`` is checked now."""
         if self._is_on:
             self._stream.write(f"{_CLEAR}looking at {shown(what)} ...")
             self._stream.flush()
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Clear the line."""
         if self._is_on:
             self._stream.write(_CLEAR)
             self._stream.flush()
 
 
 def summary(results: Sequence[Result]) -> str:
-    """The last line."""
+    """Return the last line of a report: the numbers of checks, findings and notes."""
     findings = sum(result.status is Status.FINDING for result in results)
     notes = sum(result.status is Status.NOTE for result in results)
     parts = [f"{len(results)} checks", _counted(findings, "finding"), _counted(notes, "note")]
@@ -152,7 +152,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def exit_code(results: Iterable[Result], fail_on: str) -> GitguardExit:
-    """Return what a command exits with that is to fail from this severity on."""
+    """Return the exit code; findings of severity ``fail_on`` and above are a failure."""
     limit = Severity[fail_on.upper()]
     found = any(result.severity is not None and result.severity >= limit for result in results)
     return GitguardExit.FINDINGS if found else GitguardExit.OK

@@ -1,4 +1,4 @@
-"""The command line that runs this very gitguardfs, wherever it is and however it was started."""
+"""The command line that runs this copy of gitguardfs, installed or not."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import sys
 import gitguardfs
 
 HOLDER = os.path.dirname(os.path.dirname(os.path.abspath(gitguardfs.__file__)))
-"""The directory that this package lies in."""
+"""The directory that contains this package."""
 
 
 def command(*arguments: str) -> list[str]:
-    """``gitguardfs ARGUMENTS`` by this interpreter and this code, in no shell.
+    """Return the argument list that runs ``gitguardfs ARGUMENTS`` with this interpreter and code.
 
-    ``-m`` would take modules from the working directory first, and the installed launcher's
-    path reaches no child: so -I, which keeps out directory and environment, and the path itself.
+    Python's -I keeps modules of the working directory and the environment out, which ``-m`` would
+    load. It also drops the launcher's sys.path, so the code text sets the path itself.
     """
     start = "from gitguardfs.commands.gitguardfs import main; main()"
     code = f"import sys; sys.path.insert(0, {HOLDER!r}); {start}"

@@ -1,4 +1,4 @@
-"""Names of files that hold keys, passwords or tokens, in any case of letters. Pure."""
+"""Recognizes names of files that hold keys, passwords or tokens, ignoring case. Pure."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _SOMETIMES = re.compile(
     re.IGNORECASE,
 )
 DEPENDENCIES = frozenset({"node_modules", "site-packages", "dist-packages", ".venv", "vendor"})
-"""Directories of what others have published, whose test data holds keys that are no secret."""
+"""Directories of published packages; the keys in their test data are no secrets."""
 
 
 def holds_assignments(name: str) -> bool:
-    """Return whether a file of this name is one of variables, which are secrets if they are set."""
+    """Return whether a file of this name sets variables (.env), whose values may be secrets."""
     return _matches(_ENVIRONMENT, name)
 
 
 def is_secret(name: str) -> bool:
-    """Return whether a file of this name is a secret whatever is in it."""
+    """Return whether a file of this name is always a secret."""
     return _matches(_ALWAYS, name)
 
 
 def is_usually_secret(name: str) -> bool:
-    """Return whether a file of this name mostly holds a secret; includes the two above."""
+    """Return whether a file of this name usually holds a secret; includes the two above."""
     return is_secret(name) or holds_assignments(name) or _matches(_USUALLY, name)
 
 
 def may_hold_secret(name: str) -> bool:
-    """Return whether it is worth looking into a file of this name; includes all of the above."""
+    """Return whether a file of this name sometimes holds a secret; includes all of the above."""
     return is_usually_secret(name) or _matches(_SOMETIMES, name)
 
 

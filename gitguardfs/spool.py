@@ -1,4 +1,4 @@
-"""A thread that writes what others hand over, so that they never wait for a disk or a journal."""
+"""A thread that writes queued items, so that their producers never wait for a disk or journal."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ T = TypeVar("T")
 
 
 class Spool(Generic[T]):
-    """Items on their way to one writer."""
+    """A bounded queue with one writer thread."""
 
     def __init__(self, name: str, write: Callable[[T], None], length: int) -> None:
-        """Start the thread ``name``; ``length`` items may wait. ``write`` reports its errors."""
+        """Start the thread ``name``. At most ``length`` items wait.
+
+        ``write`` gets each item and has to report its own errors.
+        """
         self._write = write
         self._queue: queue.Queue[T | None] = queue.Queue(length)
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
     def put(self, item: T) -> bool:
-        """Hand over an item; returns False if too many wait already."""
+        """Queue an item. Returns False if the queue is full."""
         try:
             self._queue.put_nowait(item)
         except queue.Full:
@@ -32,10 +35,10 @@ class Spool(Generic[T]):
         return True
 
     def close(self, room: float, patience: float) -> None:
-        """Have all that waits written, and end the thread.
+        """Write all queued items, and end the thread.
 
-        Gives up after ``room`` seconds of waiting for a free place, or ``patience`` seconds of
-        waiting for the writer: the thread then ends with the process.
+        Waits at most ``room`` seconds for a free place in the queue, then at most ``patience``
+        seconds for the writer. After that the thread ends with the process.
         """
         with suppress(queue.Full):
             self._queue.put(None, timeout=room)
@@ -44,5 +47,5 @@ class Spool(Generic[T]):
     def _work(self) -> None:
         leave_to_main_thread()
         while (item := self._queue.get()) is not None:
-            with suppress(Exception):  # the next one may go
+            with suppress(Exception):  # the next item may succeed
                 self._write(item)

@@ -1,8 +1,8 @@
-"""Carry the attacks out, as the user, on the guard that is there.
+"""Carries out the attacks on .git, as the agent's user, against the mounted guard.
 
-They are made in a scratch directory inside the mount, which the user makes and removes: root
-never touches what the user could bend. Those that need a repository get one that is there, by
-operations that do no harm if they succeed (``on_repository``).
+They run in a scratch directory inside the view. The user's own process makes and removes it: root
+never follows paths that the user could replace. Attacks that need a repository use an existing
+one, by operations that do no harm if they succeed (``on_repository``).
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ TITLES = {
     "F1": "plant or alter a .git file",
     "N": "other spellings of .git",
 }
-"""The rows of the threats, in their order."""
+"""The titles of the threats by their ids, in the order of the report."""
 
 MOVES = frozenset({"R1", "R2a", "R3a", "R4", "R6", "R7", "C2"})
-"""Rows that rename or remove a name that is there."""
+"""Threats whose attacks rename or remove an existing name."""
 OUTSIDE = "/tmp"
-"""Where symlinks and mounts are made when nothing may be made in the mount."""
+"""Where symlinks and mounts are made if the user may not write in the view."""
 STOPPING = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
-"""They wait while the scratch directory is made (before its name is known nobody removes it) and
-while it is removed."""
+"""Signals that are blocked while the scratch directory is made, since it cannot be removed before
+its name is known, and while it is removed."""
 NOTHING = "there is nothing in the tree to try them on"
 UNTRIED = Row("attack.untried", "attacks that were not tried", "attacks that were not tried")
 ON_REQUEST = "on request only (--attack): they write into the project"
@@ -70,20 +70,20 @@ SWITCHED = {
 
 
 class OutcomeKind(Enum):
-    """How one attack ended."""
+    """The outcome of one attack."""
 
     REFUSED = "refused"
     PASSED = "passed"
     LEFT = "left"
-    """It passed and could not be undone."""
+    """It succeeded and could not be undone."""
     OTHER = "other"
-    """An answer that is not the guard's: another errno, or none."""
+    """An errno that the guard does not use, or no answer."""
     UNTRIED = "untried"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one attack."""
+    """One attack and its outcome."""
 
     row: str
     name: str
@@ -93,7 +93,7 @@ class Outcome:
 
 @dataclass
 class AttackRun:
-    """Where the attacks are made."""
+    """One run of the attacks: its user, its scratch directory, and the outcomes so far."""
 
     user: User
     scratch: str
@@ -102,13 +102,13 @@ class AttackRun:
     outcomes: list[Outcome] = field(default_factory=list)
 
     def next_workdir(self) -> str:
-        """Where the next attack gets its own directory; the child makes it."""
+        """Return the path of the next attack's own directory; the child process makes it."""
         self.workdirs += 1
         return os.path.join(self.scratch, str(self.workdirs))
 
 
 def check(context: Context) -> list[Result]:
-    """All attacks, one result for each row of the threats."""
+    """Carry out all attacks. Returns one result for each threat."""
     user = context.user
     if user is None:
         return []
@@ -135,7 +135,7 @@ def check(context: Context) -> list[Result]:
 
 
 def scratch_row(mountpoint: str) -> Row:
-    """Return the row about where the attacks are tried."""
+    """Return the row on whether the attacks can run."""
     return Row(
         "attack.scratch",
         f"attacks can be tried in {mountpoint}",
@@ -144,9 +144,10 @@ def scratch_row(mountpoint: str) -> Row:
 
 
 def _in_scratch(user: User, directory: str, attack: Callable[[str], list[Result]]) -> list[Result]:
-    """What ``attack`` finds in a new directory, which is removed whatever happens.
+    """Run ``attack`` in a new directory and return its results. The directory is always removed.
 
-    No context manager: an exception of a signal's can come up between making one and its body.
+    This is not a context manager: a signal's exception could be raised between its making and the
+    body of the ``with`` statement.
     """
     scratch = ""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
@@ -158,7 +159,7 @@ def _in_scratch(user: User, directory: str, attack: Callable[[str], list[Result]
         results = attack(scratch)
     finally:
         try:
-            # What waits in the interpreter may be raised here, still before the removal.
+            # A signal that Python has already noted may raise its exception here.
             signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         finally:
             removed = not scratch or _remove(scratch, user)
@@ -171,7 +172,7 @@ def _in_scratch(user: User, directory: str, attack: Callable[[str], list[Result]
 
 
 def _remove(scratch: str, user: User) -> bool:
-    """Remove it in a child that inherits the blocked signals."""
+    """Remove the directory in a child process, which inherits the blocked signals."""
     try:
         return bool(run_as.run_as(search.remove_scratch, scratch, user=user, limit=180.0))
     except (NoAnswer, SwitchUserFailed, OSError):
@@ -197,7 +198,7 @@ def _all(context: Context, run: AttackRun) -> list[Result]:
 
 
 def _reading(context: Context, run: AttackRun) -> list[Result]:
-    """Where the user may write nowhere, the least that he could do is read."""
+    """Try only to read, since the user may write nowhere in the view."""
     why = f"{run.user.name} may write nowhere in it: only reading was tried"
     row = scratch_row(context.mountpoint)
     said = row.note(why, title=row.failed)
@@ -207,11 +208,11 @@ def _reading(context: Context, run: AttackRun) -> list[Result]:
     return [said, report_policy(context.mountpoint, policy), *judge(run.outcomes, None, policy)]
 
 
-# What is done with .git, by what happens
+# The policy for .git, found out by trying
 
 
 def find_policy(run: AttackRun) -> str:
-    """Return off, readonly, unsure, or deny, which is also what ``hide`` looks like from here."""
+    """Return off, readonly, unsure or deny; ``hide`` cannot be told from deny."""
     planted = _plant(
         run,
         planting.PlantingAttack("", "", planting.make_directory, frozenset({errno.EACCES})),
@@ -251,7 +252,7 @@ def _reach(run: AttackRun, reach: on_repository.RepositoryAttack) -> Outcome:
 
 
 def _is_kept(path: str, user: User) -> bool:
-    """Whether a sticky directory of another's keeps ``path`` from the user: EPERM, rename(2)."""
+    """Return whether a sticky directory keeps the user from renaming ``path`` (EPERM)."""
     try:
         return bool(run_as.run_as(search.is_kept, path, user.uid, user=user))
     except (NoAnswer, OSError):
@@ -283,24 +284,24 @@ def _attempt(
 def _in_workdir(attempt: Callable[[str], object], workdir: str) -> None:
     with run_as.preparing():
         os.mkdir(workdir, 0o755)
-    attempt(workdir)  # what it returns stays in the child
+    attempt(workdir)  # its result is dropped: it need not be JSON
 
 
 def outcome_of_errno(row: str, name: str, refused: frozenset[int], number: int) -> Outcome:
-    """What an errno says about an attack."""
+    """Return the outcome of an attack that failed with the errno ``number``."""
     said = errno.errorcode.get(number, str(number))
     if number in refused:
         return Outcome(row, name, OutcomeKind.REFUSED, said)
     if number in (errno.ENOENT, errno.ENOSPC, errno.EDQUOT):
-        return Outcome(row, name, OutcomeKind.UNTRIED, said)  # gone meanwhile, or there is no room
+        return Outcome(row, name, OutcomeKind.UNTRIED, said)  # the object is gone, or the disk full
     return Outcome(row, name, OutcomeKind.OTHER, said)
 
 
-# What came of all
+# The results
 
 
 def judge(outcomes: list[Outcome], found: SearchResult | None, policy: str) -> list[Result]:
-    """One result for each row; and, given what was found, a note of what was not tried."""
+    """Return one result for each threat, and a note on untried ones if ``found`` is given."""
     results = []
     missing: dict[str, list[str]] = {}
     nothing = NOTHING
@@ -325,12 +326,12 @@ def judge(outcomes: list[Outcome], found: SearchResult | None, policy: str) -> l
 
 
 def attack_row(row: str) -> Row:
-    """Return the row of a report about one row of the threats."""
+    """Return the row of the report for one threat."""
     return Row(f"attack.{row}", f"refused: {TITLES[row]}", f"not refused: {TITLES[row]}")
 
 
 def judge_row(row: str, outcomes: list[Outcome]) -> Result | None:
-    """What the attacks of a row come to; None if none was tried."""
+    """Return the result of one threat's attacks; None if none was tried."""
     said_of = attack_row(row)
     left = [o for o in outcomes if o.kind is OutcomeKind.LEFT]
     if left:

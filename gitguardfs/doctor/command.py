@@ -1,4 +1,4 @@
-"""``gitguard doctor``: is the project guarded, seen from the agent's side?"""
+"""The command ``gitguard doctor``: checks, as the agent's user, that a project is guarded."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ Exit codes: 0 nothing found, 1 findings, 2 wrong usage, 3 anything else.
 
 AUDIT = "gitguard audit DIR, for each directory that is shared"
 MOUNTED = Row("guard.mounted", "a guard is mounted", "no guard is mounted")
-KNOWN = Row("run.user", "it is known whom to become", "it is doubtful whom to become")
-TRIED = Row("run.user", "it can be tried as the user", "nothing could be tried as the user")
+KNOWN = Row("run.user", "the agent's user is known", "the agent's user is not known for certain")
+TRIED = Row("run.user", "checks can run as the agent's user", "no check could run as that user")
 
 
 @click.command(epilog=EPILOG, context_settings={"max_content_width": 100})
@@ -55,7 +55,7 @@ TRIED = Row("run.user", "it can be tried as the user", "nothing could be tried a
 @click.option(
     "--user",
     metavar="USER",
-    help="Whom to become, by name or number. Default: the owner of MOUNTPOINT's root.",
+    help="The agent's user, by name or number. Default: the owner of MOUNTPOINT's root.",
 )
 @click.option("--host", is_flag=True, help="Check the host's side; MOUNTPOINT is what is shared.")
 @click.option(
@@ -108,10 +108,13 @@ def command(
 
 
 class Leaving:
-    """The first signal ends the command; no other one may end what it then removes."""
+    """A signal handler: the first signal ends the command, later ones are ignored.
+
+    So the removal of the scratch directory is not interrupted.
+    """
 
     def __init__(self) -> None:
-        """Nothing has come yet."""
+        """Make a handler that no signal has reached yet."""
         self._has_begun = False
 
     def __call__(self, number: int, _frame: object) -> None:
@@ -130,10 +133,10 @@ def examine(
     attack: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Result]:
-    """Make every check on one mount point, or on all guards there are; raises UserError.
+    """Run every check on one mount point, or on all guards. Raises UserError.
 
-    ``caller`` is the uid, as text, of who has called the command, before sudo. Without ``attack``
-    nothing is written into the project. ``say`` is told what is looked at.
+    ``caller`` is the uid, as text, of the user who called the command or sudo. Without ``attack``
+    nothing is written into the project. ``say`` gets a line of progress before each check.
     """
     system = system or System()
     table = read_table()
@@ -184,7 +187,7 @@ def _checked(context: Context, about_git: Check, say: Callable[[str], None]) -> 
 
 
 def _tried(check: Check, context: Context) -> list[Result]:
-    """What a check finds; a finding, the same for all, if the user could not be become for it."""
+    """Run a check; return one finding, the same for all checks, if switching the user failed."""
     try:
         return check(context)
     except SwitchUserFailed as error:
@@ -192,13 +195,13 @@ def _tried(check: Check, context: Context) -> list[Result]:
 
 
 def untried(error: SwitchUserFailed) -> Result:
-    """The finding where nothing can be tried as the user."""
+    """Return the finding that no check can run as the agent's user."""
     hint = "run it as root of the system itself, not of a container or a user namespace"
     return TRIED.finding(f"could not be tried: {error}", hint, Severity.MEDIUM)
 
 
 def _asked(context: Context) -> list[Result]:
-    """What the results depend on: who was asked, and what was left out."""
+    """Return a note on which checks are left out, for lack of a user or of root's rights."""
     if context.user is None:
         hint = "sudo gitguard doctor --user NAME, the user that the agent runs as"
         return [KNOWN.note("only the mount is looked at", hint, KNOWN.failed)]
@@ -209,32 +212,32 @@ def _asked(context: Context) -> list[Result]:
 
 
 def doubts(context: Context, caller: str | None) -> list[Result]:
-    """Findings where the owner of the view, as whom all is tried, is hardly the agent."""
+    """Return a finding if the owner of the view is hardly the agent's user."""
     user = context.user
     if user is None:
         return []
     again = quote.shell(["sudo", "gitguard", "doctor", context.mountpoint, "--user"])
     if not user.has_account:
         why = f"{context.mountpoint} belongs to {user.uid}, who has no account here"
-        hint = f"{again} NAME, the user that the agent runs as; mount it with --map for him"
+        hint = f"{again} NAME, the user that the agent runs as; mount it with --map for that user"
         return [KNOWN.finding(why, hint, Severity.MEDIUM)]
     if caller not in (None, "0", str(user.uid)):
         why = (
             f"{context.mountpoint} belongs to {user.name}, and sudo was called by the uid {caller}"
         )
         hint = (
-            f"{again} {user.name}, if that is whom the agent runs as; "
-            f"otherwise his name instead of {user.name}"
+            f"{again} {user.name}, if the agent runs as that user; "
+            f"otherwise the agent's user instead of {user.name}"
         )
         return [KNOWN.finding(why, hint, Severity.MEDIUM)]
     return []
 
 
 def _mountpoint(place: str, table: Table) -> str:
-    """Return the mount point that ``place`` is, or lies in; or the directory that it is.
+    """Return the mount point of the guard that ``place`` lies in, else the resolved ``place``.
 
-    The way is walked by descriptors, so that no user can lead root to another guard than the one
-    that is meant. A mount point itself is not touched: it may be dead, or hang. Raises UserError.
+    The path is resolved by descriptors, so that no user can lead root to another guard by a
+    symlink. A mount point itself is not accessed: it may be dead, or hang. Raises UserError.
     """
     path = os.path.abspath(place)
     listed = {seen.path for seen in table}
@@ -259,7 +262,7 @@ def _mountpoint(place: str, table: Table) -> str:
 
 
 def _shared(place: str) -> tuple[str, str]:
-    """Return where the shared directory is, and the uid of its owner; raises UserError."""
+    """Return the resolved path of the shared directory, and its owner's uid as text. UserError."""
     try:
         with _opened(os.path.abspath(place), os.geteuid() == 0) as fd:
             return path_of(fd), str(os.fstat(fd).st_uid)
@@ -281,9 +284,10 @@ def _opened(path: str, is_root: bool) -> Iterator[int]:
 def choose_user(
     name: str | None, caller: str | None, owner: str | None, is_root: bool, system: System
 ) -> User | None:
-    """Whom to become: as asked for, the owner of the mount's root, or who has called.
+    """Return the user to check as: ``name``, the owner of the view's root, or the caller.
 
-    None if that leads to nobody. UserError for root, and if only root could become the user.
+    Returns None if none of them is known. Raises UserError for root, and if switching to the user
+    takes root's rights.
     """
     if name is None and not is_root:
         name = caller
@@ -303,9 +307,9 @@ def choose_user(
 
 
 def owner_of(mountpoint: str, table: Table) -> str | None:
-    """The owner, as text, of the view's root, unless it is root.
+    """Return the uid, as text, of the owner of the view's root; None if that is root.
 
-    Where that does not answer, who has mounted it; or the owner of the directory around it.
+    If the view does not answer: of the mounting user, unless root; then of its parent directory.
     """
     top = top_at(table, mountpoint)
     options = top.all_options if top is not None else frozenset[str]()
@@ -331,7 +335,7 @@ def examine_host(
     caller: str | None,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Result]:
-    """Make the checks of the host's side; raises UserError."""
+    """Run the checks of the host's side. Raises UserError."""
     directory, owner = _shared(place) if place is not None else (None, caller or "0")
     name = user or owner
     whom = run_as.find_user(name)

@@ -1,7 +1,7 @@
-"""What a check is, and what it has to go by.
+"""The input of checks: mount point, user, mount table, daemons, paths of the system.
 
-A check is a function from a ``Context`` to results. It looks with ``run_as``, and decides with
-pure functions of its module.
+A check is a function from a ``Context`` to results. It observes by ``run_as``, and judges by pure
+functions of its module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Table = tuple[MountInfo, ...]
 
 
 def read_table(pid: str = "self") -> Table:
-    """Return the mounts that a process sees; none if it is gone or not to be looked at."""
+    """Return the mounts that a process sees; empty if it is gone or may not be read."""
     try:
         return tuple(mountinfo.listed(f"/proc/{pid}"))
     except OSError:
@@ -34,12 +34,12 @@ def read_table(pid: str = "self") -> Table:
 
 
 def top_at(table: Table, path: str) -> MountInfo | None:
-    """Return the mount that is on top of exactly ``path``."""
+    """Return the topmost mount at exactly ``path``; None if there is none."""
     return mountinfo.uppermost(table, os.fsencode(path))
 
 
 def holding(table: Table, path: str) -> MountInfo | None:
-    """The mount in which ``path`` (resolved) lies."""
+    """Return the mount that the resolved ``path`` lies in."""
     while (seen := top_at(table, path)) is None and path not in ("", "/"):
         path = os.path.dirname(path)
     return seen
@@ -47,7 +47,7 @@ def holding(table: Table, path: str) -> MountInfo | None:
 
 @dataclass(frozen=True)
 class System:
-    """Where things are on this system; tests put others in place."""
+    """Paths and look-ups of this system; tests replace them."""
 
     search_path: str = SYSTEM_PATH
     groups_of: Groups = os.getgrouplist
@@ -60,9 +60,9 @@ class System:
         "/usr/local/lib/gitguardfs",
         "/usr/local/lib/systemd/system",
     )
-    """Files, or directories with all in them, that root executes or obeys for a mount."""
+    """Files, and directories with everything in them, that root runs or reads for a mount."""
     programs: tuple[str, ...] = ("gitguardfs", "vm-mount", "gitguard", "mount.gitguardfs")
-    """Programs that root runs, by name, to be looked for in ``search_path``."""
+    """Names of programs that root runs, found in ``search_path``."""
     libraries: tuple[str, ...] = (
         *("pyfuse3", "trio", "click"),
         *("attr", "attrs", "exceptiongroup", "idna", "outcome", "sniffio", "sortedcontainers"),
@@ -72,11 +72,11 @@ class System:
         "/sys/bus/virtio/drivers/9pnet_virtio/*/mount_tag",
         "/sys/fs/virtiofs/*/tag",
     )
-    """Files that hold the tags of shares (9p in the kernel's terms, virtiofs since 6.9)."""
+    """Files of sysfs with the mount tags of shares (virtiofs: since Linux 6.9)."""
     lima_socket: str = "/run/lima-guestagent.sock"
-    """Where the daemon listens by which Lima acts as root in its guests."""
+    """The socket of Lima's guest agent, a daemon that runs as root in the guest."""
     processes: str = "/proc"
-    """Where the processes are whose mount namespaces are looked at."""
+    """The proc file system with the processes whose mount namespaces are checked."""
 
 
 @dataclass(frozen=True)
@@ -85,18 +85,18 @@ class Context:
 
     mountpoint: str
     user: User | None
-    """None when it is not known whom to become: then the checks that need that are left out."""
+    """The agent's user; None if unknown: then checks that need a user are left out."""
     is_root: bool
     table: Table = ()
     daemons: tuple[GuardDaemon, ...] = ()
-    """Of the mount at ``mountpoint``."""
+    """The daemons of the mount at ``mountpoint``."""
     servers: tuple[GuardDaemon, ...] = ()
     """All processes that have a FUSE device open."""
     system: System = field(default_factory=System)
 
     @property
     def guard(self) -> MountInfo | None:
-        """The gitguardfs mount on top of the mount point."""
+        """Return the gitguardfs mount on top at the mount point; None if there is none."""
         seen = top_at(self.table, self.mountpoint)
         return seen if seen is not None and seen.fstype == mountinfo.FSTYPE else None
 

@@ -1,6 +1,6 @@
-"""The host's side of a shared directory: its SELinux label, and whether git trusts what is in it.
+"""Checks of a shared directory on the host: SELinux label, git's trust in bare repositories.
 
-What its repositories lead to is for ``gitguard audit``.
+``gitguard audit`` checks the repositories in it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BARE = rows.TRUST
 
 @dataclass(frozen=True)
 class HostContext:
-    """The host, seen for one shared directory and its user."""
+    """The input of the checks: a shared directory of the host, and its user."""
 
     user: User
     directory: str | None = None
@@ -36,7 +36,7 @@ class HostContext:
 
 
 def check(context: HostContext) -> list[Result]:
-    """All of them."""
+    """Run all checks of the host."""
     results = [_bare(context)]
     if context.directory is not None:
         results.insert(0, judge_label(context.directory, _enforcing(), _label(context.directory)))
@@ -62,7 +62,7 @@ def _label(path: str) -> str:
 
 
 def judge_label(directory: str, enforcing: bool | None, label: str) -> Result:
-    """Whether a confined QEMU may use the directory."""
+    """Judge whether a QEMU confined by SELinux may use the directory."""
     row = Row(
         "host.selinux",
         f"SELinux lets virtual machines use {directory}",
@@ -100,7 +100,7 @@ def home_of(user: User) -> str:
 
 
 def bare_repositories(git: Git) -> str:
-    """Return the user's safe.bareRepository, which git takes from no repository. Raises OSError."""
+    """Return the user's safe.bareRepository; git never reads it from a repository. OSError."""
     try:
         return git.bare_repositories()
     except Unread as error:
@@ -108,7 +108,7 @@ def bare_repositories(git: Git) -> str:
 
 
 def judge_bare(value: str) -> Result:
-    """Whether git runs what a bare repository inside a project says."""
+    """Judge whether git obeys a bare repository inside a project."""
     if value == "explicit":
         return BARE.ok("safe.bareRepository = explicit")
     hint = "git config --global safe.bareRepository explicit"

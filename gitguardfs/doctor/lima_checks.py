@@ -1,4 +1,4 @@
-"""In a guest of Lima's: can the user ask Lima's guest agent, a daemon of root's, for anything?"""
+"""Checks, in a guest of Lima, that the user cannot connect to its guest agent, which is root."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gitguardfs.findings import Result, Row
 
 
 def check(context: Context) -> list[Result]:
-    """Return nothing where there is no such daemon."""
+    """Check access to the agent's socket. Returns no result if there is no socket."""
     user, path = context.user, context.system.lima_socket
     if user is None or not os.path.lexists(path):
         return []
@@ -21,7 +21,7 @@ def check(context: Context) -> list[Result]:
         f"{user.name} can connect to Lima's guest agent, and is root by it",
     )
     try:
-        # Connecting takes the right to write to the socket (unix(7)).
+        # Connecting to a socket needs write permission on it (unix(7)).
         is_open = run_as.run_as(os.access, path, os.W_OK, user=user)
     except (NoAnswer, OSError) as error:
         return [row.unknown(f"could not be checked: {error}", f"ls -l {path}: it must be root's")]

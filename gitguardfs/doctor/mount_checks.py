@@ -1,4 +1,4 @@
-"""Is the guard there, does it answer, and is it mounted as it should be?"""
+"""Checks of the mount: a guard is on top, answers, has its options, and root runs it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WANTED = frozenset({"nosuid", "nodev", "default_permissions", "allow_other"})
 
 
 def check(context: Context) -> list[Result]:
-    """The mount itself; without an ok for ``guard.answers`` there is nothing to attack."""
+    """Check the mount. Attacks need an ok for ``guard.answers``."""
     mounted = is_mounted(context)
     if mounted.status is not Status.OK or context.guard is None:
         return [mounted]
@@ -37,7 +37,7 @@ def check(context: Context) -> list[Result]:
 
 
 def is_mounted(context: Context) -> Result:
-    """Whether the mount on top is a guard."""
+    """Check that the topmost mount is a guard."""
     place = context.mountpoint
     row = Row("guard.mounted", f"a guard is mounted at {place}", f"no guard is mounted at {place}")
     top = top_at(context.table, context.mountpoint)
@@ -58,7 +58,7 @@ def is_mounted(context: Context) -> Result:
 
 
 def is_answering(mountpoint: str, user: User | None) -> Result:
-    """Whether the daemon serves a request of the user's; root may have no access itself."""
+    """Check that the daemon answers the user, since root itself may have no access."""
     row = Row(
         "guard.answers",
         f"the guard at {mountpoint} answers",
@@ -83,7 +83,7 @@ def _ask(mountpoint: str) -> None:
 
 
 def options(mountpoint: str, found: frozenset[str]) -> Result:
-    """Whether the kernel enforces what it is to enforce."""
+    """Check the mount options that make the kernel enforce permissions."""
     row = Row(
         "guard.options",
         f"{mountpoint} is nosuid, nodev, default_permissions, allow_other",
@@ -97,7 +97,7 @@ def options(mountpoint: str, found: frozenset[str]) -> Result:
 
 
 def run_by(context: Context) -> Result:
-    """Whether root runs the daemon: whoever runs it can do with it as he likes."""
+    """Check that root runs the daemon: its user could stop or alter it."""
     row = Row(
         "guard.daemon",
         f"root runs the daemon of {context.mountpoint}",
@@ -121,9 +121,9 @@ def run_by(context: Context) -> Result:
 
 
 def in_session(mountpoint: str, sessions: dict[int, str], user: User | None) -> Result:
-    """Return whether a login session's end would stop a daemon; ``sessions`` has those of each.
+    """Check that no daemon runs in a login session. ``sessions``: control groups by pid.
 
-    systemd does that by SIGTERM, root's word to unmount and to take the seal off.
+    At the session's end systemd sends SIGTERM, on which the daemon unmounts and lifts the seal.
     """
     row = Row(
         "guard.session",
@@ -140,7 +140,7 @@ def in_session(mountpoint: str, sessions: dict[int, str], user: User | None) -> 
 
 
 def session_of(pid: int) -> str:
-    """Return the control group of a process if it is one of a user's sessions, or empty."""
+    """Return the control group of a process if it belongs to a user's session, else empty."""
     try:
         with open(f"/proc/{pid}/cgroup", "rb") as file:
             return parse_session(file.read())
@@ -149,7 +149,7 @@ def session_of(pid: int) -> str:
 
 
 def parse_session(cgroups: bytes) -> str:
-    """Return systemd's control group in a /proc/PID/cgroup, if it belongs to users (cgroups(7))."""
+    """Return systemd's control group in a /proc/PID/cgroup if it is in user.slice (cgroups(7))."""
     for line in cgroups.split(b"\n"):
         number, _, rest = line.partition(b":")
         controllers, _, path = rest.partition(b":")
@@ -158,13 +158,13 @@ def parse_session(cgroups: bytes) -> str:
     return ""
 
 
-# Whose daemon is it?
+# Which daemon serves a mount, and its source
 
 
 def find_servers() -> tuple[GuardDaemon, ...]:
-    """Return the processes that have a FUSE device open, as far as /proc tells.
+    """Return the processes that have a FUSE device open, as far as /proc shows them.
 
-    All of it tells root only. To be asked once: it looks at each descriptor of each process.
+    Only root sees all of them. Call it once: it reads each descriptor of each process.
     """
     found = []
     for daemon in guards.servers():
@@ -174,15 +174,15 @@ def find_servers() -> tuple[GuardDaemon, ...]:
 
 
 def serving(guard: MountInfo, candidates: Sequence[GuardDaemon]) -> tuple[GuardDaemon, ...]:
-    """Return those of the processes with a FUSE device that serve the FUSE mount ``guard``.
+    """Return those of ``candidates`` that serve the FUSE mount ``guard``.
 
-    By the connection's number where the kernel tells it (6.17). Otherwise a gitguardfs is known by
-    its arguments, if whoever mounted it runs it; the process of any other FUSE mount is not known.
+    Linux 6.17 shows the connection's number. Before, a gitguardfs is recognized by its arguments,
+    if the mounting user runs it; the process of another FUSE mount is not found.
     """
     minor = os.minor(guard.st_dev)
     by_number = [daemon for daemon in candidates if minor in daemon.connections]
     if by_number:
-        # The number of a mount that is gone is given to a new one while its process still ends.
+        # A new mount can get the number of a former one whose process is still ending.
         return tuple([one for one in by_number if _is_given(one, guard)] or by_number)
     if guard.fstype != mountinfo.FSTYPE:
         return ()
@@ -197,21 +197,21 @@ def serving(guard: MountInfo, candidates: Sequence[GuardDaemon]) -> tuple[GuardD
 
 
 def _is_given(daemon: GuardDaemon, guard: MountInfo) -> bool:
-    """Whether the arguments of a process have the mount point among them."""
+    """Return whether the arguments of a process include the mount point."""
     return any(_may_be(word, guard.path) for word in daemon.arguments)
 
 
 def _may_be(word: str, path: str) -> bool:
-    """Whether an argument may mean ``path``: what it is relative to, nobody knows any more."""
+    """Return whether an argument may mean ``path``; the start of a relative path is unknown."""
     word = os.path.normpath(word)
     return word == path or (word[0] not in "/.-" and path.endswith(f"/{word}"))
 
 
 def _held(pid: str) -> tuple[str, ...]:
-    """The directories that a process has open; its working directory if it has none open.
+    """Return the directories that a process has open; its working directory if there are none.
 
-    Those in a mount that is detached, as after a takeover of the seal, are left out: their links
-    in /proc/PID/fd begin at that mount's root and not at ``/``.
+    Leaves out directories in a detached mount, as after a takeover of the seal: their links in
+    /proc/PID/fd begin at that mount's root and not at ``/``.
     """
     mount_of: dict[str, int] = {}
     for number in os.listdir(f"/proc/{pid}/fd"):
@@ -228,7 +228,7 @@ def _held(pid: str) -> tuple[str, ...]:
 
 
 def outermost(paths: Iterable[str]) -> tuple[str, ...]:
-    """Those of the absolute paths that lie in no other, without / and what was deleted."""
+    """Return the absolute paths that lie in no other one, without / and deleted ones."""
     found: list[str] = []
     for path in sorted({path for path in paths if path.startswith("/") and path != "/"}):
         inner = any(path.startswith(f"{outer}/") for outer in found)
@@ -245,11 +245,11 @@ def _link(path: str) -> str:
 
 
 def sources_of(guard: MountInfo, daemons: tuple[GuardDaemon, ...]) -> tuple[str, ...]:
-    """The guarded directory, by all that tells of it.
+    """Return what may be the guarded directory.
 
-    The directories that the daemon holds, or what stands before the mount point in its arguments;
-    the mount's source is only a name (``-o fsname=``), and counts if there is nothing better, or
-    nobody to believe.
+    That is each directory that the daemon has open, or else the argument before the mount point.
+    The mount's source is only a name (``-o fsname=``). It is added if nothing else is found, or
+    if a daemon does not run as root.
     """
     found = [path for daemon in daemons for path in daemon.held if path != guard.path]
     if not found:
@@ -269,5 +269,5 @@ def _argument_of(guard: MountInfo, daemon: GuardDaemon) -> str | None:
 
 
 def mounts_of_daemons(daemons: tuple[GuardDaemon, ...]) -> Table:
-    """What the daemons see mounted, which may be more than everybody sees."""
+    """Return the mounts in the daemons' mount namespaces, which may be more than ours."""
     return tuple(seen for daemon in daemons for seen in read_table(str(daemon.pid)))

@@ -1,8 +1,8 @@
-"""Peeling off, in a mount namespace of the user's, what covers the raw share there.
+"""Attempts to unmount, in a mount namespace of the user, what covers the raw share there.
 
-A mount that came into a less privileged namespace along with what it covers is locked to it; one
-that came alone, as a seal does that spreads to a namespace from before the share was sealed, is
-not (mount_namespaces(7)): the namespace's root can unmount it.
+A mount that was copied into a less privileged namespace together with the mount below it is
+locked. A seal that propagates later, into a namespace older than the seal, is not locked
+(mount_namespaces(7)): root of that namespace can unmount it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def unmount_covers(
     sources: Collection[str],
     guards: Sequence[int],
 ) -> tuple[list[str], list[str]]:
-    """Where ``user`` gets to what ``sources`` are in ``table``, in the namespace behind ``path``.
+    """Return where ``user`` can reach ``sources`` of ``table`` in the namespace at ``path``.
 
-    To be run as root, in a child: it becomes the user and enters the namespace by the user's own
-    right, then a private copy, so that the namespace stays as it is. Nothing is found where the
-    user has no such right. Returns the places, and the numbers of the mount namespaces that are
-    mounted in it. Raises FileNotFoundError if nothing keeps it any more, SetupFailed if ``path``
-    leads to another one.
+    Run it as root in a child process. The child switches to the user, enters the namespace with
+    the user's rights, and works in a private copy, so that the namespace itself is not changed.
+    Returns the paths, and the numbers of mount namespaces that are mounted in this one; both are
+    empty if the user may not enter it. Raises FileNotFoundError if the namespace is gone,
+    SetupFailed if ``path`` leads to another one.
     """
     space = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     st = os.fstat(space)
@@ -43,17 +43,17 @@ def unmount_covers(
     try:
         owner = fcntl.ioctl(space, NS_GET_USERNS)
     except PermissionError:
-        return [], []  # above our own
+        return [], []  # its user namespace is an ancestor of ours
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     own = os.stat("/proc/self/ns/user")
     with preparing():
         run_as.switch_user(user)
     if os.path.samestat(os.fstat(owner), own):
-        return [], []  # nobody but root may unmount there
+        return [], []  # only root may unmount there
     try:
         raw_syscalls.enter_namespace(owner)
     except PermissionError:
-        return [], []  # neither the user's nor below one of the user's
+        return [], []  # not a user namespace of this user
     with preparing():
         raw_syscalls.enter_namespace(space)
         syscalls.unshare_mounts()
@@ -63,7 +63,7 @@ def unmount_covers(
 
 
 def _read_table(proc: int) -> Table:
-    # By a descriptor of ours: the namespace may have no /proc, or another one.
+    # By our own descriptor of /proc: the namespace may have none, or another one.
     return tuple(mountinfo.listed("self", proc))
 
 
@@ -76,12 +76,12 @@ def _uncovered(
 ) -> Iterator[str]:
     for source in sorted(sources):
         for seen, place in other_mounts.parts_in(here, table, source):
-            # What is on top goes first, or nothing below it could be named.
+            # Topmost first: a path leads only to the topmost mount.
             for cover in reversed(here[here.index(seen) + 1 :]):
                 if is_open(place, guards) and _is_of(proc, place, seen):
                     break
                 if other_mounts.is_inside(place, cover.path):
-                    with suppress(OSError):  # locked, or gone with another one
+                    with suppress(OSError):  # locked, or already gone together with another mount
                         flags = syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW
                         syscalls.umount(cover.mount_point, flags)
             if is_open(place, guards) and _is_of(proc, place, seen):
@@ -89,9 +89,9 @@ def _uncovered(
 
 
 def _is_of(proc: int, place: str, seen: MountInfo) -> bool:
-    """Whether ``place`` leads to the file system that ``seen`` is of, and not to what is over it.
+    """Return whether ``place`` leads to the file system of ``seen``, and not to a mount over it.
 
-    By its mount: the devices of what lies in one file system may differ (btrfs).
+    Compares the device of its mount: st_dev may differ within one file system (btrfs).
     """
     try:
         fd = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -106,7 +106,7 @@ def _is_of(proc: int, place: str, seen: MountInfo) -> bool:
 
 
 def is_open(place: str, guards: Sequence[int]) -> bool:
-    """Whether whoever runs this gets to ``place`` without more ado."""
+    """Return whether this process can reach ``place`` without unmounting anything."""
     for _, way in share_attempts.PLAIN:
         try:
             way(place, guards)

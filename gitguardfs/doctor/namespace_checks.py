@@ -1,9 +1,9 @@
-"""Is the raw share open in a mount namespace that the user has kept from before the seal?
+"""Checks that no mount namespace of the user, older than the seal, shows the raw share.
 
-A seal covers the share where it is mounted, and where that propagates. A namespace that was made
-before and is cut off (``unshare -m`` makes it private) goes on showing what it showed; in one that
-is not, its root may be able to unmount the seal. It is the user's if one of its processes is, or if
-the user may enter it: also one in which no process is any more, and one of subordinate ids.
+A seal propagates to other namespaces. A private one that is older (``unshare -m``) still shows
+the raw share; in one that is not private, its root may be able to unmount the seal. A namespace
+is the user's if one of the user's processes is in it, or if the user may enter it. That includes
+namespaces without processes, and those of subordinate ids.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gitguardfs.linux.namespaces import MountNamespace
 
 
 def check(context: Context, user: User, raw: Iterable[str], guards: tuple[int, ...]) -> Result:
-    """Try every raw path, as the user, in each other namespace that he can get into."""
+    """Try every path of the raw share, as the user, in each namespace that the user can enter."""
     row = Row(
         "share.elsewhere",
         f"{user.name} has no mount namespace that shows the raw share",
@@ -44,7 +44,7 @@ def check(context: Context, user: User, raw: Iterable[str], guards: tuple[int, .
             ways += [f"{space.label} {verb} {place}" for place in open_ if place not in seen]
             unsure += [f"a mount namespace kept in that of {space.label}"] * (not known >= {*kept})
         except (FileNotFoundError, ProcessLookupError):
-            if not space.process:  # a process has ended; a descriptor may have been handed on
+            if not space.process:  # its holder has ended, but may have passed the descriptor on
                 unsure.append(space.label)
         except (OSError, SetupFailed, NoAnswer):
             unsure.append(space.label)
@@ -58,7 +58,7 @@ def check(context: Context, user: User, raw: Iterable[str], guards: tuple[int, .
 
 
 def is_users(space: MountNamespace, uid: int) -> bool:
-    """Whether a namespace is the user's, or may be: that is found out by entering it."""
+    """Return whether a namespace is, or may be, the user's; entering it decides."""
     if space.process and uid in space.uids:
         return True
     return uid in space.makers if space.makers is not None else not space.process
@@ -67,7 +67,7 @@ def is_users(space: MountNamespace, uid: int) -> bool:
 def _shown(
     context: Context, user: User, space: MountNamespace, paths: list[str], guards: tuple[int, ...]
 ) -> list[str]:
-    """Where the user gets to a raw path in the namespace, as it is."""
+    """Return the paths at which the user reaches the raw share in the unchanged namespace."""
     table = tuple(mountinfo.listed(space.process))
     places = {
         place for path in paths for place in other_mounts.shown_in(table, context.table, path)
@@ -76,9 +76,9 @@ def _shown(
 
 
 def _is_open(user: User, space: MountNamespace, place: str, guards: tuple[int, ...]) -> bool:
-    """Whether the user gets to ``place`` in the namespace; SetupFailed if that cannot be tried."""
+    """Return whether the user reaches ``place`` in the namespace. Raises SetupFailed, NoAnswer."""
     call = partial(namespace_attempts.is_open, place, guards)
     try:
         return bool(run_as.run_as(call, user=user, root=f"{space.process}/root"))
     except Hung:
-        return True  # it waits for a server that it got through to
+        return True  # the child hangs in a request to the share's server, so it reached it

@@ -1,8 +1,8 @@
-"""The ways round the guard that reach for a repository which is there already.
+"""Attacks on an existing repository. None destroys anything if it succeeds.
 
-Nothing here destroys anything if it unexpectedly succeeds: renames are undone at once, links
-removed again, files only opened, times and owners set to what they are. What cannot be tried
-in such a way (unlinking, truncating, renaming over a ``.git`` file) is not tried.
+Renames are undone at once, links are removed again, files are only opened, and times and owners
+are set to their present values. Attacks that cannot be undone (unlinking, truncating, renaming
+over a ``.git`` file) are left out.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from gitguardfs.linux.raw_syscalls import linkat_by_proc, linkat_empty_path, ren
 from gitguardfs.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
 
 AWAY = ".gitguard-doctor"
-"""Part of the name of what is moved for a moment, so that it explains itself if left behind."""
+"""Part of the name of an object that is moved for a moment; it shows the origin if left behind."""
 
 Attempt = Callable[[str, str], object]
-"""Gets the guarded object (or its directory, for R7) and an empty directory to work in."""
+"""Gets the guarded object (for R7 its parent directory) and an empty directory to work in."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,19 @@ class RepositoryAttack:
     row: str
     name: str
     on: str
-    """What it needs: directory, file, symlink (forms of ``.git``), root (a directory that holds
-    one and can be moved) or bare."""
+    """What it needs: a ``.git`` that is a directory, file or symlink; root (a directory with a
+    ``.git`` that can be moved); or bare."""
     attempt: Attempt
     refused: frozenset[int]
-    """The errnos with which it may be answered."""
+    """The errnos by which the guard may refuse it."""
     reads: bool = False
-    """It only reads, which --git=readonly allows."""
+    """Whether it only reads, which --git=readonly allows."""
     fake_root: bool = False
-    """It is for the root of a user and a mount namespace."""
+    """Whether it runs as root of new user and mount namespaces."""
 
 
 def _move(old: str, new: str) -> None:
-    """Rename and rename back."""
+    """Rename an object, then rename it back."""
     with undoing(lambda: os.rename(new, old), f"{old} is now {new}: move it back"):
         os.rename(old, new)
 
@@ -65,7 +65,7 @@ def _link(make: Callable[[str], object], new: str) -> None:
 
 
 def move_aside(git: str, workdir: str) -> None:
-    """Rename it beside itself."""
+    """Rename it within its directory."""
     _move(git, git + AWAY)
 
 
@@ -75,12 +75,12 @@ def move_elsewhere(git: str, workdir: str) -> None:
 
 
 def move_as_git(git: str, workdir: str) -> None:
-    """Rename a ``.git`` file to another directory's."""
+    """Rename a ``.git`` file to ``.git`` in another directory."""
     _move(git, at(workdir, ".git"))
 
 
 def move_part_out(git: str, workdir: str) -> None:
-    """Rename something out of it."""
+    """Rename its config to another directory."""
     _move(at(git, "config"), at(workdir, "config"))
 
 
@@ -99,26 +99,26 @@ def exchange(git: str, workdir: str) -> None:
 
 
 def exchange_backwards(git: str, workdir: str) -> None:
-    """The same from the other end."""
+    """Exchange it, as the first argument of renameat2, with a prepared directory."""
     with preparing():
         os.mkdir(at(workdir, "prepared"))
     _exchange(git, at(workdir, "prepared"))
 
 
 def rename_over(git: str, workdir: str) -> None:
-    """Rename a directory over it: without a guard ENOTEMPTY, and nothing is lost."""
+    """Rename a directory over it. Harmless without a guard: that fails with ENOTEMPTY."""
     with preparing():
         os.mkdir(at(workdir, "prepared"))
     os.rename(at(workdir, "prepared"), git)
 
 
 def move_root(root: str, workdir: str) -> None:
-    """Rename the directory that holds it."""
+    """Rename its parent directory."""
     _move(root, root + AWAY)
 
 
 def move_root_elsewhere(root: str, workdir: str) -> None:
-    """Rename that directory into another one."""
+    """Rename its parent directory into another directory."""
     _move(root, at(workdir, "moved"))
 
 
@@ -126,7 +126,7 @@ def move_root_elsewhere(root: str, workdir: str) -> None:
 
 
 def remove(git: str, workdir: str) -> None:
-    """Remove the directory: without a guard ENOTEMPTY; one that was empty is made again."""
+    """Remove the directory. Without a guard that fails with ENOTEMPTY; an empty one is remade."""
     mode = os.lstat(git).st_mode & 0o7777
     with undoing(lambda: os.mkdir(git, mode), f"the empty {git} was removed"):
         os.rmdir(git)
@@ -140,72 +140,72 @@ def create_inside(git: str, workdir: str) -> None:
 
 
 def link_part(git: str, workdir: str) -> None:
-    """link of its config."""
+    """Link its config."""
     _link(partial(os.link, at(git, "config")), at(workdir, "linked"))
 
 
 def link(git: str, workdir: str) -> None:
-    """link."""
+    """Link it."""
     _link(partial(os.link, git, follow_symlinks=False), at(workdir, "linked"))
 
 
 def link_by_empty_path(git: str, workdir: str) -> None:
-    """linkat(AT_EMPTY_PATH)."""
+    """Link it by linkat(AT_EMPTY_PATH)."""
     _link(partial(linkat_empty_path, hold(git)), at(workdir, "linked"))
 
 
 def link_by_proc(git: str, workdir: str) -> None:
-    """linkat by /proc/self/fd."""
+    """Link it by linkat of /proc/self/fd."""
     _link(partial(linkat_by_proc, hold(git)), at(workdir, "linked"))
 
 
 def change_owner(git: str, workdir: str) -> None:
-    """chown to the owner it has."""
+    """Set its owner to the present one."""
     st = os.lstat(git)
     os.chown(git, st.st_uid, st.st_gid, follow_symlinks=False)
 
 
 def change_nothing(git: str, workdir: str) -> None:
-    """chown(-1, -1), which needs no ownership and moves the change time."""
+    """Call chown(-1, -1), which needs no ownership and only updates the ctime."""
     os.chown(git, -1, -1, follow_symlinks=False)
 
 
 def set_times(git: str, workdir: str) -> None:
-    """utimens with the times it has."""
+    """Set its times to the present ones."""
     st = os.lstat(git)
     os.utime(git, ns=(st.st_atime_ns, st.st_mtime_ns), follow_symlinks=False)
 
 
 def set_attribute(git: str, workdir: str) -> None:
-    """setxattr."""
+    """Set an extended attribute, then remove it."""
     name = f"user{AWAY}"
     with undoing(lambda: os.removexattr(git, name), f"{git} has an attribute {name}"):
         os.setxattr(git, name, b"")
 
 
 def remove_attribute(git: str, workdir: str) -> None:
-    """removexattr of one that is not there."""
+    """Remove an extended attribute that does not exist."""
     os.removexattr(git, f"user{AWAY}")
 
 
 def open_to_write(path: str, workdir: str) -> None:
-    """open for writing, and write nothing."""
+    """Open it for writing, and write nothing."""
     os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK))
 
 
 def open_part_to_write(git: str, workdir: str) -> None:
-    """The same of its config."""
+    """Open its config for writing, and write nothing."""
     open_to_write(at(git, "config"), workdir)
 
 
 def reopen_to_write(git: str, workdir: str) -> None:
-    """open for writing by /proc/self/fd."""
+    """Reopen it for writing by /proc/self/fd, and write nothing."""
     os.close(os.open(f"/proc/self/fd/{hold(git)}", os.O_WRONLY | os.O_APPEND))
 
 
 _REFUSED = frozenset({EACCES, EROFS})
-# The kernel refuses before it asks: what is not the caller's, what he could not write, a
-# descriptor that other credentials opened; and mounts, where AppArmor guards user namespaces.
+# EPERM is the kernel's: it refuses without asking the daemon if the caller is not the owner, may
+# not write, or uses a descriptor of other credentials; and mounts, where AppArmor restricts them.
 _NOT_OWN = _REFUSED | {EPERM}
 _LINK = _REFUSED | {EPERM, ENOENT}
 _FLAGS = _REFUSED | {EINVAL}
@@ -337,4 +337,4 @@ TABLE: tuple[RepositoryAttack, ...] = (
     RepositoryAttack("P4", "exchange it", "bare", exchange_backwards, _FLAGS),
     RepositoryAttack("F1", "open a .git file for writing", "file", open_to_write, _REFUSED),
 )
-"""Row of the threats, what it is, what it needs, how it is done, and the errnos that are right."""
+"""All attacks on an existing repository; row is the threat's id."""

@@ -1,4 +1,4 @@
-"""Other mounts that show what a guard guards: bind mounts, bindfs, a second guard."""
+"""Finds other mounts that show the guarded directory: bind mounts, bindfs, a second guard."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from gitguardfs.render import quote
 
 
 def shown_at(root: str, path: str, wanted: str) -> str | None:
-    """Where ``root``, shown at ``path``, shows ``wanted`` or something in it; None if nowhere."""
+    """Return where a mount of ``root`` at ``path`` shows ``wanted`` or a part of it; else None."""
     if is_inside(wanted, root):
         return os.path.normpath(os.path.join(path, os.path.relpath(wanted, root)))
     return path if is_inside(root, wanted) else None
 
 
 def is_inside(path: str, directory: str) -> bool:
-    """Whether ``path`` is ``directory``, or lies in it."""
+    """Return whether ``path`` is ``directory``, or lies in it."""
     return os.path.commonpath([path, directory]) == directory
 
 
 def by_device(table: Table, source: str) -> set[str]:
-    """Where else mounts of the same file system show ``source``; not what another one covers."""
+    """Return the other paths at which uncovered mounts of the same device show ``source``."""
     return shown_in(table, table, source) - {source}
 
 
 def shown_in(other: Table, table: Table, source: str) -> set[str]:
-    """Where the mounts of ``other`` show ``source`` of ``table``; not what another one covers."""
+    """Return the paths at which uncovered mounts of ``other`` show ``source`` of ``table``."""
     found = parts_in(other, table, source)
     return {path for seen, path in found if holding(other, path) is seen}
 
 
 def parts_in(other: Table, table: Table, source: str) -> list[tuple[MountInfo, str]]:
-    """The mounts of ``other`` that have ``source`` of ``table``, and where, covered or not."""
+    """Return the mounts of ``other`` that show ``source`` of ``table``, and where; also covered."""
     unsealed = tuple(seen for seen in table if seen.source != seal.NAME)
     own = holding(unsealed, source)
     wanted = shown_at(own.path, os.fsdecode(own.root), source) if own is not None else None
@@ -56,7 +56,7 @@ def parts_in(other: Table, table: Table, source: str) -> list[tuple[MountInfo, s
 
 
 def raw_mounts(table: Table, source: str) -> list[MountInfo]:
-    """The mounts that have ``source`` itself: without guards and seals, and all in one place."""
+    """Return the mounts that hold ``source``, all at one mount point, without guards and seals."""
     covers = {seen for seen in table if seen.fstype == mountinfo.FSTYPE}
     covers |= {seen for seen in table if seen.source == seal.NAME}
     bare = tuple(seen for seen in table if seen not in covers)
@@ -65,7 +65,7 @@ def raw_mounts(table: Table, source: str) -> list[MountInfo]:
 
 
 def by_fuse(table: Table, source: str, backing: dict[int, tuple[str, ...]]) -> dict[str, MountInfo]:
-    """Where FUSE mounts show ``source``, and which; ``backing`` has the sources of each."""
+    """Return the FUSE mounts that show ``source``, by path. ``backing``: sources by mnt_id."""
     found = {}
     for seen in table:
         for root in backing.get(seen.mnt_id, ()):
@@ -76,7 +76,7 @@ def by_fuse(table: Table, source: str, backing: dict[int, tuple[str, ...]]) -> d
 
 
 def backing_of(context: Context) -> dict[int, tuple[str, ...]]:
-    """What every FUSE mount but the one of ``context`` shows, by the mount's number."""
+    """Return the sources of every FUSE mount but the guard of ``context``, by mnt_id."""
     return {
         seen.mnt_id: sources_of(seen, serving(seen, context.servers))
         for seen in context.table
@@ -85,7 +85,7 @@ def backing_of(context: Context) -> dict[int, tuple[str, ...]]:
 
 
 def raw(context: Context, sources: tuple[str, ...]) -> set[str]:
-    """Paths at which the guarded directory can be seen without this guard, or another."""
+    """Return the paths at which the guarded directory is visible without any guard."""
     backing = backing_of(context)
     found: set[str] = set()
     for source in sources:
@@ -96,7 +96,7 @@ def raw(context: Context, sources: tuple[str, ...]) -> set[str]:
 
 
 def other_guards(context: Context) -> list[str]:
-    """Mount points of other guards that show something of the same directory."""
+    """Return the mount points of other guards that show a part of the same directory."""
     if context.guard is None:
         return []
     backing = backing_of(context)
@@ -110,10 +110,10 @@ def other_guards(context: Context) -> list[str]:
 
 
 def not_roots(context: Context) -> Result:
-    """Whether a FUSE mount of another user's is where it can bend the guard.
+    """Check that no ordinary user has a FUSE mount on, in or around the view or its source.
 
-    Whoever has one may have it taken off, by the set-user-id program fusermount3, and race that to
-    take off what is on top of it: the view, or the seal.
+    A user may unmount their own FUSE mount by fusermount3, which runs as root. By a race they
+    could have it unmount what is on top instead: the view, or the seal.
     """
     row = Row(
         "guard.foreign",
@@ -139,7 +139,7 @@ def not_roots(context: Context) -> Result:
 
 
 def _trusted_owner(context: Context) -> int | None:
-    """Return whose file system the source may be in (--source-owner): never the agent's own."""
+    """Return the uid of --source-owner; None if it is not given, or is the agent's user."""
     key = "source-owner="
     options = (guards.options_of(context.guard) if context.guard is not None else None) or ()
     try:
@@ -151,7 +151,7 @@ def _trusted_owner(context: Context) -> int | None:
 
 
 def _relation(path: str, place: str) -> str | None:
-    """Where a mount is, seen from ``place``; None if it has nothing to do with it."""
+    """Return where the mount at ``path`` is relative to ``place``: on, in, around or None."""
     if path == place:
         return "on"
     if is_inside(path, place):
@@ -160,7 +160,7 @@ def _relation(path: str, place: str) -> str | None:
 
 
 def within(context: Context) -> list[Result]:
-    """A note about what is mounted inside of the view: the guard does not serve it."""
+    """Return a note on mounts inside the view, which the guard does not serve."""
     below = os.path.join(context.mountpoint, "")
     found = [
         f"{seen.path} ({seen.fstype})"

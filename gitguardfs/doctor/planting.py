@@ -1,7 +1,7 @@
-"""The ways round the guard that need nothing but a directory to write to.
+"""Attacks that need only a writable directory: they plant a ``.git`` or a bare repository.
 
-Each function gets the workdir, an empty directory of its own, tries one thing and raises the
-OSError with which it was refused. What it makes is thrown away with the workdir.
+Each function gets an empty directory of its own, ``workdir``, and makes one attempt. Raises the
+OSError by which the attempt was refused. Its files are removed together with the workdir.
 """
 
 from __future__ import annotations
@@ -46,35 +46,35 @@ SPELLINGS = (
     ".g\u200cit.",
     ".git\udcff",
 )
-"""Names of row N: what NTFS, HFS+ and casefolding file systems of a host take for ``.git``."""
+"""Names that a host's file system treats as ``.git`` (NTFS, HFS+, casefolding): row N."""
 
 ORDINARY = (".gitignore", ".gitattributes", ".gitmodules", ".github", "git", "..git", ".git~1")
-"""Names that have to stay usable; a guard that refuses them breaks projects."""
+"""Names that must stay usable; a guard that refuses them breaks projects."""
 
 FOLDED = (("head", "refs"), ("HEAD", "Refs"), ("hEAD", "commonDir"), ("HEAD", "re\u200bfs"))
-"""Pairs that make a repository on a host that folds names."""
+"""Pairs that form a repository on a host whose file system folds names."""
 
 Attempt = Callable[[str], object]
 
 
 @dataclass(frozen=True)
 class PlantingAttack:
-    """One attack in a directory of its own."""
+    """One attack in an empty directory of its own."""
 
     row: str
     name: str
     attempt: Attempt
     refused: frozenset[int]
-    """The errnos with which it may be answered."""
+    """The errnos by which the guard may refuse it."""
 
 
 def at(workdir: str, *names: str) -> str:
-    """A path below ``workdir``."""
+    """Return a path below ``workdir``."""
     return os.path.join(workdir, *names)
 
 
 def write(path: str, text: str) -> None:
-    """Make a file."""
+    """Make a new file with this text."""
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     try:
         os.write(descriptor, text.encode())
@@ -83,7 +83,7 @@ def write(path: str, text: str) -> None:
 
 
 def prepared_directory(workdir: str) -> str:
-    """A directory with all of a repository in it but HEAD."""
+    """Make a directory with objects and refs but no HEAD; return its path."""
     path = at(workdir, "prepared")
     with preparing():
         os.makedirs(at(path, "objects"))
@@ -93,7 +93,7 @@ def prepared_directory(workdir: str) -> str:
 
 
 def prepared_file(workdir: str) -> str:
-    """A file with the content of a ``.git`` file."""
+    """Make a file with the content of a ``.git`` file; return its path."""
     with preparing():
         write(at(workdir, "pointer"), POINTER_TEXT)
         os.mkdir(at(workdir, "target"))
@@ -104,22 +104,22 @@ def prepared_file(workdir: str) -> str:
 
 
 def rename_directory(workdir: str) -> None:
-    """A prepared directory to an absent ``.git``."""
+    """Rename a prepared directory to a missing ``.git``."""
     os.rename(prepared_directory(workdir), at(workdir, "target/.git"))
 
 
 def rename_file(workdir: str) -> None:
-    """A prepared file to an absent ``.git``."""
+    """Rename a prepared file to a missing ``.git``."""
     os.rename(prepared_file(workdir), at(workdir, "target/.git"))
 
 
 def rename_noreplace(workdir: str) -> None:
-    """The same by RENAME_NOREPLACE."""
+    """Rename a prepared directory by RENAME_NOREPLACE."""
     renameat2(prepared_directory(workdir), at(workdir, "target/.git"), RENAME_NOREPLACE)
 
 
 def rename_whiteout(workdir: str) -> None:
-    """The same by RENAME_WHITEOUT."""
+    """Rename a prepared file by RENAME_WHITEOUT."""
     renameat2(prepared_file(workdir), at(workdir, "target/.git"), RENAME_WHITEOUT)
 
 
@@ -127,42 +127,42 @@ def rename_whiteout(workdir: str) -> None:
 
 
 def create(workdir: str) -> None:
-    """open(O_CREAT)."""
+    """Create a file by open(O_CREAT)."""
     os.close(os.open(at(workdir, ".git"), os.O_CREAT | os.O_RDWR, 0o644))
 
 
 def create_exclusively(workdir: str) -> None:
-    """open(O_CREAT | O_EXCL)."""
+    """Create a file by open(O_CREAT | O_EXCL)."""
     os.close(os.open(at(workdir, ".git"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
 
 
 def make_directory(workdir: str) -> None:
-    """mkdir."""
+    """Make a directory."""
     os.mkdir(at(workdir, ".git"))
 
 
 def make_fifo(workdir: str) -> None:
-    """mkfifo."""
+    """Make a FIFO."""
     os.mkfifo(at(workdir, ".git"))
 
 
 def make_node(workdir: str) -> None:
-    """mknod of a regular file."""
+    """Make a regular file by mknod."""
     os.mknod(at(workdir, ".git"), stat.S_IFREG | 0o644)
 
 
 def make_symlink(workdir: str) -> None:
-    """symlink."""
+    """Make a symlink."""
     os.symlink("target", at(workdir, ".git"))
 
 
 def make_link(workdir: str) -> None:
-    """link of a file of the user's own."""
+    """Link a file that the user owns."""
     os.link(prepared_file(workdir), at(workdir, "target/.git"))
 
 
 def bind_socket(workdir: str) -> None:
-    """bind of a socket."""
+    """Bind a socket."""
     with preparing():
         os.chdir(workdir)
         bound = socket.socket(socket.AF_UNIX)
@@ -171,13 +171,13 @@ def bind_socket(workdir: str) -> None:
 
 
 def link_anonymous(workdir: str) -> None:
-    """O_TMPFILE and linkat."""
+    """Make an unnamed file (O_TMPFILE), then give it a name by linkat."""
     descriptor = os.open(workdir, os.O_TMPFILE | os.O_WRONLY, 0o644)
     linkat_by_proc(descriptor, at(workdir, ".git"))
 
 
 def link_open_file(workdir: str) -> None:
-    """linkat of an open file by /proc/self/fd."""
+    """Link an open file by linkat of /proc/self/fd."""
     pointer = prepared_file(workdir)
     with preparing():
         descriptor = os.open(pointer, os.O_WRONLY)
@@ -188,9 +188,9 @@ def link_open_file(workdir: str) -> None:
 
 
 def assemble(workdir: str, parts: Sequence[str], rename: bool = False) -> None:
-    """Make the parts of a repository, one after the other; any may be the one that is refused.
+    """Make the parts of a repository, one after the other; the guard may refuse any of them.
 
-    With ``rename``, the last one is made elsewhere and moved.
+    With ``rename``, the last part is made in another directory and renamed.
     """
     trap = at(workdir, "trap")
     with preparing():
@@ -218,7 +218,7 @@ def _part(directory: str, name: str) -> None:
 
 
 def exchange_head_with_refs(workdir: str) -> None:
-    """A directory HEAD and a file refs, harmless until they change places."""
+    """Exchange a directory HEAD with a file refs, which form no repository before that."""
     with preparing():
         os.makedirs(at(workdir, "HEAD"))
         write(at(workdir, "refs"), HEAD_TEXT)
@@ -229,7 +229,7 @@ def exchange_head_with_refs(workdir: str) -> None:
 
 
 def plant_pointer(workdir: str) -> None:
-    """A ``.git`` file that points elsewhere."""
+    """Make a ``.git`` file that points elsewhere."""
     write(at(workdir, ".git"), POINTER_TEXT)
 
 
@@ -237,17 +237,17 @@ def plant_pointer(workdir: str) -> None:
 
 
 def plant_spelling(name: str, workdir: str) -> None:
-    """A directory, then a file, of that name."""
+    """Make a directory of that name."""
     os.mkdir(at(workdir, name))
 
 
 def rename_to_spelling(name: str, workdir: str) -> None:
-    """A prepared file, renamed to that name."""
+    """Rename a prepared file to that name."""
     os.rename(prepared_file(workdir), at(workdir, "target", name))
 
 
 def do_ordinary_work(workdir: str) -> None:
-    """What a project needs every minute; refused, it shows that refusals mean nothing here."""
+    """Do ordinary work of a project. If it fails, refusals of attacks prove nothing."""
     with preparing():
         write(at(workdir, "file"), "text\n")
         os.mkdir(at(workdir, "directory"))
@@ -258,11 +258,11 @@ def do_ordinary_work(workdir: str) -> None:
 
 
 def use_ordinary_name(name: str, workdir: str) -> None:
-    """A file of an ordinary name that is near to ``.git``."""
+    """Make a file of an ordinary name that resembles ``.git``."""
     write(at(workdir, name), "text\n")
 
 
-# Not every file system that answers has flags of rename, or files without a name.
+# Some file systems support no flags of renameat2, or no unnamed files.
 _NO_FLAG = frozenset({EACCES, EINVAL})
 _NO_TMPFILE = frozenset({EACCES, EOPNOTSUPP})
 _REFUSED = frozenset({EACCES})
@@ -320,10 +320,10 @@ TABLE: tuple[PlantingAttack, ...] = (
         for a, b in FOLDED
     ),
 )
-"""Row of the threats, what it is, how it is done, and the errnos that are right."""
+"""All attacks that plant something; row is the threat's id."""
 
 CONTROLS: tuple[PlantingAttack, ...] = (
     PlantingAttack("control", "ordinary work", do_ordinary_work, frozenset()),
     *(PlantingAttack("ordinary", n, partial(use_ordinary_name, n), frozenset()) for n in ORDINARY),
 )
-"""What has to succeed, or the refusals of the others say nothing."""
+"""Ordinary work, which must succeed; otherwise refusals of attacks prove nothing."""

@@ -1,4 +1,4 @@
-"""What the guard does with ``.git``, as far as looking and reading tell: nothing is written."""
+"""Finds out the guard's policy for ``.git`` by reading; writes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gitguardfs.findings import Result, Row
 
 
 def look(context: Context) -> list[Result]:
-    """Return what can be told of the policy, where no attacks are asked for."""
+    """Check the policy by reading only, for a run without attacks."""
     user = context.user
     if user is None:
         return []
@@ -34,9 +34,9 @@ def look(context: Context) -> list[Result]:
 
 
 def policy_by_reading(user: User, git: str | None) -> str:
-    """Return off, readonly, deny or unsure for a ``.git`` of the tree, unknown if there is none.
+    """Return off, readonly, deny or unsure for the ``.git`` at ``git``; unknown for None.
 
-    Changes nothing: what is writable by its mode and owner is taken for off.
+    Writes nothing: a ``.git`` that access(2) reports as writable counts as off.
     """
     if git is None:
         return "unknown"
@@ -51,21 +51,21 @@ def policy_by_reading(user: User, git: str | None) -> str:
 
 
 def _list_open(git: str) -> None:
-    """List a ``.git`` that is shown as open; one shown as closed that can be listed is a hole."""
+    """List a ``.git``. Raises OSError(EACCES) if its mode is shown as 0."""
     if stat.S_IMODE(os.lstat(git).st_mode) == 0:
         raise os_error(errno.EACCES)
     os.listdir(git)
 
 
 def policy_row(mountpoint: str) -> Row:
-    """Return the row about what is done with ``.git``."""
+    """Return the row on the policy for ``.git``."""
     return Row(
         "guard.policy", f".git is guarded at {mountpoint}", f".git is not guarded at {mountpoint}"
     )
 
 
 def report_policy(mountpoint: str, policy: str) -> Result:
-    """The row about it."""
+    """Return the result for a policy."""
     row = policy_row(mountpoint)
     if policy == "off":
         hint = "mount it with --git=deny (the default), readonly or hide"

@@ -1,6 +1,6 @@
-"""Is the user root by another way: sudo, doas, a group, a file that root runs?
+"""Checks whether the user can become root: by sudo, doas, a group, or a file that root runs.
 
-Polkit is not looked at: what it grants depends on rules written in JavaScript.
+Polkit is not checked: what it grants depends on rules written in JavaScript.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ ROOT_GROUPS = {
     "root": "writes what is open to root's group",
     "shadow": "reads the passwords' hashes",
 }
-"""Groups whose members are root, or nearly."""
+"""Groups whose members can become root, or nearly."""
 ADMIN_GROUPS = frozenset({"sudo", "wheel", "admin"})
-"""Groups to which sudo is commonly given; without a password, sudo's own check finds it."""
+"""Groups that usually may use sudo with a password; ``judge_sudo`` finds use without one."""
 OTHER_GROUPS = {
     "adm": "reads the system's logs",
     "systemd-journal": "reads the system's logs",
@@ -47,14 +47,14 @@ OTHER_GROUPS = {
 }
 
 FILES = 20_000
-"""How many files below one directory are looked at."""
+"""Files that are checked below one directory."""
 SUDO_SECONDS = 10
 _NO_RIGHTS = re.compile(r"may not run sudo|not allowed to run sudo|unknown user|passwd database")
-"""What ``sudo -l`` says of a user whom it lets do nothing, or who has no account for it."""
+"""Messages of ``sudo -l`` for a user without rights, or without an account."""
 
 
 def check(context: Context) -> list[Result]:
-    """All of them."""
+    """Run all checks of privileges."""
     user = context.user
     if user is None:
         return []
@@ -76,11 +76,12 @@ def _sudo(user: User, system: System, is_root: bool) -> Result:
     if program is None:
         return _sudo_row(user.name).ok("no sudo here")
     try:
-        # -k: a password that was typed a minute ago does not count.
+        # -k: ignore a password that sudo remembers.
         runs = Said(*run_as.run_as(_run, [program, "-k", "-n", "true"], user=user))
         lists = Said(*run_as.run_as(_run, [program, "-n", "-l"], user=user))
         if is_root and lists.code != 0:
-            # It asks the user for a password unless one rule is without (listpw), but not root.
+            # Listing needs the user's password unless one rule has NOPASSWD (listpw); root needs
+            # none.
             whom = user.name if user.has_account else f"#{user.uid}"
             lists = Said(*run_as.run_as(_run, [program, "-n", "-l", "-U", whom]))
     except (NoAnswer, OSError, TypeError) as error:
@@ -99,7 +100,7 @@ def _sudo_row(user: str) -> Row:
 
 @dataclass(frozen=True)
 class Said:
-    """What a program has answered."""
+    """A program's exit status and output."""
 
     code: int
     out: str = ""
@@ -126,7 +127,7 @@ def _run(arguments: list[str]) -> tuple[int, str, str]:
 
 
 def judge_sudo(user: str, runs: bool, lists: Said, is_root: bool) -> Result:
-    """What ``sudo -n true`` and ``sudo -n -l`` come to."""
+    """Judge the answers of ``sudo -n true`` (``runs``) and ``sudo -n -l``."""
     row = _sudo_row(user)
     hint = "take the NOPASSWD line out of /etc/sudoers and /etc/sudoers.d (visudo)"
     if runs:
@@ -147,15 +148,15 @@ def judge_sudo(user: str, runs: bool, lists: Said, is_root: bool) -> Result:
 
 
 def parse_sudo(listing: str) -> tuple[list[str], list[str]]:
-    """Commands that ``sudo -l`` lists as root's, without a password and with one.
+    """Return the commands that ``sudo -l`` lists to run as root: without and with a password.
 
-    A tag holds for the commands after it in the same rule (sudoers(5), "Tag_Spec"); the Defaults
-    listed above the rules may have taken passwords away for all.
+    A tag applies to the commands after it in the same rule (sudoers(5), "Tag_Spec"). A Defaults
+    line above the rules may switch passwords off for all.
     """
     free: list[str] = []
     asked: list[str] = []
     rules = re.split(r"may run the following commands[^\n]*\n", listing, maxsplit=1)
-    # Also one that is for some commands only: better a finding too many.
+    # Counts even for Defaults of some commands only: rather one finding too many.
     asks = re.search(r"(?<![\w!])!authenticate\b", rules[0]) is None
     for rule in re.findall(r"^ +(\(.*(?:\n {8,}[^ (].*)*)", "".join(rules[1:]), re.MULTILINE):
         match = re.match(r"\(([^)]*)\)\s*(.*)", rule, re.DOTALL)
@@ -193,7 +194,7 @@ def _doas(user: User, system: System) -> Result:
 
 
 def _doubts_of_doas(paths: tuple[str, ...]) -> list[str]:
-    """Why a doas.conf may give single commands without a password; what it says is not parsed."""
+    """Return why doas.conf may allow some commands without a password; it is not parsed."""
     found = []
     for path in paths:
         try:
@@ -216,7 +217,7 @@ def _doas_row(user: str) -> Row:
 
 
 def judge_doas(user: str, runs: bool, doubts: list[str]) -> Result:
-    """What ``doas -n true`` comes to, and what speaks for rules about other commands."""
+    """Judge the answer of ``doas -n true``, and signs of rules for other commands (``doubts``)."""
     row = _doas_row(user)
     if runs:
         return row.finding("doas -n true works: it is root", "take nopass out of doas.conf")
@@ -231,7 +232,7 @@ def judge_doas(user: str, runs: bool, doubts: list[str]) -> Result:
 
 
 def judge_groups(user: User, names: list[str]) -> Result:
-    """What the names of the user's groups come to."""
+    """Judge the names of the user's groups."""
     row = Row(
         "rights.groups",
         f"{user.name} is in no group that gives root",
@@ -269,7 +270,7 @@ def _files(user: User, system: System, daemons: tuple[GuardDaemon, ...]) -> Resu
         return row.unknown(f"{unsure}: {error}", "see whether a file system there hangs")
     if writable:
         more = f" and {len(writable) - 3} more" if len(writable) > 3 else ""
-        hint = "chown root:root and chmod go-w: whoever writes it is root at the next start"
+        hint = "chown root:root and chmod go-w: a user who can write it is root at the next start"
         return row.finding(", ".join(map(str, writable[:3])) + more, hint)
     if unfinished:
         said = f"{unsure}: {', '.join(map(str, unfinished))} (more than {FILES} files)"
@@ -291,9 +292,9 @@ def _libraries(system: System) -> list[str]:
 
 
 def _run_by(daemons: tuple[GuardDaemon, ...]) -> list[str]:
-    """Return the interpreter and the script of each daemon of root's.
+    """Return the interpreter and the script of each daemon that runs as root.
 
-    The arguments of a user's process lead wherever that user likes, and root is not led there.
+    Other daemons are left out: a user chooses the arguments of their own processes freely.
     """
     return [
         word
@@ -305,9 +306,10 @@ def _run_by(daemons: tuple[GuardDaemon, ...]) -> list[str]:
 
 
 def writable_among(paths: list[str], limit: int = FILES) -> tuple[list[str], list[str]]:
-    """What this process's user could change of ``paths``, of all in them, or replace above them.
+    """Return what this process's user can change of ``paths``, below them, or above them.
 
-    Then those of ``paths`` that hold more than ``limit`` names, of which only so many were seen.
+    The second list has those of ``paths`` with more than ``limit`` names below them: these were
+    checked only in part.
     """
     found: dict[str, None] = {}
     unfinished = []
@@ -333,13 +335,13 @@ def _below(path: str) -> Iterator[str]:
 
 
 def _check_closed(error: OSError) -> None:
-    """Raise what kept a directory from being listed, unless its mode did, or it is gone."""
+    """Raise ``error`` unless it is a lack of permission, or the object is gone."""
     if error.errno not in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR):
         raise error
 
 
 def _way_to(path: str) -> list[str]:
-    """``path``, what it is a symlink to, and those of its parents in which it could be replaced."""
+    """Return ``path``, its target if it is a symlink, and the parents that allow a replacement."""
     steps = []
     for end in dict.fromkeys((os.path.abspath(path), os.path.realpath(path))):
         if not os.path.islink(end):
@@ -353,7 +355,7 @@ def _way_to(path: str) -> list[str]:
 
 
 def _is_kept(parent: str, child: str) -> bool:
-    """Whether a sticky directory of root's keeps root's entry from others."""
+    """Return whether a sticky directory of root protects root's entry from other users."""
     try:
         st = os.stat(parent)
         return bool(st.st_mode & stat.S_ISVTX) and st.st_uid == os.lstat(child).st_uid == 0
@@ -362,7 +364,7 @@ def _is_kept(parent: str, child: str) -> bool:
 
 
 def could_change(path: str) -> bool:
-    """Whether this process's user may write to ``path``, or owns it and could allow himself to."""
+    """Return whether this process's user may write to ``path``, or owns it (and may chmod it)."""
     try:
         owner = os.lstat(path).st_uid
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The ways to read a repository that is there already, and to get into it.
+"""Attacks that read or enter an existing repository.
 
-Each gets the guarded object and an empty directory; nothing is changed, and what is read is
-not looked at.
+Each function gets the guarded object and an empty directory. None changes the repository, or
+uses the content that it reads.
 """
 
 from __future__ import annotations
@@ -15,90 +15,90 @@ from gitguardfs.linux.syscalls import MNT_DETACH, MS_BIND, MS_REC
 
 
 def hold(path: str, flags: int = os.O_NOFOLLOW) -> int:
-    """An O_PATH descriptor."""
+    """Open an O_PATH descriptor."""
     return os.open(path, os.O_PATH | os.O_CLOEXEC | flags)
 
 
 def list_entries(git: str, workdir: str) -> None:
-    """Open and list it."""
+    """List the directory."""
     os.listdir(git)
 
 
 def read(path: str, workdir: str) -> None:
-    """open for reading."""
+    """Open the object for reading."""
     os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
 
 
 def read_part(git: str, workdir: str) -> None:
-    """open its config for reading."""
+    """Open its config for reading."""
     read(at(git, "config"), workdir)
 
 
 def read_below_descriptor(git: str, workdir: str) -> None:
-    """O_PATH, then openat."""
+    """Open an O_PATH descriptor, then config relative to it (openat)."""
     with preparing():
         directory = hold(git, os.O_DIRECTORY)
     os.close(os.open("config", os.O_RDONLY, dir_fd=directory))
 
 
 def reopen(git: str, workdir: str) -> None:
-    """O_PATH, then open by /proc/self/fd."""
+    """Open an O_PATH descriptor, then reopen that by /proc/self/fd."""
     with preparing():
         held = hold(git)
     os.close(os.open(f"/proc/self/fd/{held}", os.O_RDONLY))
 
 
 def change_directory(git: str, workdir: str) -> None:
-    """chdir, then open."""
+    """Change into the directory (chdir), then open its config."""
     os.chdir(git)
     read("config", workdir)
 
 
 def look_below(git: str, workdir: str) -> None:
-    """stat of its config."""
+    """Call stat on its config."""
     os.stat(at(git, "config"))
 
 
 def watch_it(git: str, workdir: str) -> None:
-    """inotify."""
+    """Watch it by inotify."""
     watch(git)
 
 
 def read_link(git: str, workdir: str) -> None:
-    """readlink."""
+    """Call readlink."""
     os.readlink(git)
 
 
 def read_link_by_descriptor(git: str, workdir: str) -> None:
-    """readlink by a descriptor."""
+    """Call readlinkat with an O_PATH descriptor and an empty name."""
     with preparing():
         held = hold(git)
     os.readlink(b"", dir_fd=held)
 
 
 def list_attributes(git: str, workdir: str) -> None:
-    """listxattr."""
+    """Call listxattr."""
     os.listxattr(git)
 
 
 def read_through_bind(git: str, workdir: str) -> None:
-    """A bind mount of it elsewhere."""
+    """Read it through a bind mount elsewhere."""
     mount(git, workdir, flags=MS_BIND)
     _read_and_unmount(at(workdir, "config"), workdir)
 
 
 def read_through_bound_parent(git: str, workdir: str) -> None:
-    """A bind mount of the directory around it."""
+    """Read it through a bind mount of its parent directory."""
     with preparing():
         mount(os.path.dirname(git), workdir, flags=MS_BIND | MS_REC)
     _read_and_unmount(at(workdir, os.path.basename(git), "config"), workdir)
 
 
 def read_through_overlay(git: str, workdir: str) -> None:
-    """An overlay over the directory around it."""
+    """Read it through an overlay with its parent directory as a layer."""
     around = os.path.dirname(git)
     with preparing():
-        # A second one is needed, in which nothing is mounted: that would be locked to it.
+        # An overlay needs a second layer; one with mounts in it would be locked.
         data = f"lowerdir={around.replace(':', chr(92) + ':')}:/usr/share,userxattr"
         mount("overlay", workdir, "overlay", data=data)
     _read_and_unmount(at(workdir, os.path.basename(git), "config"), workdir)
@@ -112,17 +112,17 @@ def _read_and_unmount(path: str, workdir: str) -> None:
 
 
 def change_root(git: str, workdir: str) -> None:
-    """chroot into it."""
+    """Call chroot on it."""
     os.chroot(git)
 
 
 def read_through_symlink(git: str, workdir: str) -> None:
-    """A symlink to it."""
+    """Read its config through a symlink to it."""
     os.symlink(git, at(workdir, "way"))
     read(at(workdir, "way/config"), workdir)
 
 
 def read_through_file_symlink(path: str, workdir: str) -> None:
-    """A symlink to its config."""
+    """Read its config through a symlink to that."""
     os.symlink(at(path, "config"), at(workdir, "way"))
     read(at(workdir, "way"), workdir)

@@ -1,9 +1,9 @@
-"""Try something as another user, in a child process, and bring back what came of it.
+"""Runs a function as another user in a child process; returns its result or raises its error.
 
-The child gives up root before it does anything, for good, and holds no descriptor but the socket
-for its answer. Processes of the same user can send it signals, so an answer counts only if the
-child was never stopped and ended by itself, with the status that goes with the answer. They cannot
-trace it, nor take the socket from it: it is not dumpable (ptrace(2)).
+The child first gives up root for good. Its only descriptor is the socket for its answer. Other
+processes of the user can send it signals. So an answer counts only if the child was never stopped,
+and ended by itself with the exit status that fits the answer. The user's processes can neither
+trace the child nor take its socket: it is not dumpable (ptrace(2)).
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import raw_syscalls
 
 LIMIT = 15.0
-"""Seconds after which a child is taken to hang; a busy daemon answers within one."""
+"""Seconds after which a child counts as hung; a busy daemon answers within one second."""
 ENDING_LIMIT = 1.0
-"""Seconds that a child which is given up gets to undo what it has done, and to die."""
+"""Seconds that a hung child gets to undo its change and to end."""
 ANSWER_BYTES = 1 << 20
-"""An answer that is longer is not one of ours."""
+"""The longest answer that is accepted."""
 KINDS = ("returned", "oserror", "unprepared", "left", "become", "lost", "failed")
-"""Kinds of answers; the exit status of a child is the place of its answer's kind, from 1."""
+"""Kinds of answers; the exit status of a child is its answer's position here, from 1."""
 ANSWER_FD = 3
 """The child's end of the socket."""
 SHORTAGES = frozenset({EAGAIN, EFBIG, EMFILE, ENFILE, ENOMEM})
-"""No answer to what is tried: the user's other processes can set a child's limits (prlimit(2))."""
+"""Errnos that say nothing: other processes of the user can limit a child (prlimit(2))."""
 MAP_ME = b"?"
-"""What a child sends that waits in a new user namespace for its ids; no answer begins so."""
+"""A child sends this when it waits for the id map of its user namespace; no answer begins so."""
 SUID_DUMPABLE = "/proc/sys/fs/suid_dumpable"
-"""At 1, who gives up root can be traced for a moment (proc_sys_fs(5))."""
+"""At 1, a process that gives up root can be traced for a moment (proc_sys_fs(5))."""
 MAX_USER_NAMESPACES = "/proc/sys/user/max_user_namespaces"
 
 Groups = Callable[[str, int], Sequence[int]]
@@ -50,7 +50,7 @@ Groups = Callable[[str, int], Sequence[int]]
 
 @dataclass(frozen=True)
 class User:
-    """Whom to become."""
+    """The user to run as."""
 
     uid: int
     gid: int
@@ -64,23 +64,23 @@ class NoAnswer(Exception):  # noqa: N818  # what happened
 
 
 class Hung(NoAnswer):
-    """The child gave no answer in time, although nobody had stopped it."""
+    """The child gave no answer in time, although no process had stopped it."""
 
 
 class SwitchUserFailed(Exception):  # noqa: N818  # what happened
-    """The child could not become the user, so nothing was tried, and nothing is known."""
+    """The child could not switch to the user, so nothing was tried."""
 
 
 class SetupFailed(Exception):  # noqa: N818  # what happened
-    """A step before the one that matters did not work, so nothing was tried."""
+    """A preparing step failed, so nothing was tried."""
 
 
 class UndoFailed(Exception):  # noqa: N818  # what happened
-    """What was tried worked, and could not be undone; says what is where."""
+    """The attempt succeeded and could not be undone; the text says what is left, and where."""
 
 
 def find_user(name: str, groups_of: Groups = os.getgrouplist) -> User:
-    """Return a user, with all groups, by name or number. UserError if there is none so called."""
+    """Return a user with all groups, by name or number. Raises UserError for an unknown one."""
     try:
         found = accounts.find(name)
     except accounts.OutOfRangeError:
@@ -93,7 +93,7 @@ def find_user(name: str, groups_of: Groups = os.getgrouplist) -> User:
 
 @contextmanager
 def preparing() -> Iterator[None]:
-    """Steps that nothing should stand against; raises SetupFailed."""
+    """Mark preparing steps: their OSError becomes SetupFailed, except for SHORTAGES."""
     try:
         yield
     except OSError as error:
@@ -104,7 +104,7 @@ def preparing() -> Iterator[None]:
 
 @contextmanager
 def undoing(undo: Callable[[], object], what: str) -> Iterator[None]:
-    """Do the body, then ``undo`` it at once, whatever signal comes; raises UndoFailed."""
+    """Run the body, then ``undo`` at once, with signals blocked. Raises UndoFailed."""
     signals = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
@@ -127,12 +127,13 @@ def run_as(
 ) -> Any:
     """Call ``function`` in a child process, as ``user`` if one is given.
 
-    Returns what it returned, which must be JSON's; raises the OSError, SetupFailed or UndoFailed
-    that it raised, Hung after ``limit`` seconds, NoAnswer if it did not end by itself,
-    SwitchUserFailed if it cannot become ``user``. ``fake_root`` makes the user root of new user
-    and mount namespaces (``unshare -Urm``); SetupFailed where users may not have those. ``root`` is
-    the directory that the child has for its root, entered before root is given up; SetupFailed if
-    that fails.
+    Returns the function's result, which must be JSON. Raises its OSError, SetupFailed or
+    UndoFailed; Hung after ``limit`` seconds; NoAnswer if the child did not end by itself;
+    SwitchUserFailed if it cannot switch to ``user``.
+
+    ``fake_root`` makes the user root of new user and mount namespaces (``unshare -Urm``).
+    ``root`` is the child's root directory; the child calls chroot before it gives up root. If
+    either fails, SetupFailed is raised.
     """
     ours, theirs = socket.socketpair()
     pid = os.fork()
@@ -146,7 +147,7 @@ def run_as(
         _stop(pid)
         raise
     finally:
-        ours.close()  # the child waits for it: one that has ended does not tell what stopped it
+        ours.close()  # the child waits for this: once it has ended, a stop could not be seen
     return _answer(data, _stop(pid, LIMIT))
 
 
@@ -212,10 +213,10 @@ def _outcome(
 
 
 def switch_user(user: User) -> None:
-    """Become ``user`` for good, and not to be traced by that user; OSError if not allowed.
+    """Switch to ``user`` for good, untraceable by that user. Raises OSError if not allowed.
 
-    A process that changes its user becomes as dumpable as SUID_DUMPABLE says: 0 and 2 keep all
-    but root from tracing it (proc(5), PR_SET_DUMPABLE in prctl(2)).
+    When a process changes its user, the kernel sets its dumpable flag to SUID_DUMPABLE. With 0
+    and 2 only root can trace it (proc(5), PR_SET_DUMPABLE in prctl(2)).
     """
     if os.geteuid() != 0 and os.geteuid() == user.uid:
         return
@@ -228,11 +229,11 @@ def switch_user(user: User) -> None:
 
 
 def _become_fake_root() -> None:
-    """Be root in new user and mount namespaces; the parent maps the ids.
+    """Become root of new user and mount namespaces; the parent process maps the ids.
 
-    A process that is not dumpable cannot: its own /proc is root's. Raises SetupFailed where users
-    get no such namespaces, and NoAnswer where this one got none for another reason: there is a
-    limit for each user, which the user's other processes can use up for a while.
+    This process cannot map them: it is not dumpable, so root owns its /proc files. Raises
+    SetupFailed if users may have no such namespaces. Raises NoAnswer for another reason, since
+    the user's other processes can use up the limit of namespaces per user.
     """
     try:
         raw_syscalls.unshare_user_and_mounts()
@@ -259,7 +260,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _read(connection: socket.socket, pid: int, ids: tuple[int, int], deadline: float) -> bytes:
-    """Return everything that the child says; raises NoAnswer."""
+    """Return the child's answer. Raises NoAnswer, or Hung at the deadline."""
     data = b""
     while len(data) <= ANSWER_BYTES:
         patience = max(0.0, deadline - time.monotonic())
@@ -282,7 +283,7 @@ def _read(connection: socket.socket, pid: int, ids: tuple[int, int], deadline: f
 
 
 def _check_never_stopped(pid: int) -> None:
-    """Raise NoAnswer if a child has been stopped at any time (SIGSTOP, a tracer), or has ended."""
+    """Raise NoAnswer if a child was ever stopped (SIGSTOP, a tracer), or has ended."""
     changes = os.WEXITED | os.WSTOPPED | os.WCONTINUED
     change = os.waitid(os.P_PID, pid, changes | os.WNOHANG | os.WNOWAIT)
     if change is None:
@@ -293,7 +294,7 @@ def _check_never_stopped(pid: int) -> None:
 
 
 def _map_root(pid: int, ids: tuple[int, int]) -> None:
-    """Make a user root of the user namespace that a child has made; raises OSError."""
+    """Map root of a child's user namespace to the user. Raises OSError."""
     uid, gid = ids
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
         with open(f"/proc/{pid}/{name}", "w") as file:
@@ -301,13 +302,13 @@ def _map_root(pid: int, ids: tuple[int, int]) -> None:
 
 
 def _stop(pid: int, patience: float = 0.0) -> int:
-    """Give a child time to end by itself, then end it, with all that it has started.
+    """Wait ``patience`` seconds for a child to end, then end it and its process group.
 
     Returns its exit status; -1 if it was killed.
     """
     ended = _wait(pid, patience)
     if ended is None:
-        _signal(pid, signal.SIGTERM)  # not SIGKILL: a step that has to be undone blocks it
+        _signal(pid, signal.SIGTERM)  # not SIGKILL: a step that must be undone blocks SIGTERM
         _signal(pid, signal.SIGCONT)
         ended = _wait(pid, ENDING_LIMIT)
     _signal(pid, signal.SIGKILL)
@@ -318,7 +319,7 @@ def _stop(pid: int, patience: float = 0.0) -> int:
 
 
 def _wait(pid: int, patience: float) -> os.waitid_result | None:
-    """How a child has ended, which stays to be waited for; None if it runs."""
+    """Return how a child ended, without reaping it; None if it still runs."""
     deadline = time.monotonic() + patience
     while (ended := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)) is None:
         if time.monotonic() > deadline:
@@ -328,14 +329,17 @@ def _wait(pid: int, patience: float) -> os.waitid_result | None:
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    for send in (os.killpg, os.kill):  # what it has started as well; alone before its setsid
+    for send in (os.killpg, os.kill):  # its process group; the child alone before its setsid
         with suppress(ProcessLookupError, PermissionError):
             send(pid, number)
             return
 
 
 def _answer(data: bytes, status: int) -> Any:
-    """What an answer says; NoAnswer if there is none, or the child did not end with its status."""
+    """Return the result in an answer, or raise its error.
+
+    Raises NoAnswer if there is no answer, or the exit status does not fit it.
+    """
     try:
         kind, *rest = json.loads(data)
         if KINDS.index(kind) + 1 != status:

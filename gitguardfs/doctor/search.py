@@ -1,4 +1,4 @@
-"""Look for repositories in a tree, and keep a scratch directory in it. Run as the user."""
+"""Searches a tree for repositories, and makes a scratch directory in it. Runs as the user."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from typing import Any
 from gitguardfs.guard import dotgit, repository
 
 ENTRIES = 50_000
-"""Names that a search looks at: more than most projects have without their dependencies."""
+"""Most names that a search reads: more than most projects have without dependencies."""
 SECONDS = 5.0
-"""How long a search may take: it is made once a mount."""
+"""Seconds that a search may take; there is one search for each mount."""
 SCRATCH = "gitguard-doctor-"
 REMOVAL_LIMIT = 20.0
-"""Seconds within which a scratch directory has to go."""
+"""Seconds to try to remove a scratch directory."""
 CLOSED = (PermissionError, FileNotFoundError, NotADirectoryError)
-"""What a search passes over. After other errors it is not known what is there."""
+"""Errors that a search ignores. After any other, the tree's content is unknown."""
 DULL = frozenset({"node_modules", "__pycache__", ".venv", ".cache"})
-"""Directories that are large and hold no repository."""
+"""Names of large directories without repositories."""
 
 
 @dataclass
 class SearchResult:
-    """One path of each form of repository; None where there is none."""
+    """One path for each form of repository; None if none was found."""
 
     directory: str | None = None
     file: str | None = None
     symlink: str | None = None
     root: str | None = None
-    """A directory, not the top one, that holds one of these."""
+    """A directory below the top one that holds a ``.git``."""
     bare: str | None = None
     writable: str | None = None
     """The first directory that the user may write to."""
     searched: int = 0
-    """Names that were looked at."""
+    """The number of names that were read."""
     complete: bool = True
-    """Whether that was the whole tree."""
+    """Whether the whole tree was searched."""
 
     def answer(self) -> dict[str, Any]:
-        """It as JSON."""
+        """Return the result as a dictionary for JSON."""
         return asdict(self)
 
 
 def search(top: str, entries: int = ENTRIES, seconds: float = SECONDS) -> dict[str, Any]:
-    """Search a tree breadth first, on one file system; the answer is a ``SearchResult``'s."""
+    """Search a tree breadth first, on one file system. Returns ``SearchResult.answer``."""
     found = SearchResult()
     deadline = time.monotonic() + seconds
     device = os.stat(top).st_dev
@@ -96,14 +96,14 @@ def _look(
 
 
 def looks_bare(path: str, st: os.stat_result) -> bool:
-    """Whether a directory is a bare repository, or what a guard shows of one."""
+    """Return whether a directory is a bare repository, or a guard's placeholder of one."""
     if stat.S_IMODE(st.st_mode) == 0 and st.st_uid == 0:
         return True
     return holds_repository(path)
 
 
 def holds_repository(path: str) -> bool:
-    """Whether a directory has what makes it a repository, as the guard has it; raises OSError."""
+    """Return whether a directory is a repository by the guard's rule. Raises OSError."""
 
     def mode_of(name: bytes) -> int | None:
         try:
@@ -115,7 +115,7 @@ def holds_repository(path: str) -> bool:
 
 
 def is_kept(path: str, uid: int) -> bool:
-    """Whether the sticky bit keeps a user from renaming ``path``, which is not his."""
+    """Return whether the sticky bit keeps a user from renaming ``path``, another user's."""
     holder = os.lstat(os.path.dirname(path))
     if not holder.st_mode & stat.S_ISVTX:
         return False
@@ -123,13 +123,13 @@ def is_kept(path: str, uid: int) -> bool:
 
 
 def make_scratch(directory: str) -> str:
-    """A new directory with a name that says whose it is."""
+    """Make a directory with the prefix SCRATCH; return its path."""
     return tempfile.mkdtemp(prefix=SCRATCH, dir=directory)
 
 
 def remove_scratch(scratch: str) -> bool:
-    """Remove it with all in it, following no symlink; returns whether it is gone."""
-    # What an attack has started may be ending still, and make something meanwhile.
+    """Remove a scratch directory, following no symlink. Returns whether it is gone."""
+    # A process of an attack may still run, and make a file meanwhile.
     deadline = time.monotonic() + REMOVAL_LIMIT
     while os.path.lexists(scratch) and time.monotonic() < deadline:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""The ways to the raw share beside the mount. Run as the user; each returns or raises OSError.
+"""Attempts to reach the raw share past the guard. They run as the agent's user.
 
-A way is open if it returns. What is found is compared by device with what a guard serves: the
-view itself, mounted over its own source, is no way to the share.
+An attempt that returns has reached the share; one that raises OSError has not. A directory on the
+device of a guard does not count, since the view may be mounted over its own source.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from gitguardfs.linux.raw_syscalls import mount, umount
 from gitguardfs.linux.syscalls import MNT_DETACH, MS_BIND, MS_REC
 
 Way = Callable[[str, Sequence[int]], None]
-"""Gets the directory, and the devices of the guards."""
+"""An attempt; gets the directory, and the devices (st_dev) of the guards."""
 
 REFUSED = frozenset(
-    {EACCES, EPERM, EROFS}  # by whoever guards it
-    | {ENOENT, ENOTDIR, ELOOP, ESRCH}  # there is nothing
+    {EACCES, EPERM, EROFS}  # permissions
+    | {ENOENT, ENOTDIR, ELOOP, ESRCH}  # nothing is there
     | {ENOTCONN, ECONNABORTED}  # a dead FUSE mount
-    | {EINVAL, EBUSY, ENODEV}  # mount(2), umount(2): locked, taken, not in this kernel
+    | {EINVAL, EBUSY, ENODEV}  # mount(2), umount(2): locked, busy, not in this kernel
 )
-"""The errnos that show a way to be closed. After any other nothing is known."""
+"""Errnos that show that an attempt was refused. Any other says nothing."""
 
 SPOTS = ("/mnt", "/media", "/srv", "/opt", "/home", "/tmp")
 
 
 def check_refused(error: OSError) -> None:
-    """Raise NoAnswer unless an error shows that a way is closed."""
+    """Raise NoAnswer unless an error shows a refusal."""
     if error.errno not in REFUSED:
         raise NoAnswer(error.strerror or str(error)) from None
 
 
 def _look(path: str, guards: Sequence[int]) -> None:
-    """Return if ``path`` can be listed, or entered, and is not a guard's view."""
+    """List or enter ``path``. Raises OSError if neither works, or if it is a guard's view."""
     refusal: OSError | None = None
     for use in (os.listdir, os.chdir):
         try:
@@ -66,18 +66,18 @@ def _look(path: str, guards: Sequence[int]) -> None:
 
 
 def by_path(path: str, guards: Sequence[int]) -> None:
-    """List it, or enter it: whoever can enter it reaches what it knows by name."""
+    """List or enter the directory. A user who can enter it can open names that they know."""
     _look(path, guards)
 
 
 def by_writing(path: str, guards: Sequence[int]) -> None:
-    """Whether something could be made in it."""
+    """Check that the user could make a file in the directory."""
     if os.stat(path).st_dev in guards or not os.access(path, os.W_OK | os.X_OK):
         raise os_error(EACCES)
 
 
 def by_detaching(path: str, guards: Sequence[int]) -> None:
-    """Take off what is mounted on top, then look."""
+    """Unmount what is on top, then list or enter the directory."""
     umount(path, MNT_DETACH)
     _look(path, guards)
 
@@ -95,12 +95,12 @@ def _by_binding(path: str, guards: Sequence[int], flags: int) -> None:
 
 
 def by_binding(path: str, guards: Sequence[int]) -> None:
-    """A bind mount of its parent, without what is mounted on top."""
+    """Reach it by a bind mount of its parent, without the mounts on top."""
     _by_binding(path, guards, MS_BIND)
 
 
 def by_binding_all(path: str, guards: Sequence[int]) -> None:
-    """The same with all mounts in it."""
+    """Reach it by a recursive bind mount of its parent."""
     _by_binding(path, guards, MS_BIND | MS_REC)
 
 
@@ -117,7 +117,7 @@ IN_NAMESPACE: tuple[tuple[str, Way], ...] = (
 
 
 def by_process(pid: int, link: str) -> None:
-    """List what a link in /proc/PID leads to, or the descriptors there."""
+    """List the directory that a link in /proc/PID leads to, or the directory fd there."""
     os.listdir(f"/proc/{pid}/{link}")
 
 
@@ -125,7 +125,7 @@ LINKS = ("root", "cwd", "fd")
 
 
 def by_tag(tag: str, kind: str) -> None:
-    """Mount the share once more."""
+    """Mount the share a second time, by its tag."""
     data = "trans=virtio,version=9p2000.L" if kind == "9p" else ""
     with preparing():
         spot = next(spot for spot in SPOTS if os.path.isdir(spot))

@@ -1,4 +1,4 @@
-"""Can the user get at the raw share, beside the guard?"""
+"""Checks that the user cannot reach the raw share past the guard."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLOSE = (
 
 
 def check(context: Context) -> list[Result]:
-    """Every share there is, the guard's source, and its daemon's /proc."""
+    """Check every mounted share, the guard's source, and its daemon's /proc."""
     if context.user is None:
         return []
     table = (*context.table, *mounts_of_daemons(context.daemons))
@@ -54,18 +54,18 @@ def _unknown(is_root: bool) -> Result:
 
 
 def guard_devices(table: Table) -> tuple[int, ...]:
-    """The st_dev of every guard: what is there is no raw share."""
+    """Return the st_dev of every guard: files on them are not the raw share."""
     return tuple({seen.st_dev for seen in table if seen.fstype == mountinfo.FSTYPE})
 
 
 def raw_paths(table: Table, sources: tuple[str, ...]) -> set[str]:
-    """Where a raw share could be reached: each share's mount point, and the guard's source."""
+    """Return the mount points of shares, and the guard's source."""
     paths = {seen.path for seen in table if seen.fstype in mountinfo.SHARE_TYPES}
     return paths | set(sources)
 
 
 def tags_of(table: Table, known: dict[str, str]) -> dict[str, str]:
-    """The tags of shares and their types: those that are mounted, and others of the kernel's."""
+    """Return the types of shares by mount tag: mounted ones, and others in ``known``."""
     mounted = {seen.source: seen.fstype for seen in table if seen.fstype in mountinfo.SHARE_TYPES}
     return {**known, **mounted}
 
@@ -84,14 +84,14 @@ def _read_tags(patterns: tuple[str, ...]) -> dict[str, str]:
 
 
 def _open(way: Callable[[], None], user: User, fake_root: bool = False) -> bool:
-    """Whether a way is open; SetupFailed or NoAnswer if it could not be tried."""
+    """Return whether an attempt reaches the share. Raises SetupFailed, NoAnswer if not tried."""
     try:
         run_as.run_as(way, user=user, fake_root=fake_root)
     except OSError as error:
         share_attempts.check_refused(error)
         return False
     except Hung:
-        return True  # it waits for a server that it got through to
+        return True  # the child hangs in a request to the share's server, so it reached it
     return True
 
 
@@ -119,7 +119,7 @@ def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
     ways = []
     for name, way in share_attempts.IN_NAMESPACE:
         try:
-            # By its path is a finding of its own already.
+            # What the plain path reaches is reported by _by_path.
             if _open(partial(way, path, guards), user, fake_root=True) and not _open(
                 partial(share_attempts.by_path, path, guards), user
             ):
@@ -134,7 +134,7 @@ def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
 
 
 def _held(context: Context, sources: tuple[str, ...]) -> Result:
-    """Whether processes have kept something of the source from before it was covered."""
+    """Check that no user's process holds a file of the source from before the seal."""
     row = Row(
         "share.held",
         "no process of a user's holds anything of the raw share",

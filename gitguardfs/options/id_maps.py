@@ -1,4 +1,4 @@
-"""Users and groups as they are written: numbers or names, maps, and files that number them."""
+"""Parses id maps: the values of ``--map`` and ``--mirror``, and files like /etc/passwd."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class MapSpec:
-    """The id map as it was asked for: pairs of (share, guest) ids, or to be found out."""
+    """The id map that the options ask for: pairs of (share, guest) ids, or ``auto``."""
 
     uids: Pairs = ()
     gids: Pairs = ()
@@ -30,7 +30,7 @@ class MapSpec:
     gid_offset: int = 0
 
     def __post_init__(self) -> None:
-        """UserError for pairs that contradict one another, and for maps that do not mix."""
+        """Raise UserError for contradictory pairs, and for maps that cannot be combined."""
         if self.auto and (self.uids or self.gids or self.uid_offset or self.gid_offset):
             raise UserError("--map auto cannot be combined with other maps or offsets")
         try:
@@ -39,14 +39,15 @@ class MapSpec:
             raise UserError(f"contradictory --map: {error}") from None
 
     def resolve(self, source: tuple[int, int], mountpoint: tuple[int, int]) -> IdMap:
-        """The map; (uid, gid) of the two directories are what ``auto`` goes by."""
+        """Return the id map. ``auto`` uses (uid, gid) of source and mount point."""
         uids, gids = self._pairs(source, mountpoint)
         return IdMap(uids, gids, uid_offset=self.uid_offset, gid_offset=self.gid_offset)
 
     def missing(self, source: tuple[int, int], mountpoint: tuple[int, int]) -> tuple[str, ...]:
-        """Return what would keep ids of the share apart that the map shows as one.
+        """Return the values of ``--map`` that are missing to keep ids of the share apart.
 
-        An id without a rule is shown as it is, also where another one is mapped to it.
+        An id without a rule is shown unchanged, even if another id is mapped to it: then the
+        guest sees both as one.
         """
         users, groups = map(_swapped, self._pairs(source, mountpoint))
         return (
@@ -61,7 +62,7 @@ class MapSpec:
 
 
 def _swapped(pairs: Pairs) -> Pairs:
-    """Return rules for the ids that are mapped to and not from, to those that are left free."""
+    """Return pairs that map each id which is only a target to an id which is only a source."""
     shares, guests = [share for share, _ in pairs], [guest for _, guest in pairs]
     doubled = [guest for guest in guests if guest not in shares]
     free = [share for share in shares if share not in guests]
@@ -69,7 +70,7 @@ def _swapped(pairs: Pairs) -> Pairs:
 
 
 def parse_maps(specs: Sequence[str]) -> MapSpec:
-    """Parse the values of ``--map``; raises UserError for what is malformed or contradictory.
+    """Parse the values of ``--map``. Raises UserError if one is malformed or contradictory.
 
     ``HOST:GUEST`` maps user and group, ``@HOST:@GUEST`` groups only, with commas between
     several; ``u1/u2:@g1/@g2`` is bindfs's spelling; ``auto`` stands alone.
@@ -126,10 +127,10 @@ def _own_group(user: str) -> int:
 def with_files(
     spec: MapSpec, passwd: Iterable[tuple[str, bool]], group: Iterable[tuple[str, bool]]
 ) -> MapSpec:
-    """``spec`` and what files like /etc/passwd and /etc/group say.
+    """Return ``spec`` with the pairs that files like /etc/passwd and /etc/group add.
 
-    Each comes with whether it is about the guest (``--map-passwd-rev``) and not the share. Where
-    they speak of the same id, ``spec`` counts.
+    Each file comes with True if it has the guest's ids (``--map-passwd-rev``), False if the
+    share's. ``spec`` takes precedence over the files. Raises UserError.
     """
     uids = [pair for path, rev in passwd for pair in _read_ids(path, user_id, rev)]
     gids = [pair for path, rev in group for pair in _read_ids(path, group_id, rev)]
@@ -142,8 +143,8 @@ def _joined(stronger: Pairs, weaker: Iterable[tuple[int, int]]) -> Pairs:
 
 
 def _read_ids(path: str, find: Callable[[str], int], is_of_guest: bool) -> list[tuple[int, int]]:
-    """Pairs of (share, guest) ids from lines of ``name:password:id``."""
-    from gitguardfs.linux import safe_open  # of Linux; nothing is mounted elsewhere
+    """Return pairs of (share, guest) ids from lines of ``name:password:id``. Raises UserError."""
+    from gitguardfs.linux import safe_open  # Linux only, as is mounting
 
     try:
         fd = safe_open.open_file(path, os.geteuid() == 0, os.O_RDONLY)
@@ -169,7 +170,7 @@ def _read_ids(path: str, find: Callable[[str], int], is_of_guest: bool) -> list[
 
 
 def parse_mirror(text: str, only: bool) -> Mirror:
-    """The users and @groups of ``--mirror``, with colons or commas between. UserError."""
+    """Parse ``--mirror``: users and @groups, separated by colons or commas. Raises UserError."""
     items = [item for item in re.split("[,:]", text) if item]
     if not items:
         raise UserError("--mirror names nobody", "write user1:user2:@group")

@@ -1,6 +1,6 @@
-"""One mount as it is to be: what the user asks for, validated and frozen.
+"""The options of one mount, validated and frozen.
 
-Nothing below here reads the command line or the environment.
+No module that uses them reads the command line or the environment.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class MountOptions:
-    """One mount."""
+    """The options of one mount."""
 
     source: str
     mountpoint: str
@@ -42,37 +42,37 @@ class MountOptions:
     policy: Policy = field(default_factory=Policy)
     look: Look = field(default_factory=Look)
     links: LinkPolicy | None = None
-    """None: symlinks are shown as such."""
+    """None: symlinks are shown as symlinks."""
     allow_suid: bool = False
     cache_timeout: float = 1.0
     audit_log: str | None = None
     seal: bool | None = None
-    """None: when root mounts the root of a 9p or virtiofs share."""
+    """None: seal if root mounts the root of a 9p or virtiofs share."""
     allow_holders: bool = False
-    """Start although processes hold something of the source from before the seal."""
+    """Start although processes hold files or directories of the source from before the seal."""
     source_owner: int | None = None
-    """A user in whose FUSE file system the source may be."""
+    """The user whose FUSE file system the source may be in."""
     read_only: bool = False
     read_rate: float | None = None
-    """In bytes a second, as ``write_rate``; None for no limit."""
+    """In bytes per second, as ``write_rate``; None for no limit."""
     write_rate: float | None = None
     direct_io: bool = False
     no_cpu_idle: bool = False
-    """Keep processors from being halted while requests stream."""
+    """Keep processors out of idle states while requests arrive without a pause."""
     allow_other: bool = True
     foreground: bool = False
     debug: bool = False
     fsname: str | None = None
     intended: str | None = None
-    """The mount point as it was written down, where others resolve it before we see it."""
+    """``-o mountpoint=``: the mount point as in fstab; mount(8) resolves it before we see it."""
     kernel: tuple[str, ...] = ()
-    """Options that only the kernel has to do with (noatime, sync, noexec, dev ...)."""
+    """Mount options that are only passed to the kernel (noatime, sync, noexec, dev ...)."""
     needs_root: str | None = None
-    """An option that was given and that only root can carry out."""
+    """The name of a given option that needs root; None if there is none."""
 
 
 def build(source: str, mountpoint: str, given: Given) -> MountOptions:
-    """The mount that is asked for; raises UserError for a value that is none of its option's."""
+    """Build the options of a mount from what was given. Raises UserError for a bad value."""
     _refuse(given)
     values = _Values(given)
     rules = Rules(
@@ -114,7 +114,7 @@ def build(source: str, mountpoint: str, given: Given) -> MountOptions:
 
 
 class _Values:
-    """What was given, read as what it should be."""
+    """Reads the given values as their types; raises UserError for a bad one."""
 
     def __init__(self, given: Given) -> None:
         self._given = given
@@ -132,7 +132,7 @@ class _Values:
         return values
 
     def read(self, key: str, reader: Callable[[str], T]) -> T | None:
-        """The value as ``reader`` reads it; its ValueError becomes a UserError."""
+        """Return the value converted by ``reader``, whose ValueError becomes a UserError."""
         text = self.text(key)
         if text is None:
             return None
@@ -251,7 +251,7 @@ def _links(values: _Values) -> LinkPolicy | None:
 
 
 def _refuse(given: Given) -> None:
-    """Refuse what cannot be had, where going on without it would do harm."""
+    """Refuse options of bindfs that cannot be supported and that are unsafe to ignore."""
     if given.get("lock_forwarding"):
         raise UserError(
             "locks cannot be forwarded: programs on both sides would believe to be alone",

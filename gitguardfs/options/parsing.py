@@ -1,6 +1,6 @@
-"""The options that were given, by command line or ``-o``, as one dictionary.
+"""Parses options of the command line and of ``-o`` into one dictionary.
 
-``-o`` carries our own options by their names, and what mount(8), fstab and mount.fuse3 pass
+``-o`` has our own options by their names, and those that mount(8), fstab and mount.fuse3 pass
 (mount(8), "FILESYSTEM-INDEPENDENT MOUNT OPTIONS"; systemd.mount(5), "FSTAB").
 """
 
@@ -13,14 +13,14 @@ from gitguardfs.errors import UserError
 from gitguardfs.options.table import BY_NAME, BY_SHORT, Option
 
 Given = dict[str, object]
-"""Values by ``Option.sets``: a string, a list of them where several add up, or what a flag
-means; ``kernel`` is the list of options that only the kernel has to do with."""
+"""Values by ``Option.sets``: a string, a list of strings where several add up, or the value of a
+flag. ``kernel`` is the list of options that are only passed to the kernel."""
 
 MAX_CACHE_TIMEOUT = 86400
 
 _KERNEL = {"noatime", "sync", "dirsync", "noexec", "allow_other"}
 
-# Always on, meant for others who see the line, or already the case.
+# Ignored: always on, the default, or meant for other programs that read fstab.
 _TOLERATED = {
     "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "group", "owner",
     "suid", "nosuid", "dev", "nodev", "exec", "async", "atime", "diratime", "nodiratime",
@@ -35,7 +35,7 @@ _TOLERATED_PREFIXES = ("x-", "X-", "comment=", "subtype=", "setuid=", "max_read=
 
 
 _TIMEOUTS = ("attr_timeout=", "entry_timeout=", "negative_timeout=", "ac_attr_timeout=")
-"""What libfuse has for ``cache-timeout``; the smallest of them counts."""
+"""libfuse's options for ``cache-timeout``; the smallest value counts."""
 
 
 _SPELLINGS = {
@@ -44,12 +44,12 @@ _SPELLINGS = {
     "--type": "--transport",
     "-mm": "--map-mount",
 }
-"""Old and short spellings that click cannot have: the help shows one name a thing, and ``-mm`` is
-``-m`` with the value ``m`` to it."""
+"""Old and short spellings that click is not told of: --help shows one name for each option, and
+click would read ``-mm`` as ``-m`` with the value ``m``."""
 
 
 def respelled(words: Sequence[str]) -> list[str]:
-    """Return a command line of ours with each option of ``_SPELLINGS`` by its present name."""
+    """Return a command line with each option of ``_SPELLINGS`` replaced by its present name."""
     end = words.index("--") if "--" in words else len(words)
     return [*map(_respelled, words[:end]), *words[end:]]
 
@@ -79,7 +79,7 @@ def note(given: Given, option: Option, value: object) -> None:
 
 
 def merge(weaker: Given, stronger: Given) -> Given:
-    """Both together; where they differ, ``stronger`` counts, and lists add up."""
+    """Return both merged: ``stronger`` takes precedence, lists are joined. Raises UserError."""
     if weaker.get("seal") is True and stronger.get("seal") is False:
         raise UserError("seal and no-seal contradict one another")
     merged = {**weaker, **stronger}
@@ -91,7 +91,7 @@ def merge(weaker: Given, stronger: Given) -> Given:
 
 
 def parse_o(values: Iterable[str]) -> Given:
-    """The options of ``-o``. Raises UserError for an unknown one, by name, and for ``remount``."""
+    """Parse the values of ``-o``. Raises UserError for an unknown option and for ``remount``."""
     given: Given = {}
     kernel: list[str] = []
     timeouts: list[float] = []
@@ -124,17 +124,17 @@ def parse_o(values: Iterable[str]) -> Given:
 
 
 def _wants_devices(words: Sequence[str]) -> bool:
-    # mount.fuse3 adds "dev,suid" to every line that does not say otherwise: only where suid is
-    # not wanted has somebody written dev.
+    # mount.fuse3 adds "dev,suid" to every line that does not say otherwise. So dev was written by
+    # the administrator only where suid is missing.
     wanted = [word for word in words if word in ("dev", "nodev")][-1:] == ["dev"]
     return wanted and "suid" not in words
 
 
 def read_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """The places and the options in the arguments of ``gitguardfs``, as ``-o`` would have them.
+    """Return the paths among the arguments of ``gitguardfs``, and the options as in ``-o``.
 
-    Those of the command line come last, since they go before those of ``-o``. None if there is
-    anything that is not known here.
+    Options of the command line come last, since they take precedence over ``-o``. Returns None if
+    an argument is unknown.
     """
     places: list[str] = []
     outer: list[str] = []
@@ -145,7 +145,7 @@ def read_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ..
         name, has_value, value = word.removeprefix("--").partition("=")
         option = BY_NAME.get(name) if word.startswith("--") else BY_SHORT.get(word[:2])
         if not word.startswith("--") and len(word) > 2:
-            has_value, value = "-", word[2:]  # glued to a letter
+            has_value, value = "-", word[2:]  # the value follows the letter: -uUSER
         if word == "--":
             places += rest
             rest = []
@@ -165,7 +165,7 @@ def read_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ..
 
 
 def seconds(text: str) -> float:
-    """The seconds of ``--cache-timeout``; UserError for what is no such number."""
+    """Parse ``--cache-timeout``, in seconds. Raises UserError if it is no number or too large."""
     try:
         value = float(text)
     except ValueError:
@@ -187,9 +187,9 @@ def quote_o(value: str) -> str:
 
 
 def asks_for_seal(texts: Iterable[str], given: Given) -> bool | None:
-    """Return what ``-o`` texts and options say of a seal, also if they are wrong otherwise.
+    """Return whether ``-o`` texts and options ask for a seal, even if they are invalid otherwise.
 
-    None if they say nothing of it; False if they contradict one another.
+    Returns None if neither seal nor no-seal is among them, False if both are.
     """
     words = [word.replace("_", "-") for text in texts for word in split_o(text)]
     if given.get("seal") is False or "no-seal" in words or "noseal" in words:

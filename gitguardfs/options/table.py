@@ -1,7 +1,7 @@
-"""Every option of ``gitguardfs``, once: its spellings, what it means, and what --help says.
+"""The table of all options of ``gitguardfs``: spellings, meanings and help texts.
 
-The command line, ``-o`` and what reads the arguments of a running daemon all go by this table.
-Options that come from bindfs have its names; docs/bindfs.md compares what they do.
+The command line, ``-o`` and the reader of a running daemon's arguments use this table. Options of
+bindfs keep its names; docs/bindfs.md compares what they do.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Option:
     section: str
     help: str
     metavar: str = ""
-    """What its value is called; a flag has none."""
+    """The name of its value in --help; empty for a flag."""
     short: str = ""
     many: bool = False
-    """Whether several values add up; otherwise the last one counts."""
+    """Whether it can be repeated; otherwise the last value counts."""
     key: str = ""
-    """What it sets; by default its name. Several flags can set one thing."""
+    """The key that it sets; by default its name. Several flags can set the same key."""
     value: object = True
-    """What a flag sets that to."""
+    """The value to which a flag sets the key."""
     also: tuple[str, ...] = ()
     """Further names in ``-o``."""
     in_o_only: bool = False
@@ -43,12 +43,12 @@ class Option:
 
     @property
     def sets(self) -> str:
-        """The key among the options that were given."""
+        """Return the key of its value in ``Given``."""
         return (self.key or self.name).replace("-", "_")
 
 
 def _flags(section: str, key: str, helps: dict[str, str]) -> tuple[Option, ...]:
-    """Flags of which the last one counts, such as --chown-normal and --chown-deny."""
+    """Return flags that set the same key, such as --chown-normal and --chown-deny."""
     return tuple(
         Option(f"{key}-{value}", section, text, key=key, value=value)
         for value, text in helps.items()
@@ -72,17 +72,17 @@ OPTIONS = (
     Option("seal", GUARD, "Cover SOURCE while it is guarded, so that only the view can be used. "
            "The default when root mounts the root of a 9p or virtiofs share."),
     Option("allow-holders", GUARD, "Guard SOURCE although processes hold directories or files of "
-           "it from before the seal, which it cannot close to them."),
+           "it from before the seal, which does not close these to them."),
     Option("no-seal", GUARD, "Leave SOURCE open.", key="seal", value=False, also=("noseal",)),
 
     Option("map", OWNERS, "HOST:GUEST (user and group), @HOST:@GUEST (group), u1/u2:@g1/@g2 (as "
            "in bindfs) or auto. Numbers or names; repeat it or put commas between several.",
            "MAP", many=True),
-    Option("map-passwd", OWNERS, "Users as FILE, like /etc/passwd, numbers them: each is shown as "
-           "the user of that name here.", "FILE"),
+    Option("map-passwd", OWNERS, "Map users by name: FILE, like /etc/passwd, has the numbers on "
+           "the share.", "FILE"),
     Option("map-group", OWNERS, "The same for groups, from a FILE like /etc/group.", "FILE"),
-    Option("map-passwd-rev", OWNERS, "The other way round: users of here are shown with the "
-           "numbers in FILE.", "FILE"),
+    Option("map-passwd-rev", OWNERS, "The other way round: users of this system are shown with "
+           "the numbers in FILE.", "FILE"),
     Option("map-group-rev", OWNERS, "The same for groups.", "FILE"),
     Option("uid-offset", OWNERS, "Add N, which may be negative, to every user id.", "N"),
     Option("gid-offset", OWNERS, "Add N to every group id.", "N"),
@@ -92,8 +92,8 @@ OPTIONS = (
     Option("user", OWNERS, "Old for --force-user.", "USER", key="old-user", hidden=True),
     Option("owner", OWNERS, "Old for --force-user.", "USER", key="old-user", hidden=True),
     Option("group", OWNERS, "Old for --force-group.", "GROUP", key="old-group", hidden=True),
-    Option("mirror", OWNERS, "Show every file as his own to each of these users and members of "
-           "@groups; colons or commas between. SIGUSR1 rereads who is in a group.",
+    Option("mirror", OWNERS, "Show every file as their own to each of these users and members "
+           "of @groups; colons or commas between. SIGUSR1 rereads the members of groups.",
            "USER:@GROUP", short="-m"),
     Option("mirror-only", OWNERS, "Like --mirror, and close everything to other users but root.",
            "USER:@GROUP", short="-M"),
@@ -101,12 +101,13 @@ OPTIONS = (
     Option("perms", MODES, "Change the permissions that are shown: octal or as in chmod, with d "
            "and f (for directories, files) before the sign, X and D behind it; colons or commas "
            "between several: 0644,a+X or og-rwx:gd=u.", "PERMS", short="-p"),
-    Option("realistic-permissions", MODES, "Hide permissions that the mounting user has not "
-           "got on the source."),
+    Option("realistic-permissions", MODES, "Hide permissions that the mounting user lacks "
+           "on the source."),
 
-    Option("create-as-user", NEW, "New files belong to who makes them (root's default).",
+    Option("create-as-user", NEW, "New files belong to the user who makes them (root's default).",
            key="create", value="user"),
-    Option("create-as-mounter", NEW, "New files belong to who mounted (other users' default).",
+    Option("create-as-mounter", NEW, "New files belong to the mounting user (the default if that "
+           "is not root).",
            key="create", value="mounter"),
     Option("create-for-user", NEW, "New files belong to USER on the source.", "USER"),
     Option("create-for-group", NEW, "New files have GROUP on the source.", "GROUP"),
@@ -114,17 +115,17 @@ OPTIONS = (
 
     *_flags(CHANGES, "chown", {
         "normal": "chown changes the source (the default).",
-        "ignore": "chown seems to work.",
+        "ignore": "Accept chown and change nothing.",
         "deny": "chown fails with EPERM.",
     }),
     *_flags(CHANGES, "chgrp", {
         "normal": "chgrp changes the source (the default).",
-        "ignore": "chgrp seems to work.",
+        "ignore": "Accept chgrp and change nothing.",
         "deny": "chgrp fails with EPERM.",
     }),
     *_flags(CHANGES, "chmod", {
         "normal": "chmod changes the source (the default).",
-        "ignore": "chmod seems to work.",
+        "ignore": "Accept chmod and change nothing.",
         "deny": "chmod fails with EPERM.",
     }),
     Option("chmod-filter", CHANGES, "Change what chmod asks for; see --perms.", "PERMS"),
@@ -149,11 +150,11 @@ OPTIONS = (
     Option("read-rate", LINKS, "Read at most N bytes a second, all together; k, M, G or T may "
            "follow (powers of 1024).", "N"),
     Option("write-rate", LINKS, "Write at most N bytes a second.", "N"),
-    Option("direct-io", LINKS, "Keep nothing that is read in memory: each read(2) asks SOURCE."),
-    Option("no-direct-io", LINKS, "Let the kernel keep what was read (the default).",
+    Option("direct-io", LINKS, "Cache no data: each read(2) asks SOURCE."),
+    Option("no-direct-io", LINKS, "Let the kernel cache data (the default).",
            key="direct-io", value=False),
 
-    Option("cache-timeout", MOUNT, "How long the kernel may remember names and attributes; 0 is "
+    Option("cache-timeout", MOUNT, "How long the kernel may cache names and attributes; 0 is "
            "not at all. 1 second is the default.", "SECONDS"),
     Option("no-cpu-idle", MOUNT, "While requests stream, keep the processors of the whole machine "
            "from being halted (/dev/cpu_dma_latency); needs root. Where the idle driver is not "
@@ -163,8 +164,8 @@ OPTIONS = (
     Option("rw", MOUNT, "", key="read-only", value=False, in_o_only=True),
     Option("source-owner", MOUNT, "SOURCE may be in a FUSE file system that USER has mounted "
            "(sshfs, gocryptfs). USER can unmount it, and with it a seal.", "USER"),
-    Option("foreground", MOUNT, "Stay in the foreground; for systemd, tells NOTIFY_SOCKET when "
-           "it is up.", short="-f"),
+    Option("foreground", MOUNT, "Stay in the foreground; tell systemd (NOTIFY_SOCKET) when the "
+           "view answers.", short="-f"),
     Option("debug", MOUNT, "Stay in the foreground and log every request.", short="-d"),
     Option("fsname", MOUNT, "", "NAME", in_o_only=True),
     Option("mountpoint", MOUNT, "", "PATH", in_o_only=True),

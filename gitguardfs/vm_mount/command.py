@@ -1,4 +1,4 @@
-"""``vm-mount``: from a host's share to a guarded directory, now and at every boot."""
+"""The command ``vm-mount``: mounts and guards a host's share, now and at every boot."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Arguments:
 
     @property
     def asks(self) -> bool:
-        """Whether to ask before anything is done."""
+        """Return whether to ask before anything is changed."""
         return self.interactive and not self.yes
 
 
@@ -86,22 +86,22 @@ class Arguments:
     metavar="PATH",
     help="Where to mount the raw share.  [default: in /var/lib/gitguardfs, root's alone]",
 )
-@click.option("--map-mount", metavar="PATH", help="Where the guarded view is to be. Also -mm.")
+@click.option("--map-mount", metavar="PATH", help="Where to mount the guarded view. Also -mm.")
 @click.option(
     "--transport",
     "kind",
     type=click.Choice(["9p", "virtiofs"]),
-    help="What kind of share it is.  [default: virtiofs if there is one so called, or 9p]",
+    help="The share's type.  [default: virtiofs if there is a tag of that name, or 9p]",
 )
 @click.option(
     "--style",
     type=click.Choice(["fstab", "systemd"]),
-    help="What brings it back at boot.  [default: systemd if it runs here, or fstab]",
+    help="What mounts it at boot.  [default: systemd if it runs here, or fstab]",
 )
 @click.option(
     "--user",
     metavar="USER",
-    help="Whose the files are to be (or UID:GID).  [default: whose home the view is in]",
+    help="User to show as the owner (or UID:GID).  [default: owner of the home of the view]",
 )
 @click.option("--no-persist", is_flag=True, help="Mount now, and write nothing for the next boot.")
 @click.option("--interactive", is_flag=True, help="Ask for what is not given, and before acting.")
@@ -113,7 +113,7 @@ class Arguments:
     "--remove",
     "takes_away",
     is_flag=True,
-    help="Unmount view and share, if it is ours, and take the entries out.",
+    help="Unmount view and share, if it is ours, and delete their entries.",
 )
 @click.option(
     "-o",
@@ -126,16 +126,16 @@ class Arguments:
 def command(takes_away: bool, no_persist: bool, o: tuple[str, ...], **given: Any) -> int:
     """Mount a directory of the host, with its owners put right and .git out of reach.
 
-    The share is mounted where only root gets to, its owner becomes the owner of the home that
-    the view is in, and an entry in fstab or a systemd unit brings both back at each boot. Run it
-    again to change something. If a step fails, all is put back as it was.
+    The share is mounted where only root can reach it. Its owner is shown as the owner of the home
+    that the view is in. An entry in fstab or a systemd unit mounts both at each boot. Run it
+    again to change something. If a step fails, everything is put back as it was.
     """
     if os.geteuid() != 0:
         raise UserError("vm-mount needs root", "sudo vm-mount ...", Exit.SYSTEM)
     options = tuple(option for value in o for option in split_o(value))
     arguments = Arguments(options=options, persist=not no_persist, **given)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)  # by an exception, so that what is half done is undone
+        signal.signal(number, _leave)  # by an exception, so that finished steps are undone
     return remove(System(), arguments) if takes_away else install(System(), arguments)
 
 
@@ -152,7 +152,10 @@ def main() -> None:
 
 
 def install(system: System, arguments: Arguments) -> int:
-    """Mount, guard and write down; the exit code. UserError, with everything put back."""
+    """Mount the share, guard it and write the entries for the next boot. Returns the exit code.
+
+    Raises UserError after everything is put back.
+    """
     if not arguments.dry_run:
         load_modules()
     program = _program(system)
@@ -168,7 +171,7 @@ def _install(
     system: System, look: Facts, request: Request, arguments: Arguments, program: tuple[str, ...]
 ) -> int:
     first = plan_share.share_steps(system, look, request)
-    # All of it, before anything is done: what is refused later would have to be undone.
+    # Plan everything before the first step: what is refused later would have to be undone.
     spec, second = _foresee(system, look, request, first, program)
     if arguments.dry_run or arguments.asks:
         _preview(look, spec, first, second)
@@ -176,7 +179,7 @@ def _install(
             _report(look, request, spec, changed=bool(first or second), would=True)
             return Exit.OK
         _confirm(bool(first or second))
-        look = facts.gather(system)  # answers take their time
+        look = facts.gather(system)  # it may have changed while the user was asked
         first = plan_share.share_steps(system, look, request)
         spec, second = _foresee(system, look, request, first, program)
     with Transaction(tell) as transaction:
@@ -192,7 +195,7 @@ def _install(
 
 
 def load_modules() -> None:
-    """Load what makes the tags known, where that is a module and not there yet."""
+    """Load the kernel modules that make mount tags visible. Errors are ignored."""
     command = ["modprobe", "--quiet", "--all", *MODULES]
     try:
         subprocess.run(command, check=False, env=ENVIRONMENT, capture_output=True)
@@ -201,7 +204,7 @@ def load_modules() -> None:
 
 
 def _program(system: System) -> tuple[str, ...]:
-    """How gitguardfs is run: as it is installed, or as this very code."""
+    """Return the command that runs gitguardfs: the installed program, or else this code."""
     installed = facts.guard_command(system)
     return tuple(this_gitguardfs()) if installed is None else (installed,)
 
@@ -240,7 +243,7 @@ def _request(system: System, look: Facts, arguments: Arguments, *, is_installed:
 
 
 def _mount_of(system: System, look: Facts, tag: str) -> str:
-    """Where the user has it already, by us, or the default."""
+    """Return where the share is mounted by us already, or the default mount point."""
     found = [one.mount for one in plan_removal.everything(look) if one.tag == tag]
     return found[0] if found else plan_share.default_mount(system, tag)
 
@@ -256,9 +259,9 @@ def _spec(look: Facts, request: Request) -> GuardedShare:
 def _foresee(
     system: System, look: Facts, request: Request, first: list[Step], program: tuple[str, ...]
 ) -> tuple[GuardedShare, list[Step]]:
-    """Return what would be guarded, and the steps of the second plan. UserError.
+    """Return the spec of the guarded share, and the steps of the second plan. Raises UserError.
 
-    The share's owner is not known before it is mounted: taken for the user.
+    The share's owner is not known before it is mounted; until then it is assumed to be the user.
     """
     if first:
         look = plan_share.without_unmounted(look, request)
@@ -270,7 +273,7 @@ def _foresee(
 
 
 def _preview(look: Facts, spec: GuardedShare, first: list[Step], second: list[Step]) -> None:
-    """Show what would be done."""
+    """Print the steps of both plans."""
     for step in first:
         _show(step)
     if first:
@@ -318,7 +321,10 @@ def _report(
 
 
 def remove(system: System, arguments: Arguments) -> int:
-    """Unmount and take the entries out; the exit code. UserError, with everything put back."""
+    """Unmount view and share, and delete their entries. Returns the exit code.
+
+    Raises UserError after everything is put back.
+    """
     look = facts.gather(system)
     mount = arguments.mount and _resolved(arguments.mount)
     map_mount = arguments.map_mount and _resolved(arguments.map_mount)

@@ -1,4 +1,4 @@
-"""What vm-mount finds in the guest: mounts, tags, files, users. Reads, and changes nothing."""
+"""Gathers the state of the guest: mounts, mount tags, files, users. Changes nothing."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ WITHOUT_ACCOUNT = "a user without an account: UID:GID"
 
 @dataclass(frozen=True)
 class System:
-    """Where things are on this machine, and the programs to use."""
+    """Paths of this machine, and the programs to run."""
 
     fstab: str = "/etc/fstab"
     units: str = "/etc/systemd/system"
     packaged_units: str = "/usr/lib/systemd/system"
-    """Where a package has its units; one of that name in ``units`` would hide it."""
+    """Where a package installs its units; one of the same name in ``units`` overrides it."""
     shares: str = "/var/lib/gitguardfs/shares"
-    """Default mount points of raw shares; a directory of root's, mode 0700."""
+    """Holds the default mount points of raw shares; owned by root, mode 0700."""
     sys: str = "/sys"
     booted_systemd: str = "/run/systemd/system"
-    """Is there if systemd runs this machine (sd_booted(3))."""
+    """Exists if systemd is the init system (sd_booted(3))."""
     kernel_log: str = kernel_log.DEVICE
     mount: str = "mount"
     systemctl: str = "systemctl"
     guard: str | None = None
-    """The program gitguardfs; None is the one that is installed."""
+    """The program gitguardfs; None stands for the installed one."""
 
 
 @dataclass(frozen=True)
 class Tags:
-    """The mount tags that the kernel tells; virtiofs's are None before Linux 6.9."""
+    """The mount tags that the kernel lists; None for virtiofs before Linux 6.9."""
 
     p9: tuple[str, ...] = ()
     virtiofs: tuple[str, ...] | None = None
     has_virtiofs_device: bool = False
 
     def kinds_of(self, tag: str) -> tuple[str, ...]:
-        """The types to try for a tag, virtiofs first; none if it cannot be there."""
+        """Return the types to try for a tag, virtiofs first; empty if no device can have it."""
         kinds = []
         if self._may_be_virtiofs(tag):
             kinds.append("virtiofs")
@@ -64,7 +64,7 @@ class Tags:
         return self.has_virtiofs_device if self.virtiofs is None else tag in self.virtiofs
 
     def listing(self) -> str:
-        """The tags as a user is told them."""
+        """Return the tags as text for a message."""
         known = [f"{tag} (virtiofs)" for tag in self.virtiofs or ()]
         known += [f"{tag} (9p)" for tag in self.p9]
         if self.virtiofs is None and self.has_virtiofs_device:
@@ -74,40 +74,40 @@ class Tags:
 
 @dataclass(frozen=True)
 class Way:
-    """How far a path exists, from / on; ``path`` has no symlinks in it as far as it exists."""
+    """A resolved path, and how much of it exists. The existing part contains no symlinks."""
 
     path: str
     components: tuple[PathComponent, ...]
-    """The directories that exist, ``path`` among them if it does."""
+    """The directories that exist, from / on; the last one is ``path`` if that exists."""
     missing: tuple[str, ...] = ()
-    """The paths of directories that are to be made, outermost first."""
+    """The paths of the directories to create, outermost first."""
     is_empty: bool = True
-    """Whether nothing is in it, below a view of ours."""
+    """Whether the directory is empty; where a view is mounted, the directory below the view."""
     fd: int = -1
-    """Where something is missing: an O_PATH descriptor of the directory to make it in."""
+    """If ``missing`` is not empty: an O_PATH descriptor of the directory to create it in."""
 
     @property
     def parents(self) -> tuple[PathComponent, ...]:
-        """The existing directories above it."""
+        """Return the existing directories above ``path``."""
         return tuple(found for found in self.components if found.path != self.path)
 
     def close(self) -> None:
-        """Let go of the descriptor."""
+        """Close the descriptor."""
         if self.fd >= 0:
             os.close(self.fd)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """A look at the machine."""
+    """The state of the machine at one moment."""
 
     mounts: tuple[MountInfo, ...] = ()
     tags: Tags = field(default_factory=Tags)
     fstab: bytes = b""
     units: dict[str, bytes] = field(default_factory=dict)
-    """Files of the directory of units that may be ours, by name."""
+    """Unit files that vm-mount may have written, by name."""
     has_packaged_template: bool = False
-    """Whether a package brings the template of the guard's service."""
+    """Whether a package has installed the template of the guard's service."""
     enabled: frozenset[str] = frozenset()
     active: frozenset[str] = frozenset()
     """Mount points whose service runs."""
@@ -115,48 +115,48 @@ class Facts:
     """Mount points of guards whose daemon is gone."""
     has_systemd: bool = False
     running: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """What the daemons of the guards were started with, by mount point, as far as it is known."""
+    """The options that the daemons were started with, by mount point, where they are known."""
     confined: selinux.Confined | None = None
-    """Why a guard that fstab brings back could not work, if SELinux sees to that."""
+    """Why SELinux would stop a guard that fstab mounts at boot; None if it would not."""
 
     def share_at(self, path: str) -> MountInfo | None:
-        """The share that is mounted at ``path``, also below a seal."""
+        """Return the share that is mounted at ``path``, also below a seal."""
         return next((m for m in self.shares() if m.path == path), None)
 
     def shares(self) -> list[MountInfo]:
-        """Every share that is mounted."""
+        """Return every mounted share."""
         return [m for m in self.mounts if m.fstype in mountinfo.SHARE_TYPES]
 
     def guard_at(self, path: str) -> MountInfo | None:
-        """The guard that is mounted at ``path`` and answers."""
+        """Return the guard at ``path`` whose daemon answers; None if there is none."""
         return None if path in self.dead else self.any_guard_at(path)
 
     def any_guard_at(self, path: str) -> MountInfo | None:
-        """The guard that is mounted at ``path``, dead or alive."""
+        """Return the guard at ``path``, whether or not its daemon runs; None if there is none."""
         return next((m for m in self.guards() if m.path == path), None)
 
     def guards(self) -> list[MountInfo]:
-        """Every gitguardfs of root's that is mounted."""
+        """Return every gitguardfs mount of root."""
         return [m for m in self.mounts if guards.is_guard(m)]
 
     def is_sealed(self, path: str) -> bool:
-        """Whether a seal is on what is mounted at ``path``."""
+        """Return whether a seal is on top of the mounts at ``path``."""
         top = self.top_at(path)
         return top is not None and seal.is_seal(top)
 
     def cover_of(self, share: MountInfo) -> MountInfo | None:
-        """What is mounted over a share and is no seal; None if there is nothing like that."""
+        """Return a mount over a share that is not a seal; None if there is none."""
         stack = [m for m in self.mounts if m.mount_point == share.mount_point]
         above = stack[stack.index(share) + 1 :]
         return next((m for m in above if not seal.is_seal(m)), None)
 
     def top_at(self, path: str) -> MountInfo | None:
-        """What is mounted on top of ``path``."""
+        """Return the topmost mount at ``path``; None if nothing is mounted there."""
         return mountinfo.uppermost(self.mounts, os.fsencode(path))
 
 
 def gather(system: System) -> Facts:
-    """Look around. OSError if a file cannot be read."""
+    """Gather the facts. Raises OSError if a file cannot be read."""
     found = tuple(mountinfo.listed())
     safe_open.note_root(found)
     ours = [m for m in found if guards.is_guard(m)]
@@ -190,7 +190,7 @@ def _confined(system: System) -> selinux.Confined | None:
 
 
 def tags(sys: str) -> Tags:
-    """The mount tags below ``sys``, where sysfs is mounted."""
+    """Return the mount tags listed in sysfs, which is mounted at ``sys``."""
     p9 = _texts(f"{sys}/bus/virtio/drivers/9pnet_virtio/*/mount_tag")
     known = os.path.isdir(f"{sys}/fs/virtiofs")
     devices = glob.glob(f"{sys}/bus/virtio/drivers/virtiofs/virtio*")
@@ -226,11 +226,11 @@ def _is_active(system: System, path: str) -> bool:
 
 
 def owner_of_share(look: Facts, path: str) -> Ids:
-    """Return who owns the root of the share at ``path``, below its seal if it has one."""
+    """Return (uid, gid) of the root of the share at ``path``, below its seal if it has one."""
     if not look.is_sealed(path):
         st = os.stat(path)
         return st.st_uid, st.st_gid
-    # In a child: it changes the mount namespace for a moment, which a thread must not see.
+    # A child process does this: it changes its mount namespace, which threads here must not see.
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
@@ -249,19 +249,19 @@ def owner_of_share(look: Facts, path: str) -> Ids:
 
 
 def way(path: str) -> Way:
-    """Walk one path; see ``ways``."""
+    """Resolve one path; see ``ways``."""
     return ways([path], mountinfo.listed())[0]
 
 
 def ways(paths: Sequence[str], mounts: Sequence[MountInfo]) -> list[Way]:
-    """Walk paths once, by descriptors. What is done later is done with what was found.
+    """Resolve paths by descriptors, once: later steps use the result, not the paths as typed.
 
-    ``mounts`` are those of a look just taken, by which a view of ours is known. Raises UserError
-    for a symlink that a user may have put there, OSError for what cannot be read.
+    ``mounts`` are the current mounts; a view of ours is recognized by them. Raises UserError for
+    a symlink that a user may have created, OSError for a directory that cannot be read.
     """
     try:
         found = safe_open.resolve_all([os.path.abspath(path) for path in paths])
-    except PermissionError as error:  # root, and refused: a FUSE mount for one user alone
+    except PermissionError as error:  # root is refused only by a FUSE mount of another user
         raise not_ours(str(error.filename)) from None
     except NotADirectoryError as error:
         raise UserError(f"{error.filename or paths[0]} is not a directory") from None
@@ -294,7 +294,7 @@ def _way(found: ResolvedPath, mounts: Sequence[MountInfo]) -> Way:
 
 
 def not_ours(path: str) -> UserError:
-    """What to say of a FUSE mount of a user's that is in the way."""
+    """Return the error for a FUSE mount at ``path`` that belongs to an ordinary user."""
     return UserError(
         f"a FUSE file system that is not root's is mounted at {path}, whatever it calls itself",
         f"see findmnt {path}; umount -l {path} takes it off",
@@ -303,7 +303,7 @@ def not_ours(path: str) -> UserError:
 
 
 def _is_empty(found: ResolvedPath, mounts: Sequence[MountInfo]) -> bool:
-    """Whether nothing is in a directory; in the one below it if a view of ours is on it."""
+    """Return whether a directory is empty; if a view is mounted on it, look below the view."""
     number = mountinfo.number_of(found.fd)
     try:
         if all(view.mnt_id != number for view in filter(guards.is_guard, mounts)):
@@ -318,7 +318,7 @@ def _is_empty(found: ResolvedPath, mounts: Sequence[MountInfo]) -> bool:
         finally:
             os.close(below)
     except OSError:
-        return False  # it cannot be told
+        return False  # not known: be on the safe side
 
 
 def _lists_nothing(name: str, directory: int) -> bool:
@@ -332,7 +332,7 @@ def _lists_nothing(name: str, directory: int) -> bool:
 
 
 def owner_of_view(map_mount: str, user: str | None) -> Ids:
-    """Return who is to own what is seen at ``map_mount``: ``user``, or whose home it is in.
+    """Return (uid, gid) to show files as: ``user``, or the owner of the home of ``map_mount``.
 
     ``user`` is a name, a number or UID:GID. Raises UserError.
     """
@@ -356,5 +356,5 @@ def owner_of_view(map_mount: str, user: str | None) -> Ids:
 
 
 def guard_command(system: System) -> str | None:
-    """The installed gitguardfs, by its absolute path; None if there is none."""
+    """Return the absolute path of the installed gitguardfs; None if there is none."""
     return system.guard or shutil.which(mountinfo.SUBTYPE, path=SYSTEM_PATH)

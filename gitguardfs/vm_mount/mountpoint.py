@@ -1,4 +1,4 @@
-"""Making a mount point for quickstart.sh, whose shell cannot walk a path by descriptors."""
+"""Makes a mount point for quickstart.sh, whose shell cannot walk a path by descriptors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gitguardfs.vm_mount.steps_files import Make
 
 
 def main(program: str, path: str) -> None:
-    """Make ``path``; exit with one line, by the name of ``program``, if that fails."""
+    """Make the directory ``path``. On an error, exit with one line that begins with ``program``."""
     try:
         make(path)
     except UserError as error:
@@ -22,10 +22,10 @@ def main(program: str, path: str) -> None:
 
 
 def make(path: str) -> None:
-    """Make what is missing of ``path``, as the owner of the directory it goes into.
+    """Make the missing directories of ``path``, as the owner of the nearest existing one.
 
-    It is that user's then, and nobody who may write there can turn root's rights against another
-    place. Raises UserError, OSError.
+    That user owns them afterwards. Because root's rights are not used, a user who may write there
+    cannot redirect them to another place. Raises UserError, OSError.
     """
     with closing(facts.way(path)) as way:
         if way.missing:

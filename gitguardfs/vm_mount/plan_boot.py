@@ -1,4 +1,4 @@
-"""What is written down for the next boot, in fstab or in systemd's units. Pure."""
+"""Plans the entries for the next boot, in fstab or in systemd units. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from gitguardfs.vm_mount.transaction import Step
 
 
 def changes(system: System, facts: Facts, style: Style, spec: GuardedShare) -> list[Change]:
-    """What is to be written; what the other style left goes.
+    """Return the changes of files for this style; entries of the other style are deleted.
 
-    UserError if a line of somebody else's is in the way, whichever the style: both are mounted.
+    Raises UserError if fstab has a conflicting line that is not ours. That holds for both styles,
+    since systemd mounts fstab's lines as well.
     """
     if style == "none":
         return []
@@ -30,12 +31,12 @@ def changes(system: System, facts: Facts, style: Style, spec: GuardedShare) -> l
         text = fstab.remove(facts.fstab, spec.mount, (spec.map_mount,))
         wanted = systemd.files(spec, system.guard or systemd.COMMAND)
         if fstab.is_adopted(text, spec):
-            del wanted[systemd.mount_name(spec.mount)]  # somebody's own line mounts it
+            del wanted[systemd.mount_name(spec.mount)]  # the user's own line mounts it
         if facts.has_packaged_template:
             del wanted[systemd.TEMPLATE]
     gone = unit_names(facts, spec.mount, (spec.map_mount,)) - set(wanted)
     if facts.has_packaged_template and systemd.is_ours(facts.units.get(systemd.TEMPLATE, b"")):
-        gone.add(systemd.TEMPLATE)  # it would hide the package's, updates and all
+        gone.add(systemd.TEMPLATE)  # it would override the package's, updates included
     found = [Change(system.fstab, facts.fstab, text)]
     found += [unit_change(system, facts, name, new.encode()) for name, new in wanted.items()]
     found += [unit_change(system, facts, name, None) for name in sorted(gone)]
@@ -53,7 +54,7 @@ def _check_not_confined(facts: Facts) -> None:
 
 
 def unit_change(system: System, facts: Facts, name: str, after: bytes | None) -> Change:
-    """A change of a file of units; UserError if it is not ours."""
+    """Return the change of one unit file. Raises UserError if the file is not ours."""
     before = facts.units.get(name)
     path = os.path.join(system.units, name)
     if before is not None and not systemd.is_ours(before):
@@ -62,9 +63,10 @@ def unit_change(system: System, facts: Facts, name: str, after: bytes | None) ->
 
 
 def unit_names(facts: Facts, mount: str, map_mounts: tuple[str, ...]) -> set[str]:
-    """Our unit files for these, with what nothing else needs: the template, and other shares.
+    """Return the names of our unit files for these mounts, to be deleted.
 
-    A share that only a guard at one of ``map_mounts`` needed would be left open without it.
+    Includes what nothing else needs then: the template, and shares that only guards at
+    ``map_mounts`` used. Such a share would be mounted unguarded otherwise.
     """
     guards = systemd.guards(facts.units)
     found = {systemd.drop_in_name(path) for path in map_mounts if path in guards}
@@ -73,7 +75,7 @@ def unit_names(facts: Facts, mount: str, map_mounts: tuple[str, ...]) -> set[str
     present = systemd.shares(facts.units)
     found |= {systemd.mount_name(share) for share in {mount, *shares} if share in present}
     template = facts.units.get(systemd.TEMPLATE)
-    # Somebody's own in the place of a package's is no mistake.
+    # A template of the administrator's may override the package's: keep it.
     is_kept = facts.has_packaged_template and not systemd.is_ours(template or b"")
     if found and set(guards) <= set(map_mounts) and template is not None and not is_kept:
         found.add(systemd.TEMPLATE)
@@ -81,7 +83,7 @@ def unit_names(facts: Facts, mount: str, map_mounts: tuple[str, ...]) -> set[str
 
 
 def write_steps(system: System, facts: Facts, changes: list[Change]) -> list[Step]:
-    """Write the files, and tell systemd, also when they are put back."""
+    """Return the steps that write the files and reload systemd, also after an undo."""
     reload = (system.systemctl, "daemon-reload") if facts.has_systemd else ()
     found: list[Step] = [
         # The first one is undone last.
@@ -96,7 +98,7 @@ def write_steps(system: System, facts: Facts, changes: list[Change]) -> list[Ste
 def boot_steps(
     system: System, facts: Facts, style: Style, spec: GuardedShare, changes: list[Change]
 ) -> list[Step]:
-    """Write that down, and let systemd start what is its own."""
+    """Return the steps that write the entries, check fstab, and start systemd's service."""
     if style == "none":
         return []
     found = write_steps(system, facts, changes)
@@ -114,7 +116,7 @@ def boot_steps(
 
 
 def disable(system: System, map_mount: str) -> Step:
-    """Have a guard's service no longer started at boot."""
+    """Return the step that disables the start of a guard's service at boot."""
     enable, disable_ = _enabling(system, systemd.service_name(map_mount))
     return Run(disable_, enable)
 
@@ -127,7 +129,7 @@ def _enabling(system: System, service: str) -> tuple[tuple[str, ...], tuple[str,
 
 
 def left_at_boot(facts: Facts, spec: GuardedShare) -> str:
-    """What brings share or view back at boot although nothing is written down now; or "not"."""
+    """Return which older entry mounts share or view at boot, for ``--no-persist``; or "not"."""
     if spec.map_mount in facts.enabled:
         return f"as before, by {systemd.service_name(spec.map_mount)}"
     lines = [e for e in fstab.entries(facts.fstab) if "noauto" not in e.options]

@@ -1,4 +1,4 @@
-"""The second plan: what guards the mounted share, now and at boot. Pure."""
+"""Plans the steps that guard the mounted share, now and at boot (the second plan). Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gitguardfs.vm_mount.transaction import Step
 def guard_steps(
     system: System, facts: Facts, request: Request, spec: GuardedShare, program: tuple[str, ...]
 ) -> list[Step]:
-    """Guard the mounted share and have it come back at boot, as far as that is not so already.
+    """Return the steps that guard the mounted share now and at boot; empty if nothing is to do.
 
-    ``program`` is how gitguardfs is run.
+    ``program`` is the command that runs gitguardfs. Raises UserError.
     """
     _check_guards(facts, request)
     changes = plan_boot.changes(system, facts, request.style, spec)
@@ -46,7 +46,7 @@ def guard_steps(
 
 
 def _is_right(facts: Facts, request: Request, spec: GuardedShare) -> bool:
-    """Whether a guard runs there and does what is asked for, by what its daemon was told."""
+    """Return whether a guard runs there with the options and the seal that are asked for."""
     if facts.guard_at(spec.map_mount) is None:
         return False
     told = facts.running.get(spec.map_mount)
@@ -57,7 +57,7 @@ def _is_right(facts: Facts, request: Request, spec: GuardedShare) -> bool:
 
 
 def lost_options(facts: Facts, spec: GuardedShare) -> list[str]:
-    """Options that were in force, or written down, and are not asked for any more."""
+    """Return options that were in force, or in the entries, and are no longer asked for."""
     before = facts.running.get(spec.map_mount)
     if before is None:
         written = systemd.options(facts.units).get(spec.map_mount, "")
@@ -87,7 +87,7 @@ def _check_guards(facts: Facts, request: Request) -> None:
 
 
 def _start(system: System, spec: GuardedShare, program: tuple[str, ...]) -> Step:
-    # Whatever the path leads to by now, it is mounted there or nowhere.
+    # gitguardfs refuses to mount if the path leads elsewhere by then.
     place = f"mountpoint={quote_o(spec.map_mount)}"
     options = ",".join([*spec.guard_options, place])
     command = (*program, "-o", options, "--", spec.mount, spec.map_mount)
@@ -97,9 +97,10 @@ def _start(system: System, spec: GuardedShare, program: tuple[str, ...]) -> Step
 def stop(
     system: System, facts: Facts, mount: str, map_mount: str, program: tuple[str, ...]
 ) -> Step:
-    """End a guard, and leave the share sealed; undone by its service, or as it was run.
+    """Return the step that ends a guard and leaves the share sealed.
 
-    Never by mount(8), which follows any user's symlinks to the mount point.
+    Undoing it starts the guard's service, or the daemon with its former options. It never uses
+    mount(8), which follows symlinks of any user on the way to the mount point.
     """
     guard = facts.any_guard_at(map_mount)
     assert guard is not None

@@ -1,4 +1,4 @@
-"""The way back: what of a share and its guards is to be unmounted and taken out. Pure."""
+"""Plans ``vm-mount --remove``: what to unmount, which entries to delete. Pure."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gitguardfs.vm_mount.transaction import Step
 
 @dataclass(frozen=True)
 class Found:
-    """A share and its guards, as they are mounted or written down.
+    """A share and its guards, as they are mounted or in the entries for the next boot.
 
-    The tag is None where only an entry for a guard is left of it all.
+    The tag is None if only an entry for a guard is left.
     """
 
     tag: str | None
@@ -29,14 +29,14 @@ class Found:
     map_mounts: tuple[str, ...]
 
     def is_called(self, tag: str) -> bool:
-        """Whether a user may mean this by ``tag``; by its place where the tag is not known."""
+        """Return whether ``tag`` names this share; its mount point counts if its tag is unknown."""
         if self.tag is None:
             return os.path.basename(self.mount) in (tag, plan_share.directory_name(tag))
         return self.tag == tag
 
 
 def find(facts: Facts, tag: str | None, mount: str | None, map_mount: str | None) -> Found | None:
-    """What ``--remove`` is about; None if there is nothing like that. UserError if in doubt."""
+    """Return the share to remove; None if nothing matches. Raises UserError if several do."""
     matching = [
         one
         for one in everything(facts)
@@ -51,7 +51,7 @@ def find(facts: Facts, tag: str | None, mount: str | None, map_mount: str | None
 
 
 def everything(facts: Facts) -> list[Found]:
-    """Every share that we mount or guard, now or at boot."""
+    """Return every share that we mount or guard, now or at boot."""
     lines = fstab.entries(facts.fstab)
     written = {e.target: e.source for e in lines if e.is_guard and e.is_ours}
     written |= systemd.guards(facts.units)
@@ -71,10 +71,10 @@ def everything(facts: Facts) -> list[Found]:
 def remove_steps(
     system: System, facts: Facts, found: Found, program: tuple[str, ...]
 ) -> list[Step]:
-    """Unmount the guards, then the share if it is ours, and take their entries out.
+    """Return the steps that unmount guards and share, if that is ours, and delete their entries.
 
-    ``program`` is how gitguardfs is run, should a guard have to be brought back. UserError if
-    something lies over the share that nobody may take for its seal.
+    ``program`` is the command that runs gitguardfs, to start a guard again on an undo. Raises
+    UserError if a mount that is not a seal covers the share.
     """
     found_steps: list[Step] = []
     for path in found.map_mounts:
@@ -105,7 +105,7 @@ def remove_steps(
 
 
 def left(system: System, facts: Facts, found: Found) -> str | None:
-    """Who mounts the share, if that is not us, so that it stays when its guard goes; or None."""
+    """Return why the share stays mounted without its guard: others mount it. None if we do."""
     if facts.share_at(found.mount) is None:
         return None
     lines = [e for e in fstab.entries(facts.fstab) if e.is_share and e.target == found.mount]

@@ -1,7 +1,7 @@
-"""What is asked for, and the plan for the raw share, or why it cannot be mounted there. Pure.
+"""The user's request, and the plan that mounts the raw share (the first plan). Pure.
 
-There are two plans, since the owner of a share is known only once it is mounted: this one, and
-that for the guard (``plan_guard``). One without steps says that all is as it should be.
+There are two plans because the owner of a share is known only after it is mounted. ``plan_guard``
+has the second one. A plan without steps means that nothing is to do.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from gitguardfs.vm_mount.steps_mount import MountShare
 from gitguardfs.vm_mount.transaction import Step
 
 Style = Literal["fstab", "systemd", "none"]
-"""How it is brought back at the next boot."""
+"""What mounts share and view at the next boot."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asks for; paths are resolved."""
+    """What the user asks for, validated; paths are resolved."""
 
     tag: str
     mount: Way
@@ -72,23 +72,23 @@ class Request:
             raise UserError("fsname would hide what is guarded", "leave it out")
 
     def close(self) -> None:
-        """Let go of the descriptors of both paths."""
+        """Close the descriptors of both paths."""
         self.mount.close()
         self.map_mount.close()
 
     @cached_property
     def _parsed(self) -> dict[str, object]:
-        """The further options by their names."""
+        """Return the values of ``options`` by their names."""
         return parse_o([quote_o(option) for option in self.options])
 
     @property
     def policy(self) -> GitPolicy:
-        """What is in force for .git."""
+        """Return the policy for .git."""
         return GitPolicy(self._parsed.get("git", GitPolicy.DENY))
 
     @property
     def is_sealed(self) -> bool:
-        """Whether the raw share is to be covered."""
+        """Return whether the raw share is to be sealed."""
         return self._parsed.get("seal") is not False
 
 
@@ -101,7 +101,7 @@ _SYSTEM = re.compile(
 
 
 def check_not_of_the_system(path: str) -> None:
-    """Raise UserError for a directory that the system, or a login, needs as it is."""
+    """Raise UserError for a directory that the system needs: /, /etc/..., a home."""
     if _SYSTEM.fullmatch(path):
         raise UserError(
             f"{path} is a directory of the system, and nothing is mounted over it",
@@ -110,7 +110,7 @@ def check_not_of_the_system(path: str) -> None:
 
 
 def check_empty(way: Way, cover: bool) -> None:
-    """Raise UserError for a directory with something in it, unless it may be covered."""
+    """Raise UserError for a directory that is not empty, unless ``cover`` allows that."""
     if not way.is_empty and not cover:
         raise UserError(
             f"{way.path} is not empty: what is there would be hidden",
@@ -119,7 +119,7 @@ def check_empty(way: Way, cover: bool) -> None:
 
 
 def default_tag(facts: Facts) -> str:
-    """The tag to use if none is given: UTM's, if it is the only one. UserError."""
+    """Return the default tag: UTM's, if it is the only one. Raises UserError otherwise."""
     known = {*facts.tags.p9, *(facts.tags.virtiofs or ())}
     hidden = facts.tags.virtiofs is None and facts.tags.has_virtiofs_device
     if known == {UTM_TAG} or (not known and hidden):
@@ -128,12 +128,12 @@ def default_tag(facts: Facts) -> str:
 
 
 def default_mount(system: System, tag: str) -> str:
-    """Where a share is mounted if the user does not say: below a directory of root's alone."""
+    """Return the default mount point of a share, in a directory that only root can enter."""
     return os.path.join(system.shares, directory_name(tag))
 
 
 def directory_name(tag: str) -> str:
-    """The name of that directory."""
+    """Return the name of the directory for a tag in ``System.shares``."""
     name = urllib.parse.quote(tag, safe="", errors="surrogateescape")
     return name.replace(".", "%2E") if not name.strip(".") else name
 
@@ -142,7 +142,10 @@ def directory_name(tag: str) -> str:
 
 
 def share_steps(system: System, facts: Facts, request: Request) -> list[Step]:
-    """Mount the share, unless it is. UserError if that cannot be done, or could not be closed."""
+    """Return the steps that mount the share; none if it is mounted.
+
+    Raises UserError if it cannot be mounted, or could not be closed to others there.
+    """
     mount = request.mount.path
     _check_place(request)
     present = facts.share_at(mount)
@@ -176,7 +179,7 @@ def share_steps(system: System, facts: Facts, request: Request) -> list[Step]:
 
 
 def check_not_covered(facts: Facts, share: MountInfo) -> None:
-    """Raise UserError if something lies over a share that is no seal."""
+    """Raise UserError if a mount that is not a seal covers a share."""
     cover = facts.cover_of(share)
     if cover is not None:
         path = share.path
@@ -188,7 +191,7 @@ def check_not_covered(facts: Facts, share: MountInfo) -> None:
 
 
 def _check_place(request: Request) -> None:
-    """Refuse a raw mount point that an ordinary user could get round or move."""
+    """Refuse a mount point of the raw share that an ordinary user could bypass or move."""
     mount = request.mount.path
     _check_closed(mount, request.mount.parents)
     # What is missing above the mount point will be made private.
@@ -211,7 +214,7 @@ def _check_closed(mount: str, components: tuple[PathComponent, ...]) -> None:
 
 
 def _check_not_elsewhere(facts: Facts, request: Request, present: MountInfo | None) -> None:
-    """Refuse a second way to the share: by its tag, or a bind mount of it or of a part of it."""
+    """Refuse if the share is mounted elsewhere too: by its tag, or as a bind mount of any part."""
     for share in facts.shares():
         where = share.path
         is_same = present is not None and share.device == present.device
@@ -234,7 +237,7 @@ def _private_directory(system: System, request: Request) -> list[Step]:
 
 
 def make(way: Way, *, root: bool, user: Ids = (0, 0)) -> list[Step]:
-    """Make what is missing of a mount point: root's alone, or the user's."""
+    """Return the steps that make a missing mount point, for root alone or owned by the user."""
     if not way.missing:
         return []
     if root or all(above.only_root_writes for above in way.components):
@@ -250,7 +253,7 @@ def make(way: Way, *, root: bool, user: Ids = (0, 0)) -> list[Step]:
 
 
 def mount_command(system: System, kind: str, tag: str, mount: str) -> tuple[str, ...]:
-    """The command that mounts a share."""
+    """Return the command that mounts a share."""
     options = ",".join(share_options(kind, Cache.NONE))
     return (system.mount, "-t", kind, "-o", options, "--", tag, mount)
 
@@ -259,7 +262,7 @@ def mount_command(system: System, kind: str, tag: str, mount: str) -> tuple[str,
 
 
 def with_owner(request: Request, kind: str, the_map: str) -> GuardedShare:
-    """The spec, once the type of the share and the map are known."""
+    """Return the spec of the guarded share, for a share's type and an id map."""
     return GuardedShare(
         tag=request.tag,
         kind=kind,
@@ -272,7 +275,7 @@ def with_owner(request: Request, kind: str, the_map: str) -> GuardedShare:
 
 
 def without_unmounted(facts: Facts, request: Request) -> Facts:
-    """For a dry run: the look that there would be once the share is mounted."""
+    """Return the facts as they would be after the share is mounted, to plan ahead."""
     kind = request.kind or next(iter(facts.tags.kinds_of(request.tag)), "9p")
     share = MountInfo(
         device="", mount_point=os.fsencode(request.mount.path), fstype=kind, source=request.tag

@@ -1,4 +1,4 @@
-"""Steps on files and directories, and commands: each says itself, and what undoes it."""
+"""Steps that change files and directories, or run a command."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _MADE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class Run:
-    """Run a command; ``undo`` is run to undo it."""
+    """Runs a command; the command ``undo`` undoes it."""
 
     command: tuple[str, ...]
     undo: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """The command."""
+        """Return the command."""
         return shlex.join(self.command)
 
     def do(self) -> Undo | None:
-        """Run it."""
+        """Run the command."""
         try:
             call(self.command)
         except UserError:
-            with suppress(UserError):  # a service that does not start is tried again and again
+            with suppress(UserError):  # else systemd restarts a failing service again and again
                 call(self.undo or ("true",))
             raise
         return (lambda: call(self.undo)) if self.undo else None
@@ -41,11 +41,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Make:
-    """Make directories, outermost first; the last one becomes ``owner``'s.
+    """Makes directories, outermost first; the last one becomes ``owner``'s.
 
-    ``fd`` is open on the directory to make them in, whatever its path leads to by now. ``by``
-    makes them: where a user may write, what is made is done with that user's rights alone, since
-    the user can put a symlink between two of them.
+    ``fd`` is open on the directory to make them in, even if its path leads elsewhere by now.
+    ``by`` is the user to make them as, None for root. Where a user may write, only that user's
+    rights are used, since the user can replace a new directory by a symlink.
     """
 
     paths: tuple[str, ...]
@@ -55,13 +55,13 @@ class Make:
     fd: int = field(default=-1, compare=False)
 
     def describe(self) -> str:
-        """The commands."""
+        """Return the commands."""
         who = "" if self.by is None else f" (as user {self.by[0]})"
         more = "" if self.by or self.owner == (0, 0) else f" and chown {self.owner[0]}"
         return f"mkdir -m {self.mode:o} {shlex.join(self.paths)}{more}{who}"
 
     def do(self) -> Undo:
-        """Make them."""
+        """Make the directories."""
         made: list[str] = []
         above = os.path.dirname(self.paths[0])
         names = [f"./{os.path.relpath(path, above)}" for path in self.paths]
@@ -91,13 +91,13 @@ class Make:
 
 @dataclass(frozen=True)
 class Close:
-    """Make a directory of root's private."""
+    """Makes a directory of root private (mode 0700)."""
 
     path: str
     before: int
 
     def describe(self) -> str:
-        """The command."""
+        """Return the command."""
         return f"chmod 700 {shlex.quote(self.path)}"
 
     def do(self) -> Undo:
@@ -115,20 +115,20 @@ class Close:
 
 @dataclass(frozen=True)
 class Write:
-    """Change a file, keeping a backup if somebody else's lines are in it."""
+    """Writes or deletes a file. ``backup`` keeps its former content beside it."""
 
     change: config_files.Change
     backup: bool = False
     after_undo: tuple[str, ...] = ()
-    """The command to run once it, and all that was written after it, is as it was."""
+    """The command to run after this file and all later ones are restored."""
 
     def describe(self) -> str:
-        """The file."""
+        """Return what is done with the file."""
         how = "remove" if self.change.after is None else "write"
         return f"{how} {self.change.path}"
 
     def do(self) -> Undo:
-        """Write it."""
+        """Apply the change."""
 
         def undo() -> None:
             config_files.revert(self.change)
@@ -146,17 +146,17 @@ class Write:
 
 @dataclass(frozen=True)
 class Verify:
-    """Let findmnt(8) read an fstab; no error may concern ``targets``, and no line be unreadable."""
+    """Runs ``findmnt --verify`` on an fstab; fails on errors about the mount points ``targets``."""
 
     fstab: str
     targets: tuple[str, ...]
 
     def describe(self) -> str:
-        """The command."""
+        """Return the command."""
         return f"findmnt --verify --tab-file {shlex.quote(self.fstab)}"
 
     def do(self) -> None:
-        """Read it, and look for errors about our lines; others may have been there before."""
+        """Check the fstab. Ignores errors about other lines: they may have been there before."""
         done = subprocess.run(
             ["findmnt", "--verify", "--tab-file", self.fstab],
             check=False, env=ENVIRONMENT, capture_output=True, text=True, errors="replace",
@@ -171,17 +171,17 @@ class Verify:
 
 @dataclass(frozen=True)
 class RemoveDirectory:
-    """Remove an empty directory that we made."""
+    """Removes an empty directory that we made."""
 
     path: str
 
     def describe(self) -> str:
-        """The command."""
+        """Return the command."""
         return f"rmdir {shlex.quote(self.path)}"
 
     def do(self) -> None:
-        """Remove it."""
-        with suppress(OSError):  # something else is in it, or it is used
+        """Remove the directory if it is empty and unused; errors are ignored."""
+        with suppress(OSError):  # not empty, or in use
             parent = safe_open.open_directory(os.path.dirname(self.path), True)
             try:
                 os.rmdir(os.path.basename(self.path), dir_fd=parent)

@@ -1,4 +1,4 @@
-"""Steps that mount and unmount. A raw share that was closed and stays is closed all the while."""
+"""Steps that mount and unmount. A sealed share that stays mounted is sealed all the time."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from gitguardfs.vm_mount.transaction import Undo
 
 @dataclass(frozen=True)
 class MountShare:
-    """Mount a share; the first command that succeeds decides of which type it is.
+    """Mounts a share. The first of ``commands`` that succeeds decides its file system type.
 
-    If it is to be sealed, it is so before anybody else sees it.
+    A share that is to be sealed gets its seal before other processes can see the share.
     """
 
     commands: tuple[tuple[str, ...], ...]
@@ -39,12 +39,12 @@ class MountShare:
     kernel_log: str = field(default=DEVICE, compare=False)
 
     def describe(self) -> str:
-        """The commands."""
+        """Return the commands."""
         covered = " (below a seal from the start)" if self.is_sealed else ""
         return "\n  or ".join(f"{shlex.join(command)}{covered}" for command in self.commands)
 
     def do(self) -> Undo:
-        """Try one after the other."""
+        """Try the commands, one after the other."""
         reasons = []
         hint = ""
         with closing(KernelLog(self.kernel_log)) as log:
@@ -52,7 +52,7 @@ class MountShare:
                 try:
                     self._mount(command)
                 except UserError as error:
-                    self._undo()  # it may have been ended just after it had done it
+                    self._undo()  # mount(8) may have failed after mounting
                     reasons.append(_unknown_tag(log.lines()) or str(error))
                     if "virtiofs" in command:
                         hint = "dmesg | grep virtio"
@@ -76,7 +76,7 @@ class MountShare:
 
 
 def _unknown_tag(said: list[str]) -> str | None:
-    """Return what the kernel says of a virtiofs tag that it does not know; mount(8) guesses."""
+    """Return a message if the kernel log reports an unknown virtiofs tag; mount(8) only guesses."""
     for line in said:
         if found := re.search(r"tag <(.*)> not found", line):
             return f"no device has the virtiofs tag {found[1]!r}, says the kernel"
@@ -85,18 +85,18 @@ def _unknown_tag(said: list[str]) -> str | None:
 
 @dataclass(frozen=True)
 class StartGuard:
-    """Run gitguardfs, which returns when the view answers."""
+    """Runs gitguardfs, which returns when the view answers."""
 
     command: tuple[str, ...]
     source: str
     map_mount: str
 
     def describe(self) -> str:
-        """The command."""
+        """Return the command."""
         return shlex.join(self.command)
 
     def do(self) -> Undo:
-        """Run it."""
+        """Start the daemon."""
         at = os.fsencode(self.map_mount)
         before = {guard.identity for guard in guards.guards() if guard.mount_point != at}
         was_sealed = seal.is_sealed(self.source)
@@ -121,7 +121,7 @@ class StartGuard:
 
 @dataclass(frozen=True)
 class StartService:
-    """Have systemd run gitguardfs."""
+    """Starts the systemd service that runs gitguardfs."""
 
     systemctl: str
     service: str
@@ -129,11 +129,11 @@ class StartService:
     map_mount: str
 
     def describe(self) -> str:
-        """The command."""
+        """Return the command."""
         return shlex.join((self.systemctl, "restart", self.service))
 
     def do(self) -> Undo:
-        """Start it, whatever state it is in."""
+        """Start the service, or restart it if it runs."""
         was_sealed = seal.is_sealed(self.source)
 
         def undo() -> None:
@@ -149,7 +149,7 @@ class StartService:
             end_forgotten(self.source)
             call((self.systemctl, "restart", self.service))
         except BaseException as error:
-            with suppress(UserError):  # a service that does not start is tried again and again
+            with suppress(UserError):  # else systemd restarts a failing service again and again
                 undo()
                 error = _undone(error, self.source)
             raise error from None
@@ -157,7 +157,7 @@ class StartService:
 
 
 def _undone(error: BaseException, source: str) -> BaseException:
-    """``error`` without what gitguardfs says of the seal that it has put on: that is undone."""
+    """Return ``error`` without gitguardfs's remark about its new seal, which has been lifted."""
     if not isinstance(error, UserError):
         return error
     said = re.escape(f"{source} is sealed until it is guarded; umount {source} opens it")
@@ -167,9 +167,9 @@ def _undone(error: BaseException, source: str) -> BaseException:
 
 @dataclass(frozen=True)
 class StopGuard:
-    """End a guard, and leave its seal on; ``restart`` are the commands to undo it.
+    """Ends a guard and leaves its seal on. The commands ``restart`` undo that.
 
-    If there are none, or they fail, the raw share stays closed, as it was before.
+    If there are none, or one fails, the raw share stays sealed.
     """
 
     map_mount: str
@@ -178,11 +178,11 @@ class StopGuard:
     restart: tuple[tuple[str, ...], ...] = ()
 
     def describe(self) -> str:
-        """The command."""
+        """Return the command."""
         return f"umount {shlex.quote(self.map_mount)}"
 
     def do(self) -> Undo | None:
-        """Unmount it, unless it is busy."""
+        """Unmount the view. Fails if it is busy."""
         try:
             was_there = hand_over(self.guard, self.source)
         except BaseException as error:
@@ -207,23 +207,23 @@ class StopGuard:
 
 @dataclass(frozen=True)
 class ClearDead:
-    """Unmount what a daemon that is gone has left of its view."""
+    """Unmounts a dead view: one whose daemon is gone."""
 
     path: str
     guard: MountInfo
 
     def describe(self) -> str:
-        """The command."""
+        """Return the command."""
         return f"umount --lazy -- {shlex.quote(self.path)}"
 
     def do(self) -> None:
-        """Unmount it; nobody can be using it."""
+        """Unmount the view lazily; no process can use it any more."""
         unmount(self.guard, lazy=True)
 
 
 @dataclass(frozen=True)
 class UnmountShare:
-    """Unmount a share and the seal that a daemon has left on it."""
+    """Unmounts a share, and the seal that a daemon has left on it."""
 
     target: str
     share: MountInfo
@@ -231,11 +231,11 @@ class UnmountShare:
     is_sealed: bool
 
     def describe(self) -> str:
-        """The command."""
+        """Return the command."""
         return f"umount -- {shlex.quote(self.target)}"
 
     def do(self) -> Undo:
-        """Unmount it, unless it is busy."""
+        """Unmount the share. Fails if it is busy."""
         unmount_share(self.share)
         again = MountShare((self.mount_again,), self.target, self.is_sealed)
 
@@ -247,16 +247,16 @@ class UnmountShare:
 
 @dataclass(frozen=True)
 class Unseal:
-    """Take off the seal that a daemon has left on a share that stays."""
+    """Lifts the seal that a daemon has left on a share that stays mounted."""
 
     source: str
 
     def describe(self) -> str:
-        """The command."""
+        """Return the command."""
         return f"umount {shlex.quote(self.source)}  # the seal"
 
     def do(self) -> Undo | None:
-        """Take it off; undone by another one."""
+        """Lift the seal; the undo seals the share again."""
         if not seal.is_sealed(self.source):
             return None
         lift(self.source)

@@ -1,4 +1,4 @@
-"""Telling what is done. What is done must not depend on whether anybody listens."""
+"""Prints progress. A closed pipe or a full disk must not stop a change halfway."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gitguardfs.errors import shown
 
 
 def tell(text: str, *, newline: bool = True) -> None:
-    """Print lines, with what is not printable in them escaped.
+    """Print lines, with unprintable characters escaped.
 
-    Never raises: the reader may be gone, the disk full, the locale ASCII.
+    Never raises: the reader of a pipe may be gone, the disk full, the locale ASCII.
     """
     try:
         _print(shown(text, keep="\n\t"), newline)
@@ -30,7 +30,7 @@ def _print(text: str, newline: bool) -> None:
 
 
 def _hush() -> None:
-    """Let nothing more be written, also not at the exit, where Python would complain of it."""
+    """Send all further output to /dev/null; otherwise Python reports an error when it exits."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -15,23 +15,25 @@ _HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Step(Protocol):
-    """One change of the system."""
+    """One change of the system, which can be undone."""
 
     def describe(self) -> str:
-        """What it does, as commands where there are such."""
+        """Return what the step does, as shell commands where possible."""
         ...
 
     def do(self) -> Undo | None:
-        """Do it; return what undoes it. Raises UserError or OSError, having done nothing."""
+        """Make the change; return the function that undoes it.
+
+        Raises UserError or OSError; then nothing is changed.
+        """
         ...
 
 
 class Transaction:
-    """Applies steps within a ``with`` block; whatever leaves the block by an exception undoes them.
+    """Applies steps within a ``with`` block. An exception that leaves the block undoes them.
 
-    SIGINT, SIGTERM and SIGHUP end no step and nothing between two steps: the one that came is
-    found after the step, and ends the run by a UserError. ``tell`` gets a line for each step; it
-    must not raise, and if it does, nothing comes of that.
+    SIGINT, SIGTERM and SIGHUP are held: after the current step, the first of them ends the run by
+    a UserError. ``tell`` gets a line for each step; its exceptions are ignored.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -41,7 +43,7 @@ class Transaction:
         self._before: dict[int, signal._HANDLER] = {}
 
     def __enter__(self) -> Self:
-        """Hold signals. Not by a mask: programs that are run would inherit it."""
+        """Hold signals by a handler. Programs that are run would inherit a signal mask."""
         for number in _HELD:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
@@ -53,14 +55,14 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        """Undo everything if it did not go well, and let signals through again."""
+        """Undo everything after an exception, and restore the signal handlers."""
         if kind is not None:
             self._undo()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def apply(self, steps: Sequence[Step]) -> None:
-        """Do every step; UserError or OSError if one fails, or if a signal came."""
+        """Do every step. Raises UserError or OSError if a step fails, or a signal came."""
         for step in steps:
             self._say(step.describe())
             undo = step.do()
@@ -71,7 +73,7 @@ class Transaction:
                 raise UserError(f"ended by {name}", code=Exit.SYSTEM)
 
     def _undo(self) -> None:
-        """Undo everything, last first; what cannot be undone is told and passed over."""
+        """Undo all finished steps, last first; report a failed undo and go on."""
         while self._done:
             what, undo = self._done.pop()
             try:
@@ -84,5 +86,5 @@ class Transaction:
     def _say(self, text: str) -> None:
         try:
             self._tell(text)
-        except Exception:  # a line that cannot be written is no reason to stop halfway
+        except Exception:  # a failed print must not stop a change halfway
             return

@@ -75,7 +75,7 @@ def test_a_file_that_somebody_changed_meanwhile_is_left_alone(tmp_path: Path) ->
     path.write_text("old\n")
     change = config_files.planned(str(path), "new\n")
     path.write_text("somebody else's\n")
-    with pytest.raises(UserError, match="changed by somebody else"):
+    with pytest.raises(UserError, match="changed meanwhile"):
         config_files.apply(change)
     assert path.read_text() == "somebody else's\n"
 
@@ -180,7 +180,7 @@ def test_a_file_is_said_to_be_written_once_it_is(
 ) -> None:
     changes = [config_files.planned(str(tmp_path / name), "text") for name in ("a", "b")]
     (tmp_path / "b").write_text("somebody else's")
-    with pytest.raises(UserError, match="changed by somebody else"):
+    with pytest.raises(UserError, match="changed meanwhile"):
         config_files.check_or_write(changes, check=False)
     assert capsys.readouterr().out == f"{tmp_path}/a: written\n"
 
