@@ -56,5 +56,5 @@ def call(
 
 
 def of_gitguard(code: Exit) -> int:
-    """Return the exit code of ``gitguard`` for an error whose exit code for mount(8) is ``code``."""
+    """Return the exit code of ``gitguard`` for an error that has ``code`` for mount(8)."""
     return GitguardExit.USAGE if code is Exit.USAGE else GitguardExit.FAILED

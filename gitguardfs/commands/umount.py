@@ -24,7 +24,7 @@ from gitguardfs.mounting import guards
 
 NAME = f"umount.{mountinfo.FSTYPE}"
 SETTLE_LIMIT = 60.0
-"""Seconds for a daemon without its view to remove the seal and end; usually a fraction of one."""
+"""Seconds for a daemon without its view to remove the seal and end: far more than it needs."""
 LAZY_LIMIT = 1.0
 """Seconds to wait for that with -l; programs may go on using the view for any time."""
 _WITH_VALUE = "Nt"

@@ -1,4 +1,4 @@
-"""Checks whether a directory may be shared: no git directory, home directory or system directory."""
+"""Checks whether a directory may be shared: not one of git, of the system, or a home."""
 
 from __future__ import annotations
 
