@@ -81,8 +81,8 @@ def systemd(value: str) -> str:
 def systemd_word(value: str) -> str:
     r"""Return one quoted word of a list in a unit file (systemd.syntax(7), "Quoting").
 
-    Control characters become ``\x0a``. Environment= and ExecStart= decode that; lists of paths, such
-    as RequiresMountsFor=, do not.
+    Control characters become ``\x0a``. Environment= and ExecStart= decode that; lists of paths,
+    such as RequiresMountsFor=, do not.
     """
     escaped = re.sub(r'["\\]', r"\\\g<0>", value)
     escaped = re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\x{ord(m[0]):02x}", escaped)
@@ -111,7 +111,7 @@ def systemd_unit_name(path: str) -> str:
 
 
 def file_context(path: str) -> str:
-    r"""Return the regular expression for a path that semanage-fcontext(8) reads; blanks are ``\s``."""
+    r"""Return a path as a regular expression for semanage-fcontext(8); blanks are ``\s``."""
     return re.sub(
         r"[\s.^$?*+|\[\](){}\\]",
         lambda m: r"\s" if m[0].isspace() else f"\\{m[0]}",

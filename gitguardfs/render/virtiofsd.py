@@ -18,7 +18,7 @@ EVERY_ID = 2**32 - 1
 
 
 def command(spec: ShareSpec) -> list[str]:
-    """Return the command of this host's daemon; if unknown, of the one in Rust. Raises UserError."""
+    """Return the command of this host's daemon, by default the one in Rust. Raises UserError."""
     if spec.host.virtiofsd != PROGRAM_IN_C:
         return _in_rust(spec)
     words = command_in_c(spec)
@@ -54,7 +54,7 @@ def _in_rust(spec: ShareSpec) -> list[str]:
 
 
 def _translation(spec: ShareSpec) -> list[str]:
-    """Return the options that map all of the guest's ids to the user, who can make no other files."""
+    """Return the options that map all ids of the guest to a user, who can make no other files."""
     if spec.host.is_root:
         return []
     return [

@@ -24,7 +24,7 @@ is_guarded() {
     findmnt -rn -t fuse.gitguardfs --mountpoint "$VIEW" >/dev/null 2>&1
 }
 
-# --seal: a directory that is not the root of a share is sealed only on demand. Nothing else runs yet.
+# --seal also seals a directory that is not the root of a share. Nothing else runs here yet.
 guard() {
     local arguments=(--seal)
     [[ -z "$OPTIONS" ]] || arguments+=(-o "$OPTIONS")
