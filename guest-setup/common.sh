@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the scripts of this directory share. Sourced, never run.
+# Functions that the scripts of this directory share. Sourced, never run.
 
 # The callers read these.
 # shellcheck disable=SC2034
@@ -13,7 +13,7 @@
     missing=()
 }
 
-# `su` without a dash leaves the directories of modprobe and friends out.
+# `su` without a dash omits the directories of modprobe and other system programs.
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 
 if [[ -t 1 && -z "${NO_COLOR:-}" ]]; then
@@ -31,7 +31,7 @@ die() {
     exit 1
 }
 
-# A command as one would type it: quotes only where the shell needs them.
+# Prints a command as a user would type it: quotes only where the shell needs them.
 quoted() {
     local word line=''
     for word in "$@"; do
@@ -77,7 +77,7 @@ is_installed() {
     esac
 }
 
-# find_missing FAMILY PACKAGE...: leaves in `missing` what is not installed.
+# find_missing FAMILY PACKAGE...: sets `missing` to the packages that are not installed.
 find_missing() {
     local family=$1 package
     shift
@@ -87,14 +87,14 @@ find_missing() {
     done
 }
 
-# apt-cache writes to a string, not to grep -q: it would die of SIGPIPE, and pipefail would count it.
+# The output of apt-cache goes to a string: with grep -q, apt-cache could end by SIGPIPE, a failure.
 apt_policy_has() {
     local pattern=$1
     shift
     grep -qE "$pattern" <<<"$(LC_ALL=C apt-cache policy "$@" 2>/dev/null || true)"
 }
 
-# Without package lists apt knows nothing, and that says nothing about the distribution.
+# Without package lists apt knows no package, even if the distribution has it.
 lists_present() {
     [[ "$dry_run" == no ]] || apt_policy_has '^ *-?[0-9]+ +[a-z+]+:'
 }
@@ -102,7 +102,7 @@ lists_present() {
 lists_are_fresh=no
 refresh_lists() {
     [[ "$1" == debian && "$lists_are_fresh" == no ]] || return 0
-    # One unreachable third-party source must not stop what the others can provide.
+    # If one third-party source is unreachable, the others can still provide the packages.
     run apt-get update -q || warn "apt-get update failed; going on with the lists that are here"
     lists_are_fresh=yes
 }
@@ -123,7 +123,7 @@ add_packages() {
     esac
 }
 
-# Whether install.sh wrote a launcher.
+# Succeeds if install.sh wrote this launcher.
 is_ours() {
     [[ ! -L "$1" ]] && grep -qsF "\"$PREFIX/lib\"" "$1"
 }

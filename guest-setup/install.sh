@@ -6,7 +6,7 @@ umask 022
 # shellcheck source=common.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
-# The only directory in which umount(8) looks for a helper.
+# umount(8) looks for helpers in this directory alone.
 SBIN=${SBIN:-/sbin}
 PACKAGED=${PACKAGED:-/usr/bin/gitguardfs}
 
@@ -25,14 +25,14 @@ FROM_PYPI=('pyfuse3>=3.2' trio click)
 
 SYSTEM_PYTHON=/usr/bin/python3
 FSTAB=${FSTAB:-/etc/fstab}
-# A line of ours, by its type or in the old spelling of FUSE's; a # within a line is no comment.
+# A line that mounts gitguardfs, by its type or in the old FUSE spelling; a # within it is no comment.
 IN_FSTAB='^[[:space:]]*([^#[:space:]].*[[:space:]](fuse\.)?gitguardfs([[:space:]]|$)|gitguardfs#)'
 UNITS=${UNITS:-/etc/systemd/system}
 VENV=$PREFIX/venv
 PACKAGE=$PREFIX/lib/gitguardfs
-# Beside the package, as in a checkout: gitguard lima, krun and vm hand both on.
+# Beside the package, as in a checkout: gitguard lima, krun and vm copy both to guests.
 SCRIPTS=$PREFIX/lib/guest-setup
-# Manual pages and completion; links in USR_SHARE lead here.
+# Manual pages and completion; symlinks in USR_SHARE lead here.
 SHARED=$PREFIX/share
 
 usage() {
@@ -77,7 +77,7 @@ require_python() {
             "$("$SYSTEM_PYTHON" -I -V 2>&1 || true)"
 }
 
-# Imports rather than files: a newer system Python leaves the old environment empty.
+# Tests imports, not files: a newer system Python does not find the packages of the old environment.
 venv_works() {
     "$VENV/bin/python3" -I -c 'import pyfuse3, trio, click' 2>/dev/null
 }
@@ -111,7 +111,7 @@ prepare_python() {
     fi
 }
 
-# -L: a link in the checkout would leave root's code in somebody else's hands.
+# -L copies the target of a symlink: a symlink could lead to a file that another user can write.
 stage_package() {
     run mkdir -p "$PREFIX/lib"
     run rm -rf "$PACKAGE.new" "$PACKAGE.old"
@@ -119,7 +119,7 @@ stage_package() {
     run find "$PACKAGE.new" -depth -type d '(' -name __pycache__ -o -name tests ')' \
         -exec rm -rf '{}' ';'
     run chown -R root:root "$PACKAGE.new"
-    # Symbolic: an octal mode leaves the set-gid bit that a /usr/local of group staff hands down.
+    # A symbolic mode: an octal one keeps the set-gid bit inherited from a /usr/local of group staff.
     run chmod -R u=rwX,go=rX,ug-s "$PACKAGE.new"
     run chown root:root "$PREFIX" "$PREFIX/lib"
     run chmod u=rwx,go=rx,ug-s "$PREFIX" "$PREFIX/lib"
@@ -141,7 +141,7 @@ install_scripts() {
     run install -o root -g root -m 0755 "$SETUP_DIR"/{install,vm-apps}.sh "$SCRIPTS"
 }
 
-# Made by the commands themselves. Nothing that guards depends on it.
+# The commands themselves make these files. Without them the guard works as well.
 install_shared_files() {
     local code='import sys; sys.path.insert(0, sys.argv[1])
 from gitguardfs.commands.shared_files import write; write(sys.argv[2])'
@@ -208,9 +208,9 @@ write_launchers() {
     done
 }
 
-# Whoever may write to a directory on the way could lead what root writes to another place, and
-# would have root run what it likes. A sticky one (/tmp) leaves root's own names alone.
-STAFF=50 # Debian's group for those who may write to /usr/local
+# A user who may write to a directory on the path could redirect what root writes, and make root
+# run other code. In a sticky directory (/tmp) others cannot replace root's own names.
+STAFF=50 # Debian's group of users who may write to /usr/local
 refuse_places_of_others() {
     local path
     [[ "$dry_run" == no ]] || return 0
@@ -227,7 +227,7 @@ refuse_places_of_others() {
     done
 }
 
-# Both have the umount helper, and vm-mount could write a unit that hides the package's.
+# Both install the umount helper, and vm-mount could write a unit that overrides the package's.
 refuse_beside_package() {
     [[ ! -e "$PACKAGED" ]] ||
         die "$PACKAGED is there: gitguardfs is installed as a package, which has to go first" \
@@ -244,7 +244,7 @@ refuse_foreign_launchers() {
     done
 }
 
-# A new file has the label of its directory, which is not always that of its name.
+# A new file gets the SELinux label of its directory; restorecon sets the one for its path.
 set_labels() {
     [[ "$dry_run" == no && -e /sys/fs/selinux/enforce ]] || return 0
     command -v restorecon >/dev/null || return 0
@@ -266,7 +266,7 @@ check_fuse_device() {
             "fuse, or give this container the device (--device /dev/fuse)"
 }
 
-# A view of nothing, where nobody else sees it: when it is unmounted, its seal must go.
+# Mounts and unmounts an empty view in its own mount namespace: umount must remove the seal.
 check_umount_helper() {
     [[ "$dry_run" == no && -c /dev/fuse ]] || return 0
     local place
@@ -312,7 +312,7 @@ install_all() {
     report
 }
 
-# What brings a guard back at boot. Without it the share would be mounted and nothing guard it.
+# Prints what starts guards at boot. Without gitguardfs these shares would be mounted unguarded.
 refuse_while_in_use() {
     local lines=() file
     mapfile -t lines < <(grep -sE "$IN_FSTAB" -- "$FSTAB" || true)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a fresh checkout to a guarded mount, or to a demonstration of one.
+# Installs gitguardfs from a checkout, then mounts a guarded view or shows a demonstration.
 set -euo pipefail
 umask 022
 # The demonstration compares messages.
@@ -33,14 +33,14 @@ END
 
 install_if_needed() {
     local arguments=()
-    # What else is there by that name is install.sh's to refuse.
+    # If another program has this name, install.sh refuses.
     if same_as_checkout && is_ours "$GITGUARDFS" && "$GITGUARDFS" --version >/dev/null 2>&1; then
         return
     fi
     [[ "$dry_run" == no ]] || arguments+=(--dry-run)
-    # Whoever chose the virtual environment keeps it.
+    # An installation with a virtual environment keeps it.
     [[ ! -d "$PREFIX/venv" ]] || arguments+=(--venv)
-    # By its interpreter: a checkout on a share may be mounted noexec.
+    # Run by bash: a checkout on a share may be mounted noexec.
     bash "$SETUP_DIR/install.sh" ${arguments[@]+"${arguments[@]}"}
 }
 
@@ -51,8 +51,8 @@ guarded_source() {
     findmnt -rn -t fuse.gitguardfs -o SOURCE --mountpoint "$1" 2>/dev/null | tail -n 1
 }
 
-# By descriptors, as all of gitguardfs walks a path: whoever may write on the way could exchange
-# a directory and a symlink between any two commands of a shell.
+# By descriptors, as gitguardfs does everywhere: a user who may write to a directory on the path
+# could replace it by a symlink between any two commands of a shell.
 make_mountpoint() {
     local mountpoint=$1
     [[ ! -e "$mountpoint" ]] || return 0
@@ -69,16 +69,16 @@ main(*sys.argv[2:])' "$PREFIX/lib" "${0##*/}" "$mountpoint"
 
 guard_share() {
     local source=$1 mountpoint status=0 mounted
-    # Symlinks stay: gitguardfs follows those of root's and no others.
+    # Symlinks are not resolved here: gitguardfs follows only those that root made.
     mountpoint=$(realpath -ms -- "$2")
     shift 2
     mounted=$(guarded_source "$mountpoint" || true)
-    # Not stat: for a second after a crash the kernel still answers that from its cache.
+    # Not stat: for a second after a crash the kernel still answers it from its cache.
     if [[ -n "$mounted" ]] && ls -- "$mountpoint" >/dev/null 2>&1; then
         echo "Already guarded: $mountpoint shows $mounted. Nothing to do."
         return
     fi
-    # A dead mount is gitguardfs's to replace; a missing source its to complain about.
+    # gitguardfs itself replaces a dead mount, and reports a missing source.
     if [[ -z "$mounted" ]] && [[ -d "$source" || "$dry_run" == yes ]]; then
         make_mountpoint "$mountpoint"
     fi
@@ -102,7 +102,7 @@ take_off() {
 
 remove_demo() {
     [[ -n "$demo" && "$dry_run" == no ]] || return 0
-    # With its output closed (| head), even cd fails; this has to go to its end.
+    # If the output is closed (| head), even cd fails; this function must still run to its end.
     set +e
     exec >/dev/null
     cd /
@@ -110,7 +110,7 @@ remove_demo() {
     # Twice: a daemon that crashed leaves its seal on the share.
     take_off "$demo/share"
     take_off "$demo/share"
-    # What would not go must not be emptied through.
+    # rm must not go through a mount that could not be unmounted.
     rm -rf --one-file-system -- "$demo"
 }
 
@@ -155,7 +155,7 @@ unexpected() {
     step_failures=$((step_failures + 1))
 }
 
-# Shows a command, runs it, and leaves its status in `status`, its output in `output`.
+# Shows a command and runs it; sets `status` to its status and `output` to its output.
 show() {
     if [[ "$dry_run" == yes ]]; then
         printf 'would run as %s: %s\n' "$1" "$2"
@@ -219,9 +219,9 @@ END
     echo 'A small project.' >docs/README
 }
 
-# The host's side is a home that only its owner may enter, as it would be out of reach in
-# another machine. A bind mount of it stands for the share: private, or the seal that goes
-# over the share would show up on the host's side too.
+# The host's side is a home that only its owner may enter: on a real host it would be out of reach.
+# A bind mount of it stands for the share. It is private, or the seal over the share would appear on
+# the host's side as well.
 make_project() {
     demo=$(mktemp -d /var/tmp/gitguardfs-demo.XXXXXX)
     chmod 755 "$demo"
@@ -250,7 +250,7 @@ step_prepare() {
 }
 
 mount_demo() {
-    # The agent's own numbers go the other way, or each would be shown for two of the share's.
+    # The agent's own ids are mapped back, or two ids of the share would be shown as one.
     local map="$HOST_UID/$agent_uid:@$HOST_GID/@$agent_gid"
     ((agent_uid == HOST_UID)) || map+=":$agent_uid/$HOST_UID"
     ((agent_gid == HOST_GID)) || map+=":@$agent_gid/@$HOST_GID"

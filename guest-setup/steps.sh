@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What vm-setup.sh and vm-apps.sh share: steps to choose from, and work in a user's home, which is
-# done as that user. Sourced after common.sh.
+# Functions that vm-setup.sh and vm-apps.sh share: the choice of steps, and work in a user's home,
+# which is done as that user. Sourced after common.sh.
 #
 # The caller declares STEPS (names, in the order in which they run), ABOUT and HOSTS (by name) and a
 # function step_NAME for each.
@@ -8,7 +8,7 @@
 user='' uid='' gid='' home=''
 assume_yes=no
 wanted=()
-# Variables that functions see which run as the user.
+# Variables that are passed to functions that run as the user.
 FOR_USER=(home dry_run)
 
 is_step() { [[ " ${STEPS[*]} " == *" $1 "* ]]; }
@@ -20,7 +20,7 @@ list_steps() {
     done
 }
 
-# The hosts that the distribution's packages come from, as this system has them.
+# Prints the hosts that this system fetches packages from.
 package_hosts() {
     if [[ "$(os_family)" == fedora ]]; then
         echo mirrors.fedoraproject.org
@@ -54,7 +54,7 @@ add_wanted() {
     done
 }
 
-# Reads the options; leaves the steps in `wanted`, in their order, each once.
+# Parses the options; sets `wanted` to the steps in their order, each once.
 parse_options() {
     local action='' asked step
     while (($#)); do
@@ -90,7 +90,7 @@ parse_options() {
     esac
 }
 
-# Finds out whose account is set up; leaves `user`, `uid`, `gid` and `home`.
+# Finds the account to set up; sets `user`, `uid`, `gid` and `home`.
 find_user() {
     local entry
     if ((EUID != 0)); then
@@ -132,8 +132,8 @@ as_user() {
     (cd / && exec "${drop[@]}" bash -c "$code" "${0##*/}" "$@")
 }
 
-# put_file PATH: writes there what comes on standard input. A file that was there and differs stays
-# beside it under a numbered name, PATH.~1~. Run as the user.
+# put_file PATH: writes standard input to PATH. If a different file was there, it is kept beside it
+# under a numbered name, PATH.~1~. Run as the user.
 put_file() (
     path=$1
     mkdir -p -- "${path%/*}"

@@ -82,13 +82,13 @@ TEXT
 
 # --- as the user --------------------------------------------------------------------------------
 
-# A directory for what is not checked yet; one run at a time.
+# A directory for downloads that are not verified yet; one run at a time.
 open_work() {
     work=$home/.local/opt/.vm-apps
     mkdir -p -- "$home/.local/opt" "$home/.local/bin"
     exec 9>"$work.lock"
     flock -n 9 || die "another vm-apps.sh is at work for this user"
-    rm -rf -- "$work" # of a run that was killed
+    rm -rf -- "$work" # left by a run that was killed
     mkdir -- "$work"
     trap 'rm -rf -- "$work"' EXIT
 }
@@ -98,7 +98,7 @@ fetch() {
     local quiet=(--silent --show-error)
     [[ ! -t 2 ]] || quiet=(--progress-bar)
     echo "fetching $1"
-    # A transfer that stalls for a minute is given up.
+    # A transfer that stalls for a minute is aborted.
     curl "${quiet[@]}" --fail --location --proto '=https' --tlsv1.2 --retry 2 --connect-timeout 30 \
         --speed-limit 1 --speed-time 60 --output "$2" --url "$1" ||
         die "cannot fetch $1: is its host allowed (--hosts)? Nothing was installed"
@@ -110,13 +110,13 @@ verify() {
         die "what came from $3 has not the checksum $2: nothing was installed"
 }
 
-# unpack ARCHIVE DIRECTORY: without the archive's top directory.
+# unpack ARCHIVE DIRECTORY: unpacks it, without the archive's top directory.
 unpack() {
     mkdir -- "$2"
     tar -xzf "$1" -C "$2" --strip-components=1 --no-same-owner
 }
 
-# link_tool TARGET: makes it a command, by a link in ~/.local/bin. A file of somebody else's stays
+# link_tool TARGET: makes it a command, by a symlink in ~/.local/bin. A file that was there is kept
 # beside it under a numbered name.
 link_tool() {
     local link=$home/.local/bin/${1##*/} keep=(--backup=numbered)
@@ -155,7 +155,7 @@ install_go() {
     link_tool "$place/bin/gofmt"
 }
 
-# nvm and its functions in a shell that is as they expect it.
+# Runs a function of nvm in a shell with the options that nvm expects.
 with_nvm() (
     set +eu
     export NVM_DIR=$home/.nvm
@@ -175,7 +175,7 @@ install_node() {
         unpack "$work/archive" "$work/nvm"
         mv -T --backup=numbered -- "$work/nvm" "$home/.nvm"
     fi
-    # nvm checks what it fetches by SHASUMS256.txt of nodejs.org.
+    # nvm verifies its downloads by SHASUMS256.txt of nodejs.org.
     with_nvm nvm install --lts || die "nvm could not install Node"
     with_nvm nvm alias default 'lts/*' >/dev/null
     node=$(with_nvm nvm which 'lts/*')
@@ -213,7 +213,7 @@ install_lf() {
         return
     fi
     command -v go >/dev/null || die "this distribution has no lf, and to build it takes Go: --only go lf"
-    # Only by the proxy: fetched from elsewhere, it would take further hosts.
+    # Only from the module proxy: other sources would need further hosts.
     env GOBIN="$home/.local/bin" GOPROXY=https://proxy.golang.org GOSUMDB=sum.golang.org \
         GOTOOLCHAIN=local CGO_ENABLED=0 go install "github.com/gokcehan/lf@$LF_VERSION" ||
         die "lf could not be built"
@@ -240,7 +240,7 @@ step_node() {
 
 step_claude() { user_step install_claude "npm install $CLAUDE_PACKAGE below $home/.local"; }
 
-# Fedora's lists may have to be fetched to know: a dry run takes it that the package is there.
+# To know this on Fedora, lists may have to be fetched; a dry run assumes that the package exists.
 distribution_has() {
     case "$1" in
         debian)
@@ -251,7 +251,7 @@ distribution_has() {
     esac
 }
 
-# Installs a package of the distribution; 1 if it has none of that name.
+# Installs a package of the distribution; returns 1 if it has none of that name.
 from_distribution() {
     local family
     family=$(os_family)
@@ -278,7 +278,7 @@ step_lf() {
 
 step_fzf() { from_distribution fzf || die "this distribution has no package fzf"; }
 
-# What fetching, unpacking and starting the tools takes.
+# Programs that are needed to fetch, unpack and start the tools.
 add_needed() {
     local family tool
     [[ " ${wanted[*]} " == *\ go\ * || " ${wanted[*]} " == *\ node\ * ]] || return 0

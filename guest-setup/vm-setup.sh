@@ -37,7 +37,7 @@ declare -A HOSTS=(
     AWESOME_FEDORA=(awesome dejavu-sans-fonts dejavu-sans-mono-fonts adwaita-icon-theme librsvg2)
     FILES_DEBIAN=(thunar)
     FILES_FEDORA=(Thunar)
-    # xterm: GLib before 2.76 does not know the other one, when it starts programs in a terminal.
+    # xterm: GLib before 2.76 starts programs in xterm, and does not know the other terminal.
     TERMINAL_DEBIAN=(xfce4-terminal xterm)
     TERMINAL_FEDORA=(xfce4-terminal xterm)
 }

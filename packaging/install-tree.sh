@@ -18,7 +18,7 @@ sbin=${SBIN:-/usr/sbin}
 
 in_package() { PYTHONPATH=. PYTHONDONTWRITEBYTECODE=1 "$python" "$@"; }
 
-# Name, module and function of each program, from the one list that there is.
+# Name, module and function of each program, from the list in install.sh.
 programs() {
     "$python" - <<'END'
 import tomllib
@@ -30,7 +30,7 @@ for name, entry in scripts.items():
 END
 }
 
-# -I: the caller's environment and working directory stay out of programs that root runs.
+# -I: programs that root runs ignore the caller's environment and working directory.
 launcher() {
     cat <<END
 #!/usr/bin/python3 -I
@@ -54,7 +54,7 @@ install -m 0755 packaging/refuse-removal.sh "$destdir$modules/refuse-removal.sh"
 
 while read -r name module function; do
     directory=/usr/bin
-    # umount(8) looks for its helpers in /sbin alone, which leads there.
+    # umount(8) looks for helpers in /sbin alone, which is a symlink to this directory.
     [[ "$name" != umount.* ]] || directory=$sbin
     launcher "$module" "$function" | install -D -m 0755 /dev/stdin "$destdir$directory/$name"
 done < <(programs)

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Run before a package is removed. Exits 1 while something would be left open without it: at the
-# next boot the raw share would be mounted and nothing guard it, and a view that is up needs the
-# umount helper, and a new daemon after a crash.
+# Runs before a package is removed. Exits 1 if a share would be left open without gitguardfs: at the
+# next boot the share would be mounted unguarded. A mounted view needs the umount helper, and after
+# a crash a new daemon.
 set -eu
 
 fstab=${FSTAB:-/etc/fstab} units=${UNITS:-/etc/systemd/system}
 mountinfo=${MOUNTINFO:-/proc/self/mountinfo}
 
 at_boot() {
-    # A line of ours, by its type or in the old spelling of FUSE's; a # within a line is no comment.
+    # A line that mounts gitguardfs, by its type or in the old FUSE spelling; a # within it is no comment.
     grep -sE '^[[:space:]]*([^#[:space:]].*[[:space:]](fuse\.)?gitguardfs([[:space:]]|$)|gitguardfs#)' \
         "$fstab" || true
     for link in "$units"/*.wants/gitguardfs@*.service; do
@@ -18,7 +18,7 @@ at_boot() {
     done
 }
 
-# Root's alone: any user can mount something that is called so.
+# Only mounts by root count: any user can make a mount of this type.
 mounted() {
     awk '{
         for (i = 7; $i != "-" && i < NF; i++);

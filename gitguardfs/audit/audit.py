@@ -1,4 +1,4 @@
-"""One audit: what it goes by, and what it has found so far."""
+"""One run of ``gitguard audit``: its inputs, and its findings so far."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class Audit:
     share: Share
     git: Git
     uid: int
-    """Of the user who works with git on the host."""
+    """The user id of the host's user, who works with git there."""
     user_entries: Sequence[Entry] = ()
-    """What the user has set for all repositories."""
+    """The user's and the system's configuration, which holds in every repository."""
     trusts_bare: bool = True
-    """Whether git goes by a bare repository that it comes across (safe.bareRepository)."""
+    """Whether git uses a bare repository that it finds by itself (safe.bareRepository)."""
     results: list[Result] = field(default_factory=list)
     work_trees: set[str] = field(default_factory=set)
-    """Directories with a ``.git``."""
+    """Absolute paths of the directories that hold a ``.git``."""
 
     @property
     def judge(self) -> Judge:
-        """What tells which values of configuration lead to the agent."""
+        """Return the judge of which configuration values lead to files that the agent can write."""
         return Judge(self.git, self.share)
 
     def add(self, result: Result) -> None:
-        """Note a finding."""
+        """Add one result to the list."""
         self.results.append(result)
 
     def unread(self, path: str, why: OSError | Unread) -> None:
-        """Note that something could not be looked at: a finding, since it may hide others."""
+        """Add a finding for a path that could not be read, since it may hide other findings."""
         said = why.strerror if isinstance(why, OSError) else str(why)
         self.add(rows.READ.finding(f"{path}: {said}", BY_HAND, Severity.MEDIUM))

@@ -1,4 +1,4 @@
-"""Looks at bare repositories in the share, and at directories that wait to become one."""
+"""Checks bare repositories in the share, and directories that are prepared to become one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _GITS = frozenset(map(os.fsdecode, repository.READ_AT_TOP | {b"commondir", b"con
 
 
 def is_repository(entries: Mapping[str, int]) -> bool:
-    """Whether a guard treats a directory with these entries as ``.git`` itself."""
+    """Return whether a guard treats a directory with these entries like a ``.git``."""
     return repository.is_repository(lambda name: entries.get(os.fsdecode(name)))
 
 
 def check(audit: Audit, directory: Directory) -> None:
-    """Note a bare repository, and what git runs in it."""
+    """Add findings for a bare repository, and for each program that git runs in it."""
     path = directory.path
     if audit.share.is_kept(audit.share.parts(path)):
         return
@@ -40,7 +40,10 @@ def check(audit: Audit, directory: Directory) -> None:
 
 
 def check_prepared(audit: Audit, directory: Directory, is_git: bool = False) -> None:
-    """Note a directory that is no repository yet, with hooks or a config that git would keep."""
+    """Add findings for a directory that is not a repository yet but has hooks or a config.
+
+    ``git init`` would keep both.
+    """
     entries = directory.entries
     if "config" not in entries and "hooks" not in entries and "config.worktree" not in entries:
         return
@@ -62,7 +65,10 @@ def check_prepared(audit: Audit, directory: Directory, is_git: bool = False) -> 
 
 
 def _armed(audit: Audit, directory: Directory) -> list[tuple[str, str]]:
-    """Return what git would run in a directory that is a repository, and how to stop that."""
+    """Return what git would run if the directory were a repository: pairs of text and fix.
+
+    Config files that git could read but this cannot (a symlink, too long) count as well.
+    """
     found = []
     for name in ("config", "config.worktree"):
         path = os.path.join(directory.path, name)
@@ -76,7 +82,7 @@ def _armed(audit: Audit, directory: Directory) -> list[tuple[str, str]]:
             found.append((f"what {path} says, which was not read: {error}", fixes.remove(path)))
             continue
         except (OSError, Unread):
-            continue  # of a repository it is a finding elsewhere; otherwise none of git's
+            continue  # git reads no such file; for a repository, config_check adds a finding
         found += [
             (f"{entry.key} = {entry.value} (in {path})", fixes.unset(entry))
             for entry in entries
@@ -90,7 +96,7 @@ def _armed(audit: Audit, directory: Directory) -> list[tuple[str, str]]:
         try:
             fd = os.open("hooks", flags, dir_fd=directory.fd)
         except OSError:
-            return found  # the walk says so
+            return found  # the walk adds a finding
         try:
             for name in hooks.active(fd):
                 hook = os.path.join(path, name)

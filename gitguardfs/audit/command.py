@@ -21,18 +21,18 @@ from gitguardfs.findings import Result
 from gitguardfs.guard.rules import Guard, Rules
 
 SHOWN = 20
-"""Findings of one kind that are printed; --json has them all."""
+"""How many findings of one kind are printed, to fit a screen; --json lists all."""
 EVERY = 0.1
-"""Seconds between two words about the progress."""
+"""Seconds between two updates of the progress line: often enough to see it move."""
 EPILOG = """\b
 Examples:
   gitguard audit ~/projects
   gitguard audit ~/projects --protect .husky    with a rule of the guard
   gitguard audit ~/projects --json --fail-on low
 
-It runs on the host, over the directory itself and not over a guarded view of it. It changes
-nothing, and runs nothing of a repository: no hook, filter, alias, pager or fsmonitor. Root becomes
-the owner of DIR first.
+Run it on the host, on the directory itself, not on a guarded view of it. The audit changes nothing
+and runs nothing of a repository: no hook, filter, alias, pager or fsmonitor. Run by root, it first
+switches to the owner of DIR.
 
 \b
 Exit codes: 0 nothing found, 1 findings, 2 wrong usage, 3 anything else.
@@ -45,7 +45,7 @@ Exit codes: 0 nothing found, 1 findings, 2 wrong usage, 3 anything else.
     "--protect",
     metavar="GLOB",
     multiple=True,
-    help="Names that the guard lets nobody change: they are no finding. Repeatable.",
+    help="Names that the guard makes read-only: they are not reported. Repeatable.",
 )
 @click.option(
     "--deny", metavar="GLOB", multiple=True, help="Names that the guard denies. Repeatable."
@@ -71,9 +71,9 @@ def command(
 ) -> int:
     """Find what an agent in DIR could use on the host without touching .git.
 
-    Looks at every repository below DIR: configuration, hooks and helpers that run files of the
-    work tree, git directories in odd places, symlinks that lead out, credentials and secrets. Each
-    finding comes with what mends it: a command, or a rule for the guard.
+    Checks every repository below DIR: configuration, hooks and helpers that run files of the
+    work tree, git directories in unusual places, symlinks that lead out of DIR, credentials and
+    secrets. Each finding comes with its fix: a command, or a rule for the guard.
     """
     guard = Guard(Rules(deny=deny, protect=protect, hide=hide))
     top = _open(directory)
@@ -92,26 +92,26 @@ def command(
 
 
 class Progress:
-    """Says on a terminal how far the walk is, a few times a second."""
+    """A line on a terminal that shows how far the walk is."""
 
     def __init__(self) -> None:
         self._line = findings.Progress(sys.stderr)
         self._next = 0.0
 
     def say(self, names: int, directory: str) -> None:
-        """Tell what is looked at, if nothing was told just now."""
+        """Show the count and the directory, at most once in ``EVERY`` seconds."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + EVERY
             self._line.say(f"{names} names, {directory}")
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         self._line.clear()
 
 
 def as_text(results: Sequence[Result]) -> str:
-    """Return the results as a table, of each kind the first ones."""
+    """Return the results as a table with the first ``SHOWN`` of each kind, and a summary."""
     seen: Counter[str] = Counter()
     shown = []
     for result in results:
@@ -125,7 +125,7 @@ def as_text(results: Sequence[Result]) -> str:
 
 
 def _open(directory: str) -> int:
-    """Return a descriptor of the shared directory; raises UserError."""
+    """Open the shared directory and return its descriptor. Raises UserError."""
     try:
         return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -135,7 +135,7 @@ def _open(directory: str) -> int:
 
 
 def _check_no_view(top: int, directory: str) -> None:
-    """Raise UserError for a guarded view, where ``.git`` cannot be read, or not even be seen."""
+    """Raise UserError if ``top`` is in a guarded view, where ``.git`` cannot be read."""
     if sys.platform != "linux":
         return
     from gitguardfs.linux import mountinfo
@@ -147,11 +147,11 @@ def _check_no_view(top: int, directory: str) -> None:
 
 
 def _become_owner(top: int) -> dict[str, str]:
-    """Become the owner of the directory for good, if this is root.
+    """Switch for good to the directory's owner, if root runs this.
 
-    Returns where the configuration of the user is who then looks at everything. What root may read
-    and the owner may not is of no use to the owner's git, and git parses what the agent has written
-    as a user that may do little.
+    Returns the environment variables that say where that user's configuration is. The owner's git
+    can use only files that the owner can read. And git, which parses files that the agent wrote,
+    then has few rights.
     """
     st = os.fstat(top)
     if os.geteuid() != 0 or st.st_uid == 0:
@@ -168,7 +168,7 @@ def _become_owner(top: int) -> dict[str, str]:
 
 
 def _git(environment: dict[str, str]) -> Git:
-    """Return the git that parses configuration; raises UserError."""
+    """Find the git that parses configuration. Raises UserError if there is none."""
     program = shutil.which("git", path=SEARCH_PATH)
     if program is None:
         raise UserError("git is not installed", "its parser is needed", Exit.SYSTEM)

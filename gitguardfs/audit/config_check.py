@@ -1,4 +1,4 @@
-"""Judges a repository's configuration: programs, includes and credentials."""
+"""Checks a repository's configuration: programs, includes and credentials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOKEN = re.compile(
     r"gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
     r"|(AKIA|ASIA)[0-9A-Z]{16}|sk-[\w-]{20,}|npm_\w{30,}|pypi-[\w-]{30,}|AIza[\w-]{30,}"
 )
-"""Tokens of services that mark them so that they can be found."""
+"""Tokens of services that give theirs a prefix by which they can be recognised."""
 _URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]{0,40}://)(?P<who>[^/\s]+)@(?P<rest>.*)", re.DOTALL)
 _NAMES_URL = re.compile(
     r"remote\..+\.(url|pushurl|proxy)|branch\..+\.(remote|pushremote)|lfs\.(push)?url"
@@ -26,7 +26,10 @@ _HEADER = re.compile(r"http\.(.+\.)?extraheader", re.DOTALL)
 
 
 def check(audit: Audit, own: Sequence[Entry], worktree: str | None) -> list[Entry]:
-    """Judge the entries of a repository's own files; returns those with what they include."""
+    """Add findings for the entries of a repository's own files.
+
+    Returns these entries and those of the files that they include.
+    """
     entries = list(own)
     try:
         entries = audit.git.with_included(own, audit.share.is_agents)
@@ -45,24 +48,24 @@ def check(audit: Audit, own: Sequence[Entry], worktree: str | None) -> list[Entr
 
 
 def _fix(audit: Audit, entry: Entry) -> str:
-    """Return how to mend an entry that leads to the agent."""
+    """Return the fix for an entry that leads to a file that the agent can write."""
     unset = fixes.unset(entry)
     words = (entry.value or "").removeprefix("!").split()
     is_hooks = entry.key == "core.hookspath"
     if len(words) != 1 or not (is_hooks or "/" in words[0]):
         return unset
     if words[0].startswith(("/", "~")) and not audit.share.holds(audit.git.path(words[0], "/")):
-        return unset  # by a symlink of the agent's
+        return unset  # a symlink that the agent can change leads there
     names = [part for part in words[0].split("/") if part not in ("", ".", "..", "~")]
     if not names:
         return unset
-    # .husky/_ is husky's: the name before says more.
+    # For .husky/_ protect .husky, which holds the hooks themselves.
     kept = next((name for name in names if is_hooks and name.startswith(".")), names[-1])
     return fixes.either(unset, fixes.rule("--protect", kept))
 
 
 def hidden(text: str) -> str:
-    """Return a value as it may be shown: with passwords and tokens left out."""
+    """Return a value with each password and token replaced by ``***``."""
     match = _URL.search(text)
     if match is not None and _is_secret(match["who"]):
         text = text[: match.start("who")] + "***" + text[match.end("who") :]

@@ -1,6 +1,6 @@
-"""What to do about a finding: commands for a shell, and rules for the guard. Pure.
+"""Fixes for findings: commands for a shell, and rules for the guard. Pure.
 
-Every text is of printable characters alone, so that what is shown can be copied to a shell.
+Each text has printable characters alone, so that it can be copied from a terminal to a shell.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from gitguardfs.audit.git_config import Entry
 from gitguardfs.render.quote import shell_printable
 
 OR = "; or: "
-"""Between two ways to mend a finding."""
+"""Stands between two alternative fixes."""
 
 
 def rule(option: str, *names: str) -> str:
@@ -21,7 +21,7 @@ def rule(option: str, *names: str) -> str:
 
 
 def unset(entry: Entry) -> str:
-    """Return the command that takes one value out of its file of configuration."""
+    """Return the command that removes one value from its configuration file."""
     words = ["git", "config", "--file", entry.origin]
     if entry.value is None:
         return shell_printable([*words, "--unset-all", entry.key])
@@ -29,7 +29,7 @@ def unset(entry: Entry) -> str:
 
 
 def set_value(entry: Entry, value: str) -> str:
-    """Return the command that puts ``value`` in the place of all that a key has."""
+    """Return the command that replaces all values of a key by ``value``."""
     words = ["git", "config", "--file", entry.origin, "--replace-all", entry.key, value]
     return shell_printable(words)
 
@@ -56,21 +56,21 @@ def point_to(gitfile: str, git_directory: str) -> str:
 
 
 def move_in(git_directory: str, place: str) -> str:
-    """Return the command that puts a git directory into the place of what leads to it."""
+    """Return the command that replaces what leads to a git directory by that directory."""
     return f"{remove(place)} && {shell_printable(['mv', '--', git_directory, place])}"
 
 
 def either(*ways: str) -> str:
-    """Return several ways to mend a finding as one text."""
+    """Return alternative fixes as one text."""
     return OR.join(ways)
 
 
 def edit(origin: str) -> str:
-    """Return the command that opens a file of configuration in the user's editor."""
+    """Return the command that opens a configuration file in the user's editor."""
     return shell_printable(["git", "config", "--file", origin, "--edit"])
 
 
 def unshare(git_directory: str, alternates: str) -> str:
-    """Return the command that copies what a repository takes from others, and ends that."""
+    """Return the command that copies the objects of alternates, then removes the alternates."""
     repack = ["git", f"--git-dir={git_directory}", "repack", "-a", "-d", "-q"]
     return f"{shell_printable(repack)} && {remove(alternates)}"

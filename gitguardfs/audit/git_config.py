@@ -1,8 +1,8 @@
-"""Reading git's configuration with git's own parser, without running anything.
+"""Reads git's configuration with git's own parser; none of the programs that it names is run.
 
-Each file is opened and read here, and given to ``git config --file -``, which looks for no
-repository, follows no include and starts no program. Includes are followed by our own code, and
-only to files that the agent cannot write.
+This module opens and reads each file and passes its content to ``git config --file -``. That
+command looks for no repository, follows no include and starts no program. This module follows
+includes itself, and only to files that the agent cannot write.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from gitguardfs.audit.walk import Unread, read_path, resolved
 
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin"
 SECONDS = 20
-"""After which git is taken to hang."""
+"""How long ``git config`` may take: it needs milliseconds, so by then it hangs."""
 MAX_FILES = 100
-"""Included files that are read for one repository: more are nobody's by hand."""
+"""How many files are read for one repository: nobody writes more by hand."""
 EXPLICIT = "explicit"
-"""The value of safe.bareRepository with which git goes by no bare repository unasked."""
+"""The safe.bareRepository with which git uses a bare repository only if told to (GIT_DIR)."""
 _LIST = ("config", "-z", "--list", "--show-origin", "--no-includes")
 _FILE = "file:"
 _QUIET = {
@@ -38,22 +38,22 @@ class Entry:
     """One value of a configuration."""
 
     origin: str
-    """The absolute path of the file that it is in; empty if it is in none."""
+    """The absolute path of its file; empty if it is in no file."""
     key: str
-    """Section and name in small letters, and between them what the section is about."""
+    """Section and name in lower case, with the subsection between them as it is."""
     value: str | None
     """None for a key without ``=``, which stands for true."""
 
     @property
     def is_include(self) -> bool:
-        """Whether it names a file to be read as well."""
+        """Return whether the entry includes another file."""
         section, _, name = self.key.rpartition(".")
         return name == "path" and section.partition(".")[0] in ("include", "includeif")
 
 
 @dataclass(frozen=True)
 class Git:
-    """The program, and where the configuration of the user is who runs it."""
+    """The program git, and where the configuration of its user is."""
 
     program: str
     home: str
@@ -61,21 +61,21 @@ class Git:
     """The user's XDG_CONFIG_HOME."""
 
     def entries_of(self, content: bytes, origin: str) -> list[Entry]:
-        """Return what a file of configuration says. Raises Unread if git cannot parse it."""
+        """Return the entries of a configuration file. Raises Unread if git cannot parse it."""
         said = self._run((*_LIST, "--file", "-"), _NO_OTHERS, content)
         return [Entry(origin, one.key, one.value) for one in parse(said)]
 
     def of_user(self) -> list[Entry]:
-        """Return what the user and the system have set for every repository. Raises Unread."""
+        """Return the entries of the user's and the system's configuration. Raises Unread."""
         more = {"XDG_CONFIG_HOME": self.config_home} if self.config_home else {}
         return parse(self._run(_LIST, more, b""))
 
     def with_included(
         self, entries: Sequence[Entry], is_agents: Callable[[str], bool]
     ) -> list[Entry]:
-        """Return the entries, and those of each file that they include, on whatever condition.
+        """Return the entries, and those of each file that they include under any condition.
 
-        Files that ``is_agents`` holds for are not read. Raises Unread.
+        Skips files for which ``is_agents`` is true. Raises Unread.
         """
         found = list(entries)
         read = {resolved(entry.origin) for entry in entries}
@@ -102,7 +102,8 @@ class Git:
     def bare_repositories(self, is_agents: Callable[[str], bool] = lambda _: False) -> str:
         """Return the user's safe.bareRepository; "" if it is not set. Raises Unread.
 
-        git takes it from no repository. What is set on a condition may not hold.
+        git ignores it in a repository's configuration. A conditional include (includeIf) is left
+        out, since its condition may not hold.
         """
         own = [entry for entry in self.of_user() if not entry.key.startswith("includeif.")]
         entries = self.with_included(own, is_agents)
@@ -110,7 +111,7 @@ class Git:
         return max(said, key=lambda value: value != EXPLICIT, default="")
 
     def path(self, value: str, origin: str) -> str:
-        """Return the file that the value of a path, found in the file ``origin``, means."""
+        """Return the absolute path that a value in the file ``origin`` stands for."""
         if value == "~" or value.startswith("~/"):
             value = self.home + value[1:]
         elif value.startswith("~"):

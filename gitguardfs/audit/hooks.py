@@ -1,7 +1,7 @@
-"""Judges the hooks of a repository: whether they run what is in the work tree.
+"""Checks whether the hooks of a repository run files of the work tree.
 
-A hook in ``.git`` is the user's own, but it may be a symlink into the work tree, or a script that
-runs a file or a tool that obeys files there.
+A hook in ``.git`` is the user's own. But it may be a symlink into the work tree, or a script that
+runs a file there, or a tool that files there configure.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ NAMES = frozenset(
      "sendemail-validate", "fsmonitor-watchman", "p4-changelist", "p4-prepare-changelist",
      "p4-post-changelist", "p4-pre-submit", "post-index-change"}
 )  # fmt: skip
-"""What githooks(5) has."""
+"""All hooks of githooks(5)."""
 MANAGERS = {
     "pre-commit": re.compile(r"hook-impl --config|pre[-_]commit(\s+run|\.com)"),
     "lefthook": re.compile(r"\blefthook\b"),
     "husky": re.compile(r"\bhusky\b"),
 }
-"""Programs that put hooks into repositories, and what marks those."""
+"""Programs that put hooks into repositories, and how to recognise their hooks."""
 _FROM_TOP = re.compile(
     r"(?:--show-toplevel\)?|\$\(pwd\)|\$\{?(?:PWD|GIT_WORK_TREE)\}?)[\"'`)}]*/+([^\s\"'`;|&)]+)"
 )
 _FROM_HOOK = re.compile(r"dirname[^)`]*[)`][\"']?/+([^\s\"'`;|&)]+)")
 _LIMIT = 1 << 18
+"""Bytes of a hook that are read: scripts are far shorter."""
 
 
 def active(hooks: int) -> dict[str, int]:
-    """Return the names in a directory of hooks that git runs there, and their types; OSError."""
+    """Return the hooks in a directory that git runs, and their types. Raises OSError."""
     return {
         name: kind
         for name, kind in sorted(list_directory(hooks).items())
@@ -53,7 +54,7 @@ def _is_executable(directory: int, name: str) -> bool:
 
 
 def check(audit: Audit, git_dir: int, path: str, worktree: str) -> set[str]:
-    """Judge the hooks in ``hooks`` of a git directory; returns the managers that put some there."""
+    """Check the hooks of a git directory; return the ``MANAGERS`` that have put some there."""
     managers: set[str] = set()
     hooks = os.path.join(path, "hooks")
     kind = list_directory(git_dir).get("hooks")
@@ -74,7 +75,7 @@ def check(audit: Audit, git_dir: int, path: str, worktree: str) -> set[str]:
 
 
 def check_directory(audit: Audit, path: str, worktree: str) -> set[str]:
-    """Judge the hooks in a directory without symlinks on its way, as ``check``."""
+    """Do the same as ``check`` for a hooks directory, by a path without symlinks. OSError."""
     fd = open_directory(path)
     try:
         return _check(audit, fd, path, worktree)
@@ -108,7 +109,7 @@ def _check(audit: Audit, hooks: int, path: str, worktree: str) -> set[str]:
             audit.unread(hook, error)
             continue
         if not text.startswith(b"#!") and b"\0" in text:
-            continue  # a program of the user's; git gives what else has no #! to sh
+            continue  # a compiled program of the user's; git runs a text without #! by sh
         said = text.decode(errors="surrogateescape").replace("\0", " ")
         found = {manager for manager, mark in MANAGERS.items() if mark.search(said)}
         managers |= found
@@ -117,7 +118,7 @@ def _check(audit: Audit, hooks: int, path: str, worktree: str) -> set[str]:
 
 
 def _judge(audit: Audit, hook: str, text: str, worktree: str, managers: set[str]) -> None:
-    """Note the first file of the agent's that a script runs, or the first tool."""
+    """Add a finding for the first file that a script runs and the agent can write, or tool."""
     stop = fixes.chmod("a-x", hook)
     for path in runs(audit, hook, text, worktree):
         fix = fixes.either(stop, _protect(audit.share.agents_places(path)))
@@ -152,7 +153,7 @@ def runs(audit: Audit, hook: str, text: str, worktree: str) -> list[str]:
     named: list[str] = []
     for line in _lines(text):
         if line.lstrip().startswith(("echo ", "printf ")):
-            continue  # says a name, and runs nothing
+            continue  # prints a name, and runs nothing
         named += [os.path.join(worktree, rest) for rest in _FROM_TOP.findall(line)]
         named += [os.path.join(os.path.dirname(hook), rest) for rest in _FROM_HOOK.findall(line)]
         for part in SEPARATOR.split(line):

@@ -1,4 +1,4 @@
-"""Which values of git's configuration make git read or run what the agent can write."""
+"""Recognises values of git's configuration that make git read or run what the agent can write."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ PROGRAMS = re.compile(
     r"|instaweb\.(httpd|browser)|svn\..+-prog",
     re.DOTALL,
 )
-"""Keys whose value is a command (git-config(1)); sections and names are in small letters."""
+"""Keys whose value is a command (git-config(1)); sections and names are in lower case."""
 DIRECTORIES = frozenset({"core.hookspath", "init.templatedir"})
 """Keys whose value is a directory with hooks."""
 COMMANDS_AFTER_MARK = re.compile(r"alias\..+|submodule\..+\.update", re.DOTALL)
-"""Keys whose value is a command only after ``!``, and otherwise a word of git's own."""
+"""Keys whose value is a shell command only after ``!``, and otherwise git's own keyword."""
 TOOLS = frozenset(
     {"make", "gmake", "just", "task", "rake", "bundle", "npm", "npx", "yarn", "pnpm", "bun",
      "bunx", "deno", "composer", "cargo", "tox", "nox", "pytest", "poetry", "pipenv", "uv",
      "gradle", "mvn", "sbt", "dotnet", "go", "overcommit", "yorkie", "simple-git-hooks"}
 )  # fmt: skip
-"""Programs that do what files of the work tree say."""
+"""Programs that run what files of the work tree define."""
 INTERPRETERS = re.compile(r"(.*/)?(sh|bash|dash|zsh|ksh|fish|python[\d.]*|perl|ruby|node|php)")
 SEPARATOR = re.compile(r"""[;&|()<>`"'{}\n]""")
-"""What stands between the words of a shell's command, beside blanks."""
+"""Characters that end a word or a command in a shell, beside blanks."""
 _BEFORE_PROGRAMS = ("exec", "then", "do", "else", "if", "!", "command", "env")
 _BOOLEAN = re.compile(r"(?i)(true|false|yes|no|on|off|\d+)?")
 _FROM_TOP = re.compile(r"--show-(toplevel|prefix)|\$\(?pwd|\$\{?(PWD|GIT_PREFIX|GIT_WORK_TREE)")
 
 
 def is_program(entry: Entry) -> bool:
-    """Whether an entry makes git run something, wherever that lies."""
+    """Return whether an entry makes git run a program, wherever that program is."""
     value = entry.value or ""
     if entry.key == "core.hookspath":
         return value != ""
@@ -53,7 +53,7 @@ def is_program(entry: Entry) -> bool:
 
 
 def tool_of(command: str) -> str | None:
-    """Return the first of TOOLS that stands where a command for the shell has a program."""
+    """Return the first of TOOLS that a shell command runs; None if it runs none."""
     for part in SEPARATOR.split(command):
         words = [word for word in part.split() if not re.match(r"\w+=", word)]
         while words and words[0] in _BEFORE_PROGRAMS:
@@ -65,7 +65,7 @@ def tool_of(command: str) -> str | None:
 
 @dataclass(frozen=True)
 class Judge:
-    """What in a configuration leads to what the agent can write."""
+    """Finds the entries of a configuration that lead to files that the agent can write."""
 
     git: Git
     share: Share
@@ -77,9 +77,10 @@ class Judge:
                 yield origin
 
     def problems(self, entries: Sequence[Entry], worktree: str | None) -> Iterator[Entry]:
-        """Yield what leads git, in a repository with this work tree, to what the agent can write.
+        """Yield the entries that lead git to files that the agent can write.
 
-        ``worktree`` is None for a bare repository, and for what holds in every one.
+        ``worktree`` is the repository's work tree; None for a bare repository, and for entries
+        that hold in every repository.
         """
         for entry in entries:
             if self._leads_there(entry, entry.value or "", worktree):
@@ -97,21 +98,21 @@ class Judge:
         if COMMANDS_AFTER_MARK.fullmatch(entry.key) and not value.startswith("!"):
             return self._is_configured(value, worktree)
         command = value.removeprefix("!")
-        # Who types an alias for make knows what make does.
+        # A user who types an alias for make knows what make does.
         is_typed = entry.key.startswith("alias.")
         return self._runs(command, worktree) or (not is_typed and tool_of(command) is not None)
 
     def _is_configured(self, words: str, worktree: str | None) -> bool:
-        """Whether an alias gives git a value that leads there (-c KEY=VALUE)."""
+        """Return whether an alias passes git such a value (-c KEY=VALUE)."""
         return any(
             self._leads_there(Entry("", key.lower(), None), value, worktree)
             for key, value in re.findall(r"-c\s*[\"']?([\w.-]{1,250})=([^\"']+|\S+)", words)
         )
 
     def _runs(self, command: str, worktree: str | None) -> bool:
-        """Whether a command for the shell runs something by a relative path, or in the share.
+        """Return whether a shell command runs a file by a relative path, or one in the share.
 
-        Each word counts that could be a program, or a script for one: better a finding too many.
+        Each word counts that could be a program or a script: a false finding is better than none.
         """
         if _FROM_TOP.search(command):
             return True
@@ -131,7 +132,7 @@ class Judge:
         return False
 
     def _is_named(self, word: str, worktree: str | None) -> bool:
-        """Whether a word of a command is a path that the agent can write."""
+        """Return whether a word of a command is a path that the agent can write."""
         if word.startswith(("./", "../")):
             return not self.share.is_kept(word.split("/"))
         if word.startswith(("/", "~")):
@@ -142,7 +143,7 @@ class Judge:
         return os.path.isfile(path) and self.share.is_agents(path)
 
     def _is_reached(self, directory: str, worktree: str | None) -> bool:
-        """Whether a directory, which may be relative to the work tree, is one of the agent's."""
+        """Return whether the agent can write a directory, given absolute or by the work tree."""
         if directory.startswith(("/", "~")):
             return self.share.is_agents(self.git.path(directory, "/"))
         if worktree is None:

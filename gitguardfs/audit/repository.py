@@ -1,7 +1,7 @@
-"""Looks at one repository: where its directories are, and what in them leads to the agent.
+"""Checks one repository: where its directories are, and what in them leads to the agent.
 
-Everything in it is opened by descriptors. What ``.git`` names by a path is resolved first, and
-that path is then walked without following a symlink.
+Everything in it is opened relative to a descriptor. A path that ``.git`` names is resolved first;
+the resolved path is then opened without following a symlink.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from gitguardfs.guard import dotgit
 
 ALTERNATES = "info/alternates"
 MAX_ALTERNATES = 100
-"""Directories of objects that are followed for one repository: git goes five repositories deep."""
+"""How many object directories are followed for one repository; git itself goes five deep."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GITDIR = b"gitdir: "
 _NEWLINES = b"\r\n"
-"""What git leaves out at the end of a path in a file: nothing else, also not a blank."""
+"""The only characters that git strips from the end of a path in a file; blanks stay."""
 
 
 def examine(audit: Audit, directory: Directory, name: str) -> set[str]:
-    """Look at the ``.git`` in a directory, called ``name``.
+    """Check the ``.git`` of a directory, which is spelled ``name`` there.
 
     Returns the programs (``hooks.MANAGERS``) that have put hooks into it.
     """
@@ -64,7 +64,7 @@ def examine(audit: Audit, directory: Directory, name: str) -> set[str]:
 
 
 def _target(directory: Directory, name: str, kind: int) -> str | None:
-    """Return where a ``.git`` that is no directory leads; None if git does not go by it."""
+    """Return where a ``.git`` that is not a directory leads; None if git ignores it."""
     if kind == S_IFLNK:
         return os.readlink(name, dir_fd=directory.fd)
     said = read_file(directory.fd, name)
@@ -74,12 +74,12 @@ def _target(directory: Directory, name: str, kind: int) -> str | None:
 
 
 def _path_in(content: bytes) -> str:
-    """Return the path that git takes from a file: a string of C, which ends at a NUL."""
+    """Return the path that git takes from a file: a C string, which ends at a NUL byte."""
     return os.fsdecode(content.rstrip(_NEWLINES).partition(b"\0")[0])
 
 
 def _may_be_there(audit: Audit, place: str, target: str, is_link: bool) -> bool:
-    """Note what is wrong with where a git directory is; False if the agent can write all of it."""
+    """Add findings for a git directory's place; return False if the agent can write all of it."""
     share = audit.share
     path = os.path.join(os.path.dirname(place), target)
     real = resolved(path)
@@ -102,9 +102,9 @@ def _may_be_there(audit: Audit, place: str, target: str, is_link: bool) -> bool:
 
 
 def _note_unnamed(audit: Audit, place: str, real: str) -> None:
-    """A git directory in the share, not in a ``.git``: only its content tells a guard what it is.
+    """Add a finding for a git directory that is in the share but in no ``.git``.
 
-    A guard with --allow-bare does not look at that, nor does any other tool.
+    A guard recognises it by its content alone; with --allow-bare the guard does not check that.
     """
     top = real
     while audit.share.holds(parent := os.path.dirname(top)) and audit.share.is_git(parent):
@@ -117,7 +117,7 @@ def _note_unnamed(audit: Audit, place: str, real: str) -> None:
 
 
 def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> set[str]:
-    """Look at a git directory; ``worktree`` is None for a bare repository. Raises OSError, Unread.
+    """Check a git directory; ``worktree`` is None for a bare repository. Raises OSError, Unread.
 
     Returns the programs that have put hooks into it.
     """
@@ -161,9 +161,9 @@ def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> se
 
 
 def _check_others(audit: Audit, fd: int, path: str, worktree: str | None) -> None:
-    """Look at the git directories within one: of work trees, and of submodules, wherever those are.
+    """Check the git directories inside a git directory: of linked work trees and of submodules.
 
-    A submodule that is not there now comes back with the hooks and the configuration that it had.
+    A submodule that is not checked out comes back with the hooks and configuration kept there.
     """
     for name in ("worktrees", "modules"):
         try:
@@ -196,7 +196,7 @@ def _check_owner(audit: Audit, fd: int, path: str) -> None:
 
 
 def _check_symlinks(audit: Audit, path: str, entries: dict[str, int]) -> None:
-    """Note symlinks in a git directory that lead to the agent; of hooks ``hooks`` tells more."""
+    """Add findings for symlinks in a git directory; module ``hooks`` checks ``hooks`` itself."""
     for name, kind in entries.items():
         link = os.path.join(path, name)
         if kind == S_IFLNK and name != "hooks" and audit.share.is_agents(link):
@@ -205,14 +205,14 @@ def _check_symlinks(audit: Audit, path: str, entries: dict[str, int]) -> None:
 
 
 def _entries(audit: Audit, fd: int, path: str, entries: dict[str, int], name: str) -> list[Entry]:
-    """Return what a file of configuration says; a file that cannot be read is a finding."""
+    """Return the entries of a configuration file; add a finding if it cannot be read."""
     file = os.path.join(path, name)
     opened = -1
     try:
         if entries.get(name) == S_IFLNK:
             target = resolved(file)
             if audit.share.is_agents(file):
-                return []  # noted as a symlink
+                return []  # _check_symlinks added a finding
             opened = open_directory(os.path.dirname(target))
             content = read_file(opened, os.path.basename(target))
         else:
@@ -229,7 +229,7 @@ def _entries(audit: Audit, fd: int, path: str, entries: dict[str, int], name: st
 
 
 def _check_alternates(audit: Audit, common: int, path: str) -> None:
-    """Note where objects come from that the agent can write, over other repositories, too."""
+    """Add findings for alternates that the agent can write, followed through other repositories."""
     objects = os.path.join(path, "objects")
     file = os.path.join(objects, ALTERNATES)
     opened = [common]
@@ -262,14 +262,17 @@ def _check_alternates(audit: Audit, common: int, path: str) -> None:
 
 
 def _alternates(content: bytes, objects: str) -> list[str]:
-    """Return the directories that ``info/alternates`` in a directory of objects names."""
+    """Return the directories that ``info/alternates`` of an object directory names."""
     lines = os.fsdecode(content.partition(b"\0")[0]).split("\n")
     named = [line.strip('"') for line in lines if line and not line.startswith("#")]
     return [os.path.join(objects, name) for name in named]
 
 
 def _other_hooks(audit: Audit, entries: list[Entry], worktree: str) -> set[str]:
-    """Judge the hooks where a core.hooksPath leads that is not the agent's."""
+    """Check the hooks in each core.hooksPath directory that the agent cannot write.
+
+    Returns the programs that have put hooks there.
+    """
     managers: set[str] = set()
     for entry in [*audit.user_entries, *entries]:
         if entry.key != "core.hookspath" or not entry.value:
@@ -286,5 +289,5 @@ def _other_hooks(audit: Audit, entries: list[Entry], worktree: str) -> set[str]:
 
 
 def is_dotgit(name: str) -> bool:
-    """Whether some host's git takes a name for ``.git``."""
+    """Return whether git on any host takes a name for ``.git``."""
     return dotgit.is_dotgit(os.fsencode(name))

@@ -1,4 +1,4 @@
-"""What is looked for: an id for each kind of finding, and a sentence for either outcome."""
+"""The kinds of finding: an id, and a title for either outcome."""
 
 from __future__ import annotations
 
@@ -78,4 +78,4 @@ ALL = (
     *(CONFIG, HOOK, DIRECTORY, ALTERNATES, BARE, PREPARED, CREDENTIALS, OWNER, TRUST),
     *(TOOLS, SUBMODULES, SYMLINK, SECRET, READ),
 )
-"""In the order in which they are told."""
+"""All kinds, in the order in which they are printed."""

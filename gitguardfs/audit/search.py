@@ -1,4 +1,4 @@
-"""Goes through the shared directory, and the configuration that holds around it."""
+"""Searches the shared directory, and the configuration and repositories around it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gitguardfs.audit.walk import Directory, Unread, Walk, list_directory, open_
 from gitguardfs.findings import Result, Severity
 
 CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
-"""What a directory answers that somebody has moved, removed or exchanged since it was listed."""
+"""Errors for a directory that was moved, removed or replaced since it was listed."""
 
 
 def search(audit: Audit, top: int, say: Callable[[int, str], None]) -> list[Result]:
-    """Look at everything below ``top``, the shared directory; returns one result a finding.
+    """Check everything below ``top``, the shared directory; return one result per finding.
 
-    What was looked for and not found is a result as well. ``say`` is called with the number of
-    names so far and the directory. Changes nothing and runs nothing of what it finds.
+    A kind without findings gives a result "ok". ``say`` is called with the number of names so far
+    and the directory. Changes nothing and runs nothing of what it finds.
     """
     _check_user(audit)
     for directory in _around(audit):
@@ -40,7 +40,7 @@ def search(audit: Audit, top: int, say: Callable[[int, str], None]) -> list[Resu
 
 
 def _check_user(audit: Audit) -> None:
-    """Read what holds for the user in every repository."""
+    """Check the user's own configuration, which holds in every repository."""
     try:
         own = audit.git.of_user()
         audit.user_entries = config_check.check(audit, own, None)
@@ -55,7 +55,7 @@ def _check_user(audit: Audit) -> None:
 
 
 def _around(audit: Audit) -> Iterator[Directory]:
-    """Yield the directories above that have a ``.git``: the share may lie in a work tree."""
+    """Yield the directories above the share that have a ``.git``: it may lie in a work tree."""
     path = audit.share.path
     while path != "/":
         path = os.path.dirname(path)
@@ -73,7 +73,7 @@ def _around(audit: Audit) -> Iterator[Directory]:
 
 
 def _look(audit: Audit, directory: Directory) -> None:
-    """Look at one directory, and choose those in it that are walked next."""
+    """Check one directory, and choose its subdirectories that are walked next."""
     try:
         if bare.is_repository(directory.entries):
             directory.enter.clear()
@@ -94,7 +94,7 @@ def _look(audit: Audit, directory: Directory) -> None:
 
 
 def ordered(results: list[Result]) -> list[Result]:
-    """Return each result once, by what was looked for; and "ok" for what nothing was found of."""
+    """Return each result once, in the order of the kinds; a kind without findings gives "ok"."""
     found: list[Result] = []
     for row in rows.ALL:
         own = [result for result in dict.fromkeys(results) if result.id == row.id]

@@ -1,4 +1,4 @@
-"""Looks for files in the share that hold keys, passwords or tokens, by name and content."""
+"""Finds files in the share that hold keys, passwords or tokens, by name and content."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gitguardfs.audit.walk import Directory, Unread, read_file
 from gitguardfs.findings import Severity
 
 READ = 1 << 16
-"""Bytes of a file that are looked at: keys and tokens are short."""
-# Within one line: over many empty ones, \s* would take time by the square of their number.
+"""Bytes of a file that are searched: files of keys and tokens are short."""
+# [ \t]* stays within a line: over n empty lines, \s* would take time in the order of n squared.
 _KEY = re.compile(
     r"-----BEGIN ([A-Z0-9 ]+ )?PRIVATE KEY( BLOCK)?-----"
     r"|(_authToken|npmAuthToken|_password|\"auth\")[\"']?[ \t]*[=:][ \t]*[\"']?[\w+/=.-]{8,}"
@@ -26,7 +26,7 @@ _ASSIGNED = re.compile(r"^[ \t]*(export[ \t]+)?\w+[ \t]*=[ \t]*[\"']?[^\s\"'#]",
 
 
 def check(audit: Audit, directory: Directory) -> None:
-    """Note the files in a directory that look like secrets and that no rule hides."""
+    """Add findings for files that look like secrets and that no rule hides or denies."""
     inside = audit.share.parts(directory.path)
     if not secret_names.DEPENDENCIES.isdisjoint(inside):
         return
@@ -42,7 +42,7 @@ def check(audit: Audit, directory: Directory) -> None:
         except FileNotFoundError:
             continue
         except PermissionError:
-            continue  # the user cannot read it, so it is no secret of the user's
+            continue  # the user cannot read it, so it is not one of the user's secrets
         except (OSError, Unread) as error:
             audit.unread(path, error)
 

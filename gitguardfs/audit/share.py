@@ -1,4 +1,4 @@
-"""What in the shared directory the agent can write: all but what a guard keeps from it."""
+"""The shared directory, and which paths in it the agent can write: all that no guard protects."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ class Share:
     """The shared directory, and the rules of the guard over it."""
 
     path: str
-    """Without symlinks."""
+    """Its absolute path, without symlinks."""
     guard: Guard
 
     def is_agents(self, path: str) -> bool:
-        """Whether the agent can write a file, or put it there, or a symlink on the way to it."""
+        """Return whether the agent can write or create a file, or a symlink on its path."""
         return self.agents_places(path) != []
 
     def agents_places(self, path: str) -> list[str]:
-        """Return what decides where a path leads, or is its end, and that the agent can write."""
+        """Return the symlinks on a path, and its end, as far as the agent can write them."""
         places = dict.fromkeys((os.path.normpath(path), *trail(path)))
         return [one for one in places if self.holds(one) and not self.is_guarded(one)]
 
     def holds(self, path: str) -> bool:
-        """Whether a path lies in the shared directory, or is it."""
+        """Return whether a path is the shared directory or lies in it."""
         return path == self.path or path.startswith(self.path.rstrip("/") + "/")
 
     def is_guarded(self, path: str) -> bool:
-        """Whether a path in the shared directory is kept by a rule, or lies in a repository."""
+        """Return whether a rule protects a path of the share, or a git directory holds it."""
         if path == self.path:
             return False
         return self.is_kept(self.parts(path)) or self.is_git(path)
 
     def parts(self, path: str) -> list[str]:
-        """Return the names on the way to a path in the shared directory, from there on."""
+        """Return the components of a path in the share, relative to the shared directory."""
         return path[len(self.path.rstrip("/")) + 1 :].split("/")
 
     def is_git(self, path: str) -> bool:
-        """Whether a path in the shared directory is a repository's own directory, or lies in it."""
+        """Return whether a path in the share is a git directory or lies in one."""
         directory = self.path
         for part in self.parts(path):
             if looks_like_repository(directory) or dotgit.is_dotgit(os.fsencode(part)):
@@ -51,19 +51,19 @@ class Share:
         return looks_like_repository(directory)
 
     def is_kept(self, parts: list[str]) -> bool:
-        """Whether one of the names is ``.git``, or one that may not be changed."""
+        """Return whether one of the components is ``.git``, or read-only or stricter by a rule."""
         return any(self.guard.name(os.fsencode(part))[0] >= Verdict.READONLY for part in parts)
 
     def is_unreadable(self, path: str) -> bool:
-        """Whether a rule keeps the agent from reading a file of the shared directory."""
+        """Return whether a rule keeps the agent from reading a file of the share."""
         verdicts = (self.guard.name(os.fsencode(part))[0] for part in self.parts(path))
         return any(verdict >= Verdict.DENY for verdict in verdicts)
 
 
 def looks_like_repository(path: str) -> bool:
-    """Whether a guard treats a directory as ``.git`` itself; False if that cannot be told.
+    """Return whether a guard treats a directory like a ``.git``; False if unknown.
 
-    A symlink to one is the agent's to replace.
+    A symlink gives False: the agent could replace it.
     """
     if os.path.islink(path):
         return False
@@ -77,4 +77,4 @@ def looks_like_repository(path: str) -> bool:
     try:
         return repository.is_repository(mode_of)
     except OSError:
-        return False  # not sure to be guarded
+        return False  # unknown: then it must not count as guarded

@@ -1,7 +1,7 @@
-"""Walking a tree that somebody else changes meanwhile, and reading files in it.
+"""Walks a tree that others may change meanwhile, and reads files in it.
 
-Each directory is opened by its name in its parent's descriptor, and no symlink is followed: one
-that was exchanged for a symlink is an error, and nothing outside of the tree is looked at. Files
+Each directory is opened by name relative to its parent's descriptor, and no symlink is followed.
+A directory that was replaced by a symlink is an error, so the walk never leaves the tree. Files
 are read up to a limit; FIFOs, sockets and devices are not opened.
 """
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from stat import S_IFDIR, S_IFLNK, S_IFREG, S_ISREG
 
 MAX_HELD = 64
-"""Descriptors of directories that are kept open on the way down: the limit may be 1024."""
+"""How many directories are kept open on the way down: a process may have 1024 descriptors."""
 MAX_FILE = 1 << 20
-"""Bytes of a file that is read: more than any configuration by hand."""
+"""The most bytes of a file that are read: more than anybody writes by hand."""
 MAX_LINKS = 40
-"""Symlinks that the kernel follows on one path."""
+"""How many symlinks the kernel follows on one path (path_resolution(7))."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _STEP = _DIRECTORY | getattr(os, "O_PATH", 0)
@@ -26,11 +26,11 @@ _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Unread(Exception):  # noqa: N818  # what happened
-    """Something could not be read; says why."""
+    """A file could not be read or parsed; the message says why."""
 
 
 class TooLong(Unread):
-    """A file is longer than what is read of it; git may read all of it."""
+    """A file is longer than the limit; git may read all of it."""
 
 
 @dataclass
@@ -38,29 +38,29 @@ class Directory:
     """One directory of the tree."""
 
     path: str
-    """Absolute."""
+    """Its absolute path."""
     fd: int
-    """A descriptor that is valid until the next directory is asked for."""
+    """A descriptor, valid until the iterator is asked for the next directory."""
     entries: dict[str, int]
     """The names in it and their types (S_IFDIR, S_IFREG, S_IFLNK, or 0 for anything else)."""
     enter: list[str]
-    """The directories in it that are walked next; the caller may take some out."""
+    """Its subdirectories that are walked next; the caller may remove some."""
 
 
 class Walk:
     """One walk of the tree below a directory."""
 
     def __init__(self, top: int, path: str, failed: Callable[[str, OSError], None]) -> None:
-        """``failed`` is called with the path of each directory that could not be listed."""
+        """Start at the descriptor ``top`` of ``path``; ``failed`` gets what cannot be listed."""
         self._top = top
         self.path = path
         self._failed = failed
         self._held: list[tuple[str, int | None]] = []
         self.names = 0
-        """How many names were found so far."""
+        """How many names were listed so far."""
 
     def directories(self) -> Iterator[Directory]:
-        """Yield each directory once, a parent before what is in it. Changes no file."""
+        """Yield each directory once, a parent before its subdirectories."""
         queue: list[tuple[str, ...]] = [()]
         seen: set[tuple[int, int]] = set()  # a bind mount may lead back up
         try:
@@ -86,7 +86,7 @@ class Walk:
             self._close(0)
 
     def _open(self, parts: Sequence[str]) -> int:
-        """Return a descriptor of a directory, opened from the deepest one above that is held."""
+        """Open a directory, starting at the deepest of its parents that is still open. OSError."""
         common = 0
         for (name, _), part in zip(self._held, parts, strict=False):
             if name != part:
@@ -115,7 +115,7 @@ class Walk:
 
 
 def list_directory(fd: int) -> dict[str, int]:
-    """Return the names in a directory and their types, as ``Directory`` has them; OSError."""
+    """Return the names in a directory and their types (see ``Directory.entries``). OSError."""
     entries = {}
     with os.scandir(fd) as listing:
         for entry in listing:
@@ -130,9 +130,9 @@ def list_directory(fd: int) -> dict[str, int]:
 
 
 def trail(path: str) -> list[str]:
-    """Return the symlinks that are followed on an absolute path, in turn, and where it ends.
+    """Return the symlinks that are followed on an absolute path, in order, and where it ends.
 
-    A loop, and a chain that is longer than the kernel goes, end at the link that is not followed.
+    A loop, or more than ``MAX_LINKS`` symlinks, ends at the first one that is not followed.
     """
     links: list[str] = []
     place, rest = "/", path.split("/")[::-1]
@@ -149,7 +149,7 @@ def trail(path: str) -> list[str]:
         try:
             target = os.readlink(place)
         except OSError:
-            continue  # no symlink, or not there
+            continue  # not a symlink, or missing
         links.append(place)
         place = "/" if target.startswith("/") else os.path.dirname(place)
         rest += target.split("/")[::-1]
@@ -157,14 +157,14 @@ def trail(path: str) -> list[str]:
 
 
 def resolved(path: str) -> str:
-    """Return where an absolute path leads."""
+    """Return an absolute path with its symlinks resolved."""
     return trail(path)[-1]
 
 
 def open_directory(path: str) -> int:
-    """Return a descriptor of a directory by a path without symlinks; raises OSError.
+    """Open a directory by an absolute path without symlinks; return its descriptor.
 
-    A component that is a symlink by now is ELOOP or ENOTDIR.
+    Raises OSError; ELOOP or ENOTDIR if a component has become a symlink.
     """
     fd = os.open("/", _STEP)
     try:
@@ -184,8 +184,8 @@ def open_directory(path: str) -> int:
 def read_file(directory: int, name: str, limit: int = MAX_FILE, whole: bool = True) -> bytes:
     """Return the first ``limit`` bytes of a regular file.
 
-    Raises FileNotFoundError, OSError (ELOOP for a symlink), and Unread if it is no regular file or,
-    with ``whole``, longer than that.
+    Raises FileNotFoundError, OSError (ELOOP for a symlink), Unread if it is not a regular file,
+    and TooLong if ``whole`` is true and the file is longer than that.
     """
     fd = _open_regular(directory, name)
     try:
@@ -200,7 +200,7 @@ def read_file(directory: int, name: str, limit: int = MAX_FILE, whole: bool = Tr
 
 
 def read_path(path: str) -> bytes:
-    """Return the content of a regular file by a path without symlinks, as ``read_file``."""
+    """Return the content of a regular file by a path without symlinks. Raises as ``read_file``."""
     parent = open_directory(os.path.dirname(path))
     try:
         return read_file(parent, os.path.basename(path))
@@ -210,7 +210,7 @@ def read_path(path: str) -> bytes:
 
 def _open_regular(directory: int, name: str) -> int:
     if hasattr(os, "O_PATH"):
-        # Looked at before it is opened: to open a device may do something.
+        # The type is checked before opening: opening a device can have an effect.
         step = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         try:
             _check_regular(os.fstat(step).st_mode)

@@ -1,4 +1,4 @@
-"""Looks at files of the work tree that git's helpers obey, and at symlinks."""
+"""Checks files of the work tree that configure hooks or submodules, and symlinks."""
 
 from __future__ import annotations
 
@@ -27,14 +27,17 @@ TOOLS = {
     ".overcommit.yml": "overcommit",
     ".simple-git-hooks.json": "simple-git-hooks",
 }
-"""Names that say what hooks do, and who reads them."""
+"""Files that define what hooks do, and the program that reads each."""
 _SCRIPTS = ("preinstall", "install", "postinstall", "prepare")
-"""What npm runs of package.json's "scripts" at an install in the work tree."""
+"""The "scripts" of package.json that npm runs at an install in the work tree."""
 _INSTALLS_HOOKS = re.compile(r"husky|lefthook|git-?hooks|hookspath|pre-commit", re.IGNORECASE)
 
 
 def check(audit: Audit, directory: Directory, managers: set[str]) -> None:
-    """Note what says what hooks do; ``managers`` have put hooks into the repository here."""
+    """Add findings for a directory of the work tree.
+
+    ``managers`` are the programs that have put hooks into its repository.
+    """
     for name, kind in directory.entries.items():
         path = os.path.join(directory.path, name)
         if name in TOOLS and (places := audit.share.agents_places(path)):

@@ -1,8 +1,8 @@
-"""Completion of all commands in bash, zsh and fish: words, options and their values.
+"""Completes all commands in bash, zsh and fish: words, options and their values.
 
-click finds what is asked for; this adds what it knows nothing of. Values are known by what an
-option's metavar calls them, such as FILE. And the shell hands over its line up to the cursor, not
-its words, which bash takes apart at = and : as well, and whose quotes are its own.
+click finds the option or argument that is being typed; this module adds its values, which it
+chooses by the metavar, such as FILE. The shell passes its line up to the cursor, not its words:
+bash also splits words at = and :, and leaves quotes in them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _ZSH = """\
     (( $#plain )) && compadd -V unsorted -a plain
     (( $#open )) && compadd -V unsorted -S '' -a open
 }
-# As a function of fpath it completes, each time that it is called; sourced, it registers itself.
+# Called as a function of fpath, this completes; sourced, it registers itself.
 if [[ $funcstack[1] == _%(prog_name)s ]]; then
     %(complete_func)s "$@"
 else
@@ -96,11 +96,11 @@ FILES = {
     "zsh": "zsh/site-functions/_{}",
     "fish": "fish/vendor_completions.d/{}.fish",
 }
-"""Where the shells look for a program's completion, below /usr/share or /usr/local/share."""
+"""Where each shell looks for a program's completion, below /usr/share or /usr/local/share."""
 
 
 def write(directory: str) -> None:
-    """Write the completion of every program for each shell below ``directory``. OSError."""
+    """Write the completion of every program for each shell below ``directory``. Raises OSError."""
     for shell, pattern in FILES.items():
         for program in PROGRAMS:
             path = os.path.join(directory, pattern.format(program))
@@ -110,35 +110,35 @@ def write(directory: str) -> None:
 
 
 def script(shell: str, program: str) -> str:
-    """Return what a shell reads to complete ``program``."""
+    """Return the script that a shell sources to complete ``program``."""
     completion = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}[shell]
     return completion(load(program), {}, program, completion_variable(program)).source()
 
 
 def register() -> None:
-    """Have click answer by this module."""
+    """Register these classes with click, in place of its own for the same shells."""
     for completion in (_Bash, _Zsh, _Fish):
         add_completion_class(completion)
 
 
 class _Completion(ShellComplete):
-    """What the shells have in common: what is asked for, by the line up to the cursor."""
+    """The part that all shells share: the words come from the line up to the cursor."""
 
     word = ""
-    """The word at the cursor as far as it is typed, without its quotes."""
+    """The part of the word before the cursor, without its quotes."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        # The x makes the last word one that is not empty, also behind a space.
+        # The x keeps the last word from being empty, also after a space.
         *words, last = _split(os.environ.get("COMP_LINE", "") + "x")
         self.word = last[:-1]
         return words[1:], self.word
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[Any]]:
-        if self.prog_name != "gitguardfs":  # the others have spellings such as -mm
+        if self.prog_name != "gitguardfs":  # the other programs accept spellings such as -mm
             args = respelled(args)
         _prepare(self.cli, args)
         found = super().get_completions(args, incomplete)
-        # Of an option's value the shell has the whole word, the option with it.
+        # The shell replaces the whole word, so a value comes with its option before it.
         before = ""
         if incomplete.startswith("--") and "=" in incomplete:
             before = incomplete.partition("=")[0] + "="
@@ -156,7 +156,7 @@ class _Bash(_Completion):
     source_template = _BASH
 
     def format_completion(self, item: CompletionItem[Any]) -> str:
-        # Only what bash takes for the word is replaced: the part behind = or :, as a rule.
+        # bash replaces only what it takes for the word: usually the part after = or :.
         begin = len(self.word) - len(_split(os.environ.get("COMP_WORD", ""))[-1])
         value = item.value[begin:]
         if item.type in ("user", "group"):
@@ -175,7 +175,7 @@ class _Fish(_Completion):
 
 
 def _split(line: str) -> list[str]:
-    """Split a line as a shell does, as far as it is typed: a quote may be open."""
+    """Split an unfinished line into words as a shell does; a quote may still be open."""
     words, word, quote, escaped, inside = [], "", "", False, False
     for one in line:
         if escaped:
@@ -218,7 +218,7 @@ def _one_of(*words: str) -> Callable[[str], list[CompletionItem[Any]]]:
 
 
 def _members(incomplete: str) -> list[CompletionItem[Any]]:
-    """Users and @groups, with colons or commas between them."""
+    """Complete the last of a list of users and @groups, separated by colons or commas."""
     begin = max(incomplete.rfind(":"), incomplete.rfind(",")) + 1
     is_group = incomplete[begin:].startswith("@")
     held = incomplete[: begin + is_group]
@@ -226,7 +226,7 @@ def _members(incomplete: str) -> list[CompletionItem[Any]]:
 
 
 def _o_options(incomplete: str) -> list[CompletionItem[Any]]:
-    """The last of a list of gitguardfs's options as in fstab, or its value if it has a few."""
+    """Complete the last of a list of ``-o`` options, or its value if it has fixed choices."""
     begin = incomplete.rfind(",") + 1
     before, typed = incomplete[:begin], incomplete[begin:]
     name, equals, _ = typed.partition("=")
@@ -261,16 +261,16 @@ VALUES: dict[str, Callable[[str], list[CompletionItem[Any]]]] = {
     "MAP": _one_of("auto"),
     "OPTS": _o_options,
 }
-"""How a value is completed, by the metavar of its option or argument."""
+"""The completion of a value, by the metavar of its option or argument."""
 
 
 def metavar_of(param: click.Parameter) -> str:
-    """Return what the value of an option or argument is called, without brackets."""
+    """Return the metavar of an option or argument, without brackets."""
     return (param.metavar or (param.name or "").upper()).strip("[]")
 
 
 def _prepare(command: click.Command, args: list[str]) -> None:
-    """Have the values of a command's options completed, and of the subcommand that is called."""
+    """Give each option of a command, and of the subcommand in ``args``, the type for its values."""
     context = click.Context(command)
     for param in command.params:
         metavar = metavar_of(param)

@@ -1,4 +1,4 @@
-"""The command ``gitguard``: what belongs around a guarded mount."""
+"""The command ``gitguard`` with its subcommands: tools around a guarded mount."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gitguardfs.errors import Exit, UserError
 
 
 class Subcommand(NamedTuple):
-    """A module whose ``command`` is imported when it is called, and what it does."""
+    """A subcommand: the module that holds its ``command``, imported on demand, and a summary."""
 
     module: str
     summary: str
@@ -51,7 +51,7 @@ class _Lazy(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # By the table: click would import every module, and cut the first sentences it finds.
+        # From the table: click would import every module, and shorten the summaries.
         with formatter.section("Commands"):
             formatter.write_dl([(name, one.summary) for name, one in COMMANDS.items()])
 

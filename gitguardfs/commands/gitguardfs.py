@@ -1,4 +1,4 @@
-"""The command ``gitguardfs``: its options, and nothing else."""
+"""The command ``gitguardfs``: its options, and the call that mounts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Exit codes: 0 done, 1 wrong usage, 2 something is missing on this system,
 
 
 class _Command(click.Command):
-    """Options in sections, as the table has them."""
+    """A command whose --help lists the options in the sections of the table."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
@@ -49,7 +49,7 @@ class _Command(click.Command):
 
 
 class _TableOption(click.Option):
-    """An option of the table; what is given is collected, in order, and not yet looked at."""
+    """An option of the table. Its values are collected in order; ``build`` checks them later."""
 
     def __init__(self, option: Option) -> None:
         super().__init__(
@@ -130,7 +130,7 @@ def command(ctx: click.Context, source: str, mountpoint: str, o: tuple[str, ...]
     return _run(_options(source, mountpoint, o, _given(ctx)))
 
 
-# In the order of the table, and before the options that every command has.
+# The options of the table, in its order, come before those that every command has.
 command.params[2:2] = [_TableOption(option) for option in OPTIONS if not option.in_o_only]
 
 
@@ -140,13 +140,13 @@ def _options(source: str, mountpoint: str, o: tuple[str, ...], given: Given) -> 
     except UserError as error:
         from gitguardfs.mounting import seal
 
-        # In fstab such a mistake shows at boot only, when nobody looks.
+        # A mistake in fstab shows only at boot, when nobody looks: so the source is sealed.
         raise seal.fail_closed(source, asks_for_seal(o, given), error) from None
 
 
 def _run(options: MountOptions) -> int:
     try:
-        # After the usage checks: --help needs no pyfuse3.
+        # Imported after the usage checks: --help works without pyfuse3.
         from gitguardfs.daemon import run as mount
         from gitguardfs.sessions import base
 
@@ -160,8 +160,8 @@ def _run(options: MountOptions) -> int:
 
 
 def main() -> None:
-    """Run the command; every mistake of the user's is one line and an exit code."""
+    """Run ``gitguardfs``. A user's mistake becomes one line and an exit code."""
     while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass  # the standard streams are there, if only as /dev/null
+        pass  # descriptors 0, 1 and 2 are open from here on, if only on /dev/null
     os.close(spare)
     run(command, "gitguardfs")

@@ -1,7 +1,7 @@
-"""Manual pages, made of what the commands say of themselves: the same words as in ``--help``.
+"""Makes the manual pages from the text of the commands' ``--help``.
 
-Without click-man: install.sh makes them too, on systems that have click alone; and that one keeps
-neither the sections of gitguardfs's options nor the lines of examples.
+click-man is not used, for two reasons. install.sh makes the pages too, on systems that have only
+click. And click-man drops the sections of gitguardfs's options, and the lines of examples.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import gitguardfs
 from gitguardfs.commands.programs import NamedCommand, every_command
 
 SECTIONS = {"gitguardfs": 1, "gitguard": 1, "vm-mount": 8}
-"""By program; its subcommands' pages are in the same."""
+"""The section of the manual for each program and its subcommands."""
 HELPER_PAGE = "umount.fuse.gitguardfs.8"
-"""Of the program without a click command: written by hand, beside this module."""
+"""The page of the program without a click command: written by hand, in ``files``."""
 SEE_ALSO = {
     "gitguardfs": ("gitguard(1)", "vm-mount(8)", "umount.fuse.gitguardfs(8)", "bindfs(1)",
                    "mount(8)", "fuse(4)"),
@@ -32,7 +32,7 @@ _ESCAPES = str.maketrans({"\\": r"\e", "'": r"\(aq", "`": r"\(ga", "^": r"\(ha",
 
 
 def pages() -> dict[str, str]:
-    """Return every page by its file's name, such as ``gitguard-vm-up.1``."""
+    """Return the text of every page by its file name, such as ``gitguard-vm-up.1``."""
     date = _date()
     commands = list(every_command())
     found = {_file_name(one.words): _page(one, commands, date) for one in commands}
@@ -43,7 +43,7 @@ def pages() -> dict[str, str]:
 
 
 def _date() -> str:
-    """Return the pages' date; that of the source where a build is to be repeatable."""
+    """Return the pages' date: today, or SOURCE_DATE_EPOCH, which makes a build reproducible."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     now = datetime.datetime.now(datetime.UTC)
     when = datetime.datetime.fromtimestamp(int(epoch), datetime.UTC) if epoch.isdecimal() else now
@@ -87,7 +87,7 @@ def _options(one: NamedCommand) -> Iterator[str]:
         record = param.get_help_record(one.context) if isinstance(param, click.Option) else None
         if record is None:
             continue
-        # gitguardfs has too many for one list.
+        # gitguardfs has sections: its options are too many for one list.
         option = getattr(param, "option", None)
         lines = sections.setdefault(option.section if option else "", [])
         term, text = record
@@ -155,7 +155,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _prose(text: str) -> str:
-    """Return running text: a line, in which options and what stands in backquotes are bold."""
+    """Return running text as one line; options and text in backquotes become bold."""
     parts = re.split(r"`+([^`]+)`+", " ".join(text.split()))
     return _safe(
         "".join(
@@ -166,7 +166,7 @@ def _prose(text: str) -> str:
 
 
 def _with_options(text: str) -> str:
-    """Escape running text: only a hyphen that begins a word is one that is typed."""
+    """Escape running text. Only a hyphen that begins an option is a minus sign, for copying."""
     found = re.split(r"(?<![\w-])(-{1,2}[a-zA-Z][\w-]*)", text)
     return "".join(
         f"\\fB{_code(part)}\\fR" if number % 2 else part.translate(_ESCAPES)
@@ -175,7 +175,7 @@ def _with_options(text: str) -> str:
 
 
 def _term(text: str) -> str:
-    """Return an option with its value, or a part of a synopsis: names bold, values italic."""
+    """Format an option with its value, or part of a synopsis: names bold, values italic."""
     words = re.split(r"(--?[a-zA-Z][\w-]*|[A-Z][A-Z_:@]+|(?<=\[)[\w|-]+(?=\]))", text)
     shown = []
     for number, word in enumerate(words):
@@ -190,17 +190,17 @@ def _link(reference: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Escape what is typed as it stands."""
+    """Escape text that a reader types or copies as it is."""
     return text.translate(_ESCAPES).replace("-", r"\-")
 
 
 def _safe(line: str) -> str:
-    r"""Keep a line's first character from being read as the control character of a request."""
+    r"""Prevent a line's first character from starting a roff request."""
     return f"\\&{line}" if line.startswith((".", "'")) else line
 
 
 def write(directory: str, found: Mapping[str, str]) -> None:
-    """Write the pages below ``directory``, in a directory for each section. OSError."""
+    """Write the pages below ``directory``, in a directory for each section. Raises OSError."""
     for name, text in found.items():
         section = os.path.join(directory, f"man{name[-1]}")
         os.makedirs(section, exist_ok=True)

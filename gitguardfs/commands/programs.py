@@ -1,4 +1,4 @@
-"""The commands of every program, for what is generated from them: manual pages, completion."""
+"""Lists the commands of every program, to generate manual pages and completion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROGRAMS = {
     "gitguard": "gitguardfs.commands.gitguard:group",
     "vm-mount": "gitguardfs.vm_mount.command:command",
 }
-"""By name: module and attribute of the command, which is imported when it is asked for."""
+"""By name of the program: module and attribute of its command, imported on demand."""
 
 
 class NamedCommand(NamedTuple):
@@ -33,7 +33,7 @@ def load(program: str) -> click.Command:
 
 
 def completion_variable(program: str) -> str:
-    """Return the variable by which a shell asks ``program`` for completions, as click has it."""
+    """Return click's environment variable by which a shell asks ``program`` for completions."""
     return f"_{program.replace('-', '_').replace('.', '_')}_COMPLETE".upper()
 
 

@@ -1,4 +1,4 @@
-"""Running a command: a mistake or an obstacle becomes one line and an exit code."""
+"""Runs a command: a mistake or a failure becomes one line and an exit code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gitguardfs.errors import Exit, GitguardExit, UserError, shown
 def run(command: click.Command, name: str, code_of: Callable[[Exit], int] = int) -> NoReturn:
     """Run ``command`` as the program ``name`` and exit; ``code_of`` gives an error's exit code.
 
-    What the command returns is the exit code if it ends without an error.
+    Without an error the exit code is the one that the command returns.
     """
     if os.environ.get(completion_variable(name)):
         from gitguardfs.commands import completion
@@ -29,7 +29,7 @@ def run(command: click.Command, name: str, code_of: Callable[[Exit], int] = int)
 def call(
     function: Callable[[], object], name: str, code_of: Callable[[Exit], int] = int
 ) -> NoReturn:
-    """Do what ``run`` does, for a program that reads its arguments itself."""
+    """Call ``function`` as ``run`` runs a command, for a program that reads its own arguments."""
     try:
         code = function()
     except UserError as error:
@@ -49,12 +49,12 @@ def call(
         where = f"{error.filename}: " if error.filename else ""
         print(shown(f"{name}: {where}{error.strerror}"), file=sys.stderr)
         code = code_of(Exit.SYSTEM)
-    except Exception:  # Python's own exit code for a bug would be that of a finding
+    except Exception:  # Python's exit code 1 for a bug would mean a finding
         traceback.print_exc()
         code = code_of(Exit.SYSTEM)
     sys.exit(code if isinstance(code, int) else Exit.OK)
 
 
 def of_gitguard(code: Exit) -> int:
-    """Return the exit code of ``gitguard …`` for an error that mount(8) would give ``code``."""
+    """Return the exit code of ``gitguard`` for an error that has ``code`` for mount(8)."""
     return GitguardExit.USAGE if code is Exit.USAGE else GitguardExit.FAILED

@@ -1,6 +1,6 @@
-"""What is made for /usr/share when gitguardfs is installed: manual pages and completion.
+"""Makes the files of an installation below /usr/share: manual pages and completion.
 
-Run by install.sh and by the packages: ``python3 -m gitguardfs.commands.shared_files DIRECTORY``.
+install.sh and the packages run ``python3 -m gitguardfs.commands.shared_files DIRECTORY``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from gitguardfs.commands import completion, manual
 
 
 def write(directory: str) -> None:
-    """Write all of it below ``directory``, in the place of /usr/share. OSError."""
+    """Write manual pages and completion below ``directory``, laid out as in /usr/share. OSError."""
     manual.write(os.path.join(directory, "man"), manual.pages())
     completion.write(directory)
 
 
 def main() -> None:
-    """Write it below the directory that is given."""
+    """Write the files below the directory that the command line names."""
     if len(sys.argv) != 2:
         sys.exit("usage: python3 -m gitguardfs.commands.shared_files DIRECTORY")
     write(sys.argv[1])

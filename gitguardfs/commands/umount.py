@@ -1,6 +1,7 @@
-"""The program ``umount.fuse.gitguardfs``, by which umount(8) unmounts a view for root.
+"""The program ``umount.fuse.gitguardfs``, which umount(8) runs to unmount a view for root.
 
-It tells the daemon that root has done it; only then does the seal come off. umount(8) calls it as
+It unmounts the view, then tells the daemon that root did so, and the daemon removes the seal.
+Without that message the daemon keeps the seal. umount(8) calls the program as
 ``umount.fuse.gitguardfs PATH [-flnrv] [-N NAMESPACE] [-t TYPE]`` (mount(8), "EXTERNAL HELPERS").
 """
 
@@ -23,27 +24,27 @@ from gitguardfs.mounting import guards
 
 NAME = f"umount.{mountinfo.FSTYPE}"
 SETTLE_LIMIT = 60.0
-"""Seconds within which a daemon whose view is gone has to take its seal off and end."""
+"""Seconds for a daemon without its view to remove the seal and end: far more than it needs."""
 LAZY_LIMIT = 1.0
-"""Seconds to wait for that with -l: programs may go on using the view for any time."""
+"""Seconds to wait for that with -l; programs may go on using the view for any time."""
 _WITH_VALUE = "Nt"
 
 
 @dataclass(frozen=True)
 class Request:
-    """What umount(8) asks for."""
+    """An unmount that umount(8) asks for: its path, and flags of umount2(2)."""
 
     path: str
     flags: int = 0
 
     @property
     def is_lazy(self) -> bool:
-        """Whether programs may go on using the view."""
+        """Return whether programs may go on using the view (-l)."""
         return bool(self.flags & syscalls.MNT_DETACH)
 
 
 def parse(words: Sequence[str]) -> Request:
-    """Return what umount(8) asks for; options that say nothing to us are passed over. UserError."""
+    """Parse the arguments of umount(8), ignoring options without effect here. Raises UserError."""
     paths: list[str] = []
     flags = 0
     rest = list(words)
@@ -62,7 +63,10 @@ def parse(words: Sequence[str]) -> Request:
 
 
 def unmount(request: Request) -> None:
-    """Unmount a view of root's, tell its daemon, and wait for its end. UserError."""
+    """Unmount a view that root mounted, tell its daemon, and wait for its end.
+
+    Raises UserError, OSError.
+    """
     if (os.getuid(), os.geteuid()) != (0, 0):
         raise UserError("only root can unmount a guarded view", code=Exit.USAGE)
     path = os.path.abspath(request.path)
@@ -74,7 +78,7 @@ def unmount(request: Request) -> None:
         process = _open_process(daemon)
         if daemon != guards.daemon_of(view):
             raise UserError(f"the daemon of {path} was replaced just now", "try again", Exit.MOUNT)
-        # While the parent is held, nobody can put something else under the name of a mount point.
+        # While the parent is open, nobody can replace the mount point under this name.
         here = os.fsencode(f"/proc/self/fd/{parent}/{name}")
         _umount(here, path, request.flags)
     finally:
@@ -92,7 +96,7 @@ def unmount(request: Request) -> None:
 
 
 def _view(parent: int, name: str, path: str) -> MountInfo:
-    """Return the gitguardfs of root's that is mounted just there. UserError."""
+    """Return root's gitguardfs that is mounted exactly there. Raises UserError, OSError."""
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         stack = mountinfo.stack_of(fd)
@@ -125,7 +129,7 @@ def _umount(here: bytes, path: str, flags: int) -> None:
 
 
 def _tell(process: int, pid: int, is_lazy: bool) -> None:
-    # Unless -l leaves programs at work, only copies in other mount namespaces can still be used.
+    # Without -l no program uses the view here; only copies in other mount namespaces remain.
     try:
         signal.pidfd_send_signal(process, UNMOUNTED if is_lazy else signal.SIGTERM)
     except ProcessLookupError:
@@ -136,5 +140,5 @@ def _tell(process: int, pid: int, is_lazy: bool) -> None:
 
 
 def main() -> None:
-    """Run the program; every failure is one line and an exit code as umount(8) has them."""
+    """Run the program. A failure becomes one line and an exit code of umount(8)."""
     call(lambda: unmount(parse(sys.argv[1:])), NAME)

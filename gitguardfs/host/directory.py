@@ -1,4 +1,4 @@
-"""Which directory may be shared: one that exists, is not git's, and is not somebody's home."""
+"""Checks whether a directory may be shared: not one of git, of the system, or a home."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gitguardfs.guard.repository import is_repository
 
 SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr",
           "/Library", "/System", "/private/etc")  # fmt: skip
-"""Directories of the system's own, as a whole or in part."""
+"""Directories of the system: neither they nor what is in them may be shared."""
 HOMES = ("/home", "/var/home", "/Users")
-"""Where home directories are."""
+"""Directories that hold home directories."""
 
 SECRETS = (
     ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker/config.json", ".config/gcloud",
     ".config/gh", ".config/containers/auth.json", ".local/share/keyrings", ".password-store",
     ".netrc", ".git-credentials", ".pypirc", ".vault-token", "Library/Keychains",
 )  # fmt: skip
-"""Keys, tokens and passwords, by where programs keep them in a home directory."""
+"""Where programs keep keys, tokens and passwords, relative to a home directory."""
 
 
 def existing_directory(path: str) -> str:
@@ -50,7 +50,7 @@ def existing_directory(path: str) -> str:
 
 
 def directory_elsewhere(path: str) -> str:
-    """Return ``path``, of another machine, tidied. Raises UserError if it must not be shared."""
+    """Return ``path`` of another machine, normalised. Raises UserError if it must not be shared."""
     if not os.path.isabs(path):
         raise UserError(f"{path!r} is not an absolute path", "--elsewhere knows no other")
     plain = os.path.normpath(path)
@@ -59,12 +59,12 @@ def directory_elsewhere(path: str) -> str:
 
 
 def secrets_in(real: str) -> list[str]:
-    """Return which of SECRETS the directory holds; what cannot be looked at counts as held."""
+    """Return which of SECRETS the directory holds, including those that cannot be looked up."""
     return [name for name in SECRETS if _is_there(f"{real}/{name}")]
 
 
 def _check_path(real: str, path: str) -> None:
-    """Raise UserError for what can be told from the path alone."""
+    """Raise UserError if the path alone shows that it must not be shared."""
     if any(dotgit.is_dotgit(os.fsencode(part)) for part in real.split("/")):
         raise UserError(f"{path} is a .git or lies below one", "share the directory that holds it")
     for name in SECRETS:
@@ -81,7 +81,7 @@ def _check_path(real: str, path: str) -> None:
 
 
 def _homes() -> list[str]:
-    """Return the home directories of this user and of root, and the directories of all others."""
+    """Return the homes of this user and of root, and the directories that hold all other homes."""
     found = [os.path.expanduser("~")]
     for uid in (os.geteuid(), 0):
         found.append(accounts.find(str(uid)).home)

@@ -1,7 +1,7 @@
-"""The files of the installation that runs here, laid out as a checkout for a guest or an image.
+"""Copies the running installation, laid out as a checkout, for a guest or an image.
 
-A guest is given the very code that runs on the host, whether that is a checkout, a pipx
-environment, a distribution's package or what install.sh has installed.
+So a guest runs the same code as the host. The host's may be a checkout, a pipx environment, a
+distribution's package or an installation by install.sh.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.new", "*.old")
 def script_directory(holder: str = program.HOLDER) -> str:
     """Return where guest-setup is: beside the package, or below ``share`` of its prefix.
 
-    Raises UserError if it is in neither place.
+    Raises UserError if neither place has it.
     """
     prefix = os.path.join(holder, os.pardir, os.pardir, os.pardir)
     places = (os.path.join(holder, SCRIPTS), os.path.join(prefix, "share", PACKAGE, SCRIPTS))
@@ -38,9 +38,10 @@ def script_directory(holder: str = program.HOLDER) -> str:
 
 
 def copy_to(directory: str, holder: str = program.HOLDER) -> bool:
-    """Make ``directory`` hold package and scripts; return whether it was changed. OSError.
+    """Copy package and scripts to ``directory``; return whether that changed it.
 
-    It is replaced as a whole, so that a start never finds half of it.
+    The directory is replaced as a whole, so that a start never finds half of it. Raises UserError,
+    OSError.
     """
     scripts = script_directory(holder)
     above = os.path.dirname(directory)

@@ -1,4 +1,4 @@
-"""``gitguard krun``: an agent in a microVM of podman and krun, with the project guarded in it."""
+"""``gitguard krun``: runs an agent in a microVM of podman and krun that guards the project."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def init(
 ) -> int:
     """Write .agent-sandbox: Dockerfile, compose file and entrypoint, to be read and changed.
 
-    It lies in your own state directory, never in the project: the agent could change there what
-    you build next.
+    The directory is in your own state directory, never in the project: there the agent could
+    change what you build next.
     """
     real = existing_directory(project)
     spec = KrunSpec(
@@ -88,7 +88,7 @@ def init(
 @PROJECT
 @DRY_RUN
 def build(project: str, dry_run: bool) -> int:
-    """Build the image, with the gitguardfs that runs here in it."""
+    """Build the image; it contains the same gitguardfs that runs here."""
     found = sandbox.load(existing_directory(project))
     words = krun.build(found.spec, found.path)
     if dry_run:

@@ -1,4 +1,4 @@
-"""``gitguard lima``: a machine of Lima's for an agent, with the project guarded in it."""
+"""``gitguard lima``: writes the file of a Lima instance that guards the project for an agent."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def command(
 ) -> int:
     """Write the file of a Lima instance for the project, and print the lines that start it.
 
-    The agent gets a user of its own without sudo, who sees the project through the guard. Nothing
-    is started. The guest installs this very gitguardfs from a copy that it is given read-only.
+    The agent gets its own user without sudo, which sees the project through the guard. Nothing is
+    started. The guest installs the same gitguardfs that runs here, from a read-only copy.
     """
     if tools and no_tools:
         raise UserError("--tool and --no-tools contradict one another", "give one of them")
@@ -154,7 +154,7 @@ def _write(file: str, text: str, project: str) -> None:
 
 
 def _texts() -> dict[str, str]:
-    """Return the scripts that are provisioned, by name."""
+    """Return the texts of all provisioning scripts, by file name."""
     found = {}
     for entry in os.listdir(FILES):
         if entry.startswith("lima_"):

@@ -1,8 +1,8 @@
-"""The directory ``.agent-sandbox`` of a project: what ``gitguard krun`` builds and runs from.
+"""Writes and reads a project's ``.agent-sandbox``, from which ``gitguard krun`` builds and runs.
 
-It lies in the user's own state directory and not in the project: whoever can write it decides what
-runs on the host at the next build, and the project is the agent's. What was written there is known
-by its checksum, so that a file that the user has changed is never overwritten unasked.
+The directory is in the user's own state directory, not in the project: the agent can write the
+project, and these files decide what the next build runs on the host. Checksums of the written
+files are kept, so that a file that the user has changed is overwritten only with --force.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "files")
 NAME = ".agent-sandbox"
 SETTINGS = "settings.json"
 SETUP = "setup"
-"""The copy of this gitguardfs that the image installs."""
+"""The name of the copy of this gitguardfs that the image installs."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,16 @@ class Sandbox:
 
 
 def path_of(project: str) -> str:
-    """Return where the directory of a project is; two of one name have two."""
+    """Return the path of a project's directory; projects of the same name have different ones."""
     name = f"{os.path.basename(project)}-{krun.mark(project)}"
     return state.directory("krun", name, NAME)
 
 
 def write(spec: KrunSpec, *, force: bool) -> tuple[str, list[str]]:
-    """Write the directory; return its path and what was written. UserError, OSError.
+    """Write the directory; return its path and the names that were written.
 
-    Nothing is written if a file in it was changed by hand, unless ``force`` is given.
+    Raises UserError and writes nothing if a file in it was changed by hand, unless ``force`` is
+    true. Raises OSError.
     """
     path = path_of(spec.project)
     state.check_apart(path, spec.project)
@@ -81,12 +82,12 @@ def write(spec: KrunSpec, *, force: bool) -> tuple[str, list[str]]:
 
 
 def refresh(path: str) -> bool:
-    """Bring the copy of gitguardfs up to date; return whether it was not. UserError, OSError."""
+    """Update the copy of gitguardfs; return whether that changed it. Raises UserError, OSError."""
     return installation.copy_to(os.path.join(path, SETUP))
 
 
 def load(project: str) -> Sandbox:
-    """Return what was written for a project. Raises UserError if there is nothing, or is amiss."""
+    """Return what was written for a project. Raises UserError if that is missing or damaged."""
     path = path_of(project)
     state.check_apart(path, project)
     again = "gitguard krun init"
@@ -107,7 +108,7 @@ def load(project: str) -> Sandbox:
 
 
 def _written(path: str) -> dict[str, str]:
-    """Return the checksums of what was written before; none if that cannot be told."""
+    """Return the checksums of the files written before; none if they cannot be read."""
     try:
         found = json.loads(config_files.read(os.path.join(path, SETTINGS)) or b"{}")["written"]
         return {str(name): str(digest) for name, digest in found.items()}

@@ -1,4 +1,4 @@
-"""``gitguard share``: how a virtual machine gets a directory of the host, ready to copy."""
+"""``gitguard share``: prints how to share a directory of the host with a virtual machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Exit codes: 0 done, 2 wrong usage, 3 anything else.
 """
 
 COMMAND_LIMIT = 10.0
-"""Seconds for a program that only says how the system is set up."""
+"""Seconds for a program that only reports a setting: it needs a fraction of one."""
 
 
 class _Command(click.Command):
@@ -52,7 +52,7 @@ class _Command(click.Command):
     metavar="TAG",
     default=UTM_TAG,
     show_default=True,
-    help="By what name the guest mounts the share: 31 bytes at most.",
+    help="The name by which the guest mounts the share: 31 bytes at most.",
 )
 @click.option(
     "--transport",
@@ -91,7 +91,7 @@ class _Command(click.Command):
 @click.option(
     "--elsewhere",
     is_flag=True,
-    help="DIRECTORY is on another machine, a Mac for example: describe it, do not look at it.",
+    help="DIRECTORY is on another machine, for example a Mac: it is not looked up here.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print an object, commands as lists.")
 def command(
@@ -108,9 +108,9 @@ def command(
     elsewhere: bool,
     as_json: bool,
 ) -> int:
-    """Show how a virtual machine is given DIRECTORY, and what to do in the guest then.
+    """Show how to share DIRECTORY with a virtual machine, and what to do in the guest then.
 
-    Nothing is changed, unless --run starts the guard on the host.
+    Changes nothing, unless --run starts the guard on the host.
     """
     if disk == "":
         raise UserError("the disk's path is empty", "--disk PATH, or leave it out")
@@ -137,7 +137,7 @@ def command(
     )
     warnings = list(_warnings(real, elsewhere))
     if run:
-        from gitguardfs.host import start_guard  # there is none on macOS
+        from gitguardfs.host import start_guard  # not importable on macOS
 
         if start_guard.start(spec):
             warnings.append(f"the guard was running already at {spec.mountpoint}")
@@ -151,7 +151,7 @@ def command(
 
 
 def _warnings(directory: str, elsewhere: bool) -> Iterator[str]:
-    """What the user should know about a directory that can be shared all the same."""
+    """Yield warnings about a directory that may be shared."""
     if elsewhere:
         yield f"{directory} was not looked at, and this machine's programs are described"
     elif secrets := secrets_in(directory):
@@ -160,7 +160,7 @@ def _warnings(directory: str, elsewhere: bool) -> Iterator[str]:
 
 
 def this_host() -> Host:
-    """Return what the settings of a share depend on, as this machine and user have it."""
+    """Return the facts about this machine and user that the settings of a share depend on."""
     uid, gid = os.geteuid(), os.getegid()
     return Host(
         uid=uid,
@@ -181,7 +181,7 @@ def first_of(paths: tuple[str, ...]) -> str | None:
 
 
 def needs_label(os_release: Mapping[str, str], getenforce: str | None) -> bool:
-    """Whether this is a Fedora, or one of its kin, with SELinux on (os-release(5))."""
+    """Return whether this is Fedora or a derivative (os-release(5)) with SELinux on."""
     kin = {os_release.get("ID", ""), *os_release.get("ID_LIKE", "").split()}
     return "fedora" in kin and getenforce != "Disabled"
 

@@ -1,4 +1,4 @@
-"""Starting the guard below the export, and recognising the one that runs already. Linux only."""
+"""Starts the guard on the host, or recognises that it runs already. Linux only."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gitguardfs.render.share_spec import ShareSpec
 
 
 def start(spec: ShareSpec) -> bool:
-    """Do what the printed commands do; return whether that had been done already.
+    """Start the guard as the printed commands do; return whether it was running already.
 
-    The mount's own messages go to standard error. Raises UserError.
+    The messages of gitguardfs go to standard error. Raises UserError.
     """
     _make_directories(spec.mountpoint)
     if _is_running(spec):
@@ -38,15 +38,15 @@ def start(spec: ShareSpec) -> bool:
 
 
 def _is_running(spec: ShareSpec) -> bool:
-    """Return whether the very guard that would be started is mounted and answers.
+    """Return whether the guard that would be started is mounted already and answers.
 
-    Raises UserError for one of another directory, or with options of its own: what it lets
-    through would not be what the settings say. A dead one is cleared away by the next start.
+    Raises UserError if a guard of another directory, or with other options, is mounted there: it
+    would not guard what the printed settings say. The next start replaces a dead mount.
     """
     if not _is_guarded(spec.mountpoint):
         return False
     try:
-        os.statvfs(spec.mountpoint)  # stat would be answered from the kernel's cache for a while
+        os.statvfs(spec.mountpoint)  # stat may be answered from the kernel's cache
     except OSError:
         return False
     if any(_is_started_for(spec, words) for words in _command_lines()):
@@ -59,15 +59,15 @@ def _is_running(spec: ShareSpec) -> bool:
 
 
 def _is_guarded(mountpoint: str) -> bool:
-    """Return whether a guard is mounted on top, dead or alive."""
-    from gitguardfs.linux import mountinfo  # of Linux; on a Mac nothing is mounted
+    """Return whether the topmost mount is a guard, dead or alive."""
+    from gitguardfs.linux import mountinfo  # Linux only
 
     top = mountinfo.top_at(os.path.realpath(mountpoint))
     return top is not None and top.fstype == constants.FSTYPE
 
 
 def _is_started_for(spec: ShareSpec, words: list[str]) -> bool:
-    """Return whether a command line is that of this guard: its arguments, and nothing before."""
+    """Return whether a command line is gitguardfs with exactly the arguments of this guard."""
     arguments = hostguard.arguments(spec)
     if words[-len(arguments) :] != arguments:
         return False
@@ -88,7 +88,7 @@ def _command_lines() -> list[list[str]]:
 
 
 def _make_directories(mountpoint: str) -> None:
-    """Make the mount point in a directory that is closed to all others, also if it is there."""
+    """Make the mount point, in a directory that only this user may enter. Raises UserError."""
     parent = os.path.dirname(mountpoint)
     with suppress(FileExistsError):
         os.mkdir(parent, 0o700)
@@ -100,7 +100,7 @@ def _make_directories(mountpoint: str) -> None:
         if os.fstat(fd).st_uid != os.geteuid():
             raise UserError(f"{parent} belongs to another user", "move it away", Exit.SYSTEM)
         os.fchmod(fd, 0o700)
-        with suppress(FileExistsError):  # or a dead mount, which the start clears away
+        with suppress(FileExistsError):  # or a dead mount, which the start replaces
             os.mkdir(os.path.basename(mountpoint), 0o700, dir_fd=fd)
     finally:
         os.close(fd)

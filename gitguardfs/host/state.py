@@ -1,4 +1,4 @@
-"""Where ``gitguard`` keeps what it writes for later starts: a directory of the user's own."""
+"""The user's own directory for files that later starts of a machine read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gitguardfs.errors import Exit, UserError
 
 
 def directory(*below: str) -> str:
-    """Return the path of the directory (XDG Base Directory Specification); it need not exist."""
+    """Return a path in that directory (XDG Base Directory Specification); it need not exist."""
     base = os.environ.get("XDG_DATA_HOME", "")
     if not os.path.isabs(base):
         base = os.path.join(os.path.expanduser("~"), ".local/share")
@@ -20,8 +20,8 @@ def directory(*below: str) -> str:
 def made(path: str) -> str:
     """Make ``path``, which is `directory` or lies below it, and return it.
 
-    Raises UserError unless every directory down to it is this user's alone to change: the next
-    start of a machine obeys what lies in it, with the user's rights.
+    Raises UserError if another user can change a directory on the way: the next start of a machine
+    uses the files in it, with this user's rights. Raises OSError.
     """
     step = directory()
     os.makedirs(os.path.dirname(step), exist_ok=True)
@@ -40,7 +40,7 @@ def made(path: str) -> str:
 
 
 def check_apart(path: str, project: str) -> None:
-    """Raise UserError if ``path`` lies in the project: the agent could change what is started."""
+    """Raise UserError if ``path`` is in the project, where the agent could change it."""
     real = os.path.realpath(path)
     if os.path.commonpath([real, project]) == project:
         raise UserError(

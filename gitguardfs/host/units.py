@@ -1,4 +1,4 @@
-"""``gitguard units``: what mounts a share and its guard at boot, printed, written or compared."""
+"""``gitguard units``: prints, writes or compares the files that mount a guarded share at boot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gitguardfs.render import fstab, systemd
 from gitguardfs.render.guarded_share import Cache, GuardedShare, owner_map
 
 FSTAB_FILE = "gitguardfs.fstab"
-"""Not `fstab`: with ``--output /etc`` that would be somebody else's."""
+"""Not `fstab`: with ``--output /etc`` that would be the system's own file."""
 
 EPILOG = """\b
 Examples:
@@ -46,7 +46,7 @@ class _Command(click.Command):
     type=click.Choice(SHARE_TYPES),
     default="9p",
     show_default=True,
-    help="What kind of share it is.",
+    help="What carries the share.",
 )
 @click.option(
     "--style",
@@ -93,7 +93,7 @@ def command(
 ) -> int:
     """Show what mounts the share TAG and its guard at each boot: fstab lines or systemd units.
 
-    The share comes first, then the guard; without the share the boot goes on without both.
+    They mount the share first, then the guard. If the share is missing, the boot goes on without.
     """
     if bool(tag) == bool(label):
         raise UserError("give the share's mount tag once", "gitguard units TAG, or --tag TAG")
@@ -114,13 +114,13 @@ def command(
 
 
 def _guard_command(holder: str = program.HOLDER) -> str:
-    """Return where gitguardfs is in a guest that has it as this machine has: from a package?"""
+    """Return the path of gitguardfs in a guest: that of a package if this one is from a package."""
     is_packaged = holder.startswith("/usr/") and not holder.startswith("/usr/local/")
     return systemd.PACKAGED_COMMAND if is_packaged else systemd.COMMAND
 
 
 def _check_ours(change: config_files.Change) -> None:
-    """UserError if the file to be replaced is somebody else's."""
+    """Raise UserError if the change would replace a file that gitguardfs did not write."""
     before = change.before
     if before is None or not change.is_one:
         return
@@ -162,7 +162,7 @@ def _spec(
 
 
 def _plain(path: str) -> str:
-    """Return the path without the slash that a shell completes a directory with."""
+    """Return the path without the slash that a shell's completion appends to a directory."""
     return path.removesuffix("/") or path
 
 

@@ -1,7 +1,7 @@
-"""The two lines of fstab(5) for a guarded share, and putting them into a file that others own.
+"""Writes the two lines of fstab(5) for a guarded share into a file that has other lines as well.
 
-Our lines say so themselves, by the option ``x-gitguardfs``, which nothing reads but this. Any
-other line is left as it is, byte for byte.
+Our lines have the option ``x-gitguardfs``, which only this module reads. It keeps any other line
+as it is, byte for byte.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from gitguardfs.render.guarded_share import GuardedShare
 
 MARK = "x-gitguardfs"
 _AT_BOOT = ("_netdev", "nofail", MARK)
-"""After the network's and the devices' start; if it fails, the boot goes on."""
+"""Mount after the network and the devices have started; if that fails, the boot goes on."""
 _BEFORE_USERS = "x-systemd.before=remote-fs.target"
-"""What nofail takes away: sessions of users, cron and at come after that target, and so find the
+"""The order that nofail drops. User sessions, cron and at start after that target, and so find the
 raw share sealed."""
 
 _GENERIC = {
@@ -33,20 +33,20 @@ _GENERIC = {
     "runbindable", "loop", "offset", "sizelimit", "encryption", "uhelper", "helper", "comment",
     "context", "fscontext", "defcontext", "rootcontext", "seclabel", "setuid", "drop_privileges",
 }  # fmt: skip
-"""Options that mount(8), libmount, mount.fuse3 or systemd's generator keep for themselves."""
+"""Options that mount(8), libmount, mount.fuse3 or systemd's generator take for themselves."""
 _PREFIXES = ("x-", "X-", "_netdev", "verity.")
 
 
 def share_line(spec: GuardedShare) -> str:
-    """The line that mounts the raw share."""
+    """Return the line that mounts the raw share."""
     return _line(spec.tag, spec.mount, spec.kind, (*spec.share_options, *_AT_BOOT))
 
 
 def guard_line(spec: GuardedShare) -> str:
-    """The line that mounts the guard, which needs the share and comes after it. UserError."""
+    """Return the line that mounts the guard after the share. Raises UserError."""
     _check_values(spec)
     the_map, *further = spec.guard_options
-    # mount(8) follows anybody's symlinks to the target before the guard sees it.
+    # mount(8) resolves symlinks of any user in the target before the guard sees the path.
     place = f"mountpoint={quote_o(spec.map_mount)}"
     # The automatic dependency on an absolute source is lost with _netdev.
     requires = f"x-systemd.requires={_requirement(spec.mount)}"
@@ -55,10 +55,10 @@ def guard_line(spec: GuardedShare) -> str:
 
 
 def _check_values(spec: GuardedShare) -> None:
-    r"""Raise UserError for what does not come through the readers of a guard's line whole.
+    r"""Raise UserError for a value that a reader of the guard's line would change.
 
-    libmount and systemd do not agree on ``\``, nor on what a ``"`` ends. libmount and mount.fuse3
-    split at each comma, also at one that is quoted, and take for themselves what they know.
+    libmount and systemd disagree on ``\``, and on where a ``"`` ends a quotation. libmount and
+    mount.fuse3 split at each comma, even a quoted one, and take the options that they know.
     """
     if "\\" in spec.mount:
         raise _not_for_fstab("a backslash", spec.mount)
@@ -77,7 +77,7 @@ def _not_for_fstab(what: str, value: str) -> UserError:
 
 
 def _requirement(path: str) -> str:
-    # As a unit's name where a comma or a quote would end or open something in a list of options.
+    # A unit's name is used if the path has a character with a meaning in a list of options.
     plain = re.fullmatch(r"[A-Za-z0-9/._+@-]+", path)
     return path if plain else f"{quote.systemd_unit_name(path)}.mount"
 
@@ -87,13 +87,13 @@ def _line(source: str, target: str, kind: str, options: tuple[str, ...]) -> str:
 
 
 def render(spec: GuardedShare) -> str:
-    """Both lines."""
+    """Return both lines, the share's first."""
     return f"{share_line(spec)}\n{guard_line(spec)}\n"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of an fstab, read; ``number`` counts from 1."""
+    """One line of an fstab, parsed; ``number`` counts from 1."""
 
     number: int
     source: str
@@ -103,22 +103,22 @@ class Entry:
 
     @property
     def is_ours(self) -> bool:
-        """Whether we wrote it."""
+        """Return whether gitguardfs wrote the line."""
         return MARK in self.options
 
     @property
     def is_share(self) -> bool:
-        """Whether it brings in a directory of the host."""
+        """Return whether the line mounts a share of the host."""
         return self.kind in SHARE_TYPES
 
     @property
     def is_guard(self) -> bool:
-        """Whether it is a gitguardfs."""
+        """Return whether the line mounts a gitguardfs."""
         return self.kind == FSTYPE
 
 
 def entries(text: bytes) -> list[Entry]:
-    """The entries of an fstab; comments and what is none are passed over."""
+    """Return the entries of an fstab, without comments and lines that cannot be parsed."""
     found = (_parse(number, raw) for number, raw in enumerate(text.split(b"\n"), 1))
     return [entry for entry in found if entry]
 
@@ -138,10 +138,10 @@ def _unquote(field: bytes) -> str:
 
 
 def install(text: bytes, spec: GuardedShare) -> bytes:
-    """``text`` with both lines for ``spec`` in it; ours that say otherwise are replaced.
+    """Return ``text`` with both lines for ``spec``; they replace our lines that differ.
 
-    A share that somebody else's line mounts just there is left to that line. Raises UserError
-    if a line of somebody else's is in the way.
+    If a line that is not ours mounts the same share there, it stays and ours is left out. Raises
+    UserError if a line that is not ours is in the way.
     """
     adopted = is_adopted(text, spec)
     replaced = [e for e in entries(text) if e.is_ours and _concerns(e, spec)]
@@ -169,13 +169,19 @@ def _concerns(entry: Entry, spec: GuardedShare) -> bool:
 
 
 def is_adopted(text: bytes, spec: GuardedShare) -> bool:
-    """Whether somebody else's line mounts our share; UserError if one is in the way."""
+    """Return whether a line that is not ours mounts the share there.
+
+    Raises UserError if such a line is in the way.
+    """
     found = [_adopts(entry, spec) for entry in entries(text) if not entry.is_ours]
     return any(found)
 
 
 def _orphans(text: bytes, gone: list[Entry]) -> set[int]:
-    """Lines of ours for shares that lose their guard with ``gone``, and would come up open."""
+    """Return the numbers of our share lines that lose their last guard with ``gone``.
+
+    Without a guard these shares would be mounted open.
+    """
     numbers = {entry.number for entry in gone}
     left = [entry for entry in entries(text) if entry.number not in numbers]
     bereft = {e.source for e in gone if e.is_guard} - {e.source for e in left if e.is_guard}
@@ -183,7 +189,10 @@ def _orphans(text: bytes, gone: list[Entry]) -> set[int]:
 
 
 def _adopts(entry: Entry, spec: GuardedShare) -> bool:
-    """Whether somebody else's line mounts our share just there; UserError if it hurts."""
+    """Return whether a line that is not ours mounts the share there.
+
+    Raises UserError if the line is in the way.
+    """
     if entry.target == spec.mount and entry.is_share and entry.source == spec.tag:
         return True
     if entry.target in (spec.mount, spec.map_mount):
@@ -200,7 +209,7 @@ def _adopts(entry: Entry, spec: GuardedShare) -> bool:
 
 
 def remove(text: bytes, mount: str, map_mounts: tuple[str, ...]) -> bytes:
-    """``text`` without our lines for the share at ``mount`` and its guards."""
+    """Return ``text`` without our lines for the share at ``mount`` and its guards."""
     gone = [
         entry
         for entry in entries(text)

@@ -1,4 +1,4 @@
-"""A share and the guard over it, as the files that mount them describe it: validated, frozen."""
+"""A share and the guard over it, as fstab or units describe them: validated, frozen."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ TAG_BYTES = {"9p": 31, "virtiofs": 36}
 """The longest mount tag: QEMU's MAX_TAG_LEN, and the field of struct virtio_fs_config."""
 
 MESSAGE_BYTES = 262144
-"""msize of 9p: few round trips; larger ones gained nothing."""
+"""msize of 9p, in bytes: large, so that transfers take few round trips; larger gained nothing."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 NONCHARACTERS = "".join(
     map(chr, (*range(0xFDD0, 0xFDF0), *(p << 16 | n for p in range(17) for n in (0xFFFE, 0xFFFF))))
 )
-"""What Unicode leaves free for good; systemd takes a line with one for no UTF-8."""
+"""The noncharacters of Unicode: systemd rejects a line with one as invalid UTF-8."""
 _MEANT_FOR_OTHERS = ("user", "users", "owner", "group")
 _OF_THE_GUEST = ("map_passwd", "map_group")
 
 
 class Cache(StrEnum):
-    """What v9fs may keep of a share.
+    """What v9fs (the kernel's 9p client) may cache of a share.
 
-    ``none`` is the default: what the host writes is seen at once, and nothing is lost by it,
-    since the guard keeps pages of its own, checks them at each open, and serves memory maps by
-    itself. ``mmap`` is for those who map files of the raw share. ``loose`` and ``fscache`` are
-    not offered: they never look at the host again.
+    ``none`` is the default: the guest sees at once what the host writes. It costs nothing: the
+    guard caches pages itself, checks them at each open, and serves memory maps. ``mmap`` is for
+    programs that map files of the raw share. ``loose`` and ``fscache`` are not offered: with them
+    v9fs never asks the host again.
     """
 
     NONE = "none"
@@ -44,8 +44,8 @@ class Cache(StrEnum):
 class GuardedShare:
     """A host's share with the mount tag ``tag`` at ``mount``, and the guard's view of it.
 
-    ``map`` is in the language of ``gitguardfs --map``, ``options`` are further ones of the guard
-    by the names of ``-o``, without quoting. Paths are absolute. Raises UserError.
+    ``map`` is written as for ``gitguardfs --map``. ``options`` are further ``-o`` options of the
+    guard, unquoted. Paths are absolute. Raises UserError.
     """
 
     tag: str
@@ -73,21 +73,21 @@ class GuardedShare:
 
     @property
     def share_options(self) -> tuple[str, ...]:
-        """Mount options of the raw share."""
+        """Return the mount options of the raw share."""
         return share_options(self.kind, self.cache)
 
     @property
     def guard_options(self) -> tuple[str, ...]:
-        """Options of the guard, the map first, each quoted for ``-o``."""
+        """Return the options of the guard, the map first, each quoted for ``-o``."""
         return (f"map={quote_o(self.map)}", *map(quote_o, self._further()))
 
     @property
     def no_cpu_idle(self) -> bool:
-        """Whether the guard is to keep processors from being halted (``no-cpu-idle``)."""
+        """Return whether the guard has the option ``no-cpu-idle``."""
         return bool(parse_o(self._quoted()).get("no_cpu_idle"))
 
     def _further(self) -> tuple[str, ...]:
-        # Said outright: the raw share is closed even where its type cannot be told.
+        # Explicit: then the raw share is sealed even if its type is not recognised as a share.
         return self.options if "seal" in parse_o(self._quoted()) else ("seal", *self.options)
 
     def _quoted(self) -> list[str]:
@@ -95,9 +95,9 @@ class GuardedShare:
 
 
 def share_options(kind: str, cache: Cache) -> tuple[str, ...]:
-    """Mount options of a raw share.
+    """Return the mount options of a raw share.
 
-    On 9p nobody but root gets through: whatever happens to the seal (``access=0``).
+    On 9p, ``access=0`` lets only root use it, even without the seal.
     """
     if kind == "virtiofs":
         return ("nosuid", "nodev")
@@ -113,12 +113,12 @@ def share_options(kind: str, cache: Cache) -> tuple[str, ...]:
 
 
 def owner_map(share: tuple[int, int], guest: tuple[int, int]) -> str:
-    """The map that shows the share's owner (uid, gid) as the guest's."""
+    """Return the map that shows the share's owner (uid, gid) as the guest's user."""
     return f"{share[0]}/{guest[0]}:@{share[1]}/@{guest[1]}"
 
 
 def check_tag(tag: str, kind: str | None = None) -> None:
-    """Raise UserError for a mount tag too long for ``kind``, or that fstab cannot carry."""
+    """Raise UserError for a mount tag that is too long for ``kind``, or that fstab cannot carry."""
     limit = TAG_BYTES[kind] if kind else max(TAG_BYTES.values())
     if not tag or _is_awkward(tag):
         raise UserError(
@@ -134,7 +134,7 @@ def check_tag(tag: str, kind: str | None = None) -> None:
 
 
 def check_path(path: str, what: str) -> None:
-    """Raise UserError for a mount point that is not absolute and plain, or cannot be written."""
+    """Raise UserError for a path that is not absolute and plain, or that no file can carry."""
     if not path.startswith("/"):
         raise UserError(f"{what} {path!r} is not an absolute path")
     if path == "/" or any(part in ("", ".", "..") for part in path[1:].split("/")):
@@ -151,7 +151,7 @@ def check_path(path: str, what: str) -> None:
 def _is_awkward(text: str) -> bool:
     try:
         text.encode()
-    except UnicodeEncodeError:  # bytes that are no UTF-8: systemd refuses the whole line
+    except UnicodeEncodeError:  # not valid UTF-8: systemd refuses the whole line
         return True
     if set(text) & set(NONCHARACTERS):
         return True
@@ -160,7 +160,7 @@ def _is_awkward(text: str) -> bool:
 
 
 def check_guard_options(options: tuple[str, ...]) -> None:
-    """Raise UserError, by name, for an option that the guard would refuse at boot."""
+    """Raise UserError, which names the option, if the guard would refuse one at boot."""
     for option in options:
         if _CONTROL.search(option) or not option.isprintable():
             raise UserError(f"option {option!r} cannot be written into fstab or a unit")
@@ -177,7 +177,7 @@ def check_guard_options(options: tuple[str, ...]) -> None:
     for name in ("foreground", "debug"):
         if name in found:
             raise UserError(f"option {name!r} is for a terminal", "leave it out")
-    # Files with ids are those of the guest, which this need not be.
+    # Files with ids are the guest's, and this need not run there: they are not checked.
     build("/", "/", {key: found[key] for key in found if not key.startswith(_OF_THE_GUEST)})
     log = found.get("audit_log")
     if log is not None and not str(log).startswith("/"):

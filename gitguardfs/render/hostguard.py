@@ -1,4 +1,4 @@
-"""The guard below the export: the commands that mount and unmount it on the host."""
+"""The commands that mount and unmount the guard on the host."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from gitguardfs.render.share_spec import ShareSpec
 
 
 def start(spec: ShareSpec) -> list[list[str]]:
-    """What to run, in this order.
+    """Return the commands that start the guard, in order.
 
-    The parent directory is closed to others: the view must not open to the host's other users
-    what the way to the project closes to them. mkdir would leave one that is there as it is,
-    and install would change the mode of a view that is mounted.
+    The parent directory is closed to other users of the host: a directory above the project may
+    keep them out, and the view must as well. install also closes a parent that exists, where mkdir
+    would not; for the mount point, install would change the mode of a mounted view.
     """
     parent = os.path.dirname(spec.mountpoint)
     return [
@@ -23,12 +23,12 @@ def start(spec: ShareSpec) -> list[list[str]]:
 
 
 def arguments(spec: ShareSpec) -> list[str]:
-    """What gitguardfs is given. No seal: the host's user goes on working in the directory."""
+    """Return the arguments of gitguardfs. No seal: the host's user works in the directory."""
     return ["--no-seal", spec.directory, spec.mountpoint]
 
 
 def stop(spec: ShareSpec) -> list[str]:
-    """What ends it, after the virtual machine."""
+    """Return the command that unmounts the guard, to be run after the virtual machine ended."""
     if spec.host.is_root:
         return ["umount", spec.mountpoint]
     return ["fusermount3", "-u", spec.mountpoint]

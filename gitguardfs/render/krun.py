@@ -1,7 +1,4 @@
-"""A microVM of podman and krun whose agent sees a project through the guard. Pure.
-
-One description gives the arguments of podman and the compose file.
-"""
+"""Arguments of podman, and a compose file, for a microVM that guards a project. Pure."""
 
 from __future__ import annotations
 
@@ -20,20 +17,20 @@ from gitguardfs.render.yaml import Value
 
 RUNTIME = "krun"
 SHARE = "/var/lib/gitguardfs/shares/project"
-"""Where the microVM has the raw project, below a directory that only root enters."""
+"""Where the microVM mounts the raw project, below a directory that only root may enter."""
 HOME = "/home/agent"
 COMPOSE_HEADER = """\
 # Written by gitguardfs (gitguard krun init).
 # podman-compose run --rm agent does what gitguard krun run does.
 """
 LEAST_MEMORY = 512
-"""MiB; a shell and gitguardfs take a third of it."""
+"""MiB: a shell and gitguardfs take a third of it."""
 
 _PATH = re.compile(r"[^\x00-\x1f\x7f:]+")
 
 
 class Network(StrEnum):
-    """What the microVM reaches."""
+    """What the microVM may reach: the container network, or nothing."""
 
     OPEN = "open"
     NONE = "none"
@@ -44,10 +41,10 @@ class KrunSpec:
     """A project and the microVM for it. Raises UserError for what podman cannot carry."""
 
     project: str
-    """Absolute path on the host."""
+    """The project's absolute path on the host."""
     uid: int
     gid: int
-    """Of the host's user, whose the agent's files are."""
+    """The ids of the host's user, who owns the files that the agent makes."""
     cpus: int = 4
     memory: int = 8192
     """MiB."""
@@ -71,33 +68,36 @@ class KrunSpec:
 
     @property
     def name(self) -> str:
-        """What image and volumes are called after."""
+        """Return the name from which the names of image and volumes are made."""
         slug = re.sub(r"[^a-z0-9]+", "-", self.project.rpartition("/")[2].lower())[:40].strip("-")
         return f"gitguard-{slug or 'project'}-{mark(self.project)}"
 
     @property
     def image(self) -> str:
-        """The image's name; localhost/ keeps podman from asking a registry for it."""
+        """Return the image's name; localhost/ keeps podman from asking a registry for it."""
         return f"localhost/{self.name}"
 
 
 def mark(project: str) -> str:
-    """Return what tells projects of one name apart: a few digits of the path's checksum."""
+    """Return eight digits of the path's checksum, which distinguish projects of the same name."""
     return hashlib.sha256(os.fsencode(project)).hexdigest()[:8]
 
 
 def _size(spec: KrunSpec) -> dict[str, str]:
-    """Return the annotations for krun. The runtime alone names the handler: both is an error."""
+    """Return the annotations for krun: processors and memory.
+
+    ``--runtime`` selects krun; the annotation run.oci.handler as well would be an error.
+    """
     return {"krun.cpus": str(spec.cpus), "krun.ram_mib": str(spec.memory)}
 
 
 def volumes(spec: KrunSpec) -> dict[str, str]:
-    """Return the named volumes by where they are mounted."""
+    """Return the names of the volumes, by their mount points."""
     return {f"{HOME}/.venv": f"{spec.name}-venv", f"{HOME}/.claude": f"{spec.name}-config"}
 
 
 def _mounts(spec: KrunSpec) -> list[str]:
-    # z: a label that containers may use, which SELinux asks for.
+    # z: podman gives the directory the SELinux label that all containers may use.
     named = [f"{name}:{place}" for place, name in volumes(spec).items()]
     return [f"{spec.project}:{SHARE}:z", *named]
 
@@ -107,7 +107,7 @@ def _build_arguments(spec: KrunSpec) -> dict[str, str]:
 
 
 def environment(spec: KrunSpec) -> dict[str, str]:
-    """Return what the entrypoint goes by."""
+    """Return the environment variables that the entrypoint reads."""
     options = ",".join(map(quote_o, spec.options))
     return {"GITGUARD_OPTIONS": options} if options else {}
 
@@ -125,7 +125,7 @@ def run(spec: KrunSpec, command: Sequence[str], *, terminal: bool) -> list[str]:
         *(("--tty",) if terminal else ()),
         f"--runtime={RUNTIME}",
         *(f"--annotation={name}={value}" for name, value in _size(spec).items()),
-        # The host user's files are the agent's; the file server acts for all ids of the guest.
+        # keep-id: the host user's files belong to the agent. 0:0: the file server acts for all ids.
         "--userns=keep-id",
         "--user=0:0",
         *_network(spec),
@@ -160,9 +160,9 @@ def compose(spec: KrunSpec) -> str:
         "stdin_open": True,
         "tty": True,
     }
-    # By these very names, which the commands above use as well.
+    # Explicit names: compose would add a prefix, and `run` uses the same volumes.
     named: dict[str, Value] = {name: {"name": name} for name in volumes(spec).values()}
-    # podman-compose would make a pod, and podman refuses ids of a container's own within one.
+    # podman-compose would make a pod, and podman refuses --userns for a container in a pod.
     apart: dict[str, Value] = {"in_pod": False}
     return COMPOSE_HEADER + yaml.render(
         {"x-podman": apart, "services": {"agent": service}, "volumes": named}
@@ -170,5 +170,5 @@ def compose(spec: KrunSpec) -> str:
 
 
 def _uninterpolated(text: str) -> str:
-    """Return a value in which compose finds no variable."""
+    """Escape a value so that compose substitutes no variable in it."""
     return text.replace("$", "$$")

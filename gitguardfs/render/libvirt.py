@@ -7,11 +7,11 @@ from xml.etree import ElementTree as ET
 from gitguardfs.render.share_spec import ShareSpec, Transport
 
 QUEUE_SIZE = "1024"
-"""As libvirt documents it for virtiofs."""
+"""The size that libvirt documents for virtiofs."""
 
 
 def filesystem(spec: ShareSpec) -> str:
-    """The element that goes below ``<devices>``."""
+    """Return the element that goes below ``<devices>``."""
     if spec.transport is Transport.VIRTIOFS:
         element = ET.Element("filesystem", type="mount", accessmode="passthrough")
         ET.SubElement(element, "driver", type="virtiofs", queue=QUEUE_SIZE)
@@ -24,7 +24,7 @@ def filesystem(spec: ShareSpec) -> str:
 
 
 def memory_backing(spec: ShareSpec) -> str | None:
-    """The element that goes directly below ``<domain>``; None where none is needed."""
+    """Return the element that goes directly below ``<domain>``; None for 9p, which needs none."""
     if spec.transport is Transport.NINEP:
         return None
     element = ET.Element("memoryBacking")

@@ -1,4 +1,4 @@
-"""An instance of Lima (https://lima-vm.io) whose agent sees a project through the guard. Pure."""
+"""The file of a Lima instance (https://lima-vm.io) that guards a project. Pure."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from gitguardfs.render.guarded_share import check_guard_options
 from gitguardfs.render.yaml import Value
 
 AGENT = "agent"
-"""The user of the guest that the agent runs as: of its own, without sudo."""
+"""The guest's user that the agent runs as: its own, without sudo."""
 HOLDER = "/var/lib/gitguardfs"
-"""The guest's directory that only root enters. vm-mount has its own shares in it as well."""
+"""The guest's directory that only root may enter; vm-mount mounts its shares there as well."""
 SHARE = f"{HOLDER}/shares/project"
 SETUP = f"{HOLDER}/setup"
 HEADER = "# Written by gitguardfs (gitguard lima).\n"
-"""The first line, by which the file is known to be ours."""
+"""The first line, which marks the file as ours."""
 LEAST_VERSION = "2.1.3"
-"""Before it any user of the guest was root by the guest agent's socket (CVE-2026-53657)."""
+"""Earlier ones let any guest user become root by the guest agent's socket (CVE-2026-53657)."""
 NOT_PROXIED = "localhost,127.0.0.1,::1"
 
 _NAME = re.compile(r"[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*")
 NAME_LIMIT = 32
-"""Bytes of an instance's name: macOS allows 103 for the sockets in its directory."""
+"""Bytes of an instance's name: macOS allows 103 for the path of a socket in its directory."""
 LEAST_MEMORY = 512
-"""MiB below which no cloud image comes up."""
+"""MiB: with less, no cloud image boots."""
 
 _NOTES = f"""\
 # The project is mounted below {HOLDER}, which only root enters, and sealed there.
@@ -49,7 +49,7 @@ class System(StrEnum):
 
 
 class Tool(StrEnum):
-    """What a guest can be given besides gitguardfs."""
+    """A program that can be installed in the guest besides gitguardfs."""
 
     CLAUDE = "claude"
     NODE = "node"
@@ -71,7 +71,7 @@ IMAGES: Mapping[System, tuple[tuple[str, str, str | None], ...]] = {
             "aarch64",
             "7df0201546f75b8bcc1044594c806c35749421ad3c9bc1be2a3ab806cfae39cc",
         ),
-        # Dated ones are taken away after some months; these stay, and change.
+        # Dated images are deleted after some months; these stay, but change.
         (f"{_UBUNTU}/release/ubuntu-24.04-server-cloudimg-amd64.img", "x86_64", None),
         (f"{_UBUNTU}/release/ubuntu-24.04-server-cloudimg-arm64.img", "aarch64", None),
     ),
@@ -88,7 +88,7 @@ IMAGES: Mapping[System, tuple[tuple[str, str, str | None], ...]] = {
         ),
     ),
 }
-"""By distribution: location, architecture, SHA-256; Lima takes the first that it can fetch."""
+"""By distribution: location, architecture, SHA-256. Lima takes the first that it can fetch."""
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,13 @@ class LimaSpec:
     """A project and the machine for it. Raises UserError for what Lima cannot carry."""
 
     project: str
-    """Absolute path on the host."""
+    """The project's absolute path on the host."""
     name: str
     setup: str
-    """The host's directory with the package and its installer."""
+    """The host's directory that holds the package and its installer."""
     cpus: int = 4
     memory: int = 8192
-    """MiB, as is ``disk``."""
+    """MiB, like ``disk``."""
     disk: int = 61440
     system: System = System.UBUNTU
     transport: str = "9p"
@@ -144,18 +144,18 @@ class LimaSpec:
 
     @property
     def view(self) -> str:
-        """Where the agent sees the project."""
+        """Return the path of the guarded view in the guest."""
         return f"/home/{AGENT}/{directory_name(self.project)}"
 
 
 def directory_name(project: str) -> str:
-    """Return what to call a project in a guest: its own name, as far as every tool takes it."""
+    """Return the project's name in a guest: its own, with unusual characters replaced by ``_``."""
     name = re.sub(r"[^A-Za-z0-9_.+-]", "_", project.rpartition("/")[2])
     return name if name.strip(".") and not name.startswith("-") else f"project{name}"
 
 
 def location_of(project: str) -> str:
-    """Return the words with which an instance's file says which project it is for."""
+    """Return the line of an instance's file that names its project."""
     return yaml.render({"location": project}).strip() + "\n"
 
 
@@ -205,7 +205,7 @@ def instance(spec: LimaSpec, files: Mapping[str, str]) -> dict[str, Value]:
             _mount(spec, spec.project, SHARE, writable=True),
             _mount(spec, spec.setup, SETUP, writable=False),
         ],
-        # Nothing of the agent's shows up on the host's 127.0.0.1 without being asked for.
+        # Lima would otherwise forward each port that the agent opens to the host's 127.0.0.1.
         "portForwards": [{"guestIP": "0.0.0.0", "proto": "any", "ignore": True}],  # noqa: S104
         "ssh": {"loadDotSSHPubKeys": False, "forwardAgent": False, "forwardX11": False},
         "containerd": {"system": False, "user": False},
@@ -240,7 +240,7 @@ def _image(location: str, arch: str, digest: str | None) -> dict[str, Value]:
 def _mount(spec: LimaSpec, location: str, point: str, *, writable: bool) -> dict[str, Value]:
     how: dict[str, Value] = {"location": location, "mountPoint": point, "writable": writable}
     if spec.transport == "9p":
-        # none: files stay plain ones on the host. No cache: what the host writes is seen at once.
+        # securityModel none: plain files on the host. cache none: the guest sees changes at once.
         how["9p"] = {
             "securityModel": "none",
             "protocolVersion": "9p2000.L",
@@ -274,7 +274,7 @@ def _check_proxy(url: str) -> None:
         raise UserError(f"{url!r} is no proxy's URL", hint) from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port is None:
         raise UserError(f"{url!r} is no proxy's URL", hint)
-    # pam_env(8) and boot scripts read it as a line of /etc/environment.
+    # pam_env(8) and boot scripts parse it as a line of /etc/environment.
     if not re.fullmatch(r"[!-~]+", url) or re.search(r"[\"'#$\\`{}]", url):
         raise UserError(f"{url!r} cannot be written into /etc/environment", hint)
     if parts.username is not None or parts.password is not None:

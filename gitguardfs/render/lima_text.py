@@ -1,4 +1,4 @@
-"""What ``gitguard lima`` tells a person: what to run, and what the machine does not keep out."""
+"""The text that ``gitguard lima`` prints: commands to run, and what stays open."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from gitguardfs.render.share_text import Section
 
 
 def start(spec: LimaSpec, file: str) -> list[str]:
-    """Return the command that makes the machine and starts it."""
+    """Return the command that creates the machine and starts it."""
     return ["limactl", "start", f"--name={spec.name}", "--tty=false", file]
 
 
 def enter(spec: LimaSpec) -> list[str]:
-    """Return the command by which a human becomes the agent's user."""
+    """Return the command that opens a shell as the agent's user."""
     return ["limactl", "shell", spec.name, "sudo", "-iu", AGENT]
 
 
 def check(spec: LimaSpec) -> list[str]:
-    """Return the command that attacks the guard as the agent's user."""
+    """Return the command that checks the guard by attacks, as the agent's user."""
     doctor = ["sudo", "gitguard", "doctor", spec.view, "--user", AGENT, "--attack"]
     return ["limactl", "shell", "--workdir", "/", spec.name, *doctor]
 

@@ -1,4 +1,4 @@
-"""Arguments for QEMU: the share, and a whole machine round it. Lists, before any shell."""
+"""Arguments of QEMU for the share and for a whole machine, as unquoted lists."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from gitguardfs.render import quote
 from gitguardfs.render.share_spec import Network, ShareSpec, Transport
 
 FIRMWARE = "edk2-aarch64-code.fd"
-"""The UEFI for ARM that QEMU looks up in its own directory, where it is not a package apart."""
+"""The UEFI for ARM; QEMU finds it in its own directory, if it is installed there."""
 FIRMWARE_PLACES = (
     "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd",
     "/usr/share/edk2/aarch64/QEMU_EFI.fd",
 )
-"""Where Debian and Ubuntu, and where Fedora have it."""
+"""Where it is on Debian and Ubuntu, and on Fedora."""
 SSH_PORT = 2222
-"""On this machine's 127.0.0.1, the way into a guest with a restricted network."""
+"""Port on this machine's 127.0.0.1 that leads to ssh in a guest with a restricted network."""
 INSTALLER = "installer.iso"
-"""Stands for the image that the user has downloaded."""
+"""A placeholder for the installer's image that the user has downloaded."""
 DISK_SIZE = "20G"
-"""What the disk may grow to; qcow2 takes up only what is used."""
+"""The disk's greatest size; qcow2 takes up only what is used."""
 SECURITY_MODEL = "none"
 """mapped-xattr would hide owners and symlinks in attributes that the host's programs ignore."""
 QUEUE_SIZE = 1024
-"""As virtiofsd and libvirt document it; QEMU's default is 128."""
+"""The size that virtiofsd and libvirt document; QEMU's default is 128."""
 
-# qemu_opts_create takes the tag for an id, and an id must be of this form (util/id.c).
+# qemu_opts_create uses the tag as an id, and an id must have this form (util/id.c).
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9._-]*\Z", re.ASCII)
 
 
 def share(spec: ShareSpec) -> list[str]:
-    """The arguments that give a machine the share."""
+    """Return the arguments that share the directory with a machine."""
     if spec.transport is Transport.NINEP:
         return ninep(spec.exported, spec.tag)
     ident = _id(spec.tag)
@@ -45,7 +45,7 @@ def share(spec: ShareSpec) -> list[str]:
 
 
 def ninep(exported: str, tag: str) -> list[str]:
-    """Return the arguments that give a machine a directory by virtio-9p."""
+    """Return the arguments that share a directory with a machine by virtio-9p."""
     options = [
         "local",
         f"path={quote.qemu(exported)}",
@@ -63,12 +63,12 @@ def _id(tag: str) -> str:
 
 
 def create_disk(spec: ShareSpec) -> list[str]:
-    """The command that makes the guest's disk."""
+    """Return the command that makes the guest's disk."""
     return ["qemu-img", "create", "-f", "qcow2", spec.disk_path, DISK_SIZE]
 
 
 def machine(spec: ShareSpec) -> list[str]:
-    """The machine without network and share."""
+    """Return the machine without network and share."""
     accelerator = "hvf" if spec.host.is_mac else "kvm"
     return [
         program(spec),
@@ -82,7 +82,7 @@ def machine(spec: ShareSpec) -> list[str]:
 
 
 def program(spec: ShareSpec) -> str:
-    """The QEMU that emulates the host's own kind of processor."""
+    """Return the QEMU that emulates the host's own kind of processor."""
     return "qemu-system-aarch64" if spec.host.is_arm else "qemu-system-x86_64"
 
 
@@ -93,7 +93,7 @@ def _board(spec: ShareSpec) -> list[str]:
 
 
 def _network(network: Network) -> list[str]:
-    """A user network, and whether the guest may connect to anything by it."""
+    """Return the arguments of a user network; RESTRICTED lets the guest connect to nothing."""
     options = ["user", "model=virtio-net-pci"]
     if network is Network.RESTRICTED:
         options += ["restrict=on", "ipv6=off", f"hostfwd=tcp:127.0.0.1:{SSH_PORT}-:22"]
@@ -101,19 +101,22 @@ def _network(network: Network) -> list[str]:
 
 
 def install(spec: ShareSpec) -> list[str]:
-    """The machine as it is started the first time: from the installer's image, which fetches."""
-    # The board for ARM cannot be told to boot from a drive once; an empty disk leaves it no other.
+    """Return the machine's first start, from the installer's image.
+
+    The network is open, since the installer downloads packages.
+    """
+    # The board for ARM has no "boot once"; with an empty disk it boots the installer anyway.
     once = [] if spec.host.is_arm else ["-boot", "once=d"]
     return [*machine(spec), *_network(Network.OPEN), "-cdrom", INSTALLER, *once]
 
 
 def run(spec: ShareSpec) -> list[str]:
-    """The machine with the share."""
+    """Return the machine with the share."""
     return [*machine(spec), *_network(spec.network), *share(spec)]
 
 
 def login(spec: ShareSpec) -> list[str] | None:
-    """The command that logs in to the guest; None where its window is the way in."""
+    """Return the command that logs in to the guest; None if its window is used instead."""
     if spec.network is not Network.RESTRICTED:
         return None
     return ["ssh", "-p", str(SSH_PORT), "USER@127.0.0.1"]

@@ -1,7 +1,7 @@
-"""One quoting function for each format that we write. Pure.
+"""One quoting function for each format that gitguardfs writes. Pure.
 
-Each is the inverse of what the format's reader does, for every text that the format can carry;
-what it cannot carry (a newline in a mount tag, say) is refused where the value is validated.
+Each is the inverse of the format's reader, for every text that the format can carry. Texts that it
+cannot carry (such as a mount tag with a newline) are refused where the value is validated.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import shlex
 
 
 def shell(words: list[str]) -> str:
-    """A command line for a POSIX shell."""
+    """Return a command line for a POSIX shell."""
     return shlex.join(words)
 
 
 def shell_printable(words: list[str]) -> str:
-    """A command line for bash, zsh or ksh, of printable characters whatever is in ``words``.
+    """Return a command line for bash, zsh or ksh that has printable characters alone.
 
-    Control characters, and bytes that are no UTF-8, become ``$'\\ooo'``.
+    Control characters, and bytes that are not valid UTF-8, become ``$'\\ooo'``.
     """
     return " ".join(
         shlex.quote(word) if word.isprintable() else f"$'{_octal(word)}'" for word in words
@@ -36,7 +36,10 @@ def _octal(word: str) -> str:
 
 
 def shell_lines(words: list[str], width: int = 90) -> str:
-    """The same over several lines of at most ``width`` characters, if an option fits at all."""
+    """Return a command line for a POSIX shell, broken into lines of ``width`` characters.
+
+    An option and its values stay on one line, even if they do not fit.
+    """
     lines: list[str] = []
     for option in _options(words):
         if lines and len(lines[-1]) + 1 + len(option) <= width:
@@ -47,7 +50,7 @@ def shell_lines(words: list[str], width: int = 90) -> str:
 
 
 def _options(words: list[str]) -> list[str]:
-    """Quoted words, each option together with its values."""
+    """Return the quoted words, each option together with its values."""
     found: list[str] = []
     for word in words:
         if found and not word.startswith("-"):
@@ -58,27 +61,27 @@ def _options(words: list[str]) -> list[str]:
 
 
 def qemu(value: str) -> str:
-    """A value within a QEMU option: commas are doubled (qemu(1), "options")."""
+    """Return a value within a QEMU option: commas are doubled (qemu(1), "options")."""
     return value.replace(",", ",,")
 
 
 def fstab(field: str) -> str:
-    r"""A field of fstab(5): blank, tab, newline and backslash as ``\040`` and so on.
+    r"""Return a field of fstab(5): blank, tab, newline and backslash as ``\040`` and so on.
 
-    Nothing else: getmntent(3), by which systemd reads the file, undoes only these four.
+    Nothing else: getmntent(3), with which systemd reads the file, decodes only these four.
     """
     return re.sub(r"[ \t\n\\]", lambda m: f"\\{ord(m[0]):03o}", field)
 
 
 def systemd(value: str) -> str:
-    """A value in a unit file where specifiers are expanded: ``%`` is doubled."""
+    """Return a value of a unit file in which specifiers are expanded: ``%`` is doubled."""
     return value.replace("%", "%%")
 
 
 def systemd_word(value: str) -> str:
-    r"""One word of a unit file's list, quoted (systemd.syntax(7), "Quoting").
+    r"""Return one quoted word of a list in a unit file (systemd.syntax(7), "Quoting").
 
-    Control characters become ``\x0a``, which Environment= and ExecStart= undo and lists of paths,
+    Control characters become ``\x0a``. Environment= and ExecStart= decode that; lists of paths,
     such as RequiresMountsFor=, do not.
     """
     escaped = re.sub(r'["\\]', r"\\\g<0>", value)
@@ -87,12 +90,12 @@ def systemd_word(value: str) -> str:
 
 
 def systemd_argument(value: str) -> str:
-    """One argument of ExecStart=, where ``$`` is expanded as well."""
+    """Return one argument of ExecStart=, where ``$`` is expanded as well."""
     return systemd_word(value.replace("$", "$$"))
 
 
 def systemd_unit_name(path: str) -> str:
-    r"""A path as part of a unit's name, as ``systemd-escape -p`` does it."""
+    r"""Return a path as part of a unit's name, like ``systemd-escape -p``."""
     trimmed = re.sub(r"/+", "/", path).strip("/")
     if not trimmed:
         return "-"
@@ -108,7 +111,7 @@ def systemd_unit_name(path: str) -> str:
 
 
 def file_context(path: str) -> str:
-    r"""A path as the regular expression of semanage-fcontext(8), which takes no blanks: ``\s``."""
+    r"""Return a path as a regular expression for semanage-fcontext(8); blanks are ``\s``."""
     return re.sub(
         r"[\s.^$?*+|\[\](){}\\]",
         lambda m: r"\s" if m[0].isspace() else f"\\{m[0]}",

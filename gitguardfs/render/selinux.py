@@ -1,4 +1,4 @@
-"""Commands that let a QEMU confined by SELinux use what is shared (selinux(8), qemu_selinux)."""
+"""Commands that let a QEMU confined by SELinux use the share (selinux(8), qemu_selinux(8))."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from gitguardfs.render import quote
 from gitguardfs.render.share_spec import Guard, ShareSpec
 
 LABEL = "svirt_home_t"
-"""What confined machines may read and write, also within home directories."""
+"""The label of files that confined machines may read and write, also in home directories."""
 BOOLEAN = "virt_use_fusefs"
-"""A FUSE mount has one label for all, so the machines are allowed to use it instead."""
+"""Allows machines to use FUSE mounts, all of which have the same label."""
 
 
 def commands(spec: ShareSpec) -> list[list[str]]:
-    """What to run, in this order; nothing where SELinux is off."""
+    """Return the commands in their order; an empty list if SELinux is off."""
     if not spec.host.selinux:
         return []
     if spec.guard is Guard.HOST:
@@ -21,7 +21,7 @@ def commands(spec: ShareSpec) -> list[list[str]]:
 
 
 def label(directory: str) -> list[list[str]]:
-    """What gives a directory, and what comes into it later, the label."""
+    """Return the commands that label a directory; files made there later inherit the label."""
     pattern = f"{quote.file_context(directory)}(/.*)?"
     return [
         ["sudo", "semanage", "fcontext", "-a", "-t", LABEL, pattern],

@@ -1,7 +1,7 @@
-"""What ``gitguard share --json`` prints: the same pieces for programs.
+"""The JSON object that ``gitguard share --json`` prints.
 
-Every key is always there; what a share has no use for is null or empty. Commands are lists of
-arguments. Keys may be added; a change that breaks a reader would raise ``format``.
+Every key is always there; its value is null or empty if it does not apply to the share. Commands
+are lists of arguments. Keys may be added; a change that breaks a reader would raise ``format``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FORMAT = 1
 
 
 def as_object(spec: ShareSpec, running: bool, warnings: Sequence[str] = ()) -> dict[str, object]:
-    """The share as an object that json can write."""
+    """Return the share as an object that json can serialise."""
     return {
         "format": FORMAT,
         "directory": spec.directory,

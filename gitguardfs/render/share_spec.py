@@ -1,4 +1,4 @@
-"""One share as the host is to offer it: validated, frozen."""
+"""The description of one share on the host: validated, frozen."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gitguardfs.guard import dotgit
 from gitguardfs.render.guarded_share import check_tag
 
 SOCKET_PATH_BYTES = 107
-"""The longest path of a socket: sun_path (unix(7)) without its closing NUL."""
+"""The longest path of a socket: sun_path (unix(7)) without its final NUL byte."""
 
 LEAST_MEMORY = 256
-"""MiB below which no current distribution boots."""
+"""MiB: with less, no current distribution boots."""
 
-# A terminal acts on control characters, and bytes that are no UTF-8 cannot be copied from one.
-# XML carries neither those nor the two that are no characters ("Char" in its specification).
+# A terminal acts on control characters, and bytes that are not UTF-8 cannot be copied from it.
+# XML carries neither of these, nor U+FFFE and U+FFFF ("Char" in its specification).
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -32,21 +32,21 @@ class Target(StrEnum):
 
 
 class Transport(StrEnum):
-    """How the directory gets into the guest."""
+    """The device over which the guest mounts the directory."""
 
     NINEP = "9p"
     VIRTIOFS = "virtiofs"
 
 
 class Guard(StrEnum):
-    """Where ``.git`` is kept out of reach: within the guest, or below the export."""
+    """Where gitguardfs runs: in the guest, or on the host, so that the guest gets its view."""
 
     GUEST = "guest"
     HOST = "host"
 
 
 class Network(StrEnum):
-    """What the machine that QEMU starts may reach."""
+    """The network of the machine that QEMU starts: open, or nothing but ssh from the host."""
 
     OPEN = "open"
     RESTRICTED = "restricted"
@@ -54,34 +54,34 @@ class Network(StrEnum):
 
 @dataclass(frozen=True)
 class Host:
-    """The host, and who shares: ids as numbers, ``group`` by name."""
+    """The host, and its user who shares the directory: ids as numbers, ``group`` by name."""
 
     uid: int
     gid: int
     group: str
     runtime: str | None
-    """A directory of that user's that is gone after a restart: $XDG_RUNTIME_DIR, or /run."""
+    """That user's directory that a reboot empties: $XDG_RUNTIME_DIR, or /run for root."""
     selinux: bool = False
     """Whether files need a label before a confined QEMU may use them."""
     is_arm: bool = False
-    """Whether the processors are 64-bit ARM, which take another QEMU."""
+    """Whether the processors are 64-bit ARM, which need another QEMU program."""
     is_mac: bool = False
     firmware: str | None = None
-    """Where the UEFI for ARM guests is; None where QEMU brings it along."""
+    """The path of the UEFI for ARM guests; None if it is not found outside of QEMU."""
     virtiofsd: str | None = None
-    """Where virtiofsd is; None if it is not installed where it is known to be."""
+    """The path of virtiofsd; None if it is in none of the known places."""
 
     @property
     def is_root(self) -> bool:
-        """Whether root shares."""
+        """Return whether root shares the directory."""
         return self.uid == 0
 
 
 @dataclass(frozen=True)
 class ShareSpec:
-    """A directory of the host as a guest is to have it. Paths are absolute.
+    """A directory of the host, and how a guest gets it. Paths are absolute.
 
-    Raises UserError for what one of the formats cannot carry, and for what makes no sense.
+    Raises UserError for values that one of the formats cannot carry or that contradict one another.
     """
 
     directory: str
@@ -94,7 +94,7 @@ class ShareSpec:
     """MiB."""
     cpus: int = 2
     disk: str = field(default="")
-    """The guest's disk; by default beside the directory."""
+    """The path of the guest's disk; empty for one beside the directory."""
     network: Network = Network.OPEN
 
     def __post_init__(self) -> None:
@@ -107,27 +107,27 @@ class ShareSpec:
 
     @property
     def disk_path(self) -> str:
-        """Where the guest's disk is."""
+        """Return the path of the guest's disk."""
         return self.disk or os.path.join(os.path.dirname(self.directory), "agent.qcow2")
 
     @property
     def mountpoint(self) -> str:
-        """Where the guarded view is mounted on the host."""
+        """Return where the guarded view is mounted on the host. Raises UserError."""
         return os.path.join(self._runtime(), "gitguardfs", self.tag)
 
     @property
     def exported(self) -> str:
-        """What the virtual machine is given."""
+        """Return the directory that is exported to the virtual machine."""
         return self.mountpoint if self.guard is Guard.HOST else self.directory
 
     @property
     def socket(self) -> str:
-        """Where virtiofsd and QEMU meet."""
+        """Return the path of the socket between virtiofsd and QEMU. Raises UserError."""
         return os.path.join(self._runtime(), f"gitguardfs-{self.tag}.sock")
 
     @property
     def name(self) -> str:
-        """What to call the directory in the guest."""
+        """Return the directory's name in the guest."""
         return os.path.basename(self.directory) or self.tag
 
     def _runtime(self) -> str:

@@ -1,4 +1,4 @@
-"""What ``gitguard share`` tells a person: sections, each with what to copy and why."""
+"""The text that ``gitguard share`` prints: sections of commands to copy, with reasons."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ INDENT = "    "
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, what to copy (each block by itself), and what there is to know about it."""
+    """A heading, blocks to copy, and notes about them."""
 
     title: str
     blocks: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def render(self) -> str:
-        """The section as text."""
+        """Return the section as text."""
         parts = [f"== {self.title}"]
         parts += ["\n".join(INDENT + line for line in b.split("\n")) for b in self.blocks]
         parts += ["\n".join(self.notes)] if self.notes else []
@@ -37,7 +37,7 @@ class Section:
 
 
 def render(spec: ShareSpec, running: bool) -> str:
-    """Everything, in the order in which it is done."""
+    """Return all sections, in the order in which the user works through them."""
     return "\n".join(section.render() for section in _sections(spec, running))
 
 

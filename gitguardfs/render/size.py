@@ -1,4 +1,4 @@
-"""Sizes as people write them: 8G, 8GiB, 512m, or a number of MiB. Pure."""
+"""Parses sizes: 8G, 8GiB, 512m, or a number of MiB. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SIZE = re.compile(r"([1-9][0-9]{0,8})([MG]?)(iB|B)?", re.IGNORECASE | re.ASCII)
 
 
 def mebibytes(text: str, option: str) -> int:
-    """Return a size in MiB. Raises UserError, naming the option, for one that is none."""
+    """Return a size in MiB. Raises UserError, which names the option, if ``text`` is not a size."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise UserError(f"{option} {text!r} is no size", f"{option} 8G, or {option} 4096M")

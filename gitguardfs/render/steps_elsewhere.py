@@ -1,4 +1,4 @@
-"""The guest's next step: the command that mounts the share and guards it."""
+"""The command to run in the guest: it mounts the share and guards it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from gitguardfs.render import quote, utm
 from gitguardfs.render.share_spec import ShareSpec, Target, Transport
 
 HOME = "~/"
-"""Left to the guest's shell: the host does not know that user."""
+"""For the guest's shell to expand: the host does not know the guest's user."""
 
 
 def command(spec: ShareSpec) -> list[str]:
-    """The command; the path of ``--map-mount`` begins with ``~/``."""
+    """Return the command as words; the path of ``--map-mount`` begins with ``~/``."""
     return [*_command(spec), HOME + _name(spec)]
 
 
 def shell(spec: ShareSpec) -> str:
-    """The command for the guest's shell, which expands the ``~``."""
+    """Return the command for the guest's shell, which expands the ``~``."""
     return f"{quote.shell(_command(spec))} {HOME}{quote.shell([_name(spec)])}"
 
 

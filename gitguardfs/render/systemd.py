@@ -1,8 +1,8 @@
 """Native units for a guarded share: a .mount for the share, gitguardfs@.service for the guard.
 
-The service is a template; its instance is the guard's mount point, escaped, and a drop-in per
-instance carries what the guard is to do. Only the service is enabled: it brings the share in, so
-that the raw share is never mounted for its own sake.
+The service is a template. Its instance name is the guard's mount point, escaped; a drop-in for the
+instance holds source and options. Only the service is enabled, and it requires the .mount: so the
+raw share is never mounted without a guard.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from gitguardfs.render.guarded_share import GuardedShare
 TEMPLATE = "gitguardfs@.service"
 COMMAND = "/usr/local/bin/gitguardfs"
 PACKAGED_COMMAND = "/usr/bin/gitguardfs"
-"""Where install.sh puts the program, and where packages do."""
+"""Where install.sh (COMMAND) and packages (PACKAGED_COMMAND) put the program."""
 HEADER = "# Written by gitguardfs (gitguard units, vm-mount).\n"
-"""The first line of each file, by which ours are known."""
+"""The first line of each file, which marks it as ours."""
 
 _NAME_LIMIT = 255
-"""Of a unit's name (systemd.unit(5)), and of a file's."""
+"""Characters of a unit's name (systemd.unit(5)), and of a file's."""
 
 _MODULES = {"9p": ("virtio_pci", "9pnet_virtio"), "virtiofs": ("virtio_pci", "virtiofs")}
 
 _MOUNT = """\
 [Unit]
 Description=Directory {tag} of the host, raw ({kind})
-# Loaded here and now: without them the tag is unknown, and no device unit tells when it is there.
+# Load these first: without them the tag is unknown, and no device unit shows when it appears.
 Wants={modules}
 After={modules}
-# Not a part of local-fs.target, which would send the boot to the emergency shell without it.
+# Not in local-fs.target: if the mount failed, that would start the emergency shell.
 DefaultDependencies=no
 After=local-fs.target
 Conflicts=umount.target
@@ -50,38 +50,38 @@ _SERVICE = """\
 Description=Guarded view %f
 Wants=modprobe@fuse.service
 After=modprobe@fuse.service
-# Nobody is logged in while the raw share is there and its seal is not; if this fails, they are.
+# Logins wait, since the raw share may be mounted and not yet sealed. If this fails, they go on.
 Before=systemd-user-sessions.service cron.service crond.service atd.service
 
 [Service]
 Type=notify
-# By way of the environment: what stands there is not looked through for $ again.
+# As a variable: systemd does not expand a $ in the value of a variable.
 Environment="GITGUARDFS_MOUNTPOINT=%f"
 ExecStart={command} --foreground -o ${{GITGUARDFS_OPTIONS}} -- \
 ${{GITGUARDFS_SOURCE}} ${{GITGUARDFS_MOUNTPOINT}}
-# After a crash the mount point stays dead, not open, until the next start has taken it over:
-# no ExecStopPost= that unmounts.
+# No ExecStopPost= that unmounts: after a crash the mount point stays dead, not open, until the next
+# start replaces it.
 Restart=on-failure
-# A restart on demand leaves the seal on for the next daemon.
+# On systemctl restart the daemon keeps the seal for the next one.
 RestartKillSignal=SIGUSR2
 RestartSec=1
-# 1 is a mistake in the options: the next start would find it again.
+# 1 is a mistake in the options: the next start would fail in the same way.
 RestartPreventExitStatus=1
-# SIGTERM is root's word to unmount and to take the seal off: not for a start that takes too long,
-# nor because the kernel, short of memory, has killed something here.
+# SIGTERM means that root wants the seal removed. So systemd must not send it when a start takes too
+# long, nor when the kernel's OOM killer has killed a process of this unit.
 TimeoutStartFailureMode=kill
 OOMPolicy=continue
 
-# What is here leaves the mount where everybody sees it. PrivateTmp=, ProtectSystem= and whatever
-# else makes a mount namespace would hide it from them.
+# None of these makes a mount namespace. PrivateTmp=, ProtectSystem= and the like would: then only
+# the daemon would see the mount.
 NoNewPrivileges=yes
-# SYS_CHROOT: with SYS_ADMIN, what setns(2) to a mount namespace needs. A restart does that to get
-# below the seal that a crash left, without lifting it.
-# SYS_PTRACE: seeing what processes hold of the share from before the seal.
+# SYS_CHROOT and SYS_ADMIN: setns(2) to a mount namespace, by which a restart opens the source below
+# a seal that a crash left, without removing it.
+# SYS_PTRACE: finding processes that opened files of the share before the seal.
 CapabilityBoundingSet=CAP_SYS_ADMIN CAP_SYS_CHROOT CAP_SYS_PTRACE
 CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH
 CapabilityBoundingSet=CAP_CHOWN CAP_FOWNER CAP_FSETID CAP_SETUID CAP_SETGID CAP_MKNOD
-# Those of mounts, and of users to look into the mounts that these have kept.
+# Mount namespaces, and user namespaces to examine mounts that only such a namespace still has.
 RestrictNamespaces=mnt user
 RestrictRealtime=yes
 RestrictAddressFamilies=AF_UNIX
@@ -109,23 +109,23 @@ Environment={options}
 """
 
 _NO_CPU_IDLE = """\
-# For no-cpu-idle: while requests stream, idle processors poll (docs/performance.md).
+# For no-cpu-idle: during a stream of requests, idle processors poll (docs/performance.md).
 DeviceAllow=/dev/cpu_dma_latency rw
 """
 
 
 def mount_name(path: str) -> str:
-    """The unit that mounts ``path``; UserError if that makes a name too long."""
+    """Return the name of the unit that mounts ``path``. Raises UserError if it is too long."""
     return _checked(f"{quote.systemd_unit_name(path)}.mount", path)
 
 
 def service_name(map_mount: str) -> str:
-    """The instance that guards ``map_mount``; UserError if that makes a name too long."""
+    """Return the name of the instance that guards ``map_mount``. Raises UserError if too long."""
     return _checked(f"gitguardfs@{quote.systemd_unit_name(map_mount)}.service", map_mount)
 
 
 def drop_in_name(map_mount: str) -> str:
-    """The drop-in of that instance, below the directory of units."""
+    """Return the path of that instance's drop-in, relative to the directory of units. UserError."""
     _checked(f"{service_name(map_mount)}.d", map_mount)
     return f"{service_name(map_mount)}.d/share.conf"
 
@@ -137,7 +137,7 @@ def _checked(name: str, path: str) -> str:
 
 
 def files(spec: GuardedShare, command: str = COMMAND) -> dict[str, str]:
-    """Every file, by its name below the directory of units."""
+    """Return the text of every file, by its path relative to the directory of units."""
     return {
         mount_name(spec.mount): share_unit(spec),
         TEMPLATE: template(command),
@@ -146,7 +146,7 @@ def files(spec: GuardedShare, command: str = COMMAND) -> dict[str, str]:
 
 
 def share_unit(spec: GuardedShare) -> str:
-    """The .mount of the raw share."""
+    """Return the .mount unit of the raw share."""
     return HEADER + _MOUNT.format(
         tag=quote.systemd(spec.tag),
         kind=spec.kind,
@@ -157,13 +157,13 @@ def share_unit(spec: GuardedShare) -> str:
 
 
 def template(command: str = COMMAND) -> str:
-    """The template of the guard; ``command`` is the program's absolute path."""
+    """Return the guard's template unit; ``command`` is the absolute path of gitguardfs."""
     plain = re.fullmatch(r"[A-Za-z0-9/._+-]+", command)
     return HEADER + _SERVICE.format(command=command if plain else quote.systemd_argument(command))
 
 
 def drop_in(spec: GuardedShare) -> str:
-    """What one instance guards, and how."""
+    """Return the drop-in of one instance: its source and options."""
     parent = spec.map_mount.rpartition("/")[0] or "/"
     text = _DROP_IN.format(
         paths=" ".join(map(quote.systemd_word, (spec.mount, parent))),
@@ -174,12 +174,12 @@ def drop_in(spec: GuardedShare) -> str:
 
 
 def is_ours(text: bytes) -> bool:
-    """Whether we wrote this file."""
+    """Return whether gitguardfs wrote this file."""
     return text.startswith(HEADER.encode())
 
 
 def shares(units: dict[str, bytes]) -> dict[str, str]:
-    """Mount points and tags of the shares that our files among ``units`` (by name) mount."""
+    """Return the tag by mount point of each share that our files among ``units`` mount."""
     found = {}
     for name, text in _ours(units).items():
         what = re.search(r"(?m)^What=(.*)$", text)
@@ -190,7 +190,7 @@ def shares(units: dict[str, bytes]) -> dict[str, str]:
 
 
 def guards(units: dict[str, bytes]) -> dict[str, str]:
-    """Mount points of the guards that our files among ``units`` start, and what they guard."""
+    """Return the source by mount point of each guard that our files among ``units`` start."""
     found = {}
     for name, text in _ours(units).items():
         source = re.search(r'(?m)^Environment="GITGUARDFS_SOURCE=((?:[^"\\]|\\.)*)"$', text)
@@ -200,7 +200,7 @@ def guards(units: dict[str, bytes]) -> dict[str, str]:
 
 
 def options(units: dict[str, bytes]) -> dict[str, str]:
-    """Mount points of the same guards, and their options as ``-o`` has them."""
+    """Return the options (as for ``-o``) by mount point of the same guards."""
     found = {}
     for name, text in _ours(units).items():
         line = re.search(r'(?m)^Environment="GITGUARDFS_OPTIONS=((?:[^"\\]|\\.)*)"$', text)

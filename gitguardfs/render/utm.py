@@ -1,4 +1,4 @@
-"""Settings in UTM (https://docs.getutm.app): where to click, and what to choose there."""
+"""Settings in UTM (https://docs.getutm.app): where each one is, and its value."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from gitguardfs.render.share_spec import ShareSpec, Transport
 BACKENDS = {Transport.NINEP: "QEMU", Transport.VIRTIOFS: "Apple Virtualization"}
 
 GUEST_NAME = "share"
-"""Where the guest has a virtiofs share: its root lists the shared directories by their names."""
+"""The guest's directory for a virtiofs share; its root lists the shared directories by name."""
 
 
 def settings(spec: ShareSpec) -> list[tuple[str, str]]:
-    """Pairs of a place in UTM and what it is set to."""
+    """Return pairs of a place in UTM and its value."""
     if spec.transport is Transport.NINEP:
         return [
             ("New virtual machine", "Use Apple Virtualization: off"),
@@ -28,7 +28,7 @@ def settings(spec: ShareSpec) -> list[tuple[str, str]]:
 
 
 def network(spec: ShareSpec) -> tuple[str, ...]:
-    """What the guest reaches by UTM's networks, and how to take that away."""
+    """Return what the guest reaches by UTM's networks, and how to prevent that."""
     if spec.transport is Transport.VIRTIOFS:
         return (
             "Shared Network lets the guest reach the internet, your local network and what listens",

@@ -1,4 +1,4 @@
-"""The daemon that serves a virtiofs share to QEMU. Lists of arguments, before any shell."""
+"""Arguments of virtiofsd, which serves a virtiofs share to QEMU, as unquoted lists."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from gitguardfs.options.parsing import quote_o
 from gitguardfs.render.share_spec import Guard, ShareSpec
 
 PROGRAM = "/usr/libexec/virtiofsd"
-"""The daemon in Rust, where Debian 13, Ubuntu and Fedora have it."""
+"""The path of the daemon in Rust on Debian 13, Ubuntu and Fedora."""
 PROGRAM_IN_C = "/usr/lib/qemu/virtiofsd"
-"""The daemon of Debian 12 and Ubuntu 22.04, in qemu-system-common."""
+"""The path of the daemon in C on Debian 12 and Ubuntu 22.04 (qemu-system-common)."""
 PLACES = (PROGRAM, "/usr/lib/virtiofsd", PROGRAM_IN_C)
-"""Where to look for one, the better first; the second is Arch Linux's."""
+"""Where a daemon may be, the preferred one first; the second is Arch Linux's."""
 
 EVERY_ID = 2**32 - 1
-"""All ids but the last, which stands for none (chown(2))."""
+"""How many ids there are: all but the last, which means "no id" (chown(2))."""
 
 
 def command(spec: ShareSpec) -> list[str]:
-    """The daemon that this host has, or in Rust if that is not known. Raises UserError."""
+    """Return the command of this host's daemon, by default the one in Rust. Raises UserError."""
     if spec.host.virtiofsd != PROGRAM_IN_C:
         return _in_rust(spec)
     words = command_in_c(spec)
@@ -31,14 +31,17 @@ def command(spec: ShareSpec) -> list[str]:
 
 
 def alternative(spec: ShareSpec) -> list[str] | None:
-    """The daemon in C, for a host that may have that one; None where it cannot serve."""
+    """Return the command of the daemon in C for a host whose daemon is unknown; otherwise None.
+
+    Also None if that daemon cannot serve the share.
+    """
     return command_in_c(spec) if spec.host.virtiofsd is None else None
 
 
 def _in_rust(spec: ShareSpec) -> list[str]:
-    """The daemon in Rust, as the user who shares.
+    """Return the command of the daemon in Rust, to be run by the user who shares.
 
-    No ``--tag``: QEMU has its own, and versions 7.1 to 8.0 crash at the daemon's.
+    No ``--tag``: QEMU has its own, and QEMU 7.1 to 8.0 crash if the daemon has one.
     """
     return [
         spec.host.virtiofsd or PROGRAM,
@@ -51,7 +54,7 @@ def _in_rust(spec: ShareSpec) -> list[str]:
 
 
 def _translation(spec: ShareSpec) -> list[str]:
-    """A user can make files only as himself: whatever the guest asks for becomes that."""
+    """Return the options that map all ids of the guest to a user, who can make no other files."""
     if spec.host.is_root:
         return []
     return [
@@ -61,9 +64,9 @@ def _translation(spec: ShareSpec) -> list[str]:
 
 
 def command_in_c(spec: ShareSpec) -> list[str] | None:
-    """The daemon in C, which must be root; its socket is opened to the user's group.
+    """Return the command of the daemon in C, which needs root; the user's group gets its socket.
 
-    None where it cannot serve: root may not enter a FUSE mount of another user.
+    None if it cannot serve: root may not enter a FUSE mount of another user.
     """
     if spec.guard is Guard.HOST and not spec.host.is_root:
         return None

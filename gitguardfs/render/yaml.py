@@ -1,7 +1,7 @@
 """YAML text of plain values: mappings, lists, strings, numbers, truth values. Pure.
 
-A string is written in double quotes, in JSON's escapes, which YAML shares; as a literal block if
-it has several lines; and bare if no reader can take it for anything else.
+A string with several lines becomes a literal block. One that no reader can take for anything else
+stays bare. All others get double quotes and JSON's escapes, which are valid YAML.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Value = str | int | bool | Sequence["Value"] | Mapping[str, "Value"]
 
 _BARE = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*|[0-9]+[a-z]+")
 _RESERVED = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
-# Not printable in YAML (its specification, 5.1), or the end of a line there.
+# Not printable in YAML (its specification, 5.1), or a line break there.
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 _BLOCK = re.compile(r"(?!\s)[\t\n\x20-\x7e\xa0-\u2027]+(?<!\n)\n")
 
@@ -40,7 +40,7 @@ def _list(value: Sequence[Value]) -> Iterator[str]:
 
 
 def _under(start: str, value: Value) -> Iterator[str]:
-    """Give the lines of a value that follows ``start``, indented below it."""
+    """Yield the lines of a value after ``start``: on the same line, or indented below it."""
     if isinstance(value, str) and value.count("\n") > 1 and _BLOCK.fullmatch(value):
         yield f"{start} |"
         lines: Iterator[str] = iter(value.removesuffix("\n").split("\n"))
@@ -57,7 +57,7 @@ def _under(start: str, value: Value) -> Iterator[str]:
 
 
 def scalar(value: str | int) -> str:
-    """Return one value as it stands in a line."""
+    """Return one value as it is written within a line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):

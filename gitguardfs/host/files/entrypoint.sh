@@ -1,13 +1,13 @@
 #!/bin/bash
-# The first program in the microVM, as root: guards the project, then runs the agent's command as
-# an unprivileged user. Unmounts at the end, and returns the command's status.
+# The first program in the microVM. As root it guards the project, then runs the agent's command as
+# an unprivileged user. At the end it unmounts the view and returns the command's status.
 set -euo pipefail
 umask 022
 
-# Root's alone. What the agent has left in its volumes must not be found by name here.
+# Only directories that root alone can write: no program from the agent's volumes is found.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
-# What the image has set; other places are for tests.
+# The paths of the image; tests set others.
 SOURCE=${GITGUARD_SOURCE:-/var/lib/gitguardfs/shares/project}
 VIEW=${GITGUARD_VIEW:-/home/agent/project}
 OPTIONS=${GITGUARD_OPTIONS:-}
@@ -24,7 +24,7 @@ is_guarded() {
     findmnt -rn -t fuse.gitguardfs --mountpoint "$VIEW" >/dev/null 2>&1
 }
 
-# Nothing else runs here yet; the seal goes over a directory that is no share's root, too.
+# --seal also seals a directory that is not the root of a share. Nothing else runs here yet.
 guard() {
     local arguments=(--seal)
     [[ -z "$OPTIONS" ]] || arguments+=(-o "$OPTIONS")
@@ -33,12 +33,12 @@ guard() {
     is_guarded || die "nothing guards the project at $VIEW"
 }
 
-# What still uses the view keeps it from being unmounted: then it goes when its last user does.
+# If a process still uses the view, umount -l detaches it when the last such process has ended.
 unguard() {
     ! is_guarded || umount -- "$VIEW" 2>/dev/null || umount -l -- "$VIEW" || true
 }
 
-# Volumes come up as root's: their directories are to be the agent's.
+# New volumes belong to root: give their directories to the agent.
 own_volumes() {
     local directory
     for directory in "$home/.venv" "$home/.claude"; do
@@ -52,12 +52,13 @@ pass_on() {
     [[ -z "$child" ]] || kill -s "$1" "$child" 2>/dev/null || true
 }
 
-# A terminal sends these to the command as well.
+# A terminal sends these signals to the command itself.
 pass_on_from_elsewhere() {
     [[ -t 0 ]] || pass_on "$1"
 }
 
-# An & would close standard input and take SIGINT and SIGQUIT from the command.
+# For a command with &, bash redirects standard input from /dev/null and ignores SIGINT and SIGQUIT:
+# <&0 and --default-signal undo both.
 run_as_agent() {
     local status=0
     cd -- "$VIEW"
@@ -72,7 +73,7 @@ run_as_agent() {
     while :; do
         status=0
         wait "$child" || status=$?
-        # A signal that was passed on ends wait, too; then the command is still there.
+        # A trapped signal also ends wait: then the command may still be running.
         kill -0 "$child" 2>/dev/null || break
     done
     return "$status"

@@ -1,11 +1,11 @@
 #!/bin/bash
 # Root runs this at each start of the machine: it installs gitguardfs, makes the agent's user and
-# guards the project. Run again, it finds that there is nothing to do.
+# guards the project. It changes nothing that is already done.
 set -euo pipefail
 umask 022
 #settings
 
-# Before anything else, and before there is an agent: whoever is not root stays out of the shares.
+# First of all, before there is an agent's user: only root may enter the directory of the shares.
 install -d -o root -g root -m 0700 "$HOLDER"
 
 # shellcheck source=/dev/null
@@ -25,7 +25,7 @@ install_gitguardfs() {
     bash "$SETUP/guest-setup/install.sh"
 }
 
-# Lima chooses the mount tag. The topmost mount may be the seal.
+# Lima chooses the mount tag. The topmost mount may be the seal, so its type is checked.
 tag_of_share() {
     findmnt -rn -t 9p,virtiofs -o SOURCE --mountpoint "$SHARE" | tail -n 1 || true
 }

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The agent's command line program, in the agent's home, so that it can update itself.
+# Claude's command line program, in the home of the agent's user, so that it can update itself.
 set -euo pipefail
 umask 022
 #settings
@@ -8,6 +8,6 @@ PACKAGE=@anthropic-ai/claude-code
 
 home=$(getent passwd "$AGENT" | cut -d: -f6)
 if [[ ! -x "$home/.local/bin/claude" ]]; then
-    # A login shell of the agent's, in the agent's home, with its own environment.
+    # In a login shell of the agent's user: with that user's rights, home and environment.
     runuser -l "$AGENT" -s /bin/sh -c "npm install --global --prefix \"\$HOME/.local\" $PACKAGE"
 fi

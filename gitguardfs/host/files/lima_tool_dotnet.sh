@@ -1,5 +1,5 @@
 #!/bin/bash
-# The .NET SDK: the newest of the long-term versions that the distribution has.
+# The .NET SDK: the newest long-term version that the distribution has.
 set -euo pipefail
 umask 022
 #settings

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Node and npm, as the distribution has them.
+# Node and npm, from the distribution.
 set -euo pipefail
 umask 022
 #settings
