@@ -28,8 +28,8 @@ class Place:
     tree: Tree
     scale: Scale
     run: str = ""
-    """Names the scratch directory of one run. Old ones are removed beside the view, so the kernel could
-    still have one of the same name in its cache."""
+    """Names the scratch directory of one run. Old ones are removed beside the view, so the kernel
+    could still have one of the same name in its cache."""
 
     @property
     def top(self) -> Path:
