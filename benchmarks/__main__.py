@@ -1,4 +1,4 @@
-"""Run what was asked for and write what was found."""
+"""Runs the benchmarks that the options ask for, and writes the results."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _begun = time.monotonic()
 
 
 def say(text: str) -> None:
-    """One line of progress."""
+    """Print one line of progress."""
     print(f"[{time.monotonic() - _begun:6.1f}] {text}", file=sys.stderr, flush=True)
 
 
 def main() -> int:
-    """Measure and report; 1 if a view has shown something wrong."""
+    """Measure and report. Returns 1 if a view gave a wrong result."""
     options = parse(sys.argv[1:])
     if os.geteuid() != 0:
         sys.exit("benchmarks: needs root, to mount and to drop caches")
@@ -53,14 +53,14 @@ def _stop(*_: object) -> NoReturn:
 
 @contextmanager
 def area(place: Path) -> Iterator[Path]:
-    """A directory for everything that is made, removed at the end."""
+    """Make a directory for everything that a run makes, and remove it at the end."""
     path = Path(tempfile.mkdtemp(prefix="gitguardfs-bench-", dir=place))
     path.chmod(0o755)
     try:
         yield path
     finally:
         say(f"removing {path}")
-        # Whatever is still mounted below it is not ours to empty.
+        # Do not delete files of what is still mounted below it.
         subprocess.run(["rm", "-rf", "--one-file-system", path], check=False)
 
 

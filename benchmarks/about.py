@@ -1,4 +1,4 @@
-"""On what machine and with which programs a run was made."""
+"""The machine of a run, and the versions of the programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.views import REPOSITORY
 
 
 def describe(scale: Scale, rounds: int, place: Path) -> dict[str, str]:
-    """What a reader has to know to judge the figures."""
+    """Return what a reader has to know to judge the figures."""
     return {
         "scale": scale.name,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

@@ -11,7 +11,7 @@ from benchmarks.place import Workload
 
 
 def everything() -> list[Workload]:
-    """Every workload there is."""
+    """Return every workload."""
     return [
         work_reading.Find(),
         work_reading.LsLR(),
@@ -41,12 +41,12 @@ def everything() -> list[Workload]:
 
 
 def matches(name: str, only: Sequence[str]) -> bool:
-    """Whether a name was asked for; no words ask for all."""
+    """Return whether a name contains one of the words; without words, True."""
     return not only or any(word.lower() in name.lower() for word in only)
 
 
 def lacking(workload: Workload) -> list[str]:
-    """Programs that the workload needs and that are not here."""
+    """Return the programs that the workload needs and that are missing."""
     return [name for name in workload.needs if not _have(name)]
 
 

@@ -26,7 +26,7 @@ _STYLE = """text { font: 12px sans-serif; fill: #57606a }
 
 
 def render(parts: Sequence[Part]) -> str:
-    """An SVG picture; parts are shown one below the other."""
+    """Return an SVG picture; parts are shown one below the other."""
     drawn: list[str] = []
     height = 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""What a daemon costs: memory and descriptors with many known files, and its start."""
+"""The cost of a daemon: memory and descriptors with many known files, and its start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIST_LIMIT = 900.0
 
 
 def starts(views: list[View], area: Path, say: Say) -> dict[str, list[float]]:
-    """Seconds from the start of each view to its first answer."""
+    """Return the seconds from the start of each view to its first answer."""
     source = area / "starts"
     source.mkdir()
     (source / "file").touch()
@@ -32,7 +32,7 @@ def starts(views: list[View], area: Path, say: Say) -> dict[str, list[float]]:
 
 
 def memory(views: list[View], area: Path, known: int, say: Say) -> dict[str, dict[str, float]]:
-    """Resident memory and descriptors of each view's daemon that knows so many files."""
+    """Return memory and descriptors of each view's daemon once it knows ``known`` files."""
     source = area / "many"
     source.mkdir()
     # In memory: a million files on a disk would take minutes to make and to remove.

@@ -1,4 +1,4 @@
-"""From seconds to ratios, and from ratios to what became of the goals."""
+"""Turns seconds into ratios, and ratios into goals that were met or missed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OURS, THEIRS, PLAIN = "gitguardfs", "bindfs", "plain"
 
 @dataclass(frozen=True)
 class Ratio:
-    """Medians divided, and the least and the greatest ratio of a single round."""
+    """The ratio of two medians, and the least and greatest ratio of a single round."""
 
     middle: float
     low: float
@@ -31,7 +31,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Goal:
-    """What was to be reached, and what was."""
+    """One goal, and the figure that was reached."""
 
     wanted: str
     found: str
@@ -50,20 +50,20 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def between(outcome: Outcome, ours: str, theirs: str) -> Ratio | None:
-    """The ratio of two views in a workload; None if one of them has no figures."""
+    """Return the ratio of two views in a workload, or None if one of them has no figures."""
     mine, other = outcome.seconds.get(ours), outcome.seconds.get(theirs)
     return ratio(mine, other) if mine and other else None
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """The mean of ratios: twice as fast and half as fast make one."""
+    """Return the mean of ratios: twice as fast and half as fast give 1."""
     return math.exp(statistics.fmean(math.log(value) for value in values))
 
 
 def goals(
     outcomes: Sequence[Outcome], memory: Mapping[str, Mapping[str, float]], ours: str = OURS
 ) -> list[Goal]:
-    """Every goal that these figures say something about."""
+    """Return every goal for which there are figures."""
     found: list[Goal] = []
     to_bindfs = {o.name: r for o in outcomes if (r := between(o, ours, THEIRS))}
     if to_bindfs:

@@ -1,4 +1,4 @@
-"""What the views show besides the tree: a C program, a test suite, a large file; and an archive."""
+"""Files besides the tree: a C program, a test suite, a large file, an archive."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_outside(outside: Path, scale: Scale) -> None:
 
 
 def archive(outside: Path) -> Path:
-    """The archive that is unpacked."""
+    """Return the path of the archive that is unpacked."""
     return outside / "tree.tar"
 
 

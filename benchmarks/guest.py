@@ -34,7 +34,7 @@ def run(options: Options, say: Say) -> Results:
     """Boot the guest, compare on both transports, and take the guest down."""
     if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
         sys.exit(f"benchmarks: not installed: {', '.join(missing)} (run.sh --guest installs them)")
-    # Late: the tests are no part of what the others need.
+    # Imported here: only this function needs the package of the tests.
     from tests.guest import image
     from tests.guest.machine import Machine, Share
     from tests.guest.setting_up import install
@@ -116,7 +116,7 @@ def _compare(machine: Any, transport: str, shared: Path, options: Options, say: 
 
 
 def _tell(answer: Future[dict[str, Any]], log: Path, transport: str, say: Say) -> None:
-    """Pass on what the guest says until it is done."""
+    """Print the guest's progress until it is done."""
     told = 0
     while True:
         try:

@@ -19,11 +19,12 @@ from benchmarks.session import compare
 
 KEYS = ("plain", "bindfs", "gitguardfs")
 LEFT_OUT = ("fio", "processes", "pytest", "cold")
-"""Parts of names: what the guest has no program for, and what says little under emulation."""
+"""Parts of names of workloads to leave out: those whose program the guest lacks, and those that
+show little under emulation."""
 
 
 def main() -> None:
-    """Compare, and print what was found."""
+    """Compare the views, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--title", required=True)
     parser.add_argument("--source", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""What a run was asked for."""
+"""The options of a run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 """Results of complete runs; README shows the chart."""
 PASSING = HERE.parent / "build/benchmarks"
-"""Results of quick runs and of single workloads, which nobody shows; ignored by git."""
+"""Results of quick runs and of single workloads; ignored by git, and shown nowhere."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of one run, checked."""
+    """Options of one run, validated."""
 
     scale: Scale
     rounds: int
@@ -32,7 +32,7 @@ class Options:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Read the command line; exits with a message if it is wrong."""
+    """Read the command line. Exits with a message if it is wrong."""
     parser = argparse.ArgumentParser(prog="benchmarks/run.sh", description=__doc__)
     parser.description = (
         "Time everyday work on a plain directory, through bindfs and through gitguardfs, side "

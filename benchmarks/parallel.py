@@ -1,4 +1,4 @@
-"""Several processes at the same work."""
+"""Runs several processes at once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 
 def together(parts: Sequence[Callable[[], int]]) -> int:
-    """Run each part in a process of its own; returns the sum of what they return.
+    """Run each part in a process of its own. Returns the sum of their results.
 
-    Raises AssertionError if one fails, which says on stderr why. Plain fork: nothing is imported,
-    nothing is pickled, so that what is timed is the work.
+    Raises AssertionError if a process fails; that process prints the reason on stderr. A plain fork
+    imports and pickles nothing, so only the work is timed.
     """
     children: list[tuple[int, int]] = []
     for part in parts:

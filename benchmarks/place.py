@@ -1,4 +1,4 @@
-"""Where a workload does its work: one view of the tree, and a scratch directory in it."""
+"""The place of a workload: one view of the tree, and a scratch directory in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT = 300.0
 
 @dataclass(frozen=True)
 class Place:
-    """One view, and beside it the directory that it shows: results are checked there."""
+    """One view, and the directory that it shows, in which results are checked."""
 
     view: Path
     source: Path
@@ -28,26 +28,26 @@ class Place:
     tree: Tree
     scale: Scale
     run: str = ""
-    """Names the scratch directory of one run: what the kernel remembers of an earlier one of the
-    same name, which was removed beside the view, would be in the way."""
+    """Names the scratch directory of one run. Old ones are removed beside the view, so the kernel
+    could still have one of the same name in its cache."""
 
     @property
     def top(self) -> Path:
-        """The tree, through the view."""
+        """Return the tree, through the view."""
         return self.view / "tree"
 
     @property
     def scratch(self) -> Path:
-        """Where to write, through the view."""
+        """Return the directory to write to, through the view."""
         return self.view / "scratch" / self.key / self.run
 
     @property
     def truth(self) -> Path:
-        """The scratch directory itself."""
+        """Return the scratch directory itself, beside the view."""
         return self.source / "scratch" / self.key / self.run
 
     def shards(self, number: int) -> tuple[list[str], int, int]:
-        """Directories of the first shards, how many files are in them and how many bytes."""
+        """Return the directories of the first shards, and the number of their files and bytes."""
         chosen = self.tree.shards[:number]
         entries = [entry for shard in chosen for entry in shard]
         names = [shard_name(index) for index in range(len(chosen))]
@@ -55,26 +55,26 @@ class Place:
 
 
 class Workload(ABC):
-    """Something to time. ``run`` is what counts; ``prepare`` and ``check`` are free."""
+    """Something to time: ``run`` alone; ``prepare`` and ``check`` are not timed."""
 
     name = ""
     needs: tuple[str, ...] = ()
-    """Programs; without them it is left out."""
+    """Programs that the workload needs; if one is missing, it is left out."""
     cold = False
-    """Drop the kernel's caches before it."""
+    """Drop the kernel's caches before the run."""
     settled = False
-    """Wait until what the kernel remembers of the view is too old to be used."""
+    """Wait before the run until the view's cache timeouts have passed."""
     writes = False
-    """Wait until the disk is idle before it."""
+    """Wait until the disk is idle before the run."""
     warm = False
-    """Its second run within the cache timeout is timed: has a goal against the plain directory."""
+    """The second run within the cache timeout is timed, with a goal against the plain directory."""
 
     def prepare(self, at: Place) -> None:  # noqa: B027  # most need nothing
-        """Make what it works on."""
+        """Make the files that the workload works on."""
 
     @abstractmethod
     def run(self, at: Place) -> float | None:
-        """Do the work. Returns seconds if it knows better than the caller's clock."""
+        """Do the work. Returns seconds if the workload measures them itself, otherwise None."""
 
     def check(self, at: Place) -> None:  # noqa: B027  # not all leave a result
         """Raise AssertionError if the result is not right."""
@@ -87,7 +87,7 @@ def expect(what: str, found: object, wanted: object) -> None:
 
 
 def program(*words: str | Path, cwd: Path | None = None, **environment: str) -> bytes:
-    """Output of a program that has to succeed."""
+    """Run a program that has to succeed, and return its output."""
     done = subprocess.run(
         words, cwd=cwd, env={**os.environ, "LC_ALL": "C", **environment},
         capture_output=True, timeout=LIMIT, check=False,
@@ -99,7 +99,7 @@ def program(*words: str | Path, cwd: Path | None = None, **environment: str) -> 
 
 
 def count(top: Path) -> tuple[int, int]:
-    """Files below a directory, and their bytes."""
+    """Return the number of files below a directory, and their bytes."""
     files = size = 0
     for directory, _, names in os.walk(top):
         files += len(names)

@@ -16,7 +16,7 @@ EMULATED = (
 
 
 def render(results: Results) -> str:
-    """The whole report."""
+    """Return the whole report."""
     lines = [f"# Benchmark, {results.about.get('scale', '')}", ""]
     lines += [f"- {key}: {value}" for key, value in results.about.items()]
     lines += ["", "Medians; in brackets the least and the greatest ratio of a single round.", ""]
@@ -31,13 +31,13 @@ def render(results: Results) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table, with an empty one at the end."""
+    """Return the lines of a Markdown table, with an empty one at the end."""
     lines = [header, ["---"] * len(header), *rows]
     return [f"| {' | '.join(cells)} |" for cells in lines] + [""]
 
 
 def seconds(value: float) -> str:
-    """A duration with three digits that count."""
+    """Return a duration with three significant digits."""
     return f"{value:.2f} s" if value >= 10 else f"{value * 1000:.{0 if value >= 0.1 else 1}f} ms"
 
 

@@ -1,4 +1,4 @@
-"""What one request costs, in microseconds, with a kernel that remembers nothing."""
+"""Measures the cost of one request, in microseconds, without the kernel's caches."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from benchmarks.rounds import Say
 from benchmarks.views import PLAIN, View, mounted
 
 ENTRIES = 1000
-"""Files of the directory that is worked in."""
+"""Number of files in the directory that is worked in."""
 REPEATS = 5
 CONTENT = b"x" * 1000
 
 Loop = Callable[[Path, int], int]
-"""Does something so many times in a directory; returns how often it was done."""
+"""Repeats a request in a directory; returns the number of requests."""
 
 
 def _lookup(top: Path, times: int) -> int:
-    """O_PATH asks for the name and for nothing else."""
+    """Look a name up: O_PATH sends no other request."""
     directory = os.open(top, os.O_PATH)
     for number in range(times):
         os.close(os.open(f"file{number % ENTRIES}", os.O_PATH, dir_fd=directory))
@@ -79,7 +79,7 @@ LOOPS: dict[str, Loop] = {
 
 
 def measure(views: list[View], area: Path, times: int, say: Say) -> dict[str, dict[str, float]]:
-    """Median microseconds by request and view."""
+    """Return median microseconds by request and view."""
     source = area / "requests"
     (source / "files").mkdir(parents=True)
     for number in range(ENTRIES):

@@ -1,4 +1,4 @@
-"""What a run has found, and its form as JSON."""
+"""The results of a run, and their form as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.rounds import Outcome
 
 @dataclass
 class Part:
-    """Outcomes on one file system: here, or one transport of the guest's."""
+    """Outcomes on one file system: the machine's, or one transport of the guest."""
 
     title: str
     views: dict[str, str]
@@ -36,12 +36,12 @@ class Results:
 
     @property
     def failed(self) -> bool:
-        """Whether a view has shown something wrong."""
+        """Return whether a view gave a wrong result."""
         return any(outcome.failures for part in self.parts for outcome in part.outcomes)
 
 
 def to_json(results: Results) -> str:
-    """All figures, with the ratios that the report shows."""
+    """Return all figures, with the ratios that the report shows."""
     whole: dict[str, Any] = asdict(results)
     for part, shown in zip(results.parts, whole["parts"], strict=True):
         shown["goals"] = [asdict(goal) for goal in goals(part.outcomes, results.memory)]

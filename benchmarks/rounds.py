@@ -1,6 +1,6 @@
 """Interleaved rounds: every workload on every view in turn, in an order that rotates.
 
-A machine that gets slower meanwhile slows all views alike; what counts is the ratio.
+A machine that gets slower meanwhile slows all views alike, so the ratios hold.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _runs = itertools.count()
 
 @dataclass
 class Outcome:
-    """What one workload took on each view."""
+    """The times of one workload on each view."""
 
     name: str
     warm: bool = False
     seconds: dict[str, list[float]] = field(default_factory=dict)
     """By view, one figure a round."""
     failures: dict[str, str] = field(default_factory=dict)
-    """By view, what was wrong; such a view is not timed any more."""
+    """By view, what was wrong; that view is not timed any more."""
 
 
 def measure(
     workloads: Sequence[Workload], places: Sequence[Place], rounds: int, say: Say
 ) -> list[Outcome]:
-    """Time all workloads; a first round may warm up, and does not count.
+    """Time all workloads. A first round may warm up; it does not count.
 
-    A view that takes part in fewer rounds is in the first ones.
+    A view that takes part in fewer rounds takes part in the first ones.
     """
     scale = places[0].scale
     outcomes = [Outcome(workload.name, workload.warm) for workload in workloads]
@@ -75,13 +75,13 @@ def measure(
 
 
 def rotated(places: Sequence[Place], by: int) -> list[Place]:
-    """The places, begun with another one each time."""
+    """Return the places, starting with another one each time."""
     start = by % len(places)
     return [*places[start:], *places[:start]]
 
 
 def once(workload: Workload, place: Place) -> float:
-    """Seconds of one run, whose result was right."""
+    """Run a workload once and check its result. Returns seconds."""
     place = replace(place, run=f"run{next(_runs)}")
     place.truth.mkdir()
     try:

@@ -1,4 +1,4 @@
-"""How much of everything a run does: the full one, the quick one, and the one in the guest."""
+"""The sizes of a run: full, quick, and in the guest."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Scale:
     fio_large: int
     """Megabytes moved in blocks of 1 MB."""
     requests: int
-    """Repetitions in a loop that finds the cost of one request."""
+    """Repetitions in the loop that measures the cost of one request."""
     known: int
-    """Files that the daemon has to know at once when its memory is measured."""
+    """Number of files that the daemon knows when its memory is measured."""
     rounds: int
     unpacked: int
     """Shards of a thousand files in the archive that is unpacked."""
     copied: int
     """Shards that are copied and removed."""
     stats: int = 10
-    """How often known files are asked for again."""
+    """How often known files are looked up again."""
     warms_up: bool = True
-    """Whether a first round does not count."""
+    """Whether there is a first round that does not count."""
     fewer_rounds: Mapping[str, int] = field(default_factory=dict)
     """Views that are slow and not judged, and in how many rounds they take part."""
 

@@ -1,4 +1,4 @@
-"""One comparison from the first mount to the last unmount; here and in the guest."""
+"""One comparison, from the first mount to the last unmount; on this machine and in the guest."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ from pathlib import Path
 from random import Random
 
 SHARD_FILES = 1000
-"""Of a tree of fewer files, all are in one shard."""
+"""A tree of fewer files is one shard."""
 NEEDLE = b"\nneedle_of_the_benchmark\n"
 NEEDLE_EVERY = 40
-"""Every so manyth file ends with the needle, for the search."""
+"""One file in this many ends with the needle, for the search."""
 
 MEDIAN_SIZE = 2200
 SIGMA = 1.3
-"""Of the logarithm of sizes; with the median this makes a mean of 5 kB."""
+"""Standard deviation of the logarithm of sizes; with the median this gives a mean of 5 kB."""
 LARGE_EVERY = 997
 LARGE_SIZE = 1_500_000
 MAXIMUM = 400_000
@@ -45,7 +45,7 @@ class Entry:
     number: int
 
     def content(self) -> bytes:
-        """What has to be in the file."""
+        """Return the content that the file has to have."""
         pool = _pool()
         start = self.number * 7919 % (len(pool) // 2)
         text = pool[start : start + self.size]
@@ -57,7 +57,7 @@ class Entry:
 
     @property
     def has_needle(self) -> bool:
-        """Whether the search finds this file."""
+        """Return whether the search finds this file."""
         return self.number % NEEDLE_EVERY == 0 and self.size > len(NEEDLE)
 
 
@@ -70,27 +70,27 @@ class Tree:
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
-        """All files."""
+        """Return all files."""
         return tuple(entry for shard in self.shards for entry in shard)
 
     @cached_property
     def directories(self) -> tuple[str, ...]:
-        """All directories but the top, parents first."""
+        """Return all directories but the top, parents first."""
         return directories(self.entries)
 
     @property
     def total_bytes(self) -> int:
-        """Sizes of all files, added up."""
+        """Return the sum of all files' sizes."""
         return sum(entry.size for entry in self.entries)
 
     @property
     def needles(self) -> int:
-        """How many files the search has to find."""
+        """Return the number of files that the search has to find."""
         return sum(entry.has_needle for entry in self.entries)
 
 
 def directories(entries: tuple[Entry, ...]) -> tuple[str, ...]:
-    """Every directory above these files, parents first."""
+    """Return every directory above these files, parents first."""
     found: set[str] = set()
     for entry in entries:
         parent = os.path.dirname(entry.path)
@@ -101,13 +101,13 @@ def directories(entries: tuple[Entry, ...]) -> tuple[str, ...]:
 
 
 def shard_name(number: int) -> str:
-    """Directory of a shard, below the top."""
+    """Return the directory of a shard, below the top."""
     return f"packages/p{number:02}"
 
 
 @lru_cache(maxsize=4)
 def plan(files: int, seed: int = 5) -> Tree:
-    """Decide what is where; ``files`` is rounded up to whole shards."""
+    """Plan the tree; ``files`` is rounded up to whole shards."""
     random = Random(seed)
     shards: list[tuple[Entry, ...]] = []
     size = min(files, SHARD_FILES)
@@ -124,7 +124,7 @@ def plan(files: int, seed: int = 5) -> Tree:
 
 
 def _shard_paths(random: Random, top: str, size: int) -> list[str]:
-    """Half of it a program's own packages, half what a package manager has installed."""
+    """Return a shard's paths: half a program's own packages, half installed ones."""
     paths: list[str] = []
     package = 0
     while len(paths) < size:
@@ -160,7 +160,7 @@ def _size(random: Random, number: int) -> int:
 
 @lru_cache(maxsize=1)
 def _pool() -> bytes:
-    """Half a megabyte of what looks like a program."""
+    """Return half a megabyte of text that resembles a program."""
     random = Random(1)
     lines = (
         " " * (4 * int(random.random() * 4))

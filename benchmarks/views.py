@@ -1,4 +1,4 @@
-"""The views that are compared: how each is mounted, and how it is taken down again."""
+"""The views that are compared: how each is mounted and unmounted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 START_LIMIT = 60.0
 STOP_LIMIT = 15.0
 PATIENCE = 2.0
-"""A daemon ends with its mount, unless somebody's mount namespace holds a copy of that."""
+"""Seconds to wait for a daemon to end with its mount. A mount namespace with a copy of that mount
+keeps the daemon."""
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 BINDFS = ("bindfs", "-f")
@@ -22,36 +23,36 @@ PLAIN = "plain"
 
 @dataclass(frozen=True)
 class View:
-    """One way to see a directory; without a command it is the directory itself."""
+    """One view of a directory; without a command, the directory itself."""
 
     key: str
     label: str
     command: tuple[str, ...] = ()
-    """What serves the view in the foreground, up to source and mount point."""
+    """The command that serves the view in the foreground, without source and mount point."""
 
 
 @dataclass(frozen=True)
 class Daemon:
-    """A view that is up."""
+    """A view that is mounted, and the daemon that serves it."""
 
     path: Path
     process: subprocess.Popen[bytes]
     seconds: float
-    """From its start to its first answer."""
+    """From the daemon's start to its first answer."""
 
     def memory(self) -> int:
-        """Resident bytes."""
+        """Return the daemon's resident bytes."""
         with open(f"/proc/{self.process.pid}/status") as status:
             line = next(line for line in status if line.startswith("VmRSS:"))
         return int(line.split()[1]) * 1024
 
     def descriptors(self) -> int:
-        """Open descriptors."""
+        """Return the number of its open descriptors."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
 
 def compared(gitguardfs: Sequence[str]) -> list[View]:
-    """All views of the comparison; ``gitguardfs`` is the command that starts it."""
+    """Return all views of the comparison; ``gitguardfs`` is the command that starts it."""
     ours = (*gitguardfs, "-f", "--no-seal")
     return [
         View(PLAIN, "plain"),
@@ -63,7 +64,7 @@ def compared(gitguardfs: Sequence[str]) -> list[View]:
 
 
 def forgetful(gitguardfs: Sequence[str]) -> list[View]:
-    """Views for which the kernel remembers nothing, so that each request reaches the daemon."""
+    """Return views without caching in the kernel, so that each request reaches the daemon."""
     return [
         View(PLAIN, "plain"),
         View("bindfs", "bindfs", (*BINDFS, "-o", "attr_timeout=0,entry_timeout=0")),
@@ -80,7 +81,7 @@ def mounted(view: View, source: Path, path: Path, log: Path) -> Iterator[Daemon]
     environment.pop("NOTIFY_SOCKET", None)
     with open(log, "ab") as output:
         started = time.perf_counter()
-        # A session of its own: ^C is for us, and we end what we have started.
+        # A session of its own: ^C reaches this process alone, which then ends its daemons.
         process = subprocess.Popen(
             [*view.command, source, path], stdin=subprocess.DEVNULL, stdout=output,
             stderr=output, env=environment, start_new_session=True,
@@ -112,7 +113,7 @@ def _unmount(path: Path) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a daemon whose mount is gone; insist if it stays."""
+    """Wait for a daemon whose mount is gone; stop it if it does not end."""
     for limit, insist in ((PATIENCE, process.terminate), (STOP_LIMIT, process.kill)):
         try:
             process.wait(limit)

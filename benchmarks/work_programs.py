@@ -10,7 +10,7 @@ from benchmarks.place import Place, Workload, expect, program
 
 
 class Build(Workload):
-    """A C program by make, with two jobs."""
+    """Builds a C program by make, with two jobs."""
 
     name = "make"
     needs = ("make", "gcc")
@@ -29,10 +29,10 @@ class Build(Workload):
 
 
 class Fio(Workload):
-    """Reads or writes of one size, from begin to end or here and there.
+    """Reads or writes blocks of one size, in sequence or at random.
 
-    The time is what fio has measured inside the calls, so that its start does not count. What
-    is in the kernel's cache of the plain directory stays there: nothing waits for the disk.
+    The time is measured by fio inside the calls, so that its start does not count. The kernel keeps
+    the plain directory's pages in its cache: nothing waits for the disk.
     """
 
     needs = ("fio",)

@@ -1,4 +1,4 @@
-"""Workloads that only look and read."""
+"""Workloads that only list and read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from benchmarks.place import LIMIT, Place, Workload, expect, program
 from benchmarks.tree import NEEDLE
 
 WARM_SHARDS = 1
-"""What is listed twice has to fit into the cache timeout."""
+"""Two listings of this tree have to fit into the cache timeout."""
 _CHUNK = 1 << 20
 
 
 class Find(Workload):
-    """Names only."""
+    """Lists names only."""
 
     name = "find"
     needs = ("find",)
@@ -33,7 +33,7 @@ class Find(Workload):
 
 
 class LsLR(Workload):
-    """Names and attributes."""
+    """Lists names and attributes."""
 
     name = "ls -lR"
     needs = ("ls",)
@@ -47,13 +47,13 @@ class LsLR(Workload):
 
 
 def check_listing(output: bytes, files: int, size: int) -> None:
-    """Compare what ``ls -lR`` has shown with what there is."""
+    """Compare the output of ``ls -lR`` with the tree."""
     sizes = [int(line.split(None, 5)[4]) for line in output.splitlines() if line[:1] == b"-"]
     expect("files listed", (len(sizes), sum(sizes)), (files, size))
 
 
 class Ripgrep(Workload):
-    """Search everything for a word."""
+    """Searches all files for a word."""
 
     needs = ("rg",)
     settled = True
@@ -71,7 +71,7 @@ class Ripgrep(Workload):
 
 
 def read_files(top: Path, paths: list[str]) -> int:
-    """Open, read and close each; returns how many bytes there were."""
+    """Open, read and close each file. Returns the number of bytes."""
     total = 0
     prefix = os.fspath(top)
     for path in paths:
@@ -83,7 +83,7 @@ def read_files(top: Path, paths: list[str]) -> int:
 
 
 class ReadAll(Workload):
-    """Open, read and close every file, in one or several processes that share the work."""
+    """Opens, reads and closes every file, in one or several processes that share the work."""
 
     settled = True
 
@@ -106,7 +106,7 @@ class ReadAll(Workload):
 
 
 class TarOut(Workload):
-    """Pack the tree. Into a pipe: tar does not read what goes to /dev/null."""
+    """Packs the tree into a pipe: tar reads no files if it writes to /dev/null."""
 
     name = "tar out"
     needs = ("tar",)
@@ -131,7 +131,7 @@ class TarOut(Workload):
 
 
 class Missing(Workload):
-    """Look for modules along a search path that mostly does not have them, again and again."""
+    """Looks for modules repeatedly, along a search path most of which does not have them."""
 
     name = "missing names"
     settled = True
@@ -155,7 +155,7 @@ class Missing(Workload):
 
 
 class Collect(Workload):
-    """pytest finds the tests of a package; what it compiled is there already."""
+    """Lets pytest find the tests of a package, which are compiled already."""
 
     name = "pytest collection"
     needs = ("pytest",)
@@ -181,7 +181,7 @@ def collect(suite: Path, *, compiled: bool = True) -> bytes:
 
 
 class Warm(Workload):
-    """Look a second time, within the time for which the kernel may remember."""
+    """Repeats something within the cache timeout."""
 
     warm = True
     repeats = 3
@@ -199,11 +199,11 @@ class Warm(Workload):
 
     @abstractmethod
     def look(self, at: Place) -> None:
-        """Look once."""
+        """Do the work once."""
 
 
 class WarmStat(Warm):
-    """stat of known files."""
+    """Calls stat on known files."""
 
     name = "stat again"
 
@@ -219,7 +219,7 @@ class WarmStat(Warm):
 
 
 class WarmLs(Warm):
-    """ls -lR of what was just listed."""
+    """Runs ls -lR on a tree that was just listed."""
 
     name = "ls -lR again"
     needs = ("ls",)
@@ -232,7 +232,7 @@ class WarmLs(Warm):
 
 
 class WarmFind(Warm):
-    """find in what was just listed."""
+    """Runs find in a tree that was just listed."""
 
     name = "find again"
     needs = ("find",)

@@ -17,7 +17,7 @@ SAVED = b"int main(void) { return 0; }\n" * 100
 
 
 class Untar(Workload):
-    """Unpack an archive with tar(1)."""
+    """Unpacks an archive with tar(1)."""
 
     name = "untar in"
     needs = ("tar",)
@@ -31,7 +31,7 @@ class Untar(Workload):
 
 
 class Copy(Workload):
-    """cp -r of a part of the tree, from the view into the view."""
+    """Copies a part of the tree by cp -r, within the view."""
 
     name = "cp -r"
     needs = ("cp",)
@@ -45,7 +45,7 @@ class Copy(Workload):
 
 
 class Remove(Workload):
-    """rm -r of a part of the tree."""
+    """Removes a part of the tree by rm -r."""
 
     name = "rm -r"
     needs = ("rm",)
@@ -63,7 +63,7 @@ class Remove(Workload):
 
 
 def create_files(directory: str, number: int) -> int:
-    """Make so many small files; returns how many."""
+    """Make ``number`` small files. Returns that number."""
     for index in range(number):
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         descriptor = os.open(f"{directory}/file{index}.py", flags, 0o644)
@@ -73,7 +73,7 @@ def create_files(directory: str, number: int) -> int:
 
 
 class Create(Workload):
-    """Make small files, in one or several processes that share the work."""
+    """Makes small files, in one or several processes that share the work."""
 
     writes = True
 
@@ -98,7 +98,7 @@ class Create(Workload):
 
 
 class Unpack(Workload):
-    """What npm and pip do: small files with modes and times, packages renamed into place."""
+    """Unpacks as npm and pip do: small files with modes and times, packages renamed into place."""
 
     name = "install packages"
     writes = True
@@ -131,7 +131,7 @@ class Unpack(Workload):
 
 
 class Save(Workload):
-    """What editors do: write beside a file, then rename over it."""
+    """Saves as editors do: write beside a file, then rename over it."""
 
     name = "save by rename"
     writes = True
@@ -150,7 +150,7 @@ class Save(Workload):
 
 
 class Sqlite(Workload):
-    """Transactions of one row, each forced to the disk."""
+    """Runs transactions of one row, each forced to the disk."""
 
     name = "sqlite transactions"
     writes = True
