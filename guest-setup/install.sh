@@ -25,7 +25,7 @@ FROM_PYPI=('pyfuse3>=3.2' trio click)
 
 SYSTEM_PYTHON=/usr/bin/python3
 FSTAB=${FSTAB:-/etc/fstab}
-# A line that mounts gitguardfs, by its type or in the old FUSE spelling; a # within it is no comment.
+# A line that mounts gitguardfs, by type or in the old FUSE spelling; a # within it is no comment.
 IN_FSTAB='^[[:space:]]*([^#[:space:]].*[[:space:]](fuse\.)?gitguardfs([[:space:]]|$)|gitguardfs#)'
 UNITS=${UNITS:-/etc/systemd/system}
 VENV=$PREFIX/venv
@@ -119,7 +119,7 @@ stage_package() {
     run find "$PACKAGE.new" -depth -type d '(' -name __pycache__ -o -name tests ')' \
         -exec rm -rf '{}' ';'
     run chown -R root:root "$PACKAGE.new"
-    # A symbolic mode: an octal one keeps the set-gid bit inherited from a /usr/local of group staff.
+    # Symbolic modes: an octal one keeps the set-gid bit inherited from a /usr/local of staff.
     run chmod -R u=rwX,go=rX,ug-s "$PACKAGE.new"
     run chown root:root "$PREFIX" "$PREFIX/lib"
     run chmod u=rwx,go=rx,ug-s "$PREFIX" "$PREFIX/lib"

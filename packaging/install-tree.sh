@@ -18,7 +18,7 @@ sbin=${SBIN:-/usr/sbin}
 
 in_package() { PYTHONPATH=. PYTHONDONTWRITEBYTECODE=1 "$python" "$@"; }
 
-# Name, module and function of each program, from the list in install.sh.
+# Name, module and function of each program, from pyproject.toml.
 programs() {
     "$python" - <<'END'
 import tomllib

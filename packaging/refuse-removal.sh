@@ -8,7 +8,7 @@ fstab=${FSTAB:-/etc/fstab} units=${UNITS:-/etc/systemd/system}
 mountinfo=${MOUNTINFO:-/proc/self/mountinfo}
 
 at_boot() {
-    # A line that mounts gitguardfs, by its type or in the old FUSE spelling; a # within it is no comment.
+    # A line that mounts gitguardfs, by type or in the old FUSE spelling; a # within is no comment.
     grep -sE '^[[:space:]]*([^#[:space:]].*[[:space:]](fuse\.)?gitguardfs([[:space:]]|$)|gitguardfs#)' \
         "$fstab" || true
     for link in "$units"/*.wants/gitguardfs@*.service; do

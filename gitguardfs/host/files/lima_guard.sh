@@ -5,7 +5,7 @@ set -euo pipefail
 umask 022
 #settings
 
-# First of all, before there is an agent's user: only root may enter the directory of the shares.
+# Before anything else, and before the agent's user exists: only root may enter the shares.
 install -d -o root -g root -m 0700 "$HOLDER"
 
 # shellcheck source=/dev/null
