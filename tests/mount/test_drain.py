@@ -27,6 +27,23 @@ main()
 """
 """gitguardfs that waits for one second without an answer, not for ten."""
 _PATIENT = _IMPATIENT.replace("SILENCE = 1.0", "SILENCE = 600.0")
+_STILL_ASKING = _IMPATIENT.replace(
+    "main()\n",
+    """
+import signal, time
+from gitguardfs.sessions.pyfuse3_session import session
+class Asking:
+    DEVNULL = None
+    def run(*_, **__):
+        while True:
+            for how in (signal.SIG_BLOCK, signal.SIG_UNBLOCK):
+                signal.pthread_sigmask(how, {signal.SIGWINCH})  # looks for pending signals
+            time.sleep(0.01)
+session.subprocess = Asking
+main()
+""",
+)
+"""gitguardfs whose first question to its own mount takes long, on a thread that takes signals."""
 
 
 @dataclass
@@ -132,6 +149,22 @@ def test_e5a_callers_are_answered_and_the_seal_stays(
         until(lambda: not os.path.ismount(hung.view), "the view is gone")
         assert seal.is_sealed(str(hung.share.path))
         until(lambda: _is_free(hung.share.path), "the next daemon can take the seal over")
+        hung.share.clear()
+        assert hung.process.wait(LIMIT) == 2
+
+
+def test_a_signal_reaches_the_drain_whatever_thread_runs(here: Path) -> None:
+    """A thread that took the signal would hide it, since no handler runs while the main one waits.
+
+    That was so on a busy machine, where the daemon was told to end soon after it had started.
+    """
+    with _daemon(here, program=_STILL_ASKING) as hung:
+        until(lambda: _answers(hung.view), "the view answers")
+        (fault,) = hung.share.add(Fault(("CREATE",), held=True))
+        caller = _caller(CALLS["CREATE"], hung.view)
+        until(lambda: hung.share.hits(fault), "the server has the request")
+        hung.process.send_signal(signal.SIGTERM)
+        until(lambda: _has_ended(caller), "the caller is answered while the server hangs")
         hung.share.clear()
         assert hung.process.wait(LIMIT) == 2
 

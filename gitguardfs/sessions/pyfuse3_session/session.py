@@ -14,7 +14,13 @@ from types import FrameType
 import pyfuse3
 import trio
 
-from gitguardfs.daemon.signals import ENDING, HAND_OVER, REREAD, UNMOUNTED
+from gitguardfs.daemon.signals import (
+    ENDING,
+    HAND_OVER,
+    REREAD,
+    UNMOUNTED,
+    leave_to_main_thread,
+)
 from gitguardfs.serving.operations import Operations
 from gitguardfs.sessions.base import Mounted, MountFailed
 from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
@@ -177,6 +183,7 @@ def _ask(mountpoint: str) -> None:
     A thread that waits for its own process's mount keeps the process from ending, even by SIGKILL:
     the kernel closes the device only when all threads have ended.
     """
+    leave_to_main_thread()  # this thread may still run when the daemon is told to end
     code = "import os, sys; os.statvfs(sys.argv[1])"
     subprocess.run(
         [sys.executable, "-I", "-S", "-c", code, mountpoint],
