@@ -229,6 +229,14 @@ MUTANTS = (
         ("mount/test_drain.py::test_a_signal_before_the_mount_is_ready_leaves_the_seal",),
     ),
     Mutant(
+        "announce-takes-signals",
+        "the thread that asks the new mount takes a signal, which the drain then does not see",
+        "sessions/pyfuse3_session/session.py",
+        "    leave_to_main_thread()  # this thread may still run",
+        "    pass  # this thread may still run",
+        ("mount/test_drain.py::test_a_signal_reaches_the_drain_whatever_thread_runs",),
+    ),
+    Mutant(
         "drain-waits-for-ever",
         "the daemon does not leave while the source's server is silent",
         "daemon/drain.py",
