@@ -32,7 +32,7 @@ Runs the tests of gitguardfs, by default all tiers but the last, side by side:
   --no-install  install nothing
   --help        show this text
 
-All tiers take about half an hour on two processors without hardware virtualisation, --quick a
+All tiers take about 35 minutes on two processors without hardware virtualisation, --quick a
 minute and a half. The first run installs packages of the distribution and a virtual environment
 in .venv, and makes four images for the virtual machines (10 minutes, on Debian and Ubuntu only).
 Needs root, for mounts and several users. Mounts and processes of the tests are invisible to

@@ -200,7 +200,7 @@ def test_the_package_brings_programs_pages_completion_and_unit(packaged: Machine
         assert path in listed.splitlines()
     assert packaged.sh("dpkg --verify gitguardfs") == ""
     compiled = packaged.sh("ls /usr/share/gitguardfs/gitguardfs/__pycache__")
-    assert "cli.cpython-311.pyc" in compiled
+    assert "errors.cpython-311.pyc" in compiled
 
 
 def test_vm_mount_uses_the_packages_unit(packaged: Machine, old: Old) -> None:
