@@ -48,8 +48,8 @@ install -d "$destdir$modules/guest-setup"
 cp -RL gitguardfs "$destdir$modules/"
 find "$destdir$modules" -depth -type d -name __pycache__ -exec rm -rf '{}' ';'
 chmod -R u=rwX,go=rX "$destdir$modules"
-install -m 0644 guest-setup/common.sh "$destdir$modules/guest-setup/common.sh"
-install -m 0755 guest-setup/install.sh "$destdir$modules/guest-setup/install.sh"
+install -m 0644 guest-setup/{common,steps}.sh "$destdir$modules/guest-setup"
+install -m 0755 guest-setup/{install,vm-apps}.sh "$destdir$modules/guest-setup"
 install -m 0755 packaging/refuse-removal.sh "$destdir$modules/refuse-removal.sh"
 
 while read -r name module function; do

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs.host import installation
 from tests.guest import image as images
 from tests.guest.channel import Done
 from tests.guest.machine import Machine, Share
@@ -195,7 +196,7 @@ def test_the_package_brings_programs_pages_completion_and_unit(packaged: Machine
         "/usr/share/bash-completion/completions/gitguard",
         "/usr/share/zsh/vendor-completions/_gitguard",
         "/usr/share/fish/vendor_completions.d/gitguard.fish",
-        "/usr/share/gitguardfs/guest-setup/install.sh",
+        *(f"/usr/share/gitguardfs/guest-setup/{name}" for name in installation.SCRIPT_NAMES),
     ):  # fmt: skip
         assert path in listed.splitlines()
     assert packaged.sh("dpkg --verify gitguardfs") == ""

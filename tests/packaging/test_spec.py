@@ -15,6 +15,7 @@ import pytest
 import gitguardfs
 from gitguardfs.commands import completion, manual
 from gitguardfs.commands.programs import PROGRAMS
+from gitguardfs.host import installation
 from tests.packaging.conftest import build
 from tests.support.mounting import REPOSITORY
 
@@ -102,7 +103,8 @@ def test_it_has_programs_pages_completion_and_unit(package: Path) -> None:
     for pattern in completion.FILES.values():
         for program in PROGRAMS:
             assert f"/usr/share/{pattern.format(program)}" in listed
-    for name in ("gitguardfs/py.typed", "pyfuse3.py", "guest-setup/install.sh"):
+    scripts = [f"guest-setup/{name}" for name in installation.SCRIPT_NAMES]
+    for name in ("gitguardfs/py.typed", "pyfuse3.py", *scripts):
         assert f"{MODULES}/{name}" in listed
 
 
