@@ -269,16 +269,18 @@ check_fuse_device() {
 # Mounts and unmounts an empty view in its own mount namespace: umount must remove the seal.
 check_umount_helper() {
     [[ "$dry_run" == no && -c /dev/fuse ]] || return 0
-    local place
+    local place said
     place=$(mktemp -d "$PREFIX/check.XXXXXX")
     mkdir "$place/source" "$place/view"
     # shellcheck disable=SC2016
     unshare --mount --propagation private sh -c '
         mkdir -p /run/mount && mount -n -i -t tmpfs none /run/mount &&
             "$1" --seal "$2/source" "$2/view" && umount "$2/view" && ! mountpoint -q "$2/source"
-    ' sh "$BIN/gitguardfs" "$place" >"$place/log" 2>&1 ||
+    ' sh "$BIN/gitguardfs" "$place" >"$place/log" 2>&1 || {
+        said=$(tail -n 1 "$place/log")
         warn "umount does not call $SBIN/umount.fuse.gitguardfs: a share stays sealed when its" \
-            "view is unmounted, until its seal is, too ($(tail -n 1 "$place/log"))"
+            "view is unmounted, until its seal is, too${said:+ ($said)}"
+    }
     rm -rf --one-file-system "$place"
 }
 
