@@ -193,7 +193,7 @@ class Gate:
             log.error("cannot write %s: %s", self._files.blocked, error.strerror)
 
     def request(self, flow: http.HTTPFlow) -> None:
-        """Kill a request that nobody has decided on: an idle connection would take it out."""
+        """Kill a request without a decision: an idle connection would take it out."""
         if _APPROVED not in flow.metadata and flow.response is None and flow.killable:
             flow.kill()
 

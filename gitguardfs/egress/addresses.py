@@ -25,7 +25,7 @@ def refusal(address: Address, host: str, is_private_allowed: bool) -> str:
     """Say why a request for ``host`` must not go to ``address``; "" if it may.
 
     A line with PRIVATE_WORD admits a private address for its host, and a loopback or link-local
-    one only if its host is that address: a name must not lead there, whoever serves it.
+    one only if its host is that address: a name must not lead there, whatever name server answers.
     """
     meant = _carried(address)
     if meant.is_unspecified or meant.is_multicast or _is_broadcast(meant):

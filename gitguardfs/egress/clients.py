@@ -1,7 +1,7 @@
 """The proxy's connections from clients: how many there may be, and how long one may be idle.
 
-A connection is idle unless a request on it was allowed and its answer is not complete. So whoever
-reaches the port, and lets connections lie, keeps nobody else out.
+A connection is idle unless a request on it was allowed and its answer is not complete. So a user
+of the host who opens connections and leaves them idle does not keep the guest out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Waiting until a started guest is ready, while somebody watches: one line that says how far."""
+"""Wait until a started guest is ready, and show on one line how far it is."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def _git_value(text: str) -> str:
 
 
 def _sshd() -> str:
-    # GatewayPorts: whoever has a key, the host alone, says at which address a tunnel ends here.
+    # GatewayPorts: the host, which alone has a key, says at which address a tunnel ends here.
     return (
         "PermitRootLogin prohibit-password\nPasswordAuthentication no\n"
         "KbdInteractiveAuthentication no\nGatewayPorts clientspecified\nUseDNS no\n"

@@ -74,7 +74,7 @@ def _run(state: State, ask: Callable[[Any], Awaitable[T]]) -> T:
             try:
                 return await ask(client)
             finally:
-                # `quit` is answered, and then nobody is there any more.
+                # QEMU answers `quit`, and then closes the connection.
                 with suppress(QMPError, EOFError, OSError):
                     await client.disconnect()
 

@@ -123,7 +123,7 @@ def take_lock(state: State) -> int:
 
 
 def _await_free(limit: float, *locks: str) -> bool:
-    """Return whether the locks are free within ``limit`` seconds; the kernel tells nobody."""
+    """Return whether the locks are free within ``limit`` seconds, by polling."""
     deadline = time.monotonic() + limit
     while any(is_held(lock) for lock in locks):
         if time.monotonic() >= deadline:

@@ -1,6 +1,6 @@
-"""Run a command that ends with whoever has started it, however that ended.
+"""Run a command that ends with the process that started it, however that ended.
 
-``python -I -S tied_process.py COMMAND…`` with a pipe as standard input: when nobody has its other
+``python -I -S tied_process.py COMMAND…`` with a pipe as standard input: when no process has its other
 end open any more, the command is killed. It is a file of its own that imports nothing of ours.
 """
 
