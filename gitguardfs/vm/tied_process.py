@@ -1,7 +1,7 @@
 """Run a command that ends with the process that started it, however that ended.
 
-``python -I -S tied_process.py COMMAND…`` with a pipe as standard input: when no process has its other
-end open any more, the command is killed. It is a file of its own that imports nothing of ours.
+``python -I -S tied_process.py COMMAND…`` with a pipe as standard input. When no process has the
+pipe's other end open any more, the command is killed. This file imports nothing of ours.
 """
 
 import os
