@@ -9,13 +9,17 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from benchmarks.place import Place, Workload
 
 FORGOTTEN = 1.2
 """Seconds after which the kernel has forgotten a view's names; the timeouts are of 1 s."""
+
+SETTLED = 2.1
+"""Seconds after which gitguardfs takes a directory that was made beside the view for a finished one
+(gitguardfs/fs/forming): before that, a first change in it waits."""
 
 Say = Callable[[str], None]
 
@@ -52,24 +56,21 @@ def measure(
         ]
         title = f"round {number} of {rounds}" if number else "warming up"
         for index, (workload, outcome) in enumerate(zip(workloads, outcomes, strict=True)):
-            taken: list[str] = []
-            for place in rotated(present, number + index):
-                if place.key in outcome.failures:
-                    continue
-                if workload.settled:
-                    time.sleep(max(0.0, used.get(place.key, 0) + FORGOTTEN - time.monotonic()))
-                try:
-                    seconds = once(workload, place)
-                except Exception as error:
-                    outcome.failures[place.key] = f"{type(error).__name__}: {error}"
+            runs = [
+                replace(place, run=f"run{next(_runs)}")
+                for place in rotated(present, number + index)
+                if place.key not in outcome.failures
+            ]
+            taken = []
+            for place, result in zip(runs, run_each(workload, runs, used), strict=True):
+                if isinstance(result, Exception):
+                    outcome.failures[place.key] = f"{type(result).__name__}: {result}"
                     outcome.seconds.pop(place.key, None)
-                    taken.append(f"{place.key} FAILED: {error}")
+                    taken.append(f"{place.key} FAILED: {result}")
                     continue
-                finally:
-                    used[place.key] = time.monotonic()
                 if number:
-                    outcome.seconds.setdefault(place.key, []).append(seconds)
-                taken.append(f"{place.key} {seconds * 1000:.0f}")
+                    outcome.seconds.setdefault(place.key, []).append(result)
+                taken.append(f"{place.key} {result * 1000:.0f}")
             say(f"{title}: {workload.name:28} {'  '.join(taken)}")
     return outcomes
 
@@ -80,23 +81,49 @@ def rotated(places: Sequence[Place], by: int) -> list[Place]:
     return [*places[start:], *places[:start]]
 
 
-def once(workload: Workload, place: Place) -> float:
-    """Run a workload once and check its result. Returns seconds."""
-    place = replace(place, run=f"run{next(_runs)}")
-    place.truth.mkdir()
+def run_each(
+    workload: Workload, places: Sequence[Place], used: dict[str, float]
+) -> Iterator[float | Exception]:
+    """Run a workload once on each place; yield the seconds, or what went wrong.
+
+    What the runs work on is made first for all of them, so that they wait for it only once.
+    ``used`` has the time of each view's last use (time.monotonic), and is kept up to date.
+    """
+    prepared = [_prepared(workload, place) for place in places]
+    if workload.writes:
+        time.sleep(SETTLED)
+    for place, failure in zip(places, prepared, strict=True):
+        if workload.settled:
+            time.sleep(max(0.0, used.get(place.key, 0) + FORGOTTEN - time.monotonic()))
+        try:
+            yield failure or once(workload, place)
+        except Exception as error:
+            yield error
+        finally:
+            used[place.key] = time.monotonic()
+            shutil.rmtree(place.truth, ignore_errors=True)
+
+
+def _prepared(workload: Workload, place: Place) -> Exception | None:
     try:
+        place.truth.mkdir()
         workload.prepare(place)
-        if workload.writes or workload.cold:
-            os.sync()
-        if workload.cold:
-            drop_caches()
-        started = time.perf_counter()
-        own = workload.run(place)
-        taken = time.perf_counter() - started
-        workload.check(place)
-        return taken if own is None else own
-    finally:
-        shutil.rmtree(place.truth)
+    except Exception as error:
+        return error
+    return None
+
+
+def once(workload: Workload, place: Place) -> float:
+    """Run a prepared workload once and check its result. Returns seconds."""
+    if workload.writes or workload.cold:
+        os.sync()
+    if workload.cold:
+        drop_caches()
+    started = time.perf_counter()
+    own = workload.run(place)
+    taken = time.perf_counter() - started
+    workload.check(place)
+    return taken if own is None else own
 
 
 def drop_caches() -> None:

@@ -43,14 +43,21 @@ WHY = "git on the host may be making a repository"
 class _Seen:
     """The state of a directory when it was last checked."""
 
-    __slots__ = ("changed_at", "ctime", "names", "old_at")
+    __slots__ = ("changed_at", "ctime", "names", "old_at", "other")
 
     def __init__(
-        self, ctime: int, names: frozenset[bytes] | None, changed_at: float, old_at: float | None
+        self,
+        ctime: int,
+        names: frozenset[bytes] | None,
+        other: bytes | None,
+        changed_at: float,
+        old_at: float | None,
     ) -> None:
         self.ctime = ctime
         self.names = names
         """None if the directory held a name that git does not put into a repository."""
+        self.other = other
+        """A name that git does not put into a repository; None if the directory held none."""
         self.changed_at = changed_at
         """When the host last changed the directory, in seconds (time.monotonic)."""
         self.old_at = old_at
@@ -84,7 +91,8 @@ class Forming:
 
         Raises OSError if the source fails.
         """
-        self._note(self._source.stat(fd), self._git_names(fd), NEVER)
+        names, other = self._git_names(fd, None)
+        self._note(self._source.stat(fd), names, NEVER, other)
 
     def wait_for(self, fd: int) -> None:
         """Raise Later if the directory behind ``fd`` is forming; OSError if the source fails."""
@@ -94,9 +102,9 @@ class Forming:
         seen = self._seen.get((st.st_dev, st.st_ino))
         if seen is not None and seen.names is None and seen.ctime == st.st_ctime_ns:
             return
-        names = self._git_names(fd)
+        names, other = self._git_names(fd, self._other(st))
         if names is None:
-            self._note(st, None, NEVER)
+            self._note(st, None, NEVER, other)
         else:
             self._wait(st, names)
 
@@ -123,7 +131,7 @@ class Forming:
         age = time.time() - birth
         if age >= FORMING_FOR and birth:
             return
-        if self._git_names(fd) != frozenset():
+        if self._git_names(fd, None)[0] != frozenset():
             return  # not empty: rmdir(2) will fail
         if birth and age >= 0:
             now = monotonic()
@@ -156,14 +164,14 @@ class Forming:
         seen = self._seen.get((st.st_dev, st.st_ino))
         if seen is None:
             return
-        present = self._git_names(fd)
+        present, other = self._git_names(fd, self._other(st))
         if seen.names is None:
             # Without ``names`` this mount did not remove the name that git would not put there.
             if names or present is None:
-                self._note(st, present, seen.changed_at)
+                self._note(st, present, seen.changed_at, other)
             return
         if present is None:
-            self._note(st, None, NEVER)
+            self._note(st, None, NEVER, other)
         elif present ^ seen.names <= {*names}:
             self._note(st, present, seen.changed_at)
 
@@ -180,9 +188,25 @@ class Forming:
         if seen is not None and seen.names is not None:
             self._note(st, seen.names, seen.changed_at)
 
-    def _git_names(self, fd: int) -> frozenset[bytes] | None:
-        """Return the names in a directory; None if git would not put one of them there."""
+    def _git_names(
+        self, fd: int, other: bytes | None
+    ) -> tuple[frozenset[bytes] | None, bytes | None]:
+        """Return a directory's names; None, and another name, if git would not put that one there.
+
+        The directory is not listed if ``other`` is such a name and still there: listing a large
+        directory after each change of this mount would make each change slow.
+        """
+        if other is not None and self._source.find_at(fd, other) is not None:
+            return None, other
         return self._source.names_if(fd, repository.is_made_by_git, MAX_NAMES)
+
+    def _other(self, st: os.stat_result) -> bytes | None:
+        """Return the name, not of git's making, that was last found in a directory.
+
+        None over shares: the kernel may remember a name that the server has removed.
+        """
+        seen = self._seen.get((st.st_dev, st.st_ino))
+        return seen.other if seen is not None and self._is_local(st.st_dev) else None
 
     def _age(self, st: os.stat_result) -> float:
         """Return how many seconds ago a directory, not checked before, was changed."""
@@ -191,13 +215,19 @@ class Forming:
             return 0.0  # the clock is not known yet: nothing was made there
         return max(time.time() + offset - st.st_ctime, 0.0)
 
-    def _note(self, st: os.stat_result, names: frozenset[bytes] | None, changed_at: float) -> None:
+    def _note(
+        self,
+        st: os.stat_result,
+        names: frozenset[bytes] | None,
+        changed_at: float,
+        other: bytes | None = None,
+    ) -> None:
         key = st.st_dev, st.st_ino
         seen = self._seen.get(key)
         old_at = None if seen is None else seen.old_at
         if old_at is None and monotonic() >= changed_at + FORMING_FOR:
             old_at = time.time()
-        self._seen[key] = _Seen(st.st_ctime_ns, names, changed_at, old_at)
+        self._seen[key] = _Seen(st.st_ctime_ns, names, other, changed_at, old_at)
         self._seen.move_to_end(key)
         if len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)

@@ -99,10 +99,11 @@ class Source:
 
     def names_if(
         self, fd: int, wanted: Callable[[bytes], bool], limit: int
-    ) -> frozenset[bytes] | None:
-        """Return a directory's names; None if one is not ``wanted`` or there are over ``limit``.
+    ) -> tuple[frozenset[bytes] | None, bytes | None]:
+        """Return a directory's names, or None and a name that is not ``wanted``.
 
-        Leaves the directory's access time unchanged if the daemon may use O_NOATIME.
+        With more than ``limit`` names, all wanted so far, returns (None, None). Leaves the
+        directory's access time unchanged if the daemon may use O_NOATIME.
         """
         found: set[bytes] = set()
         opened = self._open_unnoticed(fd)
@@ -110,12 +111,14 @@ class Source:
             with self._descriptors.with_room(lambda: os.scandir(opened)) as entries:
                 for entry in entries:
                     name = os.fsencode(entry.name)
-                    if len(found) >= limit or not wanted(name):
-                        return None
+                    if not wanted(name):
+                        return None, name
+                    if len(found) >= limit:
+                        return None, None
                     found.add(name)
         finally:
             os.close(opened)
-        return frozenset(found)
+        return frozenset(found), None
 
     def _open_unnoticed(self, fd: int) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -469,3 +469,55 @@ async def test_a_directory_that_the_host_has_removed_is_not_waited_for(world: Wo
     node = await world.id("other/gone")
     (world.source / "other/gone").rmdir()
     await refused(world.create(node, b"file"), errno.ENOENT)
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One item for each listing of a directory that looks for what git makes."""
+    calls = []
+    names_if = Source.names_if
+
+    def noted(self: Source, fd: int, *arguments: Any) -> Any:
+        calls.append(fd)
+        return names_if(self, fd, *arguments)
+
+    monkeypatch.setattr(Source, "names_if", noted)
+    return calls
+
+
+async def test_many_files_made_here_need_few_listings(world: World, listed: list[int]) -> None:
+    """To list a large directory for each file in it would take longer with each file."""
+    await mkdir(world, "mine")
+    for number in range(50):
+        await touch(world, f"mine/{number}")
+    assert len(listed) < 5
+
+
+async def test_over_a_share_each_change_lists_anew(
+    make_world: MakeWorld, listed: list[int], pass_time: Pass
+) -> None:
+    """The kernel may remember a name for a second that the server has removed."""
+    world = make_world(is_local=False)
+    await mkdir(world, "mine")
+    for number in range(10):
+        await touch(world, f"mine/{number}")
+    assert len(listed) >= 10
+
+
+@pytest.mark.parametrize("stays", [True, False])
+async def test_a_directory_that_the_host_empties_for_git_is_waited_for(
+    world: World, listed: list[int], stays: bool
+) -> None:
+    """The name that was remembered of it is gone."""
+    await mkdir(world, "mine")
+    for number in range(3):
+        await touch(world, f"mine/{number}")
+    names = sorted(os.listdir(world.source / "mine"))
+    for name in names[: -1 if stays else None]:
+        (world.source / "mine" / name).unlink()
+    begin(world.source / "mine")
+    if stays:
+        await touch(world, "mine/config")
+    else:
+        await refused(touch(world, "mine/config"), errno.EBUSY)
+        await refused(touch(world, "mine/README"), errno.EBUSY)

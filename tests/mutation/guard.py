@@ -431,6 +431,14 @@ MUTANTS = (
         FORMING,
     ),
     Mutant(
+        "host-forming-trusts-a-name-that-is-gone",
+        "a directory that the host has emptied for git counts as full of other things",
+        "fs/forming.py",
+        "if other is not None and self._source.find_at(fd, other) is not None:",
+        "if other is not None:",
+        FORMING,
+    ),
+    Mutant(
         "host-forming-not-looked-for-again",
         "one that git makes meanwhile is moved along",
         "fs/moved_trees.py",
