@@ -19,14 +19,13 @@ from gitguardfs.doctor import (
     other_mounts,
     policy_checks,
     privilege_checks,
-    run_as,
     share_checks,
 )
-from gitguardfs.doctor.context import Check, Context, System, Table, read_table, top_at
-from gitguardfs.doctor.run_as import SwitchUserFailed, User
+from gitguardfs.doctor.context import Check, Context, System, Table, find_user, read_table, top_at
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result, Row, Severity, Status
-from gitguardfs.linux import mountinfo
+from gitguardfs.linux import mountinfo, run_as
+from gitguardfs.linux.run_as import SwitchUserFailed, User
 from gitguardfs.linux.safe_open import open_directory, path_of
 from gitguardfs.render import quote
 
@@ -294,7 +293,7 @@ def choose_user(
     name = name or owner or (caller if caller != "0" else None)
     if name is None:
         return None
-    user = run_as.find_user(name, system.groups_of)
+    user = find_user(name, system.groups_of)
     if user.uid == 0:
         raise UserError(
             "root reaches the raw share by design",
@@ -338,11 +337,11 @@ def examine_host(
     """Run the checks of the host's side. Raises UserError."""
     directory, owner = _shared(place) if place is not None else (None, caller or "0")
     name = user or owner
-    whom = run_as.find_user(name)
+    whom = find_user(name)
     if os.geteuid() not in (0, whom.uid):
         if user is not None:
             raise UserError(f"only root can become {name}", "run it with sudo", Exit.SYSTEM)
-        whom = run_as.find_user(str(os.geteuid()))
+        whom = find_user(str(os.geteuid()))
     say("the host's side" + (f" of {directory}" if directory is not None else ""))
     try:
         return host_checks.check(host_checks.HostContext(whom, directory))

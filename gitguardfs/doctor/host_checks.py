@@ -15,9 +15,9 @@ from gitguardfs.audit import rows
 from gitguardfs.audit.git_config import Git
 from gitguardfs.audit.walk import Unread
 from gitguardfs.constants import SYSTEM_PATH
-from gitguardfs.doctor import run_as
-from gitguardfs.doctor.run_as import NoAnswer, User
 from gitguardfs.findings import Result, Row, Severity
+from gitguardfs.linux import run_as
+from gitguardfs.linux.run_as import NoAnswer, User
 from gitguardfs.render import quote, selinux
 
 SELINUX = "/sys/fs/selinux/enforce"

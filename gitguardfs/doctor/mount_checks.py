@@ -8,12 +8,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from gitguardfs.constants import DEAD
-from gitguardfs.doctor import run_as
 from gitguardfs.doctor.context import Context, Table, read_table, top_at
-from gitguardfs.doctor.run_as import User
 from gitguardfs.findings import Result, Row, Severity, Status
-from gitguardfs.linux import mountinfo, processes
+from gitguardfs.linux import mountinfo, processes, run_as
 from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.linux.run_as import User
 from gitguardfs.mounting import guards
 from gitguardfs.mounting.guards import GuardDaemon
 from gitguardfs.render import quote

@@ -12,12 +12,12 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
-from gitguardfs.doctor import other_mounts, run_as, share_attempts
+from gitguardfs.doctor import other_mounts, share_attempts
 from gitguardfs.doctor.context import Table
-from gitguardfs.doctor.run_as import SetupFailed, User, preparing
-from gitguardfs.linux import mountinfo, processes, raw_syscalls, syscalls
+from gitguardfs.linux import mountinfo, processes, raw_syscalls, run_as, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.namespaces import NS_GET_USERNS, Identity, mounted_namespace
+from gitguardfs.linux.run_as import SetupFailed, User, preparing
 
 
 def unmount_covers(

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from gitguardfs.doctor import namespace_attempts, other_mounts, run_as
+from gitguardfs.doctor import namespace_attempts, other_mounts
 from gitguardfs.doctor.context import Context
-from gitguardfs.doctor.run_as import Hung, NoAnswer, SetupFailed, User
 from gitguardfs.findings import Result, Row
-from gitguardfs.linux import mountinfo, namespaces
+from gitguardfs.linux import mountinfo, namespaces, run_as
 from gitguardfs.linux.namespaces import MountNamespace
+from gitguardfs.linux.run_as import Hung, NoAnswer, SetupFailed, User
 
 
 def check(context: Context, user: User, raw: Iterable[str], guards: tuple[int, ...]) -> Result:

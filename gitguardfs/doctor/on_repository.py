@@ -16,8 +16,8 @@ from functools import partial
 from gitguardfs.doctor import reading
 from gitguardfs.doctor.planting import at, write
 from gitguardfs.doctor.reading import hold
-from gitguardfs.doctor.run_as import preparing, undoing
 from gitguardfs.linux.raw_syscalls import linkat_by_proc, linkat_empty_path, renameat2
+from gitguardfs.linux.run_as import preparing, undoing
 from gitguardfs.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
 
 AWAY = ".gitguard-doctor"

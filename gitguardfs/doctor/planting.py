@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from errno import EACCES, EINVAL, EOPNOTSUPP
 from functools import partial
 
-from gitguardfs.doctor.run_as import preparing
 from gitguardfs.linux.raw_syscalls import linkat_by_proc, renameat2
+from gitguardfs.linux.run_as import preparing
 from gitguardfs.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 
 HEAD_TEXT = "ref: refs/heads/main\n"

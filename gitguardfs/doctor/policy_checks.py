@@ -6,12 +6,13 @@ import errno
 import os
 import stat
 
-from gitguardfs.doctor import run_as, search
+from gitguardfs.doctor import search
 from gitguardfs.doctor.context import Context
-from gitguardfs.doctor.run_as import NoAnswer, User
 from gitguardfs.doctor.search import SearchResult
 from gitguardfs.errors import os_error
 from gitguardfs.findings import Result, Row
+from gitguardfs.linux import run_as
+from gitguardfs.linux.run_as import NoAnswer, User
 
 
 def look(context: Context) -> list[Result]:

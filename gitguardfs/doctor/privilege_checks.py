@@ -16,11 +16,12 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gitguardfs.doctor import lima_checks, run_as
+from gitguardfs.doctor import lima_checks
 from gitguardfs.doctor.context import Context, System
-from gitguardfs.doctor.run_as import NoAnswer, User
 from gitguardfs.errors import os_error
 from gitguardfs.findings import Result, Row
+from gitguardfs.linux import run_as
+from gitguardfs.linux.run_as import NoAnswer, User
 from gitguardfs.mounting.guards import GuardDaemon
 from gitguardfs.render import quote
 

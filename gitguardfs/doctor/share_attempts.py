@@ -23,9 +23,9 @@ from errno import (
     ESRCH,
 )
 
-from gitguardfs.doctor.run_as import NoAnswer, preparing
 from gitguardfs.errors import os_error
 from gitguardfs.linux.raw_syscalls import mount, umount
+from gitguardfs.linux.run_as import NoAnswer, preparing
 from gitguardfs.linux.syscalls import MNT_DETACH, MS_BIND, MS_REC
 
 Way = Callable[[str, Sequence[int]], None]

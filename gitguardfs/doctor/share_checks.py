@@ -7,13 +7,13 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from gitguardfs.doctor import namespace_checks, other_mounts, run_as, share_attempts
+from gitguardfs.doctor import namespace_checks, other_mounts, share_attempts
 from gitguardfs.doctor.context import Context, Table
 from gitguardfs.doctor.mount_checks import mounts_of_daemons, sources_of
-from gitguardfs.doctor.run_as import Hung, NoAnswer, SetupFailed, User
 from gitguardfs.errors import shown
 from gitguardfs.findings import Result, Row
-from gitguardfs.linux import holders, mountinfo
+from gitguardfs.linux import holders, mountinfo, run_as
+from gitguardfs.linux.run_as import Hung, NoAnswer, SetupFailed, User
 from gitguardfs.mounting.guards import GuardDaemon
 
 CLOSE = (

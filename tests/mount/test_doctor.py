@@ -28,11 +28,11 @@ from gitguardfs.doctor import (
 )
 from gitguardfs.doctor.attack_checks import AttackRun, Outcome, OutcomeKind
 from gitguardfs.doctor.context import System
-from gitguardfs.doctor.run_as import User
 from gitguardfs.errors import Exit, GitguardExit, UserError
 from gitguardfs.findings import Result, Status
 from gitguardfs.linux import namespaces, processes, syscalls
 from gitguardfs.linux.namespaces import MountNamespace
+from gitguardfs.linux.run_as import User
 from gitguardfs.mounting import seal
 from tests.support.mounting import REPOSITORY, Mounted, area, bindfs, gitguardfs, unmount, until
 from tests.support.people import AGENT, as_user, make_dumpable

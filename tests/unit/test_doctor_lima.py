@@ -11,8 +11,8 @@ import pytest
 
 from gitguardfs.doctor import lima_checks, privilege_checks
 from gitguardfs.doctor.context import Context, System
-from gitguardfs.doctor.run_as import NoAnswer, User
 from gitguardfs.findings import Result, Status
+from gitguardfs.linux.run_as import NoAnswer, User
 from tests.support.mounting import area
 from tests.support.people import as_user
 

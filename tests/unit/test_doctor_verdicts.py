@@ -32,12 +32,12 @@ from gitguardfs.doctor import (
 from gitguardfs.doctor.attack_checks import Outcome, OutcomeKind
 from gitguardfs.doctor.context import Context, System, Table, holding, top_at
 from gitguardfs.doctor.privilege_checks import Said
-from gitguardfs.doctor.run_as import NoAnswer, User
 from gitguardfs.doctor.search import SearchResult
 from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.guard import dotgit
 from gitguardfs.linux import mountinfo, processes
 from gitguardfs.linux.namespaces import MountNamespace
+from gitguardfs.linux.run_as import NoAnswer, User
 from gitguardfs.mounting import guards
 from gitguardfs.mounting.guards import GuardDaemon
 

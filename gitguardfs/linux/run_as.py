@@ -15,15 +15,12 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from errno import EACCES, EAGAIN, EFBIG, EMFILE, ENFILE, ENOMEM, EPERM
 from typing import Any
 
-from gitguardfs import accounts
-from gitguardfs.constants import MAX_ID
-from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import raw_syscalls
 
 LIMIT = 15.0
@@ -43,9 +40,6 @@ MAP_ME = b"?"
 SUID_DUMPABLE = "/proc/sys/fs/suid_dumpable"
 """At 1, a process that gives up root can be traced for a moment (proc_sys_fs(5))."""
 MAX_USER_NAMESPACES = "/proc/sys/user/max_user_namespaces"
-
-Groups = Callable[[str, int], Sequence[int]]
-"""The ids of a user's groups, from the user's name and own group (getgrouplist(3))."""
 
 
 @dataclass(frozen=True)
@@ -77,18 +71,6 @@ class SetupFailed(Exception):  # noqa: N818  # what happened
 
 class UndoFailed(Exception):  # noqa: N818  # what happened
     """The attempt succeeded and could not be undone; the text says what is left, and where."""
-
-
-def find_user(name: str, groups_of: Groups = os.getgrouplist) -> User:
-    """Return a user with all groups, by name or number. Raises UserError for an unknown one."""
-    try:
-        found = accounts.find(name)
-    except accounts.OutOfRangeError:
-        raise UserError(f"no user can have the number {name}", f"0 to {MAX_ID}") from None
-    except accounts.UnknownAccountError as error:
-        raise UserError(error.message, code=Exit.SYSTEM) from None
-    groups = tuple(groups_of(found.name, found.gid))
-    return User(found.uid, found.gid, groups, found.name, found.exists)
 
 
 @contextmanager
