@@ -17,6 +17,7 @@ from functools import partial
 
 from gitguardfs.doctor import on_repository, planting, search
 from gitguardfs.doctor.context import Context
+from gitguardfs.doctor.fake_root import run_as_user
 from gitguardfs.doctor.other_mounts import is_inside
 from gitguardfs.doctor.policy_checks import policy_by_reading, report_policy
 from gitguardfs.doctor.search import SearchResult
@@ -270,7 +271,7 @@ def _attempt(
 ) -> Outcome:
     workdir = run.next_workdir()
     try:
-        run_as.run_as(_in_workdir, attempt, workdir, user=run.user, fake_root=fake_root)
+        run_as_user(_in_workdir, attempt, workdir, user=run.user, fake_root=fake_root)
     except SetupFailed as error:
         return Outcome(row, name, OutcomeKind.UNTRIED, str(error))
     except UndoFailed as error:

@@ -9,10 +9,11 @@ from functools import partial
 
 from gitguardfs.doctor import namespace_checks, other_mounts, share_attempts
 from gitguardfs.doctor.context import Context, Table
+from gitguardfs.doctor.fake_root import run_as_user
 from gitguardfs.doctor.mount_checks import mounts_of_daemons, sources_of
 from gitguardfs.errors import shown
 from gitguardfs.findings import Result, Row
-from gitguardfs.linux import holders, mountinfo, run_as
+from gitguardfs.linux import holders, mountinfo
 from gitguardfs.linux.run_as import Hung, NoAnswer, SetupFailed, User
 from gitguardfs.mounting.guards import GuardDaemon
 
@@ -86,7 +87,7 @@ def _read_tags(patterns: tuple[str, ...]) -> dict[str, str]:
 def _open(way: Callable[[], None], user: User, fake_root: bool = False) -> bool:
     """Return whether an attempt reaches the share. Raises SetupFailed, NoAnswer if not tried."""
     try:
-        run_as.run_as(way, user=user, fake_root=fake_root)
+        run_as_user(way, user=user, fake_root=fake_root)
     except OSError as error:
         share_attempts.check_refused(error)
         return False
@@ -145,13 +146,15 @@ def _held(context: Context, sources: tuple[str, ...]) -> Result:
         place
         for source in sources
         for seen in other_mounts.raw_mounts(table, source)
-        for place in holders.places(os.fsencode(source), seen, table)
+        for place in holders.with_shares_below(os.fsencode(source), seen, table)
     )
     proc = context.system.processes
     try:
         found = {
             f"process {one.pid} ({shown(one.name)}, uid {one.uid}): {', '.join(one.held)}": one.pid
-            for one in (holders.holders(list(raw), proc) if raw and os.path.isdir(proc) else ())
+            for one in (
+                holders.find_holders(list(raw), proc) if raw and os.path.isdir(proc) else ()
+            )
         }
     except OSError as error:
         return row.unknown(error, "run it as root of the system itself")
