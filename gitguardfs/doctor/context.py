@@ -62,7 +62,7 @@ def find_user(name: str, groups_of: Groups = os.getgrouplist) -> User:
 
 
 @dataclass(frozen=True)
-class System:
+class CheckedSystem:
     """Paths and look-ups of this system; tests replace them."""
 
     search_path: str = SYSTEM_PATH
@@ -108,7 +108,7 @@ class Context:
     """The daemons of the mount at ``mountpoint``."""
     servers: tuple[GuardDaemon, ...] = ()
     """All processes that have a FUSE device open."""
-    system: System = field(default_factory=System)
+    system: CheckedSystem = field(default_factory=CheckedSystem)
 
     @property
     def guard(self) -> MountInfo | None:

@@ -112,5 +112,5 @@ def judge_bare(value: str) -> Result:
     if value == "explicit":
         return BARE.ok("safe.bareRepository = explicit")
     hint = "git config --global safe.bareRepository explicit"
-    said = f"safe.bareRepository is {value or 'not set'}"
-    return BARE.finding(said, hint, Severity.LOW)
+    detail = f"safe.bareRepository is {value or 'not set'}"
+    return BARE.finding(detail, hint, Severity.LOW)

@@ -107,9 +107,9 @@ def _is_of(proc: int, place: str, seen: MountInfo) -> bool:
 
 def is_open(place: str, guards: Sequence[int]) -> bool:
     """Return whether this process can reach ``place`` without unmounting anything."""
-    for _, way in share_attempts.PLAIN:
+    for _, attempt in share_attempts.PLAIN:
         try:
-            way(place, guards)
+            attempt(place, guards)
         except OSError as error:
             share_attempts.check_refused(error)
             continue

@@ -54,7 +54,7 @@ ORDINARY = (".gitignore", ".gitattributes", ".gitmodules", ".github", "git", "..
 FOLDED = (("head", "refs"), ("HEAD", "Refs"), ("hEAD", "commonDir"), ("HEAD", "re\u200bfs"))
 """Pairs that form a repository on a host whose file system folds names."""
 
-Attempt = Callable[[str], object]
+PlantingAttempt = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class PlantingAttack:
 
     row: str
     name: str
-    attempt: Attempt
+    attempt: PlantingAttempt
     refused: frozenset[int]
     """The errnos by which the guard may refuse it."""
 

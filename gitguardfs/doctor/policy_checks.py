@@ -15,7 +15,7 @@ from gitguardfs.linux import run_as
 from gitguardfs.linux.run_as import NoAnswer, User
 
 
-def look(context: Context) -> list[Result]:
+def check(context: Context) -> list[Result]:
     """Check the policy by reading only, for a run without attacks."""
     user = context.user
     if user is None:

@@ -31,7 +31,7 @@ def check(context: Context) -> list[Result]:
     guards = guard_devices(table)
     sources = sources_of(context.guard, context.daemons) if context.guard else ()
     results = []
-    raw = raw_paths(table, sources) | other_mounts.raw(context, sources)
+    raw = raw_paths(table, sources) | other_mounts.unguarded_paths(context, sources)
     for path in sorted(raw):
         results += [_by_path(context.user, path, guards), _in_namespace(context.user, path, guards)]
     if context.guard is not None and not sources:
@@ -84,10 +84,10 @@ def _read_tags(patterns: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _open(way: Callable[[], None], user: User, fake_root: bool = False) -> bool:
+def _reaches(attempt: Callable[[], None], user: User, fake_root: bool = False) -> bool:
     """Return whether an attempt reaches the share. Raises SetupFailed, NoAnswer if not tried."""
     try:
-        run_as_user(way, user=user, fake_root=fake_root)
+        run_as_user(attempt, user=user, fake_root=fake_root)
     except OSError as error:
         share_attempts.check_refused(error)
         return False
@@ -103,11 +103,15 @@ def _by_path(user: User, path: str, guards: tuple[int, ...]) -> Result:
         f"the raw share {path} can be reached",
     )
     try:
-        ways = [n for n, way in share_attempts.PLAIN if _open(partial(way, path, guards), user)]
+        routes = [
+            n
+            for n, attempt in share_attempts.PLAIN
+            if _reaches(partial(attempt, path, guards), user)
+        ]
     except NoAnswer as error:
         return row.disturbed(error)
-    if ways:
-        return row.finding(f"{user.name} gets there {' and '.join(ways)}", CLOSE)
+    if routes:
+        return row.finding(f"{user.name} gets there {' and '.join(routes)}", CLOSE)
     return row.ok()
 
 
@@ -117,20 +121,20 @@ def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
         f"{path} is out of reach from new namespaces",
         f"{path} can be reached from new namespaces",
     )
-    ways = []
-    for name, way in share_attempts.IN_NAMESPACE:
+    routes = []
+    for name, attempt in share_attempts.IN_NAMESPACE:
         try:
             # What the plain path reaches is reported by _by_path.
-            if _open(partial(way, path, guards), user, fake_root=True) and not _open(
+            if _reaches(partial(attempt, path, guards), user, fake_root=True) and not _reaches(
                 partial(share_attempts.by_path, path, guards), user
             ):
-                ways.append(name)
+                routes.append(name)
         except SetupFailed as error:
             return row.ok(str(error))
         except NoAnswer as error:
             return row.disturbed(error)
-    if ways:
-        return row.finding(f"{user.name} gets there {' and '.join(ways)}", CLOSE)
+    if routes:
+        return row.finding(f"{user.name} gets there {' and '.join(routes)}", CLOSE)
     return row.ok()
 
 
@@ -171,16 +175,16 @@ def _by_daemon(user: User, daemon: GuardDaemon) -> Result:
         f"the daemon's /proc/{daemon.pid} leads to the raw share",
     )
     try:
-        ways = [
+        routes = [
             link
             for link in share_attempts.LINKS
-            if _open(partial(share_attempts.by_process, daemon.pid, link), user)
+            if _reaches(partial(share_attempts.by_process, daemon.pid, link), user)
         ]
     except NoAnswer as error:
         return row.disturbed(error)
-    if ways:
-        said = f"{user.name} may use its {', '.join(ways)}, which lead to the raw share"
-        return row.finding(said, "let root mount it, and the user be unprivileged")
+    if routes:
+        detail = f"{user.name} may use its {', '.join(routes)}, which lead to the raw share"
+        return row.finding(detail, "let root mount it, and the user be unprivileged")
     return row.ok()
 
 
@@ -189,7 +193,7 @@ def _by_tag(user: User, tags: dict[str, str]) -> Result:
         "share.remount", "no share can be mounted once more", "a share can be mounted once more"
     )
     try:
-        ways = [
+        routes = [
             tag
             for tag, kind in sorted(tags.items())
             for fake_root in (False, True)
@@ -197,14 +201,14 @@ def _by_tag(user: User, tags: dict[str, str]) -> Result:
         ]
     except NoAnswer as error:
         return row.disturbed(error)
-    if ways:
-        said = f"{user.name} can mount {', '.join(sorted(set(ways)))}"
-        return row.finding(said, "see its privileges")
+    if routes:
+        detail = f"{user.name} can mount {', '.join(sorted(set(routes)))}"
+        return row.finding(detail, "see its privileges")
     return row.ok(", ".join(sorted(tags)))
 
 
 def _mounts(user: User, tag: str, kind: str, fake_root: bool) -> bool:
     try:
-        return _open(partial(share_attempts.by_tag, tag, kind), user, fake_root)
+        return _reaches(partial(share_attempts.by_tag, tag, kind), user, fake_root)
     except SetupFailed:
         return False

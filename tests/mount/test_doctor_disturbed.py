@@ -114,7 +114,7 @@ def agent(attack: str, share: Path) -> Iterator[tuple[Path, list[str]]]:
             process.kill()
 
 
-def after(done: Path, way: share_attempts.Way) -> share_attempts.Way:
+def after(done: Path, way: share_attempts.ShareAttempt) -> share_attempts.ShareAttempt:
     """The way, once the agent has done what it does."""
 
     def wait(path: str, guards: object) -> None:

@@ -21,7 +21,7 @@ from gitguardfs.doctor import (
 from gitguardfs.doctor import (
     command as doctor,
 )
-from gitguardfs.doctor.context import System, find_user
+from gitguardfs.doctor.context import CheckedSystem, find_user
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result, Status
 from gitguardfs.linux import namespaces, run_as
@@ -272,7 +272,7 @@ def test_a_number_that_no_user_can_have_is_refused(number: str) -> None:
 
 def test_the_user_is_the_one_asked_for_or_the_owner_or_the_caller() -> None:
     def chosen(name: str | None, caller: str | None, owner: str | None) -> int | None:
-        user = doctor.choose_user(name, caller, owner, True, System())
+        user = doctor.choose_user(name, caller, owner, True, CheckedSystem())
         return None if user is None else user.uid
 
     assert chosen("4001", "4002", "4003") == 4001
@@ -287,7 +287,7 @@ def test_the_user_is_the_one_asked_for_or_the_owner_or_the_caller() -> None:
 def test_only_root_can_become_another_user() -> None:
     other = str(os.geteuid() + 1)
     with pytest.raises(UserError) as refused:
-        doctor.choose_user(other, None, None, False, System())
+        doctor.choose_user(other, None, None, False, CheckedSystem())
     assert refused.value.code == Exit.SYSTEM
 
 
@@ -325,7 +325,7 @@ def test_a_directory_with_too_much_in_it_is_named_and_not_called_sound(tmp_path:
 
 
 def test_what_a_library_of_the_daemon_imports_is_looked_at() -> None:
-    libraries = privilege_checks._libraries(System())
+    libraries = privilege_checks._libraries(CheckedSystem())
     assert any(path.endswith(("/outcome", "/outcome.py")) for path in libraries)
 
 
