@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gitguardfs.audit import rows
-from gitguardfs.audit.git_config import Entry, Git
+from gitguardfs.audit.git_config import ConfigEntry, Git
 from gitguardfs.audit.programs import Judge
 from gitguardfs.audit.share import Share
 from gitguardfs.audit.walk import Unread
@@ -23,7 +23,7 @@ class Audit:
     git: Git
     uid: int
     """The user id of the host's user, who works with git there."""
-    user_entries: Sequence[Entry] = ()
+    user_entries: Sequence[ConfigEntry] = ()
     """The user's and the system's configuration, which holds in every repository."""
     trusts_bare: bool = True
     """Whether git uses a bare repository that it finds by itself (safe.bareRepository)."""
@@ -42,5 +42,5 @@ class Audit:
 
     def unread(self, path: str, why: OSError | Unread) -> None:
         """Add a finding for a path that could not be read, since it may hide other findings."""
-        said = why.strerror if isinstance(why, OSError) else str(why)
-        self.add(rows.READ.finding(f"{path}: {said}", BY_HAND, Severity.MEDIUM))
+        reason = why.strerror if isinstance(why, OSError) else str(why)
+        self.add(rows.READ.finding(f"{path}: {reason}", BY_HAND, Severity.MEDIUM))

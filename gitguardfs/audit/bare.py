@@ -56,12 +56,12 @@ def check_prepared(audit: Audit, directory: Directory, is_git: bool = False) -> 
     named = is_called_git or len(entries) > 1
     for what, fix in waiting:
         severity = Severity.HIGH if nearly else Severity.MEDIUM if named else Severity.LOW
-        said = f"{directory.path}: git would run {what}"
-        audit.add(rows.PREPARED.finding(said, fix, severity))
+        detail = f"{directory.path}: git would run {what}"
+        audit.add(rows.PREPARED.finding(detail, fix, severity))
     if nearly and not waiting:
         fix = fixes.remove_tree(directory.path)
-        said = f"{directory.path} is almost a repository"
-        audit.add(rows.PREPARED.finding(said, fix, Severity.MEDIUM))
+        detail = f"{directory.path} is almost a repository"
+        audit.add(rows.PREPARED.finding(detail, fix, Severity.MEDIUM))
 
 
 def _armed(audit: Audit, directory: Directory) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gitguardfs.audit import fixes, rows
 from gitguardfs.audit.audit import Audit
-from gitguardfs.audit.git_config import Entry
+from gitguardfs.audit.git_config import ConfigEntry
 from gitguardfs.audit.walk import Unread
 from gitguardfs.findings import Severity
 
@@ -25,7 +25,7 @@ _NAMES_URL = re.compile(
 _HEADER = re.compile(r"http\.(.+\.)?extraheader", re.DOTALL)
 
 
-def check(audit: Audit, own: Sequence[Entry], worktree: str | None) -> list[Entry]:
+def check(audit: Audit, own: Sequence[ConfigEntry], worktree: str | None) -> list[ConfigEntry]:
     """Add findings for the entries of a repository's own files.
 
     Returns these entries and those of the files that they include.
@@ -39,15 +39,15 @@ def check(audit: Audit, own: Sequence[Entry], worktree: str | None) -> list[Entr
         audit.add(rows.CONFIG.finding(f"git reads {origin}", fixes.remove(origin)))
     for entry in audit.judge.problems(entries, worktree):
         where = f" (in {entry.origin})" if entry.origin else ""
-        said = f"{entry.key} = {hidden(entry.value or '')}{where}"
-        audit.add(rows.CONFIG.finding(said, _fix(audit, entry)))
+        detail = f"{entry.key} = {hidden(entry.value or '')}{where}"
+        audit.add(rows.CONFIG.finding(detail, _fix(audit, entry)))
     for entry in entries:
         if audit.share.holds(entry.origin):
             _check_credentials(audit, entry)
     return entries
 
 
-def _fix(audit: Audit, entry: Entry) -> str:
+def _fix(audit: Audit, entry: ConfigEntry) -> str:
     """Return the fix for an entry that leads to a file that the agent can write."""
     unset = fixes.unset(entry)
     words = (entry.value or "").removeprefix("!").split()
@@ -77,23 +77,23 @@ def _is_secret(userinfo: str) -> bool:
     return (colon != "" and password != "") or TOKEN.search(userinfo) is not None
 
 
-def _check_credentials(audit: Audit, entry: Entry) -> None:
+def _check_credentials(audit: Audit, entry: ConfigEntry) -> None:
     value = entry.value or ""
     if _HEADER.fullmatch(entry.key) and "authorization" in value.lower():
-        bare = Entry(entry.origin, entry.key, None)
-        said = f"{hidden(entry.key)} has an Authorization header (in {entry.origin})"
-        audit.add(rows.CREDENTIALS.finding(said, fixes.unset(bare), Severity.MEDIUM))
+        bare = ConfigEntry(entry.origin, entry.key, None)
+        detail = f"{hidden(entry.key)} has an Authorization header (in {entry.origin})"
+        audit.add(rows.CREDENTIALS.finding(detail, fixes.unset(bare), Severity.MEDIUM))
         return
     if entry.key.startswith("url.") and hidden(entry.key) != entry.key:
-        said = f"{hidden(entry.key)} (in {entry.origin})"
+        detail = f"{hidden(entry.key)} (in {entry.origin})"
         fix = fixes.edit(entry.origin)
-        audit.add(rows.CREDENTIALS.finding(said, fix, Severity.MEDIUM))
+        audit.add(rows.CREDENTIALS.finding(detail, fix, Severity.MEDIUM))
         return
     match = _URL.fullmatch(value)
     if _NAMES_URL.fullmatch(entry.key) is None or match is None or not _is_secret(match["who"]):
         return
     user = match["who"].partition(":")[0]
     kept = f"{user}@" if not TOKEN.search(user) and ":" in match["who"] else ""
-    said = f"{entry.key} = {hidden(value)} (in {entry.origin})"
+    detail = f"{entry.key} = {hidden(value)} (in {entry.origin})"
     fix = fixes.set_value(entry, f"{match['scheme']}{kept}{match['rest']}")
-    audit.add(rows.CREDENTIALS.finding(said, fix, Severity.MEDIUM))
+    audit.add(rows.CREDENTIALS.finding(detail, fix, Severity.MEDIUM))

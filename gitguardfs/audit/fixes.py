@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import glob
 
-from gitguardfs.audit.git_config import Entry
+from gitguardfs.audit.git_config import ConfigEntry
 from gitguardfs.render.quote import shell_printable
 
 OR = "; or: "
@@ -20,7 +20,7 @@ def rule(option: str, *names: str) -> str:
     return f"guard it with {shell_printable(words)}"
 
 
-def unset(entry: Entry) -> str:
+def unset(entry: ConfigEntry) -> str:
     """Return the command that removes one value from its configuration file."""
     words = ["git", "config", "--file", entry.origin]
     if entry.value is None:
@@ -28,7 +28,7 @@ def unset(entry: Entry) -> str:
     return shell_printable([*words, "--fixed-value", "--unset-all", entry.key, entry.value])
 
 
-def set_value(entry: Entry, value: str) -> str:
+def set_value(entry: ConfigEntry, value: str) -> str:
     """Return the command that replaces all values of a key by ``value``."""
     words = ["git", "config", "--file", entry.origin, "--replace-all", entry.key, value]
     return shell_printable(words)
@@ -60,9 +60,9 @@ def move_in(git_directory: str, place: str) -> str:
     return f"{remove(place)} && {shell_printable(['mv', '--', git_directory, place])}"
 
 
-def either(*ways: str) -> str:
+def either(*fixes: str) -> str:
     """Return alternative fixes as one text."""
-    return OR.join(ways)
+    return OR.join(fixes)
 
 
 def edit(origin: str) -> str:

@@ -34,7 +34,7 @@ _NO_OTHERS = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
 
 
 @dataclass(frozen=True)
-class Entry:
+class ConfigEntry:
     """One value of a configuration."""
 
     origin: str
@@ -60,19 +60,19 @@ class Git:
     config_home: str | None = None
     """The user's XDG_CONFIG_HOME."""
 
-    def entries_of(self, content: bytes, origin: str) -> list[Entry]:
+    def entries_of(self, content: bytes, origin: str) -> list[ConfigEntry]:
         """Return the entries of a configuration file. Raises Unread if git cannot parse it."""
-        said = self._run((*_LIST, "--file", "-"), _NO_OTHERS, content)
-        return [Entry(origin, one.key, one.value) for one in parse(said)]
+        listing = self._run((*_LIST, "--file", "-"), _NO_OTHERS, content)
+        return [ConfigEntry(origin, one.key, one.value) for one in parse(listing)]
 
-    def of_user(self) -> list[Entry]:
+    def of_user(self) -> list[ConfigEntry]:
         """Return the entries of the user's and the system's configuration. Raises Unread."""
         more = {"XDG_CONFIG_HOME": self.config_home} if self.config_home else {}
         return parse(self._run(_LIST, more, b""))
 
     def with_included(
-        self, entries: Sequence[Entry], is_agents: Callable[[str], bool]
-    ) -> list[Entry]:
+        self, entries: Sequence[ConfigEntry], is_agents: Callable[[str], bool]
+    ) -> list[ConfigEntry]:
         """Return the entries, and those of each file that they include under any condition.
 
         Skips files for which ``is_agents`` is true. Raises Unread.
@@ -107,8 +107,8 @@ class Git:
         """
         own = [entry for entry in self.of_user() if not entry.key.startswith("includeif.")]
         entries = self.with_included(own, is_agents)
-        said = {entry.value or "" for entry in entries if entry.key == "safe.barerepository"}
-        return max(said, key=lambda value: value != EXPLICIT, default="")
+        values = {entry.value or "" for entry in entries if entry.key == "safe.barerepository"}
+        return max(values, key=lambda value: value != EXPLICIT, default="")
 
     def path(self, value: str, origin: str) -> str:
         """Return the absolute path that a value in the file ``origin`` stands for."""
@@ -134,22 +134,22 @@ class Git:
         except OSError as error:
             raise Unread(f"{self.program}: {error.strerror}") from None
         if done.returncode != 0:
-            said = os.fsdecode(done.stderr).strip().splitlines()
-            raise Unread(said[-1] if said else f"git config ends with {done.returncode}")
+            lines = os.fsdecode(done.stderr).strip().splitlines()
+            raise Unread(lines[-1] if lines else f"git config ends with {done.returncode}")
         return done.stdout
 
 
-def parse(listing: bytes) -> list[Entry]:
+def parse(listing: bytes) -> list[ConfigEntry]:
     """Return the entries of ``git config -z --list --show-origin``.
 
     Raises Unread if the listing is not of that form.
     """
     fields = [os.fsdecode(field) for field in listing.split(b"\0")]
     if fields.pop() != "" or len(fields) % 2 != 0:
-        raise Unread("git config says what is not understood")
+        raise Unread("git config printed a listing of unknown form")
     entries = []
-    for origin, said in zip(fields[::2], fields[1::2], strict=True):
-        key, has_value, value = said.partition("\n")
+    for origin, entry in zip(fields[::2], fields[1::2], strict=True):
+        key, has_value, value = entry.partition("\n")
         path = origin.removeprefix(_FILE) if origin.startswith(_FILE) else ""
-        entries.append(Entry(path, key, value if has_value else None))
+        entries.append(ConfigEntry(path, key, value if has_value else None))
     return entries

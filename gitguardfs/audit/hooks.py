@@ -110,10 +110,10 @@ def _check(audit: Audit, hooks: int, path: str, worktree: str) -> set[str]:
             continue
         if not text.startswith(b"#!") and b"\0" in text:
             continue  # a compiled program of the user's; git runs a text without #! by sh
-        said = text.decode(errors="surrogateescape").replace("\0", " ")
-        found = {manager for manager, mark in MANAGERS.items() if mark.search(said)}
+        script = text.decode(errors="surrogateescape").replace("\0", " ")
+        found = {manager for manager, mark in MANAGERS.items() if mark.search(script)}
         managers |= found
-        _judge(audit, hook, said, worktree, found)
+        _judge(audit, hook, script, worktree, found)
     return managers
 
 
@@ -130,13 +130,13 @@ def _judge(audit: Audit, hook: str, text: str, worktree: str, managers: set[str]
             audit.share.is_kept([name]) or os.path.lexists(os.path.join(worktree, name))
             for name in files
         ):
-            said = f"{hook} runs {manager}, which does what the agent may write into {files[0]}"
-            audit.add(rows.HOOK.finding(said, stop))
+            detail = f"{hook} runs {manager}, which does what the agent may write into {files[0]}"
+            audit.add(rows.HOOK.finding(detail, stop))
             return
     tool = next(filter(None, map(tool_of, _lines(text))), None)
     if tool is not None and not managers:
-        said = f"{hook} runs {tool}, which does what files of the work tree say"
-        audit.add(rows.HOOK.finding(said, stop, Severity.MEDIUM))
+        detail = f"{hook} runs {tool}, which does what files of the work tree say"
+        audit.add(rows.HOOK.finding(detail, stop, Severity.MEDIUM))
 
 
 def _protect(places: list[str]) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gitguardfs.audit.git_config import Entry, Git
+from gitguardfs.audit.git_config import ConfigEntry, Git
 from gitguardfs.audit.share import Share
 
 PROGRAMS = re.compile(
@@ -42,7 +42,7 @@ _BOOLEAN = re.compile(r"(?i)(true|false|yes|no|on|off|\d+)?")
 _FROM_TOP = re.compile(r"--show-(toplevel|prefix)|\$\(?pwd|\$\{?(PWD|GIT_PREFIX|GIT_WORK_TREE)")
 
 
-def is_program(entry: Entry) -> bool:
+def is_program(entry: ConfigEntry) -> bool:
     """Return whether an entry makes git run a program, wherever that program is."""
     value = entry.value or ""
     if entry.key == "core.hookspath":
@@ -70,13 +70,15 @@ class Judge:
     git: Git
     share: Share
 
-    def origins(self, entries: Sequence[Entry]) -> Iterator[str]:
+    def origins(self, entries: Sequence[ConfigEntry]) -> Iterator[str]:
         """Yield the files of these entries that the agent can write."""
         for origin in dict.fromkeys(entry.origin for entry in entries if entry.origin):
             if self.share.is_agents(origin):
                 yield origin
 
-    def problems(self, entries: Sequence[Entry], worktree: str | None) -> Iterator[Entry]:
+    def problems(
+        self, entries: Sequence[ConfigEntry], worktree: str | None
+    ) -> Iterator[ConfigEntry]:
         """Yield the entries that lead git to files that the agent can write.
 
         ``worktree`` is the repository's work tree; None for a bare repository, and for entries
@@ -86,7 +88,7 @@ class Judge:
             if self._leads_there(entry, entry.value or "", worktree):
                 yield entry
 
-    def _leads_there(self, entry: Entry, value: str, worktree: str | None) -> bool:
+    def _leads_there(self, entry: ConfigEntry, value: str, worktree: str | None) -> bool:
         if entry.is_include:
             return self.share.is_agents(self.git.path(value, entry.origin))
         if entry.key in DIRECTORIES:
@@ -105,7 +107,7 @@ class Judge:
     def _is_configured(self, words: str, worktree: str | None) -> bool:
         """Return whether an alias passes git such a value (-c KEY=VALUE)."""
         return any(
-            self._leads_there(Entry("", key.lower(), None), value, worktree)
+            self._leads_there(ConfigEntry("", key.lower(), None), value, worktree)
             for key, value in re.findall(r"-c\s*[\"']?([\w.-]{1,250})=([^\"']+|\S+)", words)
         )
 

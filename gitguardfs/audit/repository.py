@@ -11,7 +11,7 @@ from stat import S_IFDIR, S_IFLNK, S_IFREG
 
 from gitguardfs.audit import bare, config_check, fixes, hooks, rows
 from gitguardfs.audit.audit import Audit
-from gitguardfs.audit.git_config import Entry
+from gitguardfs.audit.git_config import ConfigEntry
 from gitguardfs.audit.walk import (
     Directory,
     Unread,
@@ -67,10 +67,10 @@ def _target(directory: Directory, name: str, kind: int) -> str | None:
     """Return where a ``.git`` that is not a directory leads; None if git ignores it."""
     if kind == S_IFLNK:
         return os.readlink(name, dir_fd=directory.fd)
-    said = read_file(directory.fd, name)
-    if kind != S_IFREG or not said.startswith(_GITDIR):
+    content = read_file(directory.fd, name)
+    if kind != S_IFREG or not content.startswith(_GITDIR):
         return None
-    return _path_in(said.removeprefix(_GITDIR))
+    return _path_in(content.removeprefix(_GITDIR))
 
 
 def _path_in(content: bytes) -> str:
@@ -88,16 +88,16 @@ def _may_be_there(audit: Audit, place: str, target: str, is_link: bool) -> bool:
             fix = fixes.either(fixes.move_in(real, place), fixes.remove(place))
             audit.add(rows.DIRECTORY.finding(f"{place} leads to {real}", fix))
         else:
-            said = f"{place} leads to {real}, where the agent could make a repository"
-            audit.add(rows.DIRECTORY.finding(said, fixes.remove(place), Severity.MEDIUM))
+            detail = f"{place} leads to {real}, where the agent could make a repository"
+            audit.add(rows.DIRECTORY.finding(detail, fixes.remove(place), Severity.MEDIUM))
         return False
     if share.holds(real):
         if not share.is_kept(share.parts(real)):
             _note_unnamed(audit, place, real)
     elif not is_link and not target.startswith("/"):
-        said = f"{place} leads to {target}, elsewhere when a directory above it is moved"
+        detail = f"{place} leads to {target}, elsewhere when a directory above it is moved"
         fix = fixes.point_to(place, real)
-        audit.add(rows.DIRECTORY.finding(said, fix, Severity.MEDIUM))
+        audit.add(rows.DIRECTORY.finding(detail, fix, Severity.MEDIUM))
     return True
 
 
@@ -112,8 +112,8 @@ def _note_unnamed(audit: Audit, place: str, real: str) -> None:
     fix = fixes.rule("--protect", os.path.basename(top))
     if top == real:
         fix = fixes.either(fixes.move_in(real, place), fix)
-    said = f"{place} leads to {real}, which is in no .git"
-    audit.add(rows.DIRECTORY.finding(said, fix, Severity.MEDIUM))
+    detail = f"{place} leads to {real}, which is in no .git"
+    audit.add(rows.DIRECTORY.finding(detail, fix, Severity.MEDIUM))
 
 
 def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> set[str]:
@@ -128,13 +128,13 @@ def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> se
     _check_owner(audit, fd, path)
     common, common_path = fd, path
     if "commondir" in entries:
-        said = _path_in(read_file(fd, "commondir"))
-        named = os.path.join(path, said)
+        target = _path_in(read_file(fd, "commondir"))
+        named = os.path.join(path, target)
         common_path = resolved(named)
         if audit.share.is_agents(named):
-            told = f"{path}/commondir leads to {common_path}"
+            detail = f"{path}/commondir leads to {common_path}"
             fix = fixes.remove(os.path.join(path, "commondir"))
-            audit.add(rows.DIRECTORY.finding(told, fix))
+            audit.add(rows.DIRECTORY.finding(detail, fix))
             return set()
         common = open_directory(common_path)
     try:
@@ -191,8 +191,8 @@ def _check_others(audit: Audit, fd: int, path: str, worktree: str | None) -> Non
 def _check_owner(audit: Audit, fd: int, path: str) -> None:
     uid = os.fstat(fd).st_uid
     if uid != audit.uid:
-        said = f"{path} belongs to {uid}: git works there only with a safe.directory"
-        audit.add(rows.OWNER.note(said, title=rows.OWNER.failed))
+        detail = f"{path} belongs to {uid}: git works there only with a safe.directory"
+        audit.add(rows.OWNER.note(detail, title=rows.OWNER.failed))
 
 
 def _check_symlinks(audit: Audit, path: str, entries: dict[str, int]) -> None:
@@ -200,11 +200,13 @@ def _check_symlinks(audit: Audit, path: str, entries: dict[str, int]) -> None:
     for name, kind in entries.items():
         link = os.path.join(path, name)
         if kind == S_IFLNK and name != "hooks" and audit.share.is_agents(link):
-            said = f"{link} leads to {resolved(link)}"
-            audit.add(rows.DIRECTORY.finding(said, fixes.remove(link)))
+            detail = f"{link} leads to {resolved(link)}"
+            audit.add(rows.DIRECTORY.finding(detail, fixes.remove(link)))
 
 
-def _entries(audit: Audit, fd: int, path: str, entries: dict[str, int], name: str) -> list[Entry]:
+def _entries(
+    audit: Audit, fd: int, path: str, entries: dict[str, int], name: str
+) -> list[ConfigEntry]:
     """Return the entries of a configuration file; add a finding if it cannot be read."""
     file = os.path.join(path, name)
     opened = -1
@@ -247,8 +249,8 @@ def _check_alternates(audit: Audit, common: int, path: str) -> None:
             os.close(fd)
     for place in places:  # grows meanwhile: those may name others
         if audit.share.is_agents(place):
-            said = f"{path} takes objects from {os.path.normpath(place)}"
-            audit.add(rows.ALTERNATES.finding(said, fixes.unshare(path, file), Severity.MEDIUM))
+            detail = f"{path} takes objects from {os.path.normpath(place)}"
+            audit.add(rows.ALTERNATES.finding(detail, fixes.unshare(path, file), Severity.MEDIUM))
         elif not audit.share.holds(resolved(place)) and len(places) < MAX_ALTERNATES:
             further = os.path.join(resolved(place), ALTERNATES)
             try:
@@ -268,7 +270,7 @@ def _alternates(content: bytes, objects: str) -> list[str]:
     return [os.path.join(objects, name) for name in named]
 
 
-def _other_hooks(audit: Audit, entries: list[Entry], worktree: str) -> set[str]:
+def _other_hooks(audit: Audit, entries: list[ConfigEntry], worktree: str) -> set[str]:
     """Check the hooks in each core.hooksPath directory that the agent cannot write.
 
     Returns the programs that have put hooks there.

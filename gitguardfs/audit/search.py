@@ -44,13 +44,13 @@ def _check_user(audit: Audit) -> None:
     try:
         own = audit.git.of_user()
         audit.user_entries = config_check.check(audit, own, None)
-        said = audit.git.bare_repositories(audit.share.is_agents)
+        setting = audit.git.bare_repositories(audit.share.is_agents)
     except Unread as error:
         audit.unread("the user's configuration", error)
         return
-    audit.trusts_bare = said != EXPLICIT
+    audit.trusts_bare = setting != EXPLICIT
     if audit.trusts_bare:
-        value = f"safe.bareRepository is {said or 'not set'}"
+        value = f"safe.bareRepository is {setting or 'not set'}"
         audit.add(rows.TRUST.finding(value, bare.TRUST_FIX, Severity.LOW))
 
 

@@ -61,7 +61,7 @@ def _note(audit: Audit, directory: Directory, name: str, path: str) -> None:
     hide = fixes.rule("--hide", name)
     if mode & S_IROTH:
         fix = fixes.either(hide, fixes.chmod("go-rwx", path))
-        said = f"{path} can be read by everyone"
-        audit.add(rows.SECRET.finding(said, fix, Severity.MEDIUM))
+        detail = f"{path} can be read by everyone"
+        audit.add(rows.SECRET.finding(detail, fix, Severity.MEDIUM))
     else:
         audit.add(rows.SECRET.finding(path, hide, Severity.LOW))

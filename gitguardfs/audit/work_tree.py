@@ -45,9 +45,9 @@ def check(audit: Audit, directory: Directory, managers: set[str]) -> None:
         elif name == "package.json" and kind == S_IFREG and not _is_kept(audit, path):
             _check_package(audit, directory, path)
         elif name == ".gitmodules" and kind == S_IFREG and not _is_kept(audit, path):
-            said = f"{path}: git submodule sync takes the addresses from it"
+            detail = f"{path}: git submodule sync takes the addresses from it"
             fix = fixes.rule("--protect", name)
-            audit.add(rows.SUBMODULES.finding(said, fix, Severity.LOW))
+            audit.add(rows.SUBMODULES.finding(detail, fix, Severity.LOW))
         if kind == S_IFLNK:
             _check_symlink(audit, directory, name)
 
@@ -59,27 +59,29 @@ def _is_kept(audit: Audit, path: str) -> bool:
 def _note_tool(audit: Audit, path: str, reader: str, places: list[str], is_installed: bool) -> None:
     fix = fixes.rule("--protect", *map(os.path.basename, places))
     if is_installed:
-        said = f"{path}: git runs {reader}, which does what it says"
-        audit.add(rows.TOOLS.finding(said, fix))
+        detail = f"{path}: git runs {reader}, which does what it says"
+        audit.add(rows.TOOLS.finding(detail, fix))
     else:
-        said = f"{path}: {reader} does what it says, once it is installed"
-        audit.add(rows.TOOLS.finding(said, fix, Severity.LOW))
+        detail = f"{path}: {reader} does what it says, once it is installed"
+        audit.add(rows.TOOLS.finding(detail, fix, Severity.LOW))
 
 
 def _check_package(audit: Audit, directory: Directory, path: str) -> None:
     try:
         package = json.loads(read_file(directory.fd, "package.json"))
         scripts = package["scripts"]
-        said = [name for name in _SCRIPTS if _INSTALLS_HOOKS.search(str(scripts.get(name, "")))]
+        installing = [
+            name for name in _SCRIPTS if _INSTALLS_HOOKS.search(str(scripts.get(name, "")))
+        ]
     except TooLong as error:
         audit.unread(path, error)
         return
     except (OSError, Unread, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return  # npm reads no such file either
-    if said:
-        told = f'{path}: npm install runs "{said[0]}", which puts hooks into the repository'
+    if installing:
+        detail = f'{path}: npm install runs "{installing[0]}", which puts hooks into the repository'
         fix = fixes.rule("--protect", "package.json")
-        audit.add(rows.TOOLS.finding(told, fix, Severity.LOW))
+        audit.add(rows.TOOLS.finding(detail, fix, Severity.LOW))
 
 
 def _check_symlink(audit: Audit, directory: Directory, name: str) -> None:
@@ -90,10 +92,10 @@ def _check_symlink(audit: Audit, directory: Directory, name: str) -> None:
             audit.add(rows.SYMLINK.finding(f"{link} leads to {target}", fixes.remove(link)))
         return
     is_directory = os.path.isdir(target)
-    said = f"{link} leads out of the share, to {target}"
+    detail = f"{link} leads out of the share, to {target}"
     if not os.path.lexists(target):
-        audit.add(rows.SYMLINK.finding(f"{said}, which is not there", fixes.remove(link),
+        audit.add(rows.SYMLINK.finding(f"{detail}, which is not there", fixes.remove(link),
                                        Severity.LOW))  # fmt: skip
     elif os.access(target, os.W_OK):
         severity = Severity.MEDIUM if is_directory else Severity.LOW
-        audit.add(rows.SYMLINK.finding(said, fixes.remove(link), severity))
+        audit.add(rows.SYMLINK.finding(detail, fixes.remove(link), severity))

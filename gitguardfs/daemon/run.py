@@ -21,7 +21,7 @@ from gitguardfs.daemon import background, build, logs, signals
 from gitguardfs.daemon.drain import Drain, close_device
 from gitguardfs.errors import Exit, UserError, shown, warn
 from gitguardfs.linux import mountinfo, safe_open
-from gitguardfs.mounting import fstab_check, holders, preflight, seal, utab
+from gitguardfs.mounting import fstab_check, preflight, seal, seal_bypasses, utab
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.serving.audit_log import AuditLog
 from gitguardfs.sessions import base
@@ -274,7 +274,7 @@ def _refuse_holders(
 
     ``device`` is the st_dev of the source below the seal.
     """
-    text = holders.told(places.source, sealed.covers, device)
+    text = seal_bypasses.describe(places.source, sealed.covers, device)
     if text and not options.allow_holders:
         hint = "leave the directory or end it, then start again; or --allow-holders"
         raise UserError(text, hint, Exit.MOUNT)

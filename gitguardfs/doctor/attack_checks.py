@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 
-from gitguardfs.doctor import on_repository, planting, run_as, search
+from gitguardfs.doctor import on_repository, planting, search
 from gitguardfs.doctor.context import Context
+from gitguardfs.doctor.fake_root import run_as_user
 from gitguardfs.doctor.other_mounts import is_inside
 from gitguardfs.doctor.policy_checks import policy_by_reading, report_policy
-from gitguardfs.doctor.run_as import NoAnswer, SetupFailed, SwitchUserFailed, UndoFailed, User
 from gitguardfs.doctor.search import SearchResult
 from gitguardfs.findings import Result, Row
+from gitguardfs.linux import run_as
+from gitguardfs.linux.run_as import NoAnswer, SetupFailed, SwitchUserFailed, UndoFailed, User
 
 TITLES = {
     "R1": "rename .git and what is in it",
@@ -180,7 +182,7 @@ def _remove(scratch: str, user: User) -> bool:
 
 
 def _all(context: Context, run: AttackRun) -> list[Result]:
-    controls = [_plant(run, plant) for plant in planting.CONTROLS]
+    controls = [_run_planting(run, attack) for attack in planting.CONTROLS]
     first = controls[0]
     if first.kind is not OutcomeKind.PASSED:
         why = f"not tried: ordinary work fails there ({first.text}), so refusals prove nothing"
@@ -189,11 +191,12 @@ def _all(context: Context, run: AttackRun) -> list[Result]:
     results = [report_policy(context.mountpoint, policy), _ordinary(controls[1:])]
     if policy == "off":
         return results
-    for plant in planting.TABLE:
-        run.outcomes.append(_plant(run, plant))
-    for reach in on_repository.TABLE:
-        if not (reach.reads and policy == "readonly"):
-            run.outcomes.append(_reach(run, reach))
+    run.outcomes += [_run_planting(run, attack) for attack in planting.TABLE]
+    run.outcomes += [
+        _run_on_repository(run, attack)
+        for attack in on_repository.TABLE
+        if not (attack.reads and policy == "readonly")
+    ]
     return results + judge(run.outcomes, run.found, policy)
 
 
@@ -201,11 +204,13 @@ def _reading(context: Context, run: AttackRun) -> list[Result]:
     """Try only to read, since the user may write nowhere in the view."""
     why = f"{run.user.name} may write nowhere in it: only reading was tried"
     row = scratch_row(context.mountpoint)
-    said = row.note(why, title=row.failed)
+    result = row.note(why, title=row.failed)
     policy = policy_by_reading(run.user, run.found.directory)
     if policy == "deny":
-        run.outcomes += [_reach(run, reach) for reach in on_repository.TABLE if reach.reads]
-    return [said, report_policy(context.mountpoint, policy), *judge(run.outcomes, None, policy)]
+        run.outcomes += [
+            _run_on_repository(run, attack) for attack in on_repository.TABLE if attack.reads
+        ]
+    return [result, report_policy(context.mountpoint, policy), *judge(run.outcomes, None, policy)]
 
 
 # The policy for .git, found out by trying
@@ -213,7 +218,7 @@ def _reading(context: Context, run: AttackRun) -> list[Result]:
 
 def find_policy(run: AttackRun) -> str:
     """Return off, readonly, unsure or deny; ``hide`` cannot be told from deny."""
-    planted = _plant(
+    planted = _run_planting(
         run,
         planting.PlantingAttack("", "", planting.make_directory, frozenset({errno.EACCES})),
     )
@@ -236,19 +241,19 @@ def _ordinary(outcomes: list[Outcome]) -> Result:
 # One attack
 
 
-def _plant(run: AttackRun, plant: planting.PlantingAttack) -> Outcome:
-    return _attempt(plant.row, plant.name, plant.refused, plant.attempt, run)
+def _run_planting(run: AttackRun, attack: planting.PlantingAttack) -> Outcome:
+    return _attempt(attack.row, attack.name, attack.refused, attack.attempt, run)
 
 
-def _reach(run: AttackRun, reach: on_repository.RepositoryAttack) -> Outcome:
-    path = getattr(run.found, reach.on)
-    if path is None or (reach.on == "root" and is_inside(run.scratch, path)):
-        return Outcome(reach.row, reach.name, OutcomeKind.UNTRIED, "")
-    attempt = partial(reach.attempt, path)
-    refused = reach.refused
-    if reach.row in MOVES and _is_kept(path, run.user):
+def _run_on_repository(run: AttackRun, attack: on_repository.RepositoryAttack) -> Outcome:
+    path = getattr(run.found, attack.on)
+    if path is None or (attack.on == "root" and is_inside(run.scratch, path)):
+        return Outcome(attack.row, attack.name, OutcomeKind.UNTRIED, "")
+    attempt = partial(attack.attempt, path)
+    refused = attack.refused
+    if attack.row in MOVES and _is_kept(path, run.user):
         refused |= {errno.EPERM}
-    return _attempt(reach.row, reach.name, refused, attempt, run, reach.fake_root)
+    return _attempt(attack.row, attack.name, refused, attempt, run, attack.fake_root)
 
 
 def _is_kept(path: str, user: User) -> bool:
@@ -269,7 +274,7 @@ def _attempt(
 ) -> Outcome:
     workdir = run.next_workdir()
     try:
-        run_as.run_as(_in_workdir, attempt, workdir, user=run.user, fake_root=fake_root)
+        run_as_user(_in_workdir, attempt, workdir, user=run.user, fake_root=fake_root)
     except SetupFailed as error:
         return Outcome(row, name, OutcomeKind.UNTRIED, str(error))
     except UndoFailed as error:
@@ -289,12 +294,12 @@ def _in_workdir(attempt: Callable[[str], object], workdir: str) -> None:
 
 def outcome_of_errno(row: str, name: str, refused: frozenset[int], number: int) -> Outcome:
     """Return the outcome of an attack that failed with the errno ``number``."""
-    said = errno.errorcode.get(number, str(number))
+    code = errno.errorcode.get(number, str(number))
     if number in refused:
-        return Outcome(row, name, OutcomeKind.REFUSED, said)
+        return Outcome(row, name, OutcomeKind.REFUSED, code)
     if number in (errno.ENOENT, errno.ENOSPC, errno.EDQUOT):
-        return Outcome(row, name, OutcomeKind.UNTRIED, said)  # the object is gone, or the disk full
-    return Outcome(row, name, OutcomeKind.OTHER, said)
+        return Outcome(row, name, OutcomeKind.UNTRIED, code)  # the object is gone, or the disk full
+    return Outcome(row, name, OutcomeKind.OTHER, code)
 
 
 # The results
@@ -320,8 +325,8 @@ def judge(outcomes: list[Outcome], found: SearchResult | None, policy: str) -> l
             why = next((outcome.text for outcome in own if outcome.text), nothing)
             missing.setdefault(why, []).append(row)
     if missing and found is not None:
-        said = "; ".join(f"{', '.join(rows)}: {why}" for why, rows in missing.items())
-        results.append(UNTRIED.note(said))
+        detail = "; ".join(f"{', '.join(rows)}: {why}" for why, rows in missing.items())
+        results.append(UNTRIED.note(detail))
     return results
 
 
@@ -332,15 +337,15 @@ def attack_row(row: str) -> Row:
 
 def judge_row(row: str, outcomes: list[Outcome]) -> Result | None:
     """Return the result of one threat's attacks; None if none was tried."""
-    said_of = attack_row(row)
+    result_row = attack_row(row)
     left = [o for o in outcomes if o.kind is OutcomeKind.LEFT]
     if left:
-        said = "; ".join(f"{o.name}: {o.text}" for o in left)
-        return said_of.finding(f"not undone: {said}", MEND)
+        detail = "; ".join(f"{o.name}: {o.text}" for o in left)
+        return result_row.finding(f"not undone: {detail}", MEND)
     passed = [o.name for o in outcomes if o.kind is OutcomeKind.PASSED]
     other = [f"{o.name}: {o.text}" for o in outcomes if o.kind is OutcomeKind.OTHER]
     if passed or other:
-        said = "; ".join(
+        detail = "; ".join(
             part
             for part in (
                 f"done: {', '.join(passed)}" if passed else "",
@@ -348,7 +353,7 @@ def judge_row(row: str, outcomes: list[Outcome]) -> Result | None:
             )
             if part
         )
-        return said_of.finding(said, SWITCHED.get(row, MEND))
+        return result_row.finding(detail, SWITCHED.get(row, MEND))
     refused = sum(o.kind is OutcomeKind.REFUSED for o in outcomes)
     if not refused:
         return None
@@ -356,4 +361,4 @@ def judge_row(row: str, outcomes: list[Outcome]) -> Result | None:
     detail = f"{refused} refused"
     if untried:
         detail += f"; not tried: {', '.join(untried)}"
-    return said_of.ok(detail)
+    return result_row.ok(detail)

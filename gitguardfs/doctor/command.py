@@ -19,14 +19,21 @@ from gitguardfs.doctor import (
     other_mounts,
     policy_checks,
     privilege_checks,
-    run_as,
     share_checks,
 )
-from gitguardfs.doctor.context import Check, Context, System, Table, read_table, top_at
-from gitguardfs.doctor.run_as import SwitchUserFailed, User
+from gitguardfs.doctor.context import (
+    Check,
+    CheckedSystem,
+    Context,
+    Table,
+    find_user,
+    read_table,
+    top_at,
+)
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result, Row, Severity, Status
-from gitguardfs.linux import mountinfo
+from gitguardfs.linux import mountinfo, run_as
+from gitguardfs.linux.run_as import SwitchUserFailed, User
 from gitguardfs.linux.safe_open import open_directory, path_of
 from gitguardfs.render import quote
 
@@ -129,7 +136,7 @@ def examine(
     place: str | None,
     user: str | None,
     caller: str | None,
-    system: System | None = None,
+    system: CheckedSystem | None = None,
     attack: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Result]:
@@ -138,7 +145,7 @@ def examine(
     ``caller`` is the uid, as text, of the user who called the command or sudo. Without ``attack``
     nothing is written into the project. ``say`` gets a line of progress before each check.
     """
-    system = system or System()
+    system = system or CheckedSystem()
     table = read_table()
     if place is not None:
         points = [_mountpoint(place, table)]
@@ -152,13 +159,13 @@ def examine(
         results = [MOUNTED.finding("there is none here", hint)]
         points = [""]
     for point in points:
-        whom = choose_user(user, caller, owner_of(point, table), is_root, system)
-        context = Context(point, whom, is_root, table, servers=servers, system=system)
+        agent = choose_user(user, caller, owner_of(point, table), is_root, system)
+        context = Context(point, agent, is_root, table, servers=servers, system=system)
         if context.guard is not None:
             context = replace(context, daemons=mount_checks.serving(context.guard, servers))
         if user is None and is_root:
-            results += doubts(context, caller)
-        about_git = attack_checks.check if attack else policy_checks.look
+            results += check_default_user(context, caller)
+        about_git = attack_checks.check if attack else policy_checks.check
         results += _checked(context, about_git, say)
         if place is not None:
             for other in other_mounts.other_guards(context):
@@ -167,12 +174,12 @@ def examine(
 
 
 def _checked(context: Context, about_git: Check, say: Callable[[str], None]) -> list[Result]:
-    results = _asked(context)
+    results = _note_left_out(context)
     usable = False
     if context.mountpoint:
         say(f"the mount at {context.mountpoint}")
-        about_mount = _tried(mount_checks.check, context) + other_mounts.within(context)
-        results += [*about_mount, other_mounts.not_roots(context)]
+        about_mount = _tried(mount_checks.check, context) + other_mounts.note_mounts_inside(context)
+        results += [*about_mount, other_mounts.check_foreign(context)]
         usable = any(r.id == "guard.answers" and r.status is Status.OK for r in about_mount)
     checks: dict[str, Check] = {
         "the raw share": share_checks.check,
@@ -200,7 +207,7 @@ def untried(error: SwitchUserFailed) -> Result:
     return TRIED.finding(f"could not be tried: {error}", hint, Severity.MEDIUM)
 
 
-def _asked(context: Context) -> list[Result]:
+def _note_left_out(context: Context) -> list[Result]:
     """Return a note on which checks are left out, for lack of a user or of root's rights."""
     if context.user is None:
         hint = "sudo gitguard doctor --user NAME, the user that the agent runs as"
@@ -211,7 +218,7 @@ def _asked(context: Context) -> list[Result]:
     return []
 
 
-def doubts(context: Context, caller: str | None) -> list[Result]:
+def check_default_user(context: Context, caller: str | None) -> list[Result]:
     """Return a finding if the owner of the view is hardly the agent's user."""
     user = context.user
     if user is None:
@@ -282,7 +289,7 @@ def _opened(path: str, is_root: bool) -> Iterator[int]:
 
 
 def choose_user(
-    name: str | None, caller: str | None, owner: str | None, is_root: bool, system: System
+    name: str | None, caller: str | None, owner: str | None, is_root: bool, system: CheckedSystem
 ) -> User | None:
     """Return the user to check as: ``name``, the owner of the view's root, or the caller.
 
@@ -294,7 +301,7 @@ def choose_user(
     name = name or owner or (caller if caller != "0" else None)
     if name is None:
         return None
-    user = run_as.find_user(name, system.groups_of)
+    user = find_user(name, system.groups_of)
     if user.uid == 0:
         raise UserError(
             "root reaches the raw share by design",
@@ -338,13 +345,13 @@ def examine_host(
     """Run the checks of the host's side. Raises UserError."""
     directory, owner = _shared(place) if place is not None else (None, caller or "0")
     name = user or owner
-    whom = run_as.find_user(name)
-    if os.geteuid() not in (0, whom.uid):
+    found = find_user(name)
+    if os.geteuid() not in (0, found.uid):
         if user is not None:
             raise UserError(f"only root can become {name}", "run it with sudo", Exit.SYSTEM)
-        whom = run_as.find_user(str(os.geteuid()))
+        found = find_user(str(os.geteuid()))
     say("the host's side" + (f" of {directory}" if directory is not None else ""))
     try:
-        return host_checks.check(host_checks.HostContext(whom, directory))
+        return host_checks.check(host_checks.HostContext(found, directory))
     except SwitchUserFailed as error:
         return [untried(error)]

@@ -7,19 +7,23 @@ functions of its module.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gitguardfs import accounts
-from gitguardfs.constants import SYSTEM_PATH
-from gitguardfs.doctor.run_as import Groups, User
+from gitguardfs.constants import MAX_ID, SYSTEM_PATH
+from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.linux.run_as import User
 from gitguardfs.mounting.guards import GuardDaemon
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
+
+Groups = Callable[[str, int], Sequence[int]]
+"""The ids of a user's groups, from the user's name and own group (getgrouplist(3))."""
 
 Table = tuple[MountInfo, ...]
 """The mounts of a mountinfo file, in its order."""
@@ -45,8 +49,20 @@ def holding(table: Table, path: str) -> MountInfo | None:
     return seen
 
 
+def find_user(name: str, groups_of: Groups = os.getgrouplist) -> User:
+    """Return a user with all groups, by name or number. Raises UserError for an unknown one."""
+    try:
+        found = accounts.find(name)
+    except accounts.OutOfRangeError:
+        raise UserError(f"no user can have the number {name}", f"0 to {MAX_ID}") from None
+    except accounts.UnknownAccountError as error:
+        raise UserError(error.message, code=Exit.SYSTEM) from None
+    groups = tuple(groups_of(found.name, found.gid))
+    return User(found.uid, found.gid, groups, found.name, found.exists)
+
+
 @dataclass(frozen=True)
-class System:
+class CheckedSystem:
     """Paths and look-ups of this system; tests replace them."""
 
     search_path: str = SYSTEM_PATH
@@ -92,7 +108,7 @@ class Context:
     """The daemons of the mount at ``mountpoint``."""
     servers: tuple[GuardDaemon, ...] = ()
     """All processes that have a FUSE device open."""
-    system: System = field(default_factory=System)
+    system: CheckedSystem = field(default_factory=CheckedSystem)
 
     @property
     def guard(self) -> MountInfo | None:

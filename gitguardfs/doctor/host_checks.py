@@ -15,9 +15,9 @@ from gitguardfs.audit import rows
 from gitguardfs.audit.git_config import Git
 from gitguardfs.audit.walk import Unread
 from gitguardfs.constants import SYSTEM_PATH
-from gitguardfs.doctor import run_as
-from gitguardfs.doctor.run_as import NoAnswer, User
 from gitguardfs.findings import Result, Row, Severity
+from gitguardfs.linux import run_as
+from gitguardfs.linux.run_as import NoAnswer, User
 from gitguardfs.render import quote, selinux
 
 SELINUX = "/sys/fs/selinux/enforce"
@@ -112,5 +112,5 @@ def judge_bare(value: str) -> Result:
     if value == "explicit":
         return BARE.ok("safe.bareRepository = explicit")
     hint = "git config --global safe.bareRepository explicit"
-    said = f"safe.bareRepository is {value or 'not set'}"
-    return BARE.finding(said, hint, Severity.LOW)
+    detail = f"safe.bareRepository is {value or 'not set'}"
+    return BARE.finding(detail, hint, Severity.LOW)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from gitguardfs.doctor import run_as
 from gitguardfs.doctor.context import Context
-from gitguardfs.doctor.run_as import NoAnswer
 from gitguardfs.findings import Result, Row
+from gitguardfs.linux import run_as
+from gitguardfs.linux.run_as import NoAnswer
 
 
 def check(context: Context) -> list[Result]:

@@ -8,12 +8,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from gitguardfs.constants import DEAD
-from gitguardfs.doctor import run_as
 from gitguardfs.doctor.context import Context, Table, read_table, top_at
-from gitguardfs.doctor.run_as import User
 from gitguardfs.findings import Result, Row, Severity, Status
-from gitguardfs.linux import mountinfo, processes
+from gitguardfs.linux import mountinfo, processes, run_as
 from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.linux.run_as import User
 from gitguardfs.mounting import guards
 from gitguardfs.mounting.guards import GuardDaemon
 from gitguardfs.render import quote
@@ -23,20 +22,25 @@ WANTED = frozenset({"nosuid", "nodev", "default_permissions", "allow_other"})
 
 def check(context: Context) -> list[Result]:
     """Check the mount. Attacks need an ok for ``guard.answers``."""
-    mounted = is_mounted(context)
+    mounted = check_mounted(context)
     if mounted.status is not Status.OK or context.guard is None:
         return [mounted]
-    answers = is_answering(context.mountpoint, context.user)
+    answers = check_answer(context.mountpoint, context.user)
     if answers.status is not Status.OK:
         return [mounted, answers]
-    running = [run_by(context)]
+    running = [check_daemon(context)]
     if context.daemons and context.is_root:
         sessions = {daemon.pid: session_of(daemon.pid) for daemon in context.daemons}
-        running.append(in_session(context.mountpoint, sessions, context.user))
-    return [mounted, answers, options(context.mountpoint, context.guard.all_options), *running]
+        running.append(check_session(context.mountpoint, sessions, context.user))
+    return [
+        mounted,
+        answers,
+        check_options(context.mountpoint, context.guard.all_options),
+        *running,
+    ]
 
 
-def is_mounted(context: Context) -> Result:
+def check_mounted(context: Context) -> Result:
     """Check that the topmost mount is a guard."""
     place = context.mountpoint
     row = Row("guard.mounted", f"a guard is mounted at {place}", f"no guard is mounted at {place}")
@@ -57,7 +61,7 @@ def is_mounted(context: Context) -> Result:
     return row.ok(f"of {top.source}")
 
 
-def is_answering(mountpoint: str, user: User | None) -> Result:
+def check_answer(mountpoint: str, user: User | None) -> Result:
     """Check that the daemon answers the user, since root itself may have no access."""
     row = Row(
         "guard.answers",
@@ -82,7 +86,7 @@ def _ask(mountpoint: str) -> None:
     os.stat(mountpoint)
 
 
-def options(mountpoint: str, found: frozenset[str]) -> Result:
+def check_options(mountpoint: str, found: frozenset[str]) -> Result:
     """Check the mount options that make the kernel enforce permissions."""
     row = Row(
         "guard.options",
@@ -96,7 +100,7 @@ def options(mountpoint: str, found: frozenset[str]) -> Result:
     return row.ok()
 
 
-def run_by(context: Context) -> Result:
+def check_daemon(context: Context) -> Result:
     """Check that root runs the daemon: its user could stop or alter it."""
     row = Row(
         "guard.daemon",
@@ -111,8 +115,8 @@ def run_by(context: Context) -> Result:
         return row.finding(f"another user has mounted it ({owner})", hint)
     others = [daemon for daemon in context.daemons if daemon.uid != 0]
     if others:
-        said = ", ".join(f"process {daemon.pid} is uid {daemon.uid}" for daemon in others)
-        return row.finding(said, hint)
+        detail = ", ".join(f"process {daemon.pid} is uid {daemon.uid}" for daemon in others)
+        return row.finding(detail, hint)
     if context.daemons:
         return row.ok(f"process {', '.join(str(d.pid) for d in context.daemons)}")
     if context.is_root:
@@ -120,7 +124,7 @@ def run_by(context: Context) -> Result:
     return row.ok("mounted by uid 0")
 
 
-def in_session(mountpoint: str, sessions: dict[int, str], user: User | None) -> Result:
+def check_session(mountpoint: str, sessions: dict[int, str], user: User | None) -> Result:
     """Check that no daemon runs in a login session. ``sessions``: control groups by pid.
 
     At the session's end systemd sends SIGTERM, on which the daemon unmounts and lifts the seal.
@@ -134,9 +138,9 @@ def in_session(mountpoint: str, sessions: dict[int, str], user: User | None) -> 
     if not found:
         return row.ok()
     is_users = user is not None and any(f"/user-{user.uid}.slice/" in p for p in found.values())
-    said = ", ".join(f"process {pid} is in {path}" for pid, path in found.items())
+    detail = ", ".join(f"process {pid} is in {path}" for pid, path in found.items())
     hint = f"umount {quote.shell([mountpoint])}, then vm-mount, or start the guest with its fstab"
-    return row.finding(said, hint, Severity.HIGH if is_users else Severity.MEDIUM)
+    return row.finding(detail, hint, Severity.HIGH if is_users else Severity.MEDIUM)
 
 
 def session_of(pid: int) -> str:

@@ -12,12 +12,12 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
-from gitguardfs.doctor import other_mounts, run_as, share_attempts
+from gitguardfs.doctor import other_mounts, share_attempts
 from gitguardfs.doctor.context import Table
-from gitguardfs.doctor.run_as import SetupFailed, User, preparing
-from gitguardfs.linux import mountinfo, processes, raw_syscalls, syscalls
+from gitguardfs.linux import mountinfo, processes, raw_syscalls, run_as, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.namespaces import NS_GET_USERNS, Identity, mounted_namespace
+from gitguardfs.linux.run_as import SetupFailed, User, preparing
 
 
 def unmount_covers(
@@ -107,9 +107,9 @@ def _is_of(proc: int, place: str, seen: MountInfo) -> bool:
 
 def is_open(place: str, guards: Sequence[int]) -> bool:
     """Return whether this process can reach ``place`` without unmounting anything."""
-    for _, way in share_attempts.PLAIN:
+    for _, attempt in share_attempts.PLAIN:
         try:
-            way(place, guards)
+            attempt(place, guards)
         except OSError as error:
             share_attempts.check_refused(error)
             continue

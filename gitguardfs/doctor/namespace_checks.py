@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from gitguardfs.doctor import namespace_attempts, other_mounts, run_as
+from gitguardfs.doctor import namespace_attempts, other_mounts
 from gitguardfs.doctor.context import Context
-from gitguardfs.doctor.run_as import Hung, NoAnswer, SetupFailed, User
 from gitguardfs.findings import Result, Row
-from gitguardfs.linux import mountinfo, namespaces
+from gitguardfs.linux import mountinfo, namespaces, run_as
 from gitguardfs.linux.namespaces import MountNamespace
+from gitguardfs.linux.run_as import Hung, NoAnswer, SetupFailed, User
 
 
 def check(context: Context, user: User, raw: Iterable[str], guards: tuple[int, ...]) -> Result:
@@ -27,37 +27,41 @@ def check(context: Context, user: User, raw: Iterable[str], guards: tuple[int, .
         f"{user.name} has a mount namespace that shows the raw share",
     )
     paths = sorted(raw)
-    ways: list[str] = []
-    unsure: list[str] = []
-    spaces = [one for one in namespaces.others(context.system.processes) if is_users(one, user.uid)]
+    routes: list[str] = []
+    unchecked: list[str] = []
+    spaces = [
+        one for one in namespaces.others(context.system.processes) if may_enter(one, user.uid)
+    ]
     known = {str(one.identity[1]) for one in spaces}
     for space in spaces:
         if space.identity == (0, 0):
-            unsure.append(space.label)
+            unchecked.append(space.label)
             continue
         try:
             seen = _shown(context, user, space, paths, guards) if space.process else []
-            ways += [f"{space.label} sees {place}" for place in seen]
+            routes += [f"{space.label} sees {place}" for place in seen]
             arguments = (space.path, space.identity, user, context.table, paths, guards)
             open_, kept = run_as.run_as(namespace_attempts.unmount_covers, *arguments)
             verb = "can take off what covers" if space.process else "leads to"
-            ways += [f"{space.label} {verb} {place}" for place in open_ if place not in seen]
-            unsure += [f"a mount namespace kept in that of {space.label}"] * (not known >= {*kept})
+            routes += [f"{space.label} {verb} {place}" for place in open_ if place not in seen]
+            unchecked += [f"a mount namespace kept in that of {space.label}"] * (
+                not known >= {*kept}
+            )
         except (FileNotFoundError, ProcessLookupError):
             if not space.process:  # its holder has ended, but may have passed the descriptor on
-                unsure.append(space.label)
+                unchecked.append(space.label)
         except (OSError, SetupFailed, NoAnswer):
-            unsure.append(space.label)
-    if ways:
+            unchecked.append(space.label)
+    if routes:
         hint = "end it, and what else the user has running: log it out, or start the guest again"
-        return row.finding(", ".join(ways), hint)
-    if unsure:
+        return row.finding(", ".join(routes), hint)
+    if unchecked:
         hint = "run it as root of the system itself, or end these"
-        return row.unknown(f"could not be checked: {', '.join(unsure)}", hint)
+        return row.unknown(f"could not be checked: {', '.join(unchecked)}", hint)
     return row.ok()
 
 
-def is_users(space: MountNamespace, uid: int) -> bool:
+def may_enter(space: MountNamespace, uid: int) -> bool:
     """Return whether a namespace is, or may be, the user's; entering it decides."""
     if space.process and uid in space.uids:
         return True

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from errno import EACCES, EINVAL, ENOENT, EOPNOTSUPP, EPERM, EROFS
 from functools import partial
 
 from gitguardfs.doctor import reading
 from gitguardfs.doctor.planting import at, write
-from gitguardfs.doctor.reading import hold
-from gitguardfs.doctor.run_as import preparing, undoing
+from gitguardfs.doctor.reading import open_path
 from gitguardfs.linux.raw_syscalls import linkat_by_proc, linkat_empty_path, renameat2
+from gitguardfs.linux.run_as import preparing, undoing
 from gitguardfs.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
 
 AWAY = ".gitguard-doctor"
 """Part of the name of an object that is moved for a moment; it shows the origin if left behind."""
 
-Attempt = Callable[[str, str], object]
+RepositoryAttempt = Callable[[str, str], object]
 """Gets the guarded object (for R7 its parent directory) and an empty directory to work in."""
 
 
@@ -36,7 +36,7 @@ class RepositoryAttack:
     on: str
     """What it needs: a ``.git`` that is a directory, file or symlink; root (a directory with a
     ``.git`` that can be moved); or bare."""
-    attempt: Attempt
+    attempt: RepositoryAttempt
     refused: frozenset[int]
     """The errnos by which the guard may refuse it."""
     reads: bool = False
@@ -59,6 +59,13 @@ def _exchange(one: str, other: str) -> None:
 def _link(make: Callable[[str], object], new: str) -> None:
     with undoing(lambda: os.unlink(new), f"a link was left at {new}"):
         make(new)
+
+
+def _prepared(workdir: str) -> str:
+    """Make an empty directory; return its path."""
+    with preparing():
+        os.mkdir(at(workdir, "prepared"))
+    return at(workdir, "prepared")
 
 
 # ---------------------------------------------------------------------- R: rename and exchange
@@ -92,24 +99,18 @@ def move_noreplace(git: str, workdir: str) -> None:
 
 
 def exchange(git: str, workdir: str) -> None:
-    """Exchange it with a prepared directory."""
-    with preparing():
-        os.mkdir(at(workdir, "prepared"))
-    _exchange(at(workdir, "prepared"), git)
+    """Exchange a prepared directory with it."""
+    _exchange(_prepared(workdir), git)
 
 
 def exchange_backwards(git: str, workdir: str) -> None:
     """Exchange it, as the first argument of renameat2, with a prepared directory."""
-    with preparing():
-        os.mkdir(at(workdir, "prepared"))
-    _exchange(git, at(workdir, "prepared"))
+    _exchange(git, _prepared(workdir))
 
 
 def rename_over(git: str, workdir: str) -> None:
     """Rename a directory over it. Harmless without a guard: that fails with ENOTEMPTY."""
-    with preparing():
-        os.mkdir(at(workdir, "prepared"))
-    os.rename(at(workdir, "prepared"), git)
+    os.rename(_prepared(workdir), git)
 
 
 def move_root(root: str, workdir: str) -> None:
@@ -151,12 +152,12 @@ def link(git: str, workdir: str) -> None:
 
 def link_by_empty_path(git: str, workdir: str) -> None:
     """Link it by linkat(AT_EMPTY_PATH)."""
-    _link(partial(linkat_empty_path, hold(git)), at(workdir, "linked"))
+    _link(partial(linkat_empty_path, open_path(git)), at(workdir, "linked"))
 
 
 def link_by_proc(git: str, workdir: str) -> None:
     """Link it by linkat of /proc/self/fd."""
-    _link(partial(linkat_by_proc, hold(git)), at(workdir, "linked"))
+    _link(partial(linkat_by_proc, open_path(git)), at(workdir, "linked"))
 
 
 def change_owner(git: str, workdir: str) -> None:
@@ -200,7 +201,7 @@ def open_part_to_write(git: str, workdir: str) -> None:
 
 def reopen_to_write(git: str, workdir: str) -> None:
     """Reopen it for writing by /proc/self/fd, and write nothing."""
-    os.close(os.open(f"/proc/self/fd/{hold(git)}", os.O_WRONLY | os.O_APPEND))
+    os.close(os.open(f"/proc/self/fd/{open_path(git)}", os.O_WRONLY | os.O_APPEND))
 
 
 _REFUSED = frozenset({EACCES, EROFS})
@@ -210,6 +211,17 @@ _NOT_OWN = _REFUSED | {EPERM}
 _LINK = _REFUSED | {EPERM, ENOENT}
 _FLAGS = _REFUSED | {EINVAL}
 _XATTR = _REFUSED | {EPERM, EOPNOTSUPP}
+
+
+def _reading(
+    row: str, name: str, on: str, attempt: RepositoryAttempt, refused: frozenset[int] = _REFUSED
+) -> RepositoryAttack:
+    return RepositoryAttack(row, name, on, attempt, refused, reads=True)
+
+
+def _as_fake_root(attack: RepositoryAttack) -> RepositoryAttack:
+    return replace(attack, fake_root=True)
+
 
 TABLE: tuple[RepositoryAttack, ...] = (
     RepositoryAttack("R1", "rename it aside", "directory", move_aside, _REFUSED),
@@ -234,104 +246,48 @@ TABLE: tuple[RepositoryAttack, ...] = (
     RepositoryAttack("L1", "linkat by /proc/self/fd", "file", link_by_proc, _LINK),
     RepositoryAttack("L1", "link of a .git symlink", "symlink", link, _LINK),
     *(
-        RepositoryAttack("M1", f"{name}, {on}", on, attempt, expected)
+        RepositoryAttack("M1", f"{name}, {on}", on, attempt, _NOT_OWN)
         for on in ("directory", "file", "symlink")
-        for name, attempt, expected in (
-            ("chown", change_owner, _NOT_OWN),
-            ("chown(-1, -1)", change_nothing, _NOT_OWN),
-            ("utimens", set_times, _NOT_OWN),
+        for name, attempt in (
+            ("chown", change_owner),
+            ("chown(-1, -1)", change_nothing),
+            ("utimens", set_times),
         )
     ),
     RepositoryAttack("M1", "setxattr", "directory", set_attribute, _XATTR),
     RepositoryAttack("M1", "removexattr", "directory", remove_attribute, _XATTR),
     RepositoryAttack("M1", "open config for writing", "directory", open_part_to_write, _REFUSED),
-    RepositoryAttack("M2", "list it", "directory", reading.list_entries, _REFUSED, reads=True),
-    RepositoryAttack("M2", "open config", "directory", reading.read_part, _REFUSED, reads=True),
-    RepositoryAttack("M2", "stat of config", "directory", reading.look_below, _REFUSED, reads=True),
-    RepositoryAttack(
-        "M2",
-        "O_PATH and openat",
-        "directory",
-        reading.read_below_descriptor,
-        _REFUSED,
-        reads=True,
-    ),
-    RepositoryAttack(
-        "M2", "reopen by /proc/self/fd", "directory", reading.reopen, _REFUSED, reads=True
-    ),
-    RepositoryAttack("M2", "chdir", "directory", reading.change_directory, _REFUSED, reads=True),
-    RepositoryAttack("M2", "inotify", "directory", reading.watch_it, _REFUSED, reads=True),
-    RepositoryAttack("M2", "listxattr", "directory", reading.list_attributes, _XATTR, reads=True),
-    RepositoryAttack("M2", "read a .git file", "file", reading.read, _REFUSED, reads=True),
-    RepositoryAttack("M2", "reopen a .git file", "file", reading.reopen, _REFUSED, reads=True),
+    _reading("M2", "list it", "directory", reading.list_entries),
+    _reading("M2", "open config", "directory", reading.read_part),
+    _reading("M2", "stat of config", "directory", reading.look_below),
+    _reading("M2", "O_PATH and openat", "directory", reading.read_below_descriptor),
+    _reading("M2", "reopen by /proc/self/fd", "directory", reading.reopen),
+    _reading("M2", "chdir", "directory", reading.change_directory),
+    _reading("M2", "inotify", "directory", reading.watch_it),
+    _reading("M2", "listxattr", "directory", reading.list_attributes, _XATTR),
+    _reading("M2", "read a .git file", "file", reading.read),
+    _reading("M2", "reopen a .git file", "file", reading.reopen),
     RepositoryAttack("M2", "reopen a .git file for writing", "file", reopen_to_write, _REFUSED),
-    RepositoryAttack("M2", "readlink", "symlink", reading.read_link, _REFUSED, reads=True),
-    RepositoryAttack(
-        "M2",
-        "readlink by descriptor",
-        "symlink",
-        reading.read_link_by_descriptor,
-        _REFUSED,
-        reads=True,
+    _reading("M2", "readlink", "symlink", reading.read_link),
+    _reading("M2", "readlink by descriptor", "symlink", reading.read_link_by_descriptor),
+    *map(
+        _as_fake_root,
+        (
+            _reading("U1", "list it", "directory", reading.list_entries),
+            _reading("U1", "open config", "directory", reading.read_part),
+            _reading("U1", "read a .git file", "file", reading.read),
+            _reading("U2", "bind it", "directory", reading.read_through_bind, _NOT_OWN),
+            _reading(
+                "U2", "bind its parent", "directory", reading.read_through_bound_parent, _NOT_OWN
+            ),
+            _reading("U2", "overlay", "directory", reading.read_through_overlay, _NOT_OWN),
+            _reading("U2", "chroot", "directory", reading.change_root, _NOT_OWN),
+        ),
     ),
-    RepositoryAttack(
-        "U1", "list it", "directory", reading.list_entries, _REFUSED, reads=True, fake_root=True
-    ),
-    RepositoryAttack(
-        "U1",
-        "open config",
-        "directory",
-        reading.read_part,
-        _REFUSED,
-        reads=True,
-        fake_root=True,
-    ),
-    RepositoryAttack(
-        "U1", "read a .git file", "file", reading.read, _REFUSED, reads=True, fake_root=True
-    ),
-    RepositoryAttack(
-        "U2",
-        "bind it",
-        "directory",
-        reading.read_through_bind,
-        _NOT_OWN,
-        reads=True,
-        fake_root=True,
-    ),
-    RepositoryAttack(
-        "U2",
-        "bind its parent",
-        "directory",
-        reading.read_through_bound_parent,
-        _NOT_OWN,
-        reads=True,
-        fake_root=True,
-    ),
-    RepositoryAttack(
-        "U2",
-        "overlay",
-        "directory",
-        reading.read_through_overlay,
-        _NOT_OWN,
-        reads=True,
-        fake_root=True,
-    ),
-    RepositoryAttack(
-        "U2", "chroot", "directory", reading.change_root, _NOT_OWN, reads=True, fake_root=True
-    ),
-    RepositoryAttack(
-        "S1", "symlink to it", "directory", reading.read_through_symlink, _REFUSED, reads=True
-    ),
-    RepositoryAttack(
-        "S1",
-        "symlink to config",
-        "directory",
-        reading.read_through_file_symlink,
-        _REFUSED,
-        reads=True,
-    ),
+    _reading("S1", "symlink to it", "directory", reading.read_through_symlink),
+    _reading("S1", "symlink to config", "directory", reading.read_through_file_symlink),
     RepositoryAttack("P4", "open config for writing", "bare", open_part_to_write, _REFUSED),
-    RepositoryAttack("P4", "open config", "bare", reading.read_part, _REFUSED, reads=True),
+    _reading("P4", "open config", "bare", reading.read_part),
     RepositoryAttack("P4", "make a file in it", "bare", create_inside, _REFUSED),
     RepositoryAttack("P4", "rename it", "bare", move_aside, _REFUSED),
     RepositoryAttack("P4", "exchange it", "bare", exchange_backwards, _FLAGS),

@@ -84,14 +84,14 @@ def backing_of(context: Context) -> dict[int, tuple[str, ...]]:
     }
 
 
-def raw(context: Context, sources: tuple[str, ...]) -> set[str]:
+def unguarded_paths(context: Context, sources: tuple[str, ...]) -> set[str]:
     """Return the paths at which the guarded directory is visible without any guard."""
     backing = backing_of(context)
     found: set[str] = set()
     for source in sources:
         found |= by_device(context.table, source)
-        ways = by_fuse(context.table, source, backing)
-        found |= {path for path, seen in ways.items() if seen.fstype != mountinfo.FSTYPE}
+        mounts = by_fuse(context.table, source, backing)
+        found |= {path for path, seen in mounts.items() if seen.fstype != mountinfo.FSTYPE}
     return found
 
 
@@ -109,7 +109,7 @@ def other_guards(context: Context) -> list[str]:
     return sorted(found - {context.mountpoint})
 
 
-def not_roots(context: Context) -> Result:
+def check_foreign(context: Context) -> Result:
     """Check that no ordinary user has a FUSE mount on, in or around the view or its source.
 
     A user may unmount their own FUSE mount by fusermount3, which runs as root. By a race they
@@ -159,7 +159,7 @@ def _relation(path: str, place: str) -> str | None:
     return "around" if is_inside(place, path) else None
 
 
-def within(context: Context) -> list[Result]:
+def note_mounts_inside(context: Context) -> list[Result]:
     """Return a note on mounts inside the view, which the guard does not serve."""
     below = os.path.join(context.mountpoint, "")
     found = [

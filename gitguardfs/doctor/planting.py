@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from errno import EACCES, EINVAL, EOPNOTSUPP
 from functools import partial
 
-from gitguardfs.doctor.run_as import preparing
 from gitguardfs.linux.raw_syscalls import linkat_by_proc, renameat2
+from gitguardfs.linux.run_as import preparing
 from gitguardfs.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 
 HEAD_TEXT = "ref: refs/heads/main\n"
@@ -54,7 +54,7 @@ ORDINARY = (".gitignore", ".gitattributes", ".gitmodules", ".github", "git", "..
 FOLDED = (("head", "refs"), ("HEAD", "Refs"), ("hEAD", "commonDir"), ("HEAD", "re\u200bfs"))
 """Pairs that form a repository on a host whose file system folds names."""
 
-Attempt = Callable[[str], object]
+PlantingAttempt = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class PlantingAttack:
 
     row: str
     name: str
-    attempt: Attempt
+    attempt: PlantingAttempt
     refused: frozenset[int]
     """The errnos by which the guard may refuse it."""
 

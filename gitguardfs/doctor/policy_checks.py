@@ -6,15 +6,16 @@ import errno
 import os
 import stat
 
-from gitguardfs.doctor import run_as, search
+from gitguardfs.doctor import search
 from gitguardfs.doctor.context import Context
-from gitguardfs.doctor.run_as import NoAnswer, User
 from gitguardfs.doctor.search import SearchResult
 from gitguardfs.errors import os_error
 from gitguardfs.findings import Result, Row
+from gitguardfs.linux import run_as
+from gitguardfs.linux.run_as import NoAnswer, User
 
 
-def look(context: Context) -> list[Result]:
+def check(context: Context) -> list[Result]:
     """Check the policy by reading only, for a run without attacks."""
     user = context.user
     if user is None:

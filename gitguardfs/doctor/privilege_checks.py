@@ -16,11 +16,12 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gitguardfs.doctor import lima_checks, run_as
-from gitguardfs.doctor.context import Context, System
-from gitguardfs.doctor.run_as import NoAnswer, User
+from gitguardfs.doctor import lima_checks
+from gitguardfs.doctor.context import CheckedSystem, Context
 from gitguardfs.errors import os_error
 from gitguardfs.findings import Result, Row
+from gitguardfs.linux import run_as
+from gitguardfs.linux.run_as import NoAnswer, User
 from gitguardfs.mounting.guards import GuardDaemon
 from gitguardfs.render import quote
 
@@ -71,19 +72,19 @@ def check(context: Context) -> list[Result]:
 # sudo
 
 
-def _sudo(user: User, system: System, is_root: bool) -> Result:
+def _sudo(user: User, system: CheckedSystem, is_root: bool) -> Result:
     program = shutil.which("sudo", path=system.search_path)
     if program is None:
         return _sudo_row(user.name).ok("no sudo here")
     try:
         # -k: ignore a password that sudo remembers.
-        runs = Said(*run_as.run_as(_run, [program, "-k", "-n", "true"], user=user))
-        lists = Said(*run_as.run_as(_run, [program, "-n", "-l"], user=user))
+        runs = ProgramOutput(*run_as.run_as(_run, [program, "-k", "-n", "true"], user=user))
+        lists = ProgramOutput(*run_as.run_as(_run, [program, "-n", "-l"], user=user))
         if is_root and lists.code != 0:
             # Listing needs the user's password unless one rule has NOPASSWD (listpw); root needs
             # none.
-            whom = user.name if user.has_account else f"#{user.uid}"
-            lists = Said(*run_as.run_as(_run, [program, "-n", "-l", "-U", whom]))
+            user_spec = user.name if user.has_account else f"#{user.uid}"
+            lists = ProgramOutput(*run_as.run_as(_run, [program, "-n", "-l", "-U", user_spec]))
     except (NoAnswer, OSError, TypeError) as error:
         hint = "sudo -k -n true, as that user: see why it does not answer"
         return _sudo_row(user.name).unknown(f"could not be checked: {error}", hint)
@@ -99,7 +100,7 @@ def _sudo_row(user: str) -> Row:
 
 
 @dataclass(frozen=True)
-class Said:
+class ProgramOutput:
     """A program's exit status and output."""
 
     code: int
@@ -126,7 +127,7 @@ def _run(arguments: list[str]) -> tuple[int, str, str]:
     )
 
 
-def judge_sudo(user: str, runs: bool, lists: Said, is_root: bool) -> Result:
+def judge_sudo(user: str, runs: bool, lists: ProgramOutput, is_root: bool) -> Result:
     """Judge the answers of ``sudo -n true`` (``runs``) and ``sudo -n -l``."""
     row = _sudo_row(user)
     hint = "take the NOPASSWD line out of /etc/sudoers and /etc/sudoers.d (visudo)"
@@ -134,16 +135,16 @@ def judge_sudo(user: str, runs: bool, lists: Said, is_root: bool) -> Result:
         return row.finding("sudo -n true works: it is root", hint)
     if lists.code != 0 and not _NO_RIGHTS.search(lists.out + lists.err):
         why = (lists.err.strip().splitlines() or [f"it exits with {lists.code}"])[-1]
-        said = f"could not be checked: sudo does not list its rights: {why}"
+        detail = f"could not be checked: sudo does not list its rights: {why}"
         if not is_root:
-            return row.note(said, "run it with sudo")
-        return row.unknown(said, f"{quote.shell(['sudo', '-l', '-U', user])}: see why")
+            return row.note(detail, "run it with sudo")
+        return row.unknown(detail, f"{quote.shell(['sudo', '-l', '-U', user])}: see why")
     free, asked = parse_sudo(lists.out)
     if free:
         return row.finding(f"without a password: {', '.join(free)}", hint)
     if asked:
-        said = f"with a password: {', '.join(asked)}"
-        return row.note(said, "do not give the agent this password")
+        detail = f"with a password: {', '.join(asked)}"
+        return row.note(detail, "do not give the agent this password")
     return row.ok()
 
 
@@ -181,12 +182,12 @@ def _as_root(runas: str) -> bool:
 # doas
 
 
-def _doas(user: User, system: System) -> Result:
+def _doas(user: User, system: CheckedSystem) -> Result:
     runs = False
     program = shutil.which("doas", path=system.search_path)
     if program is not None:
         try:
-            runs = Said(*run_as.run_as(_run, [program, "-n", "true"], user=user)).code == 0
+            runs = ProgramOutput(*run_as.run_as(_run, [program, "-n", "true"], user=user)).code == 0
         except (NoAnswer, OSError, TypeError) as error:
             hint = "doas -n true, as that user: see why it does not answer"
             return _doas_row(user.name).unknown(f"could not be checked: {error}", hint)
@@ -222,9 +223,9 @@ def judge_doas(user: str, runs: bool, doubts: list[str]) -> Result:
     if runs:
         return row.finding("doas -n true works: it is root", "take nopass out of doas.conf")
     if doubts:
-        said = f"{'; '.join(doubts)}: single commands were not checked"
+        detail = f"{'; '.join(doubts)}: single commands were not checked"
         hint = "see that no rule with nopass is about the agent's user or their groups"
-        return row.note(said, hint, f"{user} cannot run all commands by doas without a password")
+        return row.note(detail, hint, f"{user} cannot run all commands by doas without a password")
     return row.ok()
 
 
@@ -256,7 +257,7 @@ def judge_groups(user: User, names: list[str]) -> Result:
 # Files
 
 
-def _files(user: User, system: System, daemons: tuple[GuardDaemon, ...]) -> Result:
+def _files(user: User, system: CheckedSystem, daemons: tuple[GuardDaemon, ...]) -> Result:
     row = Row(
         "rights.files",
         f"{user.name} cannot write what root runs for the mount",
@@ -273,17 +274,17 @@ def _files(user: User, system: System, daemons: tuple[GuardDaemon, ...]) -> Resu
         hint = "chown root:root and chmod go-w: a user who can write it is root at the next start"
         return row.finding(", ".join(map(str, writable[:3])) + more, hint)
     if unfinished:
-        said = f"{unsure}: {', '.join(map(str, unfinished))} (more than {FILES} files)"
-        return row.unknown(said, "take out what does not belong there")
+        detail = f"{unsure}: {', '.join(map(str, unfinished))} (more than {FILES} files)"
+        return row.unknown(detail, "take out what does not belong there")
     return row.ok()
 
 
-def _programs(system: System) -> list[str]:
+def _programs(system: CheckedSystem) -> list[str]:
     found = (shutil.which(name, path=system.search_path) for name in system.programs)
     return [path for path in found if path is not None]
 
 
-def _libraries(system: System) -> list[str]:
+def _libraries(system: CheckedSystem) -> list[str]:
     specs = (importlib.util.find_spec(name) for name in system.libraries)
     origins = [spec.origin for spec in specs if spec is not None and spec.origin is not None]
     return [
@@ -316,7 +317,7 @@ def writable_among(paths: list[str], limit: int = FILES) -> tuple[list[str], lis
     for path in paths:
         if not os.path.lexists(path):
             continue
-        for step in _way_to(path):
+        for step in _paths_to(path):
             if could_change(step):
                 found[step] = None
         below = _below(path)
@@ -340,7 +341,7 @@ def _check_closed(error: OSError) -> None:
         raise error
 
 
-def _way_to(path: str) -> list[str]:
+def _paths_to(path: str) -> list[str]:
     """Return ``path``, its target if it is a symlink, and the parents that allow a replacement."""
     steps = []
     for end in dict.fromkeys((os.path.abspath(path), os.path.realpath(path))):

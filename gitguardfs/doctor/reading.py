@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 
 from gitguardfs.doctor.planting import at
-from gitguardfs.doctor.run_as import preparing
 from gitguardfs.linux.raw_syscalls import mount, umount, watch
+from gitguardfs.linux.run_as import preparing
 from gitguardfs.linux.syscalls import MNT_DETACH, MS_BIND, MS_REC
 
 
-def hold(path: str, flags: int = os.O_NOFOLLOW) -> int:
+def open_path(path: str, flags: int = os.O_NOFOLLOW) -> int:
     """Open an O_PATH descriptor."""
     return os.open(path, os.O_PATH | os.O_CLOEXEC | flags)
 
@@ -37,14 +37,14 @@ def read_part(git: str, workdir: str) -> None:
 def read_below_descriptor(git: str, workdir: str) -> None:
     """Open an O_PATH descriptor, then config relative to it (openat)."""
     with preparing():
-        directory = hold(git, os.O_DIRECTORY)
+        directory = open_path(git, os.O_DIRECTORY)
     os.close(os.open("config", os.O_RDONLY, dir_fd=directory))
 
 
 def reopen(git: str, workdir: str) -> None:
     """Open an O_PATH descriptor, then reopen that by /proc/self/fd."""
     with preparing():
-        held = hold(git)
+        held = open_path(git)
     os.close(os.open(f"/proc/self/fd/{held}", os.O_RDONLY))
 
 
@@ -72,7 +72,7 @@ def read_link(git: str, workdir: str) -> None:
 def read_link_by_descriptor(git: str, workdir: str) -> None:
     """Call readlinkat with an O_PATH descriptor and an empty name."""
     with preparing():
-        held = hold(git)
+        held = open_path(git)
     os.readlink(b"", dir_fd=held)
 
 
@@ -118,11 +118,11 @@ def change_root(git: str, workdir: str) -> None:
 
 def read_through_symlink(git: str, workdir: str) -> None:
     """Read its config through a symlink to it."""
-    os.symlink(git, at(workdir, "way"))
-    read(at(workdir, "way/config"), workdir)
+    os.symlink(git, at(workdir, "symlink"))
+    read(at(workdir, "symlink/config"), workdir)
 
 
 def read_through_file_symlink(path: str, workdir: str) -> None:
     """Read its config through a symlink to that."""
-    os.symlink(at(path, "config"), at(workdir, "way"))
-    read(at(workdir, "way"), workdir)
+    os.symlink(at(path, "config"), at(workdir, "symlink"))
+    read(at(workdir, "symlink"), workdir)

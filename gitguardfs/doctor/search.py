@@ -21,9 +21,9 @@ SECONDS = 5.0
 SCRATCH = "gitguard-doctor-"
 REMOVAL_LIMIT = 20.0
 """Seconds to try to remove a scratch directory."""
-CLOSED = (PermissionError, FileNotFoundError, NotADirectoryError)
+IGNORED = (PermissionError, FileNotFoundError, NotADirectoryError)
 """Errors that a search ignores. After any other, the tree's content is unknown."""
-DULL = frozenset({"node_modules", "__pycache__", ".venv", ".cache"})
+SKIPPED = frozenset({"node_modules", "__pycache__", ".venv", ".cache"})
 """Names of large directories without repositories."""
 
 
@@ -59,20 +59,20 @@ def search(top: str, entries: int = ENTRIES, seconds: float = SECONDS) -> dict[s
         directory = queue.popleft()
         if found.writable is None and os.access(directory, os.W_OK | os.X_OK):
             found.writable = directory
-        with suppress(*CLOSED), os.scandir(directory) as listing:
+        with suppress(*IGNORED), os.scandir(directory) as listing:
             for entry in listing:
                 found.searched += 1
                 if found.searched > entries or time.monotonic() > deadline:
                     found.complete = False
                     return found.answer()
-                with suppress(*CLOSED):
-                    _look(entry, found, top, device, queue)
+                with suppress(*IGNORED):
+                    _check_entry(entry, found, top, device, queue)
         if all((found.directory, found.file, found.symlink, found.root, found.bare)):
             break
     return found.answer()
 
 
-def _look(
+def _check_entry(
     entry: os.DirEntry[str], found: SearchResult, top: str, device: int, queue: deque[str]
 ) -> None:
     if dotgit.is_dotgit(os.fsencode(entry.name)):
@@ -84,7 +84,7 @@ def _look(
         if found.root is None and holder != top:
             found.root = holder
         return
-    if not entry.is_dir(follow_symlinks=False) or entry.name in DULL:
+    if not entry.is_dir(follow_symlinks=False) or entry.name in SKIPPED:
         return
     st = entry.stat(follow_symlinks=False)
     if st.st_dev != device:

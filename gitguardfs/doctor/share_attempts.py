@@ -23,12 +23,12 @@ from errno import (
     ESRCH,
 )
 
-from gitguardfs.doctor.run_as import NoAnswer, preparing
 from gitguardfs.errors import os_error
 from gitguardfs.linux.raw_syscalls import mount, umount
+from gitguardfs.linux.run_as import NoAnswer, preparing
 from gitguardfs.linux.syscalls import MNT_DETACH, MS_BIND, MS_REC
 
-Way = Callable[[str, Sequence[int]], None]
+ShareAttempt = Callable[[str, Sequence[int]], None]
 """An attempt; gets the directory, and the devices (st_dev) of the guards."""
 
 REFUSED = frozenset(
@@ -39,7 +39,7 @@ REFUSED = frozenset(
 )
 """Errnos that show that an attempt was refused. Any other says nothing."""
 
-SPOTS = ("/mnt", "/media", "/srv", "/opt", "/home", "/tmp")
+TARGETS = ("/mnt", "/media", "/srv", "/opt", "/home", "/tmp")
 
 
 def check_refused(error: OSError) -> None:
@@ -85,13 +85,13 @@ def by_detaching(path: str, guards: Sequence[int]) -> None:
 def _by_binding(path: str, guards: Sequence[int], flags: int) -> None:
     parent, name = os.path.split(path)
     with preparing():
-        spot = next(
-            spot
-            for spot in (*SPOTS, "/")
-            if os.path.isdir(spot) and os.path.commonpath([spot, path]) != spot
+        target = next(
+            target
+            for target in (*TARGETS, "/")
+            if os.path.isdir(target) and os.path.commonpath([target, path]) != target
         )
-    mount(parent, spot, flags=flags)
-    _look(os.path.join(spot, name), guards)
+    mount(parent, target, flags=flags)
+    _look(os.path.join(target, name), guards)
 
 
 def by_binding(path: str, guards: Sequence[int]) -> None:
@@ -104,11 +104,11 @@ def by_binding_all(path: str, guards: Sequence[int]) -> None:
     _by_binding(path, guards, MS_BIND | MS_REC)
 
 
-PLAIN: tuple[tuple[str, Way], ...] = (
+PLAIN: tuple[tuple[str, ShareAttempt], ...] = (
     ("by its path", by_path),
     ("by writing to it", by_writing),
 )
-IN_NAMESPACE: tuple[tuple[str, Way], ...] = (
+IN_NAMESPACE: tuple[tuple[str, ShareAttempt], ...] = (
     ("by its path", by_path),
     ("by unmounting what covers it", by_detaching),
     ("by a bind mount", by_binding),
@@ -128,6 +128,6 @@ def by_tag(tag: str, kind: str) -> None:
     """Mount the share a second time, by its tag."""
     data = "trans=virtio,version=9p2000.L" if kind == "9p" else ""
     with preparing():
-        spot = next(spot for spot in SPOTS if os.path.isdir(spot))
-    mount(tag, spot, kind, data=data)
-    umount(spot, MNT_DETACH)
+        target = next(target for target in TARGETS if os.path.isdir(target))
+    mount(tag, target, kind, data=data)
+    umount(target, MNT_DETACH)

@@ -7,13 +7,14 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from gitguardfs.doctor import namespace_checks, other_mounts, run_as, share_attempts
+from gitguardfs.doctor import namespace_checks, other_mounts, share_attempts
 from gitguardfs.doctor.context import Context, Table
+from gitguardfs.doctor.fake_root import run_as_user
 from gitguardfs.doctor.mount_checks import mounts_of_daemons, sources_of
-from gitguardfs.doctor.run_as import Hung, NoAnswer, SetupFailed, User
 from gitguardfs.errors import shown
 from gitguardfs.findings import Result, Row
 from gitguardfs.linux import holders, mountinfo
+from gitguardfs.linux.run_as import Hung, NoAnswer, SetupFailed, User
 from gitguardfs.mounting.guards import GuardDaemon
 
 CLOSE = (
@@ -30,7 +31,7 @@ def check(context: Context) -> list[Result]:
     guards = guard_devices(table)
     sources = sources_of(context.guard, context.daemons) if context.guard else ()
     results = []
-    raw = raw_paths(table, sources) | other_mounts.raw(context, sources)
+    raw = raw_paths(table, sources) | other_mounts.unguarded_paths(context, sources)
     for path in sorted(raw):
         results += [_by_path(context.user, path, guards), _in_namespace(context.user, path, guards)]
     if context.guard is not None and not sources:
@@ -83,10 +84,10 @@ def _read_tags(patterns: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _open(way: Callable[[], None], user: User, fake_root: bool = False) -> bool:
+def _reaches(attempt: Callable[[], None], user: User, fake_root: bool = False) -> bool:
     """Return whether an attempt reaches the share. Raises SetupFailed, NoAnswer if not tried."""
     try:
-        run_as.run_as(way, user=user, fake_root=fake_root)
+        run_as_user(attempt, user=user, fake_root=fake_root)
     except OSError as error:
         share_attempts.check_refused(error)
         return False
@@ -102,11 +103,15 @@ def _by_path(user: User, path: str, guards: tuple[int, ...]) -> Result:
         f"the raw share {path} can be reached",
     )
     try:
-        ways = [n for n, way in share_attempts.PLAIN if _open(partial(way, path, guards), user)]
+        routes = [
+            n
+            for n, attempt in share_attempts.PLAIN
+            if _reaches(partial(attempt, path, guards), user)
+        ]
     except NoAnswer as error:
         return row.disturbed(error)
-    if ways:
-        return row.finding(f"{user.name} gets there {' and '.join(ways)}", CLOSE)
+    if routes:
+        return row.finding(f"{user.name} gets there {' and '.join(routes)}", CLOSE)
     return row.ok()
 
 
@@ -116,20 +121,20 @@ def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
         f"{path} is out of reach from new namespaces",
         f"{path} can be reached from new namespaces",
     )
-    ways = []
-    for name, way in share_attempts.IN_NAMESPACE:
+    routes = []
+    for name, attempt in share_attempts.IN_NAMESPACE:
         try:
             # What the plain path reaches is reported by _by_path.
-            if _open(partial(way, path, guards), user, fake_root=True) and not _open(
+            if _reaches(partial(attempt, path, guards), user, fake_root=True) and not _reaches(
                 partial(share_attempts.by_path, path, guards), user
             ):
-                ways.append(name)
+                routes.append(name)
         except SetupFailed as error:
             return row.ok(str(error))
         except NoAnswer as error:
             return row.disturbed(error)
-    if ways:
-        return row.finding(f"{user.name} gets there {' and '.join(ways)}", CLOSE)
+    if routes:
+        return row.finding(f"{user.name} gets there {' and '.join(routes)}", CLOSE)
     return row.ok()
 
 
@@ -145,13 +150,15 @@ def _held(context: Context, sources: tuple[str, ...]) -> Result:
         place
         for source in sources
         for seen in other_mounts.raw_mounts(table, source)
-        for place in holders.places(os.fsencode(source), seen, table)
+        for place in holders.with_shares_below(os.fsencode(source), seen, table)
     )
     proc = context.system.processes
     try:
         found = {
             f"process {one.pid} ({shown(one.name)}, uid {one.uid}): {', '.join(one.held)}": one.pid
-            for one in (holders.holders(list(raw), proc) if raw and os.path.isdir(proc) else ())
+            for one in (
+                holders.find_holders(list(raw), proc) if raw and os.path.isdir(proc) else ()
+            )
         }
     except OSError as error:
         return row.unknown(error, "run it as root of the system itself")
@@ -168,16 +175,16 @@ def _by_daemon(user: User, daemon: GuardDaemon) -> Result:
         f"the daemon's /proc/{daemon.pid} leads to the raw share",
     )
     try:
-        ways = [
+        routes = [
             link
             for link in share_attempts.LINKS
-            if _open(partial(share_attempts.by_process, daemon.pid, link), user)
+            if _reaches(partial(share_attempts.by_process, daemon.pid, link), user)
         ]
     except NoAnswer as error:
         return row.disturbed(error)
-    if ways:
-        said = f"{user.name} may use its {', '.join(ways)}, which lead to the raw share"
-        return row.finding(said, "let root mount it, and the user be unprivileged")
+    if routes:
+        detail = f"{user.name} may use its {', '.join(routes)}, which lead to the raw share"
+        return row.finding(detail, "let root mount it, and the user be unprivileged")
     return row.ok()
 
 
@@ -186,7 +193,7 @@ def _by_tag(user: User, tags: dict[str, str]) -> Result:
         "share.remount", "no share can be mounted once more", "a share can be mounted once more"
     )
     try:
-        ways = [
+        routes = [
             tag
             for tag, kind in sorted(tags.items())
             for fake_root in (False, True)
@@ -194,14 +201,14 @@ def _by_tag(user: User, tags: dict[str, str]) -> Result:
         ]
     except NoAnswer as error:
         return row.disturbed(error)
-    if ways:
-        said = f"{user.name} can mount {', '.join(sorted(set(ways)))}"
-        return row.finding(said, "see its privileges")
+    if routes:
+        detail = f"{user.name} can mount {', '.join(sorted(set(routes)))}"
+        return row.finding(detail, "see its privileges")
     return row.ok(", ".join(sorted(tags)))
 
 
 def _mounts(user: User, tag: str, kind: str, fake_root: bool) -> bool:
     try:
-        return _open(partial(share_attempts.by_tag, tag, kind), user, fake_root)
+        return _reaches(partial(share_attempts.by_tag, tag, kind), user, fake_root)
     except SetupFailed:
         return False

@@ -1,9 +1,9 @@
-"""Finds processes that hold something in a directory, and keep it when the directory is covered.
+"""Finds processes that hold something in a directory, and keep it when a mount covers that.
 
-A process that has its working directory, its root directory, a descriptor or a mapped file there
-can go on using relative paths below the directory, whatever is mounted on top later. It may have
-opened these by any mount of the same file system, in any mount namespace. So what counts is a
-descriptor's file system and the place in it, not the mount by which it was opened.
+Such a process has its working directory, its root directory, a descriptor or a mapped file there.
+By relative paths it still reaches what lies below, whatever is mounted on top later. It may have
+opened these by any mount of the same file system, in any mount namespace. So a descriptor's file
+system and its path there count, and not the mount by which it was opened.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from gitguardfs.linux import mountinfo, processes, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 
 PROC = processes.PROC
-PASSES = 50
-"""How often to search again, at most, for processes that were started during the last search."""
-LOOKS = 8
-"""How often to search at least, in a random order each time: two processes may hand a descriptor
-to each other, so that a single search misses it in both."""
+MAX_SEARCHES = 50
+"""The most searches; each also finds processes that were started during the one before."""
+MIN_SEARCHES = 8
+"""The fewest searches, each in a random order. Two processes may pass a descriptor to each other,
+so that a single search misses it in both."""
 _PATH_ONLY = os.O_PATH | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
-class Place:
-    """A directory: its path in this mount namespace, and its place in its file system."""
+class MountedDirectory:
+    """A directory: its path in this mount namespace, its mount, and its path in the file system."""
 
     path: bytes
     mount: MountInfo
@@ -44,28 +44,31 @@ class Place:
         return _joined(self.mount.root, self.path, self.mount.mount_point) or self.mount.root
 
     def shown_by(self, mount: MountInfo) -> bytes | None:
-        """Return where ``mount``, of any namespace, shows it or a part of it; None if nowhere."""
+        """Return the path at which ``mount`` shows it or a part of it; None if ``mount`` does not.
+
+        ``mount`` may be of any mount namespace.
+        """
         if mount.device != self.mount.device:
             return None
         inside = _joined(mount.mount_point, self.root, mount.root)
-        return inside or (mount.mount_point if is_at(mount.root, self.root) else None)
+        return inside or (mount.mount_point if is_at_or_below(mount.root, self.root) else None)
 
 
-def places(
+def with_shares_below(
     path: bytes, mount: MountInfo, table: Sequence[MountInfo], device: int | None = None
-) -> list[Place]:
-    """Return the place ``path``, which is in ``mount``, and those of the shares mounted below it.
+) -> list[MountedDirectory]:
+    """Return the directory ``path``, which lies in ``mount``, and the shares mounted below it.
 
     ``device`` is the st_dev of ``path``; None stands for that of ``mount``.
     """
     below = [
-        Place(each.mount_point, each, each.st_dev)
+        MountedDirectory(each.mount_point, each, each.st_dev)
         for each in table
         if each.fstype in mountinfo.SHARE_TYPES
         and each.mount_point != path
-        and is_at(each.mount_point, path)
+        and is_at_or_below(each.mount_point, path)
     ]
-    return [Place(path, mount, mount.st_dev if device is None else device), *below]
+    return [MountedDirectory(path, mount, mount.st_dev if device is None else device), *below]
 
 
 @dataclass(frozen=True)
@@ -80,51 +83,50 @@ class Holder:
     """Working directory, root directory, descriptor N, mapped file: in this order, each once."""
 
 
-def holders(wanted: Sequence[Place], proc: str = PROC) -> list[Holder]:
-    """Return the processes that hold something at or below one of the places.
+def find_holders(wanted: Sequence[MountedDirectory], proc: str = PROC) -> list[Holder]:
+    """Return the processes that hold something at or below one of the ``wanted`` directories.
 
-    Also returned are processes that hold a directory of a file system that is mounted nowhere now.
-    Such a directory may be left of a mount namespace, and nobody else can see what is mounted in
-    it. So are processes in whose sockets descriptors wait, if some waited in every search.
+    Processes that hold a directory in a detached mount are included. Such a mount may remain of a
+    mount namespace that has ended, and only its holder can tell what is mounted in it. Processes
+    in whose sockets descriptors wait are included too, if some waited in every search.
 
-    Must be called by root. Root's own processes, whose user ids are all 0, are left out.
-    ``proc`` lists the processes. A process that ends meanwhile is left out, and its children are
-    looked at. Raises OSError if a process cannot be looked at, EAGAIN if new ones keep coming.
+    Only root may call this. Processes whose user ids are all 0 are left out, and so is a process
+    that ends meanwhile; its children are searched. ``proc`` lists the processes. Raises OSError if
+    a process cannot be searched, EAGAIN if new processes keep starting.
     """
     found: dict[int, Holder] = {}
     sent: list[dict[int, Holder]] = []
     seen: set[int] = set()
-    for look in range(1, PASSES + 1):
-        listed = set(map(int, filter(str.isdecimal, os.listdir(proc))))
+    for look in range(1, MAX_SEARCHES + 1):
+        listed = set(map(int, processes.pids(proc)))
         users = {pid: uid for pid in listed if (uid := _user_of(f"{proc}/{pid}")) != 0}
-        attached = _Attached(proc)
+        attached = _AttachedMounts(proc)
         for pid in random.sample(sorted(users), len(users)):
-            look_at = partial(_held, wanted=wanted, attached=attached)
+            look_at = partial(_held_objects, wanted=wanted, attached=attached)
             one = _holder(proc, pid, users[pid], look_at)
             if one is not None:
                 held = (*found[pid].held, *one.held) if pid in found else one.held
                 found[pid] = Holder(pid, one.uid, one.name, tuple(dict.fromkeys(held)))
-        waiting = (_holder(proc, pid, uid, _sent) for pid, uid in users.items())
+        waiting = (_holder(proc, pid, uid, _sockets_with_descriptors) for pid, uid in users.items())
         sent.append({one.pid: one for one in waiting if one is not None})
         is_stable = listed <= seen
-        if (is_stable or found) and (look >= LOOKS or (look > 1 and not users)):
+        if (is_stable or found) and (look >= MIN_SEARCHES or (look > 1 and not users)):
             if all(sent):  # a descriptor that is in a socket only for a moment does not count
                 found = {**sent[-1], **found}
             return [found[pid] for pid in sorted(found)]
         seen |= listed
-    raise OSError(errno.EAGAIN, "processes come and go too fast to be looked through")
+    raise OSError(errno.EAGAIN, "processes start and end too fast to be searched")
 
 
 def _user_of(process: str) -> int:
     """Return one of a process's user ids that is not 0; 0 if there is none, or it has ended."""
     try:
-        with open(f"{process}/status", "rb") as file:
-            return next((uid for uid in processes.user_ids(file.read()) if uid != 0), 0)
+        return next((uid for uid in processes.uids_of(process) if uid != 0), 0)
     except (FileNotFoundError, ProcessLookupError):
         return 0
 
 
-class _Attached:
+class _AttachedMounts:
     """The mnt_ids in this namespace and, read when needed, in the namespaces of all processes."""
 
     def __init__(self, proc: str) -> None:
@@ -145,7 +147,7 @@ class _Attached:
     def _read(self) -> set[int]:
         numbers: set[int] = set()
         namespaces = set()
-        for pid in filter(str.isdecimal, os.listdir(self._proc)):
+        for pid in processes.pids(self._proc):
             with suppress(OSError):  # it has ended
                 st = os.stat(f"{self._proc}/{pid}/ns/mnt")
                 if (st.st_dev, st.st_ino) not in namespaces:
@@ -160,27 +162,28 @@ def _holder(proc: str, pid: int, uid: int, look: Callable[[str], Iterable[str]])
         held = tuple(dict.fromkeys(look(process)))
         if not held:
             return None
-        with open(f"{process}/comm", "rb") as file:
-            return Holder(pid, uid, file.read().removesuffix(b"\n"), held)
+        return Holder(pid, uid, processes.name_of(process), held)
     except (FileNotFoundError, ProcessLookupError):
         return None  # it has ended
 
 
-def _held(process: str, wanted: Sequence[Place], attached: _Attached) -> Iterator[str]:
+def _held_objects(
+    process: str, wanted: Sequence[MountedDirectory], attached: _AttachedMounts
+) -> Iterator[str]:
     # Threads may have directories and descriptors of their own (unshare(2), CLONE_FS).
     for task in os.listdir(f"{process}/task"):
         with suppress(FileNotFoundError, ProcessLookupError):
             for link, what in _links(f"{process}/task/{task}"):
-                yield from _looked_at(link, what, f"{process}/task/{task}", wanted, attached)
-    devices = {place.mount.device for place in wanted}
+                yield from _check_link(link, what, f"{process}/task/{task}", wanted, attached)
+    devices = {directory.mount.device for directory in wanted}
     for link in _mapped(process, devices):
-        yield from _looked_at(link, "a mapped file", process, wanted, attached)
+        yield from _check_link(link, "a mapped file", process, wanted, attached)
 
 
-def _sent(process: str) -> Iterator[str]:
+def _sockets_with_descriptors(process: str) -> Iterator[str]:
     """Yield the sockets of a process in which descriptors wait (unix(7), SCM_RIGHTS).
 
-    The kernel does not tell what these descriptors lead to. They may wait there for ever, and
+    The kernel does not show what these descriptors lead to. They may wait there for ever, and
     belong to no process meanwhile.
     """
     for task in os.listdir(f"{process}/task"):
@@ -215,13 +218,13 @@ def _mapped(process: str, devices: set[str]) -> Iterator[str]:
                 yield f"{process}/map_files/{int(first, 16):x}-{int(last, 16):x}"
 
 
-def _looked_at(
-    link: str, what: str, task: str, wanted: Sequence[Place], attached: _Attached
+def _check_link(
+    link: str, what: str, task: str, wanted: Sequence[MountedDirectory], attached: _AttachedMounts
 ) -> Iterator[str]:
-    """Yield ``what``, the description of a task's ``link``, if the link leads to a wanted place.
+    """Yield ``what``, a description of ``link``, if the link leads into a wanted directory.
 
-    The link is opened first, and all checks use that descriptor. It also keeps the kernel from
-    giving the mount's mnt_id to another mount. No FUSE server is asked: it could let us wait.
+    The link is opened first, and all checks use that descriptor. While it is open, the kernel gives
+    the mount's mnt_id to no other mount. No FUSE server gets a request: it might never answer.
     """
     try:
         fd = os.open(link, _PATH_ONLY)
@@ -230,35 +233,37 @@ def _looked_at(
     except PermissionError:
         raise
     except OSError as error:
-        yield f"{what}, which cannot be looked at ({error.strerror})"
+        yield f"{what}, which cannot be opened ({error.strerror})"
         return
     try:
-        if any(_lies_in(fd, task, place) for place in wanted):
+        if any(_lies_in(fd, task, directory) for directory in wanted):
             yield what
-        elif _is_adrift(fd, task, attached):
-            yield f"{what}, in what is mounted nowhere now"
+        elif _is_detached(fd, task, attached):
+            yield f"{what}, in a detached mount"
     finally:
         os.close(fd)
 
 
-def _lies_in(fd: int, task: str, place: Place) -> bool:
-    """Return whether the object of a descriptor lies, or may lie, at or below a place."""
+def _lies_in(fd: int, task: str, directory: MountedDirectory) -> bool:
+    """Return whether the object of a descriptor is, or may be, at or below ``directory``."""
     try:
         device: int | None = syscalls.device_of(fd)
     except OSError:  # a 9p server may fail for a removed file
         device = None
     # Subvolumes of btrfs have devices of their own, which mountinfo does not list.
-    if device not in (None, place.device) and place.mount.fstype != "btrfs":
+    if device not in (None, directory.device) and directory.mount.fstype != "btrfs":
         return False
     number = mountinfo.number_of(fd)
     path = os.readlink(b"/proc/self/fd/%d" % fd)
-    if number == place.mount.mnt_id:
-        return is_at(path, place.path)
+    if number == directory.mount.mnt_id:
+        return is_at_or_below(path, directory.path)
     mount = _mount(number, task)
     if mount is None:
-        return device in (None, place.device)
+        return device in (None, directory.device)
     inside = _joined(mount.root, path, mount.mount_point)
-    return mount.device == place.mount.device and (inside is None or is_at(inside, place.root))
+    return mount.device == directory.mount.device and (
+        inside is None or is_at_or_below(inside, directory.root)
+    )
 
 
 def _mount(number: int, task: str) -> MountInfo | None:
@@ -271,7 +276,7 @@ def _mount(number: int, task: str) -> MountInfo | None:
     if own is not None:
         return own
     asked = set()
-    for process in (task, *(f"{PROC}/{pid}" for pid in filter(str.isdecimal, os.listdir(PROC)))):
+    for process in (task, *(f"{PROC}/{pid}" for pid in processes.pids())):
         with suppress(OSError):  # it has ended
             namespace = os.stat(f"{process}/ns/mnt").st_ino
             if namespace not in asked and (table := _whole_table(process)) is not None:
@@ -294,8 +299,8 @@ def _whole_table(process: str) -> list[MountInfo] | None:
     return table if os.readlink(f"{process}/root") == "/" else None
 
 
-def _is_adrift(fd: int, task: str, attached: _Attached) -> bool:
-    """Return whether ``fd`` is of a directory whose mount is in no process's namespace."""
+def _is_detached(fd: int, task: str, attached: _AttachedMounts) -> bool:
+    """Return whether ``fd`` is of a directory whose mount is in no mount namespace of a process."""
     number = mountinfo.number_of(fd)
     if attached.is_own(number):
         return False
@@ -309,19 +314,19 @@ def _is_adrift(fd: int, task: str, attached: _Attached) -> bool:
     return (
         not attached.has(number)
         and _mount(number, task) is None
-        and not _Attached(PROC).has(number)
+        and not _AttachedMounts(PROC).has(number)
     )
 
 
 def _joined(root: bytes, path: bytes, directory: bytes) -> bytes | None:
-    """Return where ``path`` lies below ``root``, shown at ``directory``; None if outside."""
-    if not is_at(path, directory):
+    """Return ``path`` with the prefix ``directory`` replaced by ``root``; None if it has not."""
+    if not is_at_or_below(path, directory):
         return None
     rest = path[len(directory.rstrip(b"/")) :].lstrip(b"/")
     return os.path.join(root, rest) if rest else root
 
 
-def is_at(place: bytes, path: bytes) -> bool:
-    """Return whether ``place`` is ``path``, or lies in it."""
-    inside = path if path.endswith(b"/") else path + b"/"
-    return place.removesuffix(b" (deleted)") == path or place.startswith(inside)
+def is_at_or_below(path: bytes, directory: bytes) -> bool:
+    """Return whether ``path`` is ``directory``, or lies in it."""
+    inside = directory if directory.endswith(b"/") else directory + b"/"
+    return path.removesuffix(b" (deleted)") == directory or path.startswith(inside)

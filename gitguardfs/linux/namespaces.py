@@ -88,8 +88,7 @@ def _distinct(found: Iterable[MountNamespace]) -> Iterator[MountNamespace]:
 
 
 def _pids(proc: str) -> list[str]:
-    names = os.listdir(proc) if os.path.isdir(proc) else []
-    return sorted((name for name in names if name.isdigit()), key=int)
+    return sorted(processes.pids(proc), key=int) if os.path.isdir(proc) else []
 
 
 def _inside(proc: str) -> Iterator[MountNamespace]:
@@ -148,8 +147,7 @@ def mounted_namespace(mount: MountInfo) -> str | None:
 
 
 def _named(process: str) -> tuple[str, frozenset[int]]:
-    with open(f"{process}/status", "rb") as file:
-        status = file.read()
+    status = processes.status_of(process)
     name = status.partition(b"\n")[0].removeprefix(b"Name:\t")
     label = f"process {os.path.basename(process)} ({os.fsdecode(name)})"
     return label, frozenset(processes.user_ids(status))

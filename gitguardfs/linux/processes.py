@@ -1,6 +1,7 @@
 """Readers of a process's files in /proc (proc(5)).
 
-A process chooses its name and its arguments: they are bytes until they are compared or shown.
+A process is given by its pid, as text, or by its directory in a mount of proc. A process chooses
+its name and its arguments: they are bytes until they are compared or shown.
 """
 
 from __future__ import annotations
@@ -66,22 +67,33 @@ def pids(proc: str = PROC) -> Iterator[str]:
 def user_ids(status: bytes) -> tuple[int, ...]:
     """Return the real, effective, saved and file system uid in a /proc/PID/status.
 
-    The text stays bytes and is split at newlines only. Its first line is the name of the process,
-    which its user chose: that may hold other characters at which splitlines() splits.
+    The text stays bytes and is split at newlines only. Its first line is the name of the process.
+    The process's user chose that, maybe with other characters at which splitlines() splits.
     """
     line = next(line for line in status.split(b"\n") if line.startswith(b"Uid:"))
     return tuple(map(int, line.split()[1:]))
 
 
-def uids_of(pid: str) -> tuple[int, ...]:
+def uids_of(process: str) -> tuple[int, ...]:
     """Return the real, effective, saved and file system uid of a process. Raises OSError."""
-    with open(f"{PROC}/{pid}/status", "rb") as file:
-        return user_ids(file.read())
+    return user_ids(status_of(process))
 
 
-def arguments_of(pid: str) -> tuple[str, ...]:
+def status_of(process: str) -> bytes:
+    """Return the text of a process's status file. Raises OSError."""
+    with open(_file(process, "status"), "rb") as file:
+        return file.read()
+
+
+def name_of(process: str) -> bytes:
+    """Return the name of a process (comm): any bytes that its user chose. Raises OSError."""
+    with open(_file(process, "comm"), "rb") as file:
+        return file.read().removesuffix(b"\n")
+
+
+def arguments_of(process: str) -> tuple[str, ...]:
     """Return the arguments of a process, the program first. Raises OSError."""
-    with open(f"{PROC}/{pid}/cmdline", "rb") as file:
+    with open(_file(process, "cmdline"), "rb") as file:
         return parse_arguments(file.read())
 
 
@@ -90,7 +102,11 @@ def parse_arguments(cmdline: bytes) -> tuple[str, ...]:
     return tuple(os.fsdecode(word) for word in cmdline.removesuffix(b"\0").split(b"\0") if cmdline)
 
 
-def start_of(pid: str) -> int:
+def start_of(process: str) -> int:
     """Return a process's start, in ticks since boot (proc_pid_stat(5)). Raises OSError."""
-    with open(f"{PROC}/{pid}/stat", "rb") as file:
+    with open(_file(process, "stat"), "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[19])
+
+
+def _file(process: str, name: str) -> str:
+    return os.path.join(PROC, process, name)  # PROC is dropped before an absolute path

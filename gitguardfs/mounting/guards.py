@@ -8,9 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gitguardfs.constants import DEAD, FUSE_DEVICE
-from gitguardfs.doctor import run_as
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.linux import mountinfo, processes
+from gitguardfs.linux import mountinfo, processes, run_as
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.options.id_maps import parse_maps
 from gitguardfs.options.parsing import parse_o, quote_o, read_arguments

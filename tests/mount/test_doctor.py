@@ -27,12 +27,12 @@ from gitguardfs.doctor import (
     command as doctor,
 )
 from gitguardfs.doctor.attack_checks import AttackRun, Outcome, OutcomeKind
-from gitguardfs.doctor.context import System
-from gitguardfs.doctor.run_as import User
+from gitguardfs.doctor.context import CheckedSystem
 from gitguardfs.errors import Exit, GitguardExit, UserError
 from gitguardfs.findings import Result, Status
 from gitguardfs.linux import namespaces, processes, syscalls
 from gitguardfs.linux.namespaces import MountNamespace
+from gitguardfs.linux.run_as import User
 from gitguardfs.mounting import seal
 from tests.support.mounting import REPOSITORY, Mounted, area, bindfs, gitguardfs, unmount, until
 from tests.support.people import AGENT, as_user, make_dumpable
@@ -51,7 +51,7 @@ from tests.support.repos import (
 
 ANY_WARNING = (r"",)
 COMMAND = (sys.executable, "-c", "from gitguardfs.commands.gitguard import main; main()", "doctor")
-QUIET = System(search_path="/nonexistent", doas_files=(), processes="/nonexistent")
+QUIET = CheckedSystem(search_path="/nonexistent", doas_files=(), processes="/nonexistent")
 """A system without sudo and doas, and with nobody else on it, whatever this one has."""
 CLEAR = 'echo "User a is not allowed to run sudo on b."'
 
@@ -84,7 +84,7 @@ def open_share() -> Iterator[Path]:
             unmount(path / "raw/share")
 
 
-def examine(view: Path, system: System = QUIET, attack: bool = False) -> list[Result]:
+def examine(view: Path, system: CheckedSystem = QUIET, attack: bool = False) -> list[Result]:
     return doctor.examine(str(view), str(AGENT), None, system, attack)
 
 
@@ -260,7 +260,7 @@ BEFORE = (r"from before the seal",)
 same."""
 
 
-def only(place: Path, *numbers: int) -> System:
+def only(place: Path, *numbers: int) -> CheckedSystem:
     """A system on which there are just these processes."""
     listed = place / "processes"
     listed.mkdir()
@@ -736,7 +736,7 @@ def test_a_configuration_of_doas_that_cannot_be_read_is_told(
     assert said.status is Status.NOTE and "cannot be read: Is a directory" in said.detail
 
 
-def _of_doas(guarded: Mounted, system: System) -> Result:
+def _of_doas(guarded: Mounted, system: CheckedSystem) -> Result:
     return next(r for r in examine(guarded.path, system) if r.id == "rights.doas")
 
 
@@ -764,8 +764,8 @@ def outcomes(view: Path, user: User, source: Path | None = None) -> list[Outcome
     ground = AttackRun(user, scratch, found)
     try:
         return [
-            *(attack_checks._plant(ground, plant) for plant in planting.TABLE),
-            *(attack_checks._reach(ground, reach) for reach in on_repository.TABLE),
+            *(attack_checks._run_planting(ground, plant) for plant in planting.TABLE),
+            *(attack_checks._run_on_repository(ground, reach) for reach in on_repository.TABLE),
         ]
     finally:
         assert as_user(search.remove_scratch, scratch, uid=user.uid, gid=user.gid)

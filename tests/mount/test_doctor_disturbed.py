@@ -20,16 +20,15 @@ import pytest
 from gitguardfs.doctor import (
     namespace_attempts,
     privilege_checks,
-    run_as,
     share_attempts,
     share_checks,
 )
 from gitguardfs.doctor import (
     search as probes_tree,
 )
-from gitguardfs.doctor.run_as import NoAnswer, SwitchUserFailed, User
 from gitguardfs.findings import Result, Status
-from gitguardfs.linux import processes, raw_syscalls
+from gitguardfs.linux import processes, raw_syscalls, run_as
+from gitguardfs.linux.run_as import NoAnswer, SwitchUserFailed, User
 from gitguardfs.mounting import guards
 from tests.support.mounting import area
 from tests.support.people import AGENT, make_dumpable
@@ -115,7 +114,7 @@ def agent(attack: str, share: Path) -> Iterator[tuple[Path, list[str]]]:
             process.kill()
 
 
-def after(done: Path, way: share_attempts.Way) -> share_attempts.Way:
+def after(done: Path, way: share_attempts.ShareAttempt) -> share_attempts.ShareAttempt:
     """The way, once the agent has done what it does."""
 
     def wait(path: str, guards: object) -> None:

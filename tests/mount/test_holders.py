@@ -223,7 +223,9 @@ def test_v6_two_that_hand_a_descriptor_on_while_they_are_looked_at_are_found(
         table = mountinfo.listed()
         fd = os.open(here / "source", os.O_PATH)
         mount = next(one for one in table if one.mnt_id == mountinfo.number_of(fd))
-        found = holders.holders(holders.places(bytes(here / "source"), mount, table))
+        found = holders.find_holders(
+            holders.with_shares_below(bytes(here / "source"), mount, table)
+        )
         assert [one.pid for one in found] == [taker.pid]
         os.close(fd)
         for process in (giver, taker):

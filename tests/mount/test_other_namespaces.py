@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.doctor.context import System
+from gitguardfs.doctor.context import CheckedSystem
 from gitguardfs.findings import Result, Status
 from gitguardfs.mounting import seal
 from tests.mount.test_doctor import examine, only
@@ -114,7 +114,7 @@ def kept_by(pid: int) -> list[str]:
     return [fd for fd in fds if os.readlink(fd).startswith("mnt:")]
 
 
-def elsewhere(share: Path, system: Callable[[], System]) -> Result:
+def elsewhere(share: Path, system: Callable[[], CheckedSystem]) -> Result:
     with gitguardfs(share / "raw/share", share / "view", "--map", MAP, "--seal", "--allow-holders",
                     expected=("from before the seal",)):  # fmt: skip
         [said] = [r for r in examine(share / "view", system()) if r.id == "share.elsewhere"]

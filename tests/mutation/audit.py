@@ -41,7 +41,8 @@ MUTANTS = (
         return []
     finally:""", CONFIG),
     fault("config-worktree", "config.worktree is not read", "repository",
-          'own = _entries(audit, fd, path, entries, "config.worktree")', "own: list[Entry] = []",
+          'own = _entries(audit, fd, path, entries, "config.worktree")',
+          "own: list[ConfigEntry] = []",
           CONFIG),
     fault("config-origins", "a configuration in the share is not named", "config_check",
           "for origin in audit.judge.origins(entries):", "for origin in ():", CONFIG),
@@ -49,7 +50,7 @@ MUTANTS = (
           '{entry.key} = {hidden(value)} (in {entry.origin})"\n    fix',
           '{entry.key} = {value} (in {entry.origin})"\n    fix', CONFIG),
     fault("config-trust", "any value of safe.bareRepository counts as explicit", "search",
-          "audit.trusts_bare = said != EXPLICIT", 'audit.trusts_bare = said == ""', CONFIG),
+          "audit.trusts_bare = setting != EXPLICIT", 'audit.trusts_bare = setting == ""', CONFIG),
     fault("programs-relative", "a program by a relative path is free", "programs",
           '        if word.startswith(("./", "../")):\n'
           '            return not self.share.is_kept(word.split("/"))\n', "", CONFIG),
@@ -75,8 +76,8 @@ MUTANTS = (
     fault("tools-installed", "a helper that has put hooks in counts as one that has not",
           "work_tree", "is_installed=TOOLS[name] in managers", "is_installed=False", HOOKS),
     fault("directory-agents", "a commondir of the agent's is free", "repository",
-          "        if audit.share.is_agents(named):\n            told",
-          "        if False:\n            told", REPOSITORIES),
+          "        if audit.share.is_agents(named):\n            detail",
+          "        if False:\n            detail", REPOSITORIES),
     fault("directory-gone", "a repository that was moved away meanwhile is passed over",
           "repository", """    except (OSError, Unread) as error:
         audit.unread(place, error)

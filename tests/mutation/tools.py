@@ -267,7 +267,7 @@ MUTANTS = (
     Mutant(
         "doctor-child-can-be-traced",
         "what tries as the user can be traced by that user",
-        "doctor/run_as.py",
+        "linux/run_as.py",
         '        if file.read().strip() == "1":',
         '        if file.read().strip() == "x":',
         ("mount/test_doctor_disturbed.py",),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gitguardfs.audit import fixes
 from gitguardfs.audit.command import SHOWN, Progress, as_text
-from gitguardfs.audit.git_config import Entry, Git
+from gitguardfs.audit.git_config import ConfigEntry, Git
 from gitguardfs.audit.search import ordered
 from gitguardfs.errors import GitguardExit
 from gitguardfs.findings import Row, Severity, Status
@@ -197,7 +197,7 @@ def test_one_value_is_taken_out_of_a_configuration(about: str, value: str, name:
             return [e.value for e in git.entries_of(content, path)]
 
         assert values() == [value, f"{value}x", f"x{value}"]
-        way = fixes.unset(Entry(path, f"filter.{about}.clean", value))
+        way = fixes.unset(ConfigEntry(path, f"filter.{about}.clean", value))
         assert way.isprintable()
         subprocess.run(["bash", "-c", way], check=True)
         assert values() == [f"{value}x", f"x{value}"]

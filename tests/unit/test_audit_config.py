@@ -8,7 +8,7 @@ import pytest
 
 from gitguardfs.audit import git_config
 from gitguardfs.audit.config_check import hidden
-from gitguardfs.audit.git_config import Entry, Git, parse
+from gitguardfs.audit.git_config import ConfigEntry, Git, parse
 from gitguardfs.audit.programs import Judge
 from gitguardfs.audit.share import Share
 from gitguardfs.audit.walk import Unread
@@ -248,7 +248,7 @@ JUDGE = Judge(GIT, Share(SHARED, Guard(Rules(protect=("kept",)))))
 
 
 def leads(key: str, value: str | None, origin: str = f"{SHARED}/p/.git/config") -> bool:
-    return list(JUDGE.problems([Entry(origin, key, value)], f"{SHARED}/p")) != []
+    return list(JUDGE.problems([ConfigEntry(origin, key, value)], f"{SHARED}/p")) != []
 
 
 @pytest.mark.parametrize(
@@ -311,15 +311,15 @@ def test_for_the_user_what_is_relative_counts() -> None:
     for key, value, expected in (("core.hookspath", ".husky", True), ("core.editor", "./x", True),
                                  ("core.hookspath", "~/hooks", False),
                                  ("core.editor", "vim", False)):  # fmt: skip
-        entry = Entry("/home/me/.gitconfig", key, value)
+        entry = ConfigEntry("/home/me/.gitconfig", key, value)
         assert (list(JUDGE.problems([entry], None)) != []) is expected
 
 
 def test_a_listing_is_read_with_names_that_hold_anything() -> None:
     listing = b"file:/p/.git/config\0a.b\nline\nline\0file:/h/\xff\nx\0c.d\0"
     first, second = parse(listing)
-    assert first == Entry("/p/.git/config", "a.b", "line\nline")
-    assert second == Entry("/h/\udcff\nx", "c.d", None)
+    assert first == ConfigEntry("/p/.git/config", "a.b", "line\nline")
+    assert second == ConfigEntry("/h/\udcff\nx", "c.d", None)
     for broken in (b"file:x\0a", b"file:x\0", b"x"):
         with pytest.raises(Unread):
             parse(broken)

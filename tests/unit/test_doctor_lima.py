@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.doctor import lima_checks, privilege_checks
-from gitguardfs.doctor.context import Context, System
-from gitguardfs.doctor.run_as import NoAnswer, User
+from gitguardfs.doctor.context import CheckedSystem, Context
 from gitguardfs.findings import Result, Status
+from gitguardfs.linux.run_as import NoAnswer, User
 from tests.support.mounting import area
 from tests.support.people import as_user
 
@@ -30,7 +30,7 @@ def listening() -> Iterator[Path]:
 
 
 def seen(path: Path, user: User | None = AGENT) -> list[Result]:
-    return lima_checks.check(Context("/", user, True, system=System(lima_socket=str(path))))
+    return lima_checks.check(Context("/", user, True, system=CheckedSystem(lima_socket=str(path))))
 
 
 def test_a_socket_for_everybody_is_a_finding(listening: Path) -> None:
@@ -60,7 +60,9 @@ def test_where_there_is_no_lima_nothing_is_said(tmp_path: Path) -> None:
 
 def test_it_is_one_of_the_rights(listening: Path) -> None:
     listening.chmod(0o777)
-    case = Context("/", AGENT, True, system=System(lima_socket=str(listening), run_by_root=()))
+    case = Context(
+        "/", AGENT, True, system=CheckedSystem(lima_socket=str(listening), run_by_root=())
+    )
     assert "rights.lima" in [row.id for row in privilege_checks.check(case)]
 
 

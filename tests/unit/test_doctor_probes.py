@@ -16,17 +16,16 @@ from gitguardfs.doctor import (
     attack_checks,
     policy_checks,
     privilege_checks,
-    run_as,
     search,
 )
 from gitguardfs.doctor import (
     command as doctor,
 )
-from gitguardfs.doctor.context import System
-from gitguardfs.doctor.run_as import NoAnswer, SetupFailed, SwitchUserFailed, UndoFailed, User
+from gitguardfs.doctor.context import CheckedSystem, find_user
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result, Status
-from gitguardfs.linux import namespaces
+from gitguardfs.linux import namespaces, run_as
+from gitguardfs.linux.run_as import NoAnswer, SetupFailed, SwitchUserFailed, UndoFailed, User
 
 ME = User(os.getuid(), os.getgid(), tuple(os.getgroups()), "me")
 
@@ -250,30 +249,30 @@ def test_only_a_git_that_is_shown_as_open_counts_as_open(tmp_path: Path) -> None
 
 
 def test_a_user_is_found_by_name_and_number() -> None:
-    assert run_as.find_user("root").uid == 0
-    assert run_as.find_user("0").name == "root"
-    unknown = run_as.find_user("987654", lambda name, gid: [gid, 7])
+    assert find_user("root").uid == 0
+    assert find_user("0").name == "root"
+    unknown = find_user("987654", lambda name, gid: [gid, 7])
     assert (unknown.uid, unknown.gid, unknown.groups) == (987654, 987654, (987654, 7))
     with pytest.raises(UserError, match="no such user"):
-        run_as.find_user("nobody-of-that-name")
+        find_user("nobody-of-that-name")
 
 
 @pytest.mark.parametrize("number", ["4294967295", "9" * 23, "9" * 5000])
 def test_a_number_that_no_user_can_have_is_refused(number: str) -> None:
     """4294967295 is -1, with which setresuid(2) changes nothing."""
     with pytest.raises(UserError, match="no user can have the number") as refused:
-        run_as.find_user(number, lambda name, gid: [gid])
+        find_user(number, lambda name, gid: [gid])
     assert refused.value.code == Exit.USAGE
     for host in (False, True):
         with pytest.raises(UserError, match="no user can have the number"):
             (doctor.examine_host if host else doctor.examine)("/", number, None)
-    assert run_as.find_user("4294967294", lambda name, gid: [gid]).uid == 4294967294
-    assert run_as.find_user("0" * 20).uid == 0
+    assert find_user("4294967294", lambda name, gid: [gid]).uid == 4294967294
+    assert find_user("0" * 20).uid == 0
 
 
 def test_the_user_is_the_one_asked_for_or_the_owner_or_the_caller() -> None:
     def chosen(name: str | None, caller: str | None, owner: str | None) -> int | None:
-        user = doctor.choose_user(name, caller, owner, True, System())
+        user = doctor.choose_user(name, caller, owner, True, CheckedSystem())
         return None if user is None else user.uid
 
     assert chosen("4001", "4002", "4003") == 4001
@@ -288,7 +287,7 @@ def test_the_user_is_the_one_asked_for_or_the_owner_or_the_caller() -> None:
 def test_only_root_can_become_another_user() -> None:
     other = str(os.geteuid() + 1)
     with pytest.raises(UserError) as refused:
-        doctor.choose_user(other, None, None, False, System())
+        doctor.choose_user(other, None, None, False, CheckedSystem())
     assert refused.value.code == Exit.SYSTEM
 
 
@@ -326,7 +325,7 @@ def test_a_directory_with_too_much_in_it_is_named_and_not_called_sound(tmp_path:
 
 
 def test_what_a_library_of_the_daemon_imports_is_looked_at() -> None:
-    libraries = privilege_checks._libraries(System())
+    libraries = privilege_checks._libraries(CheckedSystem())
     assert any(path.endswith(("/outcome", "/outcome.py")) for path in libraries)
 
 

@@ -30,14 +30,14 @@ from gitguardfs.doctor import (
     command as doctor,
 )
 from gitguardfs.doctor.attack_checks import Outcome, OutcomeKind
-from gitguardfs.doctor.context import Context, System, Table, holding, top_at
-from gitguardfs.doctor.privilege_checks import Said
-from gitguardfs.doctor.run_as import NoAnswer, User
+from gitguardfs.doctor.context import CheckedSystem, Context, Table, holding, top_at
+from gitguardfs.doctor.privilege_checks import ProgramOutput
 from gitguardfs.doctor.search import SearchResult
 from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.guard import dotgit
 from gitguardfs.linux import mountinfo, processes
 from gitguardfs.linux.namespaces import MountNamespace
+from gitguardfs.linux.run_as import NoAnswer, User
 from gitguardfs.mounting import guards
 from gitguardfs.mounting.guards import GuardDaemon
 
@@ -90,27 +90,27 @@ def test_a_directory_inside_of_a_guard_belongs_to_it() -> None:
 
 
 def test_a_guard_on_top_is_recognised_and_what_else_is_there_is_a_finding() -> None:
-    assert mount_checks.is_mounted(case("/home/agent/projects")).status is Status.OK
+    assert mount_checks.check_mounted(case("/home/agent/projects")).status is Status.OK
     for place in ("/srv/v", "/nowhere"):
-        assert mount_checks.is_mounted(case(place)).status is Status.FINDING
+        assert mount_checks.check_mounted(case(place)).status is Status.FINDING
     covered = table(b"9 1 0:50 / /home/agent/projects rw - tmpfs x rw\n")
-    said = mount_checks.is_mounted(Context(GUARD.path, AGENT, True, (*TABLE, *covered)))
+    said = mount_checks.check_mounted(Context(GUARD.path, AGENT, True, (*TABLE, *covered)))
     assert said.status is Status.FINDING and "covers the guard" in said.hint
 
 
 @pytest.mark.parametrize("option", sorted(mount_checks.WANTED))
 def test_each_missing_mount_option_is_a_finding(option: str) -> None:
-    assert mount_checks.options("/m", GUARD.all_options).status is Status.OK
-    without = mount_checks.options("/m", GUARD.all_options - {option})
+    assert mount_checks.check_options("/m", GUARD.all_options).status is Status.OK
+    without = mount_checks.check_options("/m", GUARD.all_options - {option})
     assert without.status is Status.FINDING and option in without.detail
 
 
 def test_a_daemon_that_is_not_roots_is_a_finding() -> None:
     root, agent = _daemon(7, 0, (), 40), _daemon(8, 1000, (), 40)
-    assert mount_checks.run_by(case(GUARD.path, root)).status is Status.OK
-    assert mount_checks.run_by(case(GUARD.path, root, agent)).status is Status.FINDING
-    assert mount_checks.run_by(case(OTHER.path, root)).status is Status.FINDING
-    assert mount_checks.run_by(case(GUARD.path)).status is Status.NOTE
+    assert mount_checks.check_daemon(case(GUARD.path, root)).status is Status.OK
+    assert mount_checks.check_daemon(case(GUARD.path, root, agent)).status is Status.FINDING
+    assert mount_checks.check_daemon(case(OTHER.path, root)).status is Status.FINDING
+    assert mount_checks.check_daemon(case(GUARD.path)).status is Status.NOTE
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_daemon_that_is_not_roots_is_a_finding() -> None:
 def test_a_daemon_that_a_session_would_take_along_is_a_finding(
     cgroups: bytes, severity: Severity | None
 ) -> None:
-    found = mount_checks.in_session("/m", {5: mount_checks.parse_session(cgroups)}, AGENT)
+    found = mount_checks.check_session("/m", {5: mount_checks.parse_session(cgroups)}, AGENT)
     assert found.severity is severity
     assert ("process 5 is in /user.slice/" in found.detail) is (severity is not None)
 
@@ -208,11 +208,11 @@ def test_a_daemon_that_was_started_with_a_relative_path_is_known() -> None:
 
 def test_an_owner_who_is_hardly_the_agent_is_a_finding() -> None:
     def found(user: User, caller: str | None) -> list[str]:
-        return [r.detail for r in doctor.doubts(Context("/v", user, True), caller)]
+        return [r.detail for r in doctor.check_default_user(Context("/v", user, True), caller)]
 
     assert found(AGENT, "1000") == found(AGENT, "0") == found(AGENT, None) == []
     assert "the uid 1001" in found(AGENT, "1001")[0]
-    [said] = doctor.doubts(Context("/my view", AGENT, True), "1001")
+    [said] = doctor.check_default_user(Context("/my view", AGENT, True), "1001")
     assert "sudo gitguard doctor '/my view' --user agent" in said.hint
     assert "no account" in found(User(501, 501, (501,), "501", has_account=False), None)[0]
 
@@ -264,7 +264,7 @@ def test_a_fuse_mount_that_is_not_roots_is_found_wherever_it_can_bend_the_guard(
     lines = [line(20, path, "fuse.x", 1000), line(21, "/srv/view", "fuse.gitguardfs", 0),
              line(22, "/mnt/share", "fuse.gocryptfs", 0)]  # fmt: skip
     rows = table("\n".join(lines).encode())
-    result = other_mounts.not_roots(Context("/srv/view", AGENT, True, rows))
+    result = other_mounts.check_foreign(Context("/srv/view", AGENT, True, rows))
     assert result.status is (Status.OK if where is None else Status.FINDING)
     assert where is None or f"{path} is mounted by uid 1000 ({where} " in result.detail
 
@@ -282,13 +282,13 @@ def test_a_source_of_anothers_that_was_asked_for_is_no_finding(
     lines = f"""20 1 0:20 / /mnt/share rw - fuse.gocryptfs /mnt/share rw,user_id={uid}
 21 1 0:21 / /srv/view rw - fuse.gitguardfs /mnt/share rw,user_id=0"""
     case = Context("/srv/view", AGENT, True, table(lines.encode()))
-    assert other_mounts.not_roots(case).status is expected
+    assert other_mounts.check_foreign(case).status is expected
 
 
 def test_what_is_mounted_in_the_view_is_noted() -> None:
-    [said] = other_mounts.within(Context("/home/view", AGENT, True, WAYS))
+    [said] = other_mounts.note_mounts_inside(Context("/home/view", AGENT, True, WAYS))
     assert said.status is Status.NOTE and "/home/view/in it (ext4)" in said.detail
-    assert other_mounts.within(Context("/home/second", AGENT, True, WAYS)) == []
+    assert other_mounts.note_mounts_inside(Context("/home/second", AGENT, True, WAYS)) == []
 
 
 def test_a_source_that_root_cannot_find_is_a_finding() -> None:
@@ -365,15 +365,15 @@ def test_sudo_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(privilege_checks.run_as, "run_as", lost)
     monkeypatch.setattr(privilege_checks.shutil, "which", lambda *_, **__: "/usr/bin/sudo")
-    said = privilege_checks._sudo(AGENT, System(), True)
+    said = privilege_checks._sudo(AGENT, CheckedSystem(), True)
     assert said.status is Status.FINDING and "could not be checked" in said.detail
-    said = privilege_checks._files(AGENT, System(), ())
+    said = privilege_checks._files(AGENT, CheckedSystem(), ())
     assert said.status is Status.FINDING and "could not be checked" in said.detail
 
 
 def test_sudo_without_a_password_is_a_finding_and_with_one_a_note() -> None:
     def judge(runs: bool, listing: str) -> Status:
-        return privilege_checks.judge_sudo("agent", runs, Said(0, listing), True).status
+        return privilege_checks.judge_sudo("agent", runs, ProgramOutput(0, listing), True).status
 
     assert judge(True, "") is Status.FINDING
     assert judge(False, SUDO + "    (root) NOPASSWD: /bin/a\n") is Status.FINDING
@@ -384,22 +384,22 @@ def test_sudo_without_a_password_is_a_finding_and_with_one_a_note() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        Said(0, "User agent is not allowed to run sudo on vm.\n"),
-        Said(1, err="Sorry, user agent may not run sudo on vm.\n"),
-        Said(1, err="sudo: unknown user #4242\n"),
-        Said(1, err="sudo: you do not exist in the passwd database\n"),
+        ProgramOutput(0, "User agent is not allowed to run sudo on vm.\n"),
+        ProgramOutput(1, err="Sorry, user agent may not run sudo on vm.\n"),
+        ProgramOutput(1, err="sudo: unknown user #4242\n"),
+        ProgramOutput(1, err="sudo: you do not exist in the passwd database\n"),
     ],
 )
-def test_a_user_whom_sudo_gives_nothing_is_known_by_what_it_says(answer: Said) -> None:
+def test_a_user_whom_sudo_gives_nothing_is_known_by_what_it_says(answer: ProgramOutput) -> None:
     assert privilege_checks.judge_sudo("agent", False, answer, True).status is Status.OK
 
 
 @pytest.mark.parametrize("error", ["sudo: a password is required\n", ""])
 def test_rights_that_sudo_does_not_list_are_not_taken_for_none(error: str) -> None:
-    said = privilege_checks.judge_sudo("agent", False, Said(1, err=error), True)
+    said = privilege_checks.judge_sudo("agent", False, ProgramOutput(1, err=error), True)
     assert said.status is Status.FINDING and "could not be checked" in said.detail
     assert "sudo -l -U agent" in said.hint
-    own = privilege_checks.judge_sudo("agent", False, Said(1, err=error), False)
+    own = privilege_checks.judge_sudo("agent", False, ProgramOutput(1, err=error), False)
     assert own.status is Status.NOTE and own.hint == "run it with sudo"
 
 
@@ -524,7 +524,7 @@ def test_a_git_that_trusts_bare_repositories_is_told() -> None:
 def test_hints_can_be_pasted_into_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     place = "/my $(view)"
     assert "umount -l '/my $(view)'" in _answer_of_a_hang(monkeypatch, place).hint
-    assert "SOURCE '/my $(view)'" in mount_checks.is_mounted(case(place)).hint
+    assert "SOURCE '/my $(view)'" in mount_checks.check_mounted(case(place)).hint
     label = host_checks.judge_label("/it's (here)", True, "u:object_r:user_home_t:s0").hint
     words = shlex.split(label.partition(", if")[0])
     assert words[:6] == ["sudo", "semanage", "fcontext", "-a", "-t", "svirt_home_t"]
@@ -537,7 +537,7 @@ def _answer_of_a_hang(monkeypatch: pytest.MonkeyPatch, place: str) -> Result:
         raise NoAnswer("no answer in time")
 
     monkeypatch.setattr(mount_checks.run_as, "run_as", lost)
-    return mount_checks.is_answering(place, AGENT)
+    return mount_checks.check_answer(place, AGENT)
 
 
 # ------------------------------------------------------------------------------ namespaces
@@ -548,13 +548,13 @@ def test_a_namespace_is_the_users_by_its_processes_and_by_who_has_made_it() -> N
         known = frozenset(makers) if makers is not None else None
         return MountNamespace((4, 7), "/x", "x", process, frozenset(uids), known)
 
-    assert namespace_checks.is_users(space("/proc/5", {1000, 0}, set()), 1000)
-    assert namespace_checks.is_users(space("/proc/5", {100000}, {100000, 1000}), 1000)
-    assert not namespace_checks.is_users(space("/proc/5", {1001}, {1001}), 1000)
+    assert namespace_checks.may_enter(space("/proc/5", {1000, 0}, set()), 1000)
+    assert namespace_checks.may_enter(space("/proc/5", {100000}, {100000, 1000}), 1000)
+    assert not namespace_checks.may_enter(space("/proc/5", {1001}, {1001}), 1000)
     # A descriptor in a process of the user's does not let the user into a namespace of root's.
-    assert not namespace_checks.is_users(space("", {1000}, set()), 1000)
-    assert namespace_checks.is_users(space("", {0}, {1000}), 1000)
-    assert namespace_checks.is_users(space("", set(), None), 1000)  # not known yet
+    assert not namespace_checks.may_enter(space("", {1000}, set()), 1000)
+    assert namespace_checks.may_enter(space("", {0}, {1000}), 1000)
+    assert namespace_checks.may_enter(space("", set(), None), 1000)  # not known yet
 
 
 def test_another_namespace_shows_the_share_where_nothing_covers_it() -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.linux import holders as held
-from gitguardfs.linux import mountinfo
+from gitguardfs.linux import holders, mountinfo
 from gitguardfs.linux.namespaces import MountNamespace
-from gitguardfs.mounting import holders
+from gitguardfs.mounting import seal_bypasses
 
 
 @pytest.mark.parametrize(
@@ -32,7 +31,7 @@ def test_a_namespace_counts_if_a_user_can_get_into_it(
 ) -> None:
     known = None if makers is None else frozenset(makers)
     space = MountNamespace((4, 7), "/x", "x", process, frozenset(uids), known)
-    assert holders._is_users(space) is expected
+    assert seal_bypasses._is_users(space) is expected
 
 
 SHARED_MEMORY = """
@@ -50,7 +49,7 @@ def test_shared_memory_is_nothing_of_the_share(tmp_path: Path) -> None:
     fd = os.open(tmp_path, os.O_RDONLY)
     table, number = mountinfo.listed(), mountinfo.number_of(fd)
     mount = next(one for one in table if one.mnt_id == number)
-    places = held.places(bytes(tmp_path), mount, table, os.fstat(fd).st_dev)
+    places = holders.with_shares_below(bytes(tmp_path), mount, table, os.fstat(fd).st_dev)
     (tmp_path / "proc").mkdir()
     with subprocess.Popen(
         [sys.executable, "-I", "-c", SHARED_MEMORY],
@@ -59,7 +58,7 @@ def test_shared_memory_is_nothing_of_the_share(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         (tmp_path / f"proc/{process.pid}").symlink_to(f"/proc/{process.pid}")
-        found = held.holders(places, str(tmp_path / "proc"))
+        found = holders.find_holders(places, str(tmp_path / "proc"))
         process.kill()
     os.close(fd)
     assert [one.held for one in found] == [(f"descriptor {fd}",)]

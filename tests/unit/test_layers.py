@@ -36,7 +36,6 @@ ALLOWED: dict[str, set[str]] = {
     "mounting": {
         "guard", "linux", "options",
         "render",  # until quoting is in options; fstab_check compares with rendered lines
-        "doctor",  # until run_as is in linux: guards asks in a child process
     },
     "fs": {"guard", "bindfs", "linux"},
     "serving": {"guard", "bindfs", "fs", "spool"},

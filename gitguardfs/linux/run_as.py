@@ -15,16 +15,11 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from errno import EACCES, EAGAIN, EFBIG, EMFILE, ENFILE, ENOMEM, EPERM
+from errno import EAGAIN, EFBIG, EMFILE, ENFILE, ENOMEM, EPERM
 from typing import Any
-
-from gitguardfs import accounts
-from gitguardfs.constants import MAX_ID
-from gitguardfs.errors import Exit, UserError
-from gitguardfs.linux import raw_syscalls
 
 LIMIT = 15.0
 """Seconds after which a child counts as hung; a busy daemon answers within one second."""
@@ -38,14 +33,10 @@ ANSWER_FD = 3
 """The child's end of the socket."""
 SHORTAGES = frozenset({EAGAIN, EFBIG, EMFILE, ENFILE, ENOMEM})
 """Errnos that say nothing: other processes of the user can limit a child (prlimit(2))."""
-MAP_ME = b"?"
-"""A child sends this when it waits for the id map of its user namespace; no answer begins so."""
+REQUEST = b"?"
+"""A child sends this when it waits for its parent (``ask_parent``); no answer begins so."""
 SUID_DUMPABLE = "/proc/sys/fs/suid_dumpable"
 """At 1, a process that gives up root can be traced for a moment (proc_sys_fs(5))."""
-MAX_USER_NAMESPACES = "/proc/sys/user/max_user_namespaces"
-
-Groups = Callable[[str, int], Sequence[int]]
-"""The ids of a user's groups, from the user's name and own group (getgrouplist(3))."""
 
 
 @dataclass(frozen=True)
@@ -79,18 +70,6 @@ class UndoFailed(Exception):  # noqa: N818  # what happened
     """The attempt succeeded and could not be undone; the text says what is left, and where."""
 
 
-def find_user(name: str, groups_of: Groups = os.getgrouplist) -> User:
-    """Return a user with all groups, by name or number. Raises UserError for an unknown one."""
-    try:
-        found = accounts.find(name)
-    except accounts.OutOfRangeError:
-        raise UserError(f"no user can have the number {name}", f"0 to {MAX_ID}") from None
-    except accounts.UnknownAccountError as error:
-        raise UserError(error.message, code=Exit.SYSTEM) from None
-    groups = tuple(groups_of(found.name, found.gid))
-    return User(found.uid, found.gid, groups, found.name, found.exists)
-
-
 @contextmanager
 def preparing() -> Iterator[None]:
     """Mark preparing steps: their OSError becomes SetupFailed, except for SHORTAGES."""
@@ -121,8 +100,8 @@ def run_as(
     function: Callable[..., Any],
     *arguments: Any,
     user: User | None = None,
-    fake_root: bool = False,
     root: str | None = None,
+    on_request: Callable[[int], None] | None = None,
     limit: float = LIMIT,
 ) -> Any:
     """Call ``function`` in a child process, as ``user`` if one is given.
@@ -131,18 +110,17 @@ def run_as(
     UndoFailed; Hung after ``limit`` seconds; NoAnswer if the child did not end by itself;
     SwitchUserFailed if it cannot switch to ``user``.
 
-    ``fake_root`` makes the user root of new user and mount namespaces (``unshare -Urm``).
-    ``root`` is the child's root directory; the child calls chroot before it gives up root. If
-    either fails, SetupFailed is raised.
+    ``root`` is the child's root directory; the child calls chroot before it gives up root. If that
+    fails, SetupFailed is raised. ``on_request`` gets the child's pid when the child calls
+    ``ask_parent``; its OSError becomes NoAnswer.
     """
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
-        _child(theirs.fileno(), lambda: function(*arguments), user, fake_root, root)
+        _child(theirs.fileno(), lambda: function(*arguments), user, root)
     theirs.close()
-    ids = (user.uid, user.gid) if user is not None else (os.geteuid(), os.getegid())
     try:
-        data = _read(ours, pid, ids, time.monotonic() + limit)
+        data = _read(ours, pid, on_request, time.monotonic() + limit)
     except BaseException:
         _stop(pid)
         raise
@@ -155,7 +133,6 @@ def _child(
     answer: int,
     call: Callable[[], object],
     user: User | None,
-    fake_root: bool,
     root: str | None,
 ) -> None:  # pragma: no cover - another process
     status = 0
@@ -170,7 +147,7 @@ def _child(
         os.closerange(ANSWER_FD + 1, os.sysconf("SC_OPEN_MAX"))
         os.chdir("/")
         os.umask(0o022)
-        outcome = _outcome(call, user, fake_root, root)
+        outcome = _outcome(call, user, root)
         _write(ANSWER_FD, json.dumps(outcome).encode())
         with socket.socket(fileno=ANSWER_FD) as sender:
             sender.shutdown(socket.SHUT_WR)
@@ -180,9 +157,7 @@ def _child(
         os._exit(status)
 
 
-def _outcome(
-    call: Callable[[], object], user: User | None, fake_root: bool, root: str | None
-) -> list[object]:
+def _outcome(call: Callable[[], object], user: User | None, root: str | None) -> list[object]:
     try:
         if root is not None:
             with preparing():
@@ -193,8 +168,6 @@ def _outcome(
                 switch_user(user)
             except OSError as error:
                 return ["become", f"becoming {user.name}: {error.strerror}"]
-        if fake_root:
-            _become_fake_root()
         return ["returned", call()]
     except OSError as error:
         if error.errno in SHORTAGES:
@@ -228,30 +201,10 @@ def switch_user(user: User) -> None:
     os.setresuid(user.uid, user.uid, user.uid)
 
 
-def _become_fake_root() -> None:
-    """Become root of new user and mount namespaces; the parent process maps the ids.
-
-    This process cannot map them: it is not dumpable, so root owns its /proc files. Raises
-    SetupFailed if users may have no such namespaces. Raises NoAnswer for another reason, since
-    the user's other processes can use up the limit of namespaces per user.
-    """
-    try:
-        raw_syscalls.unshare_user_and_mounts()
-    except OSError as error:
-        what = f"this user gets no user namespace: {error.strerror}"
-        if error.errno in (EACCES, EPERM) or _has_no_user_namespaces():
-            raise SetupFailed(what) from None
-        raise NoAnswer(what) from None
-    os.write(ANSWER_FD, MAP_ME)
+def ask_parent() -> None:
+    """Let the parent process call ``on_request``, and wait for that. Called by the function."""
+    os.write(ANSWER_FD, REQUEST)
     os.read(ANSWER_FD, 1)
-
-
-def _has_no_user_namespaces() -> bool:
-    try:
-        with open(MAX_USER_NAMESPACES) as file:
-            return file.read().strip() == "0"
-    except FileNotFoundError:  # the kernel has none at all
-        return True
 
 
 def _write(descriptor: int, data: bytes) -> None:
@@ -259,7 +212,12 @@ def _write(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def _read(connection: socket.socket, pid: int, ids: tuple[int, int], deadline: float) -> bytes:
+def _read(
+    connection: socket.socket,
+    pid: int,
+    on_request: Callable[[int], None] | None,
+    deadline: float,
+) -> bytes:
     """Return the child's answer. Raises NoAnswer, or Hung at the deadline."""
     data = b""
     while len(data) <= ANSWER_BYTES:
@@ -269,8 +227,8 @@ def _read(connection: socket.socket, pid: int, ids: tuple[int, int], deadline: f
             raise Hung("no answer in time")
         try:
             chunk = connection.recv(1 << 16)
-            if data + chunk == MAP_ME:
-                _map_root(pid, ids)
+            if on_request is not None and data + chunk == REQUEST:
+                on_request(pid)
                 connection.send(b"!")
                 continue
         except OSError as error:
@@ -291,14 +249,6 @@ def _check_never_stopped(pid: int) -> None:
     if change.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED, os.CLD_TRAPPED):
         raise NoAnswer("another process has stopped it meanwhile")
     raise NoAnswer("it died without an answer, or was killed")
-
-
-def _map_root(pid: int, ids: tuple[int, int]) -> None:
-    """Map root of a child's user namespace to the user. Raises OSError."""
-    uid, gid = ids
-    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
-        with open(f"/proc/{pid}/{name}", "w") as file:
-            file.write(text)
 
 
 def _stop(pid: int, patience: float = 0.0) -> int:

@@ -15,7 +15,7 @@ from enum import IntEnum
 
 from gitguardfs.errors import shown
 from gitguardfs.linux import holders, mountinfo, namespaces, syscalls
-from gitguardfs.linux.holders import Place
+from gitguardfs.linux.holders import MountedDirectory
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.namespaces import MountNamespace
 from gitguardfs.mounting import seal
@@ -36,7 +36,7 @@ class _Seen(IntEnum):
     UNKNOWN = 2
 
 
-def told(source: str, number: int, device: int) -> str:
+def describe(source: str, number: int, device: int) -> str:
     """Return a line that names what holds ``source``, just sealed, or a part of it; "" if none.
 
     ``number`` is the mnt_id of the mount that the seal covers; ``device`` is the st_dev of
@@ -45,10 +45,10 @@ def told(source: str, number: int, device: int) -> str:
     table = mountinfo.listed()
     try:
         covered = next(mount for mount in table if mount.mnt_id == number)
-        wanted = holders.places(os.fsencode(source), covered, table, device)
+        wanted = holders.with_shares_below(os.fsencode(source), covered, table, device)
         found = [
             f"{each.pid} ({shown(each.name)}): {', '.join(each.held)}"
-            for each in holders.holders(wanted)
+            for each in holders.find_holders(wanted)
         ]
         found += _shown_by_namespaces(source, wanted)
     except OSError as error:
@@ -60,7 +60,7 @@ def told(source: str, number: int, device: int) -> str:
     return f"processes hold {source} from before the seal: {'; '.join(found[:NAMED])}{more}"
 
 
-def _shown_by_namespaces(source: str, wanted: Sequence[Place]) -> list[str]:
+def _shown_by_namespaces(source: str, wanted: Sequence[MountedDirectory]) -> list[str]:
     """Return the mount namespaces of users in which ``source`` is not sealed, or can be unsealed.
 
     Returns [] if only root can reach the directory of ``source``: no user reaches a copy then.
@@ -90,7 +90,9 @@ def _is_users(space: MountNamespace) -> bool:
     return space.makers is None or bool(space.makers) or bool(space.uids - {0} and space.process)
 
 
-def _look_into(space: MountNamespace, wanted: Sequence[Place], known: Collection[str]) -> _Seen:
+def _look_into(
+    space: MountNamespace, wanted: Sequence[MountedDirectory], known: Collection[str]
+) -> _Seen:
     """Return, by a child, whether a namespace shows one of the places, or can be made to."""
     pid = os.fork()
     if pid == 0:
@@ -107,7 +109,9 @@ def _look_into(space: MountNamespace, wanted: Sequence[Place], known: Collection
     return _Seen(status) if status in set(_Seen) else _Seen.UNKNOWN
 
 
-def _enter(space: MountNamespace, wanted: Sequence[Place], known: Collection[str]) -> _Seen:
+def _enter(
+    space: MountNamespace, wanted: Sequence[MountedDirectory], known: Collection[str]
+) -> _Seen:
     fd = os.open(space.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     st = os.fstat(fd)
     if (st.st_dev, st.st_ino) != space.identity:
@@ -131,7 +135,7 @@ def _enter(space: MountNamespace, wanted: Sequence[Place], known: Collection[str
     return _Seen.CLOSED if kept <= set(known) else _Seen.UNKNOWN
 
 
-def _is_open(path: bytes, place: Place, covers: Sequence[MountInfo]) -> bool:
+def _is_open(path: bytes, place: MountedDirectory, covers: Sequence[MountInfo]) -> bool:
     """Unmount what can be unmounted of ``covers``; return whether ``path`` then leads to a place.
 
     In a less privileged namespace, a mount is locked to the mount below it if both came at once.
@@ -139,7 +143,7 @@ def _is_open(path: bytes, place: Place, covers: Sequence[MountInfo]) -> bool:
     (mount_namespaces(7)).
     """
     for cover in reversed(covers):
-        if holders.is_at(path, cover.mount_point):
+        if holders.is_at_or_below(path, cover.mount_point):
             with suppress(OSError):
                 syscalls.umount(cover.mount_point, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
     try:
