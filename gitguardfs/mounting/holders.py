@@ -36,7 +36,7 @@ class _Seen(IntEnum):
     UNKNOWN = 2
 
 
-def told(source: str, number: int, device: int) -> str:
+def describe(source: str, number: int, device: int) -> str:
     """Return a line that names what holds ``source``, just sealed, or a part of it; "" if none.
 
     ``number`` is the mnt_id of the mount that the seal covers; ``device`` is the st_dev of
