@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-from gitguardfs.daemon.signals import leave_to_main_thread
+from gitguardfs.signals import leave_to_main_thread
 
 T = TypeVar("T")
 

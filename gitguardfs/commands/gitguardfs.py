@@ -84,9 +84,9 @@ def _given(ctx: click.Context) -> Given:
 def _fuse_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-    from gitguardfs.sessions.pyfuse3_session import versions
+    from gitguardfs.sessions.pyfuse3_session.session import versions
 
-    click.echo(versions.text())
+    click.echo(versions())
     ctx.exit()
 
 

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gitguardfs.commands.run import call
-from gitguardfs.daemon.signals import UNMOUNTED
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards
+from gitguardfs.signals import UNMOUNTED
 
 NAME = f"umount.{mountinfo.FSTYPE}"
 SETTLE_LIMIT = 60.0

@@ -15,7 +15,7 @@ from gitguardfs.guard.rules import Guard
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.local_devices import LocalDevices
 from gitguardfs.linux.sysfs import device_size
-from gitguardfs.mounting.preflight import Places
+from gitguardfs.mounting.preflight import MountPaths
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.protocol import Attributes
 from gitguardfs.serving.audit_log import AuditLog
@@ -29,7 +29,7 @@ CACHED_DESCRIPTORS = 8192
 
 def assemble(
     options: MountOptions,
-    places: Places,
+    paths: MountPaths,
     audit: AuditLog,
     root_fd: int,
     reports_names_only: bool,
@@ -40,9 +40,9 @@ def assemble(
     """
     try:
         where = mountinfo.of_device(os.fstat(root_fd).st_dev)
-        is_local = LocalDevices(places.source)
+        is_local = LocalDevices(paths.source)
         path_based = where is not None and where.goes_by_paths
-        state = state_of(options, places, root_fd, is_local, path_based)
+        state = state_of(options, paths, root_fd, is_local, path_based)
         closes_late = not is_local.all_are(state.nodes.root.dev)
     except OSError as error:
         raise UserError(f"source {options.source}: {error.strerror}", code=Exit.SYSTEM) from None
@@ -61,10 +61,10 @@ def assemble(
 
 
 def state_of(
-    options: MountOptions, places: Places, root_fd: int, is_local: LocalDevices, path_based: bool
+    options: MountOptions, paths: MountPaths, root_fd: int, is_local: LocalDevices, path_based: bool
 ) -> MountState:
     """Return the state of a mount of ``root_fd``. Raises UserError for a bad map, OSError."""
-    source, mountpoint = os.fstat(root_fd), os.fstat(places.mountpoint_fd)
+    source, mountpoint = os.fstat(root_fd), os.fstat(paths.mountpoint_fd)
     owners = (source.st_uid, source.st_gid), (mountpoint.st_uid, mountpoint.st_gid)
     try:
         idmap = options.map.resolve(*owners)
@@ -91,7 +91,7 @@ def state_of(
         read_only=options.read_only,
         policy=options.policy,
         links=options.links,
-        source_path=os.fsencode(places.source),
+        source_path=os.fsencode(paths.source),
         opens_devices=options.look.block_devices_as_files,
     )
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from threading import Event, Thread
 
-from gitguardfs.daemon import signals
+from gitguardfs import signals
 
 SILENCE = 10.0
 """Seconds without an answer from the source after which requests under way are given up."""

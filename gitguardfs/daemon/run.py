@@ -17,14 +17,16 @@ from collections.abc import Callable
 from threading import Thread
 
 from gitguardfs.constants import FUSE_DEVICE
-from gitguardfs.daemon import background, build, logs, signals
+from gitguardfs.daemon import background, build, logs
 from gitguardfs.daemon.drain import Drain, close_device
+from gitguardfs.daemon.signals import SignalReceiver
 from gitguardfs.errors import Exit, UserError, shown, warn
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.mounting import fstab_check, preflight, seal, seal_bypasses, utab
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.serving.audit_log import AuditLog
 from gitguardfs.sessions import base
+from gitguardfs.signals import STOP_KEEP_SEAL
 
 log = logging.getLogger(__name__)
 
@@ -56,33 +58,33 @@ def _run(options: MountOptions, notify_socket: str | None, kind: base.Kind) -> i
     is_root = os.geteuid() == 0
     if options.needs_root is not None and not is_root:
         raise UserError(f"--{options.needs_root} needs root", "owners cannot be changed without")
-    intended = options.intended
-    if intended is None and is_root:
-        intended = fstab_check.intended(options.source, options.mountpoint)
-    preflight.check_intended(options.mountpoint, intended, is_root)
-    places = preflight.check(
+    expected = options.expected_mountpoint
+    if expected is None and is_root:
+        expected = fstab_check.expected_mountpoint(options.source, options.mountpoint)
+    preflight.check_expected(options.mountpoint, expected, is_root)
+    paths = preflight.check(
         options.source, options.mountpoint, options.rules, is_root, options.source_owner
     )
-    preflight.check_is(places.mountpoint, intended)
+    preflight.check_is(paths.mountpoint, expected)
     if is_root:
-        fstab_check.check_mounted(options.source, places.source, places.source_fd)
-    seal_it = _wants_seal(options, places, is_root)
-    _advise(options, places, is_root, seal_it)
+        fstab_check.check_mounted(options.source, paths.source, paths.source_fd)
+    seal_it = _wants_seal(options, paths, is_root)
+    _advise(options, paths, is_root, seal_it)
     audit = _open_audit(options.audit_log)
     os.chdir("/")
 
     def serve(ready: Callable[[], None]) -> int:
         logs.log_to_stderr(options.debug)
         try:
-            return _serve(options, places, audit, kind, seal_it, ready)
+            return _serve(options, paths, audit, kind, seal_it, ready)
         except UserError as error:
-            said = seal.fail_closed(places.source, options.seal, error)
+            said = seal.fail_closed(paths.source, options.seal, error)
             print(shown(f"gitguardfs: {said}"), file=sys.stderr)
             return error.code
         except Exception:
             log.exception("ended by a bug; the mount point is left dead")
             bug = UserError("ended by a bug", code=Exit.SYSTEM)
-            print(shown(str(seal.fail_closed(places.source, options.seal, bug))), file=sys.stderr)
+            print(shown(str(seal.fail_closed(paths.source, options.seal, bug))), file=sys.stderr)
             return Exit.SYSTEM
 
     if options.foreground or options.debug:
@@ -90,28 +92,30 @@ def _run(options: MountOptions, notify_socket: str | None, kind: base.Kind) -> i
     return background.in_background(serve)
 
 
-def _wants_seal(options: MountOptions, places: preflight.Places, is_root: bool) -> bool:
-    source = places.source
+def _wants_seal(options: MountOptions, paths: preflight.MountPaths, is_root: bool) -> bool:
+    source = paths.source
     if options.seal and not is_root:
         raise UserError("--seal needs root", "it mounts over the source")
-    if places.covers_itself:  # the view hides the source as a seal does
-        if seal.sealing(places.source_fd) is not None:
+    if paths.covers_itself:  # the view hides the source as a seal does
+        if seal.sealing(paths.source_fd) is not None:
             raise UserError(f"{source} is sealed", f"umount {source} takes that off", Exit.MOUNT)
         return False
     if options.seal is not None:
         return options.seal
     # A seal is there only if a daemon left it: that source was to be sealed.
-    fd = places.source_fd
+    fd = paths.source_fd
     return is_root and (seal.sealing(fd) is not None or seal.is_share(fd))
 
 
-def _advise(options: MountOptions, places: preflight.Places, is_root: bool, seal_it: bool) -> None:
+def _advise(
+    options: MountOptions, paths: preflight.MountPaths, is_root: bool, seal_it: bool
+) -> None:
     if not is_root:
         alone = "" if "allow_other" in options.kernel else "only you can use the mount, and "
         warn(f"not root: {alone}owners cannot be changed")
-    if seal_it or options.seal is False or places.covers_itself:
+    if seal_it or options.seal is False or paths.covers_itself:
         return
-    if seal.is_reachable_by_others(places.source, os.geteuid()):
+    if seal.is_reachable_by_others(paths.source, os.geteuid()):
         warn(
             f"{options.source} stays open to other users beside the guarded view"
             " (--seal, or keep it below a directory of mode 0700)"
@@ -132,30 +136,30 @@ def _open_audit(path: str | None) -> AuditLog:
 
 def _serve(
     options: MountOptions,
-    places: preflight.Places,
+    paths: preflight.MountPaths,
     audit: AuditLog,
     kind: base.Kind,
     seal_it: bool,
     ready: Callable[[], None],
 ) -> Exit:
-    seal.check_unlocked(places.source_fd, places.source)
-    root_fd = places.source_fd
-    if seal.sealing(places.source_fd) is not None:
-        root_fd = _open_below_seal(places)
+    seal.check_unlocked(paths.source_fd, paths.source)
+    root_fd = paths.source_fd
+    if seal.sealing(paths.source_fd) is not None:
+        root_fd = _open_covered(paths)
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
-    state, operations = build.assemble(options, places, audit, root_fd, kind.reports_names_only)
+    state, operations = build.assemble(options, paths, audit, root_fd, kind.reports_names_only)
     session = kind(operations)
-    sealed = _put_seal(places) if seal_it else None
+    sealed = _put_seal(paths) if seal_it else None
     if sealed is None:
-        seal.lift_stale(places.source)
+        seal.remove_stale(paths.source)
     try:
         if sealed is not None:
-            _refuse_holders(options, places, sealed, os.fstat(root_fd).st_dev)
-        mounted = _init(session, options, places)
+            _refuse_holders(options, paths, sealed, os.fstat(root_fd).st_dev)
+        mounted = _init(session, options, paths)
     except BaseException:
         if sealed is not None:
-            sealed.leave()
+            sealed.keep()
         raise
     if mounted is not None:
         utab.add(mounted)
@@ -168,39 +172,45 @@ def _serve(
 
     mirror = options.look.mirror
     with Drain(lambda: session.answers, give_up) as drain:
-        view = base.Mounted(
-            places.mountpoint,
+        receiver = SignalReceiver(
+            session,
             lambda: mounted is not None and mountinfo.current(mounted) is None,
-            ready,
             drain.begin,
             lambda: None if mirror is None else mirror.reread(),
         )
+
+        def answers() -> None:
+            receiver.note_ready()
+            ready()
+
+        receiver.install()
         try:
-            word = session.serve(view)
+            session.serve(answers)
+            signal = receiver.end()
         except BaseException:
             # Closed without unmounting: a dead mount point is left, and the seal stays.
             session.close()
             raise
-        trouble = "" if word is not None else _trouble(mounted, places)
-        _unmount(session, mounted, by_itself=word is None)
+        fault = "" if signal is not None else _why_ended(mounted, paths)
+        _unmount(session, mounted, by_itself=signal is None)
         state.close()
     os.close(root_fd)
-    os.close(places.mountpoint_fd)
-    if sealed is not None and word in (None, signals.HAND_OVER):
-        sealed.leave()
+    os.close(paths.mountpoint_fd)
+    if sealed is not None and signal in (None, STOP_KEEP_SEAL):
+        sealed.keep()
     elif sealed is not None:
-        _lift(sealed)
+        _remove_seal(sealed)
     audit.close()
-    if trouble:
-        stays = f"; {places.source} stays sealed: vm-mount guards it again, umount {places.source}"
-        log.error("%s: %s%s", options.mountpoint, trouble, f"{stays} opens it" if sealed else "")
+    if fault:
+        stays = f"; {paths.source} stays sealed: vm-mount guards it again, umount {paths.source}"
+        log.error("%s: %s%s", options.mountpoint, fault, f"{stays} opens it" if sealed else "")
         return Exit.SYSTEM
     return Exit.OK
 
 
-def _lift(sealed: seal.Seal) -> None:
+def _remove_seal(sealed: seal.Seal) -> None:
     try:
-        sealed.lift()
+        sealed.remove()
     except OSError as error:
         log.error("the seal stays: %s: %s", error.filename or "", error.strerror)
 
@@ -212,7 +222,7 @@ def _leave_by_force(mounted: mountinfo.MountInfo | None, sealed: seal.Seal | Non
     """
     close_device(FUSE_DEVICE)
     if sealed is not None:
-        sealed.leave()  # else a stuck thread keeps the process, and so the lock
+        sealed.keep()  # else a stuck thread keeps the process, and so the lock
     if mounted is not None:
         # On a thread: users can make the path of the mount point hang as well.
         detaching = Thread(target=_detach, args=(mounted,), daemon=True)
@@ -227,7 +237,7 @@ def _detach(mounted: mountinfo.MountInfo) -> bool:
     return now is None or mountinfo.detach(now)
 
 
-def _trouble(mounted: mountinfo.MountInfo | None, places: preflight.Places) -> str:
+def _why_ended(mounted: mountinfo.MountInfo | None, paths: preflight.MountPaths) -> str:
     """Return why the session ended without a signal of root's; "" for a user's own view.
 
     A user unmounts a view of their own by fusermount3, without a signal. Users can unmount root's
@@ -239,42 +249,42 @@ def _trouble(mounted: mountinfo.MountInfo | None, places: preflight.Places) -> s
         return ""
     if mountinfo.current(mounted) is not None:
         return "the kernel ended the connection; a dead mount is left"
-    is_gone = safe_open.path_of(places.mountpoint_fd).endswith(" (deleted)")
-    if is_gone or os.fstat(places.mountpoint_fd).st_nlink == 0:
+    is_gone = safe_open.path_of(paths.mountpoint_fd).endswith(" (deleted)")
+    if is_gone or os.fstat(paths.mountpoint_fd).st_nlink == 0:
         return "the mount point was taken away from under the view"
     return "the view was unmounted, and not by root's umount(8) with its helper"
 
 
-def _open_below_seal(places: preflight.Places) -> int:
+def _open_covered(paths: preflight.MountPaths) -> int:
     try:
-        return seal.open_below(places.source, places.source_fd)
+        return seal.open_covered(paths.source, paths.source_fd)
     except OSError as error:
         raise UserError(
-            f"cannot reach {places.source} below its seal: {error.strerror}",
+            f"cannot reach {paths.source} below its seal: {error.strerror}",
             "this needs mount namespaces: CAP_SYS_ADMIN and CAP_SYS_CHROOT",
             Exit.SYSTEM,
         ) from None
 
 
-def _put_seal(places: preflight.Places) -> seal.Seal:
+def _put_seal(paths: preflight.MountPaths) -> seal.Seal:
     try:
-        return seal.Seal(places.source, places.source_fd)
+        return seal.Seal(paths.source, paths.source_fd)
     except OSError as error:
         raise UserError(
-            f"cannot seal {places.source}: {error.strerror}",
+            f"cannot seal {paths.source}: {error.strerror}",
             "--no-seal leaves it open",
             Exit.MOUNT,
         ) from None
 
 
 def _refuse_holders(
-    options: MountOptions, places: preflight.Places, sealed: seal.Seal, device: int
+    options: MountOptions, paths: preflight.MountPaths, sealed: seal.Seal, device: int
 ) -> None:
     """Raise UserError if a process holds something below the seal, and can still use it.
 
     ``device`` is the st_dev of the source below the seal.
     """
-    text = seal_bypasses.describe(places.source, sealed.covers, device)
+    text = seal_bypasses.describe(paths.source, sealed.covers, device)
     if text and not options.allow_holders:
         hint = "leave the directory or end it, then start again; or --allow-holders"
         raise UserError(text, hint, Exit.MOUNT)
@@ -283,33 +293,31 @@ def _refuse_holders(
     try:
         sealed.check()  # a fusermount3 that was started below can mount over the seal
     except OSError as error:
-        raise UserError(f"cannot seal {places.source}: {error.strerror}", code=Exit.MOUNT) from None
+        raise UserError(f"cannot seal {paths.source}: {error.strerror}", code=Exit.MOUNT) from None
 
 
 def _init(
-    session: base.Session, options: MountOptions, places: preflight.Places
+    session: base.Session, options: MountOptions, paths: preflight.MountPaths
 ) -> mountinfo.MountInfo | None:
     """Mount. As root, mount on the very directory that was checked, and return that mount.
 
     For a user fusermount3 mounts, by the path and with the user's rights; returns None then.
     Raises UserError.
     """
-    is_root = os.geteuid() == 0
-    target = f"/proc/self/fd/{places.mountpoint_fd}" if is_root else places.mountpoint
     before = {m.mnt_id for m in mountinfo.listed()}
     try:
-        session.mount(target, _fuse_options(options, places))
+        session.mount(paths.mountpoint_fd, _fuse_options(options, paths))
     except base.MountFailed as error:
         raise UserError(
             f"cannot mount at {options.mountpoint}: {error}",
             "the reason is in the line above, if the kernel gave one",
             Exit.MOUNT,
         ) from None
-    if not is_root:
+    if os.geteuid() != 0:
         return None
     # A new mount lies on top of all that is there, also of a mount that a user has just made.
-    path = safe_open.path_of(places.mountpoint_fd)
-    mounted = mountinfo.on_top_of(mountinfo.number_of(places.mountpoint_fd), path)
+    path = safe_open.path_of(paths.mountpoint_fd)
+    mounted = mountinfo.on_top_of(mountinfo.number_of(paths.mountpoint_fd), path)
     if mounted is None or mounted.mnt_id in before or not _is_ours(mounted):
         session.close()
         for mount in mountinfo.listed():
@@ -347,12 +355,12 @@ def _unmount(session: base.Session, mounted: mountinfo.MountInfo | None, by_itse
         utab.remove(mounted)
 
 
-def _fuse_options(options: MountOptions, places: preflight.Places) -> set[str]:
+def _fuse_options(options: MountOptions, paths: preflight.MountPaths) -> set[str]:
     # libfuse adds nosuid and nodev, unless suid or dev are given.
     found = {
         "default_permissions",
         f"subtype={mountinfo.SUBTYPE}",
-        f"fsname={_fsname(options.fsname or places.source)}",
+        f"fsname={_fsname(options.fsname or paths.source)}",
         *options.kernel,
     }
     if os.geteuid() == 0 and options.allow_other:

@@ -25,7 +25,7 @@ class NotMountedError(UserError):
     """The share to guard is not mounted. A seal put on now would lie below it, without effect."""
 
 
-def intended(source: str, mountpoint: str) -> str | None:
+def expected_mountpoint(source: str, mountpoint: str) -> str | None:
     """Return the mount point that fstab has for the guard of ``source``, if mount(8) started us.
 
     The path in fstab is walked by descriptors. Returns None if mount(8) did not start us, or if

@@ -81,7 +81,7 @@ class GuardDaemon:
         return self._given()[1]
 
     @property
-    def places(self) -> tuple[str, ...]:
+    def paths(self) -> tuple[str, ...]:
         """SOURCE and MOUNTPOINT as they were given; () if they cannot be read."""
         return tuple(self._given()[0])
 
@@ -162,7 +162,7 @@ def is_daemon(pid: str) -> bool:
     return process is not None and process.is_named
 
 
-def serves_nothing(pid: str) -> bool:
+def is_orphan(pid: str) -> bool:
     """Return whether a process is a gitguardfs of root's whose views are all unmounted here.
 
     Copies of a view may still exist in other mount namespaces.
@@ -174,11 +174,11 @@ def serves_nothing(pid: str) -> bool:
     if process.connections != {None}:
         served = {f"0:{minor}" for minor in process.connections}
         return not any(mount.device in served for mount in listed)
-    return bool(process.places) and not any(
+    return bool(process.paths) and not any(
         mount.fstype == mountinfo.FSTYPE
         and (
-            any(_leads_to(place, mount.mount_point) for place in process.places[1:])
-            or mount.source in (os.path.normpath(place) for place in process.places[:1])
+            any(_leads_to(path, mount.mount_point) for path in process.paths[1:])
+            or mount.source in (os.path.normpath(path) for path in process.paths[:1])
         )
         for mount in listed
     )
@@ -186,9 +186,9 @@ def serves_nothing(pid: str) -> bool:
 
 def _was_given(process: GuardDaemon, guard: MountInfo) -> bool:
     """Return whether a process of root's was started for this guard, by its arguments."""
-    if not any(_leads_to(place, guard.mount_point) for place in process.places[1:]):
+    if not any(_leads_to(path, guard.mount_point) for path in process.paths[1:]):
         return False
-    source = process.places[0]
+    source = process.paths[0]
     names = [f"fsname={guard.source}"] if guard.source != mountinfo.SUBTYPE else []
     return (
         guard.source
@@ -237,7 +237,7 @@ def _arguments(words: Sequence[str]) -> Sequence[str]:
     return words
 
 
-def meaning(options: Sequence[str]) -> dict[str, object]:
+def normalized(options: Sequence[str]) -> dict[str, object]:
     """Return options in a normal form, so that two spellings compare equal. Raises UserError."""
     given = parse_o([quote_o(option) for option in options])
     plain: dict[str, object] = {"xattr": "rw"} if given.get("git") == "off" else {}
@@ -254,21 +254,21 @@ def meaning(options: Sequence[str]) -> dict[str, object]:
     return found
 
 
-def are_alike(one: Sequence[str], other: Sequence[str]) -> bool:
+def same_options(one: Sequence[str], other: Sequence[str]) -> bool:
     """Return whether two lists of options mean the same."""
     try:
-        return meaning(one) == meaning(other)
+        return normalized(one) == normalized(other)
     except (UserError, ValueError, KeyError):  # an unknown user, or not a number
         return False
 
 
-def lost(before: Sequence[str], after: Sequence[str]) -> list[str]:
+def lost_options(before: Sequence[str], after: Sequence[str]) -> list[str]:
     """Return the options of ``before`` that ``after`` lacks, except for maps and seals."""
     try:
-        kept = meaning(after)
+        kept = normalized(after)
         gone = []
         for option in before:
-            one = meaning([option])
+            one = normalized([option])
             for name in ("map", "seal"):
                 one[name] = kept.get(name)
             if any(_adds(name, value) and not _holds(kept, name, value)

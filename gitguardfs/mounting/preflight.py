@@ -17,7 +17,7 @@ FUSERMOUNT = "fusermount3"
 
 
 @dataclass(frozen=True)
-class Places:
+class MountPaths:
     """Source and mount point: their resolved paths, and descriptors of what was checked."""
 
     source: str
@@ -33,7 +33,7 @@ class Places:
 
 def check(
     source: str, mountpoint: str, rules: Rules, is_root: bool, source_owner: int | None = None
-) -> Places:
+) -> MountPaths:
     """Resolve and check both directories and the system. Raises UserError.
 
     ``source_owner`` is a user other than root whose FUSE file system the source may be in.
@@ -41,28 +41,28 @@ def check(
     _check_system(is_root)
     _clear_dead(mountpoint, is_root)
     source_fd = _open(source, "source", is_root, answers=True, also=source_owner)
-    _refuse_foreign(source_fd, source, source_owner)
+    _refuse_mounts_of_users(source_fd, source, source_owner)
     mountpoint_fd = _open(mountpoint, "mount point", is_root)
-    _refuse_foreign(mountpoint_fd, mountpoint, None)
-    places = Places(
+    _refuse_mounts_of_users(mountpoint_fd, mountpoint, None)
+    paths = MountPaths(
         safe_open.path_of(source_fd), source_fd, safe_open.path_of(mountpoint_fd), mountpoint_fd
     )
-    top = mountinfo.top_at(places.mountpoint)
+    top = mountinfo.top_at(paths.mountpoint)
     if top is not None and top.fstype == mountinfo.FSTYPE:
         raise UserError(
             f"{mountpoint} is a gitguardfs mount already", f"umount {mountpoint}", Exit.MOUNT
         )
-    inside = _inside(places.source, places.mountpoint) or _inside(places.mountpoint, places.source)
-    if inside and not places.covers_itself:
+    inside = _inside(paths.source, paths.mountpoint) or _inside(paths.mountpoint, paths.source)
+    if inside and not paths.covers_itself:
         raise UserError(
             f"{source} and {mountpoint} lie inside one another",
             "choose a mount point outside of the source",
         )
-    _check_not_below_git(source, places.source, rules)
-    return places
+    _check_not_below_git(source, paths.source, rules)
+    return paths
 
 
-def _refuse_foreign(fd: int, path: str, also: int | None) -> None:
+def _refuse_mounts_of_users(fd: int, path: str, also: int | None) -> None:
     """Raise ForeignMountError if a user's FUSE mount is at ``path``, even below other mounts.
 
     That user may run fusermount3 at any time, which then unmounts what lies on top.
@@ -72,25 +72,25 @@ def _refuse_foreign(fd: int, path: str, also: int | None) -> None:
             raise safe_open.ForeignMountError(mount, path)
 
 
-def check_intended(mountpoint: str, intended: str | None, is_root: bool) -> None:
-    """Raise UserError for a mount point other than ``intended``, before anything is done there.
+def check_expected(mountpoint: str, expected: str | None, is_root: bool) -> None:
+    """Raise UserError for a mount point other than ``expected``, before anything is done there.
 
     mount(8) resolves the mount point, and follows symlinks of any user, before it passes it on.
     """
-    if intended is None:
+    if expected is None:
         return
     fd = _open(mountpoint, "mount point", is_root)
     try:
-        check_is(safe_open.path_of(fd), intended)
+        check_is(safe_open.path_of(fd), expected)
     finally:
         os.close(fd)
 
 
-def check_is(real: str, intended: str | None) -> None:
-    """Raise UserError if the mount point, resolved, is not the ``intended`` one."""
-    if intended is not None and real != intended:
+def check_is(real: str, expected: str | None) -> None:
+    """Raise UserError if the mount point, resolved, is not ``expected``."""
+    if expected is not None and real != expected:
         raise UserError(
-            f"the mount point is to be {intended}, and {real} was given",
+            f"the mount point is to be {expected}, and {real} was given",
             "see what made it lead elsewhere: a symlink, or a directory that was moved",
             Exit.MOUNT,
         )

@@ -57,16 +57,16 @@ class Seal:
             self._lock = os.open(f"/proc/self/fd/{source_fd}", _READ)
         else:
             self.covers = mountinfo.number_of(source_fd)
-            self._lock = _put_on(source_fd)
+            self._lock = _mount_seal(source_fd)
         try:
             fcntl.flock(self._lock, _LOCK)
             self.check()
         except BaseException:
             if seal is None:
                 with suppress(OSError):
-                    self.lift()
+                    self.remove()
             else:
-                self.leave()
+                self.keep()
             raise
 
     def check(self) -> None:
@@ -75,7 +75,7 @@ class Seal:
         if _listed(number).parent_id != self.covers or _is_covered(number):
             raise OSError(errno.ESTALE, "another mount came between", self._source)
 
-    def lift(self) -> None:
+    def remove(self) -> None:
         """Remove the seal: unmount this very mount, by its descriptor. Raises OSError."""
         try:
             if _is_covered(mountinfo.number_of(self._lock)):  # umount2 would take that one instead
@@ -84,12 +84,12 @@ class Seal:
         finally:
             os.close(self._lock)
 
-    def leave(self) -> None:
+    def keep(self) -> None:
         """Keep the seal on but release its lock, so that the next daemon takes it over."""
         os.close(self._lock)
 
 
-def _put_on(directory: int, beneath: bool = False) -> int:
+def _mount_seal(directory: int, beneath: bool = False) -> int:
     """Mount a seal on a directory; return a descriptor of the seal's own root, locked."""
     seal = syscalls.new_mount(FSTYPE, NAME, _ATTRIBUTES, _OPTIONS)
     try:
@@ -125,7 +125,7 @@ def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError
     if os.geteuid() != 0 or wanted is False:
         return error
     try:
-        if not _close(source, bool(wanted)):
+        if not _seal_if_needed(source, bool(wanted)):
             return error
         said = f"{source} is sealed until it is guarded; umount {source} opens it"
     except (FileNotFoundError, NotADirectoryError):
@@ -142,7 +142,7 @@ def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError
     return UserError(error.message, f"{error.hint}; {said}".removeprefix("; "), error.code)
 
 
-def _close(source: str, wanted: bool) -> bool:
+def _seal_if_needed(source: str, wanted: bool) -> bool:
     """Seal ``source`` if asked to. Returns whether a seal that no daemon holds is on it.
 
     Raises OSError and UserError if the seal cannot be put on.
@@ -159,9 +159,9 @@ def _close(source: str, wanted: bool) -> bool:
             if not (wanted or is_share(fd)):
                 return False
             if any(map(safe_open.is_foreign, mountinfo.stack_of(fd))):
-                _close_beneath(fd)
+                _seal_beneath(fd)
             else:
-                Seal(source, fd).leave()
+                Seal(source, fd).keep()
         try:
             check_unlocked(fd, source)
         except UserError:  # a daemon holds it
@@ -182,7 +182,7 @@ def _open_top(path: str) -> int:
         os.close(parent)
 
 
-def _close_beneath(fd: int) -> None:
+def _seal_beneath(fd: int) -> None:
     """Put a seal between a user's mount and the mount below it.
 
     A seal on top would go when the user unmounts theirs. Raises UserError if the kernel cannot
@@ -192,7 +192,7 @@ def _close_beneath(fd: int) -> None:
     if any(map(safe_open.is_foreign, below)):
         raise UserError("several mounts of users lie over it")
     try:
-        root = _put_on(fd, beneath=True)
+        root = _mount_seal(fd, beneath=True)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
@@ -267,7 +267,7 @@ def holder(lock: int) -> str:
     return next((f[4] for f in held if len(f) > 5 and f[1] == "FLOCK" and f[5] == where), "?")
 
 
-def lift_stale(source: str) -> None:
+def remove_stale(source: str) -> None:
     """Remove the seals of ``source``, which no daemon holds by ``check_free``. Raises OSError."""
     while is_sealed(source):
         top = mountinfo.top_at(source)
@@ -275,7 +275,7 @@ def lift_stale(source: str) -> None:
             raise os_error(errno.ESTALE)
 
 
-def open_below(source: str, seal_fd: int) -> int:
+def open_covered(source: str, seal_fd: int) -> int:
     """Return an O_PATH descriptor of what lies below the seal whose root ``seal_fd`` is.
 
     The seal is not removed for that, even for a moment: a process that opened the raw share then
@@ -286,13 +286,13 @@ def open_below(source: str, seal_fd: int) -> int:
     here = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     syscalls.unshare_mounts()
     try:
-        return _copy_below(source, seal_fd)
+        return _copy_covered(source, seal_fd)
     finally:
         syscalls.enter_mounts(here)
         os.close(here)
 
 
-def _copy_below(source: str, seal_fd: int) -> int:
+def _copy_covered(source: str, seal_fd: int) -> int:
     expected = os.fstat(seal_fd)
     while True:
         fd = safe_open.open_directory(source, True)

@@ -56,7 +56,7 @@ def _mount_and_cover(do_mount: Callable[[], None], target: str) -> None:
         or top.mnt_id != mountinfo.number_of(share)
     ):
         raise UserError(f"no share came to be mounted at {target}", code=Exit.MOUNT)
-    seal.Seal(target, share).leave()
+    seal.Seal(target, share).keep()
     tree = syscalls.clone_tree(b"/proc/self/fd/%d" % share)
     syscalls.enter_mounts(here)
     syscalls.attach_tree(tree, place)

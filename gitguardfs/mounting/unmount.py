@@ -18,6 +18,7 @@ from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.linux import mountinfo, processes, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards, seal
+from gitguardfs.signals import STOP_KEEP_SEAL
 
 SETTLE_LIMIT = 15.0
 """Seconds within which a daemon whose view was unmounted has to lift its seal and end."""
@@ -77,7 +78,7 @@ def _unmount(mount: MountInfo, flags: int) -> None:
         os.close(parent)
 
 
-def hand_over(guard: MountInfo, source: str) -> bool:
+def stop_keeping_seal(guard: MountInfo, source: str) -> bool:
     """Stop a guard that no process uses, and keep its seal. Returns False if the guard is gone.
 
     Raises UserError, with nothing done, if the view is in use. That is checked before the daemon is
@@ -93,8 +94,8 @@ def hand_over(guard: MountInfo, source: str) -> bool:
         unmount(found)
         return True
     _check_unused(found, daemon)
-    if not _end(daemon.pid, lambda: _daemon_of(guard, found) == daemon):
-        return hand_over(guard, source)
+    if not _stop(daemon.pid, lambda: _daemon_of(guard, found) == daemon):
+        return stop_keeping_seal(guard, source)
     left = mountinfo.current(found)
     if left is None:
         return True
@@ -105,7 +106,7 @@ def hand_over(guard: MountInfo, source: str) -> bool:
     return True
 
 
-def _end(pid: int, is_it: Callable[[], bool]) -> bool:
+def _stop(pid: int, is_it: Callable[[], bool]) -> bool:
     """Tell a daemon to end and keep its seal, and wait. Returns False if it had ended before.
 
     Raises UserError, with nothing done, if ``is_it`` says that the pid is no longer that daemon's,
@@ -119,7 +120,7 @@ def _end(pid: int, is_it: Callable[[], bool]) -> bool:
         if not is_it():
             replaced = f"process {pid} was replaced while it was being stopped"
             raise UserError(replaced, "try again", Exit.MOUNT)
-        signal.pidfd_send_signal(process, signal.SIGUSR2)
+        signal.pidfd_send_signal(process, STOP_KEEP_SEAL)
         if not select.select([process], [], [], SETTLE_LIMIT)[0]:
             raise UserError(f"gitguardfs ({pid}) does not end", code=Exit.SYSTEM)
     except ProcessLookupError:
@@ -129,16 +130,16 @@ def _end(pid: int, is_it: Callable[[], bool]) -> bool:
     return True
 
 
-def end_forgotten(source: str) -> None:
+def stop_orphan(source: str) -> None:
     """Stop a daemon that holds the seal of ``source`` but has no view mounted here.
 
     A copy of its view in another mount namespace, which any user can make, keeps it running. The
     share could then not be guarded again. Its seal stays.
     """
     deadline = time.monotonic() + START_LIMIT
-    while (pid := _holder_of(source)) is not None and guards.serves_nothing(pid):
+    while (pid := _holder_of(source)) is not None and guards.is_orphan(pid):
         if time.monotonic() > deadline:
-            _end(int(pid), lambda: _holder_of(source) == pid and guards.serves_nothing(pid))
+            _stop(int(pid), lambda: _holder_of(source) == pid and guards.is_orphan(pid))
             return
         time.sleep(_PAUSE)
 
@@ -191,27 +192,27 @@ def unmount_share(share: MountInfo) -> None:
         return
     path = found.path
     was_sealed = seal.is_sealed(path)
-    lift(path)
+    remove_seals(path)
     try:
         # Below a seal only a daemon can be, and that has ended.
         unmount(share, patience=0 if was_sealed else END_LIMIT)
     except BaseException:
         if was_sealed:
-            close_off(path)
+            seal_or_unmount(path)
         raise
 
 
-def lift(source: str) -> None:
+def remove_seals(source: str) -> None:
     """Remove the seals of ``source``, if there are any. Raises UserError if a daemon holds one.
 
     Other mounts at ``source`` stay. A daemon without a view is stopped first.
     """
-    end_forgotten(source)
+    stop_orphan(source)
     seal.check_free(source)
-    seal.lift_stale(source)
+    seal.remove_stale(source)
 
 
-def close_off(source: str) -> str:
+def seal_or_unmount(source: str) -> str:
     """Seal a raw share that no guard protects any more; return a line that says what was done.
 
     The seal outlives this process, and the next daemon takes it over. Where a seal fails, the
@@ -224,7 +225,7 @@ def close_off(source: str) -> str:
         try:
             fd = safe_open.open_directory(source, True)
             try:
-                seal.Seal(source, fd).leave()
+                seal.Seal(source, fd).keep()
             finally:
                 os.close(fd)
         except OSError:

@@ -63,7 +63,7 @@ class MountOptions:
     foreground: bool = False
     debug: bool = False
     fsname: str | None = None
-    intended: str | None = None
+    expected_mountpoint: str | None = None
     """``-o mountpoint=``: the mount point as in fstab; mount(8) resolves it before we see it."""
     kernel: tuple[str, ...] = ()
     """Mount options that are only passed to the kernel (noatime, sync, noexec, dev ...)."""
@@ -107,7 +107,7 @@ def build(source: str, mountpoint: str, given: Given) -> MountOptions:
         foreground=values.flag("foreground"),
         debug=values.flag("debug"),
         fsname=values.text("fsname"),
-        intended=values.text("mountpoint"),
+        expected_mountpoint=values.text("mountpoint"),
         kernel=tuple(values.texts("kernel")),
         needs_root=_needs_root(given),
     )

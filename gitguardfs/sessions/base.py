@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from gitguardfs.serving.operations import Operations
 
 
 class MountFailed(Exception):  # noqa: N818  # named for what happened
     """The kernel, or fusermount3 for a user, refused to mount."""
-
-
-class Mounted(NamedTuple):
-    """The mount point of a session's mount, and what the session calls while it serves."""
-
-    mountpoint: str
-    is_unmounted: Callable[[], bool]
-    """Returns whether the mount is gone from the mount table of this namespace."""
-    ready: Callable[[], None]
-    """Called once the mount answers requests."""
-    ending: Callable[[], None]
-    """Called when the session begins to end."""
-    reread_groups: Callable[[], None]
-    """Called when the group memberships of users must be read again (SIGUSR1)."""
 
 
 class Session(Protocol):
@@ -34,11 +19,33 @@ class Session(Protocol):
     def answers(self) -> int:
         """How many calls that the session waited for have returned. The number only grows."""
 
-    def mount(self, target: str, options: set[str]) -> None:
-        """Mount at ``target``. Raises MountFailed."""
+    def mount(self, mountpoint_fd: int, options: set[str]) -> None:
+        """Mount on a directory: as root on the very one behind ``mountpoint_fd``.
 
-    def serve(self, mounted: Mounted) -> signal.Signals | None:
-        """Serve until unmounted or ended by a signal. Returns the signal, or None."""
+        For a user fusermount3 mounts, by the path and with the user's rights. Raises MountFailed.
+        """
+
+    def serve(self, ready: Callable[[], None]) -> None:
+        """Serve until the mount is unmounted or ``stop`` is called.
+
+        ``ready`` is called once the mount answers.
+        """
+
+    def stop(self) -> None:
+        """Finish the requests under way, and take no more. May be called in a signal handler."""
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Make a call between two requests. May be called in a signal handler.
+
+        A call given before ``serve`` is made there; one given after ``serve`` is dropped. ``call``
+        must not raise.
+        """
+
+    def invalidate(self, node: int) -> None:
+        """Make the kernel drop the cached attributes of a node. Raises OSError.
+
+        Takes no lock that a request may hold.
+        """
 
     def close(self, unmount: bool = False) -> None:
         """Close the connection. The mount is left dead, unless ``unmount`` is true."""

@@ -235,7 +235,7 @@ def owner_of_share(look: Facts, path: str) -> Ids:
     child = os.fork()
     if child == 0:
         try:
-            st = os.fstat(seal.open_below(path, safe_open.open_directory(path, True)))
+            st = os.fstat(seal.open_covered(path, safe_open.open_directory(path, True)))
             os.write(writable, f"{st.st_uid} {st.st_gid}".encode())
         finally:
             os._exit(0)

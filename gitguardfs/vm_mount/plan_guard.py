@@ -51,7 +51,7 @@ def _is_right(facts: Facts, request: Request, spec: GuardedShare) -> bool:
         return False
     told = facts.running.get(spec.map_mount)
     wanted = split_o(",".join(spec.guard_options))
-    if told is None or not guards.are_alike(told, wanted):
+    if told is None or not guards.same_options(told, wanted):
         return False
     return facts.is_sealed(spec.mount) == request.is_sealed
 
@@ -64,7 +64,7 @@ def lost_options(facts: Facts, spec: GuardedShare) -> list[str]:
         lines = [e for e in fstab.entries(facts.fstab) if e.is_guard and e.is_ours]
         texts = [",".join(e.options) for e in lines if e.target == spec.map_mount]
         before = tuple(split_o(",".join([written, *texts])))
-    return guards.lost(before, split_o(",".join(spec.guard_options)))
+    return guards.lost_options(before, split_o(",".join(spec.guard_options)))
 
 
 def _check_guards(facts: Facts, request: Request) -> None:

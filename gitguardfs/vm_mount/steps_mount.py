@@ -16,10 +16,10 @@ from gitguardfs.linux.programs import call
 from gitguardfs.mounting import guards, seal
 from gitguardfs.mounting.sealed_mount import mount_covered
 from gitguardfs.mounting.unmount import (
-    close_off,
-    end_forgotten,
-    hand_over,
-    lift,
+    remove_seals,
+    seal_or_unmount,
+    stop_keeping_seal,
+    stop_orphan,
     unmount,
     unmount_share,
 )
@@ -106,12 +106,12 @@ class StartGuard:
                 is_new = guard.identity not in before
                 is_ours = guard.source in (self.source, mountinfo.SUBTYPE)
                 if is_new and is_ours and not guards.is_dead(guard.mount_point):
-                    hand_over(guard, self.source)
+                    stop_keeping_seal(guard, self.source)
             if not was_sealed:
-                lift(self.source)
+                remove_seals(self.source)
 
         try:
-            end_forgotten(self.source)
+            stop_orphan(self.source)
             call(self.command)
         except BaseException as error:
             undo()
@@ -140,13 +140,13 @@ class StartService:
             at = os.fsencode(self.map_mount)
             for guard in guards.guards():
                 if guard.mount_point == at and not guards.is_dead(at):
-                    hand_over(guard, self.source)
+                    stop_keeping_seal(guard, self.source)
             call((self.systemctl, "stop", self.service))
             if not was_sealed:
-                lift(self.source)
+                remove_seals(self.source)
 
         try:
-            end_forgotten(self.source)
+            stop_orphan(self.source)
             call((self.systemctl, "restart", self.service))
         except BaseException as error:
             with suppress(UserError):  # else systemd restarts a failing service again and again
@@ -157,7 +157,7 @@ class StartService:
 
 
 def _undone(error: BaseException, source: str) -> BaseException:
-    """Return ``error`` without gitguardfs's remark about its new seal, which has been lifted."""
+    """Return ``error`` without gitguardfs's remark about its new seal, which was removed."""
     if not isinstance(error, UserError):
         return error
     said = re.escape(f"{source} is sealed until it is guarded; umount {source} opens it")
@@ -184,7 +184,7 @@ class StopGuard:
     def do(self) -> Undo | None:
         """Unmount the view. Fails if it is busy."""
         try:
-            was_there = hand_over(self.guard, self.source)
+            was_there = stop_keeping_seal(self.guard, self.source)
         except BaseException as error:
             if mountinfo.current(self.guard) is None:
                 try:
@@ -202,7 +202,7 @@ class StopGuard:
                 call(command)
         except BaseException as error:
             why = f"{self.map_mount} is not guarded again: {error}"
-            raise UserError(f"{why}; {close_off(self.source)}", code=Exit.SYSTEM) from None
+            raise UserError(f"{why}; {seal_or_unmount(self.source)}", code=Exit.SYSTEM) from None
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ class UnmountShare:
 
 @dataclass(frozen=True)
 class Unseal:
-    """Lifts the seal that a daemon has left on a share that stays mounted."""
+    """Removes the seal that a daemon has left on a share that stays mounted."""
 
     source: str
 
@@ -256,12 +256,12 @@ class Unseal:
         return f"umount {shlex.quote(self.source)}  # the seal"
 
     def do(self) -> Undo | None:
-        """Lift the seal; the undo seals the share again."""
+        """Remove the seal; the undo seals the share again."""
         if not seal.is_sealed(self.source):
             return None
-        lift(self.source)
+        remove_seals(self.source)
 
         def undo() -> None:
-            close_off(self.source)
+            seal_or_unmount(self.source)
 
         return undo

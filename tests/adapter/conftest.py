@@ -16,7 +16,8 @@ MakeWorld = Callable[..., World]
 
 
 PYFUSE3_ONLY = {
-    "test_boundary", "test_helper", "test_listing", "test_pace", "test_tick", "test_turns",
+    "test_boundary", "test_busy_poll", "test_io_thread", "test_listing", "test_pace",
+    "test_read_interrupter",
 }  # fmt: skip
 """Modules about pyfuse3's session itself, or about what it does with replies."""
 TESTS_OF_PYFUSE3 = {

@@ -21,7 +21,7 @@ from gitguardfs.serving import files
 from gitguardfs.serving.boundary import GUARDED_BY, GuardedBy
 from gitguardfs.serving.files import Files
 from gitguardfs.sessions.pyfuse3_session import handlers
-from gitguardfs.sessions.pyfuse3_session.answers import FITS
+from gitguardfs.sessions.pyfuse3_session.reply_checks import REPLY_CHECKS
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Context, Token, World, open_descriptors, refused
 from tests.support.other_session import arguments_of
@@ -257,9 +257,9 @@ async def test_every_answer_of_pyfuse3_s_types_has_its_check(world: World) -> No
         ("pyfuse3.StatvfsData", StatvfsData()),
         ("tuple[FileInfo, EntryAttributes]", (FileInfo(), EntryAttributes())),
     ):  # fmt: skip
-        assert FITS[check](fitting)
+        assert REPLY_CHECKS[check](fitting)
         for other in (None, 1, "x", (), (EntryAttributes(), FileInfo()), (FileInfo(),)):
-            assert not FITS[check](other), (check, other)
+            assert not REPLY_CHECKS[check](other), (check, other)
 
 
 @pytest.mark.parametrize("name", ["read", "write"])

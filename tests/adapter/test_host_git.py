@@ -15,7 +15,7 @@ import trio
 from gitguardfs.fs import host_git
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.protocol import RENAME_EXCHANGE, Later
-from gitguardfs.sessions.pyfuse3_session import waiting
+from gitguardfs.sessions.pyfuse3_session import retries
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 
@@ -102,7 +102,7 @@ async def test_who_waits_goes_on_when_git_is_done(
     monkeypatch.setattr(host_git, "WAIT", 60.0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(symlink, world, "r/new")
-        while not world.ops.requests._waiting:
+        while not world.ops.request_loop._waiting:
             await trio.lowlevel.checkpoint()
         await world.ops.mkdir(await world.id("r"), b"meanwhile", 0o755, world.ctx)
         lock(world).unlink()
@@ -113,11 +113,11 @@ async def test_who_comes_when_too_many_wait_fails_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(host_git, "WAIT", 60.0)
-    monkeypatch.setattr(waiting, "MAX_WAITING", 2)
+    monkeypatch.setattr(retries, "MAX_WAITING", 2)
     async with trio.open_nursery() as nursery:
         for number in range(2):
             nursery.start_soon(symlink, world, f"r/new{number}")
-        while world.ops.requests._waiting < 2:
+        while world.ops.request_loop._waiting < 2:
             await trio.lowlevel.checkpoint()
         for _ in range(3):
             await refused(symlink(world, "r/more"), errno.EBUSY)
@@ -136,10 +136,10 @@ async def test_the_end_of_the_mount_lets_nothing_through(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
-        while not world.ops.requests._waiting:
+        while not world.ops.request_loop._waiting:
             await trio.lowlevel.checkpoint()
         lock(world).unlink()
-        world.ops.requests._ending.set()
+        world.ops.request_loop._ending.set()
     assert not (world.source / "r/new").is_symlink()
 
 

@@ -28,13 +28,13 @@ def threads(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def spied(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the calls that went to a thread."""
     seen: list[str] = []
-    wait = world.ops.requests.wait
+    run_in_thread = world.ops.request_loop.run_in_thread
 
     async def spy(run: Any, **how: Any) -> Any:
         seen.append(run.__self__.call.__name__)
-        return await wait(run, **how)
+        return await run_in_thread(run, **how)
 
-    monkeypatch.setattr(world.ops.requests, "wait", spy)
+    monkeypatch.setattr(world.ops.request_loop, "run_in_thread", spy)
     return seen
 
 

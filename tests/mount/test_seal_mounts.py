@@ -44,14 +44,14 @@ def _is_sealed(path: Path) -> bool:
     return seal.is_sealed(str(path))
 
 
-def test_the_very_seal_is_lifted_wherever_its_path_leads(here: Path) -> None:
+def test_the_very_seal_is_removed_wherever_its_path_leads(here: Path) -> None:
     first, second = _sealed(here / "a/share"), _sealed(here / "b/share")
     (here / "a").rename(here / "c")
     (here / "b").rename(here / "a")
-    first.lift()
+    first.remove()
     assert not _is_sealed(here / "c/share")
     assert _is_sealed(here / "a/share")
-    second.lift()
+    second.remove()
 
 
 def test_a_seal_above_another_mount_is_undone(here: Path) -> None:
@@ -72,7 +72,7 @@ def test_what_is_mounted_over_a_seal_is_noticed_and_left(here: Path) -> None:
         sealed.check()
     assert error.value.errno == errno.ESTALE
     with pytest.raises(OSError):
-        sealed.lift()
+        sealed.remove()
     found = [m.source for m in mountinfo.listed() if m.mount_point == bytes(here / "a/share")]
     assert sorted(found) == sorted([seal.NAME, "own"])
 
@@ -83,12 +83,12 @@ def test_a_seal_that_a_daemon_holds_is_nobody_else_s(here: Path) -> None:
         _sealed(here / "a/share")
     assert error.value.errno == errno.EWOULDBLOCK
     assert _is_sealed(here / "a/share")
-    sealed.leave()
-    _sealed(here / "a/share").lift()
+    sealed.keep()
+    _sealed(here / "a/share").remove()
     assert not _is_sealed(here / "a/share")
 
 
-def test_the_seal_of_an_earlier_version_is_taken_over_and_lifted(here: Path) -> None:
+def test_the_seal_of_an_earlier_version_is_taken_over_and_removed(here: Path) -> None:
     """It was a tmpfs. The share is not open in between."""
     share = here / "a/share"
     (share / "secret").touch()
@@ -132,12 +132,12 @@ import os, sys
 from gitguardfs.mounting import preflight
 from gitguardfs.commands.gitguardfs import main
 victim = sys.argv.pop(1)
-check = preflight.check_intended
+check = preflight.check_expected
 def bending(mountpoint, *rest):
     check(mountpoint, *rest)
     os.rmdir(mountpoint)
     os.symlink(victim, mountpoint)
-preflight.check_intended = bending
+preflight.check_expected = bending
 main()
 """
 

@@ -674,10 +674,10 @@ def test_a_copy_of_the_view_in_the_agents_namespace_locks_nobody_out(
 def test_a_daemon_that_has_a_view_is_not_taken_for_a_forgotten_one(world: World) -> None:
     world.bring()
     daemon = guards.daemon_of(guard_of(world))
-    assert daemon is not None and not guards.serves_nothing(str(daemon.pid))
-    unmounting.end_forgotten(str(world.raw))
+    assert daemon is not None and not guards.is_orphan(str(daemon.pid))
+    unmounting.stop_orphan(str(world.raw))
     with pytest.raises(UserError, match="guarded already"):
-        unmounting.lift(str(world.raw))
+        unmounting.remove_seals(str(world.raw))
     is_guarded(world)
 
 
@@ -726,7 +726,7 @@ def test_a_live_view_is_not_unmounted_if_another_process_was_taken_for_its_daemo
     with subprocess.Popen(["sleep", "60"]) as other, monkeypatch.context() as wrong:
         wrong.setattr(guards, "daemon_of", lambda _: guards.GuardDaemon(other.pid, 0, ()))
         with pytest.raises(UserError, match="goes on, and its daemon is not known"):
-            unmounting.hand_over(guard, str(world.raw))
+            unmounting.stop_keeping_seal(guard, str(world.raw))
     is_guarded(world)
 
 
@@ -756,7 +756,7 @@ def test_a_mount_that_took_over_the_number_of_another_stays(world: World) -> Non
     gone = replace(guard_of(world), mnt_id=number)
     unmounting.unmount(gone)
     unmounting.unmount_share(gone)
-    assert not unmounting.hand_over(gone, str(world.raw))
+    assert not unmounting.stop_keeping_seal(gone, str(world.raw))
     assert os.path.ismount(disk)
     is_guarded(world)
 

@@ -86,7 +86,7 @@ def test_a_share_that_is_used_is_sealed_again(two_mounts: tuple[Path, Path]) -> 
     with subprocess.Popen(["sleep", "60"], cwd=share) as busy:
         try:
             fd = os.open(share, os.O_PATH)
-            seal.Seal(str(share), fd).leave()
+            seal.Seal(str(share), fd).keep()
             os.close(fd)
             with pytest.raises(UserError, match="busy"):
                 unmounting.unmount_share(mount)

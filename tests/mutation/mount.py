@@ -64,7 +64,7 @@ MUTANTS = (
         SEAL,
     ),
     Mutant(
-        "seal-lifts-anything",
+        "seal-removes-anything",
         "whatever is mounted over the source is taken off as a stale seal",
         "mounting/seal.py",
         "return mount.fstype in _FSTYPES and mount.source == NAME",
@@ -88,7 +88,7 @@ MUTANTS = (
         SEALED,
     ),
     Mutant(
-        "seal-lifts-what-covers-it",
+        "seal-removes-what-covers-it",
         "at the end what is mounted over the seal is unmounted in its place",
         "mounting/seal.py",
         "if _is_covered(mountinfo.number_of(self._lock)):",
@@ -131,7 +131,7 @@ MUTANTS = (
         '_FSTYPES = (FSTYPE, "tmpfs")',
         "_FSTYPES = (FSTYPE,)",
         (
-            "mount/test_seal_mounts.py::test_the_seal_of_an_earlier_version_is_taken_over_and_lifted",
+            "mount/test_seal_mounts.py::test_the_seal_of_an_earlier_version_is_taken_over_and_removed",
         ),
     ),
     Mutant(
@@ -154,7 +154,7 @@ MUTANTS = (
         "mount-place-not-checked-again",
         "the mount point is compared with the one written down only before it is resolved for good",
         "daemon/run.py",
-        "    preflight.check_is(places.mountpoint, intended)\n",
+        "    preflight.check_is(paths.mountpoint, expected)\n",
         "",
         (
             "unit/test_cli.py",
@@ -168,17 +168,17 @@ MUTANTS = (
         "requests-polled-once",
         "the descriptor of requests is looked at once before the loop goes to sleep",
         "sessions/pyfuse3_session/busy_poll.py",
-        "for _ in range(self._looks):",
+        "for _ in range(self._spins):",
         "for _ in range(1):",
-        ("adapter/test_turns.py",),
+        ("adapter/test_busy_poll.py",),
     ),
     Mutant(
         "requests-helper-keeps-process",
         "a thread that waits for a server that is gone keeps the process",
         "sessions/pyfuse3_session/io_thread.py",
-        'name="helper", daemon=True)',
-        'name="helper", daemon=False)',
-        ("adapter/test_helper.py",),
+        'name="io", daemon=True)',
+        'name="io", daemon=False)',
+        ("adapter/test_io_thread.py",),
     ),
     Mutant(
         "requests-bug-leaves-serving",
@@ -191,7 +191,7 @@ MUTANTS = (
     Mutant(
         "requests-bug-ends-the-mount",
         "an exception of a translation leaves the error boundary",
-        "sessions/pyfuse3_session/handler.py",
+        "sessions/pyfuse3_session/handler_decorator.py",
         "number = self.boundary.errno_of(error, name)",
         "raise",
         ("adapter/test_boundary.py",),
@@ -223,8 +223,8 @@ MUTANTS = (
     Mutant(
         "seal-off-before-ready",
         "a service manager that has waited for too long takes the seal off",
-        "sessions/pyfuse3_session/session.py",
-        "number if self._is_ready else HAND_OVER",
+        "daemon/signals.py",
+        "number if self._is_ready else STOP_KEEP_SEAL",
         "number",
         ("mount/test_drain.py::test_a_signal_before_the_mount_is_ready_leaves_the_seal",),
     ),

@@ -62,7 +62,7 @@ def test_a_mount_point_is_recognised_however_it_was_given(
     monkeypatch.setattr(guards, "servers", lambda *_: iter([process]))
     assert guards.daemon_of(guard) == process
     monkeypatch.setattr(guards.mountinfo, "listed", lambda: [guard])
-    assert not guards.serves_nothing("10")
+    assert not guards.is_orphan("10")
 
 
 def test_another_mount_point_is_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,13 +60,13 @@ SHARE = ("9p", "projects")
         ([SHARE, SEAL, ("tmpfs", "another")], 3),
     ],
 )
-def test_only_stale_seals_are_lifted(
+def test_only_stale_seals_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: list[tuple[str, str]], left: int
 ) -> None:
     kernel = Kernel(tmp_path, *stack)
     kernel.install(monkeypatch)
     seal.check_free(str(tmp_path))
-    seal.lift_stale(str(tmp_path))
+    seal.remove_stale(str(tmp_path))
     assert len(kernel.stack) == left
 
 
@@ -160,7 +160,7 @@ def test_a_guard_that_fails_seals_nothing_that_was_to_stay_open(
     monkeypatch: pytest.MonkeyPatch, wanted: bool | None, sealed: bool
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(seal, "_close", lambda *_: True)  # as for the root of a share
+    monkeypatch.setattr(seal, "_seal_if_needed", lambda *_: True)  # as for the root of a share
     error = UserError("no mount point", "mkdir it")
     said = seal.fail_closed("/mnt/projects", wanted, error)
     assert ("umount /mnt/projects opens it" in str(said)) == sealed

@@ -665,12 +665,12 @@ def test_a_guard_that_cannot_be_brought_back_leaves_its_share_closed(
 ) -> None:
     closed: list[str] = []
 
-    def close_off(source: str) -> str:
+    def seal_or_unmount(source: str) -> str:
         closed.append(source)
         return "the raw share is sealed"
 
-    monkeypatch.setattr(steps_mount, "hand_over", lambda guard, source: True)
-    monkeypatch.setattr(steps_mount, "close_off", close_off)
+    monkeypatch.setattr(steps_mount, "stop_keeping_seal", lambda guard, source: True)
+    monkeypatch.setattr(steps_mount, "seal_or_unmount", seal_or_unmount)
     for restart in ((), (("false",),)):
         undo = StopGuard(VIEW, RAW, mounted("fuse.gitguardfs", VIEW, RAW), restart).do()
         assert undo is not None
@@ -682,11 +682,11 @@ def test_a_guard_that_cannot_be_brought_back_leaves_its_share_closed(
 def test_a_process_that_is_not_the_daemon_any_more_gets_no_signal() -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
         with pytest.raises(UserError, match=r"was replaced"):
-            unmount._end(other.pid, lambda: False)
+            unmount._stop(other.pid, lambda: False)
         process = os.pidfd_open(other.pid)
         assert select.select([process], [], [], 0)[0] == []  # it goes on
         os.close(process)
-        assert unmount._end(other.pid, lambda: True)  # SIGUSR2 ends it
+        assert unmount._stop(other.pid, lambda: True)  # SIGUSR2 ends it
         assert other.wait() == -signal.SIGUSR2
 
 
@@ -872,7 +872,7 @@ def test_a_view_that_got_the_number_of_another_is_undone_too(
     looks = iter([[other], [ours]])
     monkeypatch.setattr(guards, "guards", lambda: next(looks))
     monkeypatch.setattr(guards, "is_dead", lambda path: False)
-    monkeypatch.setattr(steps_mount, "hand_over", lambda guard, source: ended.append(guard))
+    monkeypatch.setattr(steps_mount, "stop_keeping_seal", lambda guard, source: ended.append(guard))
     steps_mount.StartGuard(("true",), RAW, VIEW).do()()
     assert ended == [ours]
 

@@ -18,11 +18,11 @@ from pyfuse3 import EntryAttributes, FileInfo, ReaddirToken, RequestContext
 from gitguardfs.protocol import Caller, DirEntry, EntryReply, Later, OpenReply, SetAttr
 from gitguardfs.serving.blocking import Blocking
 from gitguardfs.serving.operations import Operations
-from gitguardfs.sessions.pyfuse3_session.answers import ReadData
-from gitguardfs.sessions.pyfuse3_session.handler import handler
+from gitguardfs.sessions.pyfuse3_session.handler_decorator import handler
 from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry
-from gitguardfs.sessions.pyfuse3_session.request_loop import Requests
-from gitguardfs.sessions.pyfuse3_session.waiting import Waiting
+from gitguardfs.sessions.pyfuse3_session.reply_checks import ReadData
+from gitguardfs.sessions.pyfuse3_session.request_loop import RequestLoop
+from gitguardfs.sessions.pyfuse3_session.retries import Retries
 
 R = TypeVar("R")
 
@@ -58,13 +58,13 @@ class Handlers(pyfuse3.Operations):
         self._operations = operations
         self._invalidate = invalidate
         self.boundary = operations.boundary
-        self.requests = Requests(no_cpu_idle=no_cpu_idle)
-        self._waiting = Waiting(self.requests)
+        self.request_loop = RequestLoop(no_cpu_idle=no_cpu_idle)
+        self._retries = Retries(self.request_loop)
         self._names_only = NamesOnlyEntry()
 
-    async def ask_again(self, name: str, later: Later, call: Callable[[], Awaitable[R]]) -> R:
+    async def retry(self, name: str, later: Later, call: Callable[[], Awaitable[R]]) -> R:
         """Make ``call``, which raised ``later``, again until it succeeds or fails."""
-        return await self._waiting.ask_again(name, later, call)
+        return await self._retries.retry(name, later, call)
 
     async def run_blocking(self, blocking: Blocking[R]) -> R:
         """Make the blocking call of a request, inline or on a thread; return the reply."""
@@ -72,11 +72,13 @@ class Handlers(pyfuse3.Operations):
             if blocking.runs_inline:
                 result = blocking.run()
             else:
-                result = await self.requests.wait(blocking.run, quick=blocking.likely_quick)
+                result = await self.request_loop.run_in_thread(
+                    blocking.run, quick=blocking.likely_quick
+                )
         reply = blocking.finish(result)
         delay = blocking.delay(reply)
         if delay:
-            await self.requests.pause(delay)
+            await self.request_loop.pause(delay)
         return reply
 
     # Names and attributes

@@ -1,8 +1,8 @@
-"""A thread for calls that are mostly quick, but that a server may take any time for.
+"""A thread for calls that are mostly quick, but may have to wait for a server.
 
-Giving a call to one of trio's threads, and taking its result, costs several passes of the event
-loop. Here a descriptor becomes readable when a call is done. The event loop's thread can wait a
-moment for that by itself, and by trio after that.
+Handing a call to one of trio's threads, and its result back, costs several passes of the event
+loop. Here a descriptor becomes readable when a call is done. The event loop's thread waits for it a
+moment by itself, and then by trio.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from gitguardfs.daemon.signals import leave_to_main_thread
 from gitguardfs.sessions.pyfuse3_session.busy_poll import poll_of
+from gitguardfs.signals import leave_to_main_thread
 
 
-class Helper:
+class IoThread:
     """One thread, which takes one call at a time; used by the event loop's thread only."""
 
     def __init__(self) -> None:
@@ -30,10 +30,10 @@ class Helper:
         self._error: BaseException | None = None
         self._poll = poll_of(self.fd)
         # daemon: a thread that waits for a dead server must not keep the process from ending.
-        self._thread = Thread(target=self._work, name="helper", daemon=True)
+        self._thread = Thread(target=self._work, name="io", daemon=True)
         self._thread.start()
 
-    def give(self, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def submit(self, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Submit a call. The thread must be idle."""
         self.is_idle = False
         self._calls.put((call, args))
@@ -42,8 +42,8 @@ class Helper:
         """Wait for the call, at most for that time; return whether it is done."""
         return bool(self._poll(milliseconds))
 
-    def take(self) -> Any:
-        """Return or raise what the call did. Only after ``fd`` has become readable."""
+    def result(self) -> Any:
+        """Return what the call returned, or raise what it raised. Only after ``fd`` is readable."""
         os.eventfd_read(self.fd)
         self.is_idle = True
         result, error = self._result, self._error
@@ -63,11 +63,11 @@ class Helper:
 
     def _work(self) -> None:
         leave_to_main_thread()
-        while (given := self._calls.get()) is not None:
-            call, args = given
+        while (submitted := self._calls.get()) is not None:
+            call, args = submitted
             try:
                 self._result = call(*args)
             except BaseException as error:
                 self._error = error
-            del given, call, args
+            del submitted, call, args
             os.eventfd_write(self.fd, 1)

@@ -19,7 +19,7 @@ REQUESTS = 300
 def _limit() -> int:
     """Microseconds, as the kernel has them; nobody's limit if it has no such file."""
     try:
-        return int(struct.unpack("i", cpu_latency.LIMIT.read_bytes())[0])
+        return int(struct.unpack("i", cpu_latency.DEVICE.read_bytes())[0])
     except FileNotFoundError:
         return UNLIMITED
 
@@ -30,7 +30,7 @@ def _can_be_kept_awake() -> bool:
     except FileNotFoundError:
         return False
     few = (os.cpu_count() or 1) <= cpu_latency.PROCESSORS
-    return few and "haltpoll" in driver and cpu_latency.LIMIT.exists()
+    return few and "haltpoll" in driver and cpu_latency.DEVICE.exists()
 
 
 def _settled() -> int:
@@ -54,7 +54,7 @@ def _ask_often(directory: Path) -> set[int]:
 
 def _has_the_device_open(pid: int) -> bool:
     opened = Path(f"/proc/{pid}/fd").iterdir()
-    return str(cpu_latency.LIMIT) in {os.readlink(fd) for fd in opened}
+    return str(cpu_latency.DEVICE) in {os.readlink(fd) for fd in opened}
 
 
 @pytest.mark.parametrize("ends_at_once", [False, True])

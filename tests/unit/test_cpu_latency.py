@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.sessions.pyfuse3_session import cpu_latency
-from gitguardfs.sessions.pyfuse3_session.cpu_latency import Awake
+from gitguardfs.sessions.pyfuse3_session.cpu_latency import CpuLatencyRequest
 
 NONE, DEFAULT = 0, 2_000_000_000
 
@@ -20,7 +20,7 @@ def limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     device, driver = tmp_path / "cpu_dma_latency", tmp_path / "current_driver"
     device.touch()
     driver.write_text("haltpoll\n")
-    monkeypatch.setattr(cpu_latency, "LIMIT", device)
+    monkeypatch.setattr(cpu_latency, "DEVICE", device)
     monkeypatch.setattr(cpu_latency, "DRIVER", driver)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     return device
@@ -32,24 +32,24 @@ def said(limit: Path) -> list[int]:
 
 
 def test_it_is_said_once_and_taken_back_once(limit: Path) -> None:
-    processors = Awake(True)
+    processors = CpuLatencyRequest(True)
     assert said(limit) == []
-    processors.let_go()
+    processors.release()
     assert said(limit) == []
     for _ in range(3):
-        processors.hold()
+        processors.acquire()
         assert processors.held
     assert said(limit) == [NONE]
     for _ in range(3):
-        processors.let_go()
+        processors.release()
         assert not processors.held
     assert said(limit) == [NONE, DEFAULT]
 
 
 def test_idle_processors_that_are_not_handed_to_a_hypervisor_are_left_alone(limit: Path) -> None:
     cpu_latency.DRIVER.write_text("intel_idle\n")
-    processors = Awake(True)
-    processors.hold()
+    processors = CpuLatencyRequest(True)
+    processors.acquire()
     assert not processors.held
     assert said(limit) == []
 
@@ -65,11 +65,11 @@ def test_unless_it_is_asked_for_the_device_is_not_opened(
         return was(path, flags)
 
     monkeypatch.setattr(os, "open", note)
-    processors = Awake(False)
-    assert not processors.hold()
+    processors = CpuLatencyRequest(False)
+    assert not processors.acquire()
     assert not processors.held
     assert (opened, said(limit)) == ([], [])
-    assert Awake(True).hold()
+    assert CpuLatencyRequest(True).acquire()
     assert opened == [limit]
 
 
@@ -77,25 +77,25 @@ def test_many_processors_are_not_kept_awake_for_one(
     limit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cpu_latency.PROCESSORS + 1)
-    processors = Awake(True)
-    processors.hold()
+    processors = CpuLatencyRequest(True)
+    processors.acquire()
     assert not processors.held
     assert said(limit) == []
 
 
-@pytest.mark.parametrize("missing", ["LIMIT", "DRIVER"])
+@pytest.mark.parametrize("missing", ["DEVICE", "DRIVER"])
 def test_without_the_kernels_files_nothing_is_different(limit: Path, missing: str) -> None:
     getattr(cpu_latency, missing).unlink()
-    processors = Awake(True)
-    processors.hold()
+    processors = CpuLatencyRequest(True)
+    processors.acquire()
     assert not processors.held
-    processors.let_go()
+    processors.release()
 
 
 def test_a_limit_that_is_not_taken_is_not_believed(
     limit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_latency, "LIMIT", Path("/dev/full"))
-    processors = Awake(True)
-    processors.hold()
+    monkeypatch.setattr(cpu_latency, "DEVICE", Path("/dev/full"))
+    processors = CpuLatencyRequest(True)
+    processors.acquire()
     assert not processors.held

@@ -1,7 +1,7 @@
 """The decorator of every handler: makes calls that wait, makes requests again, translates errors.
 
-pyfuse3 ends the mount on any exception that is not FUSEError, and on an answer that it cannot
-translate. ``handler`` turns each of these into an errno.
+pyfuse3 ends the mount on any exception other than FUSEError, and on a reply that it cannot
+translate. The decorator turns each of these into an errno.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyfuse3 import FUSEError
 from gitguardfs.protocol import Later, RequestError
 from gitguardfs.serving.blocking import Blocking
 from gitguardfs.serving.boundary import Boundary
-from gitguardfs.sessions.pyfuse3_session.answers import FITS
+from gitguardfs.sessions.pyfuse3_session.reply_checks import REPLY_CHECKS
 
 _BLOCKING = re.compile(r" \| Blocking\[.*\]|Blocking\[.*\] \| ")
 """The part of a return annotation that is not the reply's type."""
@@ -30,7 +30,7 @@ class Handling(Protocol):
 
     boundary: Boundary
 
-    async def ask_again(self, name: str, later: Later, call: Callable[[], Awaitable[R]]) -> R:
+    async def retry(self, name: str, later: Later, call: Callable[[], Awaitable[R]]) -> R:
         """Make ``call``, which raised ``later``, again until it succeeds or fails."""
 
     async def run_blocking(self, blocking: Blocking[R]) -> R:
@@ -48,9 +48,9 @@ def handler(method: Translation[S, P, R]) -> Handler[S, P, R]:
     The handler raises FUSEError only.
     """
     name = method.__name__
-    fits = FITS[_BLOCKING.sub("", method.__annotations__["return"])]
+    fits = REPLY_CHECKS[_BLOCKING.sub("", method.__annotations__["return"])]
 
-    async def answer(self: S, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def make_again(self: S, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         reply: Any = method(self, *args, **kwargs)
         return await self.run_blocking(reply) if type(reply) is Blocking else reply
 
@@ -62,10 +62,10 @@ def handler(method: Translation[S, P, R]) -> Handler[S, P, R]:
                 if type(reply) is Blocking:
                     reply = await self.run_blocking(reply)
             except Later as later:
-                reply = await self.ask_again(name, later, partial(answer, self, args, kwargs))
+                reply = await self.retry(name, later, partial(make_again, self, args, kwargs))
             if fits(reply):
                 return reply  # type: ignore[no-any-return]
-            raise TypeError(f"no answer to {name}: {reply!r:.100}")
+            raise TypeError(f"{name} returned no valid reply: {reply!r:.100}")
         except FUSEError:
             raise
         except RequestError as error:

@@ -17,9 +17,9 @@ import pytest
 import trio
 import trio.testing
 
-from gitguardfs.sessions.pyfuse3_session.io_thread import Helper
-from gitguardfs.sessions.pyfuse3_session.read_interrupter import PERIOD, Tick
-from gitguardfs.sessions.pyfuse3_session.request_loop import Requests
+from gitguardfs.sessions.pyfuse3_session.io_thread import IoThread
+from gitguardfs.sessions.pyfuse3_session.read_interrupter import PERIOD, ReadInterrupter
+from gitguardfs.sessions.pyfuse3_session.request_loop import RequestLoop
 
 
 @pytest.fixture(autouse=True)
@@ -48,45 +48,45 @@ def read_in_vain() -> Iterator[Callable[[], int]]:
     os.close(writable)
 
 
-@pytest.mark.parametrize("helps", [False, True], ids=["thread", "helper"])
+@pytest.mark.parametrize("helps", [False, True], ids=["thread", "io"])
 async def test_a_read_is_interrupted_while_a_thread_has_something_to_deliver(
     read_in_vain: Callable[[], int], helps: bool
 ) -> None:
-    requests = Requests()
-    requests._helper = Helper() if helps else None
-    requests._tick.install()
+    requests = RequestLoop()
+    requests._io_thread = IoThread() if helps else None
+    requests._interrupter.install()
     delivered = []
 
     async def wait() -> None:
-        delivered.append(await requests.wait(time.sleep, PERIOD / 2))
+        delivered.append(await requests.run_in_thread(time.sleep, PERIOD / 2))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
         assert read_in_vain() == errno.EINTR
     assert delivered == [None]
-    if requests._helper is not None:
-        requests._helper.close()
+    if requests._io_thread is not None:
+        requests._io_thread.close()
 
 
 async def test_it_ends_when_everything_is_delivered() -> None:
-    tick = Tick()
-    tick.install()
+    interrupter = ReadInterrupter()
+    interrupter.install()
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
-    tick.start()
-    tick.start()
-    tick.stop()
+    interrupter.start()
+    interrupter.start()
+    interrupter.stop()
     for _ in range(3):
         await trio.sleep(PERIOD)
         assert signal.getitimer(signal.ITIMER_REAL)[1] == pytest.approx(PERIOD)
-    tick.stop()
+    interrupter.stop()
     with trio.fail_after(20):
         while signal.getitimer(signal.ITIMER_REAL) != (0, 0):
             await trio.sleep(PERIOD)
-    tick.start()
+    interrupter.start()
     assert signal.getitimer(signal.ITIMER_REAL)[1] == pytest.approx(PERIOD)
 
 
 def test_a_signal_that_nobody_catches_is_not_sent() -> None:
-    Tick().start()
+    ReadInterrupter().start()
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)

@@ -11,9 +11,9 @@ import trio
 import trio.testing
 
 from gitguardfs.sessions.pyfuse3_session import busy_poll
-from gitguardfs.sessions.pyfuse3_session.cpu_latency import Awake
-from gitguardfs.sessions.pyfuse3_session.read_interrupter import Tick
-from gitguardfs.sessions.pyfuse3_session.request_loop import Requests
+from gitguardfs.sessions.pyfuse3_session.cpu_latency import CpuLatencyRequest
+from gitguardfs.sessions.pyfuse3_session.read_interrupter import ReadInterrupter
+from gitguardfs.sessions.pyfuse3_session.request_loop import RequestLoop
 
 
 @pytest.fixture
@@ -24,8 +24,10 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(end)
 
 
-def _low(is_alone: bool = True, is_ending: Callable[[], bool] = lambda: False) -> busy_poll.Turns:
-    return busy_poll.Turns(lambda: is_alone, is_ending, Tick())
+def _low(
+    is_alone: bool = True, is_ending: Callable[[], bool] = lambda: False
+) -> busy_poll.BusyPoll:
+    return busy_poll.BusyPoll(lambda: is_alone, is_ending, ReadInterrupter())
 
 
 async def test_what_is_there_is_not_waited_for_in_the_loop(
@@ -55,12 +57,12 @@ async def test_a_request_that_comes_a_little_later_is_still_looked_for(
 
     def poll(milliseconds: int) -> list[tuple[int, int]]:
         polls.append(milliseconds)
-        return [(7, 1)] if len(polls) == busy_poll.LOOKS + 1 else []
+        return [(7, 1)] if len(polls) == busy_poll.SPINS + 1 else []
 
     monkeypatch.setattr(busy_poll, "poll_of", lambda *_fds: poll)
     monkeypatch.setattr(trio.lowlevel, "wait_readable", None)
     await _low(is_alone=False).wait_readable(7)
-    assert polls == [0] * (busy_poll.LOOKS + 1)
+    assert polls == [0] * (busy_poll.SPINS + 1)
 
 
 async def test_something_else_is_waited_for_until_there_is_a_request(
@@ -121,21 +123,21 @@ async def test_processors_are_kept_awake_while_requests_follow_one_another(
     pipe: tuple[int, int],
 ) -> None:
     low = _low()
-    low._awake = awake = _Awake()
+    low._cpu_latency = request = _CpuLatencyRequest()
     os.write(pipe[1], b"x")
     for _ in range(busy_poll.REQUESTS_IN_A_ROW):
         await low.wait_readable(pipe[0])
-    assert awake.said == []
+    assert request.said == []
     for _ in range(2 * busy_poll.REQUESTS_IN_A_ROW):
         await low.wait_readable(pipe[0])
-    assert set(awake.said) == {"hold"}
+    assert set(request.said) == {"acquire"}
     os.read(pipe[0], 1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(low.wait_readable, pipe[0])
         with trio.fail_after(10):
-            while awake.said[-1:] != ["let go"]:
+            while request.said[-1:] != ["release"]:
                 await trio.sleep(0.001)
-        assert not awake.held
+        assert not request.held
         nursery.cancel_scope.cancel()
 
 
@@ -144,7 +146,7 @@ async def test_they_are_not_once_nothing_follows_the_last_of_many(
     pipe: tuple[int, int], is_alone: bool
 ) -> None:
     low = _low(is_alone)
-    low._awake = awake = _Awake()
+    low._cpu_latency = request = _CpuLatencyRequest()
     os.write(pipe[1], b"x")
     for _ in range(busy_poll.REQUESTS_IN_A_ROW):
         await low.wait_readable(pipe[0])
@@ -152,23 +154,23 @@ async def test_they_are_not_once_nothing_follows_the_last_of_many(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(low.wait_readable, pipe[0])
         await trio.testing.wait_all_tasks_blocked(0.1)
-        assert awake.said == ["hold", "let go"]
+        assert request.said == ["acquire", "release"]
         nursery.cancel_scope.cancel()
 
 
 async def test_the_end_is_seen_whenever_it_is_said(
     pipe: tuple[int, int], autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Also in the very turn in which the time to keep processors awake is over."""
+    """Also in the pass of the event loop in which the limit on latency is dropped."""
     for _ in range(50):  # trio runs what is due at one time in either order
         ended: list[bool] = []
         low = _low(is_ending=lambda ended=ended: bool(ended))  # type: ignore[misc]
-        low._awake = _Awake()
-        low._awake.hold()
+        low._cpu_latency = _CpuLatencyRequest()
+        low._cpu_latency.acquire()
         low._in_a_row = busy_poll.REQUESTS_IN_A_ROW
 
         async def end(ended: list[bool] = ended) -> None:
-            await trio.sleep(busy_poll.PATIENCE / 1000)
+            await trio.sleep(busy_poll.INLINE_WAIT / 1000)
             ended.append(True)
             trio.lowlevel.notify_closing(pipe[0])
 
@@ -185,29 +187,29 @@ async def test_processors_are_let_go_at_the_end_although_a_call_is_still_under_w
         pass
 
     monkeypatch.setattr(pyfuse3, "_session_loop", ends)
-    requests = Requests()
-    requests._turns = low = _low()
-    low._awake = awake = _Awake()
-    awake.hold()
-    requests._loops, requests._waiting = 2, 1
+    requests = RequestLoop()
+    requests._busy_poll = low = _low()
+    low._cpu_latency = request = _CpuLatencyRequest()
+    request.acquire()
+    requests._tasks, requests._waiting = 2, 1
     await requests._loop(None)  # type: ignore[arg-type]
-    assert not awake.held
+    assert not request.held
 
 
-class _Awake(Awake):
+class _CpuLatencyRequest(CpuLatencyRequest):
     """One that has the right on every machine, and notes what it is told."""
 
     def __init__(self) -> None:
         self.held = False
         self.said: list[str] = []
 
-    def hold(self) -> bool:
-        self.said.append("hold")
+    def acquire(self) -> bool:
+        self.said.append("acquire")
         was, self.held = self.held, True
         return not was
 
-    def let_go(self) -> bool:
-        self.said.append("let go")
+    def release(self) -> bool:
+        self.said.append("release")
         was, self.held = self.held, False
         return was
 
@@ -216,18 +218,18 @@ async def test_the_look_for_the_next_request_is_as_long_as_it_pays(
     pipe: tuple[int, int],
 ) -> None:
     low = _low()
-    low._learn(busy_poll.SOON / 2)
-    assert low._looks == busy_poll.MOST_LOOKS
+    low._adapt(busy_poll.WAKEUP_TIME / 2)
+    assert low._spins == busy_poll.MAX_SPINS
     lengths = []
     for _ in range(10):
-        low._learn(busy_poll.SOON * 2)
-        lengths.append(low._looks)
+        low._adapt(busy_poll.WAKEUP_TIME * 2)
+        lengths.append(low._spins)
     assert lengths == sorted(lengths, reverse=True)
-    assert lengths[-1] == busy_poll.LOOKS
-    low._awake = _Awake()
-    low._awake.hold()
-    low._learn(busy_poll.SOON / 2)
-    assert low._looks == busy_poll.LOOKS
+    assert lengths[-1] == busy_poll.SPINS
+    low._cpu_latency = _CpuLatencyRequest()
+    low._cpu_latency.acquire()
+    low._adapt(busy_poll.WAKEUP_TIME / 2)
+    assert low._spins == busy_poll.SPINS
 
 
 async def test_it_is_trio_in_everything_else() -> None:
