@@ -11,7 +11,7 @@ from gitguardfs.bindfs.overrides import Disguise, Look, Reach
 from gitguardfs.errors import Exit, UserError, warn
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.mount_state import MountState
-from gitguardfs.guard.rules import Guard
+from gitguardfs.guard.rules import RuleSet
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.local_devices import LocalDevices
 from gitguardfs.linux.sysfs import device_size
@@ -82,7 +82,7 @@ def state_of(
         )
     return MountState(
         root_fd,
-        Guard(options.rules),
+        RuleSet(options.rules),
         AttributeMapper(idmap, options.allow_suid, _disguise(options.look, root_fd)),
         descriptor_limit=_descriptor_budget(),
         can_chown=os.geteuid() == 0,

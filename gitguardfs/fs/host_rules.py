@@ -23,7 +23,7 @@ from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlink_check import SymlinkCheck
 from gitguardfs.guard import repository, work_tree
-from gitguardfs.guard.rules import Guard, Refused
+from gitguardfs.guard.rules import Refused, RuleSet
 
 EXCHANGED = "symlink exchanged with a directory"
 STOPS_GIT = "special file that git opens"
@@ -37,7 +37,7 @@ class HostRules:
 
     def __init__(
         self,
-        guard: Guard,
+        guard: RuleSet,
         access: Access,
         descriptors: DescriptorCache,
         source: Source,
@@ -62,7 +62,7 @@ class HostRules:
 
         Raises Refused, Later.
         """
-        if self._guard.on and work_tree.stops_git(place.name, kind):
+        if self._guard.guards_git and work_tree.stops_git(place.name, kind):
             raise self._refused(STOPS_GIT, place)
         if self._guard.checks_fake_repositories:
             self._trees.before_adding(place, kind)
@@ -72,10 +72,10 @@ class HostRules:
 
         Raises Refused, Later, OSError.
         """
-        if self._guard.speaks:
+        if self._guard.has_rules:
             self._access.revalidation.confirm(place.parent)
             self._check_symlink(place, text)
-        if self._guard.on:
+        if self._guard.guards_git:
             self._host_git.wait_for(place.parent)
 
     def wait_for_git(self, kind: int, *places: NodeRef) -> None:
@@ -83,7 +83,7 @@ class HostRules:
 
         Raises Refused, Later, OSError.
         """
-        if self._guard.on and kind in (S_IFLNK, S_IFDIR):
+        if self._guard.guards_git and kind in (S_IFLNK, S_IFDIR):
             directories = [place.parent for place in places]
             self._access.revalidation.confirm(*directories)
             self._host_git.wait_for(*directories)
@@ -127,11 +127,11 @@ class HostRules:
 
     def before_rename(self, renaming: Renaming) -> None:
         """Check that a rename may be done. Raises Refused, Later, OSError."""
-        if self._guard.speaks:
+        if self._guard.has_rules:
             self._access.revalidation.confirm(renaming.old.parent, renaming.new.parent)
         for place, st in renaming.arriving():
             self.before_adding(place, S_IFMT(st.st_mode))
-        if renaming.exchange and self._guard.speaks and renaming.kinds == {S_IFLNK, S_IFDIR}:
+        if renaming.exchange and self._guard.has_rules and renaming.kinds == {S_IFLNK, S_IFDIR}:
             raise self._refused(EXCHANGED, renaming.old)
         texts = [self._text(place, st) for place, st in renaming.leaving()]
         for (place, _), text in zip(renaming.arriving(), texts, strict=True):

@@ -19,7 +19,7 @@ from gitguardfs.fs.rename_check import RenameCheck
 from gitguardfs.fs.resolver import Resolver
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import Links
-from gitguardfs.guard.rules import Guard
+from gitguardfs.guard.rules import RuleSet
 
 DEFAULT_POLICY = Policy()
 
@@ -30,7 +30,7 @@ class MountState:
     def __init__(
         self,
         root_fd: int,
-        guard: Guard,
+        guard: RuleSet,
         attributes: AttributeMapper,
         *,
         descriptor_limit: int,

@@ -17,7 +17,7 @@ from gitguardfs.fs.ancestors import way_up
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import Node, NodeTable, ancestors, stale
 from gitguardfs.fs.source import Source
-from gitguardfs.guard.rules import Guard, Refused, Verdict
+from gitguardfs.guard.rules import Refused, RuleSet, Verdict
 
 VERDICT_TTL = 1.0
 """How long a directory's classification stays valid, in seconds."""
@@ -31,7 +31,7 @@ class Revalidation:
 
     def __init__(
         self,
-        guard: Guard,
+        guard: RuleSet,
         nodes: NodeTable,
         descriptors: DescriptorCache,
         source: Source,
@@ -184,7 +184,7 @@ class Revalidation:
             if verdict is not root.verdict:
                 self._nodes.classify_root(verdict, "repository" if holds else "")
             return
-        if not (self._path_based or self._guard.speaks):
+        if not (self._path_based or self._guard.has_rules):
             return
         if node.parent is not None and not self._path_based:
             st = self._source.find_at(self._descriptors.of(node.parent), node.name)
@@ -209,7 +209,7 @@ class Revalidation:
         fd, root_fd = self._descriptors.of(directory), self._nodes.root.fd
         way: list[tuple[bytes, os.stat_result]] = []
         for step in way_up(self._source, fd, root_fd):
-            verdict, why = self._guard.name(step.name)
+            verdict, why = self._guard.verdict_of_name(step.name)
             if verdict < self._guard.git_verdict:
                 if self._dotgit(step.parent_fd) == (step.st.st_dev, step.st.st_ino):
                     verdict, why = self._guard.git_verdict, "git alias"

@@ -16,7 +16,7 @@ from gitguardfs.bindfs.change_policy import Deletion, LinkPolicy, Policy, Rule, 
 from gitguardfs.bindfs.overrides import Look
 from gitguardfs.bindfs.permissions import Perms
 from gitguardfs.errors import UserError, warn
-from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.options.id_maps import (
     MapSpec,
     parse_maps,
@@ -38,7 +38,7 @@ class MountOptions:
     source: str
     mountpoint: str
     map: MapSpec = field(default_factory=MapSpec)
-    rules: Rules = field(default_factory=Rules)
+    rules: GuardRules = field(default_factory=GuardRules)
     policy: Policy = field(default_factory=Policy)
     look: Look = field(default_factory=Look)
     links: LinkPolicy | None = None
@@ -75,14 +75,14 @@ def build(source: str, mountpoint: str, given: Given) -> MountOptions:
     """Build the options of a mount from what was given. Raises UserError for a bad value."""
     _refuse(given)
     values = _Values(given)
-    rules = Rules(
-        git=values.one_of("git", GitPolicy, GitPolicy.DENY),
+    rules = GuardRules(
+        git=values.one_of("git", GitMode, GitMode.DENY),
         allow_bare=values.flag("allow_bare"),
         deny=values.globs("deny"),
         protect=values.globs("protect"),
         hide=values.globs("hide"),
     )
-    is_plain = rules.git is GitPolicy.OFF
+    is_plain = rules.git is GitMode.OFF
     timeout = values.read("cache_timeout", seconds)
     return MountOptions(
         source=source,

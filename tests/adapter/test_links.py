@@ -12,7 +12,7 @@ import pytest
 from gitguardfs.bindfs.change_policy import Deletion, LinkPolicy
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.guard.rules import Rules
+from gitguardfs.guard.rules import GuardRules
 from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
@@ -125,7 +125,7 @@ FORBIDDEN = [
 async def test_what_leads_out_or_to_something_guarded_is_denied(
     make_world: MakeWorld, target: str
 ) -> None:
-    world = make_world(links=LinkPolicy(), rules=Rules(deny=("*.pem",)))
+    world = make_world(links=LinkPolicy(), rules=GuardRules(deny=("*.pem",)))
     fill(world)
     (world.source / "secret.pem").write_text("secret")
     link(world, "way", ".git")

@@ -11,7 +11,7 @@ from pyfuse3 import EntryAttributes
 from gitguardfs.bindfs.change_policy import LinkPolicy
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.serving.readdirplus import ENOUGH, REMEMBERED, ReaddirplusAdvice
 from gitguardfs.sessions.pyfuse3_session import names_only
 from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry
@@ -89,7 +89,7 @@ async def test_attributes_can_begin_within_a_directory(world: World) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"rules": Rules(git=GitPolicy.HIDE)}, {"rules": Rules(hide=("x",))},
+        {"rules": GuardRules(git=GitMode.HIDE)}, {"rules": GuardRules(hide=("x",))},
         {"links": LinkPolicy()}, {"idmap": IdMap(gid_offset=1)},
     ],
 )  # fmt: skip

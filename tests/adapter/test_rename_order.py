@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from gitguardfs.bindfs.change_policy import Policy
-from gitguardfs.guard.rules import Rules
+from gitguardfs.guard.rules import GuardRules
 from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.test_table import snapshot
@@ -120,7 +120,7 @@ async def check(make_world: MakeWorld, changes: dict[str, Any], expected: Obstac
     request = BASE | changes
     policy = request.pop("policy", None)
     world = make_world(
-        rules=Rules(deny=("away", "shut", "kept")),
+        rules=GuardRules(deny=("away", "shut", "kept")),
         policy=policy,
         read_only=request.pop("read_only", False),
     )
@@ -150,7 +150,7 @@ def everything(world: World) -> list[object]:
 
 
 async def test_without_an_obstacle_it_is_done(make_world: MakeWorld) -> None:
-    world = make_world(rules=Rules(deny=("away", "shut", "kept")))
+    world = make_world(rules=GuardRules(deny=("away", "shut", "kept")))
     for name in ("from", "to"):
         populate(world.source / name)
     await world.rename("from/f", "to/free")

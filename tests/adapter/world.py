@@ -21,7 +21,7 @@ from gitguardfs.fs import forming
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.mount_state import MountState
 from gitguardfs.fs.nodes import ROOT_ID, Node
-from gitguardfs.guard.rules import Guard, Rules
+from gitguardfs.guard.rules import GuardRules, RuleSet
 from gitguardfs.protocol import Attributes, RequestError
 from gitguardfs.serving.audit_log import AuditLog
 from gitguardfs.serving.operations import Operations
@@ -114,7 +114,7 @@ class World:
     def __init__(
         self,
         source: Path,
-        rules: Rules | None = None,
+        rules: GuardRules | None = None,
         *,
         idmap: IdMap | None = None,
         descriptor_limit: int = 1000,
@@ -137,7 +137,7 @@ class World:
         self.root_fd = os.open(source, os.O_PATH | os.O_DIRECTORY)
         self.attributes = CountingView(idmap or IdMap(), allow_suid, disguise)
         self.state = MountState(
-            self.root_fd, Guard(rules or Rules()), self.attributes,
+            self.root_fd, RuleSet(rules or GuardRules()), self.attributes,
             descriptor_limit=descriptor_limit,
             can_chown=os.geteuid() == 0 if can_chown is None else can_chown,
             is_local=lambda _: is_local, path_based=path_based, read_only=read_only,
