@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from stat import S_IFBLK, S_IFREG
 
-from gitguardfs.bindfs.change_policy import LinkPolicy, Policy
+from gitguardfs.bindfs.change_policy import ChangePolicy, SymlinkPolicy
 from gitguardfs.fs.access import Access
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.descriptors import DescriptorCache
@@ -21,7 +21,7 @@ from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import Links
 from gitguardfs.guard.rules import RuleSet
 
-DEFAULT_POLICY = Policy()
+DEFAULT_POLICY = ChangePolicy()
 
 
 class MountState:
@@ -38,8 +38,8 @@ class MountState:
         is_local: Callable[[int], bool] = lambda _: True,
         path_based: bool = False,
         read_only: bool = False,
-        policy: Policy = DEFAULT_POLICY,
-        links: LinkPolicy | None = None,
+        policy: ChangePolicy = DEFAULT_POLICY,
+        links: SymlinkPolicy | None = None,
         source_path: bytes = b"",
         opens_devices: bool = False,
     ) -> None:

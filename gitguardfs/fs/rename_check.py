@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from stat import S_ISDIR
 from typing import NamedTuple
 
-from gitguardfs.bindfs.change_policy import Policy
+from gitguardfs.bindfs.change_policy import ChangePolicy
 from gitguardfs.errors import os_error
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.host_rules import HostRules
@@ -46,7 +46,7 @@ class RenameCheck:
         access: Access,
         source: Source,
         host: HostRules,
-        policy: Policy,
+        policy: ChangePolicy,
         links: Links | None,
     ) -> None:
         self._access = access
@@ -79,7 +79,7 @@ class RenameCheck:
         new = self._access.name(*new_name, change=True)
         if flags & ~RENAME_FLAGS:
             raise os_error(errno.EINVAL)
-        self._policy.may_rename()
+        self._policy.check_rename_allowed()
         new = self._target_of(caller, new)
         old = self._access.reopened(old)
         exchange = bool(flags & RENAME_EXCHANGE)

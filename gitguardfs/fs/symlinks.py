@@ -20,7 +20,7 @@ from itertools import count
 from stat import S_ISDIR, S_ISLNK, S_ISVTX
 from typing import NamedTuple
 
-from gitguardfs.bindfs.change_policy import LinkPolicy
+from gitguardfs.bindfs.change_policy import SymlinkPolicy
 from gitguardfs.errors import os_error
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.attributes import AttributeMapper
@@ -50,7 +50,7 @@ class Links:
 
     def __init__(
         self,
-        policy: LinkPolicy,
+        policy: SymlinkPolicy,
         source_path: bytes,
         access: Access,
         nodes: NodeTable,

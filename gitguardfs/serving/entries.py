@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from stat import S_ISDIR, S_ISLNK
 
-from gitguardfs.bindfs.change_policy import Deletion, Policy
+from gitguardfs.bindfs.change_policy import ChangePolicy, Deletion
 from gitguardfs.errors import os_error
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.host_rules import HostRules
@@ -42,7 +42,7 @@ class Entries:
         source: Source,
         host: HostRules,
         renames: RenameCheck,
-        policy: Policy,
+        policy: ChangePolicy,
         links: Links | None,
     ) -> None:
         """Keep what the requests need; ``links`` is None unless symlinks are resolved."""
@@ -81,7 +81,7 @@ class Entries:
         try:
             st = self._source.stat(fd)
             self._access.check_unguarded(place, st)
-            self._policy.may_remove()
+            self._policy.check_removal_allowed()
             self._host.before_removal(place, st, fd)
             remove(st)
         except BaseException:

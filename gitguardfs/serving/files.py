@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from stat import S_IFREG, S_IMODE, S_ISGID, S_ISUID, S_IXGRP
 
-from gitguardfs.bindfs.change_policy import Policy
+from gitguardfs.bindfs.change_policy import ChangePolicy
 from gitguardfs.bindfs.rate_limit import RateLimit
 from gitguardfs.errors import os_error
 from gitguardfs.fs import source as content
@@ -48,7 +48,7 @@ class Files:
         attributes: AttributeMapper,
         handles: HandleTable,
         new_entries: NewEntries,
-        policy: Policy,
+        policy: ChangePolicy,
         syncing: LatencyTracker,
         timeouts: Timeouts,
         *,

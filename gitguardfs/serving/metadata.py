@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from stat import S_IFREG, S_IMODE
 
-from gitguardfs.bindfs.change_policy import Policy
+from gitguardfs.bindfs.change_policy import ChangePolicy
 from gitguardfs.bindfs.idmap import GuestGid, GuestUid
 from gitguardfs.errors import os_error
 from gitguardfs.fs.access import Access
@@ -43,7 +43,7 @@ class Metadata:
         attributes: AttributeMapper,
         handles: HandleTable,
         host: HostRules,
-        policy: Policy,
+        policy: ChangePolicy,
         is_local: Callable[[int], bool],
         timeouts: Timeouts,
     ) -> None:

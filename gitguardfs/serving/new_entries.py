@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IMODE, S_ISDIR, S_ISGID, S_ISLNK, S_ISREG
 
-from gitguardfs.bindfs.change_policy import Policy
+from gitguardfs.bindfs.change_policy import ChangePolicy
 from gitguardfs.errors import os_error
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.attributes import AttributeMapper
@@ -49,7 +49,7 @@ class NewEntries:
         source: Source,
         attributes: AttributeMapper,
         host: HostRules,
-        policy: Policy,
+        policy: ChangePolicy,
         timeouts: Timeouts,
         *,
         can_chown: bool,

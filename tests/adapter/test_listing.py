@@ -8,7 +8,7 @@ from stat import S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG
 import pytest
 from pyfuse3 import EntryAttributes
 
-from gitguardfs.bindfs.change_policy import LinkPolicy
+from gitguardfs.bindfs.change_policy import SymlinkPolicy
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.guard.rules import GitMode, GuardRules
@@ -90,7 +90,7 @@ async def test_attributes_can_begin_within_a_directory(world: World) -> None:
     "options",
     [
         {"rules": GuardRules(git=GitMode.HIDE)}, {"rules": GuardRules(hide=("x",))},
-        {"links": LinkPolicy()}, {"idmap": IdMap(gid_offset=1)},
+        {"links": SymlinkPolicy()}, {"idmap": IdMap(gid_offset=1)},
     ],
 )  # fmt: skip
 async def test_what_each_entry_has_to_be_looked_at_for(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gitguardfs.bindfs.change_policy import Policy
+from gitguardfs.bindfs.change_policy import ChangePolicy
 from gitguardfs.guard.rules import GuardRules
 from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 from tests.adapter.conftest import MakeWorld
@@ -45,7 +45,7 @@ ORDER = [
     Obstacle("new directory is guarded", {"new_parent": "shut"}, errno.EACCES, "--deny shut"),
     Obstacle("new name is guarded", {"new_name": b"kept"}, errno.EACCES, "--deny kept"),
     Obstacle("flags are unknown", {"flags": RENAME_WHITEOUT}, errno.EINVAL),
-    Obstacle("no renames", {"policy": Policy(rename_deny=True)}, errno.EPERM),
+    Obstacle("no renames", {"policy": ChangePolicy(rename_deny=True)}, errno.EPERM),
     Obstacle("old is .git's other name", {"old_name": b"alias"}, errno.EACCES, "git alias"),
     Obstacle("old is a root", {"old_name": b"root"}, errno.EACCES, "repository root"),
     Obstacle("old holds one", {"old_name": b"holder"}, errno.EACCES, "holds a repository"),

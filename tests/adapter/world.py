@@ -15,7 +15,7 @@ import pyfuse3
 import pytest
 from pyfuse3 import EntryAttributes, FUSEError
 
-from gitguardfs.bindfs.change_policy import LinkPolicy, Policy, XattrPolicy
+from gitguardfs.bindfs.change_policy import ChangePolicy, SymlinkPolicy, XattrPolicy
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs import forming
 from gitguardfs.fs.attributes import AttributeMapper
@@ -123,8 +123,8 @@ class World:
         allow_suid: bool = False,
         can_chown: bool | None = None,
         cache_timeout: float = 1.0,
-        policy: Policy | None = None,
-        links: LinkPolicy | None = None,
+        policy: ChangePolicy | None = None,
+        links: SymlinkPolicy | None = None,
         disguise: Any = None,
         reports_names_only: bool = False,
         read_rate: float | None = None,
@@ -141,7 +141,8 @@ class World:
             descriptor_limit=descriptor_limit,
             can_chown=os.geteuid() == 0 if can_chown is None else can_chown,
             is_local=lambda _: is_local, path_based=path_based, read_only=read_only,
-            policy=policy or Policy(xattr=xattr), links=links, source_path=os.fsencode(source),
+            policy=policy or ChangePolicy(xattr=xattr), links=links,
+            source_path=os.fsencode(source),
         )  # fmt: skip
         self.audit = AuditLog(None)
         self.invalidated: list[int] = []

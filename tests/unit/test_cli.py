@@ -11,7 +11,7 @@ import click
 import pytest
 
 from gitguardfs import __version__
-from gitguardfs.bindfs.change_policy import Policy, XattrPolicy
+from gitguardfs.bindfs.change_policy import ChangePolicy, XattrPolicy
 from gitguardfs.commands import gitguardfs as cli
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard.rules import GitMode, GuardRules
@@ -169,7 +169,7 @@ def test_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert by_option == MountOptions(
         "/s", "/m", MapSpec(((1, 2),), ((1, 2),)),
         GuardRules(GitMode.HIDE, True, ("a", "b"), ("c",), ("d",)),
-        Policy(xattr=XattrPolicy.RO), allow_suid=True, cache_timeout=0.0, audit_log="/l",
+        ChangePolicy(xattr=XattrPolicy.RO), allow_suid=True, cache_timeout=0.0, audit_log="/l",
         seal=True, read_only=True, foreground=True, debug=True,
     )  # fmt: skip
     by_o = options_of(
