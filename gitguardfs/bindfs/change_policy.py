@@ -12,10 +12,10 @@ from stat import S_ISREG
 
 from gitguardfs.bindfs.idmap import GuestGid, GuestUid, IdMap
 from gitguardfs.bindfs.permissions import Perms
+from gitguardfs.constants import PERMISSION_BITS
 from gitguardfs.errors import os_error
 
 X_BITS = 0o111
-PERMISSION_BITS = 0o7777
 
 
 class ChangeRule(Enum):
@@ -48,10 +48,6 @@ class SymlinkPolicy:
     """The policy of a mount that resolves symlinks."""
 
     deletion: Deletion = Deletion.SYMLINK_ONLY
-
-
-def _denied() -> OSError:
-    return os_error(errno.EPERM)
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,7 @@ class ChangePolicy:
         """Return the ids that a chown sets; None leaves one. Raises OSError(EPERM) if denied."""
         denies_user = uid is not None and self.chown is ChangeRule.DENY
         if denies_user or (gid is not None and self.chgrp is ChangeRule.DENY):
-            raise _denied()
+            raise os_error(errno.EPERM)
         return (
             None if self.chown is ChangeRule.IGNORE else uid,
             None if self.chgrp is ChangeRule.IGNORE else gid,
@@ -126,15 +122,15 @@ class ChangePolicy:
             if not changed & ~X_BITS:
                 return new
         if self.chmod is ChangeRule.DENY:
-            raise _denied()
+            raise os_error(errno.EPERM)
         return None
 
     def check_removal_allowed(self) -> None:
         """Raise OSError(EPERM) if the policy denies every removal."""
         if self.delete_deny:
-            raise _denied()
+            raise os_error(errno.EPERM)
 
     def check_rename_allowed(self) -> None:
         """Raise OSError(EPERM) if the policy denies every rename."""
         if self.rename_deny:
-            raise _denied()
+            raise os_error(errno.EPERM)

@@ -90,7 +90,7 @@ def state_of(
         path_based=path_based,
         read_only=options.read_only,
         policy=options.policy,
-        links=options.symlinks,
+        symlinks=options.symlinks,
         source_path=os.fsencode(places.source),
         opens_devices=options.overrides.block_devices_as_files,
     )

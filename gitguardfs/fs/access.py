@@ -98,8 +98,8 @@ class Access:
         verdict is unknown then.
         """
         node = self._nodes.get(node_id)
-        directory = node if node.kind == S_IFDIR else node.parent
-        if directory is not None and self.revalidation.look_at(directory):
+        directory = node if node.file_type == S_IFDIR else node.parent
+        if directory is not None and self.revalidation.revalidate(directory):
             node = self._nodes.get(node_id)
         if node.verdict is not Verdict.ALLOW and (change or node.verdict >= Verdict.DENY):
             raise Refused(node.rule, partial(self.path, node))
@@ -107,7 +107,7 @@ class Access:
             raise os_error(errno.EROFS)
         if self._path_based and node.parent is None and node is not self._nodes.root:
             raise stale()  # removed: another object may have its path now
-        if change and node.kind != S_IFDIR and node.parent is not None:
+        if change and node.file_type != S_IFDIR and node.parent is not None:
             self._settle(node.parent, node.name, is_new=False)
         return node
 
@@ -128,11 +128,11 @@ class Access:
         if not self._guard.checks_fake_repositories:
             return
         if repository.is_read_at_top(name):
-            self.revalidation.look_now_at(directory)
+            self.revalidation.classify_now(directory)
             is_new = True
         for below in ancestors(directory):
             if below.parent is not None and repository.is_read_below(below.name):
-                self.revalidation.look_now_at(below.parent)
+                self.revalidation.classify_now(below.parent)
                 self._forming.wait_for(self._descriptors.of(below.parent))
         if is_new:
             self._forming.wait_for(self._descriptors.of(directory))
@@ -153,7 +153,7 @@ class Access:
             self._settle(parent, name, is_new=True)
         return NodeRef(parent, self._descriptors.of(parent), name)
 
-    def is_ordinary(self, name: bytes) -> bool:
+    def allows(self, name: bytes) -> bool:
         """Return whether no rule matches ``name``."""
         return self._guard.verdict_of_name(name)[0] is Verdict.ALLOW
 

@@ -92,7 +92,7 @@ class Files:
         """Open a file; the reply says whether the kernel may keep cached pages and attributes."""
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         node = self._access.node(node_id, change=writes or bool(flags & os.O_TRUNC))
-        if node.kind not in self._content_types:
+        if node.file_type not in self._content_types:
             raise os_error(errno.ENXIO)
         fd, st = self._open(node, _source_flags(flags))
         try:
@@ -100,7 +100,7 @@ class Files:
                 bits = self._attributes.bits_without_setid(st.st_mode)
                 if bits is not None:
                     self._source.chmod(fd, bits)
-            if flags & os.O_TRUNC and node.kind == S_IFREG:
+            if flags & os.O_TRUNC and node.file_type == S_IFREG:
                 if caller.uid != 0:
                     self._drop_set_id(fd, st)
                 self._source.truncate(fd, 0, writable=writes)

@@ -90,7 +90,7 @@ async def test_attributes_can_begin_within_a_directory(world: World) -> None:
     "options",
     [
         {"rules": GuardRules(git=GitMode.HIDE)}, {"rules": GuardRules(hide=("x",))},
-        {"links": SymlinkPolicy()}, {"idmap": IdMap(gid_offset=1)},
+        {"symlinks": SymlinkPolicy()}, {"idmap": IdMap(gid_offset=1)},
     ],
 )  # fmt: skip
 async def test_what_each_entry_has_to_be_looked_at_for(

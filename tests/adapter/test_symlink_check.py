@@ -171,7 +171,7 @@ async def test_components_of_links_count_before_they_are_walked(world: World, ch
         (world.source / f"c{number or ''}").symlink_to(text + (f"{number + 1}" if number else ""))
     tracemalloc.start()
     try:
-        answer = world.state.host._symlinks.why_refused(world.state.nodes.root, b"/x/c" * 500)
+        answer = world.state.host._symlink_check.why_refused(world.state.nodes.root, b"/x/c" * 500)
         used = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -195,7 +195,7 @@ async def test_climbing_out_of_a_deep_directory_opens_only_where_it_ends(
         return opened(*arguments)
 
     monkeypatch.setattr(world.state.descriptors, "open", count_open)
-    assert world.state.host._symlinks.why_refused(deep, b"../" * (depth - 1)) == ""
+    assert world.state.host._symlink_check.why_refused(deep, b"../" * (depth - 1)) == ""
     assert calls < 3 * depth
 
 

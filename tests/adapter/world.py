@@ -60,8 +60,8 @@ class Fields:
 class CountingView(AttributeMapper):
     """A view that notes what left through it."""
 
-    def __init__(self, idmap: IdMap, allow_suid: bool, disguise: Any = None) -> None:
-        super().__init__(idmap, allow_suid, disguise)
+    def __init__(self, idmap: IdMap, allow_suid: bool, override: Any = None) -> None:
+        super().__init__(idmap, allow_suid, override)
         self.presented: list[Attributes] = []
 
     def report(self, node: Node, st: os.stat_result, uid: int) -> Attributes:
@@ -124,8 +124,8 @@ class World:
         can_chown: bool | None = None,
         cache_timeout: float = 1.0,
         policy: ChangePolicy | None = None,
-        links: SymlinkPolicy | None = None,
-        disguise: Any = None,
+        symlinks: SymlinkPolicy | None = None,
+        override: Any = None,
         reports_names_only: bool = False,
         read_rate: float | None = None,
         write_rate: float | None = None,
@@ -135,13 +135,13 @@ class World:
     ) -> None:
         self.source = source
         self.root_fd = os.open(source, os.O_PATH | os.O_DIRECTORY)
-        self.attributes = CountingView(idmap or IdMap(), allow_suid, disguise)
+        self.attributes = CountingView(idmap or IdMap(), allow_suid, override)
         self.state = MountState(
             self.root_fd, RuleSet(rules or GuardRules()), self.attributes,
             descriptor_limit=descriptor_limit,
             can_chown=os.geteuid() == 0 if can_chown is None else can_chown,
             is_local=lambda _: is_local, path_based=path_based, read_only=read_only,
-            policy=policy or ChangePolicy(xattr=xattr), links=links,
+            policy=policy or ChangePolicy(xattr=xattr), symlinks=symlinks,
             source_path=os.fsencode(source),
         )  # fmt: skip
         self.audit = AuditLog(None)
