@@ -18,7 +18,7 @@ from gitguardfs.audit.search import search
 from gitguardfs.audit.share import Share
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result
-from gitguardfs.guard.rules import Guard, Rules
+from gitguardfs.guard.rules import GuardRules, RuleSet
 
 SHOWN = 20
 """How many findings of one kind are printed, to fit a screen; --json lists all."""
@@ -75,7 +75,7 @@ def command(
     work tree, git directories in unusual places, symlinks that lead out of DIR, credentials and
     secrets. Each finding comes with its fix: a command, or a rule for the guard.
     """
-    guard = Guard(Rules(deny=deny, protect=protect, hide=hide))
+    guard = RuleSet(GuardRules(deny=deny, protect=protect, hide=hide))
     top = _open(directory)
     progress = Progress()
     try:

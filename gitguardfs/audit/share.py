@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gitguardfs.audit.walk import trail
 from gitguardfs.guard import dotgit, repository
-from gitguardfs.guard.rules import Guard, Verdict
+from gitguardfs.guard.rules import RuleSet, Verdict
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Share:
 
     path: str
     """Its absolute path, without symlinks."""
-    guard: Guard
+    guard: RuleSet
 
     def is_agents(self, path: str) -> bool:
         """Return whether the agent can write or create a file, or a symlink on its path."""
@@ -52,11 +52,13 @@ class Share:
 
     def is_kept(self, parts: list[str]) -> bool:
         """Return whether one of the components is ``.git``, or read-only or stricter by a rule."""
-        return any(self.guard.name(os.fsencode(part))[0] >= Verdict.READONLY for part in parts)
+        return any(
+            self.guard.verdict_of_name(os.fsencode(part))[0] >= Verdict.READONLY for part in parts
+        )
 
     def is_unreadable(self, path: str) -> bool:
         """Return whether a rule keeps the agent from reading a file of the share."""
-        verdicts = (self.guard.name(os.fsencode(part))[0] for part in self.parts(path))
+        verdicts = (self.guard.verdict_of_name(os.fsencode(part))[0] for part in self.parts(path))
         return any(verdict >= Verdict.DENY for verdict in verdicts)
 
 

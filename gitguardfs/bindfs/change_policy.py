@@ -12,13 +12,13 @@ from stat import S_ISREG
 
 from gitguardfs.bindfs.idmap import GuestGid, GuestUid, IdMap
 from gitguardfs.bindfs.permissions import Perms
+from gitguardfs.constants import PERMISSION_BITS
 from gitguardfs.errors import os_error
 
 X_BITS = 0o111
-PERMISSION_BITS = 0o7777
 
 
-class Rule(Enum):
+class ChangeRule(Enum):
     """What a mount does with a kind of change: make it, ignore it or deny it."""
 
     NORMAL = "normal"
@@ -44,27 +44,23 @@ class Deletion(Enum):
 
 
 @dataclass(frozen=True)
-class LinkPolicy:
+class SymlinkPolicy:
     """The policy of a mount that resolves symlinks."""
 
     deletion: Deletion = Deletion.SYMLINK_ONLY
 
 
-def _denied() -> OSError:
-    return os_error(errno.EPERM)
-
-
 @dataclass(frozen=True)
-class Policy:
+class ChangePolicy:
     """The policies of one mount."""
 
     create_as_mounter: bool = False
     create_for_user: int | None = None
     create_for_group: int | None = None
     create_with_perms: Perms | None = None
-    chown: Rule = Rule.NORMAL
-    chgrp: Rule = Rule.NORMAL
-    chmod: Rule = Rule.NORMAL
+    chown: ChangeRule = ChangeRule.NORMAL
+    chgrp: ChangeRule = ChangeRule.NORMAL
+    chmod: ChangeRule = ChangeRule.NORMAL
     chmod_filter: Perms | None = None
     chmod_allow_x: bool = False
     delete_deny: bool = False
@@ -104,12 +100,12 @@ class Policy:
 
     def owners(self, uid: int | None, gid: int | None) -> tuple[int | None, int | None]:
         """Return the ids that a chown sets; None leaves one. Raises OSError(EPERM) if denied."""
-        denies_user = uid is not None and self.chown is Rule.DENY
-        if denies_user or (gid is not None and self.chgrp is Rule.DENY):
-            raise _denied()
+        denies_user = uid is not None and self.chown is ChangeRule.DENY
+        if denies_user or (gid is not None and self.chgrp is ChangeRule.DENY):
+            raise os_error(errno.EPERM)
         return (
-            None if self.chown is Rule.IGNORE else uid,
-            None if self.chgrp is Rule.IGNORE else gid,
+            None if self.chown is ChangeRule.IGNORE else uid,
+            None if self.chgrp is ChangeRule.IGNORE else gid,
         )
 
     def mode(self, old: int, new: int) -> int | None:
@@ -117,24 +113,24 @@ class Policy:
 
         ``old`` and ``new`` are modes in the share, with the type of the object.
         """
-        if self.chmod is Rule.NORMAL:
+        if self.chmod is ChangeRule.NORMAL:
             return new if self.chmod_filter is None else self.chmod_filter.apply(new)
         if self.chmod_allow_x and S_ISREG(old):
             changed = (old ^ new) & PERMISSION_BITS
-            if self.chmod is Rule.IGNORE:
+            if self.chmod is ChangeRule.IGNORE:
                 return old ^ changed & X_BITS
             if not changed & ~X_BITS:
                 return new
-        if self.chmod is Rule.DENY:
-            raise _denied()
+        if self.chmod is ChangeRule.DENY:
+            raise os_error(errno.EPERM)
         return None
 
-    def may_remove(self) -> None:
+    def check_removal_allowed(self) -> None:
         """Raise OSError(EPERM) if the policy denies every removal."""
         if self.delete_deny:
-            raise _denied()
+            raise os_error(errno.EPERM)
 
-    def may_rename(self) -> None:
+    def check_rename_allowed(self) -> None:
         """Raise OSError(EPERM) if the policy denies every rename."""
         if self.rename_deny:
-            raise _denied()
+            raise os_error(errno.EPERM)

@@ -27,7 +27,7 @@ class MapError(ValueError):
 
 
 @dataclass(frozen=True)
-class _Rules:
+class _NumberMap:
     """The rules for user ids or for group ids."""
 
     out: dict[int, int] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class _Rules:
     offset: int = 0
 
     @staticmethod
-    def build(pairs: Iterable[tuple[int, int]], offset: int, kind: str) -> _Rules:
+    def build(pairs: Iterable[tuple[int, int]], offset: int, kind: str) -> _NumberMap:
         out: dict[int, int] = {}
         back: dict[int, int] = {}
         for share, guest in pairs:
@@ -48,7 +48,7 @@ class _Rules:
                 raise MapError(f"two {kind} ids of the share are mapped to {guest}")
             out[share] = guest
             back[guest] = share
-        return _Rules(out, back, offset)
+        return _NumberMap(out, back, offset)
 
     def shifted(self, share: int) -> int:
         """Return the guest's id with the offset added. Raises OSError(EIO) if out of range."""
@@ -95,8 +95,8 @@ class IdMap:
         gid_offset: int = 0,
     ) -> None:
         """Build from (share, guest) pairs. Raises MapError if one id is mapped twice."""
-        self._uids = _Rules.build(uids, uid_offset, "user")
-        self._gids = _Rules.build(gids, gid_offset, "group")
+        self._uids = _NumberMap.build(uids, uid_offset, "user")
+        self._gids = _NumberMap.build(gids, gid_offset, "group")
 
     def guest_uid(self, uid: ShareUid) -> GuestUid:
         """Return the guest's id of a share's user. Raises OSError(EIO) if out of range."""

@@ -19,7 +19,7 @@ BLOCK = 512
 
 
 @dataclass(frozen=True)
-class Reach:
+class DaemonRights:
     """The rights of the daemon's user on the source's files, by mode and owner.
 
     Access lists (ACLs) are ignored.
@@ -44,7 +44,7 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class Look:
+class Overrides:
     """The overrides of one mount. The default overrides nothing."""
 
     force_user: int | None = None
@@ -57,42 +57,45 @@ class Look:
     block_devices_as_files: bool = False
 
 
-class Disguise:
-    """Applies a Look; holds the facts of this machine that it needs."""
+class AttributeOverrider:
+    """Applies Overrides; holds the facts of this machine that it needs."""
 
-    def __init__(self, look: Look, reach: Reach, device_size: Callable[[int], int]) -> None:
+    def __init__(
+        self, overrides: Overrides, rights: DaemonRights, device_size: Callable[[int], int]
+    ) -> None:
         """``device_size`` returns the size of a block device in bytes, by its device number."""
-        self._look = look
-        self._reach = reach
+        self._overrides = overrides
+        self._rights = rights
         self._device_size = device_size
 
-    def apply(self, shown: Attributes, mode: int, uid: int, gid: int, viewer: int) -> Attributes:
-        """Return ``shown`` overridden for the guest's user ``viewer``.
+    def apply(self, shown: Attributes, mode: int, owner: int, group: int, uid: int) -> Attributes:
+        """Return ``shown`` overridden for the guest's user ``uid``.
 
-        ``mode``, ``uid`` and ``gid`` are the share's.
+        ``mode``, ``owner`` and ``group`` are the share's.
         """
-        look = self._look
-        owner = shown.uid if look.force_user is None else look.force_user
-        group = shown.gid if look.force_group is None else look.force_group
-        links = 1 if look.hide_hard_links else shown.nlink
-        ctime_ns = shown.mtime_ns if look.ctime_from_mtime else shown.ctime_ns
-        made_up = shown._replace(uid=owner, gid=group, nlink=links, ctime_ns=ctime_ns)
-        if look.mirror is not None:
-            if look.mirror.shows(viewer):
-                made_up = made_up._replace(uid=viewer)
-            elif look.mirror.only and viewer != 0:
-                return made_up._replace(mode=shown.mode & ~ALL)
-        kind = S_IFMT(shown.mode)
-        if look.block_devices_as_files and kind == S_IFBLK:
+        overrides = self._overrides
+        overridden = shown._replace(
+            uid=shown.uid if overrides.force_user is None else overrides.force_user,
+            gid=shown.gid if overrides.force_group is None else overrides.force_group,
+            nlink=1 if overrides.hide_hard_links else shown.nlink,
+            ctime_ns=shown.mtime_ns if overrides.ctime_from_mtime else shown.ctime_ns,
+        )
+        if overrides.mirror is not None:
+            if overrides.mirror.shows(uid):
+                overridden = overridden._replace(uid=uid)
+            elif overrides.mirror.only and uid != 0:
+                return overridden._replace(mode=shown.mode & ~ALL)
+        file_type = S_IFMT(shown.mode)
+        if overrides.block_devices_as_files and file_type == S_IFBLK:
             size = self._device_size(shown.rdev)
-            made_up = made_up._replace(
-                mode=S_IFREG | shown.mode & ~S_IFMT(shown.mode), size=size, blocks=size // BLOCK
+            overridden = overridden._replace(
+                mode=S_IFREG | shown.mode & ~file_type, size=size, blocks=size // BLOCK
             )
-        if kind == S_IFLNK:
-            return made_up
-        bits = made_up.mode
-        if look.perms is not None:
-            bits = look.perms.apply(bits)
-        if look.realistic_permissions:
-            bits &= ~ALL | self._reach.bits(mode, uid, gid)
-        return made_up._replace(mode=bits)
+        if file_type == S_IFLNK:
+            return overridden
+        bits = overridden.mode
+        if overrides.perms is not None:
+            bits = overrides.perms.apply(bits)
+        if overrides.realistic_permissions:
+            bits &= ~ALL | self._rights.bits(mode, owner, group)
+        return overridden._replace(mode=bits)

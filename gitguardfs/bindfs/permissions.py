@@ -32,7 +32,7 @@ class PermsError(ValueError):
     """A rule that cannot be parsed."""
 
 
-class _Rule(NamedTuple):
+class _PermsRule(NamedTuple):
     who: int
     """The bits that the rule may change."""
     operator: str
@@ -95,11 +95,11 @@ def _split(text: str) -> list[str]:
     return re.split("[,:]", re.sub(r"[,:]\Z", "", text))
 
 
-def _parse(text: str) -> _Rule:
+def _parse(text: str) -> _PermsRule:
     if _OCTAL.match(text):
         if int(text, 8) > ALL:
             raise PermsError(f"{text} is more than 0777")
-        return _Rule(ALL, "octal", text, True, True)
+        return _PermsRule(ALL, "octal", text, True, True)
     match = _SYMBOLIC.match(text)
     if match is None:
         raise PermsError(f"{text!r} is not a rule; write it like 0644, a+X, og-w or gd=rx")
@@ -108,4 +108,4 @@ def _parse(text: str) -> _Rule:
     for letter in left or "a":
         who |= _WHO.get(letter, 0)
     limits = {letter for letter in left if letter in "df"} or {"d", "f"}
-    return _Rule(who, operator, bits, "d" in limits, "f" in limits)
+    return _PermsRule(who, operator, bits, "d" in limits, "f" in limits)

@@ -7,11 +7,11 @@ import resource
 from collections.abc import Callable
 
 from gitguardfs.bindfs.idmap import MapError
-from gitguardfs.bindfs.overrides import Disguise, Look, Reach
+from gitguardfs.bindfs.overrides import AttributeOverrider, DaemonRights, Overrides
 from gitguardfs.errors import Exit, UserError, warn
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.mount_state import MountState
-from gitguardfs.guard.rules import Guard
+from gitguardfs.guard.rules import RuleSet
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.local_devices import LocalDevices
 from gitguardfs.linux.sysfs import device_size
@@ -41,7 +41,7 @@ def assemble(
     try:
         where = mountinfo.of_device(os.fstat(root_fd).st_dev)
         is_local = LocalDevices(paths.source)
-        path_based = where is not None and where.goes_by_paths
+        path_based = where is not None and where.is_path_based
         state = state_of(options, paths, root_fd, is_local, path_based)
         closes_late = not is_local.all_are(state.nodes.root.dev)
     except OSError as error:
@@ -50,7 +50,7 @@ def assemble(
         state,
         audit,
         cache_timeout=options.cache_timeout,
-        same_for_all=options.look.mirror is None,
+        same_for_all=options.overrides.mirror is None,
         direct_io=options.direct_io,
         closes_late=closes_late,
         reports_names_only=reports_names_only,
@@ -82,26 +82,26 @@ def state_of(
         )
     return MountState(
         root_fd,
-        Guard(options.rules),
-        AttributeMapper(idmap, options.allow_suid, _disguise(options.look, root_fd)),
+        RuleSet(options.rules),
+        AttributeMapper(idmap, options.allow_suid, _override(options.overrides, root_fd)),
         descriptor_limit=_descriptor_budget(),
         can_chown=os.geteuid() == 0,
         is_local=is_local,
         path_based=path_based,
         read_only=options.read_only,
         policy=options.policy,
-        links=options.links,
+        symlinks=options.symlinks,
         source_path=os.fsencode(paths.source),
-        opens_devices=options.look.block_devices_as_files,
+        opens_devices=options.overrides.block_devices_as_files,
     )
 
 
-def _disguise(look: Look, root_fd: int) -> Callable[..., Attributes] | None:
-    if look == Look():
+def _override(overrides: Overrides, root_fd: int) -> Callable[..., Attributes] | None:
+    if overrides == Overrides():
         return None
     read_only = bool(os.fstatvfs(root_fd).f_flag & os.ST_RDONLY)
-    reach = Reach(os.geteuid(), frozenset((os.getegid(), *os.getgroups())), read_only)
-    return Disguise(look, reach, device_size).apply
+    rights = DaemonRights(os.geteuid(), frozenset((os.getegid(), *os.getgroups())), read_only)
+    return AttributeOverrider(overrides, rights, device_size).apply
 
 
 def _descriptor_budget() -> int:

@@ -170,7 +170,7 @@ def _serve(
         log.error("%s: the source does not answer: given up", options.mountpoint)
         _leave_by_force(mounted, sealed)
 
-    mirror = options.look.mirror
+    mirror = options.overrides.mirror
     with Drain(lambda: session.answers, give_up) as drain:
         receiver = SignalReceiver(
             session,

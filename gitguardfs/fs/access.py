@@ -27,7 +27,7 @@ from gitguardfs.fs.revalidation import UNREADABLE, Revalidation
 from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.guard import dotgit as names
 from gitguardfs.guard import repository
-from gitguardfs.guard.rules import Guard, Refused, Verdict
+from gitguardfs.guard.rules import Refused, RuleSet, Verdict
 
 MAX_SHOWN = 40
 """Components of a path that the audit log and messages show; trees can be deeper."""
@@ -64,7 +64,7 @@ class Access:
 
     def __init__(
         self,
-        guard: Guard,
+        guard: RuleSet,
         nodes: NodeTable,
         descriptors: DescriptorCache,
         source: Source,
@@ -98,8 +98,8 @@ class Access:
         verdict is unknown then.
         """
         node = self._nodes.get(node_id)
-        directory = node if node.kind == S_IFDIR else node.parent
-        if directory is not None and self.revalidation.look_at(directory):
+        directory = node if node.file_type == S_IFDIR else node.parent
+        if directory is not None and self.revalidation.revalidate(directory):
             node = self._nodes.get(node_id)
         if node.verdict is not Verdict.ALLOW and (change or node.verdict >= Verdict.DENY):
             raise Refused(node.rule, partial(self.path, node))
@@ -107,7 +107,7 @@ class Access:
             raise os_error(errno.EROFS)
         if self._path_based and node.parent is None and node is not self._nodes.root:
             raise stale()  # removed: another object may have its path now
-        if change and node.kind != S_IFDIR and node.parent is not None:
+        if change and node.file_type != S_IFDIR and node.parent is not None:
             self._settle(node.parent, node.name, is_new=False)
         return node
 
@@ -128,11 +128,11 @@ class Access:
         if not self._guard.checks_fake_repositories:
             return
         if repository.is_read_at_top(name):
-            self.revalidation.look_now_at(directory)
+            self.revalidation.classify_now(directory)
             is_new = True
         for below in ancestors(directory):
             if below.parent is not None and repository.is_read_below(below.name):
-                self.revalidation.look_now_at(below.parent)
+                self.revalidation.classify_now(below.parent)
                 self._forming.wait_for(self._descriptors.of(below.parent))
         if is_new:
             self._forming.wait_for(self._descriptors.of(directory))
@@ -147,26 +147,26 @@ class Access:
             raise os_error(errno.EINVAL)
         parent = self.node(parent_id, change)
         if change:
-            verdict, rule = self._guard.name(name)
+            verdict, rule = self._guard.verdict_of_name(name)
             if verdict is not Verdict.ALLOW:
                 raise Refused(rule, partial(self.path, parent, name))
             self._settle(parent, name, is_new=True)
         return NodeRef(parent, self._descriptors.of(parent), name)
 
-    def is_ordinary(self, name: bytes) -> bool:
+    def allows(self, name: bytes) -> bool:
         """Return whether no rule matches ``name``."""
-        return self._guard.name(name)[0] is Verdict.ALLOW
+        return self._guard.verdict_of_name(name)[0] is Verdict.ALLOW
 
     def hides(self, name: bytes) -> bool:
         """Return whether a rule hides ``name``."""
-        return self._guard.name(name)[0] is Verdict.HIDE
+        return self._guard.verdict_of_name(name)[0] is Verdict.HIDE
 
     def link_component(self, directory: Node, name: bytes) -> NodeRef:
         """Return one component of a symlink's target.
 
         Raises Refused if a rule denies the component; OSError if its directory is gone.
         """
-        verdict, rule = self._guard.name(name)
+        verdict, rule = self._guard.verdict_of_name(name)
         if directory.verdict >= verdict:
             verdict, rule = directory.verdict, directory.rule
         if verdict >= Verdict.DENY:
@@ -185,7 +185,7 @@ class Access:
 
         Also None if no git rule is on. Raises any other OSError of the source.
         """
-        if not self._guard.on:
+        if not self._guard.guards_git:
             return None
         st = self._source.find_at(dir_fd, DOTGIT)
         return None if st is None else (st.st_dev, st.st_ino)
@@ -199,10 +199,10 @@ class Access:
         OSError if the source fails: only ENOENT and ENOTDIR mean "not there".
         """
         guard = self._guard
-        verdict, rule = guard.name(place.name)
+        verdict, rule = guard.verdict_of_name(place.name)
         if place.parent.verdict > verdict:
             verdict, rule = place.parent.verdict, place.parent.rule
-        if not guard.on or verdict >= guard.git_verdict:
+        if not guard.guards_git or verdict >= guard.git_verdict:
             return Classified(st, verdict, rule)
         is_directory = S_ISDIR(st.st_mode)
         # A second name of .git: a hard link, or a folding that dotgit.py does not know.
@@ -270,7 +270,7 @@ class Access:
         A relative ``gitdir:`` in that repository, or one that points to it, would lead elsewhere.
         Raises Refused; OSError if the source fails.
         """
-        if not self._guard.on or not S_ISDIR(st.st_mode):
+        if not self._guard.guards_git or not S_ISDIR(st.st_mode):
             return
         if any(self._guard.is_dotgit(entry) for entry in self._source.names(fd)):
             raise self._refused("repository root", place)
@@ -283,7 +283,7 @@ class Access:
 
     def matters(self, name: bytes) -> bool:
         """Return whether ``name`` is a repository's part or might be folded to ``.git``."""
-        return self._guard.on and (
+        return self._guard.guards_git and (
             not names.is_portable(name)
             or (self._guard.checks_fake_repositories and bool(repository.parts(name)))
         )

@@ -15,7 +15,7 @@ from gitguardfs.fs.nodes import stale
 from gitguardfs.fs.source import Source
 
 
-class Step(NamedTuple):
+class Ancestor(NamedTuple):
     """One directory on the way up, with descriptors that are valid until the next step."""
 
     fd: int
@@ -25,7 +25,7 @@ class Step(NamedTuple):
     """Its name in the directory above it."""
 
 
-def way_up(source: Source, fd: int, root_fd: int) -> Iterator[Step]:
+def walk_up(source: Source, fd: int, root_fd: int) -> Iterator[Ancestor]:
     """Yield the directory behind ``fd`` and all above it, without the root.
 
     Yields nothing for a directory that was removed. Raises OSError(ESTALE) if the root is not
@@ -42,7 +42,7 @@ def way_up(source: Source, fd: int, root_fd: int) -> Iterator[Step]:
                 name = source.name_of(parent, st)
                 if name is None:
                     raise stale()
-                yield Step(fd, st, parent, name)
+                yield Ancestor(fd, st, parent, name)
             except BaseException:
                 os.close(parent)
                 raise

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from stat import S_IFDIR, S_IFMT, S_IFREG
 
 from gitguardfs.bindfs.idmap import IdMap
+from gitguardfs.constants import PERMISSION_BITS, SET_ID_BITS
 from gitguardfs.fs.nodes import NEVER, ROOT_ID, Node
 from gitguardfs.guard.rules import Verdict
 from gitguardfs.protocol import Attributes
 
-SET_ID_BITS = 0o6000
 WRITE_BITS = 0o222
-PERMISSION_BITS = 0o7777
 
 _new = tuple.__new__
 """Builds a NamedTuple in half the time of its own constructor."""
@@ -27,17 +26,17 @@ def change_key(st: os.stat_result) -> int:
     return hash((st.st_size, st.st_mtime_ns, st.st_ctime_ns))
 
 
-Disguise = Callable[[Attributes, int, int, int, int], Attributes]
-"""Overrides attributes for a user of the guest; see ``overrides.Disguise.apply``."""
+Override = Callable[[Attributes, int, int, int, int], Attributes]
+"""Overrides attributes for a user of the guest; see ``AttributeOverrider.apply``."""
 
 
 class AttributeMapper:
     """Applies the id map, the overrides and the guard to attributes."""
 
-    def __init__(self, idmap: IdMap, allow_suid: bool, disguise: Disguise | None = None) -> None:
+    def __init__(self, idmap: IdMap, allow_suid: bool, override: Override | None = None) -> None:
         self.idmap = idmap
         self.allow_suid = allow_suid
-        self._disguise = disguise
+        self._override = override
 
     def drops_setid(self, mode: int) -> bool:
         """Return whether ``mode`` is of a file with set-id bits, which this mount drops."""
@@ -51,10 +50,10 @@ class AttributeMapper:
         """
         return self.mode_for_source(S_IFMT(mode), mode) if self.drops_setid(mode) else None
 
-    def mode_for_source(self, kind: int, mode: int) -> int:
-        """Return the permission bits to set in the share on an object of type ``kind`` (S_IFMT)."""
+    def mode_for_source(self, file_type: int, mode: int) -> int:
+        """Return the permission bits to set in the share; ``file_type`` is the object's S_IFMT."""
         mode &= PERMISSION_BITS
-        return mode & ~SET_ID_BITS if self.drops_setid(kind | mode) else mode
+        return mode & ~SET_ID_BITS if self.drops_setid(file_type | mode) else mode
 
     def report(self, node: Node, st: os.stat_result, uid: int) -> Attributes:
         """Return the attributes of ``node`` as the user ``uid`` of the guest sees them.
@@ -71,7 +70,7 @@ class AttributeMapper:
             return shown._replace(mode=S_IFMT(st.st_mode), uid=0, gid=0)
         if node.classified_at == NEVER:
             return shown._replace(lasts=False)
-        if node.kind == S_IFREG:
+        if node.file_type == S_IFREG:
             node.reported = change_key(st)
             node.size = st.st_size
         return shown
@@ -102,6 +101,6 @@ class AttributeMapper:
                 True,
             ),
         )
-        if self._disguise is not None:
-            shown = self._disguise(shown, mode, st.st_uid, st.st_gid, uid)
+        if self._override is not None:
+            shown = self._override(shown, mode, st.st_uid, st.st_gid, uid)
         return shown

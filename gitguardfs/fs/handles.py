@@ -50,16 +50,16 @@ class FileHandle:
 
 
 class DirectoryHandle:
-    """An open directory; ``names`` is a snapshot taken when reading starts."""
+    """An open directory; ``snapshot`` holds its names, taken when reading starts."""
 
-    __slots__ = ("names", "node", "pid", "types", "uid")
+    __slots__ = ("node", "pid", "snapshot", "types", "uid")
 
     def __init__(self, node: Node, uid: int, pid: int = 0) -> None:
         self.node = node
         self.uid = uid
         self.pid = pid
         """``uid`` and ``pid`` are of the process that opened it; requests to read carry neither."""
-        self.names: list[bytes] | None = None
+        self.snapshot: list[bytes] | None = None
         self.types: dict[bytes, tuple[int, int]] = {}
         """By name: type and inode number, if the snapshot was taken with them."""
 
@@ -118,20 +118,20 @@ class HandleTable:
                 with suppress(OSError):  # the descriptor is gone whatever close(2) says
                     os.close(fd)
 
-    def keep_names(self, handle: DirectoryHandle, names: list[bytes]) -> None:
+    def keep_snapshot(self, handle: DirectoryHandle, names: list[bytes]) -> None:
         """Keep a snapshot; beyond MAX_NAMES names, drop the oldest snapshots.
 
         A handle whose snapshot was dropped takes a new one at its next read.
         """
-        self._drop_names(handle)
-        handle.names = names
+        self._drop_snapshot(handle)
+        handle.snapshot = names
         self._read[handle] = len(names)
         self._names += len(names)
         while self._names > MAX_NAMES and len(self._read) > 1:
-            self._drop_names(next(iter(self._read)))
+            self._drop_snapshot(next(iter(self._read)))
 
-    def _drop_names(self, handle: DirectoryHandle) -> None:
-        handle.names = None
+    def _drop_snapshot(self, handle: DirectoryHandle) -> None:
+        handle.snapshot = None
         handle.types = {}
         self._names -= self._read.pop(handle, 0)
 
@@ -139,7 +139,7 @@ class HandleTable:
         """Close a directory; an unknown number is ignored."""
         handle = self._directories.pop(number, None)
         if handle is not None:
-            self._drop_names(handle)
+            self._drop_snapshot(handle)
 
     def close_all(self) -> None:
         """Close all handles, at the end of a mount."""

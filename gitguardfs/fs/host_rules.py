@@ -23,7 +23,7 @@ from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlink_check import SymlinkCheck
 from gitguardfs.guard import repository, work_tree
-from gitguardfs.guard.rules import Guard, Refused
+from gitguardfs.guard.rules import Refused, RuleSet
 
 EXCHANGED = "symlink exchanged with a directory"
 STOPS_GIT = "special file that git opens"
@@ -37,7 +37,7 @@ class HostRules:
 
     def __init__(
         self,
-        guard: Guard,
+        guard: RuleSet,
         access: Access,
         descriptors: DescriptorCache,
         source: Source,
@@ -51,39 +51,39 @@ class HostRules:
         self._source = source
         self._forming = forming
         self._removed = removed
-        self._symlinks = SymlinkCheck(guard, source, descriptors, root)
+        self._symlink_check = SymlinkCheck(guard, source, descriptors, root)
         self._host_git = HostGit(descriptors, source, root, access.path)
         self._trees = MovedTrees(source, forming, removed, self._refused)
 
     # A new name
 
-    def before_adding(self, place: NodeRef, kind: int) -> None:
-        """Check that an object of type ``kind`` (S_IFMT) may get a new name.
+    def before_adding(self, place: NodeRef, file_type: int) -> None:
+        """Check that an object of type ``file_type`` (S_IFMT) may get a new name.
 
         Raises Refused, Later.
         """
-        if self._guard.on and work_tree.stops_git(place.name, kind):
+        if self._guard.guards_git and work_tree.stops_git(place.name, file_type):
             raise self._refused(STOPS_GIT, place)
         if self._guard.checks_fake_repositories:
-            self._trees.before_adding(place, kind)
+            self._trees.before_adding(place, file_type)
 
     def before_symlink(self, place: NodeRef, text: bytes) -> None:
         """Check that a symlink with ``text`` may be made or get another name.
 
         Raises Refused, Later, OSError.
         """
-        if self._guard.speaks:
+        if self._guard.has_rules:
             self._access.revalidation.confirm(place.parent)
             self._check_symlink(place, text)
-        if self._guard.on:
+        if self._guard.guards_git:
             self._host_git.wait_for(place.parent)
 
-    def wait_for_git(self, kind: int, *places: NodeRef) -> None:
+    def wait_for_git(self, file_type: int, *places: NodeRef) -> None:
         """Wait for git on the host, before or after a symlink or directory is made or moved.
 
         Raises Refused, Later, OSError.
         """
-        if self._guard.on and kind in (S_IFLNK, S_IFDIR):
+        if self._guard.guards_git and file_type in (S_IFLNK, S_IFDIR):
             directories = [place.parent for place in places]
             self._access.revalidation.confirm(*directories)
             self._host_git.wait_for(*directories)
@@ -127,11 +127,15 @@ class HostRules:
 
     def before_rename(self, renaming: Renaming) -> None:
         """Check that a rename may be done. Raises Refused, Later, OSError."""
-        if self._guard.speaks:
+        if self._guard.has_rules:
             self._access.revalidation.confirm(renaming.old.parent, renaming.new.parent)
         for place, st in renaming.arriving():
             self.before_adding(place, S_IFMT(st.st_mode))
-        if renaming.exchange and self._guard.speaks and renaming.kinds == {S_IFLNK, S_IFDIR}:
+        if (
+            renaming.exchange
+            and self._guard.has_rules
+            and renaming.file_types == {S_IFLNK, S_IFDIR}
+        ):
             raise self._refused(EXCHANGED, renaming.old)
         texts = [self._text(place, st) for place, st in renaming.leaving()]
         for (place, _), text in zip(renaming.arriving(), texts, strict=True):
@@ -196,7 +200,7 @@ class HostRules:
         return self._source.readlink_at(place.fd, place.name)
 
     def _check_symlink(self, place: NodeRef, text: bytes) -> None:
-        rule = self._symlinks.why_refused(place.parent, text)
+        rule = self._symlink_check.why_refused(place.parent, text)
         if rule:
             raise self._refused(rule, place)
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from stat import S_IFBLK, S_IFREG
 
-from gitguardfs.bindfs.change_policy import LinkPolicy, Policy
+from gitguardfs.bindfs.change_policy import ChangePolicy, SymlinkPolicy
 from gitguardfs.fs.access import Access
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.descriptors import DescriptorCache
@@ -18,10 +18,10 @@ from gitguardfs.fs.removed_names import RemovedNames
 from gitguardfs.fs.rename_check import RenameCheck
 from gitguardfs.fs.resolver import Resolver
 from gitguardfs.fs.source import Source
-from gitguardfs.fs.symlinks import Links
-from gitguardfs.guard.rules import Guard
+from gitguardfs.fs.symlinks import SymlinkResolver
+from gitguardfs.guard.rules import RuleSet
 
-DEFAULT_POLICY = Policy()
+DEFAULT_POLICY = ChangePolicy()
 
 
 class MountState:
@@ -30,7 +30,7 @@ class MountState:
     def __init__(
         self,
         root_fd: int,
-        guard: Guard,
+        guard: RuleSet,
         attributes: AttributeMapper,
         *,
         descriptor_limit: int,
@@ -38,8 +38,8 @@ class MountState:
         is_local: Callable[[int], bool] = lambda _: True,
         path_based: bool = False,
         read_only: bool = False,
-        policy: Policy = DEFAULT_POLICY,
-        links: LinkPolicy | None = None,
+        policy: ChangePolicy = DEFAULT_POLICY,
+        symlinks: SymlinkPolicy | None = None,
         source_path: bytes = b"",
         opens_devices: bool = False,
     ) -> None:
@@ -49,7 +49,7 @@ class MountState:
         ``is_local`` returns whether this machine's clock stamps the files of a st_dev, and no
         server is waited for.
         ``path_based``: descriptors of the source hold paths, not objects.
-        ``links``: symlinks are resolved; ``source_path`` is then the source's path.
+        ``symlinks``: symlinks are resolved; ``source_path`` is then the source's path.
         ``opens_devices``: block devices are opened as files.
         """
         root = os.fstat(root_fd)
@@ -83,15 +83,15 @@ class MountState:
             self.host,
             path_based,
         )
-        self.links: Links | None = None
-        if links is not None:
-            self.links = self.resolver.links = Links(
-                links, source_path, self.access, self.nodes, self.source, attributes,
+        self.symlinks: SymlinkResolver | None = None
+        if symlinks is not None:
+            self.symlinks = self.resolver.symlinks = SymlinkResolver(
+                symlinks, source_path, self.access, self.nodes, self.source, attributes,
                 self.resolver.find_or_add,
             )  # fmt: skip
-        self.renames = RenameCheck(self.access, self.source, self.host, policy, self.links)
+        self.renames = RenameCheck(self.access, self.source, self.host, policy, self.symlinks)
         shows_all = not guard.hides and attributes.idmap.shows_all
-        self.can_list_names_only = shows_all and links is None and not opens_devices
+        self.can_list_names_only = shows_all and symlinks is None and not opens_devices
         """Whether listings can report names and types without a stat of each object."""
         self.content_types = (S_IFREG, S_IFBLK) if opens_devices else (S_IFREG,)
         """Types of objects that can be opened."""

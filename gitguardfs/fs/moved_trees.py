@@ -46,9 +46,9 @@ class MovedTrees:
         self._refused = refused
         self._left = LeftPlaces()
 
-    def before_adding(self, place: NodeRef, kind: int) -> None:
-        """Raise Later if an object of type ``kind`` (S_IFMT) must not get the name yet."""
-        if kind in (S_IFDIR, S_IFLNK):
+    def before_adding(self, place: NodeRef, file_type: int) -> None:
+        """Raise Later if an object of type ``file_type`` (S_IFMT) must not get the name yet."""
+        if file_type in (S_IFDIR, S_IFLNK):
             self._left.wait_for(place)
 
     def before_rename(self, renaming: Renaming) -> list[Removal]:
@@ -73,7 +73,7 @@ class MovedTrees:
         found: list[Removal] = []
         walk = TreeWalk(self._source)
         for directory in self._below(place, walk):
-            self._forming.wait_for_listed(directory.fd, directory.kinds)
+            self._forming.wait_for_listed(directory.fd, directory.file_types)
             found += self._removed.losing_in(place.parent, place.name, directory)
         if not walk.is_whole:
             if renaming.exchange:
@@ -91,20 +91,20 @@ class MovedTrees:
         nothing may get the old name.
         """
         try:
-            self._look_again(renaming)
+            self._check_again(renaming)
         except (Later, OSError):
             if renaming.can_be_undone:
                 raise
             self._left.note(renaming.old)
 
-    def _look_again(self, renaming: Renaming) -> None:
+    def _check_again(self, renaming: Renaming) -> None:
         for place, st in renaming.arriving():
             if not S_ISDIR(st.st_mode):
                 continue
             for directory in self._below(place, TreeWalk(self._source)):
                 if not directory.path:  # this mount changed it, by the rename
                     self._forming.note_change(directory.fd)
-                self._forming.wait_for_listed(directory.fd, directory.kinds)
+                self._forming.wait_for_listed(directory.fd, directory.file_types)
 
     def before_removal(self, st: os.stat_result, fd: int) -> None:
         """Raise Later if an entry must not be removed yet; OSError if the source fails."""

@@ -41,7 +41,7 @@ def stale() -> OSError:
     return os_error(errno.ESTALE)
 
 
-_KINDS = {kind: kind for kind in (S_IFREG, S_IFDIR, S_IFLNK)}
+_FILE_TYPES = {known: known for known in (S_IFREG, S_IFDIR, S_IFLNK)}
 
 
 class LinkedSubtree:
@@ -59,17 +59,17 @@ class Node:
     """One object of the source, in one of its variants."""
 
     __slots__ = (
-        "branch", "btime_ns", "classified_at", "dev", "fd", "id", "ino", "is_hashed",
-        "is_pinned", "kind", "lookup_count", "name", "open_fds", "parent", "reported",
-        "restrictions", "rule", "size", "unsynced", "variant", "verdict",
+        "btime_ns", "classified_at", "dev", "fd", "file_type", "id", "ino", "is_hashed",
+        "is_pinned", "lookup_count", "name", "open_fds", "parent", "reported",
+        "restrictions", "rule", "size", "subtree", "unsynced", "variant", "verdict",
     )  # fmt: skip
 
     def __init__(self, node_id: int, st: os.stat_result, verdict: Verdict, rule: str) -> None:
         self.id = node_id
         self.dev = st.st_dev
         self.ino = st.st_ino
-        kind = S_IFMT(st.st_mode)
-        self.kind = _KINDS.get(kind, kind)  # one int object for all of them
+        file_type = S_IFMT(st.st_mode)
+        self.file_type = _FILE_TYPES.get(file_type, file_type)  # one int object for all of them
         self.verdict = verdict
         self.rule = rule
         self.btime_ns = 0
@@ -96,7 +96,7 @@ class Node:
         self.unsynced = 0
         """Bytes written since the last sync."""
         self.variant = PLAIN_VARIANT
-        self.branch: LinkedSubtree | None = None
+        self.subtree: LinkedSubtree | None = None
         """The linked subtree in which this directory was found; None if in none."""
         self.is_hashed = True
         """Whether (device, inode) finds this node; False once unlinked, replaced or guarded."""
@@ -109,11 +109,13 @@ class Node:
     @property
     def is_directory(self) -> bool:
         """Whether the object is a directory."""
-        return self.kind == S_IFDIR
+        return self.file_type == S_IFDIR
 
     def matches(self, st: os.stat_result) -> bool:
         """Return whether ``st`` is of the object that this node stands for."""
-        return self.ino == st.st_ino and self.dev == st.st_dev and self.kind == S_IFMT(st.st_mode)
+        return (
+            self.ino == st.st_ino and self.dev == st.st_dev and self.file_type == S_IFMT(st.st_mode)
+        )
 
 
 class NodeTable:
@@ -126,7 +128,7 @@ class NodeTable:
         self._by_id: dict[int, Node] = {ROOT_ID: self.root}
         # Nodes whose number is not their inode number: another device or variant, or a reused one.
         self._by_key: dict[tuple[int, int, int], Node] = {}
-        self._branched: dict[ObjectKey, list[Node]] = {}
+        self._subtree_nodes: dict[ObjectKey, list[Node]] = {}
         self._own_ids = count(FIRST_OWN_ID)
         self.left: list[Node] = []
         """Directories that the kernel has forgotten and that a node was moved away from. The caller
@@ -164,8 +166,8 @@ class NodeTable:
 
     def find_below(self, parent: Node, st: os.stat_result) -> Node | None:
         """Return the unguarded node of ``st``, an entry of ``parent``; None if there is none."""
-        branch = parent.branch if S_ISDIR(st.st_mode) else None
-        return self.find(st, PLAIN_VARIANT if branch is None else branch.variant)
+        subtree = parent.subtree if S_ISDIR(st.st_mode) else None
+        return self.find(st, PLAIN_VARIANT if subtree is None else subtree.variant)
 
     def get_or_add(
         self,
@@ -175,15 +177,15 @@ class NodeTable:
         verdict: Verdict,
         rule: str,
         btime_ns: int = 0,
-        branch: LinkedSubtree | None = None,
+        subtree: LinkedSubtree | None = None,
     ) -> Node:
         """Return the node of the object found at ``name``; add one if there is none.
 
-        Counts no lookup: the Resolver does. ``branch`` is the linked subtree that begins at this
+        Counts no lookup: the Resolver does. ``subtree`` is the linked subtree that begins at this
         object, if one does.
         """
-        branch = (branch or parent.branch) if S_ISDIR(st.st_mode) else None
-        variant = PLAIN_VARIANT if branch is None else branch.variant
+        subtree = (subtree or parent.subtree) if S_ISDIR(st.st_mode) else None
+        variant = PLAIN_VARIANT if subtree is None else subtree.variant
         if verdict is not Verdict.ALLOW:
             variant = GUARDED
             self.restrict_known(st, verdict, rule)
@@ -194,9 +196,9 @@ class NodeTable:
         if node is None:
             node = self._add(st, variant, verdict, rule)
             node.btime_ns = btime_ns
-            node.branch = branch if variant != GUARDED else None
+            node.subtree = subtree if variant != GUARDED else None
         self.place(node, parent, name)
-        if node.kind == S_IFDIR:
+        if node.file_type == S_IFDIR:
             node.classified_at = parent.classified_at
             if node.verdict < verdict:
                 self._restrictions += 1
@@ -237,7 +239,7 @@ class NodeTable:
             self._by_key[st.st_dev, st.st_ino, variant] = node
         node.variant = variant
         if variant > GUARDED:
-            self._branched.setdefault((st.st_dev, st.st_ino), []).append(node)
+            self._subtree_nodes.setdefault((st.st_dev, st.st_ino), []).append(node)
         if st.st_dev == self._home:
             node.dev = self._home  # one int object for all of them
         self._by_id[node.id] = node
@@ -251,10 +253,9 @@ class NodeTable:
         """
         if not (S_ISDIR(st.st_mode) or st.st_nlink == 1):
             return
-        ordinary = self.find(st)
-        for twin in (ordinary, *self._branched.get((st.st_dev, st.st_ino), ())):
-            if twin is not None and twin is not self.root:
-                self.restrict_below(twin, verdict, rule)
+        for node in (self.find(st), *self._subtree_nodes.get((st.st_dev, st.st_ino), ())):
+            if node is not None and node is not self.root:
+                self.restrict_below(node, verdict, rule)
 
     def restrict_below(self, node: Node, verdict: Verdict, rule: str) -> None:
         """Restrict a node, and all nodes below it, to ``verdict`` or a stricter one.
@@ -295,9 +296,9 @@ class NodeTable:
         if self._by_key.get((node.dev, node.ino, node.variant)) is node:
             del self._by_key[node.dev, node.ino, node.variant]
         if node.variant > GUARDED:
-            twins = [n for n in self._branched.pop((node.dev, node.ino), ()) if n is not node]
-            if twins:
-                self._branched[node.dev, node.ino] = twins
+            others = [n for n in self._subtree_nodes.pop((node.dev, node.ino), ()) if n is not node]
+            if others:
+                self._subtree_nodes[node.dev, node.ino] = others
 
     def forget(self, node_id: int, times: int) -> Node | None:
         """Undo ``times`` lookups. Return the node if that dropped it from the table."""

@@ -155,13 +155,13 @@ class RemovedNames:
 
         Raises OSError if the source fails.
         """
-        if not any(map(repository.parts, below.kinds)):
+        if not any(map(repository.parts, below.file_types)):
             return []
         path = (*_path(directory), *map(_any_case, (name, *below.path)))
         return [
             removal
-            for name, kind in below.kinds.items()
-            for removal in self._losing(path, below.fd, name, kind)
+            for name, file_type in below.file_types.items()
+            for removal in self._losing(path, below.fd, name, file_type)
         ]
 
     def has_room_for(self, removals: list[Removal]) -> bool:

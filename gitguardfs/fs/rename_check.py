@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from stat import S_ISDIR
 from typing import NamedTuple
 
-from gitguardfs.bindfs.change_policy import Policy
+from gitguardfs.bindfs.change_policy import ChangePolicy
 from gitguardfs.errors import os_error
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.host_rules import HostRules
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
-from gitguardfs.fs.symlinks import Links
+from gitguardfs.fs.symlinks import SymlinkResolver
 from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, Caller
 
 RENAME_FLAGS = RENAME_NOREPLACE | RENAME_EXCHANGE
@@ -46,14 +46,14 @@ class RenameCheck:
         access: Access,
         source: Source,
         host: HostRules,
-        policy: Policy,
-        links: Links | None,
+        policy: ChangePolicy,
+        symlinks: SymlinkResolver | None,
     ) -> None:
         self._access = access
         self._source = source
         self._host = host
         self._policy = policy
-        self._links = links
+        self._symlinks = symlinks
 
     @contextmanager
     def check_rename(
@@ -79,14 +79,14 @@ class RenameCheck:
         new = self._access.name(*new_name, change=True)
         if flags & ~RENAME_FLAGS:
             raise os_error(errno.EINVAL)
-        self._policy.may_rename()
+        self._policy.check_rename_allowed()
         new = self._target_of(caller, new)
         old = self._access.reopened(old)
         exchange = bool(flags & RENAME_EXCHANGE)
         fds: list[int] = []
         try:
-            moved = self._look_at(old, fds, moves=True)
-            replaced = self._look_at(new, fds, moves=exchange)
+            moved = self._check_end(old, fds, moves=True)
+            replaced = self._check_end(new, fds, moves=exchange)
             if moved is None or (exchange and replaced is None):
                 raise os_error(errno.ENOENT)
             # A plain rename takes its old name away; an exchange leaves both.
@@ -106,13 +106,13 @@ class RenameCheck:
 
     def _target_of(self, caller: Caller, new: NodeRef) -> NodeRef:
         """Return the place of the target if a resolved symlink is at ``new``; else ``new``."""
-        if self._links is None:
+        if self._symlinks is None:
             return new
-        target = self._links.replaced(new)
-        replaced = new if target is None else self._links.check_replaceable(caller, target)
+        target = self._symlinks.replaced(new)
+        replaced = new if target is None else self._symlinks.check_replaceable(caller, target)
         return self._access.reopened(replaced)
 
-    def _look_at(self, place: NodeRef, fds: list[int], moves: bool) -> os.stat_result | None:
+    def _check_end(self, place: NodeRef, fds: list[int], moves: bool) -> os.stat_result | None:
         """Check one end of a rename; add a descriptor that is needed later to ``fds``.
 
         Returns the attributes of the entry, or None if there is no entry.

@@ -38,6 +38,6 @@ class Renaming(NamedTuple):
         return self.target is None or self.exchange
 
     @property
-    def kinds(self) -> set[int]:
+    def file_types(self) -> set[int]:
         """The types (S_IFMT) of the entries that are moved or replaced."""
         return {S_IFMT(st.st_mode) for st in (self.moved, self.target) if st is not None}

@@ -17,7 +17,7 @@ from gitguardfs.fs.host_rules import HostRules
 from gitguardfs.fs.nodes import NEVER, LinkedSubtree, Node, NodeTable, ObjectKey
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
-from gitguardfs.fs.symlinks import Links
+from gitguardfs.fs.symlinks import SymlinkResolver
 from gitguardfs.guard.rules import Refused, Verdict
 from gitguardfs.protocol import Attributes
 
@@ -43,7 +43,7 @@ class Resolver:
         self._attributes = attributes
         self._host = host
         self._path_based = path_based
-        self.links: Links | None = None
+        self.symlinks: SymlinkResolver | None = None
         """Set if this mount resolves symlinks."""
 
     def entry(
@@ -54,7 +54,7 @@ class Resolver:
         Returns None if the entry is hidden. ``dotgit`` is device and inode of the directory's
         ``.git``, if the caller has them. Raises Refused, Later, OSError.
         """
-        node, st = self._look_at(place, st, dotgit)
+        node, st = self._resolved(place, st, dotgit)
         return None if node is None else (node, self._counted(node, st, uid))
 
     def new_entry(
@@ -93,7 +93,7 @@ class Resolver:
             self._descriptors.close(step)
             step = step.parent
 
-    def _look_at(
+    def _resolved(
         self, place: NodeRef, st: os.stat_result, dotgit: ObjectKey | bool | None
     ) -> tuple[Node | None, os.stat_result]:
         """Return the node of ``place`` (None if hidden), and the attributes to report.
@@ -101,18 +101,18 @@ class Resolver:
         If this mount resolves symlinks, both are of a symlink's target. A symlink whose target is
         refused is shown as a denied symlink.
         """
-        if self.links is None or not S_ISLNK(st.st_mode):
+        if self.symlinks is None or not S_ISLNK(st.st_mode):
             return self.find_or_add(place, st, dotgit), st
         if self._access.verdict_of(place, st, dotgit)[0] is Verdict.ALLOW:
             try:
-                target = self.links.target(place)
+                target = self.symlinks.target(place)
             except Refused as refused:
                 denied = self._nodes.get_or_add(
                     place.parent, place.name, st, Verdict.DENY, refused.rule
                 )
                 return denied, st
             if target is not None:
-                return self.find_or_add(target.place, target.st, branch=target.branch), target.st
+                return self.find_or_add(target.place, target.st, subtree=target.subtree), target.st
             place = self._access.reopened(place)
         return self.find_or_add(place, st, dotgit), st
 
@@ -121,7 +121,7 @@ class Resolver:
         place: NodeRef,
         st: os.stat_result,
         dotgit: ObjectKey | bool | None = True,
-        branch: LinkedSubtree | None = None,
+        subtree: LinkedSubtree | None = None,
     ) -> Node | None:
         """Return the node of the object at ``place``, or None if hidden; count no lookup.
 
@@ -140,7 +140,7 @@ class Resolver:
             classified.verdict,
             classified.rule,
             classified.btime_ns,
-            branch,
+            subtree,
         )
         while self._nodes.left:
             self._descriptors.close(self._nodes.left.pop())
@@ -190,8 +190,8 @@ class Resolver:
         if last:
             self._nodes.unhash(node)
             self._descriptors.pin(node)
-            if self.links is not None:
-                self.links.unpin(node)
+            if self.symlinks is not None:
+                self.symlinks.unpin(node)
                 self._drop_unknown(node)
         if last or (node.parent is place.parent and node.name == place.name):
             node.parent = None
@@ -208,8 +208,8 @@ class Resolver:
             if node is not None:
                 node.parent, node.name = place.parent, place.name
 
-    def unhash_target(self, st: os.stat_result, branch: LinkedSubtree) -> None:
+    def unhash_target(self, st: os.stat_result, subtree: LinkedSubtree) -> None:
         """Unhash the node of a resolved symlink's target, after the symlink was removed."""
-        node = self._nodes.find(st, branch.variant)
+        node = self._nodes.find(st, subtree.variant)
         if node is not None:
             self._nodes.unhash(node)

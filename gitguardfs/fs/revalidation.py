@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from time import monotonic
 
-from gitguardfs.fs.ancestors import way_up
+from gitguardfs.fs.ancestors import walk_up
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import Node, NodeTable, ancestors, stale
 from gitguardfs.fs.source import Source
-from gitguardfs.guard.rules import Guard, Refused, Verdict
+from gitguardfs.guard.rules import Refused, RuleSet, Verdict
 
 VERDICT_TTL = 1.0
 """How long a directory's classification stays valid, in seconds."""
@@ -31,7 +31,7 @@ class Revalidation:
 
     def __init__(
         self,
-        guard: Guard,
+        guard: RuleSet,
         nodes: NodeTable,
         descriptors: DescriptorCache,
         source: Source,
@@ -55,7 +55,7 @@ class Revalidation:
         self._path_based = path_based
         self._is_local = is_local
 
-    def look_at(self, directory: Node) -> bool:
+    def revalidate(self, directory: Node) -> bool:
         """Classify a directory and those above it if their verdicts are older than VERDICT_TTL.
 
         Returns whether any was classified. The host may have made a repository there, or moved one
@@ -81,22 +81,22 @@ class Revalidation:
         self._classify(directory, reversed(way), since, now)
         return True
 
-    def look_at_root(self) -> None:
+    def revalidate_root(self) -> None:
         """Classify the root again if it was a repository. Raises Refused, OSError.
 
         While the root is shown without permissions, the kernel asks for its attributes only.
         """
         root = self._nodes.root
         if root.verdict is not Verdict.ALLOW:
-            self.look_at(root)
+            self.revalidate(root)
 
-    def look_now_at(self, directory: Node) -> None:
+    def classify_now(self, directory: Node) -> None:
         """Classify a directory whatever the age of its verdict.
 
         Raises Refused if the directory is guarded; OSError if the source fails.
         """
         self._classify(directory, (directory,), directory.classified_at, monotonic())
-        self._let_pass(directory)
+        self._check_allowed(directory)
 
     def confirm(self, *directories: Node) -> None:
         """Check that the node table has directories at their present places; update it if not.
@@ -115,10 +115,10 @@ class Revalidation:
                 if not self._is_local(directory.dev):
                     raise
                 self._classify_where_it_is(directory)
-                self._let_pass(directory)
+                self._check_allowed(directory)
                 self._go_down_to(directory, directories)
 
-    def _let_pass(self, directory: Node) -> None:
+    def _check_allowed(self, directory: Node) -> None:
         if directory.verdict is not Verdict.ALLOW:
             raise Refused(directory.rule, partial(self._path, directory))
 
@@ -184,7 +184,7 @@ class Revalidation:
             if verdict is not root.verdict:
                 self._nodes.classify_root(verdict, "repository" if holds else "")
             return
-        if not (self._path_based or self._guard.speaks):
+        if not (self._path_based or self._guard.has_rules):
             return
         if node.parent is not None and not self._path_based:
             st = self._source.find_at(self._descriptors.of(node.parent), node.name)
@@ -208,8 +208,8 @@ class Revalidation:
         found, rule = Verdict.ALLOW, ""
         fd, root_fd = self._descriptors.of(directory), self._nodes.root.fd
         way: list[tuple[bytes, os.stat_result]] = []
-        for step in way_up(self._source, fd, root_fd):
-            verdict, why = self._guard.name(step.name)
+        for step in walk_up(self._source, fd, root_fd):
+            verdict, why = self._guard.verdict_of_name(step.name)
             if verdict < self._guard.git_verdict:
                 if self._dotgit(step.parent_fd) == (step.st.st_dev, step.st.st_ino):
                     verdict, why = self._guard.git_verdict, "git alias"
@@ -222,7 +222,7 @@ class Revalidation:
             way.append((step.name, step.st))
         if found > directory.verdict:
             self._nodes.restrict_below(directory, found, rule)
-        elif directory.branch is None:
+        elif directory.subtree is None:
             self._place(directory, way)
 
     def _place(self, directory: Node, way: list[tuple[bytes, os.stat_result]]) -> None:

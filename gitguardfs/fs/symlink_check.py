@@ -15,7 +15,7 @@ from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import Node
 from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.fs.walk import TooLong, Walk
-from gitguardfs.guard.rules import Guard, Verdict
+from gitguardfs.guard.rules import RuleSet, Verdict
 
 INTO_GIT = "symlink into a repository"
 INTO_PROTECTED = "symlink into a protected directory"
@@ -30,7 +30,7 @@ class SymlinkCheck:
     """Checks the text of a symlink before the symlink is made or moved."""
 
     def __init__(
-        self, guard: Guard, source: Source, descriptors: DescriptorCache, root: Node
+        self, guard: RuleSet, source: Source, descriptors: DescriptorCache, root: Node
     ) -> None:
         self._guard = guard
         self._source = source
@@ -42,7 +42,7 @@ class SymlinkCheck:
 
         Raises OSError if the source fails.
         """
-        if not self._guard.speaks:
+        if not self._guard.has_rules:
             return ""
         if any(map(self._guard.is_dotgit, text.split(b"/"))):
             return INTO_GIT
@@ -58,9 +58,9 @@ class SymlinkCheck:
     def _enter(self, dir_fd: int, name: bytes, st: os.stat_result, fd: int) -> bool:
         """Raise _IntoGit for git's own directories; return whether ``name`` is protected."""
         guard = self._guard
-        if guard.on:
+        if guard.guards_git:
             dotgit = self._source.find_at(dir_fd, DOTGIT)
             is_gits = guard.is_dotgit(name) or (dotgit is not None and os.path.samestat(dotgit, st))
             if is_gits or (guard.checks_fake_repositories and self._source.holds_repository(fd)):
                 raise _IntoGit
-        return guard.name(name)[0] is not Verdict.ALLOW
+        return guard.verdict_of_name(name)[0] is not Verdict.ALLOW

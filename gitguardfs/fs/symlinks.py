@@ -20,7 +20,8 @@ from itertools import count
 from stat import S_ISDIR, S_ISLNK, S_ISVTX
 from typing import NamedTuple
 
-from gitguardfs.bindfs.change_policy import LinkPolicy
+from gitguardfs.bindfs.change_policy import SymlinkPolicy
+from gitguardfs.constants import MAX_SYMLINKS
 from gitguardfs.errors import os_error
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.attributes import AttributeMapper
@@ -29,38 +30,35 @@ from gitguardfs.fs.source import Source
 from gitguardfs.guard.rules import Refused, Verdict
 from gitguardfs.protocol import Attributes, Caller
 
-MAX_LINKS = 40
-"""Symlinks that one path may follow: the kernel's own limit (MAXSYMLINKS)."""
-
 LEADS_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 OUTSIDE = "symlink out of the source"
 
 
-class Target(NamedTuple):
+class LinkTarget(NamedTuple):
     """The object that a symlink leads to."""
 
     place: NodeRef
     st: os.stat_result
-    branch: LinkedSubtree | None = None
+    subtree: LinkedSubtree | None = None
     """The linked subtree of a directory; None for another object."""
 
 
-class Links:
+class SymlinkResolver:
     """Resolves the symlinks of one mount."""
 
     def __init__(
         self,
-        policy: LinkPolicy,
+        policy: SymlinkPolicy,
         source_path: bytes,
         access: Access,
         nodes: NodeTable,
         source: Source,
         attributes: AttributeMapper,
-        see: Callable[[NodeRef, os.stat_result], Node | None],
+        find_or_add: Callable[[NodeRef, os.stat_result], Node | None],
     ) -> None:
         """``source_path``: absolute symlinks to paths below it lead into the mount.
 
-        ``see`` returns the node of an entry; None if the entry is hidden.
+        ``find_or_add`` returns the node of an entry; None if the entry is hidden.
         """
         self.deletion = policy.deletion
         self._source_parts = [part for part in source_path.split(b"/") if part]
@@ -68,11 +66,11 @@ class Links:
         self._nodes = nodes
         self._source = source
         self._attributes = attributes
-        self._see = see
-        self._branches: dict[tuple[int, int, int], LinkedSubtree] = {}
+        self._find_or_add = find_or_add
+        self._subtrees: dict[tuple[int, int, int], LinkedSubtree] = {}
         self._variants = count(GUARDED + 1)
 
-    def target(self, place: NodeRef) -> Target | None:
+    def target(self, place: NodeRef) -> LinkTarget | None:
         """Return the target of the symlink at ``place``.
 
         Returns None if nothing is there, or if the target is a directory above the symlink: that
@@ -81,11 +79,11 @@ class Links:
         """
         way = self._way_to(place.parent)
         above = frozenset((node.dev, node.ino) for node in way)
-        if place.parent.branch is not None:
-            above |= place.parent.branch.ancestors
+        if place.parent.subtree is not None:
+            above |= place.parent.subtree.ancestors
         own = self._source.stat_at(place.fd, place.name)
         rest = [place.name]
-        links = 0
+        symlinks = 0
         while rest:
             name = rest.pop()
             if name in (b"", b"."):
@@ -103,8 +101,8 @@ class Links:
                     return None
                 raise
             if S_ISLNK(st.st_mode):
-                links += 1
-                if links > MAX_LINKS:
+                symlinks += 1
+                if symlinks > MAX_SYMLINKS:
                     return None
                 text = self._text(step)
                 parts = text.split(b"/")
@@ -115,27 +113,27 @@ class Links:
             elif S_ISDIR(st.st_mode):
                 way.append(self._directory(step, st))
             else:
-                return None if rest else self._checked(Target(step, st))
+                return None if rest else self._checked(LinkTarget(step, st))
         if (way[-1].dev, way[-1].ino) in above:
             return None
-        return self._checked(self._as_target(way, self._branch(place.parent, own, above)))
+        return self._checked(self._as_target(way, self._subtree(place.parent, own, above)))
 
-    def _branch(
+    def _subtree(
         self, parent: Node, link: os.stat_result, above: frozenset[ObjectKey]
     ) -> LinkedSubtree:
         """Return the linked subtree of a symlink; each path to the symlink has its own."""
-        outer = 0 if parent.branch is None else parent.branch.variant
+        outer = 0 if parent.subtree is None else parent.subtree.variant
         key = link.st_dev, link.st_ino, outer
-        branch = self._branches.get(key)
-        if branch is None or branch.ancestors != above:
-            branch = self._branches[key] = LinkedSubtree(next(self._variants), above)
-        return branch
+        subtree = self._subtrees.get(key)
+        if subtree is None or subtree.ancestors != above:
+            subtree = self._subtrees[key] = LinkedSubtree(next(self._variants), above)
+        return subtree
 
     def unpin(self, node: Node) -> None:
         """Unpin a directory that was removed: nothing can be found behind it any more."""
         node.is_pinned = False
 
-    def replaced(self, place: NodeRef) -> Target | None:
+    def replaced(self, place: NodeRef) -> LinkTarget | None:
         """Return the target of a symlink at ``place``, which a rename replaces; None if no symlink.
 
         Raises as ``target`` does.
@@ -143,7 +141,7 @@ class Links:
         st = self._source.find_at(place.fd, place.name)
         return self.target(place) if st is not None and S_ISLNK(st.st_mode) else None
 
-    def check_replaceable(self, caller: Caller, target: Target) -> NodeRef:
+    def check_replaceable(self, caller: Caller, target: LinkTarget) -> NodeRef:
         """Return the place of a symlink's target, which is about to be removed or replaced.
 
         The kernel has checked permissions in the symlink's directory only. Raises
@@ -187,18 +185,18 @@ class Links:
         return parts[length:]
 
     def _directory(self, step: NodeRef, st: os.stat_result) -> Node:
-        node = self._see(step, st)
+        node = self._find_or_add(step, st)
         if node is None:
             raise Refused("hidden", partial(self._access.path, step.parent, step.name))
         node.is_pinned = True
         return node
 
-    def _as_target(self, way: list[Node], branch: LinkedSubtree) -> Target:
+    def _as_target(self, way: list[Node], subtree: LinkedSubtree) -> LinkTarget:
         parent, node = way[-2:]
         step = self._access.link_component(parent, node.name)
-        return Target(step, self._source.stat_at(step.fd, step.name), branch)
+        return LinkTarget(step, self._source.stat_at(step.fd, step.name), subtree)
 
-    def _checked(self, target: Target) -> Target:
+    def _checked(self, target: LinkTarget) -> LinkTarget:
         verdict, rule = self._access.verdict_of(target.place, target.st)
         if verdict >= Verdict.DENY:
             raise Refused(rule, partial(self._access.path, target.place.parent, target.place.name))
@@ -206,11 +204,6 @@ class Links:
 
     def _refused(self, place: NodeRef) -> Refused:
         return Refused(OUTSIDE, partial(self._access.path, place.parent, place.name))
-
-
-def denied() -> OSError:
-    """Return OSError(EPERM): symlinks of this mount cannot be made or removed."""
-    return os_error(errno.EPERM)
 
 
 def may_remove(caller: tuple[int, int], directory: Attributes, entry: Attributes) -> bool:

@@ -20,7 +20,7 @@ class Directory(NamedTuple):
     """The path from the directory where the walk began, whose own path is empty."""
     fd: int
     """A descriptor that is valid until the next directory is yielded."""
-    kinds: Mapping[bytes, int]
+    file_types: Mapping[bytes, int]
     """The names in the directory, and their types as ``Source.typed_names`` returns them."""
 
 
@@ -36,14 +36,16 @@ class TreeWalk:
     def directories(self, fd: int, path: tuple[bytes, ...] = ()) -> Iterator[Directory]:
         """Yield a directory and those below it. Raises OSError if the source fails."""
         try:
-            kinds = {name: kind for name, (kind, _) in self._source.typed_names(fd).items()}
+            file_types = {
+                name: file_type for name, (file_type, _) in self._source.typed_names(fd).items()
+            }
         except FileNotFoundError:
             if path:  # the host has removed it since its name was seen
                 return
             raise
-        yield Directory(path, fd, kinds)
-        for name, kind in kinds.items():
-            if kind != S_IFDIR:
+        yield Directory(path, fd, file_types)
+        for name, file_type in file_types.items():
+            if file_type != S_IFDIR:
                 continue
             if not self._left:
                 self.is_whole = False

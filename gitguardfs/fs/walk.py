@@ -13,12 +13,10 @@ from collections.abc import Callable, Generator
 from stat import S_ISDIR, S_ISLNK
 from typing import TypeAlias
 
+from gitguardfs.constants import MAX_SYMLINKS
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import Node, ancestors
 from gitguardfs.fs.source import Source
-
-MAX_LINKS = 40
-"""Symlinks that one path may follow: the kernel's own limit (MAXSYMLINKS)."""
 
 MAX_STEPS = 4096
 """Components read for one path, in all its suffixes together: as many as PATH_MAX has bytes."""
@@ -78,14 +76,14 @@ class Walk:
         if self._steps > MAX_STEPS:
             raise TooLong
 
-    def _suffixes(self, rest: Rest, links: int) -> Ends:
+    def _suffixes(self, rest: Rest, symlinks: int) -> Ends:
         while rest is not None:
             part, after = rest
             if part != ABOVE:
-                yield from self._follow(self._root, rest, links, is_suffix=True)
+                yield from self._follow(self._root, rest, symlinks, is_suffix=True)
             rest = after
 
-    def _follow(self, directory: Node, rest: Rest, links: int, is_suffix: bool = False) -> Ends:
+    def _follow(self, directory: Node, rest: Rest, symlinks: int, is_suffix: bool = False) -> Ends:
         # Never by ".." in the source: its root may be covered by a seal.
         above = ancestors(directory)
         base = next(above)
@@ -104,7 +102,7 @@ class Walk:
                     upper = next(above, None)
                     if upper is None:
                         if not is_suffix:  # a suffix: a shorter one is the same path
-                            yield from self._suffixes(rest, links)
+                            yield from self._suffixes(rest, symlinks)
                         return
                     base = upper
                     while fds:
@@ -117,13 +115,13 @@ class Walk:
                     yield -1, any(marks)
                     return
                 if S_ISLNK(st.st_mode):
-                    links += 1
-                    if links > MAX_LINKS:
+                    symlinks += 1
+                    if symlinks > MAX_SYMLINKS:
                         return
                     text = self._source.readlink_at(fds[-1], name)
                     rest = self._parse(text, rest)
                     if text.startswith(b"/"):
-                        yield from self._suffixes(rest, links)
+                        yield from self._suffixes(rest, symlinks)
                         return
                     continue
                 if not S_ISDIR(st.st_mode):

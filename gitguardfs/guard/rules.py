@@ -28,7 +28,7 @@ class Verdict(IntEnum):
     HIDE = 3
 
 
-class GitPolicy(Enum):
+class GitMode(Enum):
     """The value of ``--git``."""
 
     DENY = "deny"
@@ -38,10 +38,10 @@ class GitPolicy(Enum):
 
 
 _GIT_VERDICT = {
-    GitPolicy.DENY: Verdict.DENY,
-    GitPolicy.READONLY: Verdict.READONLY,
-    GitPolicy.HIDE: Verdict.HIDE,
-    GitPolicy.OFF: Verdict.ALLOW,
+    GitMode.DENY: Verdict.DENY,
+    GitMode.READONLY: Verdict.READONLY,
+    GitMode.HIDE: Verdict.HIDE,
+    GitMode.OFF: Verdict.ALLOW,
 }
 
 
@@ -56,24 +56,25 @@ class Refused(PermissionError):  # noqa: N818  # what happened, not that somethi
 
 
 @dataclass(frozen=True)
-class Rules:
+class GuardRules:
     """The rules as the options give them."""
 
-    git: GitPolicy = GitPolicy.DENY
+    git: GitMode = GitMode.DENY
     allow_bare: bool = False
     deny: tuple[str, ...] = ()
     protect: tuple[str, ...] = ()
     hide: tuple[str, ...] = ()
 
 
-class Guard:
+class RuleSet:
     """The rules, compiled once and asked for every name."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: GuardRules) -> None:
         self.git_verdict = _GIT_VERDICT[rules.git]
         """The verdict on a repository's metadata; ALLOW turns every git rule off."""
-        self.on = self.git_verdict is not Verdict.ALLOW
-        self.checks_fake_repositories = self.on and not rules.allow_bare
+        self.guards_git = self.git_verdict is not Verdict.ALLOW
+        """Whether the git rules are on."""
+        self.checks_fake_repositories = self.guards_git and not rules.allow_bare
         """Whether directories that look like repositories are guarded (rules R2 and R3)."""
         self._globs = tuple(
             (verdict, f"{option} {glob}", _compile(glob))
@@ -84,16 +85,16 @@ class Guard:
             )
             for glob in globs
         )
-        self.speaks = self.on or bool(self._globs)
+        self.has_rules = self.guards_git or bool(self._globs)
         """Whether any rule is on."""
         self.hides = self.git_verdict is Verdict.HIDE or bool(rules.hide)
         """Whether anything is kept out of listings."""
-        self.name = lru_cache(dotgit.CACHED_NAMES)(self._name)
+        self.verdict_of_name = lru_cache(dotgit.CACHED_NAMES)(self._verdict_of_name)
         """Returns the verdict on a name and the rule behind it; cached."""
 
-    def _name(self, name: bytes) -> tuple[Verdict, str]:
+    def _verdict_of_name(self, name: bytes) -> tuple[Verdict, str]:
         verdict, rule = Verdict.ALLOW, ""
-        if self.on and dotgit.is_dotgit(name):
+        if self.guards_git and dotgit.is_dotgit(name):
             verdict, rule = self.git_verdict, "git"
         readings = _readings(name) if self._globs else ()
         for other, text, pattern in self._globs:
@@ -103,7 +104,7 @@ class Guard:
 
     def is_dotgit(self, name: bytes) -> bool:
         """Return whether ``name`` is guarded because git could take it for ``.git``."""
-        return self.on and dotgit.is_dotgit(name)
+        return self.guards_git and dotgit.is_dotgit(name)
 
 
 def _readings(name: bytes) -> tuple[str, ...]:

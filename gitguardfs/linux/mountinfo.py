@@ -84,7 +84,7 @@ class MountInfo:
         return self.fstype in LOCAL_TYPES
 
     @property
-    def goes_by_paths(self) -> bool:
+    def is_path_based(self) -> bool:
         """Whether a descriptor leads to whatever is at its path by now, as with QEMU's 9p server.
 
         Its fids hold paths (hw/9pfs/9p.c, V9fsPath), which it updates for its own renames only.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gitguardfs.constants import DEAD, FUSE_DEVICE, SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard import dotgit, repository
-from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.linux import mountinfo, safe_open
 
 FUSERMOUNT = "fusermount3"
@@ -32,7 +32,7 @@ class MountPaths:
 
 
 def check(
-    source: str, mountpoint: str, rules: Rules, is_root: bool, source_owner: int | None = None
+    source: str, mountpoint: str, rules: GuardRules, is_root: bool, source_owner: int | None = None
 ) -> MountPaths:
     """Resolve and check both directories and the system. Raises UserError.
 
@@ -189,8 +189,8 @@ def _inside(path: str, directory: str) -> bool:
     return os.path.commonpath([path, directory]) == directory
 
 
-def _check_not_below_git(source: str, real: str, rules: Rules) -> None:
-    if rules.git is GitPolicy.OFF:
+def _check_not_below_git(source: str, real: str, rules: GuardRules) -> None:
+    if rules.git is GitMode.OFF:
         return
     if any(dotgit.is_dotgit(os.fsencode(part)) for part in real.split("/") if part):
         raise UserError(f"{source} is a .git or lies below one", "give the directory that holds it")
@@ -200,12 +200,12 @@ def _check_not_below_git(source: str, real: str, rules: Rules) -> None:
         check_no_repository(path, path, rules)
 
 
-def check_no_repository(name: str, path: str, rules: Rules) -> None:
+def check_no_repository(name: str, path: str, rules: GuardRules) -> None:
     """Raise UserError if git takes ``path`` for a repository; ``name`` is its name in messages.
 
     Raises UserError (Exit.SYSTEM) as well if the directory cannot be read.
     """
-    if rules.git is GitPolicy.OFF or rules.allow_bare:
+    if rules.git is GitMode.OFF or rules.allow_bare:
         return
 
     def mode_of(entry: bytes) -> int | None:

@@ -12,11 +12,17 @@ from enum import Enum
 from typing import TypeVar
 
 from gitguardfs.accounts import group_id, user_id
-from gitguardfs.bindfs.change_policy import Deletion, LinkPolicy, Policy, Rule, XattrPolicy
-from gitguardfs.bindfs.overrides import Look
+from gitguardfs.bindfs.change_policy import (
+    ChangePolicy,
+    ChangeRule,
+    Deletion,
+    SymlinkPolicy,
+    XattrPolicy,
+)
+from gitguardfs.bindfs.overrides import Overrides
 from gitguardfs.bindfs.permissions import Perms
 from gitguardfs.errors import UserError, warn
-from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.options.id_maps import (
     MapSpec,
     parse_maps,
@@ -38,10 +44,10 @@ class MountOptions:
     source: str
     mountpoint: str
     map: MapSpec = field(default_factory=MapSpec)
-    rules: Rules = field(default_factory=Rules)
-    policy: Policy = field(default_factory=Policy)
-    look: Look = field(default_factory=Look)
-    links: LinkPolicy | None = None
+    rules: GuardRules = field(default_factory=GuardRules)
+    policy: ChangePolicy = field(default_factory=ChangePolicy)
+    overrides: Overrides = field(default_factory=Overrides)
+    symlinks: SymlinkPolicy | None = None
     """None: symlinks are shown as symlinks."""
     allow_suid: bool = False
     cache_timeout: float = 1.0
@@ -75,14 +81,14 @@ def build(source: str, mountpoint: str, given: Given) -> MountOptions:
     """Build the options of a mount from what was given. Raises UserError for a bad value."""
     _refuse(given)
     values = _Values(given)
-    rules = Rules(
-        git=values.one_of("git", GitPolicy, GitPolicy.DENY),
+    rules = GuardRules(
+        git=values.one_of("git", GitMode, GitMode.DENY),
         allow_bare=values.flag("allow_bare"),
         deny=values.globs("deny"),
         protect=values.globs("protect"),
         hide=values.globs("hide"),
     )
-    is_plain = rules.git is GitPolicy.OFF
+    is_plain = rules.git is GitMode.OFF
     timeout = values.read("cache_timeout", seconds)
     return MountOptions(
         source=source,
@@ -90,8 +96,8 @@ def build(source: str, mountpoint: str, given: Given) -> MountOptions:
         map=_map(values),
         rules=rules,
         policy=_policy(values, XattrPolicy.RW if is_plain else XattrPolicy.NONE),
-        look=_look(values),
-        links=_links(values),
+        overrides=_overrides(values),
+        symlinks=_symlinks(values),
         allow_suid=values.flag("allow_suid") or is_plain,
         cache_timeout=1.0 if timeout is None else timeout,
         audit_log=values.text("audit_log"),
@@ -206,15 +212,15 @@ def _files(values: _Values, key: str) -> list[tuple[str, bool]]:
     return [(path, rev) for path, rev in paths if path is not None]
 
 
-def _policy(values: _Values, xattr: XattrPolicy) -> Policy:
-    return Policy(
+def _policy(values: _Values, xattr: XattrPolicy) -> ChangePolicy:
+    return ChangePolicy(
         create_as_mounter=values.text("create") == "mounter",
         create_for_user=values.read("create_for_user", user_id),
         create_for_group=values.read("create_for_group", group_id),
         create_with_perms=values.perms("create_with_perms"),
-        chown=values.one_of("chown", Rule, Rule.NORMAL),
-        chgrp=values.one_of("chgrp", Rule, Rule.NORMAL),
-        chmod=values.one_of("chmod", Rule, Rule.NORMAL),
+        chown=values.one_of("chown", ChangeRule, ChangeRule.NORMAL),
+        chgrp=values.one_of("chgrp", ChangeRule, ChangeRule.NORMAL),
+        chmod=values.one_of("chmod", ChangeRule, ChangeRule.NORMAL),
         chmod_filter=values.perms("chmod_filter"),
         chmod_allow_x=values.flag("chmod_allow_x"),
         delete_deny=values.flag("delete_deny"),
@@ -223,7 +229,7 @@ def _policy(values: _Values, xattr: XattrPolicy) -> Policy:
     )
 
 
-def _look(values: _Values) -> Look:
+def _overrides(values: _Values) -> Overrides:
     mirror, only = values.text("mirror"), values.text("mirror_only")
     if mirror is not None and only is not None:
         raise UserError("--mirror and --mirror-only cannot be combined")
@@ -233,7 +239,7 @@ def _look(values: _Values) -> Look:
     user = values.read("force_user", user_id)
     group = values.read("force_group", group_id)
     listed = mirror if only is None else only
-    return Look(
+    return Overrides(
         force_user=values.read("old_user", user_id) if user is None else user,
         force_group=values.read("old_group", group_id) if group is None else group,
         perms=values.perms("perms"),
@@ -245,9 +251,9 @@ def _look(values: _Values) -> Look:
     )
 
 
-def _links(values: _Values) -> LinkPolicy | None:
+def _symlinks(values: _Values) -> SymlinkPolicy | None:
     deletion = values.one_of("resolved_symlink_deletion", Deletion, Deletion.SYMLINK_ONLY)
-    return LinkPolicy(deletion) if values.flag("resolve_symlinks") else None
+    return SymlinkPolicy(deletion) if values.flag("resolve_symlinks") else None
 
 
 def _refuse(given: Given) -> None:

@@ -20,6 +20,8 @@ from gitguardfs.serving.replies import Timeouts
 
 UNKNOWN_INODE = 0xFFFFFFFF
 """The inode number of an entry whose stat failed, as in libfuse (FUSE_UNKNOWN_INO)."""
+UNTYPED = (S_IFDIR, 0)
+"""Type and inode number of an entry whose stat is needed."""
 
 
 class Directories:
@@ -39,12 +41,12 @@ class Directories:
         timeouts: Timeouts,
         *,
         is_local: Callable[[int], bool],
-        lists_names: bool,
+        can_list_names_only: bool,
     ) -> None:
         """Keep what the requests need.
 
         ``is_local`` returns whether a file system, by its st_dev, waits for no server.
-        ``lists_names`` says that entries can be reported without a stat of each object.
+        ``can_list_names_only`` says that entries can be reported without a stat of each object.
         """
         self.boundary = boundary
         self._access = access
@@ -57,7 +59,7 @@ class Directories:
         self._syncing = syncing
         self._timeouts = timeouts
         self._is_local = is_local
-        self._lists_names = lists_names
+        self._can_list_names_only = can_list_names_only
 
     @guarded_by(GuardedBy.NODE)
     def opendir(self, caller: Caller, node_id: int) -> int:
@@ -73,7 +75,7 @@ class Directories:
         lookup is counted: the kernel gets the error and no entries. Raises RequestError.
         """
         handle = self._handles.directory(number)
-        names_only = self._lists_names and self._advice.wants_names_only(handle.pid)
+        names_only = self._can_list_names_only and self._advice.wants_names_only(handle.pid)
         added: list[Node] = []
         try:
             for entry, node in self._entries(handle, offset, names_only):
@@ -100,17 +102,18 @@ class Directories:
         dir_fd = self._descriptors.of(handle.node)
         # On file systems mounted below the source, a node's id is not the object's inode number.
         names_only = names_only and handle.node.dev == self._nodes.root.dev
-        if handle.names is None or offset == 0:
+        if handle.snapshot is None or offset == 0:
             names = self._take_snapshot(handle, dir_fd, names_only)
         else:
-            names = handle.names
+            names = handle.snapshot
         types = handle.types if names_only else {}
         dotgit: ObjectKey | bool | None = True
         for index in range(offset, len(names)):
             name = names[index]
-            kind, inode = _dots(handle.node, name) if index < 2 else types.get(name, (S_IFDIR, 0))
-            if index < 2 or (kind != S_IFDIR and self._access.is_ordinary(name)):
-                yield DirEntry(name, index + 1, file_type=kind, inode=inode), None
+            is_dot = index < 2
+            file_type, inode = _dots(handle.node, name) if is_dot else types.get(name, UNTYPED)
+            if is_dot or (file_type != S_IFDIR and self._access.allows(name)):
+                yield DirEntry(name, index + 1, file_type=file_type, inode=inode), None
                 continue
             try:
                 dir_fd = self._descriptors.of(handle.node)
@@ -133,7 +136,7 @@ class Directories:
     def _take_snapshot(self, handle: DirectoryHandle, dir_fd: int, typed: bool) -> list[bytes]:
         types = self._source.typed_names(dir_fd) if typed else {}
         names = [b".", b"..", *(types or self._source.names(dir_fd))]
-        self._handles.keep_names(handle, names)
+        self._handles.keep_snapshot(handle, names)
         handle.types = types
         return names
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from stat import S_ISDIR, S_ISLNK
 
-from gitguardfs.bindfs.change_policy import Deletion, Policy
+from gitguardfs.bindfs.change_policy import ChangePolicy, Deletion
 from gitguardfs.errors import os_error
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.host_rules import HostRules
@@ -20,7 +20,7 @@ from gitguardfs.fs.rename_check import RenameCheck
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.resolver import Resolver
 from gitguardfs.fs.source import Source
-from gitguardfs.fs.symlinks import Links, Target
+from gitguardfs.fs.symlinks import LinkTarget, SymlinkResolver
 from gitguardfs.guard.rules import Refused
 from gitguardfs.protocol import RENAME_NOREPLACE, Caller
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
@@ -42,10 +42,10 @@ class Entries:
         source: Source,
         host: HostRules,
         renames: RenameCheck,
-        policy: Policy,
-        links: Links | None,
+        policy: ChangePolicy,
+        symlinks: SymlinkResolver | None,
     ) -> None:
-        """Keep what the requests need; ``links`` is None unless symlinks are resolved."""
+        """Keep what the requests need; ``symlinks`` is None unless symlinks are resolved."""
         self.boundary = boundary
         self._access = access
         self._resolver = resolver
@@ -53,7 +53,7 @@ class Entries:
         self._host = host
         self._renames = renames
         self._policy = policy
-        self._links = links
+        self._symlinks = symlinks
 
     @guarded_by(GuardedBy.NAME)
     def unlink(self, caller: Caller, parent_id: int, name: bytes) -> None:
@@ -69,8 +69,8 @@ class Entries:
         place = self._access.name(parent_id, name, change=True)
 
         def remove(st: os.stat_result) -> None:
-            if self._links is not None and S_ISLNK(st.st_mode):
-                self._remove_link(caller, self._links, place)
+            if self._symlinks is not None and S_ISLNK(st.st_mode):
+                self._remove_link(caller, self._symlinks, place)
             else:
                 self._source.remove(place.fd, place.name, is_directory)
 
@@ -81,7 +81,7 @@ class Entries:
         try:
             st = self._source.stat(fd)
             self._access.check_unguarded(place, st)
-            self._policy.may_remove()
+            self._policy.check_removal_allowed()
             self._host.before_removal(place, st, fd)
             remove(st)
         except BaseException:
@@ -91,7 +91,7 @@ class Entries:
         self._host.note_change(place)
         self._resolver.note_removed(place, st, fd)
 
-    def _remove_link(self, caller: Caller, resolved: Links, place: NodeRef) -> None:
+    def _remove_link(self, caller: Caller, resolved: SymlinkResolver, place: NodeRef) -> None:
         """Remove a symlink that is shown as its target, and the target if the policy says so."""
         deletion = resolved.deletion
         if deletion is Deletion.DENY:
@@ -113,10 +113,10 @@ class Entries:
             except OSError as error:
                 if error.errno != errno.ENOTEMPTY:  # as bindfs: the symlink is gone in any case
                     raise
-        if target.branch is not None:  # for the kernel, the target was removed
-            self._resolver.unhash_target(target.st, target.branch)
+        if target.subtree is not None:  # for the kernel, the target was removed
+            self._resolver.unhash_target(target.st, target.subtree)
 
-    def _remove_target(self, target: Target) -> None:
+    def _remove_target(self, target: LinkTarget) -> None:
         place = self._access.reopened(target.place)
         is_directory = S_ISDIR(target.st.st_mode)
         self._remove_at(place, lambda _: self._source.remove(place.fd, place.name, is_directory))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from stat import S_IFREG, S_IMODE, S_ISGID, S_ISUID, S_IXGRP
 
-from gitguardfs.bindfs.change_policy import Policy
+from gitguardfs.bindfs.change_policy import ChangePolicy
 from gitguardfs.bindfs.rate_limit import RateLimit
 from gitguardfs.errors import os_error
 from gitguardfs.fs import source as content
@@ -48,7 +48,7 @@ class Files:
         attributes: AttributeMapper,
         handles: HandleTable,
         new_entries: NewEntries,
-        policy: Policy,
+        policy: ChangePolicy,
         syncing: LatencyTracker,
         timeouts: Timeouts,
         *,
@@ -92,7 +92,7 @@ class Files:
         """Open a file; the reply says whether the kernel may keep cached pages and attributes."""
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         node = self._access.node(node_id, change=writes or bool(flags & os.O_TRUNC))
-        if node.kind not in self._content_types:
+        if node.file_type not in self._content_types:
             raise os_error(errno.ENXIO)
         fd, st = self._open(node, _source_flags(flags))
         try:
@@ -100,7 +100,7 @@ class Files:
                 bits = self._attributes.bits_without_setid(st.st_mode)
                 if bits is not None:
                     self._source.chmod(fd, bits)
-            if flags & os.O_TRUNC and node.kind == S_IFREG:
+            if flags & os.O_TRUNC and node.file_type == S_IFREG:
                 if caller.uid != 0:
                     self._drop_set_id(fd, st)
                 self._source.truncate(fd, 0, writable=writes)

@@ -50,7 +50,7 @@ class Lookup:
         if found is None:
             return self._nothing()
         node, attributes = found
-        if node.kind != S_IFDIR:
+        if node.file_type != S_IFDIR:
             self._advice.note_lookup(caller.pid)
         return self._timeouts.reply(node.id, attributes)
 

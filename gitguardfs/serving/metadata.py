@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from stat import S_IFREG, S_IMODE
 
-from gitguardfs.bindfs.change_policy import Policy
+from gitguardfs.bindfs.change_policy import ChangePolicy
 from gitguardfs.bindfs.idmap import GuestGid, GuestUid
 from gitguardfs.errors import os_error
 from gitguardfs.fs.access import Access
@@ -43,7 +43,7 @@ class Metadata:
         attributes: AttributeMapper,
         handles: HandleTable,
         host: HostRules,
-        policy: Policy,
+        policy: ChangePolicy,
         is_local: Callable[[int], bool],
         timeouts: Timeouts,
     ) -> None:
@@ -67,7 +67,7 @@ class Metadata:
     def getattr(self, caller: Caller, node_id: int) -> EntryReply:
         """Return the attributes of a node, also of a guarded one. Raises ESTALE."""
         if node_id == ROOT_ID:
-            self._access.revalidation.look_at_root()
+            self._access.revalidation.revalidate_root()
         node = self._nodes.get(node_id)
         reported = self._attributes.report(node, self._stat(node), caller.uid)
         return self._timeouts.reply(node_id, reported)
@@ -109,7 +109,7 @@ class Metadata:
         if changes.mode is None:
             return None
         old, new = (
-            node.kind | self._attributes.mode_for_source(node.kind, mode)
+            node.file_type | self._attributes.mode_for_source(node.file_type, mode)
             for mode in (self._source.stat(fd).st_mode, changes.mode)
         )
         mode = self._policy.mode(old, new)
@@ -146,7 +146,7 @@ class Metadata:
             self._source.chmod(fd, bits)
         if handle is not None and (opened := self._handles.file(handle)).writable:
             self._source.truncate(opened.fd, size, writable=True)
-        elif node.kind == S_IFREG:
+        elif node.file_type == S_IFREG:
             self._source.truncate(fd, size, writable=False)
         else:
             raise os_error(errno.EINVAL)

@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IMODE, S_ISDIR, S_ISGID, S_ISLNK, S_ISREG
 
-from gitguardfs.bindfs.change_policy import Policy
+from gitguardfs.bindfs.change_policy import ChangePolicy
+from gitguardfs.constants import PERMISSION_BITS, SET_ID_BITS
 from gitguardfs.errors import os_error
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.attributes import AttributeMapper
@@ -49,7 +50,7 @@ class NewEntries:
         source: Source,
         attributes: AttributeMapper,
         host: HostRules,
-        policy: Policy,
+        policy: ChangePolicy,
         timeouts: Timeouts,
         *,
         can_chown: bool,
@@ -117,7 +118,7 @@ class NewEntries:
     def link(self, caller: Caller, node_id: int, parent_id: int, name: bytes) -> EntryReply:
         """Give a file another name; its owner does not change."""
         node = self._access.node(node_id, change=True)
-        if node.kind == S_IFLNK:
+        if node.file_type == S_IFLNK:
             text = self._source.readlink(self._descriptors.of(node))
             self._host.before_symlink(self._access.name(parent_id, name, change=True), text)
 
@@ -125,7 +126,7 @@ class NewEntries:
             self._source.link(self._descriptors.of(node), dir_fd, name)
             return -1
 
-        return self._add(caller, parent_id, name, node.kind, make, node)
+        return self._add(caller, parent_id, name, node.file_type, make, node)
 
     def _add(
         self,
@@ -158,7 +159,7 @@ class NewEntries:
         Refused, Later, OSError: FileExistsError, ESTALE, EROFS, EPERM, or the source's.
         """
         place = self._access.name(parent_id, name, change=True)
-        self._host.before_adding(place, _kind_of(mode))
+        self._host.before_adding(place, _file_type_of(mode))
         directory = self._source.stat(place.fd)
         owner = self._new_owner(caller, directory) if linked is None else None
         self._access.check_completes_no_repository(place, S_ISDIR(mode))
@@ -222,7 +223,7 @@ class NewEntries:
         """
         birth = self._source.btime_ns(made)
         is_old = 0 < birth < before - CLOCK_TICK_NS
-        return S_IFMT(self._source.stat(made).st_mode) == _kind_of(mode) and not is_old
+        return S_IFMT(self._source.stat(made).st_mode) == _file_type_of(mode) and not is_old
 
     def _undo(self, place: NodeRef, made: int, mode: int, linked: Node | None) -> None:
         """Remove the name that was just made, if it still leads to the new object.
@@ -240,7 +241,7 @@ class NewEntries:
             elif linked is not None:
                 is_it = linked.matches(st)
             else:
-                is_it = S_IFMT(st.st_mode) == _kind_of(mode) and not (
+                is_it = S_IFMT(st.st_mode) == _file_type_of(mode) and not (
                     S_ISREG(st.st_mode) and st.st_size
                 )
             if is_it:
@@ -271,10 +272,10 @@ class NewEntries:
             if error.errno in OWNS_ALL and st.st_uid in (owner[0], self._share_owner):
                 return st
             raise
-        if mode & 0o6000 and not S_ISDIR(mode):
-            self._source.chmod(fd, mode & 0o7777)  # chown(2) cleared the set-id bits
+        if mode & SET_ID_BITS and not S_ISDIR(mode):
+            self._source.chmod(fd, mode & PERMISSION_BITS)  # chown(2) cleared the set-id bits
         return self._source.stat(fd)
 
 
-def _kind_of(mode: int) -> int:
+def _file_type_of(mode: int) -> int:
     return S_IFMT(mode) or S_IFLNK

@@ -51,7 +51,7 @@ class Operations:
         advice, syncing = ReaddirplusAdvice(), LatencyTracker()
         access, resolver, nodes = state.access, state.resolver, state.nodes
         descriptors, source, attributes = state.descriptors, state.source, state.attributes
-        handles, host, policy, links = state.handles, state.host, state.policy, state.links
+        handles, host, policy, symlinks = state.handles, state.host, state.policy, state.symlinks
         is_local = state.is_local
 
         lookup = Lookup(boundary, access, resolver, source, advice, timeouts)
@@ -68,12 +68,12 @@ class Operations:
         new_entries = NewEntries(
             boundary, access, resolver, descriptors, source, attributes, host, policy, timeouts,
             can_chown=state.can_chown, share_owner=state.share_owner,
-            resolves_symlinks=links is not None,
+            resolves_symlinks=symlinks is not None,
         )  # fmt: skip
         self.mknod, self.mkdir = new_entries.mknod, new_entries.mkdir
         self.symlink, self.link = new_entries.symlink, new_entries.link
 
-        entries = Entries(boundary, access, resolver, source, host, state.renames, policy, links)
+        entries = Entries(boundary, access, resolver, source, host, state.renames, policy, symlinks)
         self.unlink, self.rmdir, self.rename = entries.unlink, entries.rmdir, entries.rename
 
         files = Files(
@@ -89,7 +89,7 @@ class Operations:
         directories = Directories(
             boundary, access, resolver, nodes, descriptors, source, handles, advice, syncing,
             timeouts, is_local=is_local,
-            lists_names=reports_names_only and state.can_list_names_only,
+            can_list_names_only=reports_names_only and state.can_list_names_only,
         )  # fmt: skip
         self.opendir, self.readdir = directories.opendir, directories.readdir
         self.fsyncdir, self.releasedir = directories.fsyncdir, directories.releasedir

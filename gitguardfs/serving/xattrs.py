@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from gitguardfs.bindfs.change_policy import Policy, XattrPolicy
+from gitguardfs.bindfs.change_policy import ChangePolicy, XattrPolicy
 from gitguardfs.errors import os_error
 from gitguardfs.fs.access import Access
 from gitguardfs.fs.descriptors import DescriptorCache
@@ -30,7 +30,7 @@ class Xattrs:
         descriptors: DescriptorCache,
         source: Source,
         host: HostRules,
-        policy: Policy,
+        policy: ChangePolicy,
     ) -> None:
         self.boundary = boundary
         self._access = access

@@ -16,7 +16,7 @@ import gitguardfs
 from gitguardfs import accounts
 from gitguardfs.commands.run import run
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.guard.rules import GitPolicy
+from gitguardfs.guard.rules import GitMode
 from gitguardfs.linux.programs import ENVIRONMENT
 from gitguardfs.options.parsing import quote_o, respelled, split_o
 from gitguardfs.program import command as this_gitguardfs
@@ -290,10 +290,10 @@ def _print_lost_options(look: Facts, spec: GuardedShare) -> None:
 
 
 _POLICIES = {
-    GitPolicy.DENY: "guarded: .git is denied",
-    GitPolicy.READONLY: "guarded: .git can be read, not changed",
-    GitPolicy.HIDE: "guarded: .git is hidden",
-    GitPolicy.OFF: "NOT guarded: .git is open (git=off)",
+    GitMode.DENY: "guarded: .git is denied",
+    GitMode.READONLY: "guarded: .git can be read, not changed",
+    GitMode.HIDE: "guarded: .git is hidden",
+    GitMode.OFF: "NOT guarded: .git is open (git=off)",
 }
 
 
@@ -311,7 +311,7 @@ def _report(
         )
     else:
         tell(f"Nothing to do: {spec.map_mount} shows the share {spec.tag}, {policy}.")
-    if not would and request.policy is not GitPolicy.OFF:
+    if not would and request.policy is not GitMode.OFF:
         user = accounts.find(str(request.user[0])).name
         command = ["sudo", "gitguard", "doctor", spec.map_mount, "--user", user, "--attack"]
         tell(f"Next: {quote.shell(command)}")

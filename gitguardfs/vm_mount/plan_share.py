@@ -15,7 +15,7 @@ from typing import Literal
 
 from gitguardfs.constants import UTM_TAG
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.guard.rules import GitPolicy
+from gitguardfs.guard.rules import GitMode
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.programs import Ids
 from gitguardfs.linux.safe_open import PathComponent
@@ -61,12 +61,12 @@ class Request:
                 "leave it out: the share's owner is shown as --user",
             )
         check_guard_options(self.options)
-        if self.policy is GitPolicy.OFF and not self.git_off:
+        if self.policy is GitMode.OFF and not self.git_off:
             raise UserError(
                 "git=off leaves .git open to the agent: nothing would guard it",
                 "leave it out; --git-off if that is what you want",
             )
-        if self.git_off and self.policy is not GitPolicy.OFF:
+        if self.git_off and self.policy is not GitMode.OFF:
             raise UserError(f"--git-off and git={self.policy.value} contradict one another")
         if "fsname" in self._parsed:
             raise UserError("fsname would hide what is guarded", "leave it out")
@@ -82,9 +82,9 @@ class Request:
         return parse_o([quote_o(option) for option in self.options])
 
     @property
-    def policy(self) -> GitPolicy:
+    def policy(self) -> GitMode:
         """Return the policy for .git."""
-        return GitPolicy(self._parsed.get("git", GitPolicy.DENY))
+        return GitMode(self._parsed.get("git", GitMode.DENY))
 
     @property
     def is_sealed(self) -> bool:

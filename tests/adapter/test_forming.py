@@ -15,7 +15,7 @@ import pytest
 from gitguardfs.fs import forming, left_places, tree_walk
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
-from gitguardfs.guard.rules import Rules
+from gitguardfs.guard.rules import GuardRules
 from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
@@ -439,7 +439,7 @@ async def test_where_the_clocks_differ_a_first_look_counts_as_a_change(
 async def test_it_is_only_for_the_guard(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = make_world(rules=Rules(allow_bare=True))
+    world = make_world(rules=GuardRules(allow_bare=True))
     monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
     begin(world.source / "x")
     await touch(world, "x/config")

@@ -18,7 +18,7 @@ from pyfuse3 import EntryAttributes
 from gitguardfs.fs import revalidation
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
-from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.guard.rules import GitMode, GuardRules
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Fields, Token, World, open_descriptors, refused
 
@@ -121,7 +121,7 @@ async def test_a_listing_that_was_begun_ends(world: World, later: Later) -> None
 
 
 async def test_read_only_repositories_can_be_read(make_world: MakeWorld, later: Later) -> None:
-    world = make_world(rules=Rules(git=GitPolicy.READONLY))
+    world = make_world(rules=GuardRules(git=GitMode.READONLY))
     path = planted(world)
     d = await world.id("d")
     make_repository(path)
@@ -130,9 +130,11 @@ async def test_read_only_repositories_can_be_read(make_world: MakeWorld, later: 
     await refused(world.create(d, b"new"))
 
 
-@pytest.mark.parametrize("rules", [Rules(allow_bare=True), Rules(git=GitPolicy.OFF)], ids=str)
+@pytest.mark.parametrize(
+    "rules", [GuardRules(allow_bare=True), GuardRules(git=GitMode.OFF)], ids=str
+)
 async def test_where_they_are_allowed_nothing_happens(
-    make_world: MakeWorld, later: Later, rules: Rules
+    make_world: MakeWorld, later: Later, rules: GuardRules
 ) -> None:
     world = make_world(rules=rules)
     path = planted(world)
@@ -293,7 +295,7 @@ def _no_change() -> tuple[Any, Any]:
 
 
 async def test_rules_of_names_hold_where_it_is_now(make_world: MakeWorld, later: Later) -> None:
-    world = make_world(rules=Rules(deny=("secret*",)))
+    world = make_world(rules=GuardRules(deny=("secret*",)))
     _settled(world)
     hooks = await world.id("A/b/hooks")
     (world.source / "A").rename(world.source / "secrets")
@@ -352,11 +354,11 @@ async def test_time_counts_from_when_it_was_judged(
     await refused(world.create(e, b"new"))
 
 
-@pytest.mark.parametrize("git", [GitPolicy.DENY, GitPolicy.READONLY, GitPolicy.HIDE])
+@pytest.mark.parametrize("git", [GitMode.DENY, GitMode.READONLY, GitMode.HIDE])
 async def test_the_root_may_become_a_repository_and_be_none_again(
-    make_world: MakeWorld, later: Later, git: GitPolicy
+    make_world: MakeWorld, later: Later, git: GitMode
 ) -> None:
-    world = make_world(rules=Rules(git=git))
+    world = make_world(rules=GuardRules(git=git))
     (world.source / "d").mkdir()
     (world.source / "f").touch()
     d, f = await world.id("d"), await world.id("f")

@@ -9,10 +9,10 @@ from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_IMODE
 
 import pytest
 
-from gitguardfs.bindfs.change_policy import Deletion, LinkPolicy
+from gitguardfs.bindfs.change_policy import Deletion, SymlinkPolicy
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.guard.rules import Rules
+from gitguardfs.guard.rules import GuardRules
 from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
@@ -21,7 +21,7 @@ from tests.adapter.world import World, refused
 @pytest.fixture
 def world(make_world: MakeWorld) -> World:
     """A project with ordinary things, guarded things, and things outside of it."""
-    world = make_world(links=LinkPolicy())
+    world = make_world(symlinks=SymlinkPolicy())
     fill(world)
     return world
 
@@ -125,7 +125,7 @@ FORBIDDEN = [
 async def test_what_leads_out_or_to_something_guarded_is_denied(
     make_world: MakeWorld, target: str
 ) -> None:
-    world = make_world(links=LinkPolicy(), rules=Rules(deny=("*.pem",)))
+    world = make_world(symlinks=SymlinkPolicy(), rules=GuardRules(deny=("*.pem",)))
     fill(world)
     (world.source / "secret.pem").write_text("secret")
     link(world, "way", ".git")
@@ -207,7 +207,7 @@ async def test_nothing_is_moved_over_what_must_not_be_reached(world: World, targ
 async def test_what_removing_a_link_removes(
     make_world: MakeWorld, deletion: Deletion, target: str
 ) -> None:
-    world = make_world(links=LinkPolicy(deletion))
+    world = make_world(symlinks=SymlinkPolicy(deletion))
     fill(world)
     (world.source / "empty").mkdir()
     link(world, "link", target)
@@ -228,7 +228,7 @@ async def test_what_removing_a_link_removes(
 
 async def test_a_target_that_cannot_be_removed(make_world: MakeWorld) -> None:
     for deletion in (Deletion.SYMLINK_FIRST, Deletion.TARGET_FIRST):
-        world = make_world(links=LinkPolicy(deletion))
+        world = make_world(symlinks=SymlinkPolicy(deletion))
         (world.source / "full/x").mkdir(parents=True, exist_ok=True)
         link(world, "link", "full")
         call = world.ops.rmdir(ROOT_ID, b"link", world.ctx)
@@ -278,7 +278,7 @@ async def test_a_link_gives_no_right_to_its_target_s_directory(
     is_theirs: bool,
 ) -> None:
     """The kernel looks at the rights in the directory where the link stands."""
-    world = make_world(links=LinkPolicy(deletion))
+    world = make_world(symlinks=SymlinkPolicy(deletion))
     for path in ("etc", "mine"):
         (world.source / path).mkdir()
     (world.source / "etc/passwd").write_text("root's")
@@ -302,7 +302,7 @@ async def test_a_link_gives_no_right_to_its_target_s_directory(
 async def test_by_what_the_view_shows(make_world: MakeWorld) -> None:
     """The share's user 501 is the guest's 1000."""
     idmap = IdMap([(501, 1000)])
-    world = make_world(links=LinkPolicy(Deletion.TARGET_FIRST), idmap=idmap)
+    world = make_world(symlinks=SymlinkPolicy(Deletion.TARGET_FIRST), idmap=idmap)
     (world.source / "dir").mkdir()
     (world.source / "dir/file").touch()
     link(world, "l", "dir/file")
@@ -395,7 +395,7 @@ async def test_a_link_with_a_name_that_is_too_long_stays_a_symlink(world: World)
 
 
 async def test_a_deep_way_needs_no_more_descriptors_than_there_are(make_world: MakeWorld) -> None:
-    world = make_world(links=LinkPolicy(), descriptor_limit=1)
+    world = make_world(symlinks=SymlinkPolicy(), descriptor_limit=1)
     deep = "/".join(f"d{i}" for i in range(60))
     (world.source / deep).mkdir(parents=True)
     (world.source / deep / "file").write_text("deep")
@@ -415,7 +415,7 @@ async def test_a_link_that_leads_nowhere_is_replaced_where_descriptors_hold_path
     make_world: MakeWorld,
 ) -> None:
     """Going its way takes a new descriptor of the directory that it is in."""
-    world = make_world(links=LinkPolicy(), path_based=True)
+    world = make_world(symlinks=SymlinkPolicy(), path_based=True)
     fill(world)
     link(world, "dir/l", "../dir/nowhere")
     await world.rename("dir/file", "dir/l")

@@ -8,10 +8,10 @@ from stat import S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG
 import pytest
 from pyfuse3 import EntryAttributes
 
-from gitguardfs.bindfs.change_policy import LinkPolicy
+from gitguardfs.bindfs.change_policy import SymlinkPolicy
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.serving.readdirplus import ENOUGH, REMEMBERED, ReaddirplusAdvice
 from gitguardfs.sessions.pyfuse3_session import names_only
 from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry
@@ -89,8 +89,8 @@ async def test_attributes_can_begin_within_a_directory(world: World) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"rules": Rules(git=GitPolicy.HIDE)}, {"rules": Rules(hide=("x",))},
-        {"links": LinkPolicy()}, {"idmap": IdMap(gid_offset=1)},
+        {"rules": GuardRules(git=GitMode.HIDE)}, {"rules": GuardRules(hide=("x",))},
+        {"symlinks": SymlinkPolicy()}, {"idmap": IdMap(gid_offset=1)},
     ],
 )  # fmt: skip
 async def test_what_each_entry_has_to_be_looked_at_for(

@@ -9,7 +9,7 @@ from stat import S_IFREG, S_IMODE
 import pytest
 
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
@@ -60,7 +60,7 @@ async def change_everything(world: World, path: str, is_directory: bool) -> None
 
 
 async def test_readonly_lets_all_be_read_and_nothing_changed(make_world: MakeWorld) -> None:
-    world = make_world(rules=Rules(git=GitPolicy.READONLY, protect=("*.lock",)))
+    world = make_world(rules=GuardRules(git=GitMode.READONLY, protect=("*.lock",)))
     (world.source / "plain").touch()
     for top in (".git", "x.lock"):
         (world.source / top / "sub").mkdir(parents=True)
@@ -82,7 +82,7 @@ async def test_readonly_lets_all_be_read_and_nothing_changed(make_world: MakeWor
 
 
 async def test_hide_shows_nothing_and_still_lets_nothing_be_made(make_world: MakeWorld) -> None:
-    world = make_world(rules=Rules(git=GitPolicy.HIDE, hide=("secret*",)))
+    world = make_world(rules=GuardRules(git=GitMode.HIDE, hide=("secret*",)))
     (world.source / "sub/.git").mkdir(parents=True)
     (world.source / "sub/secrets").touch()
     (world.source / "sub/plain").touch()
@@ -100,7 +100,7 @@ async def test_hide_shows_nothing_and_still_lets_nothing_be_made(make_world: Mak
 
 
 async def test_denied_globs_are_as_closed_as_git(make_world: MakeWorld) -> None:
-    world = make_world(rules=Rules(git=GitPolicy.OFF, deny=(".env", "*.pem")))
+    world = make_world(rules=GuardRules(git=GitMode.OFF, deny=(".env", "*.pem")))
     (world.source / "plain").touch()
     (world.source / ".ENV").write_text("secret")
     (world.source / "a.pem").mkdir()
@@ -256,7 +256,7 @@ async def test_a_directory_that_the_host_makes_a_repository_closes(world: World)
 
 
 async def test_allow_bare_turns_both_rules_off_and_nothing_else(make_world: MakeWorld) -> None:
-    world = make_world(rules=Rules(allow_bare=True))
+    world = make_world(rules=GuardRules(allow_bare=True))
     bare(world, "repo.git")
     await touch(world, "repo.git/new")
     for name in ("HEAD", "refs", "commondir"):

@@ -8,7 +8,7 @@ import pytest
 
 from gitguardfs.fs import removed_names, tree_walk
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.guard.rules import Rules
+from gitguardfs.guard.rules import GuardRules
 from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.test_forming import mkdir, remove, touch
@@ -227,7 +227,7 @@ async def test_so_many_and_no_more(
 
 
 async def test_allow_bare_lifts_it(make_world: MakeWorld) -> None:
-    world = make_world(rules=Rules(allow_bare=True))
+    world = make_world(rules=GuardRules(allow_bare=True))
     put(world)
     await remove(world, "lib/HEAD")
     await mkdir(world, "lib/refs")

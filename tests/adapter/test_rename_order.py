@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gitguardfs.bindfs.change_policy import Policy
-from gitguardfs.guard.rules import Rules
+from gitguardfs.bindfs.change_policy import ChangePolicy
+from gitguardfs.guard.rules import GuardRules
 from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.test_table import snapshot
@@ -45,7 +45,7 @@ ORDER = [
     Obstacle("new directory is guarded", {"new_parent": "shut"}, errno.EACCES, "--deny shut"),
     Obstacle("new name is guarded", {"new_name": b"kept"}, errno.EACCES, "--deny kept"),
     Obstacle("flags are unknown", {"flags": RENAME_WHITEOUT}, errno.EINVAL),
-    Obstacle("no renames", {"policy": Policy(rename_deny=True)}, errno.EPERM),
+    Obstacle("no renames", {"policy": ChangePolicy(rename_deny=True)}, errno.EPERM),
     Obstacle("old is .git's other name", {"old_name": b"alias"}, errno.EACCES, "git alias"),
     Obstacle("old is a root", {"old_name": b"root"}, errno.EACCES, "repository root"),
     Obstacle("old holds one", {"old_name": b"holder"}, errno.EACCES, "holds a repository"),
@@ -120,7 +120,7 @@ async def check(make_world: MakeWorld, changes: dict[str, Any], expected: Obstac
     request = BASE | changes
     policy = request.pop("policy", None)
     world = make_world(
-        rules=Rules(deny=("away", "shut", "kept")),
+        rules=GuardRules(deny=("away", "shut", "kept")),
         policy=policy,
         read_only=request.pop("read_only", False),
     )
@@ -150,7 +150,7 @@ def everything(world: World) -> list[object]:
 
 
 async def test_without_an_obstacle_it_is_done(make_world: MakeWorld) -> None:
-    world = make_world(rules=Rules(deny=("away", "shut", "kept")))
+    world = make_world(rules=GuardRules(deny=("away", "shut", "kept")))
     for name in ("from", "to"):
         populate(world.source / name)
     await world.rename("from/f", "to/free")

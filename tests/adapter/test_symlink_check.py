@@ -14,12 +14,12 @@ import pytest
 from gitguardfs.fs import walk
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.symlink_check import TOO_LONG
-from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import FAILED, World, refused
 
-RULES = Rules(protect=(".github",), deny=("secrets",), hide=(".idea",))
+RULES = GuardRules(protect=(".github",), deny=("secrets",), hide=(".idea",))
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ async def test_components_of_links_count_before_they_are_walked(world: World, ch
         (world.source / f"c{number or ''}").symlink_to(text + (f"{number + 1}" if number else ""))
     tracemalloc.start()
     try:
-        answer = world.state.host._symlinks.why_refused(world.state.nodes.root, b"/x/c" * 500)
+        answer = world.state.host._symlink_check.why_refused(world.state.nodes.root, b"/x/c" * 500)
         used = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -195,7 +195,7 @@ async def test_climbing_out_of_a_deep_directory_opens_only_where_it_ends(
         return opened(*arguments)
 
     monkeypatch.setattr(world.state.descriptors, "open", count_open)
-    assert world.state.host._symlinks.why_refused(deep, b"../" * (depth - 1)) == ""
+    assert world.state.host._symlink_check.why_refused(deep, b"../" * (depth - 1)) == ""
     assert calls < 3 * depth
 
 
@@ -215,7 +215,7 @@ async def test_an_error_on_the_way_is_no_permission(
 
 
 async def test_without_the_guard_all_are_free(make_world: MakeWorld) -> None:
-    world = make_world(rules=Rules(git=GitPolicy.OFF))
+    world = make_world(rules=GuardRules(git=GitMode.OFF))
     (world.source / ".git").mkdir()
     await world.ops.symlink(ROOT_ID, b"link", b".git/hooks", world.ctx)
     await world.rename("link", ".git", RENAME_EXCHANGE)

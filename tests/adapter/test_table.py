@@ -13,7 +13,7 @@ import pytest
 from pyfuse3 import EntryAttributes
 
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 from gitguardfs.serving.boundary import GUARDED_BY, GuardedBy
 from tests.adapter.conftest import MakeWorld
@@ -279,7 +279,7 @@ async def test_names_that_are_no_component_are_invalid(world: World, name: bytes
 
 
 async def test_git_off_opens_all_of_it(make_world: MakeWorld) -> None:
-    world = make_world(rules=Rules(git=GitPolicy.OFF))
+    world = make_world(rules=GuardRules(git=GitMode.OFF))
     await world.ops.mkdir(ROOT_ID, b".git", 0o755, world.ctx)
     handle, _ = await world.create(await world.id(".git"), b"config")
     await world.ops.release(handle)

@@ -13,7 +13,7 @@ from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.mount_state import MountState
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.guard.rules import Guard, Rules
+from gitguardfs.guard.rules import GuardRules, RuleSet
 from gitguardfs.linux import syscalls
 from gitguardfs.protocol import Caller, SetAttr
 from gitguardfs.serving.audit_log import AuditLog
@@ -27,7 +27,7 @@ def _set(path: Path, changes: SetAttr, is_local: bool) -> os.stat_result:
     root = os.open(path.parent, os.O_PATH)
     try:
         state = MountState(
-            root, Guard(Rules()), AttributeMapper(IdMap(), False),
+            root, RuleSet(GuardRules()), AttributeMapper(IdMap(), False),
             descriptor_limit=16, can_chown=False, is_local=lambda _: is_local,
         )  # fmt: skip
         operations = Operations(state, AuditLog(None), cache_timeout=1.0)

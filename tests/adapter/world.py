@@ -15,13 +15,13 @@ import pyfuse3
 import pytest
 from pyfuse3 import EntryAttributes, FUSEError
 
-from gitguardfs.bindfs.change_policy import LinkPolicy, Policy, XattrPolicy
+from gitguardfs.bindfs.change_policy import ChangePolicy, SymlinkPolicy, XattrPolicy
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs import forming
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.mount_state import MountState
 from gitguardfs.fs.nodes import ROOT_ID, Node
-from gitguardfs.guard.rules import Guard, Rules
+from gitguardfs.guard.rules import GuardRules, RuleSet
 from gitguardfs.protocol import Attributes, RequestError
 from gitguardfs.serving.audit_log import AuditLog
 from gitguardfs.serving.operations import Operations
@@ -60,8 +60,8 @@ class Fields:
 class CountingView(AttributeMapper):
     """A view that notes what left through it."""
 
-    def __init__(self, idmap: IdMap, allow_suid: bool, disguise: Any = None) -> None:
-        super().__init__(idmap, allow_suid, disguise)
+    def __init__(self, idmap: IdMap, allow_suid: bool, override: Any = None) -> None:
+        super().__init__(idmap, allow_suid, override)
         self.presented: list[Attributes] = []
 
     def report(self, node: Node, st: os.stat_result, uid: int) -> Attributes:
@@ -114,7 +114,7 @@ class World:
     def __init__(
         self,
         source: Path,
-        rules: Rules | None = None,
+        rules: GuardRules | None = None,
         *,
         idmap: IdMap | None = None,
         descriptor_limit: int = 1000,
@@ -123,9 +123,9 @@ class World:
         allow_suid: bool = False,
         can_chown: bool | None = None,
         cache_timeout: float = 1.0,
-        policy: Policy | None = None,
-        links: LinkPolicy | None = None,
-        disguise: Any = None,
+        policy: ChangePolicy | None = None,
+        symlinks: SymlinkPolicy | None = None,
+        override: Any = None,
         reports_names_only: bool = False,
         read_rate: float | None = None,
         write_rate: float | None = None,
@@ -135,13 +135,14 @@ class World:
     ) -> None:
         self.source = source
         self.root_fd = os.open(source, os.O_PATH | os.O_DIRECTORY)
-        self.attributes = CountingView(idmap or IdMap(), allow_suid, disguise)
+        self.attributes = CountingView(idmap or IdMap(), allow_suid, override)
         self.state = MountState(
-            self.root_fd, Guard(rules or Rules()), self.attributes,
+            self.root_fd, RuleSet(rules or GuardRules()), self.attributes,
             descriptor_limit=descriptor_limit,
             can_chown=os.geteuid() == 0 if can_chown is None else can_chown,
             is_local=lambda _: is_local, path_based=path_based, read_only=read_only,
-            policy=policy or Policy(xattr=xattr), links=links, source_path=os.fsencode(source),
+            policy=policy or ChangePolicy(xattr=xattr), symlinks=symlinks,
+            source_path=os.fsencode(source),
         )  # fmt: skip
         self.audit = AuditLog(None)
         self.invalidated: list[int] = []

@@ -22,7 +22,7 @@ from pyfuse3 import FUSEError
 from gitguardfs.errors import Exit
 from gitguardfs.fs import revalidation
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.guard.rules import Rules
+from gitguardfs.guard.rules import GuardRules
 from gitguardfs.mounting import seal
 from tests.adapter.world import World, open_descriptors, refused, stand_ins
 from tests.support.errorfs import ERRNOS, READING, ROOT, Fault, Share, errorfs
@@ -289,7 +289,7 @@ async def test_a_rule_holds_in_the_spellings_of_other_systems(folding: Share) ->
     """The share takes ``.env.`` for ``.env``, as FAT does."""
     (folding.host / ".env").write_text("secret")
     (folding.host / "env").write_text("ordinary")
-    with guarding(folding, rules=Rules(deny=(".env",))) as world:
+    with guarding(folding, rules=GuardRules(deny=(".env",))) as world:
         assert (await world.entry("ENV.")).st_size == len("ordinary")
         for name in (".env", ".ENV", ".env.", ".Env. ."):
             assert (await world.entry(name)).st_mode & 0o777 == 0

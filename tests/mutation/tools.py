@@ -231,7 +231,7 @@ MUTANTS = (
         "plan-guards-nothing-unasked",
         "-o git=off guards nothing without the flag of its own",
         "vm_mount/plan_share.py",
-        "if self.policy is GitPolicy.OFF and not self.git_off:",
+        "if self.policy is GitMode.OFF and not self.git_off:",
         "if False:",
         PLAN,
     ),

@@ -22,7 +22,7 @@ from gitguardfs.audit.git_config import ConfigEntry, Git
 from gitguardfs.audit.search import ordered
 from gitguardfs.errors import GitguardExit
 from gitguardfs.findings import Row, Severity, Status
-from gitguardfs.guard.rules import Guard, Rules, Verdict
+from gitguardfs.guard.rules import GuardRules, RuleSet, Verdict
 from gitguardfs.render.quote import shell_printable
 from tests.support import audit_world
 from tests.support.audit_world import World
@@ -171,10 +171,12 @@ def test_a_printed_rule_is_for_that_name_alone(name: str, other: str) -> None:
     words = audit_world.words(fixes.rule("--protect", name).removeprefix(audit_world.GUARD))
     option, _, pattern = words[0].partition("=")
     assert len(words) == 1 and option == "--protect"
-    guard = Guard(Rules(protect=(pattern,)))
-    assert guard.name(os.fsencode(name))[0] >= Verdict.READONLY
+    guard = RuleSet(GuardRules(protect=(pattern,)))
+    assert guard.verdict_of_name(os.fsencode(name))[0] >= Verdict.READONLY
     if name.isascii() and other.isascii() and name.lower() != other.lower() and other:
-        assert guard.name(os.fsencode(other))[0] is Verdict.ALLOW or ".git" in other.lower()
+        assert (
+            guard.verdict_of_name(os.fsencode(other))[0] is Verdict.ALLOW or ".git" in other.lower()
+        )
 
 
 @given(

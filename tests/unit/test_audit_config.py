@@ -12,7 +12,7 @@ from gitguardfs.audit.git_config import ConfigEntry, Git, parse
 from gitguardfs.audit.programs import Judge
 from gitguardfs.audit.share import Share
 from gitguardfs.audit.walk import Unread
-from gitguardfs.guard.rules import Guard, Rules
+from gitguardfs.guard.rules import GuardRules, RuleSet
 from tests.support import audit_world
 from tests.support.audit_world import World, check_fixes, ways
 
@@ -244,7 +244,7 @@ def test_addresses_without_a_password_are_free() -> None:
 
 SHARED = "/home/me/shared"
 GIT = Git("git", "/home/me")
-JUDGE = Judge(GIT, Share(SHARED, Guard(Rules(protect=("kept",)))))
+JUDGE = Judge(GIT, Share(SHARED, RuleSet(GuardRules(protect=("kept",)))))
 
 
 def leads(key: str, value: str | None, origin: str = f"{SHARED}/p/.git/config") -> bool:

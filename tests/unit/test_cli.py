@@ -11,10 +11,10 @@ import click
 import pytest
 
 from gitguardfs import __version__
-from gitguardfs.bindfs.change_policy import Policy, XattrPolicy
+from gitguardfs.bindfs.change_policy import ChangePolicy, XattrPolicy
 from gitguardfs.commands import gitguardfs as cli
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.guard.rules import GitPolicy, Rules
+from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.options.id_maps import MapSpec
 from gitguardfs.options.mount_options import MountOptions
 
@@ -168,8 +168,8 @@ def test_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
     )  # fmt: skip
     assert by_option == MountOptions(
         "/s", "/m", MapSpec(((1, 2),), ((1, 2),)),
-        Rules(GitPolicy.HIDE, True, ("a", "b"), ("c",), ("d",)),
-        Policy(xattr=XattrPolicy.RO), allow_suid=True, cache_timeout=0.0, audit_log="/l",
+        GuardRules(GitMode.HIDE, True, ("a", "b"), ("c",), ("d",)),
+        ChangePolicy(xattr=XattrPolicy.RO), allow_suid=True, cache_timeout=0.0, audit_log="/l",
         seal=True, read_only=True, foreground=True, debug=True,
     )  # fmt: skip
     by_o = options_of(
@@ -182,9 +182,9 @@ def test_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "field", "value"),
     [
-        (["--git", "hide", "-o", "git=off"], "git", GitPolicy.HIDE),
-        (["--git", "deny", "-o", "git=off"], "git", GitPolicy.DENY),
-        (["-o", "git=off"], "git", GitPolicy.OFF),
+        (["--git", "hide", "-o", "git=off"], "git", GitMode.HIDE),
+        (["--git", "deny", "-o", "git=off"], "git", GitMode.DENY),
+        (["-o", "git=off"], "git", GitMode.OFF),
         (["--cache-timeout", "1", "-o", "cache_timeout=5"], "cache_timeout", 1.0),
         (["--xattr", "none", "-o", "xattr=rw"], "xattr", XattrPolicy.NONE),
         (["-r", "-o", "rw"], "read_only", True),

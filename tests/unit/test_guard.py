@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs.guard.rules import GitPolicy, Guard, Refused, Rules, Verdict
+from gitguardfs.guard.rules import GitMode, GuardRules, Refused, RuleSet, Verdict
 
 ALLOW, READONLY, DENY, HIDE = Verdict.ALLOW, Verdict.READONLY, Verdict.DENY, Verdict.HIDE
 
@@ -20,21 +20,21 @@ def test_stricter_verdicts_are_larger() -> None:
 @pytest.mark.parametrize(
     ("policy", "verdict"),
     [
-        (GitPolicy.DENY, DENY),
-        (GitPolicy.READONLY, READONLY),
-        (GitPolicy.HIDE, HIDE),
-        (GitPolicy.OFF, ALLOW),
+        (GitMode.DENY, DENY),
+        (GitMode.READONLY, READONLY),
+        (GitMode.HIDE, HIDE),
+        (GitMode.OFF, ALLOW),
     ],
 )
 @pytest.mark.parametrize("name", [b".git", b".GIT", b"git~1", b".git.", ".g\u200cit".encode()])
-def test_each_policy_for_git(policy: GitPolicy, verdict: Verdict, name: bytes) -> None:
-    guard = Guard(Rules(git=policy))
-    assert guard.name(name)[0] is verdict
-    assert guard.is_dotgit(name) == (policy is not GitPolicy.OFF)
-    assert guard.on == (policy is not GitPolicy.OFF)
+def test_each_policy_for_git(policy: GitMode, verdict: Verdict, name: bytes) -> None:
+    guard = RuleSet(GuardRules(git=policy))
+    assert guard.verdict_of_name(name)[0] is verdict
+    assert guard.is_dotgit(name) == (policy is not GitMode.OFF)
+    assert guard.guards_git == (policy is not GitMode.OFF)
 
 
-GLOBS = Rules(
+GLOBS = GuardRules(
     deny=("*.pem", ".env", "?.key", "id_[re]*", "gru\u00df-*"),
     protect=(".husky", "*.lock"),
     hide=("secret*", "b.lock"),
@@ -65,7 +65,7 @@ GLOBS = Rules(
     ],
 )  # fmt: skip
 def test_globs(name: bytes, verdict: Verdict) -> None:
-    assert Guard(GLOBS).name(name)[0] is verdict
+    assert RuleSet(GLOBS).verdict_of_name(name)[0] is verdict
 
 
 @pytest.mark.parametrize(
@@ -78,26 +78,26 @@ def test_globs(name: bytes, verdict: Verdict) -> None:
     ],
 )
 def test_globs_of_any_characters(glob: str, name: str) -> None:
-    guard = Guard(Rules(deny=(glob,)))
-    assert guard.name(name.encode("utf-8", "surrogateescape"))[0] is DENY
+    guard = RuleSet(GuardRules(deny=(glob,)))
+    assert guard.verdict_of_name(name.encode("utf-8", "surrogateescape"))[0] is DENY
 
 
 def test_the_strictest_rule_wins_and_is_named() -> None:
-    guard = Guard(Rules(git=GitPolicy.READONLY, deny=(".g*",), hide=(".git",), protect=("*",)))
-    assert guard.name(b".git") == (HIDE, "--hide .git")
-    assert guard.name(b".gx") == (DENY, "--deny .g*")
-    assert guard.name(b"x") == (READONLY, "--protect *")
-    assert Guard(Rules()).name(b".git") == (DENY, "git")
+    guard = RuleSet(GuardRules(git=GitMode.READONLY, deny=(".g*",), hide=(".git",), protect=("*",)))
+    assert guard.verdict_of_name(b".git") == (HIDE, "--hide .git")
+    assert guard.verdict_of_name(b".gx") == (DENY, "--deny .g*")
+    assert guard.verdict_of_name(b"x") == (READONLY, "--protect *")
+    assert RuleSet(GuardRules()).verdict_of_name(b".git") == (DENY, "git")
 
 
 def test_globs_hold_when_git_is_off() -> None:
-    guard = Guard(Rules(git=GitPolicy.OFF, deny=(".git*",)))
-    assert guard.name(b".git")[0] is DENY
+    guard = RuleSet(GuardRules(git=GitMode.OFF, deny=(".git*",)))
+    assert guard.verdict_of_name(b".git")[0] is DENY
 
 
 @given(st.binary(max_size=30))
 def test_no_name_raises(name: bytes) -> None:
-    assert Guard(GLOBS).name(name)[0] in Verdict
+    assert RuleSet(GLOBS).verdict_of_name(name)[0] in Verdict
 
 
 def test_a_refusal_is_eacces_and_says_why() -> None:

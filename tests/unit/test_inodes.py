@@ -141,7 +141,7 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def every_object_has_the_meaning_of_the_model(self) -> None:
         for (dev, ino, guarded), node in self.meaning.items():
-            assert self.table.find(fake_stat(ino, node.kind, dev), guarded) is node
+            assert self.table.find(fake_stat(ino, node.file_type, dev), guarded) is node
 
     def teardown(self) -> None:
         for node, count in list(self.counts.items()):

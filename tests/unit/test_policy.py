@@ -7,11 +7,11 @@ from stat import S_IFDIR, S_IFREG
 
 import pytest
 
-from gitguardfs.bindfs.change_policy import Policy, Rule
+from gitguardfs.bindfs.change_policy import ChangePolicy, ChangeRule
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.bindfs.permissions import Perms
 
-NORMAL, IGNORE, DENY = Rule.NORMAL, Rule.IGNORE, Rule.DENY
+NORMAL, IGNORE, DENY = ChangeRule.NORMAL, ChangeRule.IGNORE, ChangeRule.DENY
 DENIED = errno.EPERM
 FILE, DIRECTORY = S_IFREG, S_IFDIR
 
@@ -38,9 +38,9 @@ def outcome(call: object, *args: object) -> object:
     ],
 )
 def test_chown_and_chgrp(
-    chown: Rule, chgrp: Rule, user: object, group: object, both: object
+    chown: ChangeRule, chgrp: ChangeRule, user: object, group: object, both: object
 ) -> None:
-    policy = Policy(chown=chown, chgrp=chgrp)
+    policy = ChangePolicy(chown=chown, chgrp=chgrp)
     assert outcome(policy.owners, 7, None) == user
     assert outcome(policy.owners, None, 8) == group
     assert outcome(policy.owners, 7, 8) == both
@@ -50,23 +50,33 @@ def test_chown_and_chgrp(
 @pytest.mark.parametrize(
     ("policy", "old", "new", "found"),
     [
-        (Policy(), FILE | 0o600, FILE | 0o4755, FILE | 0o4755),
-        (Policy(chmod_allow_x=True), FILE | 0o600, FILE | 0o666, FILE | 0o666),
-        (Policy(chmod_filter=Perms("g-w,o-rwx")), FILE, FILE | 0o666, FILE | 0o640),
-        (Policy(chmod_filter=Perms("a+D")), DIRECTORY, DIRECTORY, DIRECTORY | 0o111),
-        (Policy(chmod=IGNORE), FILE | 0o600, FILE | 0o777, None),
-        (Policy(chmod=DENY), FILE | 0o600, FILE | 0o600, DENIED),
-        (Policy(chmod=IGNORE, chmod_allow_x=True), FILE | 0o1700, FILE | 0o077, FILE | 0o1611),
-        (Policy(chmod=IGNORE, chmod_allow_x=True), DIRECTORY | 0o700, DIRECTORY | 0o77, None),
-        (Policy(chmod=DENY, chmod_allow_x=True), FILE | 0o700, FILE | 0o700, FILE | 0o700),
-        (Policy(chmod=DENY, chmod_allow_x=True), FILE | 0o700, FILE | 0o611, FILE | 0o611),
-        (Policy(chmod=DENY, chmod_allow_x=True), FILE | 0o700, FILE | 0o777, DENIED),
-        (Policy(chmod=DENY, chmod_allow_x=True), FILE | 0o700, FILE | 0o1700, DENIED),
-        (Policy(chmod=DENY, chmod_allow_x=True), DIRECTORY | 0o700, DIRECTORY | 0o700, DENIED),
-        (Policy(chmod=DENY, chmod_filter=Perms("a=")), FILE, FILE | 0o7, DENIED),
+        (ChangePolicy(), FILE | 0o600, FILE | 0o4755, FILE | 0o4755),
+        (ChangePolicy(chmod_allow_x=True), FILE | 0o600, FILE | 0o666, FILE | 0o666),
+        (ChangePolicy(chmod_filter=Perms("g-w,o-rwx")), FILE, FILE | 0o666, FILE | 0o640),
+        (ChangePolicy(chmod_filter=Perms("a+D")), DIRECTORY, DIRECTORY, DIRECTORY | 0o111),
+        (ChangePolicy(chmod=IGNORE), FILE | 0o600, FILE | 0o777, None),
+        (ChangePolicy(chmod=DENY), FILE | 0o600, FILE | 0o600, DENIED),
+        (
+            ChangePolicy(chmod=IGNORE, chmod_allow_x=True),
+            FILE | 0o1700,
+            FILE | 0o077,
+            FILE | 0o1611,
+        ),
+        (ChangePolicy(chmod=IGNORE, chmod_allow_x=True), DIRECTORY | 0o700, DIRECTORY | 0o77, None),
+        (ChangePolicy(chmod=DENY, chmod_allow_x=True), FILE | 0o700, FILE | 0o700, FILE | 0o700),
+        (ChangePolicy(chmod=DENY, chmod_allow_x=True), FILE | 0o700, FILE | 0o611, FILE | 0o611),
+        (ChangePolicy(chmod=DENY, chmod_allow_x=True), FILE | 0o700, FILE | 0o777, DENIED),
+        (ChangePolicy(chmod=DENY, chmod_allow_x=True), FILE | 0o700, FILE | 0o1700, DENIED),
+        (
+            ChangePolicy(chmod=DENY, chmod_allow_x=True),
+            DIRECTORY | 0o700,
+            DIRECTORY | 0o700,
+            DENIED,
+        ),
+        (ChangePolicy(chmod=DENY, chmod_filter=Perms("a=")), FILE, FILE | 0o7, DENIED),
     ],
 )
-def test_chmod(policy: Policy, old: int, new: int, found: object) -> None:
+def test_chmod(policy: ChangePolicy, old: int, new: int, found: object) -> None:
     assert outcome(policy.mode, old, new) == found
 
 
@@ -77,41 +87,41 @@ SHIFTED = IdMap([(501, 1000)], [(20, 1000)], uid_offset=10, gid_offset=20)
 @pytest.mark.parametrize(
     ("policy", "caller", "inherits", "idmap", "owner"),
     [
-        (Policy(), (1000, 1000), False, MAP, (501, 20)),
-        (Policy(), (7, 8), False, MAP, (7, 8)),
-        (Policy(), (1000, 1000), True, MAP, (501, -1)),
-        (Policy(), (501, 8), False, MAP, errno.EOVERFLOW),
-        (Policy(create_as_mounter=True), (7, 8), False, MAP, (-1, -1)),
-        (Policy(create_as_mounter=True), (1000, 1000), False, MAP, (501, 20)),
-        (Policy(create_as_mounter=True), (1000, 1000), True, MAP, (501, -1)),
-        (Policy(create_for_user=3), (1000, 1000), False, MAP, (3, 20)),
-        (Policy(create_for_user=3, create_as_mounter=True), (7, 8), False, MAP, (3, -1)),
-        (Policy(create_for_group=4), (1000, 1000), True, MAP, (501, 4)),
-        (Policy(create_for_user=3, create_for_group=4), (501, 20), False, MAP, (3, 4)),
-        (Policy(create_as_mounter=True), (1010, 1020), False, SHIFTED, (501, 20)),
-        (Policy(create_as_mounter=True), (1000, 1000), False, SHIFTED, (-1, -1)),
-        (Policy(), (10, 30), False, IdMap(uid_offset=2, gid_offset=20), (8, 10)),
-        (Policy(), (0, 0), False, IdMap(uid_offset=2, gid_offset=20), (-1, -1)),
-        (Policy(), (1, 30), False, IdMap(uid_offset=2, gid_offset=20), errno.EOVERFLOW),
-        (Policy(), (0, 0), False, IdMap(uid_offset=-2), (2, 0)),
+        (ChangePolicy(), (1000, 1000), False, MAP, (501, 20)),
+        (ChangePolicy(), (7, 8), False, MAP, (7, 8)),
+        (ChangePolicy(), (1000, 1000), True, MAP, (501, -1)),
+        (ChangePolicy(), (501, 8), False, MAP, errno.EOVERFLOW),
+        (ChangePolicy(create_as_mounter=True), (7, 8), False, MAP, (-1, -1)),
+        (ChangePolicy(create_as_mounter=True), (1000, 1000), False, MAP, (501, 20)),
+        (ChangePolicy(create_as_mounter=True), (1000, 1000), True, MAP, (501, -1)),
+        (ChangePolicy(create_for_user=3), (1000, 1000), False, MAP, (3, 20)),
+        (ChangePolicy(create_for_user=3, create_as_mounter=True), (7, 8), False, MAP, (3, -1)),
+        (ChangePolicy(create_for_group=4), (1000, 1000), True, MAP, (501, 4)),
+        (ChangePolicy(create_for_user=3, create_for_group=4), (501, 20), False, MAP, (3, 4)),
+        (ChangePolicy(create_as_mounter=True), (1010, 1020), False, SHIFTED, (501, 20)),
+        (ChangePolicy(create_as_mounter=True), (1000, 1000), False, SHIFTED, (-1, -1)),
+        (ChangePolicy(), (10, 30), False, IdMap(uid_offset=2, gid_offset=20), (8, 10)),
+        (ChangePolicy(), (0, 0), False, IdMap(uid_offset=2, gid_offset=20), (-1, -1)),
+        (ChangePolicy(), (1, 30), False, IdMap(uid_offset=2, gid_offset=20), errno.EOVERFLOW),
+        (ChangePolicy(), (0, 0), False, IdMap(uid_offset=-2), (2, 0)),
     ],
 )
 def test_new_owner(
-    policy: Policy, caller: tuple[int, int], inherits: bool, idmap: IdMap, owner: object
+    policy: ChangePolicy, caller: tuple[int, int], inherits: bool, idmap: IdMap, owner: object
 ) -> None:
     assert outcome(policy.new_owner, caller, inherits, idmap) == owner
 
 
 def test_new_mode() -> None:
-    assert Policy().new_mode(FILE | 0o640) == FILE | 0o640
-    policy = Policy(create_with_perms=Perms("og=r:ogd+x"))
+    assert ChangePolicy().new_mode(FILE | 0o640) == FILE | 0o640
+    policy = ChangePolicy(create_with_perms=Perms("og=r:ogd+x"))
     assert policy.new_mode(FILE | 0o600) == FILE | 0o644
     assert policy.new_mode(DIRECTORY | 0o700) == DIRECTORY | 0o755
 
 
 def test_removing_and_renaming() -> None:
-    Policy().may_remove()
-    Policy(rename_deny=True).may_remove()
-    Policy(delete_deny=True).may_rename()
-    assert outcome(Policy(delete_deny=True).may_remove) == DENIED
-    assert outcome(Policy(rename_deny=True).may_rename) == DENIED
+    ChangePolicy().check_removal_allowed()
+    ChangePolicy(rename_deny=True).check_removal_allowed()
+    ChangePolicy(delete_deny=True).check_rename_allowed()
+    assert outcome(ChangePolicy(delete_deny=True).check_removal_allowed) == DENIED
+    assert outcome(ChangePolicy(rename_deny=True).check_rename_allowed) == DENIED

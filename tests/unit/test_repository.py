@@ -17,7 +17,7 @@ from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.source import Source
 from gitguardfs.guard import repository
 from gitguardfs.guard.repository import is_repository, would_complete
-from gitguardfs.guard.rules import Rules
+from gitguardfs.guard.rules import GuardRules
 from gitguardfs.host.directory import existing_directory
 from gitguardfs.mounting.preflight import check_no_repository
 
@@ -69,7 +69,7 @@ def _held(path: str) -> bool:
 
 CALLERS: dict[str, Callable[[str], bool]] = {
     "the daemon": _held,
-    "its start": lambda path: _is_refused(lambda: check_no_repository(path, path, Rules())),
+    "its start": lambda path: _is_refused(lambda: check_no_repository(path, path, GuardRules())),
     "the doctor": search.holds_repository,
     "share": lambda path: _is_refused(lambda: existing_directory(path)),
     "the audit": looks_like_repository,

@@ -150,7 +150,11 @@ def test_map_goes_before_the_files(tmp_path: Path) -> None:
 
 def test_libfuse_s_names_for_what_there_is() -> None:
     built = build("/s", "/m", parse_o(["attr_timeout=5,entry_timeout=0.5,uid=7,gid=8"]))
-    assert (built.cache_timeout, built.look.force_user, built.look.force_group) == (0.5, 7, 8)
+    assert (built.cache_timeout, built.overrides.force_user, built.overrides.force_group) == (
+        0.5,
+        7,
+        8,
+    )
     assert build("/s", "/m", parse_o(["attr_timeout=0,cache_timeout=3"])).cache_timeout == 3
     with pytest.raises(UserError, match="cache-timeout: 'x'"):
         parse_o(["attr_timeout=x"])
@@ -182,4 +186,4 @@ def test_a_rule_without_effect_is_warned_about(capsys: pytest.CaptureFixture[str
 
 def test_the_last_of_several_counts() -> None:
     built = build("/s", "/m", parse_o(["chown-deny,perms=0,chown-ignore", "perms=7"]))
-    assert (built.policy.chown.value, built.look.perms.text) == ("ignore", "7")  # type: ignore[union-attr]
+    assert (built.policy.chown.value, built.overrides.perms.text) == ("ignore", "7")  # type: ignore[union-attr]

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from gitguardfs import config_files
 from gitguardfs.errors import UserError
-from gitguardfs.guard.rules import GitPolicy
+from gitguardfs.guard.rules import GitMode
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.safe_open import PathComponent
@@ -316,7 +316,7 @@ def test_a_mount_point_of_a_users_is_no_place_for_a_raw_share() -> None:
 def test_to_guard_nothing_takes_a_flag_of_its_own(options: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match=r"leaves .git open.*--git-off"):
         request(options=options)
-    assert request(options=options, git_off=True).policy is GitPolicy.OFF
+    assert request(options=options, git_off=True).policy is GitMode.OFF
     with pytest.raises(UserError, match=r"--git-off and git=hide contradict"):
         request(options=("git=off", "git=hide"), git_off=True)
 

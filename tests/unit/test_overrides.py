@@ -1,4 +1,4 @@
-"""How objects look beyond the id map, and that the guard has the last word."""
+"""How objects overrides beyond the id map, and that the guard has the last word."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gitguardfs import accounts
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.bindfs.mirror import Mirror
-from gitguardfs.bindfs.overrides import Disguise, Look, Reach
+from gitguardfs.bindfs.overrides import AttributeOverrider, DaemonRights, Overrides
 from gitguardfs.bindfs.permissions import Perms
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.nodes import Node
@@ -20,52 +20,54 @@ from gitguardfs.guard.rules import Verdict
 from gitguardfs.protocol import Attributes
 from tests.unit.test_view import fake_stat
 
-ROOT = Reach(0, frozenset({0}), read_only=False)
+ROOT = DaemonRights(0, frozenset({0}), read_only=False)
 VIEWER, OTHER = 1000, 1001
 
 
 def seen(
-    look: Look,
+    overrides: Overrides,
     kind: int = S_IFREG,
     mode: int = 0o640,
     uid: int = VIEWER,
     verdict: Verdict = Verdict.ALLOW,
-    reach: Reach = ROOT,
+    rights: DaemonRights = ROOT,
 ) -> Attributes:
-    disguise = Disguise(look, reach, lambda _number: 4096)
-    view = AttributeMapper(IdMap([(501, 1000)]), True, disguise.apply)
+    overrider = AttributeOverrider(overrides, rights, lambda _number: 4096)
+    view = AttributeMapper(IdMap([(501, 1000)]), True, overrider.apply)
     st = fake_stat(kind, mode)
     return view.report(Node(44, st, verdict, ""), st, uid)
 
 
 def test_owners_are_forced_after_the_map() -> None:
-    plain = seen(Look())
+    plain = seen(Overrides())
     assert (plain.uid, plain.gid) == (1000, 20)
-    forced = seen(Look(force_user=7, force_group=8))
+    forced = seen(Overrides(force_user=7, force_group=8))
     assert forced == plain._replace(uid=7, gid=8)
 
 
 def test_counts_and_times() -> None:
-    plain = seen(Look(), S_IFDIR)
-    assert seen(Look(hide_hard_links=True), S_IFDIR) == plain._replace(nlink=1)
-    assert seen(Look(ctime_from_mtime=True), S_IFDIR) == plain._replace(ctime_ns=plain.mtime_ns)
+    plain = seen(Overrides(), S_IFDIR)
+    assert seen(Overrides(hide_hard_links=True), S_IFDIR) == plain._replace(nlink=1)
+    assert seen(Overrides(ctime_from_mtime=True), S_IFDIR) == plain._replace(
+        ctime_ns=plain.mtime_ns
+    )
 
 
 def test_permissions_change_but_for_symlinks() -> None:
-    look = Look(perms=Perms("0700:g+X"))
-    assert S_IMODE(seen(look, S_IFREG, 0o644).mode) == 0o700
-    assert S_IMODE(seen(look, S_IFDIR, 0o6755).mode) == 0o6710
-    assert S_IMODE(seen(look, S_IFLNK, 0o777).mode) == 0o777
+    overrides = Overrides(perms=Perms("0700:g+X"))
+    assert S_IMODE(seen(overrides, S_IFREG, 0o644).mode) == 0o700
+    assert S_IMODE(seen(overrides, S_IFDIR, 0o6755).mode) == 0o6710
+    assert S_IMODE(seen(overrides, S_IFLNK, 0o777).mode) == 0o777
 
 
 def test_a_block_device_looks_like_a_file() -> None:
-    found = seen(Look(block_devices_as_files=True, perms=Perms("a-w")), S_IFBLK, 0o660)
+    found = seen(Overrides(block_devices_as_files=True, perms=Perms("a-w")), S_IFBLK, 0o660)
     assert (found.mode, found.size, found.blocks) == (S_IFREG | 0o440, 4096, 8)
-    assert S_IFMT(seen(Look(perms=Perms("a-w")), S_IFBLK).mode) == S_IFBLK
+    assert S_IFMT(seen(Overrides(perms=Perms("a-w")), S_IFBLK).mode) == S_IFBLK
 
 
-def mirror(*users: int, only: bool = False) -> Look:
-    return Look(
+def mirror(*users: int, only: bool = False) -> Overrides:
+    return Overrides(
         mirror=Mirror(frozenset(users), frozenset(), only, accounts.groups_of),
         force_user=9,
         force_group=8,
@@ -80,10 +82,10 @@ def test_to_a_mirrored_user_every_file_is_his_own() -> None:
 
 
 def test_mirror_only_closes_everything_to_others_but_root() -> None:
-    look = mirror(VIEWER, only=True)
-    assert S_IMODE(seen(look, mode=0o666).mode) == 0o666
-    assert S_IMODE(seen(look, mode=0o666, uid=OTHER).mode) == 0
-    assert S_IMODE(seen(look, mode=0o666, uid=0).mode) == 0o666
+    overrides = mirror(VIEWER, only=True)
+    assert S_IMODE(seen(overrides, mode=0o666).mode) == 0o666
+    assert S_IMODE(seen(overrides, mode=0o666, uid=OTHER).mode) == 0
+    assert S_IMODE(seen(overrides, mode=0o666, uid=0).mode) == 0o666
 
 
 def test_members_of_groups_are_mirrored_and_looked_up_again_when_told() -> None:
@@ -109,20 +111,20 @@ def test_users_whom_nobody_knows_are_in_no_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reach", "mode", "bits"),
+    ("rights", "mode", "bits"),
     [
         (ROOT, 0o000, 0o666), (ROOT, 0o001, 0o777), (ROOT, 0o600, 0o666),
-        (Reach(0, frozenset(), read_only=True), 0o001, 0o555),
-        (Reach(501, frozenset(), False), 0o640, 0o666),
-        (Reach(501, frozenset({20}), False), 0o047, 0o000),
-        (Reach(7, frozenset({20}), False), 0o750, 0o555),
-        (Reach(7, frozenset({20}), False), 0o707, 0o000),
-        (Reach(7, frozenset({8}), False), 0o701, 0o111),
+        (DaemonRights(0, frozenset(), read_only=True), 0o001, 0o555),
+        (DaemonRights(501, frozenset(), False), 0o640, 0o666),
+        (DaemonRights(501, frozenset({20}), False), 0o047, 0o000),
+        (DaemonRights(7, frozenset({20}), False), 0o750, 0o555),
+        (DaemonRights(7, frozenset({20}), False), 0o707, 0o000),
+        (DaemonRights(7, frozenset({8}), False), 0o701, 0o111),
     ],
 )  # fmt: skip
-def test_realistic_permissions(reach: Reach, mode: int, bits: int) -> None:
-    look = Look(perms=Perms("0777"), realistic_permissions=True)
-    assert S_IMODE(seen(look, S_IFREG, mode, reach=reach).mode) == bits
+def test_realistic_permissions(rights: DaemonRights, mode: int, bits: int) -> None:
+    overrides = Overrides(perms=Perms("0777"), realistic_permissions=True)
+    assert S_IMODE(seen(overrides, S_IFREG, mode, rights=rights).mode) == bits
 
 
 looks: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
@@ -140,9 +142,11 @@ looks: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 
 
 @given(looks, st.sampled_from([S_IFREG, S_IFDIR, S_IFLNK, S_IFBLK]), st.integers(0, 0o7777))
-def test_nothing_made_up_opens_what_is_guarded(look: dict[str, Any], kind: int, mode: int) -> None:
+def test_nothing_made_up_opens_what_is_guarded(
+    overrides: dict[str, Any], kind: int, mode: int
+) -> None:
     for uid in (0, VIEWER, OTHER):
-        denied = seen(Look(**look), kind, mode, uid, Verdict.DENY)
+        denied = seen(Overrides(**overrides), kind, mode, uid, Verdict.DENY)
         assert (denied.mode, denied.uid, denied.gid) == (kind, 0, 0)
-        readonly = seen(Look(**look), kind, mode, uid, Verdict.READONLY)
+        readonly = seen(Overrides(**overrides), kind, mode, uid, Verdict.READONLY)
         assert readonly.mode & 0o222 == 0
