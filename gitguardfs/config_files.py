@@ -1,7 +1,7 @@
 """Writes configuration files atomically: compares before, and can undo. No other module does.
 
-A `Change` has a file's old and new content. It is applied by a rename, so that a reader sees the
-old content or the new one, also after a crash.
+A `FileChange` has a file's old and new content. It is written by a rename, so that a reader sees
+the old content or the new one, also after a crash.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LABEL = "security.selinux"
 
 
 @dataclass(frozen=True)
-class Change:
+class FileChange:
     """A file's content before and after; None stands for no file. Owner and mode are kept."""
 
     path: str
@@ -33,7 +33,7 @@ class Change:
     """Mode of a new file."""
 
     @property
-    def is_one(self) -> bool:
+    def is_needed(self) -> bool:
         """Return whether the content differs."""
         return self.before != self.after
 
@@ -43,7 +43,7 @@ class Change:
         origin = "/dev/null" if self.before is None else self.path
         result = "/dev/null" if self.after is None else self.path
         text = "".join(difflib.unified_diff(old, new, origin, result))
-        if not text and self.is_one:  # an empty file is made or deleted
+        if not text and self.is_needed:  # an empty file is made or deleted
             return f"--- {origin}\n+++ {result}\n"
         return text
 
@@ -54,10 +54,10 @@ def _lines(content: bytes | None) -> list[str]:
     return [*ended, f"{lines[-1]}\n\\ No newline at end of file\n"] if lines[-1] else ended
 
 
-def planned(path: str, after: bytes | str | None, mode: int = 0o644) -> Change:
+def plan(path: str, after: bytes | str | None, mode: int = 0o644) -> FileChange:
     """Return the change from the present content of ``path`` to ``after``. Raises as ``read``."""
     text = after.encode() if isinstance(after, str) else after
-    return Change(path, read(path), text, mode)
+    return FileChange(path, read(path), text, mode)
 
 
 def read(path: str) -> bytes | None:
@@ -72,7 +72,7 @@ def read(path: str) -> bytes | None:
         return None
 
 
-def apply(change: Change, *, backup: bool = False) -> None:
+def write(change: FileChange, *, backup: bool = False) -> None:
     """Apply a change. Makes the file's directory if it is missing.
 
     ``backup`` keeps the old content beside the file (BACKUP_SUFFIX), unless a backup exists: the
@@ -80,7 +80,7 @@ def apply(change: Change, *, backup: bool = False) -> None:
     caller can have made it. Raises UserError if the content is no longer ``change.before`` or the
     object is not a regular file, OSError if it cannot be written.
     """
-    if not change.is_one:
+    if not change.is_needed:
         return
     with _place_of(change.path, make=change.after is not None) as place:
         if not place.is_regular():
@@ -98,9 +98,9 @@ def apply(change: Change, *, backup: bool = False) -> None:
     _remove(change.path)
 
 
-def revert(change: Change) -> None:
+def revert(change: FileChange) -> None:
     """Undo an applied change. Raises UserError if the file was changed since, and OSError."""
-    apply(replace(change, before=change.after, after=change.before))
+    write(replace(change, before=change.after, after=change.before))
 
 
 def _remove(path: str) -> None:
@@ -156,7 +156,7 @@ class _Place:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
-                _dress(file.fileno(), like, mode)
+                _copy_metadata(file.fileno(), like, mode)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, self.name, src_dir_fd=here, dst_dir_fd=here)
@@ -230,7 +230,7 @@ def _open_directory(path: str, make: bool) -> int:
     return fd
 
 
-def _dress(descriptor: int, like: _Place, mode: int) -> None:
+def _copy_metadata(descriptor: int, like: _Place, mode: int) -> None:
     """Copy owner, mode and SELinux label of the file ``like``; set ``mode`` if it is missing."""
     try:
         model = like.open()
@@ -255,11 +255,11 @@ def _sync_directory(directory: int) -> None:
         os.close(descriptor)
 
 
-def check_or_write(changes: list[Change], check: bool) -> int:
+def check_or_write(changes: list[FileChange], check: bool) -> int:
     """Write the changes, or with ``check`` only report differences. Returns the exit code."""
-    wrong = [change for change in changes if change.is_one]
+    wrong = [change for change in changes if change.is_needed]
     for change in wrong:
         if not check:
-            apply(change)
+            write(change)
         print(f"{change.path}: {'differs' if check else 'written'}")
     return GitguardExit.FINDINGS if check and wrong else GitguardExit.OK

@@ -245,7 +245,7 @@ def _o_options(incomplete: str) -> list[CompletionItem[Any]]:
 
 def _spellings(option: Option) -> list[str]:
     sign = "=" if option.metavar else ""
-    return [f"{name}{sign}" for name in (option.name, *option.also)]
+    return [f"{name}{sign}" for name in (option.name, *option.aliases)]
 
 
 def _choices(metavar: str) -> tuple[str, ...]:

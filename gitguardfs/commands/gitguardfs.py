@@ -11,7 +11,7 @@ from gitguardfs import __version__
 from gitguardfs.commands.run import run
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.options.mount_options import MountOptions, build
-from gitguardfs.options.parsing import Given, asks_for_seal, merge, note, parse_o
+from gitguardfs.options.parsing import RawOptions, add, asks_for_seal, merge, parse_o
 from gitguardfs.options.table import MOUNT, OPTIONS, SECTIONS, Option
 
 EPILOG = """\b
@@ -55,7 +55,7 @@ class _TableOption(click.Option):
         super().__init__(
             [f"--{option.name}", *([option.short] if option.short else [])],
             is_flag=not option.metavar,
-            multiple=option.many,
+            multiple=option.multiple,
             metavar=option.metavar or None,
             default=None,
             help=option.help,
@@ -69,15 +69,15 @@ class _TableOption(click.Option):
         if ctx.get_parameter_source(self.name or "") is not click.core.ParameterSource.COMMANDLINE:
             return
         for one in value if isinstance(value, tuple) else (value,):
-            note(_given(ctx), self.option, one if self.option.metavar else None)
+            add(_given(ctx), self.option, one if self.option.metavar else None)
 
 
 def _section(param: click.Parameter) -> str:
     return param.option.section if isinstance(param, _TableOption) else MOUNT
 
 
-def _given(ctx: click.Context) -> Given:
-    given: Given = ctx.meta.setdefault("gitguardfs.given", {})
+def _given(ctx: click.Context) -> RawOptions:
+    given: RawOptions = ctx.meta.setdefault("gitguardfs.given", {})
     return given
 
 
@@ -134,7 +134,7 @@ def command(ctx: click.Context, source: str, mountpoint: str, o: tuple[str, ...]
 command.params[2:2] = [_TableOption(option) for option in OPTIONS if not option.in_o_only]
 
 
-def _options(source: str, mountpoint: str, o: tuple[str, ...], given: Given) -> MountOptions:
+def _options(source: str, mountpoint: str, o: tuple[str, ...], given: RawOptions) -> MountOptions:
     try:
         return build(source, mountpoint, merge(parse_o(o), given))
     except UserError as error:

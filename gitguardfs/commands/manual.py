@@ -92,8 +92,8 @@ def _options(one: NamedCommand) -> Iterator[str]:
         lines = sections.setdefault(option.section if option else "", [])
         term, text = record
         lines += [".TP", _term(term), _prose(text)]
-        if option is not None and option.also:
-            names = " and ".join(f"\\fB{_code(name)}\\fR" for name in option.also)
+        if option is not None and option.aliases:
+            names = " and ".join(f"\\fB{_code(name)}\\fR" for name in option.aliases)
             lines.append(f"In \\fB\\-o\\fR also {names}.")
     yield ".SH OPTIONS"
     general = sections.pop("", [])

@@ -93,7 +93,7 @@ def _heading(preset: str) -> str:
 def write(path: Path, before: bytes | None, text: str) -> None:
     """Replace a file of the state directory as a whole. Raises UserError if it was changed."""
     after = text.encode(errors="surrogateescape")
-    config_files.apply(config_files.Change(str(path), before, after, 0o600))
+    config_files.write(config_files.FileChange(str(path), before, after, 0o600))
 
 
 def make_private_directory(path: Path) -> None:

@@ -14,7 +14,7 @@ from gitguardfs.host.directory import existing_directory, secrets_in
 from gitguardfs.host.share import this_host
 from gitguardfs.options.parsing import split_o
 from gitguardfs.render import lima, lima_text
-from gitguardfs.render.lima import LimaSpec, System, Tool
+from gitguardfs.render.lima import Distribution, LimaSpec, Tool
 from gitguardfs.render.size import mebibytes
 
 FILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "files")
@@ -48,8 +48,8 @@ Exit codes: 0 done, 2 wrong usage, 3 anything else.
 )
 @click.option(
     "--image",
-    type=click.Choice([system.value for system in System]),
-    default=System.UBUNTU.value,
+    type=click.Choice([distribution.value for distribution in Distribution]),
+    default=Distribution.UBUNTU.value,
     show_default=True,
     help="The guest's distribution: its cloud image, pinned by its checksum.",
 )
@@ -105,7 +105,7 @@ def command(
         cpus=cpus,
         memory=mebibytes(memory, "--memory"),
         disk=mebibytes(disk, "--disk"),
-        system=System(image),
+        distribution=Distribution(image),
         transport=transport or ("virtiofs" if is_mac else "9p"),
         is_mac=is_mac,
         tools=() if no_tools else tuple(Tool(tool) for tool in tools) or (Tool.CLAUDE,),
@@ -141,7 +141,7 @@ def _file(spec: LimaSpec, output: str | None) -> str:
 
 
 def _write(file: str, text: str, project: str) -> None:
-    change = config_files.planned(file, text)
+    change = config_files.plan(file, text)
     if change.before is not None and not change.before.startswith(lima.HEADER.encode()):
         raise UserError(
             f"{file} was not written by gitguardfs", "move it away, or another --output"
@@ -150,7 +150,7 @@ def _write(file: str, text: str, project: str) -> None:
         raise UserError(f"{file} is the instance of another project", "another --name or --output")
     if os.path.dirname(file) == state.directory("lima"):
         state.made(os.path.dirname(file))
-    config_files.apply(change)
+    config_files.write(change)
 
 
 def _texts() -> dict[str, str]:

@@ -54,13 +54,11 @@ def write(spec: KrunSpec, *, force: bool) -> tuple[str, list[str]]:
         "compose.yaml": krun.compose(spec),
     }
     known = _written(path)
-    changes = {
-        name: config_files.planned(os.path.join(path, name), wanted[name]) for name in wanted
-    }
+    changes = {name: config_files.plan(os.path.join(path, name), wanted[name]) for name in wanted}
     for name, change in changes.items():
         before = change.before
         if (
-            change.is_one
+            change.is_needed
             and before is not None
             and not force
             and _digest(before) != known.get(name)
@@ -70,11 +68,11 @@ def write(spec: KrunSpec, *, force: bool) -> tuple[str, list[str]]:
         "spec": asdict(spec),
         "written": {name: _digest(text.encode()) for name, text in wanted.items()},
     }
-    written = [name for name, change in changes.items() if change.is_one]
+    written = [name for name, change in changes.items() if change.is_needed]
     for change in changes.values():
-        config_files.apply(change)
-    config_files.apply(
-        config_files.planned(os.path.join(path, SETTINGS), json.dumps(settings, indent=2) + "\n")
+        config_files.write(change)
+    config_files.write(
+        config_files.plan(os.path.join(path, SETTINGS), json.dumps(settings, indent=2) + "\n")
     )
     if refresh(path):
         written.append(SETUP)

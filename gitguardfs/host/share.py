@@ -17,7 +17,14 @@ from gitguardfs.errors import Exit, UserError
 from gitguardfs.host.directory import directory_elsewhere, existing_directory, secrets_in
 from gitguardfs.options.parsing import respelled
 from gitguardfs.render import qemu, share_json, share_text, virtiofsd
-from gitguardfs.render.share_spec import Guard, Host, Network, ShareSpec, Target, Transport
+from gitguardfs.render.share_spec import (
+    GuardPlacement,
+    Host,
+    Hypervisor,
+    Network,
+    ShareSpec,
+    Transport,
+)
 
 EPILOG = """\b
 Examples:
@@ -57,22 +64,22 @@ class _Command(click.Command):
 @click.option(
     "--transport",
     type=click.Choice([transport.value for transport in Transport]),
-    default=Transport.NINEP.value,
+    default=Transport.P9.value,
     show_default=True,
     help="What carries the share.",
 )
 @click.option(
     "--for",
-    "target",
-    type=click.Choice([target.value for target in Target]),
-    default=Target.QEMU.value,
+    "hypervisor",
+    type=click.Choice([hypervisor.value for hypervisor in Hypervisor]),
+    default=Hypervisor.QEMU.value,
     show_default=True,
     help="What runs the virtual machine.",
 )
 @click.option(
     "--guard",
-    type=click.Choice([guard.value for guard in Guard]),
-    default=Guard.GUEST.value,
+    type=click.Choice([guard.value for guard in GuardPlacement]),
+    default=GuardPlacement.GUEST.value,
     show_default=True,
     help="Where .git is guarded; on the host, root in the guest cannot get round it.",
 )
@@ -98,7 +105,7 @@ def command(
     directory: str,
     tag: str,
     transport: str,
-    target: str,
+    hypervisor: str,
     guard: str,
     run: bool,
     memory: int | None,
@@ -117,9 +124,9 @@ def command(
     disk = disk and os.path.realpath(disk)
     machine = {"memory": memory, "cpus": cpus, "disk": disk, "network": network}
     stated = {name: value for name, value in machine.items() if value is not None}
-    if stated and target != Target.QEMU:
+    if stated and hypervisor != Hypervisor.QEMU:
         raise UserError(f"--{next(iter(stated))} is for a machine that QEMU starts", "--for qemu")
-    if run and guard != Guard.HOST:
+    if run and guard != GuardPlacement.HOST:
         raise UserError("--run starts the guard on the host", "add --guard host")
     if run and elsewhere:
         raise UserError("--run starts the guard here", "leave --elsewhere out")
@@ -130,8 +137,8 @@ def command(
         directory=real,
         tag=tag,
         transport=Transport(transport),
-        target=Target(target),
-        guard=Guard(guard),
+        hypervisor=Hypervisor(hypervisor),
+        guard=GuardPlacement(guard),
         host=this_host(),
         **stated,  # type: ignore[arg-type]
     )

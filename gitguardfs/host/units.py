@@ -106,7 +106,7 @@ def command(
         click.echo(_listing(files), nl=False)
         return 0
     directory = os.path.abspath(output)
-    changes = [config_files.planned(os.path.join(directory, n), text) for n, text in files.items()]
+    changes = [config_files.plan(os.path.join(directory, n), text) for n, text in files.items()]
     if not check:
         for change in changes:
             _check_ours(change)
@@ -119,10 +119,10 @@ def _guard_command(holder: str = program.HOLDER) -> str:
     return systemd.PACKAGED_COMMAND if is_packaged else systemd.COMMAND
 
 
-def _check_ours(change: config_files.Change) -> None:
+def _check_ours(change: config_files.FileChange) -> None:
     """Raise UserError if the change would replace a file that gitguardfs did not write."""
     before = change.before
-    if before is None or not change.is_one:
+    if before is None or not change.is_needed:
         return
     if os.path.basename(change.path) == FSTAB_FILE:
         lines = [line for line in before.split(b"\n") if line.strip()]
@@ -152,7 +152,7 @@ def _spec(
     ids = _map(owner, user) if user else ",".join(maps)
     return GuardedShare(
         tag=tag,
-        kind=transport,
+        transport=transport,
         mount=_plain(mount),
         map_mount=_plain(map_mount),
         map=ids or AUTO,

@@ -81,7 +81,7 @@ def _entries() -> list[Entry]:
 
 
 def _is_guard(entry: Entry) -> bool:
-    return entry.is_guard or (entry.kind == _OLD_TYPE and entry.source.startswith(_OLD_PREFIX))
+    return entry.is_guard or (entry.fstype == _OLD_TYPE and entry.source.startswith(_OLD_PREFIX))
 
 
 def _guards() -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class MapSpec:
+class IdMapSpec:
     """The id map that the options ask for: pairs of (share, guest) ids, or ``auto``."""
 
     uids: Pairs = ()
@@ -69,7 +69,7 @@ def _swapped(pairs: Pairs) -> Pairs:
     return tuple(zip(doubled, free, strict=True))
 
 
-def parse_maps(specs: Sequence[str]) -> MapSpec:
+def parse_maps(specs: Sequence[str]) -> IdMapSpec:
     """Parse the values of ``--map``. Raises UserError if one is malformed or contradictory.
 
     ``HOST:GUEST`` maps user and group, ``@HOST:@GUEST`` groups only, with commas between
@@ -79,12 +79,12 @@ def parse_maps(specs: Sequence[str]) -> MapSpec:
     if AUTO in items:
         if len(items) > 1:
             raise UserError("--map auto cannot be combined with other maps")
-        return MapSpec(auto=True)
+        return IdMapSpec(auto=True)
     uids: list[tuple[int, int]] = []
     gids: list[tuple[int, int]] = []
     for item in items:
         _parse_item(item, uids, gids)
-    return MapSpec(tuple(uids), tuple(gids))
+    return IdMapSpec(tuple(uids), tuple(gids))
 
 
 def _parse_item(item: str, uids: list[tuple[int, int]], gids: list[tuple[int, int]]) -> None:
@@ -124,9 +124,9 @@ def _own_group(user: str) -> int:
     return accounts.number(user) if accounts.is_number(user) else accounts.find(user).gid
 
 
-def with_files(
-    spec: MapSpec, passwd: Iterable[tuple[str, bool]], group: Iterable[tuple[str, bool]]
-) -> MapSpec:
+def add_passwd_files(
+    spec: IdMapSpec, passwd: Iterable[tuple[str, bool]], group: Iterable[tuple[str, bool]]
+) -> IdMapSpec:
     """Return ``spec`` with the pairs that files like /etc/passwd and /etc/group add.
 
     Each file comes with True if it has the guest's ids (``--map-passwd-rev``), False if the

@@ -24,12 +24,12 @@ from gitguardfs.bindfs.permissions import Perms
 from gitguardfs.errors import UserError, warn
 from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.options.id_maps import (
-    MapSpec,
+    IdMapSpec,
+    add_passwd_files,
     parse_maps,
     parse_mirror,
-    with_files,
 )
-from gitguardfs.options.parsing import Given, seconds
+from gitguardfs.options.parsing import RawOptions, seconds
 
 _SUFFIXES = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 
@@ -43,7 +43,7 @@ class MountOptions:
 
     source: str
     mountpoint: str
-    map: MapSpec = field(default_factory=MapSpec)
+    map: IdMapSpec = field(default_factory=IdMapSpec)
     rules: GuardRules = field(default_factory=GuardRules)
     policy: ChangePolicy = field(default_factory=ChangePolicy)
     overrides: Overrides = field(default_factory=Overrides)
@@ -77,7 +77,7 @@ class MountOptions:
     """The name of a given option that needs root; None if there is none."""
 
 
-def build(source: str, mountpoint: str, given: Given) -> MountOptions:
+def build(source: str, mountpoint: str, given: RawOptions) -> MountOptions:
     """Build the options of a mount from what was given. Raises UserError for a bad value."""
     _refuse(given)
     values = _Values(given)
@@ -122,7 +122,7 @@ def build(source: str, mountpoint: str, given: Given) -> MountOptions:
 class _Values:
     """Reads the given values as their types; raises UserError for a bad one."""
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self, given: RawOptions) -> None:
         self._given = given
 
     def flag(self, key: str) -> bool:
@@ -194,9 +194,9 @@ def _alignment(text: str) -> int:
     return alignment
 
 
-def _map(values: _Values) -> MapSpec:
+def _map(values: _Values) -> IdMapSpec:
     maps = values.texts("map")
-    spec = with_files(
+    spec = add_passwd_files(
         parse_maps(maps),
         _files(values, "map_passwd"),
         _files(values, "map_group"),
@@ -256,7 +256,7 @@ def _symlinks(values: _Values) -> SymlinkPolicy | None:
     return SymlinkPolicy(deletion) if values.flag("resolve_symlinks") else None
 
 
-def _refuse(given: Given) -> None:
+def _refuse(given: RawOptions) -> None:
     """Refuse options of bindfs that cannot be supported and that are unsafe to ignore."""
     if given.get("lock_forwarding"):
         raise UserError(
@@ -270,7 +270,7 @@ def _refuse(given: Given) -> None:
     _Values(given).read("forward_odirect", _alignment)
 
 
-def _needs_root(given: Given) -> str | None:
+def _needs_root(given: RawOptions) -> str | None:
     if given.get("create") == "user":
         return "create-as-user"
     if "dev" in _Values(given).texts("kernel"):

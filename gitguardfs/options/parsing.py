@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from gitguardfs.errors import UserError
 from gitguardfs.options.table import BY_NAME, BY_SHORT, Option
 
-Given = dict[str, object]
-"""Values by ``Option.sets``: a string, a list of strings where several add up, or the value of a
+RawOptions = dict[str, object]
+"""Values by ``Option.key``: a string, a list of strings where several add up, or the value of a
 flag. ``kernel`` is the list of options that are only passed to the kernel."""
 
 MAX_CACHE_TIMEOUT = 86400
@@ -65,20 +65,20 @@ def _respelled(word: str) -> str:
     return word
 
 
-def note(given: Given, option: Option, value: object) -> None:
+def add(given: RawOptions, option: Option, value: object) -> None:
     """Add an option to those that were given; ``value`` is None for a flag."""
-    value = option.value if value is None else value
-    if option.many:
-        entries = given.setdefault(option.sets, [])
+    value = option.const if value is None else value
+    if option.multiple:
+        entries = given.setdefault(option.key, [])
         assert isinstance(entries, list)
         entries.append(value)
     else:
-        if option.sets == "seal" and given.get("seal", value) != value:
+        if option.key == "seal" and given.get("seal", value) != value:
             raise UserError("seal and no-seal contradict one another")
-        given[option.sets] = value
+        given[option.key] = value
 
 
-def merge(weaker: Given, stronger: Given) -> Given:
+def merge(weaker: RawOptions, stronger: RawOptions) -> RawOptions:
     """Return both merged: ``stronger`` takes precedence, lists are joined. Raises UserError."""
     if weaker.get("seal") is True and stronger.get("seal") is False:
         raise UserError("seal and no-seal contradict one another")
@@ -90,9 +90,9 @@ def merge(weaker: Given, stronger: Given) -> Given:
     return merged
 
 
-def parse_o(values: Iterable[str]) -> Given:
+def parse_o(values: Iterable[str]) -> RawOptions:
     """Parse the values of ``-o``. Raises UserError for an unknown option and for ``remount``."""
-    given: Given = {}
+    given: RawOptions = {}
     kernel: list[str] = []
     timeouts: list[float] = []
     words = [option for value in values for option in split_o(value)]
@@ -113,7 +113,7 @@ def parse_o(values: Iterable[str]) -> Given:
             needs = "takes no value" if has_value else "needs a value"
             raise UserError(f"option {name!r} in -o {needs}")
         else:
-            note(given, option, value if has_value else None)
+            add(given, option, value if has_value else None)
     if _wants_devices(words):
         kernel.append("dev")
     if kernel:
@@ -186,7 +186,7 @@ def quote_o(value: str) -> str:
     return value.replace("\\", "\\\\").replace(",", "\\,")
 
 
-def asks_for_seal(texts: Iterable[str], given: Given) -> bool | None:
+def asks_for_seal(texts: Iterable[str], given: RawOptions) -> bool | None:
     """Return whether ``-o`` texts and options ask for a seal, even if they are invalid otherwise.
 
     Returns None if neither seal nor no-seal is among them, False if both are.

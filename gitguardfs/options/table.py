@@ -30,28 +30,28 @@ class Option:
     metavar: str = ""
     """The name of its value in --help; empty for a flag."""
     short: str = ""
-    many: bool = False
+    multiple: bool = False
     """Whether it can be repeated; otherwise the last value counts."""
-    key: str = ""
-    """The key that it sets; by default its name. Several flags can set the same key."""
-    value: object = True
-    """The value to which a flag sets the key."""
-    also: tuple[str, ...] = ()
+    dest: str = ""
+    """What it sets; by default its name. Several flags can set the same."""
+    const: object = True
+    """The value of a flag."""
+    aliases: tuple[str, ...] = ()
     """Further names in ``-o``."""
     in_o_only: bool = False
     hidden: bool = False
 
     @property
-    def sets(self) -> str:
-        """Return the key of its value in ``Given``."""
-        return (self.key or self.name).replace("-", "_")
+    def key(self) -> str:
+        """Return the key of its value in ``RawOptions``."""
+        return (self.dest or self.name).replace("-", "_")
 
 
-def _flags(section: str, key: str, helps: dict[str, str]) -> tuple[Option, ...]:
+def _flags(section: str, dest: str, helps: dict[str, str]) -> tuple[Option, ...]:
     """Return flags that set the same key, such as --chown-normal and --chown-deny."""
     return tuple(
-        Option(f"{key}-{value}", section, text, key=key, value=value)
-        for value, text in helps.items()
+        Option(f"{dest}-{const}", section, text, dest=dest, const=const)
+        for const, text in helps.items()
     )
 
 
@@ -62,10 +62,10 @@ OPTIONS = (
         "deny|readonly|hide|off",
     ),
     Option("deny", GUARD, "Also deny names like this: one path component, any case. Repeatable.",
-           "GLOB", many=True),
+           "GLOB", multiple=True),
     Option("protect", GUARD, "Names that may be read and not changed. Repeatable.", "GLOB",
-           many=True),
-    Option("hide", GUARD, "Names that are not shown. Repeatable.", "GLOB", many=True),
+           multiple=True),
+    Option("hide", GUARD, "Names that are not shown. Repeatable.", "GLOB", multiple=True),
     Option("allow-bare", GUARD, "Let directories become, and be used as, bare repositories."),
     Option("allow-suid", GUARD, "Keep set-user-id and set-group-id bits of files."),
     Option("audit-log", GUARD, "Append each refusal to FILE as a line of JSON.", "FILE"),
@@ -73,11 +73,11 @@ OPTIONS = (
            "The default when root mounts the root of a 9p or virtiofs share."),
     Option("allow-holders", GUARD, "Guard SOURCE although processes hold directories or files of "
            "it from before the seal, which does not close these to them."),
-    Option("no-seal", GUARD, "Leave SOURCE open.", key="seal", value=False, also=("noseal",)),
+    Option("no-seal", GUARD, "Leave SOURCE open.", dest="seal", const=False, aliases=("noseal",)),
 
     Option("map", OWNERS, "HOST:GUEST (user and group), @HOST:@GUEST (group), u1/u2:@g1/@g2 (as "
            "in bindfs) or auto. Numbers or names; repeat it or put commas between several.",
-           "MAP", many=True),
+           "MAP", multiple=True),
     Option("map-passwd", OWNERS, "Map users by name: FILE, like /etc/passwd, has the numbers on "
            "the share.", "FILE"),
     Option("map-group", OWNERS, "The same for groups, from a FILE like /etc/group.", "FILE"),
@@ -86,12 +86,13 @@ OPTIONS = (
     Option("map-group-rev", OWNERS, "The same for groups.", "FILE"),
     Option("uid-offset", OWNERS, "Add N, which may be negative, to every user id.", "N"),
     Option("gid-offset", OWNERS, "Add N to every group id.", "N"),
-    Option("force-user", OWNERS, "Show every file as USER's.", "USER", short="-u", also=("uid",)),
+    Option("force-user", OWNERS, "Show every file as USER's.", "USER", short="-u",
+           aliases=("uid",)),
     Option("force-group", OWNERS, "Show every file as GROUP's.", "GROUP", short="-g",
-           also=("gid",)),
-    Option("user", OWNERS, "Old for --force-user.", "USER", key="old-user", hidden=True),
-    Option("owner", OWNERS, "Old for --force-user.", "USER", key="old-user", hidden=True),
-    Option("group", OWNERS, "Old for --force-group.", "GROUP", key="old-group", hidden=True),
+           aliases=("gid",)),
+    Option("user", OWNERS, "Old for --force-user.", "USER", dest="old-user", hidden=True),
+    Option("owner", OWNERS, "Old for --force-user.", "USER", dest="old-user", hidden=True),
+    Option("group", OWNERS, "Old for --force-group.", "GROUP", dest="old-group", hidden=True),
     Option("mirror", OWNERS, "Show every file as their own to each of these users and members "
            "of @groups; colons or commas between. SIGUSR1 rereads the members of groups.",
            "USER:@GROUP", short="-m"),
@@ -105,10 +106,10 @@ OPTIONS = (
            "on the source."),
 
     Option("create-as-user", NEW, "New files belong to the user who makes them (root's default).",
-           key="create", value="user"),
+           dest="create", const="user"),
     Option("create-as-mounter", NEW, "New files belong to the mounting user (the default if that "
            "is not root).",
-           key="create", value="mounter"),
+           dest="create", const="mounter"),
     Option("create-for-user", NEW, "New files belong to USER on the source.", "USER"),
     Option("create-for-group", NEW, "New files have GROUP on the source.", "GROUP"),
     Option("create-with-perms", NEW, "Change the permissions of new files; see --perms.", "PERMS"),
@@ -134,8 +135,9 @@ OPTIONS = (
     Option("xattr", CHANGES, "Extended attributes (user.* only); none is the default, since each "
            "write costs a second request with them.", "none|ro|rw"),
     *(
-        Option(f"xattr-{value}", CHANGES, f"The same as --xattr {value}.", key="xattr", value=value)
-        for value in ("none", "ro", "rw")
+        Option(f"xattr-{const}", CHANGES, f"The same as --xattr {const}.", dest="xattr",
+               const=const)
+        for const in ("none", "ro", "rw")
     ),
     Option("delete-deny", CHANGES, "Removing fails with EPERM."),
     Option("rename-deny", CHANGES, "Renaming fails with EPERM."),
@@ -152,7 +154,7 @@ OPTIONS = (
     Option("write-rate", LINKS, "Write at most N bytes a second.", "N"),
     Option("direct-io", LINKS, "Cache no data: each read(2) asks SOURCE."),
     Option("no-direct-io", LINKS, "Let the kernel cache data (the default).",
-           key="direct-io", value=False),
+           dest="direct-io", const=False),
 
     Option("cache-timeout", MOUNT, "How long the kernel may cache names and attributes; 0 is "
            "not at all. 1 second is the default.", "SECONDS"),
@@ -160,8 +162,8 @@ OPTIONS = (
            "from being halted (/dev/cpu_dma_latency); needs root. Where the idle driver is not "
            "haltpoll, or with more than 8 processors, it does nothing."),
     Option("no-allow-other", MOUNT, "Let only the mounting user use the mount.", short="-n"),
-    Option("read-only", MOUNT, "Allow no changes at all.", short="-r", also=("ro",)),
-    Option("rw", MOUNT, "", key="read-only", value=False, in_o_only=True),
+    Option("read-only", MOUNT, "Allow no changes at all.", short="-r", aliases=("ro",)),
+    Option("rw", MOUNT, "", dest="read-only", const=False, in_o_only=True),
     Option("source-owner", MOUNT, "SOURCE may be in a FUSE file system that USER has mounted "
            "(sshfs, gocryptfs). USER can unmount it, and with it a seal.", "USER"),
     Option("foreground", MOUNT, "Stay in the foreground; tell systemd (NOTIFY_SOCKET) when the "
@@ -172,12 +174,12 @@ OPTIONS = (
 
     Option("multithreaded", IGNORED, "Requests that wait are served beside others anyway."),
     Option("disable-lock-forwarding", IGNORED, "Locks are never forwarded.",
-           key="lock-forwarding", value=False),
+           dest="lock-forwarding", const=False),
     Option("forward-odirect", IGNORED, "SOURCE's own cache is used in any case.", "ALIGNMENT"),
     Option("single-threaded", IGNORED, "As it is in any case.", short="-s", hidden=True),
-    Option("enable-lock-forwarding", IGNORED, "Refused.", key="lock-forwarding", hidden=True),
+    Option("enable-lock-forwarding", IGNORED, "Refused.", dest="lock-forwarding", hidden=True),
     Option("enable-ioctl", IGNORED, "Refused.", hidden=True),
 )  # fmt: skip
 
-BY_NAME = {name: option for option in OPTIONS for name in (option.name, *option.also)}
+BY_NAME = {name: option for option in OPTIONS for name in (option.name, *option.aliases)}
 BY_SHORT = {option.short: option for option in OPTIONS if option.short}

@@ -39,7 +39,7 @@ _PREFIXES = ("x-", "X-", "_netdev", "verity.")
 
 def share_line(spec: GuardedShare) -> str:
     """Return the line that mounts the raw share."""
-    return _line(spec.tag, spec.mount, spec.kind, (*spec.share_options, *_AT_BOOT))
+    return _line(spec.tag, spec.mount, spec.transport, (*spec.share_options, *_AT_BOOT))
 
 
 def guard_line(spec: GuardedShare) -> str:
@@ -82,8 +82,8 @@ def _requirement(path: str) -> str:
     return path if plain else f"{quote.systemd_unit_name(path)}.mount"
 
 
-def _line(source: str, target: str, kind: str, options: tuple[str, ...]) -> str:
-    return " ".join([*map(quote.fstab, (source, target, kind, ",".join(options))), "0", "0"])
+def _line(source: str, target: str, fstype: str, options: tuple[str, ...]) -> str:
+    return " ".join([*map(quote.fstab, (source, target, fstype, ",".join(options))), "0", "0"])
 
 
 def render(spec: GuardedShare) -> str:
@@ -98,7 +98,7 @@ class Entry:
     number: int
     source: str
     target: str
-    kind: str
+    fstype: str
     options: tuple[str, ...]
 
     @property
@@ -109,12 +109,12 @@ class Entry:
     @property
     def is_share(self) -> bool:
         """Return whether the line mounts a share of the host."""
-        return self.kind in SHARE_TYPES
+        return self.fstype in SHARE_TYPES
 
     @property
     def is_guard(self) -> bool:
         """Return whether the line mounts a gitguardfs."""
-        return self.kind == FSTYPE
+        return self.fstype == FSTYPE
 
 
 def entries(text: bytes) -> list[Entry]:
@@ -127,10 +127,10 @@ def _parse(number: int, raw: bytes) -> Entry | None:
     fields = re.split(rb"[ \t]+", raw.strip(b" \t"))
     if len(fields) < 3 or fields[0].startswith(b"#"):
         return None
-    source, target, kind = (_unquote(field) for field in fields[:3])
+    source, target, fstype = (_unquote(field) for field in fields[:3])
     options = _unquote(fields[3]).split(",") if len(fields) > 3 else []
     target = re.sub(r"(?<=.)/+$", "", target)
-    return Entry(number, source, target, kind, tuple(options))
+    return Entry(number, source, target, fstype, tuple(options))
 
 
 def _unquote(field: bytes) -> str:

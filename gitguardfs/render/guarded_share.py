@@ -49,7 +49,7 @@ class GuardedShare:
     """
 
     tag: str
-    kind: str
+    transport: str
     mount: str
     map_mount: str
     map: str
@@ -57,9 +57,11 @@ class GuardedShare:
     cache: Cache = Cache.NONE
 
     def __post_init__(self) -> None:
-        if self.kind not in SHARE_TYPES:
-            raise UserError(f"{self.kind} is no type of share", f"one of {', '.join(SHARE_TYPES)}")
-        check_tag(self.tag, self.kind)
+        if self.transport not in SHARE_TYPES:
+            raise UserError(
+                f"{self.transport} is no type of share", f"one of {', '.join(SHARE_TYPES)}"
+            )
+        check_tag(self.tag, self.transport)
         check_path(self.mount, "the share's mount point")
         check_path(self.map_mount, "the guard's mount point")
         inner, outer = sorted((f"{self.mount}/", f"{self.map_mount}/"), key=len, reverse=True)
@@ -74,7 +76,7 @@ class GuardedShare:
     @property
     def share_options(self) -> tuple[str, ...]:
         """Return the mount options of the raw share."""
-        return share_options(self.kind, self.cache)
+        return share_options(self.transport, self.cache)
 
     @property
     def guard_options(self) -> tuple[str, ...]:
@@ -94,12 +96,12 @@ class GuardedShare:
         return [quote_o(option) for option in self.options]
 
 
-def share_options(kind: str, cache: Cache) -> tuple[str, ...]:
+def share_options(transport: str, cache: Cache) -> tuple[str, ...]:
     """Return the mount options of a raw share.
 
     On 9p, ``access=0`` lets only root use it, even without the seal.
     """
-    if kind == "virtiofs":
+    if transport == "virtiofs":
         return ("nosuid", "nodev")
     return (
         "trans=virtio",
@@ -117,9 +119,9 @@ def owner_map(share: tuple[int, int], guest: tuple[int, int]) -> str:
     return f"{share[0]}/{guest[0]}:@{share[1]}/@{guest[1]}"
 
 
-def check_tag(tag: str, kind: str | None = None) -> None:
-    """Raise UserError for a mount tag that is too long for ``kind``, or that fstab cannot carry."""
-    limit = TAG_BYTES[kind] if kind else max(TAG_BYTES.values())
+def check_tag(tag: str, transport: str | None = None) -> None:
+    """Raise UserError for a mount tag that ``transport`` or fstab cannot carry."""
+    limit = TAG_BYTES[transport] if transport else max(TAG_BYTES.values())
     if not tag or _is_awkward(tag):
         raise UserError(
             f"{tag!r} cannot be a mount tag here",

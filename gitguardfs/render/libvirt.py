@@ -25,7 +25,7 @@ def filesystem(spec: ShareSpec) -> str:
 
 def memory_backing(spec: ShareSpec) -> str | None:
     """Return the element that goes directly below ``<domain>``; None for 9p, which needs none."""
-    if spec.transport is Transport.NINEP:
+    if spec.transport is Transport.P9:
         return None
     element = ET.Element("memoryBacking")
     ET.SubElement(element, "source", type="memfd")

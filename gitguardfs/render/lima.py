@@ -41,7 +41,7 @@ _NOTES = f"""\
 """
 
 
-class System(StrEnum):
+class Distribution(StrEnum):
     """The distribution of the guest."""
 
     UBUNTU = "ubuntu"
@@ -59,8 +59,8 @@ class Tool(StrEnum):
 
 _UBUNTU = "https://cloud-images.ubuntu.com/releases/noble"
 _FEDORA = "https://download.fedoraproject.org/pub/fedora/linux/releases/44/Cloud"
-IMAGES: Mapping[System, tuple[tuple[str, str, str | None], ...]] = {
-    System.UBUNTU: (
+IMAGES: Mapping[Distribution, tuple[tuple[str, str, str | None], ...]] = {
+    Distribution.UBUNTU: (
         (
             f"{_UBUNTU}/release-20260705/ubuntu-24.04-server-cloudimg-amd64.img",
             "x86_64",
@@ -75,7 +75,7 @@ IMAGES: Mapping[System, tuple[tuple[str, str, str | None], ...]] = {
         (f"{_UBUNTU}/release/ubuntu-24.04-server-cloudimg-amd64.img", "x86_64", None),
         (f"{_UBUNTU}/release/ubuntu-24.04-server-cloudimg-arm64.img", "aarch64", None),
     ),
-    System.FEDORA: (
+    Distribution.FEDORA: (
         (
             f"{_FEDORA}/x86_64/images/Fedora-Cloud-Base-Generic-44-1.7.x86_64.qcow2",
             "x86_64",
@@ -104,7 +104,7 @@ class LimaSpec:
     memory: int = 8192
     """MiB, like ``disk``."""
     disk: int = 61440
-    system: System = System.UBUNTU
+    distribution: Distribution = Distribution.UBUNTU
     transport: str = "9p"
     is_mac: bool = False
     tools: tuple[Tool, ...] = ()
@@ -196,7 +196,7 @@ def instance(spec: LimaSpec, files: Mapping[str, str]) -> dict[str, Value]:
     return {
         "minimumLimaVersion": LEAST_VERSION,
         "vmType": "vz" if _is_vz(spec) else "qemu",
-        "images": [_image(*image) for image in IMAGES[spec.system]],
+        "images": [_image(*image) for image in IMAGES[spec.distribution]],
         "cpus": spec.cpus,
         "memory": f"{spec.memory}MiB",
         "disk": f"{spec.disk}MiB",

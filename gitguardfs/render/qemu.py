@@ -32,8 +32,8 @@ _ID = re.compile(r"[A-Za-z][A-Za-z0-9._-]*\Z", re.ASCII)
 
 def share(spec: ShareSpec) -> list[str]:
     """Return the arguments that share the directory with a machine."""
-    if spec.transport is Transport.NINEP:
-        return ninep(spec.exported, spec.tag)
+    if spec.transport is Transport.P9:
+        return p9_share(spec.exported, spec.tag)
     ident = _id(spec.tag)
     return [
         *("-object", f"memory-backend-memfd,id=mem,size={spec.memory}M,share=on"),
@@ -44,7 +44,7 @@ def share(spec: ShareSpec) -> list[str]:
     ]
 
 
-def ninep(exported: str, tag: str) -> list[str]:
+def p9_share(exported: str, tag: str) -> list[str]:
     """Return the arguments that share a directory with a machine by virtio-9p."""
     options = [
         "local",

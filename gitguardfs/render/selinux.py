@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gitguardfs.render import quote
-from gitguardfs.render.share_spec import Guard, ShareSpec
+from gitguardfs.render.share_spec import GuardPlacement, ShareSpec
 
 LABEL = "svirt_home_t"
 """The label of files that confined machines may read and write, also in home directories."""
@@ -15,7 +15,7 @@ def commands(spec: ShareSpec) -> list[list[str]]:
     """Return the commands in their order; an empty list if SELinux is off."""
     if not spec.host.selinux:
         return []
-    if spec.guard is Guard.HOST:
+    if spec.guard is GuardPlacement.HOST:
         return [["sudo", "setsebool", "-P", BOOLEAN, "on"]]
     return label(spec.directory)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gitguardfs.render import hostguard, libvirt, qemu, selinux, steps_elsewhere, utm, virtiofsd
-from gitguardfs.render.share_spec import Guard, ShareSpec, Target, Transport
+from gitguardfs.render.share_spec import GuardPlacement, Hypervisor, ShareSpec, Transport
 
 FORMAT = 1
 
@@ -22,20 +22,20 @@ def as_object(spec: ShareSpec, running: bool, warnings: Sequence[str] = ()) -> d
         "exported": spec.exported,
         "tag": spec.tag,
         "transport": spec.transport.value,
-        "for": spec.target.value,
+        "for": spec.hypervisor.value,
         "guard": _guard(spec, running),
         "selinux": selinux.commands(spec),
-        "qemu": _qemu(spec) if spec.target is Target.QEMU else None,
+        "qemu": _qemu(spec) if spec.hypervisor is Hypervisor.QEMU else None,
         "virtiofsd": _virtiofsd(spec),
-        "libvirt": _libvirt(spec) if spec.target is Target.LIBVIRT else None,
-        "utm": _utm(spec) if spec.target is Target.UTM else None,
+        "libvirt": _libvirt(spec) if spec.hypervisor is Hypervisor.LIBVIRT else None,
+        "utm": _utm(spec) if spec.hypervisor is Hypervisor.UTM else None,
         "guest": steps_elsewhere.command(spec),
         "warnings": list(warnings),
     }
 
 
 def _guard(spec: ShareSpec, running: bool) -> dict[str, object]:
-    on_host = spec.guard is Guard.HOST
+    on_host = spec.guard is GuardPlacement.HOST
     return {
         "on": spec.guard.value,
         "mountpoint": spec.mountpoint if on_host else None,
@@ -57,7 +57,7 @@ def _qemu(spec: ShareSpec) -> dict[str, object]:
 
 
 def _virtiofsd(spec: ShareSpec) -> dict[str, object] | None:
-    if spec.target is not Target.QEMU or spec.transport is not Transport.VIRTIOFS:
+    if spec.hypervisor is not Hypervisor.QEMU or spec.transport is not Transport.VIRTIOFS:
         return None
     return {
         "socket": spec.socket,

@@ -23,7 +23,7 @@ LEAST_MEMORY = 256
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
-class Target(StrEnum):
+class Hypervisor(StrEnum):
     """What runs the virtual machine."""
 
     QEMU = "qemu"
@@ -34,11 +34,11 @@ class Target(StrEnum):
 class Transport(StrEnum):
     """The device over which the guest mounts the directory."""
 
-    NINEP = "9p"
+    P9 = "9p"
     VIRTIOFS = "virtiofs"
 
 
-class Guard(StrEnum):
+class GuardPlacement(StrEnum):
     """Where gitguardfs runs: in the guest, or on the host, so that the guest gets its view."""
 
     GUEST = "guest"
@@ -87,8 +87,8 @@ class ShareSpec:
     directory: str
     tag: str
     transport: Transport
-    target: Target
-    guard: Guard
+    hypervisor: Hypervisor
+    guard: GuardPlacement
     host: Host
     memory: int = 2048
     """MiB."""
@@ -98,11 +98,11 @@ class ShareSpec:
     network: Network = Network.OPEN
 
     def __post_init__(self) -> None:
-        _check_tag(self.tag, self.target)
+        _check_tag(self.tag, self.hypervisor)
         _check_path(self.directory, "the directory")
-        if self.guard is Guard.HOST:
+        if self.guard is GuardPlacement.HOST:
             self._check_guard_on_host()
-        if self.target is Target.QEMU:
+        if self.hypervisor is Hypervisor.QEMU:
             self._check_machine()
 
     @property
@@ -118,7 +118,7 @@ class ShareSpec:
     @property
     def exported(self) -> str:
         """Return the directory that is exported to the virtual machine."""
-        return self.mountpoint if self.guard is Guard.HOST else self.directory
+        return self.mountpoint if self.guard is GuardPlacement.HOST else self.directory
 
     @property
     def socket(self) -> str:
@@ -140,7 +140,7 @@ class ShareSpec:
         return self.host.runtime
 
     def _check_guard_on_host(self) -> None:
-        if self.target is Target.UTM or self.host.is_mac:
+        if self.hypervisor is Hypervisor.UTM or self.host.is_mac:
             raise UserError(
                 "gitguardfs runs on Linux, not on a Mac", "leave --guard out: it is in the guest"
             )
@@ -174,17 +174,17 @@ class ShareSpec:
             )
 
 
-def _check_tag(tag: str, target: Target) -> None:
+def _check_tag(tag: str, hypervisor: Hypervisor) -> None:
     if not tag:
         raise UserError("the mount tag is empty", "--tag projects")
-    check_tag(tag, Transport.NINEP.value)
+    check_tag(tag, Transport.P9.value)
     awkward = "/" in tag or tag in (".", "..") or tag.startswith("-") or _UNPRINTABLE.search(tag)
     if awkward or dotgit.is_dotgit(tag.encode()):
         raise UserError(
             f"{tag!r} cannot be a mount tag here",
             "it becomes part of a path: no /, no - at the start, not ., .. or .git",
         )
-    if target is Target.UTM and tag != UTM_TAG:
+    if hypervisor is Hypervisor.UTM and tag != UTM_TAG:
         raise UserError(f"UTM's tag is always {UTM_TAG}", f"leave --tag out, or --tag {UTM_TAG}")
 
 

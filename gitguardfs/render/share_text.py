@@ -15,7 +15,7 @@ from gitguardfs.render import (
     utm,
     virtiofsd,
 )
-from gitguardfs.render.share_spec import Guard, Network, ShareSpec, Target, Transport
+from gitguardfs.render.share_spec import GuardPlacement, Hypervisor, Network, ShareSpec, Transport
 
 INDENT = "    "
 
@@ -42,11 +42,13 @@ def render(spec: ShareSpec, running: bool) -> str:
 
 
 def _sections(spec: ShareSpec, running: bool) -> Iterator[Section]:
-    if spec.guard is Guard.HOST:
+    if spec.guard is GuardPlacement.HOST:
         yield _guard(spec, running)
-    if spec.target is not Target.UTM and spec.host.selinux:
+    if spec.hypervisor is not Hypervisor.UTM and spec.host.selinux:
         yield _selinux(spec)
-    yield from {Target.QEMU: _qemu, Target.LIBVIRT: _libvirt, Target.UTM: _utm}[spec.target](spec)
+    yield from {Hypervisor.QEMU: _qemu, Hypervisor.LIBVIRT: _libvirt, Hypervisor.UTM: _utm}[
+        spec.hypervisor
+    ](spec)
     yield _guest(spec)
 
 
@@ -132,7 +134,7 @@ def _machine_notes(spec: ShareSpec) -> Iterator[str]:
 
 
 def _share_notes(spec: ShareSpec) -> tuple[str, ...]:
-    if spec.transport is Transport.NINEP:
+    if spec.transport is Transport.P9:
         return (
             "security_model=none: files stay plain ones, which you edit and commit here as well;",
             "  mapped-xattr would hide owners and symlinks from the programs of the host.",
@@ -210,7 +212,7 @@ def _utm(spec: ShareSpec) -> Iterator[Section]:
 def _guest(spec: ShareSpec) -> Section:
     why = (
         "It maps the owners; .git is guarded on the host already."
-        if spec.guard is Guard.HOST
+        if spec.guard is GuardPlacement.HOST
         else "It maps the owners, guards .git and comes back at each boot."
     )
     return Section("In the guest, once", (steps_elsewhere.shell(spec),), (why,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gitguardfs.render import quote, utm
-from gitguardfs.render.share_spec import ShareSpec, Target, Transport
+from gitguardfs.render.share_spec import Hypervisor, ShareSpec, Transport
 
 HOME = "~/"
 """For the guest's shell to expand: the host does not know the guest's user."""
@@ -28,6 +28,6 @@ def _command(spec: ShareSpec) -> list[str]:
 
 
 def _name(spec: ShareSpec) -> str:
-    if spec.target is Target.UTM and spec.transport is Transport.VIRTIOFS:
+    if spec.hypervisor is Hypervisor.UTM and spec.transport is Transport.VIRTIOFS:
         return utm.GUEST_NAME
     return spec.name

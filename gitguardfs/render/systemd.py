@@ -27,7 +27,7 @@ _MODULES = {"9p": ("virtio_pci", "9pnet_virtio"), "virtiofs": ("virtio_pci", "vi
 
 _MOUNT = """\
 [Unit]
-Description=Directory {tag} of the host, raw ({kind})
+Description=Directory {tag} of the host, raw ({transport})
 # Load these first: without them the tag is unknown, and no device unit shows when it appears.
 Wants={modules}
 After={modules}
@@ -40,7 +40,7 @@ Before=umount.target
 [Mount]
 What={tag}
 Where={where}
-Type={kind}
+Type={transport}
 Options={options}
 DirectoryMode=0700
 """
@@ -149,10 +149,10 @@ def share_unit(spec: GuardedShare) -> str:
     """Return the .mount unit of the raw share."""
     return HEADER + _MOUNT.format(
         tag=quote.systemd(spec.tag),
-        kind=spec.kind,
+        transport=spec.transport,
         where=quote.systemd(spec.mount),
         options=",".join(spec.share_options),
-        modules=" ".join(f"modprobe@{module}.service" for module in _MODULES[spec.kind]),
+        modules=" ".join(f"modprobe@{module}.service" for module in _MODULES[spec.transport]),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gitguardfs.constants import UTM_TAG
 from gitguardfs.render.share_spec import ShareSpec, Transport
 
-BACKENDS = {Transport.NINEP: "QEMU", Transport.VIRTIOFS: "Apple Virtualization"}
+BACKENDS = {Transport.P9: "QEMU", Transport.VIRTIOFS: "Apple Virtualization"}
 
 GUEST_NAME = "share"
 """The guest's directory for a virtiofs share; its root lists the shared directories by name."""
@@ -13,7 +13,7 @@ GUEST_NAME = "share"
 
 def settings(spec: ShareSpec) -> list[tuple[str, str]]:
     """Return pairs of a place in UTM and its value."""
-    if spec.transport is Transport.NINEP:
+    if spec.transport is Transport.P9:
         return [
             ("New virtual machine", "Use Apple Virtualization: off"),
             ("Settings > Sharing > Directory Share Mode", "VirtFS"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gitguardfs.errors import UserError
 from gitguardfs.options.parsing import quote_o
-from gitguardfs.render.share_spec import Guard, ShareSpec
+from gitguardfs.render.share_spec import GuardPlacement, ShareSpec
 
 PROGRAM = "/usr/libexec/virtiofsd"
 """The path of the daemon in Rust on Debian 13, Ubuntu and Fedora."""
@@ -21,7 +21,7 @@ def command(spec: ShareSpec) -> list[str]:
     """Return the command of this host's daemon, by default the one in Rust. Raises UserError."""
     if spec.host.virtiofsd != PROGRAM_IN_C:
         return _in_rust(spec)
-    words = command_in_c(spec)
+    words = c_daemon_command(spec)
     if words is None:
         raise UserError(
             f"{PROGRAM_IN_C} must be root, and root may not enter your guarded view",
@@ -35,7 +35,7 @@ def alternative(spec: ShareSpec) -> list[str] | None:
 
     Also None if that daemon cannot serve the share.
     """
-    return command_in_c(spec) if spec.host.virtiofsd is None else None
+    return c_daemon_command(spec) if spec.host.virtiofsd is None else None
 
 
 def _in_rust(spec: ShareSpec) -> list[str]:
@@ -63,12 +63,12 @@ def _translation(spec: ShareSpec) -> list[str]:
     ]
 
 
-def command_in_c(spec: ShareSpec) -> list[str] | None:
+def c_daemon_command(spec: ShareSpec) -> list[str] | None:
     """Return the command of the daemon in C, which needs root; the user's group gets its socket.
 
     None if it cannot serve: root may not enter a FUSE mount of another user.
     """
-    if spec.guard is Guard.HOST and not spec.host.is_root:
+    if spec.guard is GuardPlacement.HOST and not spec.host.is_root:
         return None
     as_root = [] if spec.host.is_root else ["sudo"]
     socket = [] if spec.host.is_root else [f"--socket-group={spec.host.group}"]

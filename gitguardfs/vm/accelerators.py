@@ -33,7 +33,7 @@ def note_failure(state: State, accelerator: str) -> None:
     """Remember that this one does not work here, and say so."""
     warn(f"{accelerator} does not work here: the VM is emulated, which takes many times as long")
     if accelerator == "kvm":
-        config_files.apply(config_files.planned(state.path(FILE), f"{platform.release()}\n", 0o600))
+        config_files.write(config_files.plan(state.path(FILE), f"{platform.release()}\n", 0o600))
 
 
 def _failed(state: State) -> bool:

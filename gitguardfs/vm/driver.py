@@ -92,8 +92,8 @@ def up(state: State, wish: Wish) -> int:
         files = Path(state.directory)
         _say_what_is_allowed(files, wish.presets)
         if authority is not None:
-            config_files.apply(
-                config_files.planned(str(StateFiles(files).upstream_ca), authority, 0o600)
+            config_files.write(
+                config_files.plan(str(StateFiles(files).upstream_ca), authority, 0o600)
             )
         ca = egress.ca_certificate(files)
         content = provision.content(state.name, wish.settings, pairs, ca)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from gitguardfs.errors import warn
 from gitguardfs.host.share import this_host
 from gitguardfs.render import hostguard
-from gitguardfs.render.share_spec import Guard, ShareSpec, Target, Transport
+from gitguardfs.render.share_spec import GuardPlacement, Hypervisor, ShareSpec, Transport
 from gitguardfs.vm import trusted_programs
 from gitguardfs.vm.settings import Settings
 
@@ -21,15 +21,15 @@ def exported(settings: Settings, name: str) -> Iterator[str]:
 
     The view is unmounted in the end. Raises UserError.
     """
-    if settings.guard != Guard.HOST:
+    if settings.guard != GuardPlacement.HOST:
         yield settings.project
         return
     spec = ShareSpec(
         directory=settings.project,
         tag=name,
-        transport=Transport.NINEP,
-        target=Target.QEMU,
-        guard=Guard.HOST,
+        transport=Transport.P9,
+        hypervisor=Hypervisor.QEMU,
+        guard=GuardPlacement.HOST,
         host=this_host(),
         disk=os.devnull,
     )

@@ -65,7 +65,7 @@ def command(machine: Machine) -> list[str]:
         *_disks(machine),
         *("-device", "virtio-rng-pci"),
         *_network(machine),
-        *qemu.ninep(machine.exported, TAG),
+        *qemu.p9_share(machine.exported, TAG),
         *(() if machine.is_mac else ("-sandbox", _sandbox(machine))),
     ]
 

@@ -119,7 +119,7 @@ def instance(state: State, content: dict[str, bytes]) -> str:
 
 def keep_instance(state: State, instance: str) -> None:
     """Note that the guest was set up as this instance. OSError."""
-    config_files.apply(config_files.planned(state.path(INSTANCE), instance, 0o600))
+    config_files.write(config_files.plan(state.path(INSTANCE), instance, 0o600))
 
 
 def files(

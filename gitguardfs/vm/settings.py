@@ -72,7 +72,7 @@ def load(state: State) -> Settings:
 def save(state: State, settings: Settings) -> None:
     """Remember the settings. OSError."""
     text = json.dumps(dataclasses.asdict(settings), indent=2) + "\n"
-    config_files.apply(config_files.planned(state.path(FILE), text, 0o600))
+    config_files.write(config_files.plan(state.path(FILE), text, 0o600))
 
 
 def before_start(old: Settings, new: Settings) -> Settings:

@@ -23,7 +23,7 @@ from gitguardfs.program import command as this_gitguardfs
 from gitguardfs.render import quote
 from gitguardfs.render.guarded_share import GuardedShare, owner_map
 from gitguardfs.vm_mount import facts, plan_boot, plan_guard, plan_removal, plan_share
-from gitguardfs.vm_mount.facts import Facts, System
+from gitguardfs.vm_mount.facts import Facts, SystemPaths
 from gitguardfs.vm_mount.plan_share import Request, Style
 from gitguardfs.vm_mount.steps_files import Write
 from gitguardfs.vm_mount.telling import tell
@@ -52,10 +52,10 @@ class _Command(click.Command):
 class Arguments:
     """The command line; paths and names as they were typed."""
 
-    label: str | None = None
+    tag: str | None = None
     mount: str | None = None
     map_mount: str | None = None
-    kind: str | None = None
+    transport: str | None = None
     style: str | None = None
     user: str | None = None
     options: tuple[str, ...] = ()
@@ -77,9 +77,7 @@ class Arguments:
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option(
-    "--tag", "label", metavar="TAG", help="The share's mount tag.  [default: UTM's, share]"
-)
+@click.option("--tag", metavar="TAG", help="The share's mount tag.  [default: UTM's, share]")
 @click.option(
     "-m",
     "--mount",
@@ -89,7 +87,6 @@ class Arguments:
 @click.option("--map-mount", metavar="PATH", help="Where to mount the guarded view. Also -mm.")
 @click.option(
     "--transport",
-    "kind",
     type=click.Choice(["9p", "virtiofs"]),
     help="The share's type.  [default: virtiofs if there is a tag of that name, or 9p]",
 )
@@ -136,7 +133,7 @@ def command(takes_away: bool, no_persist: bool, o: tuple[str, ...], **given: Any
     arguments = Arguments(options=options, persist=not no_persist, **given)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)  # by an exception, so that finished steps are undone
-    return remove(System(), arguments) if takes_away else install(System(), arguments)
+    return remove(SystemPaths(), arguments) if takes_away else install(SystemPaths(), arguments)
 
 
 def _leave(number: int, _frame: object) -> None:
@@ -151,7 +148,7 @@ def main() -> None:
 # Installing
 
 
-def install(system: System, arguments: Arguments) -> int:
+def install(system: SystemPaths, arguments: Arguments) -> int:
     """Mount the share, guard it and write the entries for the next boot. Returns the exit code.
 
     Raises UserError after everything is put back.
@@ -161,36 +158,40 @@ def install(system: System, arguments: Arguments) -> int:
     program = _program(system)
     if len(program) == 1:
         system = replace(system, guard=program[0])
-    look = facts.gather(system)
-    request = _request(system, look, arguments, is_installed=len(program) == 1)
+    state = facts.gather(system)
+    request = _request(system, state, arguments, is_installed=len(program) == 1)
     with closing(request):
-        return _install(system, look, request, arguments, program)
+        return _install(system, state, request, arguments, program)
 
 
 def _install(
-    system: System, look: Facts, request: Request, arguments: Arguments, program: tuple[str, ...]
+    system: SystemPaths,
+    state: Facts,
+    request: Request,
+    arguments: Arguments,
+    program: tuple[str, ...],
 ) -> int:
-    first = plan_share.share_steps(system, look, request)
+    first = plan_share.share_steps(system, state, request)
     # Plan everything before the first step: what is refused later would have to be undone.
-    spec, second = _foresee(system, look, request, first, program)
+    spec, second = _foresee(system, state, request, first, program)
     if arguments.dry_run or arguments.asks:
-        _preview(look, spec, first, second)
+        _preview(state, spec, first, second)
         if arguments.dry_run:
-            _report(look, request, spec, changed=bool(first or second), would=True)
+            _report(state, request, spec, changed=bool(first or second), would=True)
             return Exit.OK
         _confirm(bool(first or second))
-        look = facts.gather(system)  # it may have changed while the user was asked
-        first = plan_share.share_steps(system, look, request)
-        spec, second = _foresee(system, look, request, first, program)
+        state = facts.gather(system)  # it may have changed while the user was asked
+        first = plan_share.share_steps(system, state, request)
+        spec, second = _foresee(system, state, request, first, program)
     with Transaction(tell) as transaction:
         if first:
             transaction.apply(first)
-            look = facts.gather(system)
-            spec = _spec(look, request)
-            second = plan_guard.guard_steps(system, look, request, spec, program)
-        _print_lost_options(look, spec)
+            state = facts.gather(system)
+            spec = _spec(state, request)
+            second = plan_guard.guard_steps(system, state, request, spec, program)
+        _print_lost_options(state, spec)
         transaction.apply(second)
-    _report(look, request, spec, changed=bool(first or second))
+    _report(state, request, spec, changed=bool(first or second))
     return Exit.OK
 
 
@@ -203,21 +204,23 @@ def load_modules() -> None:
         return
 
 
-def _program(system: System) -> tuple[str, ...]:
+def _program(system: SystemPaths) -> tuple[str, ...]:
     """Return the command that runs gitguardfs: the installed program, or else this code."""
     installed = facts.guard_command(system)
     return tuple(this_gitguardfs()) if installed is None else (installed,)
 
 
-def _request(system: System, look: Facts, arguments: Arguments, *, is_installed: bool) -> Request:
-    tag = arguments.label or _ask_tag(look, arguments)
+def _request(
+    system: SystemPaths, state: Facts, arguments: Arguments, *, is_installed: bool
+) -> Request:
+    tag = arguments.tag or _ask_tag(state, arguments)
     place = arguments.map_mount or _ask(arguments, "Where is the guarded view to be?")
     if place is None:
         raise UserError("where is the guarded view to be?", "--map-mount /home/USER/projects")
-    style: Style = "systemd" if look.has_systemd else "fstab"
+    style: Style = "systemd" if state.has_systemd else "fstab"
     if arguments.style is not None:
         style = "systemd" if arguments.style == "systemd" else "fstab"
-    if style == "systemd" and arguments.persist and not look.has_systemd:
+    if style == "systemd" and arguments.persist and not state.has_systemd:
         raise UserError("systemd does not run here", "--style fstab")
     if not arguments.persist:
         style = "none"
@@ -227,64 +230,64 @@ def _request(system: System, look: Facts, arguments: Arguments, *, is_installed:
             "guest-setup/install.sh, or --no-persist",
             Exit.SYSTEM,
         )
-    paths = arguments.mount or _mount_of(system, look, tag), place
-    mount, map_mount = facts.ways(paths, look.mounts)
+    paths = arguments.mount or _mount_of(system, state, tag), place
+    mount, map_mount = facts.resolve_mountpoints(paths, state.mounts)
     return Request(
         tag=tag,
         mount=mount,
         map_mount=map_mount,
         user=facts.owner_of_view(map_mount.path, arguments.user),
         style=style,
-        kind=arguments.kind,
+        transport=arguments.transport,
         options=("git=off", *arguments.options) if arguments.git_off else arguments.options,
         cover=arguments.cover,
         git_off=arguments.git_off,
     )
 
 
-def _mount_of(system: System, look: Facts, tag: str) -> str:
+def _mount_of(system: SystemPaths, state: Facts, tag: str) -> str:
     """Return where the share is mounted by us already, or the default mount point."""
-    found = [one.mount for one in plan_removal.everything(look) if one.tag == tag]
+    found = [one.mount for one in plan_removal.everything(state) if one.tag == tag]
     return found[0] if found else plan_share.default_mount(system, tag)
 
 
-def _spec(look: Facts, request: Request) -> GuardedShare:
-    share = look.share_at(request.mount.path)
+def _spec(state: Facts, request: Request) -> GuardedShare:
+    share = state.share_at(request.mount.path)
     if share is None:
         raise UserError(f"{request.mount.path} is not mounted after all", code=Exit.MOUNT)
-    owner = facts.owner_of_share(look, request.mount.path)
+    owner = facts.owner_of_share(state, request.mount.path)
     return plan_share.with_owner(request, share.fstype, owner_map(owner, request.user))
 
 
 def _foresee(
-    system: System, look: Facts, request: Request, first: list[Step], program: tuple[str, ...]
+    system: SystemPaths, state: Facts, request: Request, first: list[Step], program: tuple[str, ...]
 ) -> tuple[GuardedShare, list[Step]]:
     """Return the spec of the guarded share, and the steps of the second plan. Raises UserError.
 
     The share's owner is not known before it is mounted; until then it is assumed to be the user.
     """
     if first:
-        look = plan_share.without_unmounted(look, request)
-        kind = next(m.fstype for m in look.shares() if m.source == request.tag)
-        spec = plan_share.with_owner(request, kind, owner_map(request.user, request.user))
+        state = plan_share.without_unmounted(state, request)
+        transport = next(m.fstype for m in state.shares() if m.source == request.tag)
+        spec = plan_share.with_owner(request, transport, owner_map(request.user, request.user))
     else:
-        spec = _spec(look, request)
-    return spec, plan_guard.guard_steps(system, look, request, spec, program)
+        spec = _spec(state, request)
+    return spec, plan_guard.guard_steps(system, state, request, spec, program)
 
 
-def _preview(look: Facts, spec: GuardedShare, first: list[Step], second: list[Step]) -> None:
+def _preview(state: Facts, spec: GuardedShare, first: list[Step], second: list[Step]) -> None:
     """Print the steps of both plans."""
     for step in first:
         _show(step)
     if first:
         tell("# The share's owner is not known before it is mounted: shown as the user's.")
-    _print_lost_options(look, spec)
+    _print_lost_options(state, spec)
     for step in second:
         _show(step)
 
 
-def _print_lost_options(look: Facts, spec: GuardedShare) -> None:
-    if gone := plan_guard.lost_options(look, spec):
+def _print_lost_options(state: Facts, spec: GuardedShare) -> None:
+    if gone := plan_guard.lost_options(state, spec):
         options = ",".join(map(quote_o, gone))
         tell(f"No longer in force, since it was not given again: -o {shlex.quote(options)}")
 
@@ -298,15 +301,15 @@ _POLICIES = {
 
 
 def _report(
-    look: Facts, request: Request, spec: GuardedShare, *, changed: bool, would: bool = False
+    state: Facts, request: Request, spec: GuardedShare, *, changed: bool, would: bool = False
 ) -> None:
     policy = _POLICIES[request.policy]
     if changed:
         boot = {"fstab": "by fstab", "systemd": "by systemd"}.get(request.style)
-        boot = boot or plan_boot.left_at_boot(look, spec)
+        boot = boot or plan_boot.left_at_boot(state, spec)
         verb = "would show" if would else "shows"
         tell(
-            f"{spec.map_mount} {verb} the share {spec.tag} ({spec.kind}, raw at {spec.mount}),"
+            f"{spec.map_mount} {verb} the share {spec.tag} ({spec.transport}, raw at {spec.mount}),"
             f" {policy}; map {spec.map}; at boot: {boot}."
         )
     else:
@@ -320,17 +323,17 @@ def _report(
 # Removing
 
 
-def remove(system: System, arguments: Arguments) -> int:
+def remove(system: SystemPaths, arguments: Arguments) -> int:
     """Unmount view and share, and delete their entries. Returns the exit code.
 
     Raises UserError after everything is put back.
     """
-    look = facts.gather(system)
+    state = facts.gather(system)
     mount = arguments.mount and _resolved(arguments.mount)
     map_mount = arguments.map_mount and _resolved(arguments.map_mount)
-    found = plan_removal.find(look, arguments.label, mount, map_mount)
+    found = plan_removal.find(state, arguments.tag, mount, map_mount)
     steps = (
-        [] if found is None else plan_removal.remove_steps(system, look, found, _program(system))
+        [] if found is None else plan_removal.remove_steps(system, state, found, _program(system))
     )
     if found is None or not steps:
         tell("Nothing to remove.")
@@ -343,13 +346,13 @@ def remove(system: System, arguments: Arguments) -> int:
         _confirm(bool(steps))
     with Transaction(tell) as transaction:
         transaction.apply(steps)
-    if why := plan_removal.left(system, look, found):
+    if why := plan_removal.left(system, state, found):
         tell(f"The share stays mounted at {found.mount}, open now to all who can enter it: {why}.")
     return Exit.OK
 
 
 def _resolved(path: str) -> str:
-    with closing(facts.way(path)) as found:
+    with closing(facts.resolve_mountpoint(path)) as found:
         return found.path
 
 
@@ -373,11 +376,11 @@ def _ask(arguments: Arguments, question: str, default: str | None = None) -> str
     return str(click.prompt(question, default=default))
 
 
-def _ask_tag(look: Facts, arguments: Arguments) -> str:
+def _ask_tag(state: Facts, arguments: Arguments) -> str:
     try:
-        return plan_share.default_tag(look)
+        return plan_share.default_tag(state)
     except UserError:
         if not arguments.interactive:
             raise
-    tell(f"The kernel sees these shares: {look.tags.listing()}")
+    tell(f"The kernel sees these shares: {state.tags.listing()}")
     return str(click.prompt("Which one? Its tag"))

@@ -24,7 +24,7 @@ WITHOUT_ACCOUNT = "a user without an account: UID:GID"
 
 
 @dataclass(frozen=True)
-class System:
+class SystemPaths:
     """Paths of this machine, and the programs to run."""
 
     fstab: str = "/etc/fstab"
@@ -51,14 +51,14 @@ class Tags:
     virtiofs: tuple[str, ...] | None = None
     has_virtiofs_device: bool = False
 
-    def kinds_of(self, tag: str) -> tuple[str, ...]:
+    def transports_of(self, tag: str) -> tuple[str, ...]:
         """Return the types to try for a tag, virtiofs first; empty if no device can have it."""
-        kinds = []
+        transports = []
         if self._may_be_virtiofs(tag):
-            kinds.append("virtiofs")
+            transports.append("virtiofs")
         if tag in self.p9:
-            kinds.append("9p")
-        return tuple(kinds)
+            transports.append("9p")
+        return tuple(transports)
 
     def _may_be_virtiofs(self, tag: str) -> bool:
         return self.has_virtiofs_device if self.virtiofs is None else tag in self.virtiofs
@@ -73,7 +73,7 @@ class Tags:
 
 
 @dataclass(frozen=True)
-class Way:
+class Mountpoint:
     """A resolved path, and how much of it exists. The existing part contains no symlinks."""
 
     path: str
@@ -155,7 +155,7 @@ class Facts:
         return mountinfo.uppermost(self.mounts, os.fsencode(path))
 
 
-def gather(system: System) -> Facts:
+def gather(system: SystemPaths) -> Facts:
     """Gather the facts. Raises OSError if a file cannot be read."""
     found = tuple(mountinfo.listed())
     safe_open.note_root(found)
@@ -184,7 +184,7 @@ def gather(system: System) -> Facts:
     )
 
 
-def _confined(system: System) -> selinux.Confined | None:
+def _confined(system: SystemPaths) -> selinux.Confined | None:
     programs = [shutil.which(system.mount, path=SYSTEM_PATH), guard_command(system)]
     return selinux.confined_at_boot(system.sys, [program for program in programs if program])
 
@@ -220,14 +220,14 @@ def _is_enabled(directory: str, path: str) -> bool:
     return os.path.lexists(link)
 
 
-def _is_active(system: System, path: str) -> bool:
+def _is_active(system: SystemPaths, path: str) -> bool:
     command = [system.systemctl, "is-active", "--quiet", systemd.service_name(path)]
     return subprocess.run(command, check=False, env=ENVIRONMENT).returncode == 0
 
 
-def owner_of_share(look: Facts, path: str) -> Ids:
+def owner_of_share(state: Facts, path: str) -> Ids:
     """Return (uid, gid) of the root of the share at ``path``, below its seal if it has one."""
-    if not look.is_sealed(path):
+    if not state.is_sealed(path):
         st = os.stat(path)
         return st.st_uid, st.st_gid
     # A child process does this: it changes its mount namespace, which threads here must not see.
@@ -248,12 +248,12 @@ def owner_of_share(look: Facts, path: str) -> Ids:
     return int(answer[0]), int(answer[1])
 
 
-def way(path: str) -> Way:
-    """Resolve one path; see ``ways``."""
-    return ways([path], mountinfo.listed())[0]
+def resolve_mountpoint(path: str) -> Mountpoint:
+    """Resolve one path; see ``resolve_mountpoints``."""
+    return resolve_mountpoints([path], mountinfo.listed())[0]
 
 
-def ways(paths: Sequence[str], mounts: Sequence[MountInfo]) -> list[Way]:
+def resolve_mountpoints(paths: Sequence[str], mounts: Sequence[MountInfo]) -> list[Mountpoint]:
     """Resolve paths by descriptors, once: later steps use the result, not the paths as typed.
 
     ``mounts`` are the current mounts; a view of ours is recognized by them. Raises UserError for
@@ -271,15 +271,15 @@ def ways(paths: Sequence[str], mounts: Sequence[MountInfo]) -> list[Way]:
         made = []
         try:
             for one in found:
-                made.append(_way(one, mounts))
+                made.append(_mountpoint(one, mounts))
         except BaseException:
-            for way in made:
-                way.close()
+            for mountpoint in made:
+                mountpoint.close()
             raise
         return made
 
 
-def _way(found: ResolvedPath, mounts: Sequence[MountInfo]) -> Way:
+def _mountpoint(found: ResolvedPath, mounts: Sequence[MountInfo]) -> Mountpoint:
     missing = [
         found.path.removesuffix("/".join(["", *found.missing[count + 1 :]]))
         for count in range(len(found.missing))
@@ -287,10 +287,10 @@ def _way(found: ResolvedPath, mounts: Sequence[MountInfo]) -> Way:
     above = os.path.dirname(missing[0]) if missing else found.path
     if safe_open.path_of(found.fd) != above:
         raise UserError(f"{above} was moved while it was looked at", "try again", Exit.SYSTEM)
-    way = Way(found.path, found.components, tuple(missing))
+    mountpoint = Mountpoint(found.path, found.components, tuple(missing))
     if missing:
-        return replace(way, fd=os.dup(found.fd))
-    return replace(way, is_empty=_is_empty(found, mounts))
+        return replace(mountpoint, fd=os.dup(found.fd))
+    return replace(mountpoint, is_empty=_is_empty(found, mounts))
 
 
 def not_ours(path: str) -> UserError:
@@ -355,6 +355,6 @@ def owner_of_view(map_mount: str, user: str | None) -> Ids:
     return found.uid, found.gid
 
 
-def guard_command(system: System) -> str | None:
+def guard_command(system: SystemPaths) -> str | None:
     """Return the absolute path of the installed gitguardfs; None if there is none."""
     return system.guard or shutil.which(mountinfo.SUBTYPE, path=SYSTEM_PATH)

@@ -8,7 +8,7 @@ from contextlib import closing
 
 from gitguardfs.errors import UserError, shown
 from gitguardfs.vm_mount import facts
-from gitguardfs.vm_mount.steps_files import Make
+from gitguardfs.vm_mount.steps_files import MakeDirectories
 
 
 def main(program: str, path: str) -> None:
@@ -27,8 +27,8 @@ def make(path: str) -> None:
     That user owns them afterwards. Because root's rights are not used, a user who may write there
     cannot redirect them to another place. Raises UserError, OSError.
     """
-    with closing(facts.way(path)) as way:
-        if way.missing:
-            st = os.fstat(way.fd)
+    with closing(facts.resolve_mountpoint(path)) as mountpoint:
+        if mountpoint.missing:
+            st = os.fstat(mountpoint.fd)
             owner = st.st_uid, st.st_gid
-            Make(way.missing, owner, by=owner, fd=way.fd).do()
+            MakeDirectories(mountpoint.missing, owner, by=owner, fd=mountpoint.fd).do()

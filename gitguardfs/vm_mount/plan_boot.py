@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 
-from gitguardfs.config_files import Change
+from gitguardfs.config_files import FileChange
 from gitguardfs.errors import UserError
 from gitguardfs.render import fstab, systemd
 from gitguardfs.render.guarded_share import GuardedShare
-from gitguardfs.vm_mount.facts import Facts, System
+from gitguardfs.vm_mount.facts import Facts, SystemPaths
 from gitguardfs.vm_mount.plan_share import Style
-from gitguardfs.vm_mount.steps_files import Run, Verify, Write
+from gitguardfs.vm_mount.steps_files import Run, VerifyFstab, Write
 from gitguardfs.vm_mount.steps_mount import StartService
 from gitguardfs.vm_mount.transaction import Step
 
 
-def changes(system: System, facts: Facts, style: Style, spec: GuardedShare) -> list[Change]:
+def changes(
+    system: SystemPaths, facts: Facts, style: Style, spec: GuardedShare
+) -> list[FileChange]:
     """Return the changes of files for this style; entries of the other style are deleted.
 
     Raises UserError if fstab has a conflicting line that is not ours. That holds for both styles,
@@ -37,10 +39,10 @@ def changes(system: System, facts: Facts, style: Style, spec: GuardedShare) -> l
     gone = unit_names(facts, spec.mount, (spec.map_mount,)) - set(wanted)
     if facts.has_packaged_template and systemd.is_ours(facts.units.get(systemd.TEMPLATE, b"")):
         gone.add(systemd.TEMPLATE)  # it would override the package's, updates included
-    found = [Change(system.fstab, facts.fstab, text)]
+    found = [FileChange(system.fstab, facts.fstab, text)]
     found += [unit_change(system, facts, name, new.encode()) for name, new in wanted.items()]
     found += [unit_change(system, facts, name, None) for name in sorted(gone)]
-    return [change for change in found if change.is_one]
+    return [change for change in found if change.is_needed]
 
 
 def _check_not_confined(facts: Facts) -> None:
@@ -53,13 +55,13 @@ def _check_not_confined(facts: Facts) -> None:
     )
 
 
-def unit_change(system: System, facts: Facts, name: str, after: bytes | None) -> Change:
+def unit_change(system: SystemPaths, facts: Facts, name: str, after: bytes | None) -> FileChange:
     """Return the change of one unit file. Raises UserError if the file is not ours."""
     before = facts.units.get(name)
     path = os.path.join(system.units, name)
     if before is not None and not systemd.is_ours(before):
         raise UserError(f"{path} was not written by gitguardfs", "move it away, or --style fstab")
-    return Change(path, before, after)
+    return FileChange(path, before, after)
 
 
 def unit_names(facts: Facts, mount: str, map_mounts: tuple[str, ...]) -> set[str]:
@@ -82,7 +84,7 @@ def unit_names(facts: Facts, mount: str, map_mounts: tuple[str, ...]) -> set[str
     return found
 
 
-def write_steps(system: System, facts: Facts, changes: list[Change]) -> list[Step]:
+def write_steps(system: SystemPaths, facts: Facts, changes: list[FileChange]) -> list[Step]:
     """Return the steps that write the files and reload systemd, also after an undo."""
     reload = (system.systemctl, "daemon-reload") if facts.has_systemd else ()
     found: list[Step] = [
@@ -96,7 +98,7 @@ def write_steps(system: System, facts: Facts, changes: list[Change]) -> list[Ste
 
 
 def boot_steps(
-    system: System, facts: Facts, style: Style, spec: GuardedShare, changes: list[Change]
+    system: SystemPaths, facts: Facts, style: Style, spec: GuardedShare, changes: list[FileChange]
 ) -> list[Step]:
     """Return the steps that write the entries, check fstab, and start systemd's service."""
     if style == "none":
@@ -106,7 +108,7 @@ def boot_steps(
         if spec.map_mount in facts.enabled:
             found.insert(0, disable(system, spec.map_mount))
         if changes:
-            found.append(Verify(system.fstab, (spec.mount, spec.map_mount)))
+            found.append(VerifyFstab(system.fstab, (spec.mount, spec.map_mount)))
         return found
     service = systemd.service_name(spec.map_mount)
     if spec.map_mount not in facts.enabled:
@@ -115,13 +117,13 @@ def boot_steps(
     return found
 
 
-def disable(system: System, map_mount: str) -> Step:
+def disable(system: SystemPaths, map_mount: str) -> Step:
     """Return the step that disables the start of a guard's service at boot."""
     enable, disable_ = _enabling(system, systemd.service_name(map_mount))
     return Run(disable_, enable)
 
 
-def _enabling(system: System, service: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _enabling(system: SystemPaths, service: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (
         (system.systemctl, "enable", "--quiet", service),
         (system.systemctl, "disable", "--quiet", service),

@@ -9,14 +9,18 @@ from gitguardfs.options.parsing import quote_o, split_o
 from gitguardfs.render import fstab, systemd
 from gitguardfs.render.guarded_share import GuardedShare
 from gitguardfs.vm_mount import plan_boot
-from gitguardfs.vm_mount.facts import Facts, System, not_ours
+from gitguardfs.vm_mount.facts import Facts, SystemPaths, not_ours
 from gitguardfs.vm_mount.plan_share import Request, check_empty, make
 from gitguardfs.vm_mount.steps_mount import StartGuard, StopGuard
 from gitguardfs.vm_mount.transaction import Step
 
 
 def guard_steps(
-    system: System, facts: Facts, request: Request, spec: GuardedShare, program: tuple[str, ...]
+    system: SystemPaths,
+    facts: Facts,
+    request: Request,
+    spec: GuardedShare,
+    program: tuple[str, ...],
 ) -> list[Step]:
     """Return the steps that guard the mounted share now and at boot; empty if nothing is to do.
 
@@ -86,7 +90,7 @@ def _check_guards(facts: Facts, request: Request) -> None:
             )
 
 
-def _start(system: System, spec: GuardedShare, program: tuple[str, ...]) -> Step:
+def _start(system: SystemPaths, spec: GuardedShare, program: tuple[str, ...]) -> Step:
     # gitguardfs refuses to mount if the path leads elsewhere by then.
     place = f"mountpoint={quote_o(spec.map_mount)}"
     options = ",".join([*spec.guard_options, place])
@@ -95,7 +99,7 @@ def _start(system: System, spec: GuardedShare, program: tuple[str, ...]) -> Step
 
 
 def stop(
-    system: System, facts: Facts, mount: str, map_mount: str, program: tuple[str, ...]
+    system: SystemPaths, facts: Facts, mount: str, map_mount: str, program: tuple[str, ...]
 ) -> Step:
     """Return the step that ends a guard and leaves the share sealed.
 

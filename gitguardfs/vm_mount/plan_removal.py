@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from gitguardfs.config_files import Change
+from gitguardfs.config_files import FileChange
 from gitguardfs.errors import UserError
 from gitguardfs.render import fstab, systemd
 from gitguardfs.vm_mount import plan_share
-from gitguardfs.vm_mount.facts import Facts, System
+from gitguardfs.vm_mount.facts import Facts, SystemPaths
 from gitguardfs.vm_mount.plan_boot import disable, unit_change, unit_names, write_steps
 from gitguardfs.vm_mount.plan_guard import stop
 from gitguardfs.vm_mount.steps_files import RemoveDirectory
-from gitguardfs.vm_mount.steps_mount import ClearDead, UnmountShare, Unseal
+from gitguardfs.vm_mount.steps_mount import UnmountDead, UnmountShare, Unseal
 from gitguardfs.vm_mount.transaction import Step
 
 
 @dataclass(frozen=True)
-class Found:
+class InstalledShare:
     """A share and its guards, as they are mounted or in the entries for the next boot.
 
     The tag is None if only an entry for a guard is left.
@@ -35,7 +35,9 @@ class Found:
         return self.tag == tag
 
 
-def find(facts: Facts, tag: str | None, mount: str | None, map_mount: str | None) -> Found | None:
+def find(
+    facts: Facts, tag: str | None, mount: str | None, map_mount: str | None
+) -> InstalledShare | None:
     """Return the share to remove; None if nothing matches. Raises UserError if several do."""
     matching = [
         one
@@ -50,7 +52,7 @@ def find(facts: Facts, tag: str | None, mount: str | None, map_mount: str | None
     return matching[0] if matching else None
 
 
-def everything(facts: Facts) -> list[Found]:
+def everything(facts: Facts) -> list[InstalledShare]:
     """Return every share that we mount or guard, now or at boot."""
     lines = fstab.entries(facts.fstab)
     written = {e.target: e.source for e in lines if e.is_guard and e.is_ours}
@@ -62,14 +64,16 @@ def everything(facts: Facts) -> list[Found]:
     tags |= {m.path: m.source for m in facts.shares()}
     tags |= systemd.shares(facts.units)
     return [
-        Found(tags.get(mount), mount, tuple(sorted(g for g, s in guards.items() if s == mount)))
+        InstalledShare(
+            tags.get(mount), mount, tuple(sorted(g for g, s in guards.items() if s == mount))
+        )
         for mount in sorted(ours)
         if mount in tags or mount in written.values()
     ]
 
 
 def remove_steps(
-    system: System, facts: Facts, found: Found, program: tuple[str, ...]
+    system: SystemPaths, facts: Facts, found: InstalledShare, program: tuple[str, ...]
 ) -> list[Step]:
     """Return the steps that unmount guards and share, if that is ours, and delete their entries.
 
@@ -81,7 +85,7 @@ def remove_steps(
         if facts.guard_at(path) is not None:
             found_steps.append(stop(system, facts, found.mount, path, program))
         elif (dead := facts.any_guard_at(path)) is not None:
-            found_steps.append(ClearDead(path, dead))
+            found_steps.append(UnmountDead(path, dead))
     share = facts.share_at(found.mount)
     if share is not None:
         plan_share.check_not_covered(facts, share)
@@ -93,18 +97,18 @@ def remove_steps(
             found_steps.append(Unseal(found.mount))
     found_steps += [disable(system, path) for path in found.map_mounts if path in facts.enabled]
     text = fstab.remove(facts.fstab, found.mount, found.map_mounts)
-    changes = [Change(system.fstab, facts.fstab, text)]
+    changes = [FileChange(system.fstab, facts.fstab, text)]
     changes += [
         unit_change(system, facts, name, None)
         for name in sorted(unit_names(facts, found.mount, found.map_mounts))
     ]
-    found_steps += write_steps(system, facts, [change for change in changes if change.is_one])
+    found_steps += write_steps(system, facts, [change for change in changes if change.is_needed])
     if os.path.dirname(found.mount) == system.shares and share is not None:
         found_steps.append(RemoveDirectory(found.mount))
     return found_steps
 
 
-def left(system: System, facts: Facts, found: Found) -> str | None:
+def left(system: SystemPaths, facts: Facts, found: InstalledShare) -> str | None:
     """Return why the share stays mounted without its guard: others mount it. None if we do."""
     if facts.share_at(found.mount) is None:
         return None

@@ -27,8 +27,8 @@ from gitguardfs.render.guarded_share import (
     check_tag,
     share_options,
 )
-from gitguardfs.vm_mount.facts import Facts, System, Way
-from gitguardfs.vm_mount.steps_files import Close, Make
+from gitguardfs.vm_mount.facts import Facts, Mountpoint, SystemPaths
+from gitguardfs.vm_mount.steps_files import MakeDirectories, MakePrivate
 from gitguardfs.vm_mount.steps_mount import MountShare
 from gitguardfs.vm_mount.transaction import Step
 
@@ -41,11 +41,11 @@ class Request:
     """What the user asks for, validated; paths are resolved."""
 
     tag: str
-    mount: Way
-    map_mount: Way
+    mount: Mountpoint
+    map_mount: Mountpoint
     user: Ids
     style: Style
-    kind: str | None = None
+    transport: str | None = None
     options: tuple[str, ...] = ()
     cover: bool = False
     """Mount over directories that are not empty."""
@@ -53,7 +53,7 @@ class Request:
     """Guard nothing: .git stays open."""
 
     def __post_init__(self) -> None:
-        check_tag(self.tag, self.kind)
+        check_tag(self.tag, self.transport)
         check_not_of_the_system(self.map_mount.path)
         if "map" in self._parsed:
             raise UserError(
@@ -109,11 +109,11 @@ def check_not_of_the_system(path: str) -> None:
         )
 
 
-def check_empty(way: Way, cover: bool) -> None:
+def check_empty(mountpoint: Mountpoint, cover: bool) -> None:
     """Raise UserError for a directory that is not empty, unless ``cover`` allows that."""
-    if not way.is_empty and not cover:
+    if not mountpoint.is_empty and not cover:
         raise UserError(
-            f"{way.path} is not empty: what is there would be hidden",
+            f"{mountpoint.path} is not empty: what is there would be hidden",
             "move it away, or say --cover",
         )
 
@@ -127,13 +127,13 @@ def default_tag(facts: Facts) -> str:
     raise UserError(f"which share? The kernel sees: {facts.tags.listing()}", "say --tag TAG")
 
 
-def default_mount(system: System, tag: str) -> str:
+def default_mount(system: SystemPaths, tag: str) -> str:
     """Return the default mount point of a share, in a directory that only root can enter."""
     return os.path.join(system.shares, directory_name(tag))
 
 
 def directory_name(tag: str) -> str:
-    """Return the name of the directory for a tag in ``System.shares``."""
+    """Return the name of the directory for a tag in ``SystemPaths.shares``."""
     name = urllib.parse.quote(tag, safe="", errors="surrogateescape")
     return name.replace(".", "%2E") if not name.strip(".") else name
 
@@ -141,7 +141,7 @@ def directory_name(tag: str) -> str:
 # The share
 
 
-def share_steps(system: System, facts: Facts, request: Request) -> list[Step]:
+def share_steps(system: SystemPaths, facts: Facts, request: Request) -> list[Step]:
     """Return the steps that mount the share; none if it is mounted.
 
     Raises UserError if it cannot be mounted, or could not be closed to others there.
@@ -161,16 +161,18 @@ def share_steps(system: System, facts: Facts, request: Request) -> list[Step]:
     check_not_of_the_system(mount)
     _check_closed(mount, request.mount.components)
     check_empty(request.mount, request.cover)
-    kinds = facts.tags.kinds_of(request.tag)
-    if request.kind is not None:
-        kinds = tuple(kind for kind in kinds if kind == request.kind)
-    if not kinds:
+    transports = facts.tags.transports_of(request.tag)
+    if request.transport is not None:
+        transports = tuple(transport for transport in transports if transport == request.transport)
+    if not transports:
         raise UserError(
             f"there is no share {request.tag!r}"
-            f"{f' of type {request.kind}' if request.kind else ''};"
+            f"{f' of type {request.transport}' if request.transport else ''};"
             f" the kernel sees: {facts.tags.listing()}"
         )
-    commands = tuple(mount_command(system, kind, request.tag, mount) for kind in kinds)
+    commands = tuple(
+        mount_command(system, transport, request.tag, mount) for transport in transports
+    )
     return [
         *_private_directory(system, request),
         *make(request.mount, root=True),
@@ -227,45 +229,45 @@ def _check_not_elsewhere(facts: Facts, request: Request, present: MountInfo | No
             )
 
 
-def _private_directory(system: System, request: Request) -> list[Step]:
+def _private_directory(system: SystemPaths, request: Request) -> list[Step]:
     if os.path.dirname(request.mount.path) != system.shares:
         return []
     for found in request.mount.components:
         if found.path == system.shares and found.mode & 0o077:
-            return [Close(found.path, found.mode)]
+            return [MakePrivate(found.path, found.mode)]
     return []
 
 
-def make(way: Way, *, root: bool, user: Ids = (0, 0)) -> list[Step]:
+def make(mountpoint: Mountpoint, *, root: bool, user: Ids = (0, 0)) -> list[Step]:
     """Return the steps that make a missing mount point, for root alone or owned by the user."""
-    if not way.missing:
+    if not mountpoint.missing:
         return []
-    if root or all(above.only_root_writes for above in way.components):
+    if root or all(above.only_root_writes for above in mountpoint.components):
         mode = 0o700 if root else 0o755
-        return [Make(way.missing, user, mode=mode, fd=way.fd)]
-    nearest = way.components[-1]
+        return [MakeDirectories(mountpoint.missing, user, mode=mode, fd=mountpoint.fd)]
+    nearest = mountpoint.components[-1]
     if nearest.uid != user[0]:
         raise UserError(
-            f"{way.path} is to be user {user[0]}'s, and {nearest.path} is not",
-            f"make it first: mkdir {way.path}",
+            f"{mountpoint.path} is to be user {user[0]}'s, and {nearest.path} is not",
+            f"make it first: mkdir {mountpoint.path}",
         )
-    return [Make(way.missing, user, by=user, fd=way.fd)]
+    return [MakeDirectories(mountpoint.missing, user, by=user, fd=mountpoint.fd)]
 
 
-def mount_command(system: System, kind: str, tag: str, mount: str) -> tuple[str, ...]:
+def mount_command(system: SystemPaths, transport: str, tag: str, mount: str) -> tuple[str, ...]:
     """Return the command that mounts a share."""
-    options = ",".join(share_options(kind, Cache.NONE))
-    return (system.mount, "-t", kind, "-o", options, "--", tag, mount)
+    options = ",".join(share_options(transport, Cache.NONE))
+    return (system.mount, "-t", transport, "-o", options, "--", tag, mount)
 
 
 # The guard, as far as it is known before that
 
 
-def with_owner(request: Request, kind: str, the_map: str) -> GuardedShare:
+def with_owner(request: Request, transport: str, the_map: str) -> GuardedShare:
     """Return the spec of the guarded share, for a share's type and an id map."""
     return GuardedShare(
         tag=request.tag,
-        kind=kind,
+        transport=transport,
         mount=request.mount.path,
         map_mount=request.map_mount.path,
         map=the_map,
@@ -276,8 +278,8 @@ def with_owner(request: Request, kind: str, the_map: str) -> GuardedShare:
 
 def without_unmounted(facts: Facts, request: Request) -> Facts:
     """Return the facts as they would be after the share is mounted, to plan ahead."""
-    kind = request.kind or next(iter(facts.tags.kinds_of(request.tag)), "9p")
+    transport = request.transport or next(iter(facts.tags.transports_of(request.tag)), "9p")
     share = MountInfo(
-        device="", mount_point=os.fsencode(request.mount.path), fstype=kind, source=request.tag
+        device="", mount_point=os.fsencode(request.mount.path), fstype=transport, source=request.tag
     )
     return replace(facts, mounts=(*facts.mounts, share))

@@ -40,7 +40,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Make:
+class MakeDirectories:
     """Makes directories, outermost first; the last one becomes ``owner``'s.
 
     ``fd`` is open on the directory to make them in, even if its path leads elsewhere by now.
@@ -90,7 +90,7 @@ class Make:
 
 
 @dataclass(frozen=True)
-class Close:
+class MakePrivate:
     """Makes a directory of root private (mode 0700)."""
 
     path: str
@@ -117,7 +117,7 @@ class Close:
 class Write:
     """Writes or deletes a file. ``backup`` keeps its former content beside it."""
 
-    change: config_files.Change
+    change: config_files.FileChange
     backup: bool = False
     after_undo: tuple[str, ...] = ()
     """The command to run after this file and all later ones are restored."""
@@ -136,16 +136,16 @@ class Write:
                 call(self.after_undo)
 
         try:
-            config_files.apply(self.change, backup=self.backup)
+            config_files.write(self.change, backup=self.backup)
         except BaseException:
-            if self.change.is_one and config_files.read(self.change.path) == self.change.after:
+            if self.change.is_needed and config_files.read(self.change.path) == self.change.after:
                 undo()  # written, and something failed after that
             raise
         return undo
 
 
 @dataclass(frozen=True)
-class Verify:
+class VerifyFstab:
     """Runs ``findmnt --verify`` on an fstab; fails on errors about the mount points ``targets``."""
 
     fstab: str

@@ -206,7 +206,7 @@ class StopGuard:
 
 
 @dataclass(frozen=True)
-class ClearDead:
+class UnmountDead:
     """Unmounts a dead view: one whose daemon is gone."""
 
     path: str

@@ -36,7 +36,7 @@ READS_OF_NOTHING_TO_DO = 2
 
 
 def test_one_command_guards_a_share_and_writes_it_down(world: World) -> None:
-    assert world.bring() == 0
+    assert world.install() == 0
     is_guarded(world)
     text = world.fstab().decode()
     assert text.startswith(FOREIGN.decode() + "\n")
@@ -48,7 +48,7 @@ def test_one_command_guards_a_share_and_writes_it_down(world: World) -> None:
 
 
 def test_the_mount_point_that_is_made_is_the_users(world: World) -> None:
-    world.bring(persist=False, map_mount=f"{world.area}/home/me/a/b")
+    world.install(persist=False, map_mount=f"{world.area}/home/me/a/b")
     unmount(Path(f"{world.area}/home/me/a/b"))
     for name in ("a", "a/b"):
         assert os.stat(world.area / "home/me" / name).st_uid == AGENT
@@ -62,14 +62,14 @@ def test_a_second_run_changes_nothing_and_says_so(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    systemd_world.bring(style=style)
+    systemd_world.install(style=style)
     before = systemd_world.state()
     capsys.readouterr()
     reads, read = list[object](), mounts.listed
     with monkeypatch.context() as counting:
         counting.setattr(mounts, "listed", lambda *where: reads.append(where) or read(*where))
         counting.setattr(safe_open._Root, "number", 0)  # as in a process of its own
-        assert systemd_world.bring(style=style) == 0
+        assert systemd_world.install(style=style) == 0
     assert capsys.readouterr().out.startswith("Nothing to do:")
     assert systemd_world.state() == before
     # One look, and one at whose the mounts are that the two paths lead into.
@@ -82,7 +82,7 @@ def test_removal_leaves_what_was_there_before(
 ) -> None:
     world = systemd_world
     before = world.state()
-    world.bring(style=style)
+    world.install(style=style)
     assert world.remove() == 0
     after = world.state()
     assert after["mounts"] == before["mounts"] == []
@@ -97,8 +97,8 @@ def test_removal_leaves_what_was_there_before(
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
 def test_a_changed_option_replaces_entry_and_view(systemd_world: World, style: str) -> None:
     world = systemd_world
-    world.bring(style=style)
-    world.bring(style=style, options=("hide=hello.c",))
+    world.install(style=style)
+    world.install(style=style, options=("hide=hello.c",))
     assert as_user(os.listdir, world.view / "project") == [".git"]
     assert len([line for line in mountinfo() if str(world.view) in line]) == 1
     written = world.fstab() + b"".join(p.read_bytes() for p in world.area.glob("units/*.d/*"))
@@ -111,8 +111,8 @@ def test_the_other_style_takes_the_place_of_the_first(
     systemd_world: World, first: str, second: str
 ) -> None:
     world = systemd_world
-    world.bring(style=first)
-    world.bring(style=second)
+    world.install(style=first)
+    world.install(style=second)
     is_guarded(world)
     assert (b"x-gitguardfs" in world.fstab()) == (second == "fstab")
     units = [p.name for p in (world.area / "units").rglob("*") if not p.is_dir()]
@@ -121,7 +121,7 @@ def test_the_other_style_takes_the_place_of_the_first(
 
 def test_systemd_gets_units_that_are_enabled_and_running(systemd_world: World) -> None:
     world = systemd_world
-    world.bring(style=None)
+    world.install(style=None)
     is_guarded(world)
     assert world.fstab() == FOREIGN
     log = (world.area / "systemctl.log").read_text().split("\n")
@@ -141,7 +141,7 @@ def break_verify(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: object) -> None:
         raise UserError("out of order")
 
-    monkeypatch.setattr("gitguardfs.vm_mount.steps_files.Verify.do", fail)
+    monkeypatch.setattr("gitguardfs.vm_mount.steps_files.VerifyFstab.do", fail)
 
 
 def break_write(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,12 +168,12 @@ def test_a_failure_puts_everything_back(
     with monkeypatch.context() as broken:
         break_it(world, broken)
         with pytest.raises((UserError, OSError), match="out of order"):
-            world.bring()
+            world.install()
     (world.area / "broken").unlink(missing_ok=True)
     after = world.state()
     after.pop(f"{world.system.fstab}{BACKUP_SUFFIX}", None)
     assert after == before
-    assert world.bring() == 0
+    assert world.install() == 0
     is_guarded(world)
 
 
@@ -182,7 +182,7 @@ def test_a_service_that_does_not_start_takes_its_units_along(systemd_world: Worl
     before = world.state()
     (world.area / "broken").touch()
     with pytest.raises(UserError, match="out of order"):
-        world.bring(style="systemd")
+        world.install(style="systemd")
     (world.area / "broken").unlink()
     (world.area / "units/multi-user.target.wants").rmdir()
     assert world.state() == before
@@ -194,23 +194,23 @@ def test_a_change_that_fails_brings_the_old_view_back(
     systemd_world: World, style: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = systemd_world
-    world.bring(style=style)
+    world.install(style=style)
     before = world.state()
     with monkeypatch.context() as broken:
         break_write(world, broken)
         with pytest.raises(OSError, match="out of order"):
-            world.bring(style=style, options=("hide=hello.c",))
+            world.install(style=style, options=("hide=hello.c",))
     assert world.state() == before
     is_guarded(world)
 
 
 @pytest.mark.parametrize("change", [True, False], ids=["change", "remove"])
 def test_a_busy_view_is_not_forced_and_its_user_is_named(world: World, change: bool) -> None:
-    world.bring()
+    world.install()
     before = world.state()
     with subprocess.Popen(["sleep", "60"], cwd=world.view) as busy:
         with pytest.raises(UserError, match=rf"busy \(leave it first: .*sleep \({busy.pid}\)"):
-            world.bring(options=("git=hide",)) if change else world.remove()
+            world.install(options=("git=hide",)) if change else world.remove()
         busy.kill()
     assert world.state() == before
     is_guarded(world)
@@ -240,15 +240,15 @@ def kill_daemon(world: World) -> None:
 
 
 def test_a_dead_view_is_replaced(world: World) -> None:
-    world.bring()
+    world.install()
     kill_daemon(world)
-    assert world.bring() == 0
+    assert world.install() == 0
     is_guarded(world)
     assert len([line for line in mountinfo() if line.split()[0] == str(world.raw)]) == 2
 
 
 def test_a_dead_view_and_its_seal_can_be_removed(world: World) -> None:
-    world.bring()
+    world.install()
     kill_daemon(world)
     assert world.remove() == 0
     assert world.state()["mounts"] == []
@@ -257,7 +257,7 @@ def test_a_dead_view_and_its_seal_can_be_removed(world: World) -> None:
 def test_a_missing_share_names_those_that_are_there(world: World) -> None:
     before = world.state()
     with pytest.raises(UserError, match=r"no share 'other'.*projects \(9p\)") as caught:
-        world.bring(label="other")
+        world.install(tag="other")
     assert caught.value.code == 1
     assert world.state() == before
 
@@ -266,12 +266,12 @@ def test_a_dry_run_shows_steps_and_files_and_changes_nothing(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = world.state()
-    assert world.bring(dry_run=True) == 0
+    assert world.install(dry_run=True) == 0
     said = capsys.readouterr().out
     assert world.state() == before
     assert f"-- projects {world.raw}" in said
     assert f"+{world.raw} {world.view} fuse.gitguardfs map=" in said
-    world.bring()
+    world.install()
     before = world.state()
     assert world.remove(dry_run=True) == 0
     assert f"umount {world.view}" in capsys.readouterr().out
@@ -284,20 +284,20 @@ def test_a_mount_point_through_a_users_symlink_is_refused(world: World) -> None:
     os.chown(link, AGENT, AGENT, follow_symlinks=False)
     before = world.state()
     with pytest.raises(UserError, match="symlink that is not root's"):
-        world.bring(map_mount=f"{link}/x")
+        world.install(map_mount=f"{link}/x")
     assert world.state() == before
     assert not os.path.exists("/etc/x")
 
 
 def test_the_raw_share_is_never_put_where_a_user_could_move_it(world: World) -> None:
     with pytest.raises(UserError, match="others can change"):
-        world.bring(mount=f"{world.area}/home/me/raw")
+        world.install(mount=f"{world.area}/home/me/raw")
 
 
 def test_without_a_seal_the_raw_share_must_be_in_a_private_place(world: World) -> None:
     with pytest.raises(UserError, match="without a seal everybody"):
-        world.bring(mount=f"{world.area}/raw", options=("no-seal",))
-    assert world.bring(options=("no-seal",)) == 0
+        world.install(mount=f"{world.area}/raw", options=("no-seal",))
+    assert world.install(options=("no-seal",)) == 0
     is_guarded(world)
 
 
@@ -311,10 +311,10 @@ def daemon_of(world: World) -> tuple[str, ...] | None:
 
 
 def test_a_change_that_fails_without_an_entry_brings_the_old_view_back(world: World) -> None:
-    world.bring(persist=False, options=("hide=other*",))
+    world.install(persist=False, options=("hide=other*",))
     before, told = world.state(), daemon_of(world)
     with pytest.raises(UserError, match="audit log"):
-        world.bring(persist=False, options=("audit-log=/nonexistent/x",))
+        world.install(persist=False, options=("audit-log=/nonexistent/x",))
     assert world.state() == before
     assert daemon_of(world) == told and told is not None
     is_guarded(world)
@@ -323,10 +323,10 @@ def test_a_change_that_fails_without_an_entry_brings_the_old_view_back(world: Wo
 def test_a_view_that_cannot_be_brought_back_leaves_the_share_closed_and_says_so(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world.bring(persist=False)
+    world.install(persist=False)
     (world.area / "broken").touch()
     with pytest.raises(UserError, match="out of order"):
-        world.bring(persist=False, options=("git=hide",))
+        world.install(persist=False, options=("git=hide",))
     said = capsys.readouterr().out
     assert f"{world.view} is not guarded again: gitguardfs: out of order" in said
     assert "undone" not in said
@@ -334,7 +334,7 @@ def test_a_view_that_cannot_be_brought_back_leaves_the_share_closed_and_says_so(
         as_user(os.listdir, world.raw)
     assert list(world.raw.iterdir()) == []  # not even for root
     (world.area / "broken").unlink()
-    assert world.bring(persist=False) == 0
+    assert world.install(persist=False) == 0
     is_guarded(world)
 
 
@@ -342,12 +342,12 @@ def test_a_view_that_cannot_be_brought_back_leaves_the_share_closed_and_says_so(
 def test_a_view_that_was_mounted_otherwise_by_hand_is_put_right(
     world: World, persist: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world.bring(persist=persist)
+    world.install(persist=persist)
     unmount_by_hand(world)
     command = [world.system.guard, world.raw, world.view, "--git=off", "--no-seal", "--map", "1:1"]
     subprocess.run([str(word) for word in command], check=True, stderr=subprocess.DEVNULL)
     assert daemon_of(world) == ("git=off", "no-seal", "map=1:1")
-    assert world.bring(persist=persist) == 0
+    assert world.install(persist=persist) == 0
     said = capsys.readouterr().out
     assert "Nothing to do" not in said
     assert "No longer in force, since it was not given again: -o git=off" in said
@@ -355,17 +355,17 @@ def test_a_view_that_was_mounted_otherwise_by_hand_is_put_right(
 
 
 def test_other_options_are_in_force_without_an_entry_too(world: World) -> None:
-    world.bring()
+    world.install()
     entry = world.fstab()
-    world.bring(persist=False, options=("hide=hello.c",))
+    world.install(persist=False, options=("hide=hello.c",))
     assert as_user(os.listdir, world.view / "project") == [".git"]
     assert world.fstab() == entry
 
 
 def test_a_share_whose_seal_was_taken_off_is_sealed_again(world: World) -> None:
-    world.bring()
+    world.install()
     subprocess.run(["umount", "-l", world.raw], check=True)
-    assert world.bring() == 0
+    assert world.install() == 0
     is_guarded(world)
 
 
@@ -392,18 +392,18 @@ def test_a_users_fake_at_the_place_of_the_view_is_called_what_it_is(world: World
         guards = facts.gather(world.system).guards()
         assert [g for g in guards if g.path == os.fsencode(world.view)] == []
         with pytest.raises(UserError, match="FUSE file system that is not root's"):
-            world.bring()
+            world.install()
 
 
 def test_a_users_fake_elsewhere_is_in_nobodys_way(world: World) -> None:
     with fake_view(world):
-        assert world.bring(map_mount=f"{world.view}2") == 0
+        assert world.install(map_mount=f"{world.view}2") == 0
         assert len(mounted_in(world)) == 4
         assert world.remove() == 0
 
 
 def test_a_fake_over_the_view_is_not_unmounted_in_its_place(world: World) -> None:
-    world.bring()
+    world.install()
     subprocess.run(["mount", "-t", "tmpfs", "fake", world.view], check=True)
     before = world.state()
     with pytest.raises(UserError, match="covered by another mount"):
@@ -414,7 +414,7 @@ def test_a_fake_over_the_view_is_not_unmounted_in_its_place(world: World) -> Non
 
 
 def test_an_unmount_is_not_led_elsewhere_by_what_the_agent_puts_in_its_way(world: World) -> None:
-    world.bring(persist=False)
+    world.install(persist=False)
     look = facts.gather(world.system)
     step = plan_guard.stop(world.system, look, str(world.raw), str(world.view), ("false",))
     victim = world.area / "victim/projects"
@@ -436,7 +436,7 @@ def test_a_signal_while_the_view_comes_up_leaves_no_view_behind(world: World) ->
     old = signal.signal(signal.SIGTERM, vm_mount._leave)
     try:
         with pytest.raises(UserError, match="ended by SIGTERM"):
-            world.bring()
+            world.install()
     finally:
         signal.signal(signal.SIGTERM, old)
     after = world.state()
@@ -445,7 +445,7 @@ def test_a_signal_while_the_view_comes_up_leaves_no_view_behind(world: World) ->
 
 
 def test_what_mount_resolved_to_another_place_is_refused(world: World) -> None:
-    world.bring()
+    world.install()
     (entry,) = [e for e in fstab.entries(world.fstab()) if e.is_guard]
     unmount_by_hand(world)
     victim = world.area / "victim"
@@ -501,16 +501,16 @@ def test_the_raw_share_is_never_open_while_it_is_set_up_or_changed(
     raw = world.area / "mnt/projects"
     raw.parent.mkdir()
     with nobody_gets_in(raw):
-        world.bring(mount=str(raw), style=style)
-        world.bring(mount=str(raw), style=style, options=("hide=hello.c",))
+        world.install(mount=str(raw), style=style)
+        world.install(mount=str(raw), style=style, options=("hide=hello.c",))
         assert os.stat(raw.parent).st_mode & 0o777 == 0o755
     assert as_user(os.listdir, world.view / "project") == [".git"]
     with nobody_gets_in(raw):
         (world.area / "broken").touch()
         with pytest.raises(UserError, match="out of order"):
-            world.bring(mount=str(raw), style=style)
+            world.install(mount=str(raw), style=style)
         (world.area / "broken").unlink()
-        world.bring(mount=str(raw), style=style)
+        world.install(mount=str(raw), style=style)
     assert mounted_in(world) == [f"{raw} tmpfs", f"{raw} ramfs", f"{world.view} fuse.gitguardfs"]
 
 
@@ -523,7 +523,7 @@ def test_a_share_that_cannot_be_sealed_is_not_mounted(
     monkeypatch.setattr("gitguardfs.mounting.seal.Seal", refuse)
     before = world.state()
     with pytest.raises(UserError, match="no seals today"):
-        world.bring()
+        world.install()
     assert world.state() == before
 
 
@@ -540,11 +540,11 @@ def test_a_question_stands_before_anything_is_mounted(
 
     monkeypatch.setattr(click, "confirm", confirm)
     with pytest.raises(click.Abort):
-        world.bring(interactive=True)
+        world.install(interactive=True)
     assert world.state() == before
     assert f"-- projects {world.raw}" in said[0] and "fuse.gitguardfs map=" in said[0]
     monkeypatch.setattr(click, "confirm", lambda *_, **__: True)
-    assert world.bring(interactive=True) == 0
+    assert world.install(interactive=True) == 0
     is_guarded(world)
 
 
@@ -571,11 +571,11 @@ def test_a_reader_who_leaves_changes_nothing_of_what_is_done(
     with nobody_reads(monkeypatch):
         (world.area / "broken").touch()
         with pytest.raises(UserError, match="out of order"):
-            world.bring()
+            world.install()
         (world.area / "broken").unlink()
         assert world.state() == before
-        world.bring()
-        world.bring(options=("hide=*.c",))
+        world.install()
+        world.install(options=("hide=*.c",))
         assert daemon_of(world) is not None and "hide=*.c" in str(daemon_of(world))
         with pytest.raises(PermissionError):
             as_user(os.listdir, world.raw)
@@ -588,7 +588,7 @@ def test_a_reader_who_leaves_changes_nothing_of_what_is_done(
 def test_a_signal_while_a_line_is_written_brings_the_old_view_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.bring()
+    world.install()
     before = world.state()
 
     def echo(text: str, nl: bool = True) -> None:
@@ -599,7 +599,7 @@ def test_a_signal_while_a_line_is_written_brings_the_old_view_back(
     try:
         with monkeypatch.context() as broken, pytest.raises(UserError, match="ended by SIGTERM"):
             broken.setattr(click, "echo", echo)
-            world.bring(options=("hide=hello.c",))
+            world.install(options=("hide=hello.c",))
     finally:
         signal.signal(signal.SIGTERM, old)
     assert world.state() == before
@@ -613,7 +613,7 @@ def guard_of(world: World) -> MountInfo:
 
 
 def test_to_ask_whether_a_view_is_used_unmounts_nothing(world: World) -> None:
-    world.bring()
+    world.install()
     guard = guard_of(world)
     daemon = guards.daemon_of(guard)
     assert daemon is not None
@@ -655,13 +655,13 @@ def test_a_copy_of_the_view_in_the_agents_namespace_locks_nobody_out(
     systemd_world: World, style: str
 ) -> None:
     world = systemd_world
-    world.bring(style=style)
+    world.install(style=style)
     daemon = guards.daemon_of(guard_of(world))
     assert daemon is not None
     with copies():
         subprocess.run(["umount", "-i", world.view], check=True)
         with nobody_gets_in(world.raw):
-            assert world.bring(style=style) == 0
+            assert world.install(style=style) == 0
         is_guarded(world)
         assert not guards.is_daemon(str(daemon.pid))
     with copies():
@@ -672,7 +672,7 @@ def test_a_copy_of_the_view_in_the_agents_namespace_locks_nobody_out(
 
 @pytest.mark.usefixtures("kernel_tells")
 def test_a_daemon_that_has_a_view_is_not_taken_for_a_forgotten_one(world: World) -> None:
-    world.bring()
+    world.install()
     daemon = guards.daemon_of(guard_of(world))
     assert daemon is not None and not guards.is_orphan(str(daemon.pid))
     unmounting.stop_orphan(str(world.raw))
@@ -695,17 +695,17 @@ def test_an_earlier_daemon_at_the_place_of_the_view_is_not_taken_for_its_daemon(
     assert earlier is not None
     with copies():
         subprocess.run(["umount", "-i", world.view], check=True)
-        world.bring()
+        world.install()
         daemon = guards.daemon_of(guard_of(world))
         assert daemon is not None and daemon != earlier
         with nobody_gets_in(world.raw):
-            assert world.bring(options=("hide=hello.c",)) == 0
+            assert world.install(options=("hide=hello.c",)) == 0
         assert guards.is_daemon(str(earlier.pid))
         assert as_user(os.listdir, world.view / "project") == [".git"]
 
 
 def test_a_guard_over_the_view_is_named_as_its_user(world: World) -> None:
-    world.bring()
+    world.install()
     other = world.area / "other"
     other.mkdir()
     command = [str(world.system.guard), "--no-seal", str(world.view), str(other)]
@@ -721,7 +721,7 @@ def test_a_guard_over_the_view_is_named_as_its_user(world: World) -> None:
 def test_a_live_view_is_not_unmounted_if_another_process_was_taken_for_its_daemon(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.bring()
+    world.install()
     guard = guard_of(world)
     with subprocess.Popen(["sleep", "60"]) as other, monkeypatch.context() as wrong:
         wrong.setattr(guards, "daemon_of", lambda _: guards.GuardDaemon(other.pid, 0, ()))
@@ -734,12 +734,12 @@ def test_a_live_view_is_not_unmounted_if_another_process_was_taken_for_its_daemo
 
 
 def test_what_somebody_mounted_over_the_share_is_not_taken_for_its_seal(world: World) -> None:
-    world.bring()
+    world.install()
     kill_daemon(world)
     subprocess.run(["mount", "-t", "ramfs", "precious", world.raw], check=True)
     (world.raw / "file").write_text("kept")
     before = world.state()
-    for act in (world.bring, world.remove):
+    for act in (world.install, world.remove):
         with pytest.raises(UserError, match=r"ramfs \(precious\) is mounted over the share"):
             act()
     assert world.state() == before
@@ -747,7 +747,7 @@ def test_what_somebody_mounted_over_the_share_is_not_taken_for_its_seal(world: W
 
 
 def test_a_mount_that_took_over_the_number_of_another_stays(world: World) -> None:
-    world.bring()
+    world.install()
     disk = world.area / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "ramfs", "disk", disk], check=True)
@@ -762,13 +762,13 @@ def test_a_mount_that_took_over_the_number_of_another_stays(world: World) -> Non
 
 
 def test_a_share_that_is_mounted_elsewhere_as_well_is_refused(world: World) -> None:
-    world.bring()
+    world.install()
     other = world.area / "other"
     other.mkdir()
     unmount_by_hand(world)
     subprocess.run(["mount", "--bind", world.raw, other], check=True)
     with pytest.raises(UserError, match=f"mounted at {other} already"):
-        world.bring()
+        world.install()
 
 
 def test_a_share_that_others_mount_stays_and_is_said_to_be_open(
@@ -779,7 +779,7 @@ def test_a_share_that_others_mount_stays_and_is_said_to_be_open(
     line = f"projects {raw} 9p access=0 0 0"
     Path(world.system.fstab).write_bytes(FOREIGN + b"\n" + line.encode() + b"\n")
     subprocess.run([world.system.mount, "-t", "9p", "-o", "access=0", "projects", raw], check=True)
-    world.bring(mount=str(raw))
+    world.install(mount=str(raw))
     with pytest.raises(PermissionError):
         as_user(os.listdir, raw)
     capsys.readouterr()
@@ -796,7 +796,7 @@ def test_a_share_that_was_open_before_a_failure_is_open_after_it(world: World) -
     subprocess.run([world.system.mount, "-t", "9p", "-o", "access=0", "projects", raw], check=True)
     before = world.state()
     with pytest.raises(UserError, match="audit log"):
-        world.bring(mount=str(raw), options=("audit-log=/nonexistent/x",))
+        world.install(mount=str(raw), options=("audit-log=/nonexistent/x",))
     assert world.state() == before
 
 
@@ -807,14 +807,14 @@ def test_a_seal_that_is_undone_is_not_spoken_of(systemd_world: World, style: str
     raw.mkdir(parents=True)
     subprocess.run([world.system.mount, "-t", "9p", "-o", "access=0", "projects", raw], check=True)
     with pytest.raises(UserError) as said:
-        world.bring(mount=str(raw), style=style, options=("audit-log=/nonexistent/x",))
+        world.install(mount=str(raw), style=style, options=("audit-log=/nonexistent/x",))
     assert "cannot write the audit log" in str(said.value)
     assert "seal" not in str(said.value) and "opens it" not in str(said.value)
     assert as_user(os.listdir, raw) == ["project"]
 
 
 def test_a_guard_line_without_its_share_is_taken_out(world: World) -> None:
-    world.bring()
+    world.install()
     unmount_by_hand(world)
     subprocess.run(["umount", world.raw], check=True)
     lines = world.fstab().split(b"\n")
@@ -827,20 +827,20 @@ def test_a_guard_line_without_its_share_is_taken_out(world: World) -> None:
 def test_what_comes_back_at_boot_is_said_when_nothing_is_written(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world.bring(options=("git=readonly",))
-    world.bring(persist=False)
+    world.install(options=("git=readonly",))
+    world.install(persist=False)
     assert "at boot: as before, by line 5 of fstab.\n" in capsys.readouterr().out
 
 
 def test_a_label_that_is_no_text_is_a_users_mistake(world: World) -> None:
     with pytest.raises(UserError, match="cannot be a mount tag"):
-        world.bring(label="a\udcff")
-    assert world.remove(label="a\udcff") == 0
+        world.install(tag="a\udcff")
+    assert world.remove(tag="a\udcff") == 0
 
 
 def test_a_process_with_any_name_is_named_and_writes_nothing_to_the_terminal(world: World) -> None:
     """A process chooses its name, in bytes: PR_SET_NAME."""
-    world.bring(persist=False)
+    world.install(persist=False)
     code = (
         "import ctypes, time\n"
         "ctypes.CDLL(None).prctl(15, b'\\xff\\x1b[2J\\n\\xe2\\x80\\xae', 0, 0, 0)\n"
@@ -862,7 +862,7 @@ def test_a_process_with_any_name_is_named_and_writes_nothing_to_the_terminal(wor
 def test_who_removes_a_share_from_within_its_view_is_told_to_leave_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.bring(persist=False)
+    world.install(persist=False)
     monkeypatch.chdir(world.view / "project")
     with pytest.raises(UserError, match=rf"busy \(leave it first: .*\({os.getpid()}\)"):
         world.remove()
@@ -883,17 +883,17 @@ def test_only_a_flag_of_its_own_covers_what_is_in_a_directory(world: World) -> N
     full_view(world)
     before = world.state()
     with pytest.raises(UserError, match="is not empty"):
-        world.bring(yes=True)
+        world.install(yes=True)
     assert world.state() == before
-    assert world.bring(cover=True, persist=False) == 0
+    assert world.install(cover=True, persist=False) == 0
     is_guarded(world)
     # What is below the view counts, and not what the view shows.
     with pytest.raises(UserError, match="is not empty"):
-        world.bring(persist=False, options=("git=hide",))
-    assert world.bring(persist=False, options=("git=hide",), cover=True) == 0
+        world.install(persist=False, options=("git=hide",))
+    assert world.install(persist=False, options=("git=hide",), cover=True) == 0
     kill_daemon(world)
     with pytest.raises(UserError, match="is not empty"):
-        world.bring(persist=False)
+        world.install(persist=False)
     world.remove()
     assert (world.view / "thesis").read_text() == "mine"
 
@@ -925,7 +925,7 @@ def test_what_is_refused_is_refused_before_anything_is_done(
     asked = refused(world)
     before = world.state()
     with pytest.raises(UserError):
-        world.bring(**asked)
+        world.install(**asked)
     assert capsys.readouterr().out == ""  # no step was begun
     assert world.state() == before
 
@@ -939,14 +939,14 @@ def test_the_policy_in_force_and_what_to_do_next_are_said(
         (("git=readonly",), "guarded: .git can be read, not changed"),
     ]:
         for _ in range(2):
-            world.bring(persist=False, options=options)
+            world.install(persist=False, options=options)
             policy, following = capsys.readouterr().out.splitlines()[-2:]
             assert said in policy
             assert following == f"Next: sudo gitguard doctor {world.view} --user {user} --attack"
     with pytest.raises(UserError, match="--git-off"):
-        world.bring(persist=False, options=("git=off",))
+        world.install(persist=False, options=("git=off",))
     for _ in range(2):
-        world.bring(persist=False, git_off=True)
+        world.install(persist=False, git_off=True)
         last = capsys.readouterr().out.splitlines()[-1]
         assert "NOT guarded: .git is open (git=off)" in last and ", guarded" not in last
 
@@ -955,9 +955,9 @@ def test_a_wrong_virtiofs_tag_is_named_as_the_kernel_names_it(world: World) -> N
     """Before Linux 6.9 no tag of virtiofs is known, and mount(8) speaks of superblocks."""
     (world.area / "sys/bus/virtio/drivers/virtiofs/virtio2").mkdir(parents=True)
     before = world.state()
-    for kind in (None, "virtiofs"):
+    for transport in (None, "virtiofs"):
         with pytest.raises(UserError, match=r"tag 'other', says the kernel \(dmesg") as said:
-            world.bring(label="other", kind=kind)
+            world.install(tag="other", transport=transport)
         assert said.value.code == Exit.MOUNT
         assert "superblock" not in str(said.value) and "earlier" not in str(said.value)
     assert world.state() == before

@@ -13,9 +13,9 @@ def vm_mount(*names: str) -> tuple[str, ...]:
     return (*PLAN, *(f"mount/test_vm_mount.py::{name}" for name in names))
 
 
-def ways(*names: str) -> tuple[str, ...]:
+def vm_mount_paths(*names: str) -> tuple[str, ...]:
     """Tests of vm-mount on paths that the agent bends."""
-    return tuple(f"mount/test_vm_mount_ways.py::{name}" for name in names)
+    return tuple(f"mount/test_vm_mount_paths.py::{name}" for name in names)
 
 
 MUTANTS = (
@@ -169,7 +169,7 @@ MUTANTS = (
         "mounting/unmount.py",
         "flags | syscalls.UMOUNT_NOFOLLOW)",
         "flags)",
-        ways("test_a_symlink_in_the_place_of_a_mount_point_leads_no_unmount_elsewhere"),
+        vm_mount_paths("test_a_symlink_in_the_place_of_a_mount_point_leads_no_unmount_elsewhere"),
     ),
     Mutant(
         "umount-overlooks-copies",
@@ -177,7 +177,7 @@ MUTANTS = (
         "mounting/unmount.py",
         "    if _users_of(mount, daemon.pid):\n        raise _busy(mount, daemon.pid)",
         "    pass",
-        ways("test_who_uses_a_copy_of_the_view_in_another_namespace_is_named"),
+        vm_mount_paths("test_who_uses_a_copy_of_the_view_in_another_namespace_is_named"),
     ),
     Mutant(
         "umount-busy-share-stays-open",
@@ -185,7 +185,7 @@ MUTANTS = (
         "mounting/unmount.py",
         "        if was_sealed:\n            seal_or_unmount(path)\n",
         "",
-        ways("test_a_share_that_is_used_is_sealed_again"),
+        vm_mount_paths("test_a_share_that_is_used_is_sealed_again"),
     ),
     Mutant(
         "umount-signals-any-process",
@@ -258,10 +258,10 @@ MUTANTS = (
         "vm-mount-refuses-late",
         "what the guard's plan refuses is found out after the share is mounted",
         "vm_mount/command.py",
-        "    spec, second = _foresee(system, look, request, first, program)\n"
+        "    spec, second = _foresee(system, state, request, first, program)\n"
         "    if arguments.dry_run or arguments.asks:\n",
         "    if arguments.dry_run or arguments.asks:\n"
-        "        spec, second = _foresee(system, look, request, first, program)\n",
+        "        spec, second = _foresee(system, state, request, first, program)\n",
         ("mount/test_vm_mount.py::test_what_is_refused_is_refused_before_anything_is_done",),
     ),
     Mutant(

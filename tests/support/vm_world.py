@@ -18,7 +18,7 @@ from gitguardfs.linux import mountinfo as mounts
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.vm_mount import command as vm_mount
 from gitguardfs.vm_mount.command import Arguments
-from gitguardfs.vm_mount.facts import System
+from gitguardfs.vm_mount.facts import SystemPaths
 from tests.support.mounting import AREAS, REPOSITORY, unmount
 from tests.support.people import AGENT, as_user
 
@@ -98,7 +98,7 @@ class World:
     """A guest with one share, in a directory of its own."""
 
     area: Path
-    system: System
+    system: SystemPaths
 
     @property
     def view(self) -> Path:
@@ -108,18 +108,18 @@ class World:
     def raw(self) -> Path:
         return self.area / "shares/projects"
 
-    def wish(self, **changed: object) -> Arguments:
+    def arguments(self, **changed: object) -> Arguments:
         return replace(
-            Arguments(label="projects", map_mount=str(self.view), user="1000:1000", style="fstab"),
+            Arguments(tag="projects", map_mount=str(self.view), user="1000:1000", style="fstab"),
             **changed,  # type: ignore[arg-type]
         )
 
-    def bring(self, **changed: object) -> int:
-        return vm_mount.install(self.system, self.wish(**changed))
+    def install(self, **changed: object) -> int:
+        return vm_mount.install(self.system, self.arguments(**changed))
 
     def remove(self, **changed: object) -> int:
-        wish = Arguments(label="projects")
-        return vm_mount.remove(self.system, replace(wish, **changed))  # type: ignore[arg-type]
+        arguments = Arguments(tag="projects")
+        return vm_mount.remove(self.system, replace(arguments, **changed))  # type: ignore[arg-type]
 
     def fstab(self) -> bytes:
         return Path(self.system.fstab).read_bytes()
@@ -179,7 +179,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(vm_mount, "load_modules", lambda: None)
     found = World(
         area,
-        System(
+        SystemPaths(
             fstab=f"{area}/fstab", units=f"{area}/units", packaged_units=f"{area}/packaged",
             shares=f"{area}/shares",
             sys=f"{area}/sys", kernel_log=f"{area}/kmsg",

@@ -15,7 +15,7 @@ from gitguardfs.bindfs.change_policy import ChangePolicy, XattrPolicy
 from gitguardfs.commands import gitguardfs as cli
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard.rules import GitMode, GuardRules
-from gitguardfs.options.id_maps import MapSpec
+from gitguardfs.options.id_maps import IdMapSpec
 from gitguardfs.options.mount_options import MountOptions
 
 REPOSITORY = Path(cli.__file__).parents[2]
@@ -167,7 +167,7 @@ def test_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
         "--xattr", "ro", "--audit-log", "/l", "--seal", "-r", "-f", "-d",
     )  # fmt: skip
     assert by_option == MountOptions(
-        "/s", "/m", MapSpec(((1, 2),), ((1, 2),)),
+        "/s", "/m", IdMapSpec(((1, 2),), ((1, 2),)),
         GuardRules(GitMode.HIDE, True, ("a", "b"), ("c",), ("d",)),
         ChangePolicy(xattr=XattrPolicy.RO), allow_suid=True, cache_timeout=0.0, audit_log="/l",
         seal=True, read_only=True, foreground=True, debug=True,
@@ -192,7 +192,7 @@ def test_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--seal", "-o", "no-seal"], "seal", True),
         (["-o", "no-seal"], "seal", False),
         (["--no-seal"], "seal", False),
-        (["--map", "1:2", "-o", "map=3:4"], "map", MapSpec(((1, 2), (3, 4)), ((1, 2), (3, 4)))),
+        (["--map", "1:2", "-o", "map=3:4"], "map", IdMapSpec(((1, 2), (3, 4)), ((1, 2), (3, 4)))),
         (["--deny", "a", "-o", "deny=b"], "deny", ("a", "b")),
         (["-o", "fsname=x"], "fsname", "x"),
         (["-o", "noatime,sync"], "kernel", ("noatime", "sync")),

@@ -35,7 +35,7 @@ OPTION = st.text(NASTY.replace("\u2028", ""), max_size=8).map(lambda t: f"deny=x
 
 def spec(**changed: Any) -> GuardedShare:
     given_ = {
-        "tag": "projects", "kind": "9p", "mount": "/mnt/projects",
+        "tag": "projects", "transport": "9p", "mount": "/mnt/projects",
         "map_mount": "/home/user/projects", "map": "1000/1000:@1000/@1000",
     } | changed  # fmt: skip
     return GuardedShare(**given_)
@@ -123,7 +123,7 @@ def test_the_line_of_bindfs_users_is_one_of_ours_but_for_its_name() -> None:
 def test_a_9p_share_is_for_root_alone_and_cached_no_longer_than_the_guard_knows() -> None:
     line = fstab.share_line(spec())
     assert "trans=virtio,version=9p2000.L,msize=262144,cache=none,access=0" in line
-    assert "access" not in fstab.share_line(spec(kind="virtiofs"))
+    assert "access" not in fstab.share_line(spec(transport="virtiofs"))
 
 
 def test_findmnt_finds_no_error_in_the_lines(tmp_path: Path) -> None:

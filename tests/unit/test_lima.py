@@ -19,7 +19,7 @@ from gitguardfs.errors import UserError
 from gitguardfs.host import lima as command_module
 from gitguardfs.host.lima import command
 from gitguardfs.render import lima
-from gitguardfs.render.lima import LimaSpec, System, Tool
+from gitguardfs.render.lima import Distribution, LimaSpec, Tool
 from tests.support.mounting import area
 
 SCHEMA = json.loads((Path(__file__).parent / "lima-schema.json").read_text())
@@ -42,13 +42,15 @@ def check(instance: dict[str, Any]) -> None:
     jsonschema.validate(instance, SCHEMA, jsonschema.Draft202012Validator)
 
 
-@pytest.mark.parametrize("system", System)
+@pytest.mark.parametrize("distribution", Distribution)
 @pytest.mark.parametrize("transport", ["9p", "virtiofs"])
 @pytest.mark.parametrize("is_mac", [False, True])
-def test_every_field_is_one_of_limas(system: System, transport: str, is_mac: bool) -> None:
+def test_every_field_is_one_of_limas(
+    distribution: Distribution, transport: str, is_mac: bool
+) -> None:
     check(
         written(
-            system=system, transport=transport, is_mac=is_mac, tools=EVERY,
+            distribution=distribution, transport=transport, is_mac=is_mac, tools=EVERY,
             proxy="http://proxy.example.org:3128",
         )
     )  # fmt: skip
@@ -125,16 +127,16 @@ def test_the_transport_is_told_with_its_options() -> None:
     assert written(transport="9p", is_mac=True)["vmType"] == "qemu"
 
 
-@pytest.mark.parametrize("system", System)
-def test_images_are_pinned_for_both_architectures(system: System) -> None:
-    images = written(system=system)["images"]
+@pytest.mark.parametrize("distribution", Distribution)
+def test_images_are_pinned_for_both_architectures(distribution: Distribution) -> None:
+    images = written(distribution=distribution)["images"]
     pinned = [image["arch"] for image in images if "digest" in image]
     assert sorted(pinned) == ["aarch64", "x86_64"]
     assert [image for image in images if "digest" in image] == images[: len(pinned)]
     for image in images[: len(pinned)]:
         algorithm, _, digest = image["digest"].partition(":")
         assert algorithm == "sha256" and len(digest) == 64 and int(digest, 16)
-    if system is System.UBUNTU:
+    if distribution is Distribution.UBUNTU:
         assert sorted(image["arch"] for image in images[2:]) == ["aarch64", "x86_64"]
 
 

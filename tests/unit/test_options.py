@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gitguardfs.bindfs.idmap import GuestUid, ShareGid, ShareUid
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.options.id_maps import MapSpec, parse_maps
+from gitguardfs.options.id_maps import IdMapSpec, parse_maps
 from gitguardfs.options.parsing import parse_o, quote_o, read_arguments, split_o
 
 
@@ -57,7 +57,7 @@ MAPS: list[tuple[list[str], list[tuple[int, int]], list[tuple[int, int]]]] = [
 @pytest.mark.usefixtures("users")
 @pytest.mark.parametrize(("specs", "uids", "gids"), MAPS)
 def test_maps(specs: list[str], uids: list[tuple[int, int]], gids: list[tuple[int, int]]) -> None:
-    assert parse_maps(specs) == MapSpec(tuple(uids), tuple(gids))
+    assert parse_maps(specs) == IdMapSpec(tuple(uids), tuple(gids))
 
 
 @pytest.mark.usefixtures("users")
@@ -97,11 +97,11 @@ def test_what_would_keep_ids_apart(maps: list[str], missing: list[str]) -> None:
 
 def test_auto_makes_the_owner_of_the_source_the_owner_of_the_mount_point() -> None:
     spec = parse_maps(["auto"])
-    assert spec == MapSpec(auto=True)
+    assert spec == IdMapSpec(auto=True)
     idmap = spec.resolve((501, 20), (1000, 1001))
     assert idmap.guest_uid(ShareUid(501)) == 1000 and idmap.guest_gid(ShareGid(20)) == 1001
     assert idmap.share_uid(GuestUid(1000)) == 501
-    assert MapSpec(((1, 2),)).resolve((501, 20), (1000, 1001)).guest_uid(ShareUid(501)) == 501
+    assert IdMapSpec(((1, 2),)).resolve((501, 20), (1000, 1001)).guest_uid(ShareUid(501)) == 501
 
 
 # What mount(8), mount.fuse3, libmount and systemd may hand on, and what it comes to.

@@ -22,7 +22,14 @@ from gitguardfs.commands.gitguard import main
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import share, start_guard
 from gitguardfs.render import hostguard, share_json, share_text
-from gitguardfs.render.share_spec import Guard, Host, Network, ShareSpec, Target, Transport
+from gitguardfs.render.share_spec import (
+    GuardPlacement,
+    Host,
+    Hypervisor,
+    Network,
+    ShareSpec,
+    Transport,
+)
 
 USER = Host(uid=1000, gid=100, group="users", runtime="/run/user/1000")
 ROOT = Host(uid=0, gid=0, group="root", runtime="/run")
@@ -45,9 +52,9 @@ HOSTS = st.sampled_from([USER, ROOT, FEDORA])
 
 def made(directory: str = "/home/me/projects", tag: str = "share", **given: Any) -> ShareSpec:
     spec: dict[str, Any] = {
-        "transport": Transport.NINEP,
-        "target": Target.QEMU,
-        "guard": Guard.GUEST,
+        "transport": Transport.P9,
+        "hypervisor": Hypervisor.QEMU,
+        "guard": GuardPlacement.GUEST,
         "host": USER,
         **given,
     }
@@ -103,19 +110,19 @@ def test_a_path_that_cannot_be_copied_is_refused(path: str) -> None:
 @pytest.mark.parametrize("character", ["\ufffe", "\uffff"])
 def test_a_path_that_xml_cannot_carry_is_refused(character: str) -> None:
     with pytest.raises(UserError, match=r"U\+FFFE"):
-        made(f"/a{character}", target=Target.LIBVIRT)
-    assert made("/a\ufffd", target=Target.LIBVIRT).directory == "/a\ufffd"
+        made(f"/a{character}", hypervisor=Hypervisor.LIBVIRT)
+    assert made("/a\ufffd", hypervisor=Hypervisor.LIBVIRT).directory == "/a\ufffd"
 
 
 def test_utm_takes_its_own_tag_only() -> None:
-    assert made(target=Target.UTM, tag="share").tag == "share"
+    assert made(hypervisor=Hypervisor.UTM, tag="share").tag == "share"
     with pytest.raises(UserError, match="UTM's tag is always share"):
-        made(target=Target.UTM, tag="projects")
+        made(hypervisor=Hypervisor.UTM, tag="projects")
 
 
 def test_utm_cannot_guard_on_the_host() -> None:
     with pytest.raises(UserError, match="not on a Mac"):
-        made(target=Target.UTM, guard=Guard.HOST)
+        made(hypervisor=Hypervisor.UTM, guard=GuardPlacement.HOST)
 
 
 def test_a_disk_within_the_shared_directory_is_refused() -> None:
@@ -128,7 +135,7 @@ def test_a_disk_within_the_shared_directory_is_refused() -> None:
 @pytest.mark.parametrize("directory", ["/run", "/run/user/1000", "/"])
 def test_a_guarded_view_within_the_shared_directory_is_refused(directory: str) -> None:
     with pytest.raises(UserError, match="itself"):
-        made(directory, guard=Guard.HOST, target=Target.LIBVIRT)
+        made(directory, guard=GuardPlacement.HOST, hypervisor=Hypervisor.LIBVIRT)
 
 
 @pytest.mark.parametrize("given", [{"memory": 0}, {"memory": -1}, {"cpus": 0}])
@@ -141,7 +148,7 @@ def test_a_socket_path_too_long_for_the_kernel_is_refused() -> None:
     host = Host(uid=1000, gid=1000, group="me", runtime="/run/" + "x" * 100)
     with pytest.raises(UserError, match="107 bytes"):
         made(host=host, transport=Transport.VIRTIOFS)
-    assert made(host=host, transport=Transport.NINEP)
+    assert made(host=host, transport=Transport.P9)
 
 
 def test_without_a_runtime_directory_only_what_needs_one_is_refused() -> None:
@@ -149,7 +156,7 @@ def test_without_a_runtime_directory_only_what_needs_one_is_refused() -> None:
     assert share_text.render(made(host=host), running=False)
     assert share_json.as_object(made(host=host), running=False)["exported"]
     with pytest.raises(UserError, match="XDG_RUNTIME_DIR"):
-        made(host=host, guard=Guard.HOST)
+        made(host=host, guard=GuardPlacement.HOST)
     with pytest.raises(UserError, match="XDG_RUNTIME_DIR"):
         made(host=host, transport=Transport.VIRTIOFS)
 
@@ -157,12 +164,12 @@ def test_without_a_runtime_directory_only_what_needs_one_is_refused() -> None:
 @pytest.mark.parametrize(
     "option", [("--memory", "512"), ("--cpus", "1"), ("--disk", "/d"), ("--network", "restricted")]
 )
-@pytest.mark.parametrize("target", ["libvirt", "utm"])
+@pytest.mark.parametrize("hypervisor", ["libvirt", "utm"])
 def test_options_of_a_machine_are_refused_where_qemu_is_not_started(
-    tmp_path: Path, option: tuple[str, str], target: str
+    tmp_path: Path, option: tuple[str, str], hypervisor: str
 ) -> None:
     with pytest.raises(UserError, match="--for qemu"):
-        gitguard_share(tmp_path, "--for", target, *option)
+        gitguard_share(tmp_path, "--for", hypervisor, *option)
 
 
 def test_an_empty_disk_is_refused_and_not_taken_for_the_default(tmp_path: Path) -> None:
@@ -212,7 +219,7 @@ def test_the_command_line_keeps_a_path_with_quotes_whole(monkeypatch: pytest.Mon
 
 def start(tmp_path: Path) -> None:
     host = Host(uid=os.geteuid(), gid=os.getegid(), group="g", runtime=str(tmp_path))
-    start_guard.start(made(str(tmp_path / "p"), "t", guard=Guard.HOST, host=host))
+    start_guard.start(made(str(tmp_path / "p"), "t", guard=GuardPlacement.HOST, host=host))
 
 
 def test_a_guard_that_did_not_come_up_is_not_called_running(
@@ -245,7 +252,7 @@ def test_the_printed_commands_close_a_directory_that_is_there(tmp_path: Path) ->
     parent.mkdir(parents=True)
     parent.chmod(0o755)
     host = Host(uid=1, gid=1, group="g", runtime=str(parent.parent))
-    *make, _ = hostguard.start(made(guard=Guard.HOST, tag="t", host=host))
+    *make, _ = hostguard.start(made(guard=GuardPlacement.HOST, tag="t", host=host))
     for _ in range(2):
         for words in make:
             subprocess.run(words, check=True)
@@ -304,11 +311,18 @@ def lists_of(value: Any) -> list[list[str]]:
 
 @settings(deadline=None)
 @given(
-    NAMES, TAGS, HOSTS, st.sampled_from(Transport), st.sampled_from(Guard), st.sampled_from(Network)
+    NAMES,
+    TAGS,
+    HOSTS,
+    st.sampled_from(Transport),
+    st.sampled_from(GuardPlacement),
+    st.sampled_from(Network),
 )
-@example('my, "pro\'jects" $(id) é', "a,b 'c'", FEDORA, Transport.VIRTIOFS, Guard.HOST, "open")
+@example(
+    'my, "pro\'jects" $(id) é', "a,b 'c'", FEDORA, Transport.VIRTIOFS, GuardPlacement.HOST, "open"
+)
 def test_a_shell_takes_from_the_text_what_json_says(
-    name: str, tag: str, host: Host, transport: Transport, guard: Guard, network: Network
+    name: str, tag: str, host: Host, transport: Transport, guard: GuardPlacement, network: Network
 ) -> None:
     if tag in (".", "..") or ".git" in tag:
         return
@@ -336,25 +350,25 @@ KEYS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("target", list(Target))
+@pytest.mark.parametrize("hypervisor", list(Hypervisor))
 @pytest.mark.parametrize("transport", list(Transport))
 def test_json_always_has_the_same_keys(
-    tmp_path: Path, target: Target, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, hypervisor: Hypervisor, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
-    output = gitguard_share(tmp_path, "--for", target, "--transport", transport, "--json")
+    output = gitguard_share(tmp_path, "--for", hypervisor, "--transport", transport, "--json")
     said = json.loads(output)
     assert set(said) == KEYS and said["format"] == 1
     assert said["directory"] == said["exported"] == str(tmp_path)
-    assert (said["for"], said["transport"], said["tag"]) == (target, transport, "share")
-    assert [said[t] is not None for t in Target] == [t is target for t in Target]
+    assert (said["for"], said["transport"], said["tag"]) == (hypervisor, transport, "share")
+    assert [said[t] is not None for t in Hypervisor] == [t is hypervisor for t in Hypervisor]
     assert said["guard"] == {
         "on": "guest", "mountpoint": None, "start": [], "stop": None, "running": False,
     }  # fmt: skip
 
 
 def test_a_guard_on_the_host_is_what_is_shared() -> None:
-    said: Any = share_json.as_object(made(guard=Guard.HOST, tag="work"), running=True)
+    said: Any = share_json.as_object(made(guard=GuardPlacement.HOST, tag="work"), running=True)
     view = "/run/user/1000/gitguardfs/work"
     assert said["exported"] == said["guard"]["mountpoint"] == view
     assert said["guard"]["start"][-1] == [
@@ -363,12 +377,12 @@ def test_a_guard_on_the_host_is_what_is_shared() -> None:
     assert said["guard"]["stop"] == ["fusermount3", "-u", view]
     assert f"path={view}," in said["qemu"]["arguments"][1]
     assert "/home/me/projects" not in " ".join(said["qemu"]["arguments"])
-    text = share_text.render(made(guard=Guard.HOST), running=True)
+    text = share_text.render(made(guard=GuardPlacement.HOST), running=True)
     assert "guest root cannot get round it" in text and "it is running" in text
 
 
 def test_root_guards_below_run() -> None:
-    said: Any = share_json.as_object(made(guard=Guard.HOST, host=ROOT), running=False)
+    said: Any = share_json.as_object(made(guard=GuardPlacement.HOST, host=ROOT), running=False)
     assert said["guard"]["mountpoint"] == "/run/gitguardfs/share"
     assert said["guard"]["stop"] == ["umount", "/run/gitguardfs/share"]
 
@@ -384,7 +398,7 @@ def test_a_users_virtiofsd_makes_all_files_his() -> None:
 
 
 def test_a_root_daemon_is_not_offered_for_a_users_guarded_view() -> None:
-    spec = made(transport=Transport.VIRTIOFS, guard=Guard.HOST)
+    spec = made(transport=Transport.VIRTIOFS, guard=GuardPlacement.HOST)
     said: Any = share_json.as_object(spec, running=False)
     assert said["virtiofsd"]["debian12"] is None
     assert "Debian 12" not in share_text.render(spec, running=False)
@@ -402,12 +416,12 @@ def test_the_guest_is_told_the_tag_and_a_place_in_its_home() -> None:
 @pytest.mark.parametrize(
     ("transport", "shown", "place"),
     [
-        (Transport.NINEP, "VirtFS", "~/projects"),
+        (Transport.P9, "VirtFS", "~/projects"),
         (Transport.VIRTIOFS, "Use Apple Virtualization: on", "~/share"),
     ],
 )
 def test_utm_is_told_by_its_own_names(transport: Transport, shown: str, place: str) -> None:
-    spec = made(target=Target.UTM, transport=transport)
+    spec = made(hypervisor=Hypervisor.UTM, transport=transport)
     text = share_text.render(spec, running=False)
     assert shown in text and "share (always)" in text and "501:20" in text
     assert "/home/me/projects" in text and "qemu-system" not in text
@@ -444,11 +458,11 @@ def test_the_option_restricts_the_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("transport", list(Transport))
-@pytest.mark.parametrize("target", [Target.LIBVIRT, Target.UTM])
+@pytest.mark.parametrize("hypervisor", [Hypervisor.LIBVIRT, Hypervisor.UTM])
 def test_other_machines_are_told_what_their_network_opens(
-    target: Target, transport: Transport
+    hypervisor: Hypervisor, transport: Transport
 ) -> None:
-    text = share_text.render(made(target=target, transport=transport), running=False)
+    text = share_text.render(made(hypervisor=hypervisor, transport=transport), running=False)
     assert "the internet, your local network" in text
     assert "reaches nothing" in text or "Isolate Guest from Host" in text
 
@@ -475,7 +489,7 @@ def test_a_mac_has_its_own_accelerator_and_no_linux_daemon() -> None:
     with pytest.raises(UserError, match="virtiofsd runs on Linux"):
         made(host=replace(mac, runtime="/tmp"), transport=Transport.VIRTIOFS)
     with pytest.raises(UserError, match="not on a Mac"):
-        made(host=replace(mac, runtime="/tmp"), guard=Guard.HOST)
+        made(host=replace(mac, runtime="/tmp"), guard=GuardPlacement.HOST)
 
 
 def test_the_virtiofsd_that_is_there_is_the_one_that_is_run() -> None:
@@ -492,7 +506,7 @@ def test_the_virtiofsd_that_is_there_is_the_one_that_is_run() -> None:
     assert "source=/home/me/projects" in said["command"] and said["debian12"] is None
     assert "translate" not in text and "Instead of it" not in text
     with pytest.raises(UserError, match="--transport 9p"):
-        of("/usr/lib/qemu/virtiofsd", guard=Guard.HOST)
+        of("/usr/lib/qemu/virtiofsd", guard=GuardPlacement.HOST)
     said, text = of(None)
     assert said["command"][0] == "/usr/libexec/virtiofsd" and "Instead of it on Debian 12" in text
 
@@ -510,7 +524,7 @@ def test_fedora_is_told_how_to_label_the_directory() -> None:
 
 
 def test_a_fuse_mount_has_no_label_of_its_own() -> None:
-    said: Any = share_json.as_object(made(host=FEDORA, guard=Guard.HOST), running=False)
+    said: Any = share_json.as_object(made(host=FEDORA, guard=GuardPlacement.HOST), running=False)
     assert said["selinux"] == [["sudo", "setsebool", "-P", "virt_use_fusefs", "on"]]
 
 

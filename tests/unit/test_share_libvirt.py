@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from gitguardfs.render import libvirt
-from gitguardfs.render.share_spec import Guard, ShareSpec, Target, Transport
+from gitguardfs.render.share_spec import GuardPlacement, Hypervisor, ShareSpec, Transport
 from tests.unit.test_share import NAMES, TAGS, made
 
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
@@ -27,7 +27,7 @@ needs_xmllint = pytest.mark.skipif(
 
 
 def shared(directory: str = AWKWARD, tag: str = "projects", **given: Any) -> ShareSpec:
-    return made(directory, tag, target=Target.LIBVIRT, **given)
+    return made(directory, tag, hypervisor=Hypervisor.LIBVIRT, **given)
 
 
 def domain(*, memory: str | None, filesystem: str) -> str:
@@ -46,10 +46,10 @@ def validate(path: Path, xml: str) -> subprocess.CompletedProcess[str]:
 
 @needs_schema
 @needs_xmllint
-@pytest.mark.parametrize("guard", list(Guard))
+@pytest.mark.parametrize("guard", list(GuardPlacement))
 @pytest.mark.parametrize("transport", list(Transport))
 def test_libvirts_schema_takes_the_elements(
-    tmp_path: Path, transport: Transport, guard: Guard
+    tmp_path: Path, transport: Transport, guard: GuardPlacement
 ) -> None:
     spec = shared(transport=transport, guard=guard)
     memory, filesystem = libvirt.memory_backing(spec), libvirt.filesystem(spec)
@@ -79,7 +79,7 @@ def test_virtiofs_shares_the_guests_memory_and_9p_does_not() -> None:
         ("source", {"type": "memfd"}),
         ("access", {"mode": "shared"}),
     ]
-    assert libvirt.memory_backing(shared(transport=Transport.NINEP)) is None
+    assert libvirt.memory_backing(shared(transport=Transport.P9)) is None
 
 
 def test_9p_keeps_files_as_the_host_sees_them() -> None:

@@ -62,11 +62,11 @@ def test_every_option_of_bindfs_is_there() -> None:
 
 
 def test_names_are_unique_and_flags_say_what_they_mean() -> None:
-    names = [name for option in OPTIONS for name in (option.name, *option.also)]
+    names = [name for option in OPTIONS for name in (option.name, *option.aliases)]
     assert len(names) == len(set(names))
     for option in OPTIONS:
         assert option.help or option.in_o_only or option.hidden, option.name
-        assert not (option.metavar and option.value is not True), option.name
+        assert not (option.metavar and option.const is not True), option.name
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
@@ -76,7 +76,7 @@ def test_each_option_is_taken_by_both_names_and_comes_to_the_same(
     word = words(option, tmp_path)
     given = parse_o([word])
     assert parse_o([word.replace("-", "_", word.partition("=")[0].count("-"))]) == given
-    assert option.sets in given
+    assert option.key in given
     if option.name in REFUSED:
         with pytest.raises(UserError, match=option.name.removeprefix("enable-")[:4]):
             build("/s", "/m", given)

@@ -260,7 +260,7 @@ def systemd_reads(files: dict[str, str], unit: str) -> list[str]:
 
 NASTY_SPECS = [
     spec(),
-    spec(kind="virtiofs", mount="/mnt/a b,c", map_mount="/home/user/é漢"),
+    spec(transport="virtiofs", mount="/mnt/a b,c", map_mount="/home/user/é漢"),
     spec(
         tag="a%n $HOME \\x41 é",
         mount='/mnt/q"q %i ${HOME} \\x41 #;',
@@ -286,7 +286,7 @@ def test_systemd_reads_back_every_path_tag_and_option(wanted: GuardedShare) -> N
     assert f"Where: {wanted.mount}" in share
     assert f"What: {wanted.tag}" in share
     assert f"Options: {','.join(wanted.share_options)}" in share
-    assert f"File System Type: {wanted.kind}" in share
+    assert f"File System Type: {wanted.transport}" in share
 
 
 @needs_systemd

@@ -40,20 +40,20 @@ from gitguardfs.vm_mount import (
     steps_files,
     steps_mount,
 )
-from gitguardfs.vm_mount.facts import Facts, System, Tags, Way
+from gitguardfs.vm_mount.facts import Facts, Mountpoint, SystemPaths, Tags
 from gitguardfs.vm_mount.plan_share import Request
-from gitguardfs.vm_mount.steps_files import Make, Write
+from gitguardfs.vm_mount.steps_files import MakeDirectories, Write
 from gitguardfs.vm_mount.steps_mount import MountShare, StopGuard
 from gitguardfs.vm_mount.transaction import Step, Transaction, Undo
 
-SYSTEM = System()
+SYSTEM = SystemPaths()
 RAW = "/var/lib/gitguardfs/shares/projects"
 VIEW = "/home/me/projects"
 TAGS = Tags(p9=("projects",))
 PROGRAM = ("/usr/local/bin/gitguardfs",)
 
 
-def way(path: str, *, exists: bool = False, users_from: int = 99, mode: int = 0o755) -> Way:
+def way(path: str, *, exists: bool = False, users_from: int = 99, mode: int = 0o755) -> Mountpoint:
     """A path whose last directory may be missing; from a level on it is user 1000's."""
     parts = path.strip("/").split("/")
     paths = ["/", *("/" + "/".join(parts[: n + 1]) for n in range(len(parts)))]
@@ -61,7 +61,7 @@ def way(path: str, *, exists: bool = False, users_from: int = 99, mode: int = 0o
     steps = tuple(
         PathComponent(p, 1000 if level >= users_from else 0, mode) for level, p in enumerate(found)
     )
-    return Way(path, steps, () if exists else (paths[-1],))
+    return Mountpoint(path, steps, () if exists else (paths[-1],))
 
 
 def request(**changed: Any) -> Request:
@@ -93,7 +93,7 @@ def guard_plan(look: Facts, asked: Request) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("tags", "kinds"),
+    ("tags", "transports"),
     [
         (Tags(p9=("t",)), ["9p"]),
         (Tags(p9=("t",), virtiofs=()), ["9p"]),
@@ -105,8 +105,8 @@ def guard_plan(look: Facts, asked: Request) -> list[str]:
         (Tags(p9=("u",)), []),
     ],
 )
-def test_virtiofs_is_tried_first_where_it_may_be(tags: Tags, kinds: Sequence[str]) -> None:
-    assert list(tags.kinds_of("t")) == list(kinds)
+def test_virtiofs_is_tried_first_where_it_may_be(tags: Tags, transports: Sequence[str]) -> None:
+    assert list(tags.transports_of("t")) == list(transports)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_both_kinds_are_tried_where_the_kernel_does_not_tell() -> None:
     assert [command[2] for command in step.commands] == ["virtiofs", "9p"]
     (step,) = [
         s
-        for s in plan_share.share_steps(SYSTEM, look, request(kind="9p"))
+        for s in plan_share.share_steps(SYSTEM, look, request(transport="9p"))
         if isinstance(s, MountShare)
     ]
     assert [command[2] for command in step.commands] == ["9p"]
@@ -191,7 +191,7 @@ def test_a_mounted_share_needs_no_steps_also_below_its_seal() -> None:
         (Facts(mounts=(mounted("ext4", RAW, "/dev/vdb"),)), {}, "ext4 is mounted"),
         (Facts(mounts=(mounted("9p", "/mnt/x", "projects"),), tags=TAGS), {}, "mounted at /mnt/x"),
         (Facts(tags=Tags(p9=("b",))), {}, r"no share 'projects'.*b \(9p\)"),
-        (Facts(tags=TAGS), {"kind": "virtiofs"}, r"of type virtiofs.*projects \(9p\)"),
+        (Facts(tags=TAGS), {"transport": "virtiofs"}, r"of type virtiofs.*projects \(9p\)"),
         (Facts(tags=TAGS), {"mount": way("/home/me/raw", users_from=2)}, "others can change"),
         (Facts(tags=TAGS), {"mount": way("/tmp/raw", mode=0o1777)}, "others can change"),
         (Facts(tags=TAGS), {"mount": way("/mnt/raw"), "options": ("no-seal",)}, "without a seal"),
@@ -216,7 +216,7 @@ def test_what_lies_over_a_share_and_is_no_seal_is_in_the_way(cover: tuple[str, s
             UserError, match=rf"{cover[0]} \({cover[1]}\) is mounted over the share"
         ):
             share_plan(Facts(mounts=stack), request())
-        found = plan_removal.Found("projects", RAW, ())
+        found = plan_removal.InstalledShare("projects", RAW, ())
         with pytest.raises(UserError, match=r"is mounted over the share"):
             plan_removal.remove_steps(SYSTEM, Facts(mounts=stack), found, PROGRAM)
 
@@ -352,7 +352,7 @@ def test_a_mount_point_in_a_place_of_roots_is_made_by_root_and_given_away() -> N
     asked = request(map_mount=way("/srv/work"))
     spec = plan_share.with_owner(asked, "9p", "1/2")
     (made, *_rest) = plan_guard.guard_steps(SYSTEM, Facts(), asked, spec, PROGRAM)
-    assert made == Make(("/srv/work",), (1000, 1000))
+    assert made == MakeDirectories(("/srv/work",), (1000, 1000))
 
 
 @pytest.mark.parametrize(
@@ -472,7 +472,7 @@ def test_a_share_is_found_by_any_of_its_names(style: str, key: str | None) -> No
         "map_mount": key if key == VIEW else None,
     }
     found = plan_removal.find(installed(style), **where)
-    assert found == plan_removal.Found("projects", RAW, (VIEW,))
+    assert found == plan_removal.InstalledShare("projects", RAW, (VIEW,))
     assert plan_removal.find(installed(style), "other", None, None) is None
 
 
@@ -541,7 +541,9 @@ def test_a_guards_entry_that_is_left_alone_is_found_and_taken_out(mount: str) ->
     look = Facts(fstab=f"{line}\n".encode())
     assert removed(look) == (["write /etc/fstab"], None)
     assert plan_removal.find(look, "other", None, None) is None
-    assert plan_removal.find(look, None, None, VIEW) == plan_removal.Found(None, mount, (VIEW,))
+    assert plan_removal.find(look, None, None, VIEW) == plan_removal.InstalledShare(
+        None, mount, (VIEW,)
+    )
 
 
 def test_the_template_stays_as_long_as_another_guard_needs_it() -> None:
@@ -590,7 +592,7 @@ def test_somebodys_own_template_beside_a_packages_is_left_alone(style: str) -> N
 
 def test_a_packages_template_is_seen(tmp_path: Path) -> None:
     (tmp_path / "fstab").touch()
-    system = System(
+    system = SystemPaths(
         fstab=f"{tmp_path}/fstab", units=str(tmp_path), packaged_units=f"{tmp_path}/packaged",
         booted_systemd=f"{tmp_path}/none",
     )  # fmt: skip
@@ -608,7 +610,7 @@ def test_a_file_that_is_written_when_its_step_fails_is_put_back(
 ) -> None:
     path = tmp_path / "fstab"
     path.write_text("old\n")
-    step = Write(config_files.planned(str(path), "new\n"))
+    step = Write(config_files.plan(str(path), "new\n"))
     real = config_files._sync_directory
     failures = [OSError(5, "out of order")]
 
@@ -630,8 +632,8 @@ def test_a_new_directory_is_given_away_and_nothing_that_its_path_leads_to_by_now
 ) -> None:
     for name in ("srv", "victim/a"):
         (tmp_path / name).mkdir(parents=True)
-    with closing(facts.way(str(tmp_path / "srv/a"))) as found:
-        step = Make(found.missing, (1000, 1000), fd=found.fd)
+    with closing(facts.resolve_mountpoint(str(tmp_path / "srv/a"))) as found:
+        step = MakeDirectories(found.missing, (1000, 1000), fd=found.fd)
         (tmp_path / "srv").rename(tmp_path / "old")
         (tmp_path / "srv").symlink_to("victim")
         undo = step.do()
@@ -656,7 +658,7 @@ def test_what_is_put_in_the_place_of_a_new_directory_is_not_given_away(
     monkeypatch.setattr(os, "chown", chown)
     fd = os.open(tmp_path, os.O_PATH)
     with pytest.raises(OSError, match=r"Not a directory"):
-        Make((str(tmp_path / "a"),), (1000, 1000), fd=fd).do()
+        MakeDirectories((str(tmp_path / "a"),), (1000, 1000), fd=fd).do()
     os.close(fd)
 
 
@@ -788,8 +790,8 @@ def test_telling_never_fails(environment: dict[str, str], redirection: str, expe
 def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> vm_mount.Arguments:
     caught: list[vm_mount.Arguments] = []
 
-    def install(system: System, wish: vm_mount.Arguments) -> int:
-        caught.append(wish)
+    def install(system: SystemPaths, arguments: vm_mount.Arguments) -> int:
+        caught.append(arguments)
         return 0
 
     monkeypatch.setattr(vm_mount, "install", install)
@@ -805,15 +807,19 @@ def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> vm_mount.Argument
 def test_the_short_options_are_those_of_the_manual(
     monkeypatch: pytest.MonkeyPatch, spelling: list[str]
 ) -> None:
-    wish = asked(monkeypatch, "-l", "projects", "-m", "/mnt/projects", *spelling, "-y")
-    assert (wish.label, wish.mount, wish.map_mount) == ("projects", "/mnt/projects", VIEW)
-    assert wish.yes and wish.persist and not wish.dry_run
+    arguments = asked(monkeypatch, "-l", "projects", "-m", "/mnt/projects", *spelling, "-y")
+    assert (arguments.tag, arguments.mount, arguments.map_mount) == (
+        "projects",
+        "/mnt/projects",
+        VIEW,
+    )
+    assert arguments.yes and arguments.persist and not arguments.dry_run
 
 
 def test_options_of_the_guard_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
-    wish = asked(monkeypatch, "-o", "git=hide,deny=*.pem", "-o", "hide=.env", "--no-persist")
-    assert wish.options == ("git=hide", "deny=*.pem", "hide=.env")
-    assert not wish.persist
+    arguments = asked(monkeypatch, "-o", "git=hide,deny=*.pem", "-o", "hide=.env", "--no-persist")
+    assert arguments.options == ("git=hide", "deny=*.pem", "hide=.env")
+    assert not arguments.persist
 
 
 def test_an_unknown_type_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -967,5 +973,5 @@ def test_what_a_user_mounted_by_the_name_of_a_guard_is_not_taken_for_one() -> No
 
 
 def test_a_glued_mount_point_is_not_a_place_called_m(monkeypatch: pytest.MonkeyPatch) -> None:
-    wish = asked(monkeypatch, "-l", "projects", f"-mm{VIEW}")
-    assert (wish.mount, wish.map_mount) == (None, VIEW)
+    arguments = asked(monkeypatch, "-l", "projects", f"-mm{VIEW}")
+    assert (arguments.mount, arguments.map_mount) == (None, VIEW)

@@ -98,7 +98,7 @@ def test_a_share_that_is_used_is_sealed_again(two_mounts: tuple[Path, Path]) -> 
 
 
 def test_who_uses_a_copy_of_the_view_in_another_namespace_is_named(world: World) -> None:
-    world.bring(persist=False)
+    world.install(persist=False)
     command = ["unshare", "-Urm", "sh", "-c", 'cd "$0" && echo ready && exec sleep 120', world.view]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, user=AGENT, group=AGENT, extra_groups=[]
@@ -124,7 +124,7 @@ def test_no_exchanged_symlink_leads_the_view_to_a_directory_of_the_system(
     with bent(world, world.area / bent_part) as victim:
         for _ in range(ATTEMPTS):
             with suppress(UserError):
-                world.bring(map_mount=view)
+                world.install(map_mount=view)
             assert os.listdir(victim) == []
             assert [line for line in mountinfo() if line.startswith(str(victim))] == []
             assert os.fsencode(victim) not in world.fstab()
@@ -138,7 +138,7 @@ def test_the_walk_of_a_path_never_comes_to_where_an_exchanged_symlink_leads(worl
     found = set()
     with bent(world, world.view) as victim:
         for _ in range(3000):
-            with suppress(UserError), closing(facts.way(f"{world.view}/sub")) as way:
+            with suppress(UserError), closing(facts.resolve_mountpoint(f"{world.view}/sub")) as way:
                 found.add(way.path)
                 assert way.missing == (way.path,)
         assert os.listdir(victim) == ["sub"]
@@ -151,7 +151,7 @@ def test_what_is_made_is_made_where_the_walk_was_whatever_the_path_leads_to_by_n
     place = world.area / "home/me/src"
     place.mkdir()
     os.chown(place, AGENT, AGENT)
-    with closing(facts.way(f"{place}/a/b")) as way:
+    with closing(facts.resolve_mountpoint(f"{place}/a/b")) as way:
         (step,) = plan_share.make(way, root=False, user=(AGENT, AGENT))
         place.rename(world.area / "home/me/old")
         place.symlink_to(world.area / "sbin")
