@@ -21,7 +21,7 @@ from mitmproxy.proxy import server_hooks
 from mitmproxy.proxy.server import ConnectionHandler
 
 from gitguardfs.egress import addresses, blocked, requests, urls
-from gitguardfs.egress.allowlist import Allowlist, Decision, Kind
+from gitguardfs.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.egress.blocked import BlockedLog
 from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients
 from gitguardfs.egress.files import StateFiles, read_allowlist
@@ -31,7 +31,7 @@ from gitguardfs.errors import UserError, shown
 
 log = logging.getLogger("gitguardfs.egress")
 
-REFUSED_PORTS = (53, 5353)
+DNS_PORTS = (53, 5353)
 """mitmproxy would take what comes through a tunnel to them for DNS."""
 _APPROVED = "gitguardfs-approved"
 
@@ -47,18 +47,18 @@ class Approval(NamedTuple):
     url: str
 
 
-class Resolved(NamedTuple):
+class ResolvedHost(NamedTuple):
     """The addresses that a host has, each of which was found to be admissible."""
 
     address: tuple[str, int]
     answers: list[tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]]
 
 
-RESOLVED: ContextVar[Resolved | None] = ContextVar("resolved", default=None)
+RESOLVED: ContextVar[ResolvedHost | None] = ContextVar("resolved", default=None)
 """Of the connection that is being opened; the event loop connects to these, or to nothing."""
 
 
-class Gate:
+class AllowlistAddon:
     """Lets out what the allowlist admits."""
 
     def __init__(
@@ -104,11 +104,11 @@ class Gate:
             if requests.has_body(data.headers.fields):
                 raise urls.BadUrlError("a body with CONNECT")
             host = urls.normal_host(flow.request.host)
-            if not data.port or data.port in REFUSED_PORTS:
+            if not data.port or data.port in DNS_PORTS:
                 raise urls.BadUrlError("a port that is not for HTTP")
         except urls.BadUrlError as error:
             target = data.authority.decode("latin-1")
-            self._deny(flow, "CONNECT", target, Decision(str(error), Kind.REQUEST))
+            self._block(flow, "CONNECT", target, Decision(str(error), BlockKind.REQUEST))
             return
         data.host = host
         self._tunnels[flow.client_conn.id] = (host, data.port)
@@ -120,25 +120,27 @@ class Gate:
         self._clients.set_idle(client)
         try:
             request = self._request(flow)
-            decision = self._judge(flow, request)
+            decision = self._decide(flow, request)
         except Exception:
             log.exception("a request could not be judged")
-            self._deny(flow, "?", "?", Decision("a fault in the proxy; see its log", Kind.FAULT))
+            self._block(
+                flow, "?", "?", Decision("a fault in the proxy; see its log", BlockKind.FAULT)
+            )
             return
         checked, rule = decision.checked, decision.rule
         method = request.method.decode("latin-1")
         if not decision.is_allowed or checked is None or rule is None:
-            self._deny(flow, method, checked.url if checked else request.url, decision)
+            self._block(flow, method, checked.url if checked else request.url, decision)
             return
         if not rule.is_private_allowed and (checked.host, checked.port) in self._private.get(
             client, ()
         ):  # the line's own connection would have been refused
             reason = f"{checked.host} was reached at a private address by another line"
-            self._deny(flow, method, checked.url, Decision(reason, Kind.ADDRESS))
+            self._block(flow, method, checked.url, Decision(reason, BlockKind.ADDRESS))
             return
         log.info("allowed %s %s", method, checked.url)
         self._clients.set_busy(client)
-        for name in requests.NOT_PASSED_ON:
+        for name in requests.HOP_BY_HOP_FIELDS:
             flow.request.headers.pop(name, None)
         flow.request.data.host = checked.host
         flow.request.headers["Host"] = checked.authority
@@ -158,35 +160,35 @@ class Gate:
             self._tunnels.get(client.id), data.authority,
         )  # fmt: skip
 
-    def _judge(self, flow: http.HTTPFlow, request: Request) -> Decision:
+    def _decide(self, flow: http.HTTPFlow, request: Request) -> Decision:
         if flow.error is not None:  # mitmproxy refuses it already
-            return Decision(flow.error.msg, Kind.REQUEST)
+            return Decision(flow.error.msg, BlockKind.REQUEST)
         try:
             text = read_allowlist(self._files)
         except UserError as error:
-            return Decision(f"every request is denied: {error}", Kind.ALLOWLIST)
-        return _parsed(text, self._files).judge(request)
+            return Decision(f"every request is denied: {error}", BlockKind.ALLOWLIST)
+        return _parsed(text, self._files).decide(request)
 
-    def _deny(self, flow: http.HTTPFlow, method: str, url: str, decision: Decision) -> None:
+    def _block(self, flow: http.HTTPFlow, method: str, url: str, decision: Decision) -> None:
         """Answer with 418 and note it; a long body is not waited for, its connection is closed."""
-        kind = decision.kind or Kind.FAULT
+        kind = decision.kind or BlockKind.FAULT
         method, url = method[: blocked.MAX_URL], url[: blocked.MAX_URL]
         reason = decision.reason[: blocked.MAX_URL]
         log.info("denied %s %s: %s", method, url, reason)
         if flow.killable and requests.has_long_body(flow.request.headers.fields):
             flow.kill()
         elif flow.killable:
-            text = refusal_text(method, url, reason, kind)
+            text = explanation(method, url, reason, kind)
             flow.response = http.Response.make(
                 418,
                 "" if flow.request.method == "HEAD" else text,
                 {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"},
             )
-            if kind is not Kind.RULE:  # what else it has sent may not be what it seems
+            if kind is not BlockKind.RULE:  # what else it has sent may not be what it seems
                 flow.response.headers["Connection"] = "close"
-        self._note(method, url, reason, kind)
+        self._record(method, url, reason, kind)
 
-    def _note(self, method: str, url: str, reason: str, kind: Kind) -> None:
+    def _record(self, method: str, url: str, reason: str, kind: BlockKind) -> None:
         try:
             self._log.add(method, url, reason, kind)
         except OSError as error:
@@ -215,7 +217,7 @@ class Gate:
         server.sni = approval.host
         server.error = None
 
-    async def _resolve(self, approval: Approval, client: str) -> Resolved:
+    async def _resolve(self, approval: Approval, client: str) -> ResolvedHost:
         """Return the addresses of a host that may be used, for a connection of a client's.
 
         Raises OSError if there is none.
@@ -229,25 +231,25 @@ class Gate:
             raise OSError(f"cannot find the address of {host}: {error.strerror}") from None
         usable = []
         refusals = []
-        kind = Kind.REQUEST
+        kind = BlockKind.REQUEST
         for answer in answers:
             address = addresses.parsed(str(answer[4][0]))
-            why = "no address" if address is None else addresses.refusal(
+            why = "no address" if address is None else addresses.why_blocked(
                 address, host, approval.is_private_allowed
             )  # fmt: skip
             if why:
                 refusals.append(f"{host} has the address {answer[4][0]}: {why}")
-                if address is not None and not addresses.refusal(address, host, True):
-                    kind = Kind.ADDRESS
+                if address is not None and not addresses.why_blocked(address, host, True):
+                    kind = BlockKind.ADDRESS
             else:
                 usable.append((*answer[:4], answer[4]))
-                if address is not None and addresses.refusal(address, host, False):
+                if address is not None and addresses.why_blocked(address, host, False):
                     self._private.setdefault(client, set()).add((host, port))
         if not usable:
             reason = refusals[0] if refusals else f"{host} has no address"
-            self._note(approval.method, approval.url, reason, kind)
+            self._record(approval.method, approval.url, reason, kind)
             raise OSError(reason)
-        return Resolved((host, port), usable)
+        return ResolvedHost((host, port), usable)
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         """Pass a response on as it comes; end a connection that would become another protocol."""
@@ -291,13 +293,13 @@ def _parsed(text: str, files: StateFiles) -> Allowlist:
     return found
 
 
-def refusal_text(method: str, url: str, reason: str, kind: Kind) -> str:
+def explanation(method: str, url: str, reason: str, kind: BlockKind) -> str:
     """Return the body of a refusal: what an agent must ask its human for."""
     about = (
         "The sandbox's proxy did not let this request out, and nothing of it has left the host:\n\n"
         f"  {shown(method)} {shown(url)}\n\nReason: {reason}.\n"
     )
-    line = blocked.line_for(method, url)[0] if kind is Kind.RULE else ""
+    line = blocked.line_for(method, url)[0] if kind is BlockKind.RULE else ""
     if line:
         note = query_note(line)
         return (
@@ -305,6 +307,6 @@ def refusal_text(method: str, url: str, reason: str, kind: Kind) -> str:
             " request is needed, stop and ask your human to run this on the host:\n\n"
             f"  {allow_command(line)}\n" + (f"\n{note}\n" if note else "")
         )
-    if kind is Kind.ALLOWLIST:
+    if kind is BlockKind.ALLOWLIST:
         return f"{about}\nTell your human: the allowlist on the host has to be mended.\n"
     return f"{about}\nNo line of the allowlist can admit a request like this one.\n"

@@ -9,7 +9,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 PRIVATE_WORD = "private-address"
 """The word at the end of a line by which its host may have an address that is not public."""
 
-_CARRIERS = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
+_EMBEDDING_NETWORKS = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
 """Networks whose last 32 bits are the IPv4 address that is meant: NAT64, and an old form."""
 
 
@@ -21,13 +21,13 @@ def parsed(text: str) -> Address | None:
         return None
 
 
-def refusal(address: Address, host: str, is_private_allowed: bool) -> str:
+def why_blocked(address: Address, host: str, is_private_allowed: bool) -> str:
     """Say why a request for ``host`` must not go to ``address``; "" if it may.
 
     A line with PRIVATE_WORD admits a private address for its host, and a loopback or link-local
     one only if its host is that address: a name must not lead there, whatever name server answers.
     """
-    meant = _carried(address)
+    meant = _embedded_ipv4(address)
     if meant.is_unspecified or meant.is_multicast or _is_broadcast(meant):
         return "no line can admit it"
     if meant.is_global and address.is_global:
@@ -39,13 +39,15 @@ def refusal(address: Address, host: str, is_private_allowed: bool) -> str:
     return ""
 
 
-def _carried(address: Address) -> Address:
+def _embedded_ipv4(address: Address) -> Address:
     if isinstance(address, ipaddress.IPv4Address):
         return address
     embedded = address.ipv4_mapped or address.sixtofour
     if embedded is not None:
         return embedded
-    if any(address in network for network in _CARRIERS) and int(address) > 1:  # 1 is loopback
+    if (
+        any(address in network for network in _EMBEDDING_NETWORKS) and int(address) > 1
+    ):  # 1 is loopback
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address
 

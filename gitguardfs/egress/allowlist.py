@@ -20,7 +20,7 @@ from gitguardfs.errors import UserError, shown
 EXAMPLE = "GET https://example.com/path/*"
 
 
-class Kind(Enum):
+class BlockKind(Enum):
     """Why a request was not let out; the word in the log of blocked requests."""
 
     RULE = "rule"
@@ -57,11 +57,11 @@ class Rule(NamedTuple):
         end = f" {PRIVATE_WORD}" if self.is_private_allowed else ""
         return f"{self.method} {self.scheme}://{where}{'*'.join(self.pieces)}{end}"
 
-    def admits(self, request: CheckedRequest) -> bool:
+    def allows(self, request: CheckedRequest) -> bool:
         """Return whether this line lets the request out."""
         ours = (self.method, self.scheme, self.host, self.port)
         theirs = (request.method, request.scheme, request.host, request.port)
-        return ours == theirs and _fits(self.pieces, request.target)
+        return ours == theirs and _matches(self.pieces, request.target)
 
 
 class LineError(NamedTuple):
@@ -77,7 +77,7 @@ class Decision(NamedTuple):
 
     reason: str
     """Why not; "" if it may."""
-    kind: Kind | None = None
+    kind: BlockKind | None = None
     checked: CheckedRequest | None = None
     rule: Rule | None = None
 
@@ -108,20 +108,20 @@ class Allowlist:
                 errors.append(LineError(number, line.strip(), str(error)))
         return cls(tuple(rules), tuple(errors))
 
-    def judge(self, request: Request) -> Decision:
+    def decide(self, request: Request) -> Decision:
         """Decide on a request as it came."""
         try:
-            checked = requests.checked(request)
+            checked = requests.check(request)
         except BadRequestError as error:
-            return Decision(str(error), Kind.REQUEST)
-        rule = self.admitting(checked)
+            return Decision(str(error), BlockKind.REQUEST)
+        rule = self.rule_for(checked)
         if rule is None:
-            return Decision("no line of the allowlist admits it", Kind.RULE, checked)
+            return Decision("no line of the allowlist admits it", BlockKind.RULE, checked)
         return Decision("", None, checked, rule)
 
-    def admitting(self, request: CheckedRequest) -> Rule | None:
+    def rule_for(self, request: CheckedRequest) -> Rule | None:
         """Return the line that lets the request out, one with PRIVATE_WORD first; or None."""
-        found = [rule for rule in self.rules if rule.admits(request)]
+        found = [rule for rule in self.rules if rule.allows(request)]
         return max(found, key=lambda rule: rule.is_private_allowed, default=None)
 
 
@@ -170,7 +170,7 @@ def _without_comment(line: str) -> str:
     return re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip()
 
 
-def _fits(pieces: tuple[str, ...], target: str) -> bool:
+def _matches(pieces: tuple[str, ...], target: str) -> bool:
     """Return whether ``target`` is the pieces with anything between them.
 
     Only a ``*`` at the end spans the ``?`` before a query: what follows a ``*`` within a pattern
@@ -186,13 +186,13 @@ def _fits(pieces: tuple[str, ...], target: str) -> bool:
         return False
     for piece in middle:
         found = target.find(piece, at, end)
-        if found < 0 or _crosses(target, at, found):
+        if found < 0 or _crosses_query(target, at, found):
             return False
         at = found + len(piece)
-    return last == "" or not _crosses(target, at, end)
+    return last == "" or not _crosses_query(target, at, end)
 
 
-def _crosses(target: str, begin: int, end: int) -> bool:
+def _crosses_query(target: str, begin: int, end: int) -> bool:
     """Return whether the ``?`` that begins the query lies between two positions."""
     return begin <= target.find("?") < end
 

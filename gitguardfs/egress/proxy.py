@@ -125,8 +125,8 @@ _TRUST_FILE = "ssl_verify_upstream_trusted_ca"
 _TRUST_DIRECTORY = "ssl_verify_upstream_trusted_confdir"
 
 
-class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that connects to what ``Gate.server_connect`` has found, or to nothing."""
+class _ApprovedAddressLoop(asyncio.SelectorEventLoop):
+    """Connects only to addresses that ``AllowlistAddon.server_connect`` has approved."""
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         return _resolved((host, port))
@@ -164,7 +164,7 @@ def run(state_dir: Path, port: int = 0, *, is_output_to_log: bool = False) -> No
     _limit_memory()
     handler = _start_log(files)
     try:
-        with asyncio.Runner(loop_factory=_Loop) as runner:
+        with asyncio.Runner(loop_factory=_ApprovedAddressLoop) as runner:
             runner.run(_serve(files, options, is_output_to_log))
     finally:
         _remove_own(files)
@@ -179,13 +179,15 @@ async def _serve(files: StateFiles, options: dict[str, Any], is_output_to_log: b
     from mitmproxy.master import Master
     from mitmproxy.options import Options
 
-    from gitguardfs.egress.addon import Gate
+    from gitguardfs.egress.addon import AllowlistAddon
 
     master = Master(Options())
     server = Proxyserver()
     announcer = _Announcer(files, master, server, options["listen_port"], is_output_to_log)
     # The gate first: what it has allowed, the others may still refuse.
-    master.addons.add(Gate(files, server.connections), server, NextLayer(), TlsConfig(), announcer)
+    master.addons.add(
+        AllowlistAddon(files, server.connections), server, NextLayer(), TlsConfig(), announcer
+    )
     if "store_streamed_bodies" in master.options:  # since mitmproxy 12
         options["store_streamed_bodies"] = False
     master.options.update(**options)

@@ -16,11 +16,11 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 MAX_HEADERS = 200
 MAX_HEADER_BYTES = 65536
 """Of all fields together; servers take 8 to 48 KiB."""
-MAX_DENIED_BODY = 1 << 20
+MAX_BLOCKED_BODY = 1 << 20
 """Bytes of a denied request's body that are read, and thrown away, to answer it."""
 
 _BODILESS = (b"GET", b"HEAD")
-_SENDS_ELSEWHERE = frozenset(
+_OVERRIDE_FIELDS = frozenset(
     (
         b"forwarded", b"x-forwarded", b"x-host", b"x-http-host", b"x-http-method", b"x-method",
         b"x-http-path", b"x-http-url", b"x-http-uri", b"x-request-uri", b"x-request-url",
@@ -28,13 +28,13 @@ _SENDS_ELSEWHERE = frozenset(
     )
 )  # fmt: skip
 """Fields by which some servers go instead of the method, the path or the host."""
-_SENDS_ELSEWHERE_TOO = re.compile(
+_OVERRIDE_PATTERN = re.compile(
     rb"x-.*(?:original|override|rewrite|destination-?ur[il]"
     rb"|forwarded-(?!(?:for|proto|protocol|scheme|port|ssl|by)$))"
 )
 """The same, by pattern. Of X-Forwarded-*, those pass that say who asks, or by what transport."""
 _HARMLESS_CONNECTION = frozenset((b"close", b"keep-alive", b"te"))
-NOT_PASSED_ON = ("Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "TE")
+HOP_BY_HOP_FIELDS = ("Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "TE")
 """Fields that concern the connection to the proxy alone."""
 
 
@@ -88,7 +88,7 @@ class BadRequestError(Exception):
     """A request that no line can admit; the text says why."""
 
 
-def checked(request: Request) -> CheckedRequest:
+def check(request: Request) -> CheckedRequest:
     """Return the request in normal form. Raises BadRequestError."""
     try:
         host = urls.normal_host(request.host)
@@ -104,14 +104,14 @@ def checked(request: Request) -> CheckedRequest:
     if request.http_version not in (b"HTTP/1.1", b"HTTP/1.0"):
         raise BadRequestError("not HTTP/1.1")
     result = CheckedRequest(request.method.decode(), request.scheme, host, request.port, target)
-    _check_way(request, result)
+    _check_connection(request, result)
     _check_headers(request.headers)
     _check_host_field(request, result)
     _check_body(request)
     return result
 
 
-def _check_way(request: Request, result: CheckedRequest) -> None:
+def _check_connection(request: Request, result: CheckedRequest) -> None:
     """Refuse what came by another way than to the host that it names."""
     if request.authority:
         raise BadRequestError("a whole URL as the target within a tunnel")
@@ -135,7 +135,7 @@ def _check_headers(headers: tuple[tuple[bytes, bytes], ...]) -> None:
         lowered = name.lower().replace(b"_", b"-")  # CGI makes one of the two
         if re.search(rb"[\x00-\x08\x0a-\x1f\x7f]", value):
             raise BadRequestError(f"a control character in the field {_shown(name)}")
-        if lowered in _SENDS_ELSEWHERE or _SENDS_ELSEWHERE_TOO.match(lowered):
+        if lowered in _OVERRIDE_FIELDS or _OVERRIDE_PATTERN.match(lowered):
             raise BadRequestError(
                 f"the field {_shown(name)}, by which servers go instead of the URL"
             )
@@ -194,7 +194,7 @@ def has_long_body(headers: tuple[tuple[bytes, bytes], ...]) -> bool:
         if name.lower() == b"transfer-encoding":
             return True
         if name.lower() == b"content-length":
-            return not value.isdigit() or int(value) > MAX_DENIED_BODY
+            return not value.isdigit() or int(value) > MAX_BLOCKED_BODY
     return False
 
 

@@ -29,7 +29,7 @@ def candidates(state: State, system: str) -> list[str]:
     return ["kvm", EMULATION]
 
 
-def note_failure(state: State, accelerator: str) -> None:
+def remember_failure(state: State, accelerator: str) -> None:
     """Remember that this one does not work here, and say so."""
     warn(f"{accelerator} does not work here: the VM is emulated, which takes many times as long")
     if accelerator == "kvm":

@@ -98,7 +98,7 @@ class Boot:
     def await_ssh(self, port: int) -> None:
         """Wait until the guest's sshd greets. BootError."""
         deadline = time.monotonic() + BOOT_LIMIT
-        while not _greets(port):
+        while not _sshd_answers(port):
             self.progress.show("the guest boots", last_line(self.state.console))
             self._check()
             if time.monotonic() > deadline:
@@ -107,7 +107,7 @@ class Boot:
 
     def await_ready(self, guest: Guest) -> None:
         """Wait until the guest is set up. Raises UserError with its reason, BootError."""
-        remote = ready_line(guest.view)
+        remote = ready_script(guest.view)
         deadline = time.monotonic() + BOOT_LIMIT
         while True:
             status, output = self._run(command(guest, ADMIN, remote=remote), deadline)
@@ -159,7 +159,7 @@ def has_panicked(state: State) -> bool:
     return _PANIC.search(_content(state.console)) is not None
 
 
-def ready_line(view: str) -> str:
+def ready_script(view: str) -> str:
     """Return the line for root's shell that ends when the guest is ready."""
     return READY % shlex.quote(view)
 
@@ -187,7 +187,7 @@ def _content(path: str) -> bytes:
     return b""
 
 
-def _greets(port: int) -> bool:
+def _sshd_answers(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), _BANNER_LIMIT) as peer:
             peer.settimeout(_BANNER_LIMIT)

@@ -148,7 +148,7 @@ def up(
     paths = secrets.found(where.project, new.hide)
     if paths:
         click.echo(secrets.warning(paths), err=True)
-    return driver.up(where, driver.Wish(new, presets, words, upstream_ca))
+    return driver.up(where, driver.UpArguments(new, presets, words, upstream_ca))
 
 
 @command.command(short_help="Open another shell in the running VM.", context_settings=_WORDS)

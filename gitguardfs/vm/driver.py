@@ -43,7 +43,7 @@ from gitguardfs.vm.launch import Launch, boot
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
 
-LEAST_ROOM = 1 << 30
+MIN_FREE_BYTES = 1 << 30
 """Bytes: a guest that is set up takes less, and a full disk would stop it halfway."""
 
 
@@ -52,7 +52,7 @@ class Stopped(BaseException):
 
 
 @dataclass(frozen=True)
-class Wish:
+class UpArguments:
     """What `vm up` was asked for."""
 
     settings: Settings
@@ -65,7 +65,7 @@ class Wish:
     """False is for tests alone, see qemu_command.Machine."""
 
 
-def up(state: State, wish: Wish) -> int:
+def up(state: State, arguments: UpArguments) -> int:
     """Start the VM, run a shell or a command in it, and stop it. Returns that one's exit status.
 
     Raises UserError.
@@ -73,7 +73,7 @@ def up(state: State, wish: Wish) -> int:
     check_programs()
     existing_directory(state.project)
     trusted_programs.check(state.project, _qemu(), *trusted_programs.PACKAGES)
-    authority = _authority(wish, state.project)
+    authority = _authority(arguments, state.project)
     with ExitStack() as stack:
         states.create(state)
         stack.enter_context(_session(state))
@@ -81,63 +81,65 @@ def up(state: State, wish: Wish) -> int:
         stack.callback(os.close, lock)
         states.remove_leftovers()
         _check_room(state)
-        wanted, cache = wish.settings.image, states.cache_directory()
-        image = images.kept(wanted, state.disk, cache) or images.obtain(
+        wanted, cache = arguments.settings.image, states.cache_directory()
+        image = images.used_by(wanted, state.disk, cache) or images.obtain(
             wanted, platform.machine(), cache
         )
-        images.check_place(image, state.project)
+        images.refuse_image_in_project(image, state.project)
         images.ensure_overlay(image, state.disk)
-        settings.save(state, settings.before_start(settings.load(state), wish.settings))
+        settings.save(state, settings.before_start(settings.load(state), arguments.settings))
         pairs = keys.ensure(state)
         files = Path(state.directory)
-        _say_what_is_allowed(files, wish.presets)
+        _ensure_allowlist(files, arguments.presets)
         if authority is not None:
             config_files.apply(
                 config_files.planned(str(StateFiles(files).upstream_ca), authority, 0o600)
             )
         ca = egress.ca_certificate(files)
-        content = provision.content(state.name, wish.settings, pairs, ca)
+        content = provision.content(state.name, arguments.settings, pairs, ca)
         instance = seed.instance(state, content)
         meta_data = seed.meta_data(state.name, instance).encode()
         seed.write(state.seed, {**content, "meta-data": meta_data})
-        exported = stack.enter_context(host_guard.exported(wish.settings, state.name))
+        exported = stack.enter_context(host_guard.exported(arguments.settings, state.name))
         proxy = egress.start_proxy(files)
         stack.callback(proxy.stop)
-        launch = Launch(state, wish.settings, image, pairs, exported, lock, proxy, wish.restricted)
-        stack.enter_context(logs.bounded(state.console))
+        launch = Launch(
+            state, arguments.settings, image, pairs, exported, lock, proxy, arguments.restricted
+        )
+        stack.enter_context(logs.size_limited(state.console))
         guest = boot(stack, launch)
-        settings.save(state, wish.settings)
-        seed.keep_instance(state, instance)
+        settings.save(state, arguments.settings)
+        seed.save_instance(state, instance)
         with open(state.ready, "wb"):
             pass
-        return _session_in(state, guest, wish.words)
+        return _session_in(state, guest, arguments.words)
 
 
-def _authority(wish: Wish, project: str) -> bytes | None:
+def _authority(arguments: UpArguments, project: str) -> bytes | None:
     """Return the certificates that were given. UserError if they cannot be used, OSError."""
-    if wish.upstream_ca is None:
+    if arguments.upstream_ca is None:
         return None
-    images.refuse_in_project("the authority", wish.upstream_ca, project)
-    with open(wish.upstream_ca, "rb") as certificate:
+    images.refuse_in_project("the authority", arguments.upstream_ca, project)
+    with open(arguments.upstream_ca, "rb") as certificate:
         text = certificate.read()
     try:
         tls.SSLContext(tls.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text.decode("ascii"))
     except (tls.SSLError, ValueError) as error:
-        raise UserError(f"{shown(wish.upstream_ca)} holds no certificate: {error}") from None
+        raise UserError(f"{shown(arguments.upstream_ca)} holds no certificate: {error}") from None
     return text
 
 
 def _check_room(state: State) -> None:
     free = shutil.disk_usage(state.directory).free
-    if free < LEAST_ROOM:
+    if free < MIN_FREE_BYTES:
         raise UserError(
             f"{state.directory} has {free >> 20} MiB free, and the VM's disk grows",
-            f"make room: {LEAST_ROOM >> 20} MiB at least",
+            f"make room: {MIN_FREE_BYTES >> 20} MiB at least",
             Exit.SYSTEM,
         )
 
 
-def _say_what_is_allowed(files: Path, presets: tuple[str, ...]) -> None:
+def _ensure_allowlist(files: Path, presets: tuple[str, ...]) -> None:
     """Make the allowlist, or add the presets to it; say so if the agent cannot reach its model."""
     is_new = not StateFiles(files).allowlist.exists()
     egress.create_files(files, presets)

@@ -18,15 +18,15 @@ import click
 
 from gitguardfs.errors import Exit, UserError
 
-SILENCE = 60.0
+READ_TIMEOUT = 60.0
 """Seconds without a byte after which a server is taken to be gone."""
-SPARE = 1 << 30
+KEPT_FREE = 1 << 30
 """Bytes that stay free beside an image: the VM's own disk begins to grow at once."""
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteFile:
     """A file on a server; ``sha512`` in lower-case hexadecimal digits."""
 
     url: str
@@ -38,7 +38,7 @@ class Remote:
         return f"{self.sha512[:12]}-{os.path.basename(self.url)}"
 
 
-def fetch(remote: Remote, cache: str) -> str:
+def fetch(remote: RemoteFile, cache: str) -> str:
     """Return the path of the file in the directory ``cache``, fetched if it is not there.
 
     A file that is there under its name was checked before it got the name. Raises UserError if it
@@ -49,7 +49,7 @@ def fetch(remote: Remote, cache: str) -> str:
     if os.path.exists(path):
         return path
     os.makedirs(cache, 0o700, exist_ok=True)
-    with _alone(f"{path}.lock"):
+    with _exclusive(f"{path}.lock"):
         if os.path.exists(path):  # another command has fetched it meanwhile
             return path
         part = f"{path}.part"
@@ -67,7 +67,7 @@ def fetch(remote: Remote, cache: str) -> str:
 
 
 @contextmanager
-def _alone(lock: str) -> Iterator[None]:
+def _exclusive(lock: str) -> Iterator[None]:
     fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -80,14 +80,14 @@ def _alone(lock: str) -> Iterator[None]:
         os.close(fd)
 
 
-def _download(remote: Remote, part: str) -> None:
+def _download(remote: RemoteFile, part: str) -> None:
     """Append to ``part`` what is missing of the file. Raises UserError, OSError, HTTPException."""
     begin = os.path.getsize(part) if os.path.exists(part) else 0
     request = urllib.request.Request(remote.url)  # noqa: S310 (the scheme was checked)
     if begin:
         request.add_header("Range", f"bytes={begin}-")
     try:
-        response = urllib.request.urlopen(request, timeout=SILENCE)  # noqa: S310
+        response = urllib.request.urlopen(request, timeout=READ_TIMEOUT)  # noqa: S310
     except urllib.error.HTTPError as error:
         if error.code == 416 and begin:  # nothing is missing: the checksum tells the rest
             return
@@ -101,7 +101,9 @@ def _download(remote: Remote, part: str) -> None:
         _copy(response, file.fileno(), begin, left, remote)
 
 
-def _copy(response: HTTPResponse, fd: int, begin: int, left: int | None, remote: Remote) -> None:
+def _copy(
+    response: HTTPResponse, fd: int, begin: int, left: int | None, remote: RemoteFile
+) -> None:
     name = os.path.basename(remote.url)
     total = None if left is None else begin + left
     done = begin
@@ -126,16 +128,16 @@ def _length(response: HTTPResponse) -> int | None:
 
 def _check_room(part: str, wanted: int | None) -> None:
     free = shutil.disk_usage(os.path.dirname(part)).free
-    if wanted is not None and free < wanted + SPARE:
+    if wanted is not None and free < wanted + KEPT_FREE:
         raise UserError(
             f"{os.path.dirname(part)} has {free >> 20} MiB free,"
-            f" and the image takes {(wanted + SPARE) >> 20}",
+            f" and the image takes {(wanted + KEPT_FREE) >> 20}",
             "make room, or another XDG_CACHE_HOME",
             Exit.SYSTEM,
         )
 
 
-def _check(remote: Remote, part: str) -> None:
+def _check(remote: RemoteFile, part: str) -> None:
     with open(part, "rb") as file:
         found = hashlib.file_digest(file, "sha512").hexdigest()
     if found != remote.sha512:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.vm import fetching, trusted_programs
-from gitguardfs.vm.fetching import Remote
+from gitguardfs.vm.fetching import RemoteFile
 
 DISK_SIZE = 20 << 30
 """Bytes that a VM's disk may grow to; qcow2 takes up only what is used."""
@@ -21,12 +21,12 @@ _DEBIAN = "https://cloud.debian.org/images/cloud/trixie"
 
 # Not "genericcloud": the kernel of those has no 9p. Dated directories stay for some years.
 PINNED = {
-    ("debian-13", "x86_64"): Remote(
+    ("debian-13", "x86_64"): RemoteFile(
         f"{_DEBIAN}/20260914-2601/debian-13-generic-amd64-20260914-2601.qcow2",
         "a733e7d49442a03e70d03e4eb5aaf3967f3efc69ef70952f9bb10fc1ee2c4876"
         "eb95956b5ad2d31350e5fada768feb651352535fb8cd1233f61998a5a7d2e93c",
     ),
-    ("debian-13", "aarch64"): Remote(
+    ("debian-13", "aarch64"): RemoteFile(
         f"{_DEBIAN}/20260831-2587/debian-13-generic-arm64-20260831-2587.qcow2",
         "27287048285224e662722b54c77849c9bd1a2fd60ccea5f2e75c644fbd638fad"
         "7e32a97e8e3d628c8bbfdb9cf757951c8300f3c21758647c8906359d9c892b42",
@@ -71,7 +71,7 @@ def obtain(wanted: str, machine: str, cache: str) -> Image:
     )
 
 
-def kept(wanted: str, disk: str, cache: str) -> Image | None:
+def used_by(wanted: str, disk: str, cache: str) -> Image | None:
     """Return the image that the VM's ``disk`` was made over, if ``wanted`` is a name of PINNED.
 
     A newer gitguardfs pins another image by the same name; a VM keeps its own until it is reset.
@@ -93,7 +93,7 @@ def resolved(wanted: str) -> str:
     return os.path.abspath(wanted)
 
 
-def _remote(wanted: str, machine: str) -> Remote | None:
+def _remote(wanted: str, machine: str) -> RemoteFile | None:
     if any(wanted == name for name, _ in PINNED):
         found = PINNED.get((wanted, machine))
         if found is None:
@@ -107,7 +107,7 @@ def _remote(wanted: str, machine: str) -> Remote | None:
         raise UserError(
             f"--image {shown(wanted)} is not pinned", "https://…/image.qcow2#sha512=HEX"
         )
-    return Remote(url, checksum[1].lower())
+    return RemoteFile(url, checksum[1].lower())
 
 
 def _directory(path: str) -> Image:
@@ -140,7 +140,7 @@ def refuse_in_project(what: str, path: str, project: str) -> None:
         )
 
 
-def check_place(image: Image, project: str) -> None:
+def refuse_image_in_project(image: Image, project: str) -> None:
     """Raise UserError for an image in the project: the agent could write to it.
 
     It would boot a kernel or read a disk of the agent's making, and root of the guest is shut out

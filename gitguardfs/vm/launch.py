@@ -75,7 +75,7 @@ def boot(stack: ExitStack, launch: Launch) -> ssh.Guest:
             except BootError as failure:
                 attempts += 1
                 if failure.is_accelerator and len(left) > 1:
-                    accelerators.note_failure(state, left.pop(0))
+                    accelerators.remember_failure(state, left.pop(0))
                     attempts = 0
                 elif failure.is_accelerator or attempts >= ATTEMPTS:
                     raise UserError(
@@ -141,11 +141,11 @@ def _end(state: State, qemu: subprocess.Popen[bytes]) -> None:
         with suppress(OSError):
             print("stopping the VM", file=sys.stderr)
         with suppress(qmp.NoAnswerError, subprocess.TimeoutExpired):
-            qmp.press_power_button(state)
-            qemu.wait(running.DOWN_LIMIT)
+            qmp.power_down(state)
+            qemu.wait(running.POWERDOWN_LIMIT)
             return
         with suppress(qmp.NoAnswerError, subprocess.TimeoutExpired):
-            qmp.end(state)
+            qmp.quit(state)
             qemu.wait(running.QUIT_LIMIT)
     finally:
         if qemu.poll() is None:
@@ -161,7 +161,7 @@ def _tunnel(guest: ssh.Guest, proxy: RunningProxy) -> Iterator[None]:
     may have its port after that.
     """
     _as_root(guest, f"ip address replace {PROXY_ADDRESS}/32 dev lo")
-    tied = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tied_process.py")
+    tied = os.path.join(os.path.dirname(os.path.abspath(__file__)), "die_with_parent.py")
     tunnel = ssh.tunnel(guest, PROXY_ADDRESS, PROXY_PORT, proxy.port)
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", tied, *tunnel],

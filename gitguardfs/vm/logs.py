@@ -15,11 +15,11 @@ from gitguardfs.errors import shown
 from gitguardfs.vm.boot import plain
 from gitguardfs.vm.state import State
 
-MOST = 10 << 20
+MAX_CONSOLE_BYTES = 10 << 20
 """Bytes that the guest's console may take before it is cut."""
-KEPT = 1 << 20
+KEPT_BYTES = 1 << 20
 """Bytes of its end that are kept then."""
-PIECE = 64 << 10
+CHUNK_BYTES = 64 << 10
 """Bytes of a log that are read at once."""
 _BOUND_EVERY = 1.0
 _LOOK_EVERY = 0.3
@@ -27,14 +27,14 @@ _LOOK_EVERY = 0.3
 
 
 @contextmanager
-def bounded(path: str) -> Iterator[None]:
+def size_limited(path: str) -> Iterator[None]:
     """Keep a log that the guest writes from growing without end, as long as this runs."""
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(_BOUND_EVERY):
             with suppress(OSError):
-                cut(path)
+                truncate(path)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -45,17 +45,17 @@ def bounded(path: str) -> Iterator[None]:
         thread.join()
 
 
-def cut(path: str) -> None:
+def truncate(path: str) -> None:
     """Begin a log anew that is too long; its end is kept in ``.1``. OSError.
 
     QEMU has the file open to append.
     """
     with open(path, "r+b") as file:
         size = file.seek(0, os.SEEK_END)
-        if size <= MOST:
+        if size <= MAX_CONSOLE_BYTES:
             return
-        file.seek(size - KEPT)
-        end = file.read(KEPT)
+        file.seek(size - KEPT_BYTES)
+        end = file.read(KEPT_BYTES)
         with open(f"{path}.new", "wb") as new:
             new.write(end)
         os.rename(f"{path}.new", f"{path}.1")
@@ -103,10 +103,10 @@ class _Tail:
             if st.st_ino != self.inode or st.st_size < self.offset:
                 self.inode, self.offset, self.begun = st.st_ino, 0, b""
             file.seek(self.offset)
-            while data := file.read(PIECE):
+            while data := file.read(CHUNK_BYTES):
                 self.offset = file.tell()
                 *complete, self.begun = (self.begun + data).split(b"\n")
-                if len(self.begun) > PIECE:  # a line without an end is shown in pieces
+                if len(self.begun) > CHUNK_BYTES:  # a line without an end is shown in pieces
                     complete, self.begun = [*complete, self.begun], b""
                 for line in complete:
                     yield _printable(line)

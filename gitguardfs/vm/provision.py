@@ -22,7 +22,7 @@ HOME = f"/home/{AGENT}"
 
 def content(name: str, settings: Settings, keys: Keys, ca: str) -> dict[str, bytes]:
     """Return the files of the seed for the VM ``name``, all but its meta-data. OSError."""
-    login = seed.Login(
+    login = seed.GuestKeys(
         agent_public=keys.public_text(AGENT_KEY),
         admin_public=keys.public_text(ADMIN),
         host_private=keys.private_text(HOST),

@@ -48,17 +48,17 @@ def status(state: State) -> str:
     return str(answer["status"])
 
 
-def go_on(state: State) -> None:
+def resume(state: State) -> None:
     """Let a machine that is paused go on. NoAnswerError."""
     _run(state, lambda qmp: qmp.execute("cont"))
 
 
-def press_power_button(state: State) -> None:
+def power_down(state: State) -> None:
     """Ask the guest to go down. NoAnswerError."""
     _run(state, lambda qmp: qmp.execute("system_powerdown"))
 
 
-def end(state: State) -> None:
+def quit(state: State) -> None:
     """End QEMU at once, as if the power had failed. NoAnswerError."""
     _run(state, lambda qmp: qmp.execute("quit"))
 

@@ -14,7 +14,7 @@ from gitguardfs.vm import keys, provision, qmp, settings, trusted_programs
 from gitguardfs.vm.ssh import Guest
 from gitguardfs.vm.state import State, is_held, remove, take
 
-DOWN_LIMIT = 30.0
+POWERDOWN_LIMIT = 30.0
 """Seconds that a guest has to go down by itself."""
 QUIT_LIMIT = 10.0
 """Seconds that QEMU has to end when it is told to."""
@@ -22,7 +22,7 @@ CLEAN_UP_LIMIT = 60.0
 """Seconds that `vm up` has, all in all, to stop its VM when it is told to."""
 QEMU = "qemu-system"
 """How its processes' names begin."""
-ROOM_TO_GO_ON = 256 << 20
+MIN_FREE_TO_RESUME = 256 << 20
 """Bytes that must be free: with less, a paused VM would be paused again at once."""
 DISK_IS_FULL = "the host's disk is full; make room, then gitguard vm ssh lets it go on"
 _LOOK_EVERY = 0.1
@@ -46,7 +46,7 @@ def guest(state: State, early: bool = False) -> Guest:
     if not (early or os.path.exists(state.ready)):
         raise not_yet
     try:
-        go_on_if_paused(state)
+        resume_if_paused(state)
         port = qmp.ssh_port(state)
     except qmp.NoAnswerError:
         raise not_yet from None
@@ -54,7 +54,7 @@ def guest(state: State, early: bool = False) -> Guest:
     return Guest(keys.Keys(state.path(keys.DIRECTORY)), port, view)
 
 
-def go_on_if_paused(state: State) -> None:
+def resume_if_paused(state: State) -> None:
     """Let a VM go on that QEMU has paused when the host's disk was full, if there is room again.
 
     Raises UserError if there is none, NoAnswerError.
@@ -62,10 +62,10 @@ def go_on_if_paused(state: State) -> None:
     if qmp.status(state) != qmp.IO_ERROR:
         return
     free = shutil.disk_usage(state.directory).free
-    if free < ROOM_TO_GO_ON:
+    if free < MIN_FREE_TO_RESUME:
         raise UserError(f"the VM is paused: {DISK_IS_FULL}", code=Exit.SYSTEM)
     print("the VM was paused, as its disk could not be written: it goes on", file=sys.stderr)
-    qmp.go_on(state)
+    qmp.resume(state)
 
 
 def session_pid(state: State) -> int | None:
@@ -89,19 +89,19 @@ def stop(state: State) -> None:
             os.kill(pid, signal.SIGTERM)
         if _await_free(CLEAN_UP_LIMIT, state.lock, state.session_lock):
             return
-    if not end_orphan(state):
+    if not stop_orphan(state):
         raise UserError(
             f"the VM does not stop (process {pid or 'unknown'})", "end that process", Exit.SYSTEM
         )
 
 
-def end_orphan(state: State) -> bool:
+def stop_orphan(state: State) -> bool:
     """Stop a QEMU whose `vm up` is gone; return whether nothing holds the lock any more."""
     with suppress(qmp.NoAnswerError):
-        qmp.press_power_button(state)
-        if _await_free(DOWN_LIMIT, state.lock):
+        qmp.power_down(state)
+        if _await_free(POWERDOWN_LIMIT, state.lock):
             return True
-        qmp.end(state)
+        qmp.quit(state)
     if _await_free(QUIT_LIMIT, state.lock):
         return True
     for pid in _holders(state.lock):
@@ -115,7 +115,7 @@ def take_lock(state: State) -> int:
     fd = take(state.lock)
     if fd is None:
         print("the VM was left running by a command that was killed: stopping it", file=sys.stderr)
-        end_orphan(state)
+        stop_orphan(state)
         fd = take(state.lock)
     if fd is None:
         raise UserError("another process holds the VM", f"fuser {state.lock} names it", Exit.SYSTEM)

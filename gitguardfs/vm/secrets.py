@@ -10,12 +10,12 @@ from gitguardfs.errors import shown, warn
 from gitguardfs.host import directory
 from gitguardfs.render import quote
 
-PLACES = frozenset(name for name in directory.SECRETS if "/" not in name)
+KEY_PLACES = frozenset(name for name in directory.SECRETS if "/" not in name)
 """Files and directories that programs keep keys in."""
-PASSED_OVER = secret_names.DEPENDENCIES | {".git", "venv", "target", "__pycache__"}
-MOST = 50_000
+SKIPPED_DIRECTORIES = secret_names.DEPENDENCIES | {".git", "venv", "target", "__pycache__"}
+MAX_ENTRIES = 50_000
 """Entries that are looked at: a warning must not keep `vm up` waiting."""
-SHOWN = 5
+MAX_LISTED = 5
 """Files that the warning names."""
 
 
@@ -35,8 +35,10 @@ def found(project: str, hidden: tuple[str, ...] = ()) -> list[str]:
             for name in names
             if looks_secret(name) and not is_hidden(name, hidden)
         ]
-        below[:] = [name for name in below if not (name in PASSED_OVER or is_hidden(name, hidden))]
-        if seen > MOST:
+        below[:] = [
+            name for name in below if not (name in SKIPPED_DIRECTORIES or is_hidden(name, hidden))
+        ]
+        if seen > MAX_ENTRIES:
             warn(f"of {project} only {seen} entries were searched for secrets")
             break
     return sorted(paths)
@@ -44,7 +46,7 @@ def found(project: str, hidden: tuple[str, ...] = ()) -> list[str]:
 
 def looks_secret(name: str) -> bool:
     """Return whether a file or directory of this name usually holds a secret."""
-    return name.lower() in PLACES or secret_names.is_usually_secret(name)
+    return name.lower() in KEY_PLACES or secret_names.is_usually_secret(name)
 
 
 def is_hidden(name: str, hidden: tuple[str, ...]) -> bool:
@@ -56,8 +58,8 @@ def warning(paths: list[str]) -> str:
     """Return the lines that name the files and the options that keep them out."""
     names = sorted({os.path.basename(path) for path in paths})
     options = [word for name in names for word in ("--hide", name)]
-    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-    listed = ", ".join(shown(path) for path in paths[:SHOWN])
+    more = f" and {len(paths) - MAX_LISTED} more" if len(paths) > MAX_LISTED else ""
+    listed = ", ".join(shown(path) for path in paths[:MAX_LISTED])
     return (
         f"warning: the agent can read {listed}{more}; to keep them out:\n"
         f"  gitguard vm up {shown(quote.shell(options))}"

@@ -33,7 +33,7 @@ PROVISION = "/usr/local/sbin/gitguard-vm-provision"
 
 
 @dataclass(frozen=True)
-class Login:
+class GuestKeys:
     """The keys of the guest: who may log in, and as what the guest shows itself."""
 
     agent_public: str
@@ -42,7 +42,7 @@ class Login:
     host_public: str
 
 
-def user_data(name: str, login: Login, files: list[GuestFile]) -> str:
+def user_data(name: str, login: GuestKeys, files: list[GuestFile]) -> str:
     """Return cloud-init's user-data for a guest called ``name``."""
     data: dict[str, Any] = {
         "hostname": name,
@@ -117,13 +117,13 @@ def instance(state: State, content: dict[str, bytes]) -> str:
     return begin + secrets.token_hex(8)
 
 
-def keep_instance(state: State, instance: str) -> None:
+def save_instance(state: State, instance: str) -> None:
     """Note that the guest was set up as this instance. OSError."""
     config_files.apply(config_files.planned(state.path(INSTANCE), instance, 0o600))
 
 
 def files(
-    name: str, login: Login, guest_files: list[GuestFile], payload: bytes
+    name: str, login: GuestKeys, guest_files: list[GuestFile], payload: bytes
 ) -> dict[str, bytes]:
     """Return the files of the ISO by name, all but the meta-data, which names the instance."""
     return {

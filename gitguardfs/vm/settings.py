@@ -13,7 +13,7 @@ from gitguardfs.errors import UserError
 from gitguardfs.vm.state import State
 
 FILE = "settings.json"
-LEAST_MEMORY = 512
+MIN_MEMORY_MIB = 512
 """MiB below which cloud-init does not get through a boot."""
 
 
@@ -38,8 +38,8 @@ class Settings:
     git_email: str = "agent@internal.sandbox"
 
     def __post_init__(self) -> None:
-        if self.memory < LEAST_MEMORY:
-            raise UserError(f"--memory {self.memory}M is too little", f"at least {LEAST_MEMORY}M")
+        if self.memory < MIN_MEMORY_MIB:
+            raise UserError(f"--memory {self.memory}M is too little", f"at least {MIN_MEMORY_MIB}M")
         if self.cpus < 1:
             raise UserError(f"--cpus {self.cpus} is too little", "at least 1")
         if self.guard == "host" and self.git != "deny":

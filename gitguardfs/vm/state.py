@@ -106,8 +106,8 @@ def state_of(project: str) -> State:
     Raises UserError if the state would lie in the project, or the project in the state.
     """
     real = os.path.realpath(project)
-    directory = os.path.join(_vms(), name_of(real))
-    outer = os.path.realpath(_vms())
+    directory = os.path.join(_vms_directory(), name_of(real))
+    outer = os.path.realpath(_vms_directory())
     if _lies_in(outer, real) or _lies_in(real, outer):
         raise UserError(
             f"the VM's state would lie in {real}, where the guest could change it",
@@ -162,7 +162,7 @@ def create(state: State) -> None:
 
     Raises UserError if another user has one of them, OSError.
     """
-    for directory in (os.path.dirname(_vms()), _vms(), state.directory):
+    for directory in (os.path.dirname(_vms_directory()), _vms_directory(), state.directory):
         make_private_directory(Path(directory))
 
 
@@ -174,8 +174,8 @@ def remove(state: State) -> None:
 
 def remove_leftovers() -> None:
     """Delete what an interrupted ``remove`` has left."""
-    for name in os.listdir(_vms()):
-        left = os.path.join(_vms(), name)
+    for name in os.listdir(_vms_directory()):
+        left = os.path.join(_vms_directory(), name)
         while _REMOVED in name and os.path.lexists(left):
             with suppress(FileNotFoundError):  # another command deletes it as well
                 shutil.rmtree(left)
@@ -223,7 +223,7 @@ def cache_directory() -> str:
     return os.path.join(platformdirs.user_cache_dir("gitguardfs", appauthor=False), "images")
 
 
-def _vms() -> str:
+def _vms_directory() -> str:
     return os.path.join(platformdirs.user_state_dir("gitguardfs", appauthor=False), "vm")
 
 

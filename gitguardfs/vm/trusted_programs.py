@@ -18,7 +18,7 @@ from gitguardfs.errors import Exit, UserError, shown
 SSH, SSH_KEYGEN, QEMU_IMG = "ssh", "ssh-keygen", "qemu-img"
 PACKAGES = {QEMU_IMG: "qemu-utils", SSH: "openssh-client", SSH_KEYGEN: "openssh-client"}
 """What is needed besides QEMU, and the Debian package that has it."""
-_NO_PLACE = ".__path_hook__"
+_EDITABLE_HOOK = ".__path_hook__"
 """How setuptools ends an entry for what is installed editable, which stands for no directory."""
 INSTALL = "install gitguardfs outside of the project: pipx install 'gitguardfs[vm]'"
 
@@ -49,7 +49,11 @@ def check(project: str, *names: str) -> None:
         ("Python", sys.executable),
         ("Python", sys.prefix),
         ("Python", sys.base_prefix),
-        *(("Python's search path", entry) for entry in sys.path if not entry.endswith(_NO_PLACE)),
+        *(
+            ("Python's search path", entry)
+            for entry in sys.path
+            if not entry.endswith(_EDITABLE_HOOK)
+        ),
     ):
         if lies_in(path, project):
             raise UserError(

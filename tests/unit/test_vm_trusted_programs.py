@@ -101,7 +101,7 @@ def test_no_program_is_taken_from_the_project(
     monkeypatch.setenv("PATH", f"{inside.parent}:{os.environ['PATH']}")
     state = states.state_of(project)
     with pytest.raises(UserError, match=rf"^{name} lies in the project .*out of PATH"):
-        driver.up(state, driver.Wish(Settings(project)))
+        driver.up(state, driver.UpArguments(Settings(project)))
     assert not state.exists
     assert not inside.with_name(f"{name}.ran").exists()
 

@@ -1,6 +1,6 @@
 """Run a command that ends with the process that started it, however that ended.
 
-``python -I -S tied_process.py COMMAND…`` with a pipe as standard input. When no process has the
+``python -I -S die_with_parent.py COMMAND…`` with a pipe as standard input. When no process has the
 pipe's other end open any more, the command is killed. This file imports nothing of ours.
 """
 
