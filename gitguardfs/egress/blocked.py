@@ -16,13 +16,13 @@ from gitguardfs.egress.allowlist import BadLineError, BlockKind, parse_line
 from gitguardfs.egress.urls import MAX_TARGET
 
 MAX_BYTES = 10 << 20
-"""Of the log and of its older part each: an agent that is refused in a loop fills no disk."""
+"""The size of the log, and of its older part: requests in a loop must not fill the disk."""
 MAX_URL = MAX_TARGET + 300
-"""Characters of a URL that are kept, which is more than any that can be allowed has."""
+"""Characters of a URL that are logged; no URL that can be allowed has more."""
 
 
 class BlockedRequest(NamedTuple):
-    """One request that was not let out."""
+    """One request that was blocked."""
 
     time: str
     """UTC, as ISO 8601."""
@@ -57,12 +57,12 @@ class BlockedLog:
 
 
 def rotated(path: Path) -> Path:
-    """Return the name of a log's older part."""
+    """Return the path of a log's older part."""
     return path.with_name(f"{path.name}.1")
 
 
 def read(path: Path) -> Iterator[BlockedRequest]:
-    """Yield blocked requests, oldest first. A line that is none is passed over. Raises OSError."""
+    """Yield blocked requests, oldest first; skip lines that cannot be read. Raises OSError."""
     for part in (rotated(path), path):
         with suppress(FileNotFoundError):
             with open(part, "rb") as file:
@@ -86,24 +86,24 @@ def _entry(line: bytes) -> BlockedRequest | None:
 
 @dataclass(frozen=True)
 class Group:
-    """Requests of one method to one URL, whatever its query holds, refused for one reason."""
+    """Blocked requests with the same method, reason and URL; their queries may differ."""
 
     method: str
     url: str
-    """Of the last of them."""
+    """The URL of the last of them."""
     reason: str
     count: int
     first: str
     last: str
     """Times in UTC."""
     line: str
-    """The line that would admit them all; "" if there can be none."""
+    """The line that would allow all of them; "" if no line can."""
     why_none: str
     """Why there is no such line; "" if there is one."""
 
 
 def grouped(entries: Iterable[BlockedRequest]) -> list[Group]:
-    """Group blocked requests, those that were last refused last."""
+    """Group blocked requests; the group with the latest request is the last."""
     found: dict[tuple[str, ...], list[BlockedRequest]] = {}
     for entry in entries:
         key = (entry.method, *entry.url.partition("?")[:2], entry.reason)
@@ -122,26 +122,26 @@ def _group(members: list[BlockedRequest]) -> Group:
 
 
 def _line_for(members: list[BlockedRequest]) -> tuple[str, str]:
-    """Return the line that would admit all requests of a group, or why there is none."""
+    """Return the line that would allow all requests of a group, or why there is none."""
     last = members[-1]
     if last.kind is BlockKind.ALLOWLIST:
-        return "", "mend the allowlist first"
+        return "", "correct the allowlist first"
     if last.kind in (BlockKind.REQUEST, BlockKind.FAULT) or len(last.url) >= MAX_URL:
-        return "", "no line can admit such a request"
+        return "", "no line can allow such a request"
     is_same = all(entry.url == last.url for entry in members)
     url = last.url if is_same else f"{last.url.partition('?')[0]}?*"
     return line_for(last.method, url, is_private=last.kind is BlockKind.ADDRESS)
 
 
 def line_for(method: str, url: str, *, is_private: bool = False) -> tuple[str, str]:
-    """Return the line that admits a request, and "" ; or "" and why there is none."""
+    """Return the line that would allow a request, and ""; or "" and why no line can."""
     end = f" {PRIVATE_WORD}" if is_private else ""
     path, mark, _ = url.partition("?")
     try:
         return parse_line(f"{method} {url}{end}").line, ""
     except BadLineError as error:
         why = str(error)
-    if mark:  # a query with a % that is no escape cannot be written in a line, only spanned by a *
+    if mark:  # a query with a % that is no escape cannot be spelled in a line; a * spans it
         with suppress(BadLineError):
             return parse_line(f"{method} {path}?*{end}").line, ""
     return "", why

@@ -13,7 +13,7 @@ MUTANTS = (
     # Lines and paths
     Mutant(
         "allowlist-prefix-is-enough",
-        "a line without a * admits everything that begins like it",
+        "a line without a * allows everything that begins like it",
         "egress/allowlist.py",
         "        return target == first",
         "        return target.startswith(first)",
@@ -207,7 +207,7 @@ MUTANTS = (
     ),
     Mutant(
         "reports-any-query",
-        "a line that lets any query out is offered without a word about it",
+        "a line that allows any query is offered without a word about it",
         "egress/reports.py",
         '    if after or not before.endswith("?"):',
         "    if True:",

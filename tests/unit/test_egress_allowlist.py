@@ -1,4 +1,4 @@
-"""The matcher of the allowlist: what a line means, and what no line can admit."""
+"""The matcher of the allowlist: what a line means, and what no line can allow."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def allows(line: str, url: str, method: str = "GET") -> bool:
 
 
 @pytest.mark.parametrize(
-    ("line", "url", "is_admitted"),
+    ("line", "url", "is_allowed"),
     [
         ("GET https://a.test/x", "https://a.test/x", True),
         ("GET https://a.test/x", "https://A.TEST/x", True),
@@ -101,8 +101,8 @@ def allows(line: str, url: str, method: str = "GET") -> bool:
         ("GET https://[2A00:1::0:1]/x", "https://[2a00:1::1]/x", True),
     ],
 )
-def test_what_a_line_admits(line: str, url: str, is_admitted: bool) -> None:
-    assert allows(line, url) == is_admitted
+def test_what_a_line_admits(line: str, url: str, is_allowed: bool) -> None:
+    assert allows(line, url) == is_allowed
 
 
 def test_methods_are_exact() -> None:
@@ -299,7 +299,7 @@ def test_no_line_admits_another_host_or_port(
 
 @settings(deadline=None)
 @given(TARGETS, NASTY | TARGETS)
-def test_nothing_outside_of_the_prefix_of_a_pattern_is_admitted(prefix: str, target: str) -> None:
+def test_nothing_outside_of_the_prefix_of_a_pattern_is_allowed(prefix: str, target: str) -> None:
     """Nor anything that a server would resolve to something outside of it."""
     try:
         rule = parse_line(f"GET https://a.test{prefix}*")

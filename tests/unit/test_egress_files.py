@@ -106,17 +106,17 @@ def test_requests_are_grouped_by_method_url_and_reason(state: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "line", "why"),
     [
-        (entry("https://a.test/x", kind=BlockKind.REQUEST), "", "no line can admit"),
-        (entry("https://a.test/x", kind=BlockKind.FAULT), "", "no line can admit"),
-        (entry("https://a.test/x", kind=BlockKind.ALLOWLIST), "", "mend the allowlist"),
+        (entry("https://a.test/x", kind=BlockKind.REQUEST), "", "no line can allow"),
+        (entry("https://a.test/x", kind=BlockKind.FAULT), "", "no line can allow"),
+        (entry("https://a.test/x", kind=BlockKind.ALLOWLIST), "", "correct the allowlist"),
         (
             entry("https://a.test/x", kind=BlockKind.ADDRESS),
             "GET https://a.test/x private-address",
             "",
         ),
         (entry("https://a.test/x", "PRI"), "", "the method must be"),
-        (entry("a.test:443", "CONNECT", BlockKind.REQUEST), "", "no line can admit"),
-        (entry("https://a.test/" + "a" * 9000), "", "no line can admit"),
+        (entry("a.test:443", "CONNECT", BlockKind.REQUEST), "", "no line can allow"),
+        (entry("https://a.test/" + "a" * 9000), "", "no line can allow"),
     ],
 )
 def test_where_there_can_be_no_line_the_reason_is_given(
@@ -162,7 +162,7 @@ def test_a_line_that_spans_any_query_says_so(state: Path) -> None:
     log.add("GET", "https://a.test/once?q=1%2A", "why", BlockKind.RULE)
     lines = reports.blocked_text(state).splitlines()
     spans = [at for at, line in enumerate(lines) if "?*" in line]
-    assert [at for at, line in enumerate(lines) if "lets any query out" in line] == [
+    assert [at for at, line in enumerate(lines) if "allows any query" in line] == [
         at + 1 for at in spans
     ]
     assert len(spans) == 2

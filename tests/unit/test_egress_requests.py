@@ -1,4 +1,4 @@
-"""Requests that no line can admit, and addresses that no name may lead to."""
+"""Requests that no line can allow, and addresses that no name may lead to."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_ordinary_requests_pass() -> None:
         (HTTP._replace(scheme="https", port=443), "TLS to the proxy"),
         (HTTPS._replace(tunnel=("b.test", 443)), "than the CONNECT"),
         (HTTPS._replace(tunnel=("a.test", 444)), "than the CONNECT"),
-        (HTTPS._replace(is_tls=False), "scheme"),
+        (HTTPS._replace(is_tls=False), "without TLS"),
         (HTTPS._replace(sni="b.test"), "SNI"),
         (HTTPS._replace(sni=""), "SNI"),
         (HTTPS._replace(headers=()), "no Host"),
@@ -83,9 +83,9 @@ def test_ordinary_requests_pass() -> None:
         (with_fields((b"Transfer-Encoding", b"chunked")), "a body with GET"),
         (with_fields((b"Content-Length", b"0"), (b"content-length", b"0")), "two fields"),
         (with_fields((b"Content-Length", b"0"), (b"Transfer-Encoding", b"chunked")), "two fields"),
-        (with_fields((b"Content-Length", b"+1")), "no number"),
-        (with_fields((b"Content-Length", b"00")), "no number"),
-        (with_fields((b"Content-Length", b"")), "no number"),
+        (with_fields((b"Content-Length", b"+1")), "not a number"),
+        (with_fields((b"Content-Length", b"00")), "not a number"),
+        (with_fields((b"Content-Length", b"")), "not a number"),
         (with_fields((b"Transfer-Encoding", b"gzip, chunked")), "other than chunked"),
         (with_fields((b"Transfer-Encoding", b"chunked;a")), "other than chunked"),
         (with_fields((b"Content_Length", b"0")), "Content_Length"),
@@ -131,7 +131,7 @@ def test_which_denied_bodies_are_waited_for() -> None:
 )  # fmt: skip
 def test_addresses_that_no_line_admits(text: str) -> None:
     address = ipaddress.ip_address(text)
-    assert "no line can admit" in addresses.why_blocked(address, text, True)
+    assert "no line can allow" in addresses.why_blocked(address, text, True)
 
 
 @pytest.mark.parametrize(
