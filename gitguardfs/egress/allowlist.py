@@ -223,8 +223,8 @@ CREATED_TEXT = f"""\
 #   whose.
 #
 # A host without a public address is blocked, unless its line ends with `{PRIVATE_WORD}`: for
-# example a registry in your own network. A name never leads to a loopback or link-local address, not even
-# with that word; for that, write the address itself as the host.
+# example a registry in your own network. A name never leads to a loopback or link-local address,
+# not even with that word; for that, write the address itself as the host.
 #
 # Examples:
 #   GET https://docs.python.org/3/*

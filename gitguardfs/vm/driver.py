@@ -1,7 +1,7 @@
-"""`vm up` from its first check to its last: what is started in which order, and ended in reverse.
+"""`vm up`: start everything in order, run the session, and stop everything in reverse order.
 
-Whatever ends it (the shell, an error, a signal) goes the same way back. What a `kill -9` leaves
-behind is mended by the next start: the locks tell what is still alive.
+A shell that ends, an error and a signal all stop what was started. If `vm up` was killed by `kill
+-9`, the next start cleans up: the locks tell what still runs.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
 
 MIN_FREE_BYTES = 1 << 30
-"""Bytes: a guest that is set up takes less, and a full disk would stop it halfway."""
+"""Bytes that must be free: setting up a guest takes less."""
 
 
 class Stopped(BaseException):
-    """A signal asked this command to end."""
+    """A signal has told this command to end."""
 
 
 @dataclass(frozen=True)
 class UpArguments:
-    """What `vm up` was asked for."""
+    """The arguments of `vm up`."""
 
     settings: Settings
     presets: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     """The command to run instead of a shell."""
     upstream_ca: str | None = None
-    """A file with certificates that servers may be signed by, beside those the system trusts."""
+    """A file with certificate authorities to trust for servers, besides the system's."""
     restricted: bool = True
-    """False is for tests alone, see qemu_command.Machine."""
+    """False only in tests; see qemu_command.Machine."""
 
 
 def up(state: State, arguments: UpArguments) -> int:
-    """Start the VM, run a shell or a command in it, and stop it. Returns that one's exit status.
+    """Start the VM, run a shell or a command in it, and stop it. Returns the command's status.
 
     Raises UserError.
     """
@@ -116,7 +116,7 @@ def up(state: State, arguments: UpArguments) -> int:
 
 
 def _authority(arguments: UpArguments, project: str) -> bytes | None:
-    """Return the certificates that were given. UserError if they cannot be used, OSError."""
+    """Return the content of --upstream-ca. Raises UserError if it cannot be used, OSError."""
     if arguments.upstream_ca is None:
         return None
     images.refuse_in_project("the authority", arguments.upstream_ca, project)
@@ -133,26 +133,26 @@ def _check_room(state: State) -> None:
     free = shutil.disk_usage(state.directory).free
     if free < MIN_FREE_BYTES:
         raise UserError(
-            f"{state.directory} has {free >> 20} MiB free, and the VM's disk grows",
-            f"make room: {MIN_FREE_BYTES >> 20} MiB at least",
+            f"{state.directory} has only {free >> 20} MiB free, and the VM's disk grows",
+            f"make room: at least {MIN_FREE_BYTES >> 20} MiB",
             Exit.SYSTEM,
         )
 
 
 def _ensure_allowlist(files: Path, presets: tuple[str, ...]) -> None:
-    """Make the allowlist, or add the presets to it; say so if the agent cannot reach its model."""
+    """Create the allowlist, or add presets to it. Say so if the agent cannot reach any model."""
     is_new = not StateFiles(files).allowlist.exists()
     egress.create_files(files, presets)
     if is_new and not presets:
         print(
-            "the agent reaches packages of Debian, Ubuntu and PyPI, and no model: stop it and add,"
-            f" for example, --allow anthropic; there are: {', '.join(PRESETS)}",
+            "the allowlist has packages of Debian, Ubuntu and PyPI, but no model; to add one, stop"
+            f" the VM and use, for example, --allow anthropic. Presets: {', '.join(PRESETS)}",
             file=sys.stderr,
         )
 
 
 def check_programs() -> None:
-    """Raise UserError for a program that is missing, with the package that has it."""
+    """Raise UserError if a program is missing; the hint names its package."""
     package = "qemu-system-arm" if _is_arm() else "qemu-system-x86"
     for program, holder in {_qemu(): package, **trusted_programs.PACKAGES}.items():
         if shutil.which(program) is None:
@@ -162,13 +162,13 @@ def check_programs() -> None:
 
 @contextmanager
 def _session(state: State) -> Iterator[None]:
-    """Hold the session's lock, and turn the signals that ask for an end into Stopped."""
+    """Hold the session's lock. SIGTERM and SIGHUP meanwhile become a UserError."""
     fd = states.take(state.session_lock)
     if fd is None:
         pid = running.session_pid(state)
         raise UserError(
-            f"the VM is in use already (by process {pid})" if pid else "the VM is in use already",
-            "gitguard vm ssh opens another session, gitguard vm stop ends it",
+            f"the VM is already in use (by process {pid})" if pid else "the VM is already in use",
+            "gitguard vm ssh opens another shell; gitguard vm stop stops the VM",
             Exit.SYSTEM,
         )
     try:
@@ -183,7 +183,7 @@ def _session(state: State) -> Iterator[None]:
 @contextmanager
 def _signals() -> Iterator[None]:
     def stop(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # once is enough: what follows is the way back
+        signal.signal(number, signal.SIG_IGN)  # once is enough: from here on everything is stopped
         raise Stopped
 
     numbers = (signal.SIGTERM, signal.SIGHUP)
@@ -198,17 +198,17 @@ def _signals() -> Iterator[None]:
 
 
 def refuse_root() -> None:
-    """Raise UserError for root, whose rights QEMU and the share would have."""
+    """Raise UserError for root: QEMU would have root's rights, and the share too."""
     if os.geteuid() == 0:
         raise UserError(
-            "gitguard vm up does not run as root: QEMU and its share would be root's",
+            "gitguard vm up does not run as root: QEMU would have root's rights",
             "run it as the project's user",
             Exit.SYSTEM,
         )
 
 
 def _session_in(state: State, guest: ssh.Guest, words: tuple[str, ...]) -> int:
-    """Run the shell or the command; return its exit status."""
+    """Run the shell or the command in the guest; return its exit status."""
     terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
     process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT))
     try:

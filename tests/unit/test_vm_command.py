@@ -308,7 +308,7 @@ def test_a_search_that_is_cut_off_says_so(
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(secrets, "MAX_ENTRIES", 2)
     secrets.found(str(tmp_path))
-    assert "only 3 entries were searched for secrets" in capsys.readouterr().err
+    assert "searched only 3 entries of" in capsys.readouterr().err
 
 
 def test_a_name_cannot_act_on_the_terminal(tmp_path: Path) -> None:

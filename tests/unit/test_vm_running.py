@@ -82,7 +82,7 @@ def test_the_next_start_takes_the_lock_from_a_vm_that_was_left(
         fd = running.take_lock(state)
     assert states.is_held(state.lock)
     os.close(fd)
-    assert "left running by a command that was killed" in capsys.readouterr().err
+    assert "left running by a vm up that was killed" in capsys.readouterr().err
 
 
 def test_a_lock_of_an_unknown_process_is_one_line(
@@ -92,7 +92,7 @@ def test_a_lock_of_an_unknown_process_is_one_line(
     with holder(state.lock):
         with pytest.raises(UserError, match=r"another process holds the VM"):
             running.take_lock(state)
-        with pytest.raises(UserError, match=r"does not stop"):
+        with pytest.raises(UserError, match=r"did not stop"):
             running.stop(state)
 
 
@@ -161,7 +161,7 @@ def test_nobody_gets_in_before_the_project_is_guarded(
     monkeypatch.setattr(qmp, "ssh_port", lambda _: 40000)
     monkeypatch.setattr(qmp, "status", lambda _: "running")
     with holder(state.lock):
-        with pytest.raises(UserError, match=r"not up yet"):
+        with pytest.raises(UserError, match=r"still starting"):
             running.guest(state)
         assert running.guest(state, early=True).port == 40000
         Path(state.ready).touch()
