@@ -1,8 +1,8 @@
-"""The proxy's decisions, as an addon of mitmproxy: nothing goes out but what was approved.
+"""An addon of mitmproxy that sends on only the requests that the allowlist allows.
 
-Two places must agree before a byte leaves: ``requestheaders`` approves a request by the
-allowlist, and ``server_connect`` opens connections only to what was just approved for that
-client. An exception in any of them leaves the request without approval, and so denied.
+Two hooks must agree before a byte leaves the host. ``requestheaders`` approves a request by the
+allowlist. ``server_connect`` opens a connection only for the request that was just approved for
+that client. A hook that raises an exception approves nothing, so the request is blocked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mitmproxy.proxy import server_hooks
 from mitmproxy.proxy.server import ConnectionHandler
 
 from gitguardfs.egress import addresses, blocked, requests, urls
-from gitguardfs.egress.allowlist import Allowlist, Decision, Kind
+from gitguardfs.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.egress.blocked import BlockedLog
 from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients
 from gitguardfs.egress.files import StateFiles, read_allowlist
@@ -31,13 +31,13 @@ from gitguardfs.errors import UserError, shown
 
 log = logging.getLogger("gitguardfs.egress")
 
-REFUSED_PORTS = (53, 5353)
-"""mitmproxy would take what comes through a tunnel to them for DNS."""
+DNS_PORTS = (53, 5353)
+"""mitmproxy would read what comes through a tunnel to these ports as DNS."""
 _APPROVED = "gitguardfs-approved"
 
 
 class Approval(NamedTuple):
-    """Where the request that a client has under way may be sent."""
+    """Where the current request of a client may be sent."""
 
     host: str
     port: int
@@ -47,19 +47,19 @@ class Approval(NamedTuple):
     url: str
 
 
-class Resolved(NamedTuple):
-    """The addresses that a host has, each of which was found to be admissible."""
+class ResolvedHost(NamedTuple):
+    """A host's addresses to which the proxy may connect."""
 
     address: tuple[str, int]
     answers: list[tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]]
 
 
-RESOLVED: ContextVar[Resolved | None] = ContextVar("resolved", default=None)
-"""Of the connection that is being opened; the event loop connects to these, or to nothing."""
+RESOLVED: ContextVar[ResolvedHost | None] = ContextVar("resolved", default=None)
+"""The host of the connection that is being opened. The event loop connects to no other address."""
 
 
-class Gate:
-    """Lets out what the allowlist admits."""
+class AllowlistAddon:
+    """Answers or sends on each request, as the allowlist says."""
 
     def __init__(
         self, files: StateFiles, connections: Mapping[tuple[str, int] | str, ConnectionHandler]
@@ -71,10 +71,10 @@ class Gate:
         self._approvals: dict[str, Approval] = {}
         self._tunnels: dict[str, tuple[str, int]] = {}
         self._private: dict[str, set[tuple[str, int]]] = {}
-        """Hosts and ports to which a client has a connection by the word ``private-address``."""
+        """Hosts and ports to which a client has a connection by a line with ``private-address``."""
 
     def client_connected(self, client: Client) -> None:
-        """Close a connection at once if there are too many that are in use."""
+        """Count a connection; close it at once if there are too many and none is idle."""
         if not self._clients.add(client.id):
             client.error = "too many connections at a time"
             log.warning("refused a connection: there are %d already", MAX_CONNECTIONS)
@@ -87,16 +87,16 @@ class Gate:
         self._private.pop(client.id, None)
 
     def _close(self, client: str) -> None:
-        """Close a client's connection, as mitmproxy itself does after its own, longer limit."""
+        """Close a client's connection in the way of mitmproxy's own time limit, which is longer."""
         handler = self._connections.get(client)
         io = handler.transports.get(handler.client) if handler else None
         if io is not None and io.handler is not None:
             io.handler.cancel("idle")
-        elif io is not None and io.writer is not None:  # it is not read from yet
+        elif io is not None and io.writer is not None:  # mitmproxy does not read from it yet
             io.writer.close()
 
     def http_connect(self, flow: http.HTTPFlow) -> None:
-        """Agree to a tunnel, which ends here: what comes through it is judged, not its target."""
+        """Accept a CONNECT. The tunnel ends here; each request in it is decided on by itself."""
         data = flow.request.data
         try:
             if data.method != b"CONNECT":
@@ -104,41 +104,46 @@ class Gate:
             if requests.has_body(data.headers.fields):
                 raise urls.BadUrlError("a body with CONNECT")
             host = urls.normal_host(flow.request.host)
-            if not data.port or data.port in REFUSED_PORTS:
-                raise urls.BadUrlError("a port that is not for HTTP")
+            if not data.port or data.port in DNS_PORTS:
+                raise urls.BadUrlError("port 53 or 5353, or no port")
         except urls.BadUrlError as error:
             target = data.authority.decode("latin-1")
-            self._deny(flow, "CONNECT", target, Decision(str(error), Kind.REQUEST))
+            self._block(flow, "CONNECT", target, Decision(str(error), BlockKind.REQUEST))
             return
         data.host = host
         self._tunnels[flow.client_conn.id] = (host, data.port)
 
     def requestheaders(self, flow: http.HTTPFlow) -> None:
-        """Approve a request, or answer it with 418."""
+        """Approve a request, or answer it with status 418."""
         client = flow.client_conn.id
         self._approvals.pop(client, None)
         self._clients.set_idle(client)
         try:
             request = self._request(flow)
-            decision = self._judge(flow, request)
+            decision = self._decide(flow, request)
         except Exception:
-            log.exception("a request could not be judged")
-            self._deny(flow, "?", "?", Decision("a fault in the proxy; see its log", Kind.FAULT))
+            log.exception("no decision on a request, because of a fault")
+            self._block(
+                flow,
+                "?",
+                "?",
+                Decision("a fault in the proxy; mitmdump.log has it", BlockKind.FAULT),
+            )
             return
         checked, rule = decision.checked, decision.rule
         method = request.method.decode("latin-1")
         if not decision.is_allowed or checked is None or rule is None:
-            self._deny(flow, method, checked.url if checked else request.url, decision)
+            self._block(flow, method, checked.url if checked else request.url, decision)
             return
         if not rule.is_private_allowed and (checked.host, checked.port) in self._private.get(
             client, ()
-        ):  # the line's own connection would have been refused
-            reason = f"{checked.host} was reached at a private address by another line"
-            self._deny(flow, method, checked.url, Decision(reason, Kind.ADDRESS))
+        ):  # by this line the connection could not have been opened
+            reason = f"{checked.host} was connected to at a private address, by another line"
+            self._block(flow, method, checked.url, Decision(reason, BlockKind.ADDRESS))
             return
         log.info("allowed %s %s", method, checked.url)
         self._clients.set_busy(client)
-        for name in requests.NOT_PASSED_ON:
+        for name in requests.HOP_BY_HOP_FIELDS:
             flow.request.headers.pop(name, None)
         flow.request.data.host = checked.host
         flow.request.headers["Host"] = checked.authority
@@ -147,7 +152,7 @@ class Gate:
             checked.host, checked.port, checked.scheme == "https", rule.is_private_allowed,
             checked.method, checked.url,
         )  # fmt: skip
-        flow.request.stream = True  # the last: it is sent as it comes, with no further question
+        flow.request.stream = True  # last: mitmproxy sends it as it arrives, and asks no more
 
     def _request(self, flow: http.HTTPFlow) -> Request:
         data = flow.request.data
@@ -158,47 +163,47 @@ class Gate:
             self._tunnels.get(client.id), data.authority,
         )  # fmt: skip
 
-    def _judge(self, flow: http.HTTPFlow, request: Request) -> Decision:
-        if flow.error is not None:  # mitmproxy refuses it already
-            return Decision(flow.error.msg, Kind.REQUEST)
+    def _decide(self, flow: http.HTTPFlow, request: Request) -> Decision:
+        if flow.error is not None:  # mitmproxy itself has found it invalid
+            return Decision(flow.error.msg, BlockKind.REQUEST)
         try:
             text = read_allowlist(self._files)
         except UserError as error:
-            return Decision(f"every request is denied: {error}", Kind.ALLOWLIST)
-        return _parsed(text, self._files).judge(request)
+            return Decision(f"every request is blocked: {error}", BlockKind.ALLOWLIST)
+        return _parsed(text, self._files).decide(request)
 
-    def _deny(self, flow: http.HTTPFlow, method: str, url: str, decision: Decision) -> None:
-        """Answer with 418 and note it; a long body is not waited for, its connection is closed."""
-        kind = decision.kind or Kind.FAULT
+    def _block(self, flow: http.HTTPFlow, method: str, url: str, decision: Decision) -> None:
+        """Answer with status 418 and log it; close the connection if there is a long body."""
+        kind = decision.kind or BlockKind.FAULT
         method, url = method[: blocked.MAX_URL], url[: blocked.MAX_URL]
         reason = decision.reason[: blocked.MAX_URL]
-        log.info("denied %s %s: %s", method, url, reason)
+        log.info("blocked %s %s: %s", method, url, reason)
         if flow.killable and requests.has_long_body(flow.request.headers.fields):
             flow.kill()
         elif flow.killable:
-            text = refusal_text(method, url, reason, kind)
+            text = explanation(method, url, reason, kind)
             flow.response = http.Response.make(
                 418,
                 "" if flow.request.method == "HEAD" else text,
                 {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"},
             )
-            if kind is not Kind.RULE:  # what else it has sent may not be what it seems
+            if kind is not BlockKind.RULE:  # what follows may not be what it seems
                 flow.response.headers["Connection"] = "close"
-        self._note(method, url, reason, kind)
+        self._record(method, url, reason, kind)
 
-    def _note(self, method: str, url: str, reason: str, kind: Kind) -> None:
+    def _record(self, method: str, url: str, reason: str, kind: BlockKind) -> None:
         try:
             self._log.add(method, url, reason, kind)
         except OSError as error:
             log.error("cannot write %s: %s", self._files.blocked, error.strerror)
 
     def request(self, flow: http.HTTPFlow) -> None:
-        """Kill a request without a decision: an idle connection would take it out."""
+        """Kill a request without a decision: mitmproxy could send it over an open connection."""
         if _APPROVED not in flow.metadata and flow.response is None and flow.killable:
             flow.kill()
 
     async def server_connect(self, data: server_hooks.ServerConnectionHookData) -> None:
-        """Allow a connection for the request that was just approved, and find its addresses."""
+        """Permit a connection for the request that was just approved; resolve its host."""
         server = data.server
         server.error = "the proxy has approved no request for this connection"
         approval = self._approvals.get(data.client.id)
@@ -215,8 +220,8 @@ class Gate:
         server.sni = approval.host
         server.error = None
 
-    async def _resolve(self, approval: Approval, client: str) -> Resolved:
-        """Return the addresses of a host that may be used, for a connection of a client's.
+    async def _resolve(self, approval: Approval, client: str) -> ResolvedHost:
+        """Return the addresses of the approved host to which the proxy may connect.
 
         Raises OSError if there is none.
         """
@@ -228,29 +233,29 @@ class Gate:
         except OSError as error:
             raise OSError(f"cannot find the address of {host}: {error.strerror}") from None
         usable = []
-        refusals = []
-        kind = Kind.REQUEST
+        blocked_addresses = []
+        kind = BlockKind.REQUEST
         for answer in answers:
             address = addresses.parsed(str(answer[4][0]))
-            why = "no address" if address is None else addresses.refusal(
+            why = "no address" if address is None else addresses.why_blocked(
                 address, host, approval.is_private_allowed
             )  # fmt: skip
             if why:
-                refusals.append(f"{host} has the address {answer[4][0]}: {why}")
-                if address is not None and not addresses.refusal(address, host, True):
-                    kind = Kind.ADDRESS
+                blocked_addresses.append(f"{host} has the address {answer[4][0]}: {why}")
+                if address is not None and not addresses.why_blocked(address, host, True):
+                    kind = BlockKind.ADDRESS
             else:
                 usable.append((*answer[:4], answer[4]))
-                if address is not None and addresses.refusal(address, host, False):
+                if address is not None and addresses.why_blocked(address, host, False):
                     self._private.setdefault(client, set()).add((host, port))
         if not usable:
-            reason = refusals[0] if refusals else f"{host} has no address"
-            self._note(approval.method, approval.url, reason, kind)
+            reason = blocked_addresses[0] if blocked_addresses else f"{host} has no address"
+            self._record(approval.method, approval.url, reason, kind)
             raise OSError(reason)
-        return Resolved((host, port), usable)
+        return ResolvedHost((host, port), usable)
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
-        """Pass a response on as it comes; end a connection that would become another protocol."""
+        """Stream a response; kill one of status 1xx, which could switch to another protocol."""
         response = flow.response
         if response is None or _APPROVED not in flow.metadata:
             return
@@ -261,24 +266,24 @@ class Gate:
             response.stream = True
 
     def response(self, flow: http.HTTPFlow) -> None:
-        """Note that an answer is complete."""
+        """Note that the response is complete: the connection is idle."""
         if _APPROVED in flow.metadata:
             self._clients.set_idle(flow.client_conn.id)
 
     def error(self, flow: http.HTTPFlow) -> None:
-        """Note that there will be no answer but the proxy's own."""
+        """Note that the request has failed: the connection is idle."""
         self.response(flow)
 
     def tcp_start(self, flow: tcp.TCPFlow) -> None:
-        """Refuse what is no HTTP."""
+        """Kill a connection that is not HTTP."""
         flow.kill()
 
     def udp_start(self, flow: udp.UDPFlow) -> None:
-        """Refuse what is no HTTP."""
+        """Kill a connection that is not HTTP."""
         flow.kill()
 
     def dns_request(self, flow: dns.DNSFlow) -> None:
-        """Refuse what is no HTTP."""
+        """Kill a connection that is not HTTP."""
         flow.kill()
 
 
@@ -291,13 +296,13 @@ def _parsed(text: str, files: StateFiles) -> Allowlist:
     return found
 
 
-def refusal_text(method: str, url: str, reason: str, kind: Kind) -> str:
-    """Return the body of a refusal: what an agent must ask its human for."""
+def explanation(method: str, url: str, reason: str, kind: BlockKind) -> str:
+    """Return the text for the agent: what was blocked, why, and what to ask its human for."""
     about = (
-        "The sandbox's proxy did not let this request out, and nothing of it has left the host:\n\n"
+        "The sandbox's proxy blocked this request. Nothing of it has left the host:\n\n"
         f"  {shown(method)} {shown(url)}\n\nReason: {reason}.\n"
     )
-    line = blocked.line_for(method, url)[0] if kind is Kind.RULE else ""
+    line = blocked.line_for(method, url)[0] if kind is BlockKind.RULE else ""
     if line:
         note = query_note(line)
         return (
@@ -305,6 +310,9 @@ def refusal_text(method: str, url: str, reason: str, kind: Kind) -> str:
             " request is needed, stop and ask your human to run this on the host:\n\n"
             f"  {allow_command(line)}\n" + (f"\n{note}\n" if note else "")
         )
-    if kind is Kind.ALLOWLIST:
-        return f"{about}\nTell your human: the allowlist on the host has to be mended.\n"
-    return f"{about}\nNo line of the allowlist can admit a request like this one.\n"
+    if kind is BlockKind.ALLOWLIST:
+        return (
+            f"{about}\nTell your human: the allowlist on the host cannot be read;"
+            " `gitguard vm status` says why.\n"
+        )
+    return f"{about}\nNo line of the allowlist can allow a request like this one.\n"

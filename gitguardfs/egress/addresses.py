@@ -7,45 +7,47 @@ import ipaddress
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 PRIVATE_WORD = "private-address"
-"""The word at the end of a line by which its host may have an address that is not public."""
+"""At the end of a line: its host may have an address that is not public."""
 
-_CARRIERS = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
-"""Networks whose last 32 bits are the IPv4 address that is meant: NAT64, and an old form."""
+_EMBEDDING_NETWORKS = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
+"""IPv6 networks whose last 32 bits are an IPv4 address: NAT64, and IPv4-compatible addresses."""
 
 
 def parsed(text: str) -> Address | None:
-    """Return the address that ``text`` spells, None if it is a name."""
+    """Return the address that ``text`` spells; None if ``text`` is a name."""
     try:
         return ipaddress.ip_address(text)
     except ValueError:
         return None
 
 
-def refusal(address: Address, host: str, is_private_allowed: bool) -> str:
+def why_blocked(address: Address, host: str, is_private_allowed: bool) -> str:
     """Say why a request for ``host`` must not go to ``address``; "" if it may.
 
-    A line with PRIVATE_WORD admits a private address for its host, and a loopback or link-local
-    one only if its host is that address: a name must not lead there, whatever name server answers.
+    A line with PRIVATE_WORD allows private addresses for its host. It allows a loopback or
+    link-local address only if its host is that address itself: no name server can lead there.
     """
-    meant = _carried(address)
+    meant = _embedded_ipv4(address)
     if meant.is_unspecified or meant.is_multicast or _is_broadcast(meant):
-        return "no line can admit it"
+        return "a multicast, broadcast or unspecified address: no line can allow it"
     if meant.is_global and address.is_global:
         return ""
     if (meant.is_loopback or meant.is_link_local) and parsed(host) != address:
         return "a loopback or link-local address, to which no name may lead"
     if not is_private_allowed:
-        return f"not a public address; a line that ends with {PRIVATE_WORD} would admit it"
+        return f"not a public address; a line that ends with {PRIVATE_WORD} would allow it"
     return ""
 
 
-def _carried(address: Address) -> Address:
+def _embedded_ipv4(address: Address) -> Address:
     if isinstance(address, ipaddress.IPv4Address):
         return address
     embedded = address.ipv4_mapped or address.sixtofour
     if embedded is not None:
         return embedded
-    if any(address in network for network in _CARRIERS) and int(address) > 1:  # 1 is loopback
+    if (
+        any(address in network for network in _EMBEDDING_NETWORKS) and int(address) > 1
+    ):  # 1 is loopback
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address
 

@@ -1,7 +1,7 @@
-"""The allowlist: what its lines mean, and whether a request may go out. Pure.
+"""The allowlist: what its lines mean, and whether they allow a request. Pure.
 
-A line is ``METHOD https://host[:port]/path``, compared exactly, with ``*`` for any run of
-characters in the path. Nothing else has a meaning; a line that cannot be read admits nothing.
+A line is ``METHOD https://host[:port]/path``. It is compared exactly, but ``*`` in the path stands
+for any run of characters. A line that cannot be read allows nothing.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from gitguardfs.errors import UserError, shown
 EXAMPLE = "GET https://example.com/path/*"
 
 
-class Kind(Enum):
-    """Why a request was not let out; the word in the log of blocked requests."""
+class BlockKind(Enum):
+    """What kind of reason blocked a request: ``kind`` in blocked.jsonl."""
 
     RULE = "rule"
-    """No line admits it."""
+    """No line allows it."""
     REQUEST = "request"
-    """No line can admit it."""
+    """No line can allow it."""
     ADDRESS = "address"
-    """Its host has an address that is not public."""
+    """Its host has no public address."""
     ALLOWLIST = "allowlist"
     """The allowlist cannot be read."""
     FAULT = "fault"
@@ -36,7 +36,7 @@ class Kind(Enum):
 
 
 class BadLineError(ValueError):
-    """A line that has no meaning; the text says why."""
+    """A line that cannot be read; the text says why."""
 
 
 class Rule(NamedTuple):
@@ -57,11 +57,11 @@ class Rule(NamedTuple):
         end = f" {PRIVATE_WORD}" if self.is_private_allowed else ""
         return f"{self.method} {self.scheme}://{where}{'*'.join(self.pieces)}{end}"
 
-    def admits(self, request: CheckedRequest) -> bool:
-        """Return whether this line lets the request out."""
+    def allows(self, request: CheckedRequest) -> bool:
+        """Return whether this line allows the request."""
         ours = (self.method, self.scheme, self.host, self.port)
         theirs = (request.method, request.scheme, request.host, request.port)
-        return ours == theirs and _fits(self.pieces, request.target)
+        return ours == theirs and _matches(self.pieces, request.target)
 
 
 class LineError(NamedTuple):
@@ -73,30 +73,30 @@ class LineError(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Whether a request may go out; ``checked`` is there unless it was refused as it came."""
+    """Whether a request is allowed. ``checked`` is None if no line can allow it."""
 
     reason: str
-    """Why not; "" if it may."""
-    kind: Kind | None = None
+    """Why the request is blocked; "" if it is allowed."""
+    kind: BlockKind | None = None
     checked: CheckedRequest | None = None
     rule: Rule | None = None
 
     @property
     def is_allowed(self) -> bool:
-        """Whether a line admits the request."""
+        """Whether a line allows the request."""
         return self.rule is not None and self.checked is not None and not self.reason
 
 
 @dataclass(frozen=True)
 class Allowlist:
-    """The rules of one allowlist, and the lines that are none."""
+    """The rules of one allowlist, and the lines that cannot be read."""
 
     rules: tuple[Rule, ...] = ()
     errors: tuple[LineError, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Allowlist:
-        """Read an allowlist. What cannot be read is in ``errors`` and admits nothing."""
+        """Read an allowlist. Lines that cannot be read are in ``errors`` and allow nothing."""
         rules: dict[Rule, None] = {}
         errors: list[LineError] = []
         for number, line in enumerate(text.split("\n"), 1):
@@ -108,20 +108,23 @@ class Allowlist:
                 errors.append(LineError(number, line.strip(), str(error)))
         return cls(tuple(rules), tuple(errors))
 
-    def judge(self, request: Request) -> Decision:
-        """Decide on a request as it came."""
+    def decide(self, request: Request) -> Decision:
+        """Decide on a request as the client sent it."""
         try:
-            checked = requests.checked(request)
+            checked = requests.check(request)
         except BadRequestError as error:
-            return Decision(str(error), Kind.REQUEST)
-        rule = self.admitting(checked)
+            return Decision(str(error), BlockKind.REQUEST)
+        rule = self.rule_for(checked)
         if rule is None:
-            return Decision("no line of the allowlist admits it", Kind.RULE, checked)
+            return Decision("no line of the allowlist allows it", BlockKind.RULE, checked)
         return Decision("", None, checked, rule)
 
-    def admitting(self, request: CheckedRequest) -> Rule | None:
-        """Return the line that lets the request out, one with PRIVATE_WORD first; or None."""
-        found = [rule for rule in self.rules if rule.admits(request)]
+    def rule_for(self, request: CheckedRequest) -> Rule | None:
+        """Return a line that allows the request; None if there is none.
+
+        A line with PRIVATE_WORD takes precedence.
+        """
+        found = [rule for rule in self.rules if rule.allows(request)]
         return max(found, key=lambda rule: rule.is_private_allowed, default=None)
 
 
@@ -138,13 +141,13 @@ def parse_line(line: str) -> Rule:
             f"the method must be one of {', '.join(requests.METHODS)}: one in each line"
         )
     if end and end != [PRIVATE_WORD]:
-        raise BadLineError(f"after the URL only {PRIVATE_WORD} may stand")
+        raise BadLineError(f"after the URL only {PRIVATE_WORD} is possible")
     scheme, mark, rest = url.partition("://")
     if not mark or scheme not in urls.DEFAULT_PORTS:
         raise BadLineError("the URL must begin with https:// or http://")
     where, slash, path = rest.partition("/")
     if "*" in where:
-        raise BadLineError("a * may stand in the path only")
+        raise BadLineError("a * is possible in the path only")
     if not slash:
         raise BadLineError(
             "the URL has no path: end it with / for that page, /* for all of the host"
@@ -170,12 +173,12 @@ def _without_comment(line: str) -> str:
     return re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip()
 
 
-def _fits(pieces: tuple[str, ...], target: str) -> bool:
-    """Return whether ``target`` is the pieces with anything between them.
+def _matches(pieces: tuple[str, ...], target: str) -> bool:
+    """Return whether ``target`` is the pieces in their order, with any text between them.
 
-    Only a ``*`` at the end spans the ``?`` before a query: what follows a ``*`` within a pattern
-    must follow in the path, and could not if the client could move it into a query. Takes time
-    in proportion to the target: a client that chooses it cannot make the proxy slow.
+    Only a ``*`` at the end spans the ``?`` before a query. What follows another ``*`` must be in
+    the path: a client must not be able to move it into a query. The time is linear in the target's
+    length, so a client cannot make the proxy slow by its choice.
     """
     first, *others = pieces
     if not others:
@@ -186,44 +189,42 @@ def _fits(pieces: tuple[str, ...], target: str) -> bool:
         return False
     for piece in middle:
         found = target.find(piece, at, end)
-        if found < 0 or _crosses(target, at, found):
+        if found < 0 or _crosses_query(target, at, found):
             return False
         at = found + len(piece)
-    return last == "" or not _crosses(target, at, end)
+    return last == "" or not _crosses_query(target, at, end)
 
 
-def _crosses(target: str, begin: int, end: int) -> bool:
+def _crosses_query(target: str, begin: int, end: int) -> bool:
     """Return whether the ``?`` that begins the query lies between two positions."""
     return begin <= target.find("?") < end
 
 
 CREATED_TEXT = f"""\
-# What may leave the sandbox: one request in a line, read again at every request.
+# What may leave the sandbox, one line for each kind of request. Read at every request.
 #
 #   METHOD https://host[:port]/path
 #
-# Method, http or https, host and port are compared exactly, the path too, in its case. In the
-# path, * stands for any run of characters: at the end of a line it spans / and ?, and so a query;
-# elsewhere it spans / but no ?. A line without a * at its end admits no query but the one in it.
+# Method, http or https, host, port and path are compared exactly; in the path, case matters. A * in
+# the path stands for any run of characters. At the end of a line it spans / and ?, so also a query;
+# elsewhere it spans / but not ?. So a line without a * at its end allows no query but its own.
 # A line that cannot be read is ignored; `gitguard vm status` names it.
 #
-# `gitguard vm blocked` shows what was refused, with the line that would admit it, and
+# `gitguard vm blocked` shows blocked requests, with the line that would allow each.
 # `gitguard vm allow LINE` adds a line here.
 #
 # Before you add one:
-# - Be specific. Whatever a line admits, an agent that was talked into it can use.
-# - Scope a * to a prefix, and end the prefix with /: https://example.com/me* admits
-#   /me-and-others as well.
-# - Separate methods: reading is GET and HEAD. Add POST, PUT, PATCH or DELETE for one path at a
-#   time.
-# - Assume that a GET can carry data out: in the path, the query and the headers. A host where
-#   others can leave or read such data (a paste, a search, an issue tracker) is a way out.
-# - A host that serves many people's data (a bucket, a gist, raw files) needs a path that says
+# - Be specific. An agent that follows injected instructions can use whatever a line allows.
+# - Put a * behind a prefix that ends with /: https://example.com/me* allows /me-and-others as well.
+# - Reading is GET and HEAD. Add POST, PUT, PATCH or DELETE for one path at a time.
+# - A GET can carry data out: in the path, the query and the headers. Whoever can read these on the
+#   host (a paste site, an issue tracker, the server's logs) can receive the data.
+# - Where a host serves many people's data (a bucket, a gist, raw files), write a path that says
 #   whose.
 #
-# A host with an address that is not public is refused, unless its line ends with
-# `{PRIVATE_WORD}`: say for a registry in your own network. A name with such a line still never
-# leads to a loopback or link-local address; for that, write the address itself as the host.
+# A host without a public address is blocked, unless its line ends with `{PRIVATE_WORD}`: for
+# example a registry in your own network. A name never leads to a loopback or link-local address,
+# not even with that word; for that, write the address itself as the host.
 #
 # Examples:
 #   GET https://docs.python.org/3/*

@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gitguardfs.egress.addresses import PRIVATE_WORD
-from gitguardfs.egress.allowlist import BadLineError, Kind, parse_line
+from gitguardfs.egress.allowlist import BadLineError, BlockKind, parse_line
 from gitguardfs.egress.urls import MAX_TARGET
 
 MAX_BYTES = 10 << 20
-"""Of the log and of its older part each: an agent that is refused in a loop fills no disk."""
+"""The size of the log, and of its older part: requests in a loop must not fill the disk."""
 MAX_URL = MAX_TARGET + 300
-"""Characters of a URL that are kept, which is more than any that can be allowed has."""
+"""Characters of a URL that are logged; no URL that can be allowed has more."""
 
 
-class Blocked(NamedTuple):
-    """One request that was not let out."""
+class BlockedRequest(NamedTuple):
+    """One request that was blocked."""
 
     time: str
     """UTC, as ISO 8601."""
     method: str
     url: str
     reason: str
-    kind: Kind
+    kind: BlockKind
 
 
 class BlockedLog:
@@ -38,7 +38,7 @@ class BlockedLog:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def add(self, method: str, url: str, reason: str, kind: Kind) -> None:
+    def add(self, method: str, url: str, reason: str, kind: BlockKind) -> None:
         """Append a request. Raises OSError."""
         entry = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -50,20 +50,20 @@ class BlockedLog:
         line = json.dumps(entry).encode() + b"\n"  # ASCII: no control character of the client's
         with suppress(FileNotFoundError):
             if self._path.stat().st_size + len(line) > MAX_BYTES:
-                os.replace(self._path, older(self._path))
+                os.replace(self._path, rotated(self._path))
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(self._path, flags, 0o600), "ab", buffering=0) as file:
             file.write(line)
 
 
-def older(path: Path) -> Path:
-    """Return the name of a log's older part."""
+def rotated(path: Path) -> Path:
+    """Return the path of a log's older part."""
     return path.with_name(f"{path.name}.1")
 
 
-def read(path: Path) -> Iterator[Blocked]:
-    """Yield blocked requests, oldest first. A line that is none is passed over. Raises OSError."""
-    for part in (older(path), path):
+def read(path: Path) -> Iterator[BlockedRequest]:
+    """Yield blocked requests, oldest first; skip lines that cannot be read. Raises OSError."""
+    for part in (rotated(path), path):
         with suppress(FileNotFoundError):
             with open(part, "rb") as file:
                 for line in file:
@@ -71,40 +71,40 @@ def read(path: Path) -> Iterator[Blocked]:
                         yield entry
 
 
-def _entry(line: bytes) -> Blocked | None:
+def _entry(line: bytes) -> BlockedRequest | None:
     try:
         found = json.loads(line)
         texts = [found[name] for name in ("time", "method", "url", "reason")]
-        kind = Kind(found["kind"])
+        kind = BlockKind(found["kind"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     if not all(isinstance(text, str) for text in texts):
         return None
     time, method, url, reason = texts
-    return Blocked(time, method, url, reason, kind)
+    return BlockedRequest(time, method, url, reason, kind)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Requests of one method to one URL, whatever its query holds, refused for one reason."""
+    """Blocked requests with the same method, reason and URL; their queries may differ."""
 
     method: str
     url: str
-    """Of the last of them."""
+    """The URL of the last of them."""
     reason: str
     count: int
     first: str
     last: str
     """Times in UTC."""
     line: str
-    """The line that would admit them all; "" if there can be none."""
+    """The line that would allow all of them; "" if no line can."""
     why_none: str
     """Why there is no such line; "" if there is one."""
 
 
-def grouped(entries: Iterable[Blocked]) -> list[Group]:
-    """Group blocked requests, those that were last refused last."""
-    found: dict[tuple[str, ...], list[Blocked]] = {}
+def grouped(entries: Iterable[BlockedRequest]) -> list[Group]:
+    """Group blocked requests; the group with the latest request is the last."""
+    found: dict[tuple[str, ...], list[BlockedRequest]] = {}
     for entry in entries:
         key = (entry.method, *entry.url.partition("?")[:2], entry.reason)
         members = found.pop(key, [])
@@ -113,7 +113,7 @@ def grouped(entries: Iterable[Blocked]) -> list[Group]:
     return [_group(members) for members in found.values()]
 
 
-def _group(members: list[Blocked]) -> Group:
+def _group(members: list[BlockedRequest]) -> Group:
     last = members[-1]
     line, why = _line_for(members)
     return Group(
@@ -121,27 +121,27 @@ def _group(members: list[Blocked]) -> Group:
     )
 
 
-def _line_for(members: list[Blocked]) -> tuple[str, str]:
-    """Return the line that would admit all requests of a group, or why there is none."""
+def _line_for(members: list[BlockedRequest]) -> tuple[str, str]:
+    """Return the line that would allow all requests of a group, or why there is none."""
     last = members[-1]
-    if last.kind is Kind.ALLOWLIST:
-        return "", "mend the allowlist first"
-    if last.kind in (Kind.REQUEST, Kind.FAULT) or len(last.url) >= MAX_URL:
-        return "", "no line can admit such a request"
+    if last.kind is BlockKind.ALLOWLIST:
+        return "", "correct the allowlist first"
+    if last.kind in (BlockKind.REQUEST, BlockKind.FAULT) or len(last.url) >= MAX_URL:
+        return "", "no line can allow such a request"
     is_same = all(entry.url == last.url for entry in members)
     url = last.url if is_same else f"{last.url.partition('?')[0]}?*"
-    return line_for(last.method, url, is_private=last.kind is Kind.ADDRESS)
+    return line_for(last.method, url, is_private=last.kind is BlockKind.ADDRESS)
 
 
 def line_for(method: str, url: str, *, is_private: bool = False) -> tuple[str, str]:
-    """Return the line that admits a request, and "" ; or "" and why there is none."""
+    """Return the line that would allow a request, and ""; or "" and why no line can."""
     end = f" {PRIVATE_WORD}" if is_private else ""
     path, mark, _ = url.partition("?")
     try:
         return parse_line(f"{method} {url}{end}").line, ""
     except BadLineError as error:
         why = str(error)
-    if mark:  # a query with a % that is no escape cannot be written in a line, only spanned by a *
+    if mark:  # a query with a % that is no escape cannot be spelled in a line; a * spans it
         with suppress(BadLineError):
             return parse_line(f"{method} {path}?*{end}").line, ""
     return "", why

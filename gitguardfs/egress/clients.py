@@ -1,7 +1,8 @@
-"""The proxy's connections from clients: how many there may be, and how long one may be idle.
+"""Limits for connections to the proxy: how many there may be, and how long one may be idle.
 
-A connection is idle unless a request on it was allowed and its answer is not complete. So a user
-of the host who opens connections and leaves them idle does not keep the guest out.
+A connection is busy while an allowed request on it waits for the end of its response; otherwise it
+is idle. Idle connections are closed to make room, so a user of the host who opens many connections
+does not keep the guest out.
 """
 
 from __future__ import annotations
@@ -13,28 +14,28 @@ from collections.abc import Callable
 log = logging.getLogger("gitguardfs.egress")
 
 MAX_CONNECTIONS = 128
-"""At a time: in the VM each is also a process of the host's user, started by QEMU. Package managers
-open some dozens."""
+"""Connections at the same time. Package managers open some dozens. For each, QEMU starts a process
+of the host's user."""
 FIRST_REQUEST_LIMIT = 30.0
-"""Seconds from the connection to the whole head of its first request, a CONNECT not counted."""
+"""Seconds from the connection to the end of the first request's header. CONNECT does not count."""
 IDLE_LIMIT = 300.0
-"""Seconds from an answer to the whole head of the next request; most clients and servers keep idle
-connections for less."""
+"""Seconds from a response to the end of the next request's header. Most clients and servers keep
+idle connections for less."""
 
 
 class Clients:
-    """Which clients there are, and which of them are idle. For the event loop's thread."""
+    """The connected clients, and which of them are idle. Used by the event loop's thread only."""
 
     def __init__(self, close: Callable[[str], None]) -> None:
         self._close = close
         self._all: set[str] = set()
         self._idle: dict[str, asyncio.TimerHandle] = {}
-        """The longest idle first, each with the timer that closes it."""
+        """Idle clients, the longest idle first, each with the timer that closes it."""
 
     def add(self, client: str) -> bool:
-        """Count a new client; if there are too many, close the longest idle one for it.
+        """Count a new client. If there are too many, close the longest idle one first.
 
-        Returns False, and counts nothing, if none is idle.
+        Returns False, and does not count the client, if none is idle.
         """
         if len(self._all) >= MAX_CONNECTIONS:
             longest = next(iter(self._idle), None)
@@ -51,12 +52,12 @@ class Clients:
         self.set_busy(client)
 
     def set_busy(self, client: str) -> None:
-        """Note that a client has a request under way, which is not interrupted."""
+        """Note that a client is busy: it is not closed to make room."""
         if timer := self._idle.pop(client, None):
             timer.cancel()
 
     def set_idle(self, client: str) -> None:
-        """Note that a client's request was answered."""
+        """Note that a client is idle, and start its timer."""
         self.set_busy(client)
         if client in self._all:
             self._wait(client, IDLE_LIMIT)

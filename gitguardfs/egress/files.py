@@ -1,4 +1,4 @@
-"""The files of the proxy in a VM's state directory, and how they come about."""
+"""The proxy's files in a VM's state directory: their names, and how they are made and read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gitguardfs.egress.presets import PRESETS
 from gitguardfs.errors import Exit, UserError
 
 MAX_ALLOWLIST = 1 << 20
-"""Bytes; it is read at every request."""
+"""Bytes. The proxy reads the allowlist at every request, so its size is bounded."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,17 @@ class StateFiles:
 
     @property
     def allowlist(self) -> Path:
-        """What may go out."""
+        """The allowlist."""
         return self.directory / "allowlist.txt"
 
     @property
     def blocked(self) -> Path:
-        """Blocked requests, a JSON object a line; an older part has ``.1`` at its end."""
+        """Blocked requests, one JSON object a line. The older part's name ends in ``.1``."""
         return self.directory / "blocked.jsonl"
 
     @property
     def log(self) -> Path:
-        """What the proxy says; an older part has ``.1`` at its end."""
+        """The proxy's log. The older part's name ends in ``.1``."""
         return self.directory / "mitmdump.log"
 
     @property
@@ -46,30 +46,30 @@ class StateFiles:
 
     @property
     def ca_directory(self) -> Path:
-        """The proxy's own authority, with its key."""
+        """The certificate authority of this proxy, with its key."""
         return self.directory / "mitmproxy"
 
     @property
     def ca_certificate(self) -> Path:
-        """What the guest must trust."""
+        """The authority's certificate, which the guest must trust."""
         return self.ca_directory / "mitmproxy-ca-cert.pem"
 
     @property
     def upstream_ca(self) -> Path:
-        """Certificates that servers may be signed by, beside those the system trusts."""
+        """Authorities that the user trusts for servers, besides those of the system."""
         return self.directory / "upstream-ca.pem"
 
     @property
     def upstream_trust(self) -> Path:
-        """All that servers may be signed by, written at the proxy's start."""
+        """All authorities that are trusted for servers; written when the proxy starts."""
         return self.ca_directory / "upstream-trust.pem"
 
 
 def create_files(state_dir: Path, presets: Sequence[str] = ()) -> None:
     """Create the directory and the allowlist if they are missing, and append preset blocks.
 
-    A block that is there already, known by its first line, is not appended again. Raises
-    UserError for a preset that there is none of, or a file that is changed meanwhile; OSError.
+    A block whose first line is in the file already is not appended again. Raises UserError for an
+    unknown preset, or if another process changes the file meanwhile; OSError.
     """
     for name in presets:
         if name not in PRESETS:
@@ -91,15 +91,15 @@ def _heading(preset: str) -> str:
 
 
 def write(path: Path, before: bytes | None, text: str) -> None:
-    """Replace a file of the state directory as a whole. Raises UserError if it was changed."""
+    """Replace a file atomically. Raises UserError if it no longer has the content ``before``."""
     after = text.encode(errors="surrogateescape")
     config_files.write(config_files.FileChange(str(path), before, after, 0o600))
 
 
 def make_private_directory(path: Path) -> None:
-    """Make a directory that only its owner may enter; one that is there is closed to others.
+    """Make a directory of mode 0700; give an existing one that mode.
 
-    Raises UserError if another user has it, OSError.
+    Raises UserError if the directory belongs to another user, OSError.
     """
     os.makedirs(path.parent, exist_ok=True)
     with suppress(FileExistsError):
@@ -116,13 +116,15 @@ def make_private_directory(path: Path) -> None:
 def read_allowlist(files: StateFiles) -> str:
     """Return the text of the allowlist. Raises UserError if it cannot be read.
 
-    A byte that is no UTF-8 makes its own line unreadable, not the file.
+    A line that is not UTF-8 cannot be read; the other lines hold.
     """
     try:
         # O_NONBLOCK: a FIFO in its place must not keep the proxy waiting.
         with open(os.open(files.allowlist, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as f:
             if not stat.S_ISREG(os.fstat(f.fileno()).st_mode):
-                raise UserError(f"{files.allowlist} is no file", "move it away", Exit.SYSTEM)
+                raise UserError(
+                    f"{files.allowlist} is not a regular file", "move it away", Exit.SYSTEM
+                )
             content = f.read(MAX_ALLOWLIST + 1)
     except OSError as error:
         why = error.strerror or str(error)

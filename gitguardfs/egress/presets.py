@@ -1,6 +1,6 @@
-"""Blocks of lines for what agents and builds commonly need. Pure.
+"""Presets: blocks of allowlist lines for common services and package registries. Pure.
 
-Services change: what is missing is seen by ``gitguard vm blocked``. Telemetry is left out.
+Services change; ``gitguard vm blocked`` shows what is missing. Lines for telemetry are left out.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ POST https://cloudcode-pa.googleapis.com/v1internal:countTokens
 """
 
 _GITHUB_READ = """\
-# Reading GitHub: clone and fetch over HTTPS, raw files, archives and releases. Everybody can have
-# a repository there: put OWNER/ before each * if you know whose you need. The POST is how git
-# asks for objects; pushing needs git-receive-pack, which is not here.
+# Reading GitHub: clone and fetch over HTTPS, raw files, archives and releases. Anybody can have a
+# repository there: put OWNER/ before each * if you know whose you need. By the POST git asks for
+# objects; pushing needs git-receive-pack, which no line here allows.
 GET https://github.com/*/info/refs?service=git-upload-pack
 POST https://github.com/*/git-upload-pack
 GET https://github.com/*/archive/*
@@ -70,7 +70,7 @@ GET https://release-assets.githubusercontent.com/*
 """
 
 _NPM = """\
-# npm, pnpm and yarn: packages, and the question whether they have known faults.
+# npm, pnpm and yarn: packages, and advisories about them.
 GET https://registry.npmjs.org/*
 HEAD https://registry.npmjs.org/*
 POST https://registry.npmjs.org/-/npm/v1/security/advisories/bulk
@@ -103,4 +103,4 @@ PRESETS: Mapping[str, str] = {
     "crates": _CRATES,
     "go": _GO,
 }
-"""By name, comments and lines in normal form."""
+"""Each preset's block by its name; the lines are in normal form."""

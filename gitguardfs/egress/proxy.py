@@ -1,8 +1,8 @@
 """The allowlist proxy as a process: ``python -m gitguardfs.egress.proxy STATE_DIR [--port N]``.
 
-It is mitmproxy's own master with the few addons that proxying takes, so that nothing of it can
-be reached but HTTP/1 over TCP. It ends with SIGTERM, or when its standard input closes if that is
-a pipe: with the process that started it, however that ended.
+It runs mitmproxy's master with only the addons that proxying needs, so that it serves nothing but
+HTTP/1 over TCP. It ends on SIGTERM. If its standard input is a pipe, it also ends when that closes:
+so it ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ __all__ = ["RunningProxy", "ca_certificate", "create_files", "run", "start_proxy
 
 HOST = "127.0.0.1"
 MAX_DATA = 1 << 30
-"""Bytes of memory: mitmproxy puts no limit to the header of a request or response."""
+"""Bytes of memory (RLIMIT_DATA): mitmproxy does not limit the header of a request or response."""
 EXTRA_HINT = "pip install 'gitguardfs[vm]'"
 
 OPTIONS: dict[str, Any] = {
     "listen_host": HOST,
     "mode": ["regular"],
-    "connection_strategy": "lazy",  # else it connects, and asks DNS, before any rule is asked
+    "connection_strategy": "lazy",  # else it asks DNS and connects before a request is decided on
     "http2": False,  # else a body without a length reaches an HTTP/1 server as a second request
     "http3": False,
     "rawtcp": False,
@@ -57,10 +57,10 @@ OPTIONS: dict[str, Any] = {
 
 
 def ca_certificate(state_dir: Path) -> str:
-    """Return the certificate of the proxy's own authority as PEM; make authority and key first.
+    """Return the certificate of the proxy's authority as PEM; make the authority if there is none.
 
-    They come into being as a whole: a directory that is renamed. Raises UserError if mitmproxy is
-    missing or the files are damaged; OSError.
+    Certificate and key are made in a directory that is renamed when it is complete. Raises
+    UserError if mitmproxy is missing or the files are damaged; OSError.
     """
     certs = _mitmproxy().certs
     files = StateFiles(state_dir)
@@ -68,9 +68,9 @@ def ca_certificate(state_dir: Path) -> str:
     if not files.ca_directory.exists():
         new = Path(tempfile.mkdtemp(prefix=".mitmproxy-", dir=state_dir))
         certs.CertStore.create_store(new, "mitmproxy", 2048, "gitguardfs", "gitguardfs sandbox")
-        with suppress(OSError):  # another process was quicker: its directory holds
+        with suppress(OSError):  # another process was quicker: its directory counts
             new.rename(files.ca_directory)
-    for left in state_dir.glob(".mitmproxy-*"):  # of a process that was killed
+    for left in state_dir.glob(".mitmproxy-*"):  # left by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     try:
         os.stat(files.ca_directory / "mitmproxy-ca.pem")  # mitmproxy would make another
@@ -78,8 +78,8 @@ def ca_certificate(state_dir: Path) -> str:
         return files.ca_certificate.read_text()
     except (OSError, ValueError) as error:
         raise UserError(
-            f"the proxy's authority in {files.ca_directory} cannot be read: {error}",
-            "move that directory away; the guest must then be set up again", Exit.SYSTEM,
+            f"cannot read the proxy's authority in {files.ca_directory}: {error}",
+            "move that directory away: the next gitguard vm up makes another", Exit.SYSTEM,
         ) from None  # fmt: skip
 
 
@@ -92,14 +92,16 @@ def _mitmproxy() -> Any:
 
 
 def upstream_trust(files: StateFiles) -> dict[str, str | None]:
-    """Return mitmproxy's options for whom servers' certificates must be signed by.
+    """Return mitmproxy's options that say which authorities are trusted for servers.
 
-    That is what the system trusts (SSL_CERT_FILE and SSL_CERT_DIR hold as for OpenSSL), and
-    upstream-ca.pem of the state directory. Raises UserError, OSError.
+    These are the system's (or those of SSL_CERT_FILE and SSL_CERT_DIR, as for OpenSSL), and
+    those in upstream-ca.pem of the state directory. Raises UserError, OSError.
     """
     named = os.environ.get("SSL_CERT_FILE")
     if named and not os.path.isfile(named):
-        raise UserError(f"SSL_CERT_FILE names {named}, which is no file", code=Exit.SYSTEM)
+        raise UserError(
+            f"SSL_CERT_FILE names {named}, which is not a regular file", code=Exit.SYSTEM
+        )
     system = ssl.get_default_verify_paths()
     file: str | None = system.cafile
     directory: str | None = system.capath
@@ -110,7 +112,7 @@ def upstream_trust(files: StateFiles) -> dict[str, str | None]:
         ssl.create_default_context(cadata=own)
     except (ssl.SSLError, ValueError) as error:
         raise UserError(f"{files.upstream_ca} holds no certificate: {error}") from None
-    if file is None and directory is None:  # a Mac: mitmproxy's own bundle
+    if file is None and directory is None:  # a Mac: the bundle that mitmproxy uses
         import certifi
 
         file = certifi.where()
@@ -125,8 +127,8 @@ _TRUST_FILE = "ssl_verify_upstream_trusted_ca"
 _TRUST_DIRECTORY = "ssl_verify_upstream_trusted_confdir"
 
 
-class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that connects to what ``Gate.server_connect`` has found, or to nothing."""
+class _ApprovedAddressLoop(asyncio.SelectorEventLoop):
+    """Connects only to addresses that ``AllowlistAddon.server_connect`` has approved."""
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         return _resolved((host, port))
@@ -139,7 +141,10 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def _resolved(address: tuple[str, int] | None) -> Any:
-    """Return what was found for the connection that is being opened. Raises OSError if nothing."""
+    """Return the approved addresses of the connection that is being opened.
+
+    Raises OSError if no connection was approved, or none to ``address``.
+    """
     from gitguardfs.egress.addon import RESOLVED
 
     found = RESOLVED.get()
@@ -149,14 +154,14 @@ def _resolved(address: tuple[str, int] | None) -> Any:
 
 
 def run(state_dir: Path, port: int = 0, *, is_output_to_log: bool = False) -> None:
-    """Serve on ``port`` of 127.0.0.1, any that is free for 0, until told to end.
+    """Serve on ``port`` of 127.0.0.1 until a signal ends it; 0 means any free port.
 
-    Once it listens, proxy.json is there and a line says so on standard output; with
-    ``is_output_to_log`` what is printed after that goes to the log. Raises UserError if it cannot
-    listen or a file cannot be used; OSError.
+    Once it listens, it writes proxy.json and prints a line. With ``is_output_to_log`` its standard
+    output goes to the log after that. Raises UserError if it cannot listen or cannot use a file;
+    OSError.
     """
     files = StateFiles(state_dir)
-    os.umask(0o077)  # also for logs that begin anew
+    os.umask(0o077)  # also for logs that are rotated
     create_files(state_dir)
     ca_certificate(state_dir)
     options = OPTIONS | upstream_trust(files)
@@ -164,7 +169,7 @@ def run(state_dir: Path, port: int = 0, *, is_output_to_log: bool = False) -> No
     _limit_memory()
     handler = _start_log(files)
     try:
-        with asyncio.Runner(loop_factory=_Loop) as runner:
+        with asyncio.Runner(loop_factory=_ApprovedAddressLoop) as runner:
             runner.run(_serve(files, options, is_output_to_log))
     finally:
         _remove_own(files)
@@ -179,13 +184,15 @@ async def _serve(files: StateFiles, options: dict[str, Any], is_output_to_log: b
     from mitmproxy.master import Master
     from mitmproxy.options import Options
 
-    from gitguardfs.egress.addon import Gate
+    from gitguardfs.egress.addon import AllowlistAddon
 
     master = Master(Options())
     server = Proxyserver()
     announcer = _Announcer(files, master, server, options["listen_port"], is_output_to_log)
-    # The gate first: what it has allowed, the others may still refuse.
-    master.addons.add(Gate(files, server.connections), server, NextLayer(), TlsConfig(), announcer)
+    # Ours first: the other addons may still stop a request that it allows.
+    master.addons.add(
+        AllowlistAddon(files, server.connections), server, NextLayer(), TlsConfig(), announcer
+    )
     if "store_streamed_bodies" in master.options:  # since mitmproxy 12
         options["store_streamed_bodies"] = False
     master.options.update(**options)
@@ -199,7 +206,7 @@ async def _serve(files: StateFiles, options: dict[str, Any], is_output_to_log: b
 
 
 class _Announcer:
-    """An addon that says where the proxy listens, or why it does not."""
+    """An addon that announces the port once the proxy listens, or keeps the error."""
 
     def __init__(
         self,
@@ -217,7 +224,7 @@ class _Announcer:
         self._port = port
 
     def running(self) -> None:
-        """Write proxy.json, whole, and say so; end the proxy if it does not listen."""
+        """Write proxy.json and print the port; end the proxy if it does not listen."""
         try:
             ((host, port, *_),) = self._server.listen_addrs()
         except ValueError:
@@ -229,9 +236,9 @@ class _Announcer:
             self.failure = UserError(f"{self._files.proxy}: {error.strerror}", code=Exit.SYSTEM)
             self._master.shutdown()
             return
-        with suppress(OSError):  # nobody may be listening
+        with suppress(OSError):  # nobody may be reading
             print(f"{LISTENING}{host}:{port}", flush=True)
-        if self._is_output_to_log:  # nobody reads the pipe from now on
+        if self._is_output_to_log:  # nobody reads standard output from now on
             with open(self._files.log, "ab") as log:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
@@ -242,15 +249,15 @@ class _Announcer:
         reason = why.strerror if isinstance(why, OSError) and why.strerror else why
         self.failure = UserError(
             f"the proxy cannot listen on {HOST}:{self._port}: {reason}",
-            "choose another port, or 0 for any" if self._port else "", Exit.SYSTEM,
+            "choose another port, or 0 for any free one" if self._port else "", Exit.SYSTEM,
         )  # fmt: skip
         self._master.shutdown()
 
 
 def _announce(path: Path, port: int) -> None:
-    """Write proxy.json, whole, and keep it locked until this process ends, however it does.
+    """Write proxy.json atomically, and keep it locked until this process ends.
 
-    By the lock others know that the port is still the proxy's. Raises OSError.
+    The lock tells others that the port in it is still the proxy's. Raises OSError.
     """
     new = path.with_suffix(".new")
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -265,7 +272,7 @@ def _announce(path: Path, port: int) -> None:
 
 
 def _end_with_parent(loop: asyncio.AbstractEventLoop, master: Master) -> None:
-    """End when standard input closes, if it is a pipe or a socket: its other end has gone."""
+    """End the proxy when standard input closes, if that is a pipe or a socket."""
     try:
         mode = os.fstat(0).st_mode
     except OSError:
@@ -273,23 +280,23 @@ def _end_with_parent(loop: asyncio.AbstractEventLoop, master: Master) -> None:
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
         return
 
-    def look() -> None:
+    def read_input() -> None:
         if not os.read(0, 4096):
             loop.remove_reader(0)
             master.shutdown()
 
-    loop.add_reader(0, look)
+    loop.add_reader(0, read_input)
 
 
 def _limit_memory() -> None:
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     limit = MAX_DATA if hard == resource.RLIM_INFINITY else min(MAX_DATA, hard)
-    with suppress(OSError, ValueError):  # a Mac has none
+    with suppress(OSError, ValueError):  # macOS has no such limit
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
 def _start_log(files: StateFiles) -> logging.Handler:
-    """Log to mitmdump.log, what others chose made printable, in two parts of bounded size."""
+    """Log to mitmdump.log, in two parts of bounded size, with what is not printable escaped."""
 
     class Printable(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
@@ -306,7 +313,7 @@ def _start_log(files: StateFiles) -> logging.Handler:
 
 
 def _remove_own(files: StateFiles) -> None:
-    """Remove proxy.json if it speaks of this process."""
+    """Remove proxy.json if it names this process."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         if json.loads(files.proxy.read_text())["pid"] == os.getpid():
             files.proxy.unlink()
@@ -316,7 +323,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the proxy. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m gitguardfs.egress.proxy")
     parser.add_argument("state_dir", type=Path)
-    parser.add_argument("--port", type=int, default=0, help="0, the default: any that is free")
+    parser.add_argument("--port", type=int, default=0, help="0, the default: any free port")
     given = parser.parse_args(arguments)
     try:
         run(given.state_dir, given.port, is_output_to_log=True)

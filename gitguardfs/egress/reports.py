@@ -1,4 +1,4 @@
-"""What the user reads of the proxy, and the line that is added to the allowlist."""
+"""Texts for the user about blocked requests and the allowlist, and adding a line to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gitguardfs.egress.files import StateFiles, create_files, read_allowlist, wr
 from gitguardfs.errors import shown
 
 MAX_SHOWN = 200
-"""Characters of a URL that are shown."""
+"""Characters of a URL or a line that are shown."""
 
 
 def blocked_text(state_dir: Path) -> str:
@@ -31,35 +31,39 @@ def _group_text(group: Group, lines: set[str]) -> str:
     url = url if len(url) <= MAX_SHOWN else f"{url[:MAX_SHOWN]}..."
     times = "once" if group.count == 1 else f"{group.count} times"
     text = (
-        f"{shown(group.method)} {url}\n  {times}, last {shown(group.last)}: {shown(group.reason)}"
+        f"{shown(group.method)} {url}\n"
+        f"  blocked {times}, last {shown(group.last)}: {shown(group.reason)}"
     )
     if not group.line:
         return f"{text}\n  {shown(group.why_none)}"
     if group.line in lines:
-        return f"{text}\n  allowed since"
+        return f"{text}\n  allowed meanwhile"
     note = query_note(group.line)
     return f"{text}\n  {allow_command(group.line)}" + (f"\n  {note}" if note else "")
 
 
 def allow_command(line: str) -> str:
-    """Return the command that adds a line; a line in normal form holds no quote but ``'``."""
+    """Return the command that adds a line. The only quote that a normal line can hold is ``'``."""
     quoted = line.replace("'", "'\\''")
     return f"gitguard vm allow '{quoted}'"
 
 
 def query_note(line: str) -> str:
-    """Return what to know before a line is added that stands for any query; "" for others."""
+    """Return a warning for a line that allows any query; "" for other lines."""
     *_, before, after = ("", *parse_line(line).pieces)
     if after or not before.endswith("?"):
         return ""
-    return "This line lets any query out, and so any data; for less, write a line for each query."
+    return (
+        "This line allows any query, which can carry any data out;"
+        " to allow less, write a line for each query."
+    )
 
 
 def allow(state_dir: Path, line: str) -> str:
-    """Add a line to the allowlist, as a whole or not at all; return what to tell the user.
+    """Add a line to the allowlist atomically; return what to tell the user.
 
-    Raises UserError for a line that would be ignored, or if the file is changed meanwhile; and
-    OSError.
+    Raises UserError for a line that would be ignored, or if another process changes the file
+    meanwhile; OSError.
     """
     normal = validate_line(line)
     rule = parse_line(normal)
@@ -68,14 +72,14 @@ def allow(state_dir: Path, line: str) -> str:
     before = config_files.read(str(files.allowlist)) or b""
     text = before.decode(errors="surrogateescape")
     if rule in Allowlist.parse(text).rules:
-        return f"{normal}\nis in {files.allowlist} already."
+        return f"{normal}\nis already in {files.allowlist}."
     gap = "" if text.endswith("\n") or not text else "\n"
     write(files.allowlist, before, f"{text}{gap}{normal}\n")
-    return f"{normal}\nwas added to {files.allowlist}; it holds from the next request on."
+    return f"{normal}\nwas added to {files.allowlist}; it counts from the next request on."
 
 
 def errors_text(state_dir: Path) -> str:
-    """Return a line for each line of the allowlist that is ignored; "" if there is none.
+    """Return one line of text for each line of the allowlist that is ignored; "" if none is.
 
     Raises UserError if the allowlist cannot be read.
     """

@@ -1,7 +1,7 @@
-"""What the proxy knows of a request, and what no line of the allowlist can admit. Pure.
+"""A request as the proxy sees it, and checks for requests that no line can allow. Pure.
 
-A request is refused here if the server could take it for another one than the rules judge: by
-another host, another path, another method, or a second request in what looks like a body.
+A server may read a request differently from the allowlist: for another host, path or method, or
+with a second request in what looks like a body. Such a request is blocked here.
 """
 
 from __future__ import annotations
@@ -15,57 +15,57 @@ from gitguardfs.egress.urls import BadUrlError
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 MAX_HEADERS = 200
 MAX_HEADER_BYTES = 65536
-"""Of all fields together; servers take 8 to 48 KiB."""
-MAX_DENIED_BODY = 1 << 20
-"""Bytes of a denied request's body that are read, and thrown away, to answer it."""
+"""Bytes of all fields together; servers accept 8 to 48 KiB."""
+MAX_BLOCKED_BODY = 1 << 20
+"""Bytes: a blocked request with a longer body is not answered, its connection is closed."""
 
 _BODILESS = (b"GET", b"HEAD")
-_SENDS_ELSEWHERE = frozenset(
+_OVERRIDE_FIELDS = frozenset(
     (
         b"forwarded", b"x-forwarded", b"x-host", b"x-http-host", b"x-http-method", b"x-method",
         b"x-http-path", b"x-http-url", b"x-http-uri", b"x-request-uri", b"x-request-url",
         b"method-override", b"http-method-override",
     )
 )  # fmt: skip
-"""Fields by which some servers go instead of the method, the path or the host."""
-_SENDS_ELSEWHERE_TOO = re.compile(
+"""Fields that some servers use instead of the method, the path or the host."""
+_OVERRIDE_PATTERN = re.compile(
     rb"x-.*(?:original|override|rewrite|destination-?ur[il]"
     rb"|forwarded-(?!(?:for|proto|protocol|scheme|port|ssl|by)$))"
 )
-"""The same, by pattern. Of X-Forwarded-*, those pass that say who asks, or by what transport."""
+"""More such fields. X-Forwarded-* fields that only describe the client and its connection pass."""
 _HARMLESS_CONNECTION = frozenset((b"close", b"keep-alive", b"te"))
-NOT_PASSED_ON = ("Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "TE")
-"""Fields that concern the connection to the proxy alone."""
+HOP_BY_HOP_FIELDS = ("Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "TE")
+"""Fields for the connection to the proxy only; they are removed."""
 
 
 class Request(NamedTuple):
-    """A request as it came, before anything of it was normalised."""
+    """A request as the client sent it, with nothing normalised."""
 
     method: bytes
     scheme: str
     host: str
     port: int
-    """Host and port that it would be sent to."""
+    """Host and port that mitmproxy would send it to."""
     target: bytes
     headers: tuple[tuple[bytes, bytes], ...]
     http_version: bytes = b"HTTP/1.1"
     is_tls: bool = False
     sni: str | None = None
-    """Of the client's TLS connection."""
+    """The server name (SNI) of the client's TLS connection."""
     tunnel: tuple[str, int] | None = None
-    """Host and port of the CONNECT that it came through."""
+    """Host and port of the CONNECT before it; None if there was none."""
     authority: bytes = b""
-    """Of an absolute-form target within a tunnel."""
+    """Host and port of an absolute-form target within a tunnel."""
 
     @property
     def url(self) -> str:
-        """The URL as it is shown, with nothing normalised."""
+        """The URL with nothing normalised, for messages."""
         where = urls.authority(self.scheme, self.host, self.port)
         return f"{self.scheme}://{where}{self.target.decode('latin-1')}"
 
 
 class CheckedRequest(NamedTuple):
-    """A request that can be read in one way only, in normal form."""
+    """A request in normal form, which servers can read in one way only."""
 
     method: str
     scheme: str
@@ -75,7 +75,7 @@ class CheckedRequest(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """What its Host field must say."""
+        """The value of its Host field."""
         return urls.authority(self.scheme, self.host, self.port)
 
     @property
@@ -85,10 +85,10 @@ class CheckedRequest(NamedTuple):
 
 
 class BadRequestError(Exception):
-    """A request that no line can admit; the text says why."""
+    """A request that no line can allow; the text says why."""
 
 
-def checked(request: Request) -> CheckedRequest:
+def check(request: Request) -> CheckedRequest:
     """Return the request in normal form. Raises BadRequestError."""
     try:
         host = urls.normal_host(request.host)
@@ -104,25 +104,25 @@ def checked(request: Request) -> CheckedRequest:
     if request.http_version not in (b"HTTP/1.1", b"HTTP/1.0"):
         raise BadRequestError("not HTTP/1.1")
     result = CheckedRequest(request.method.decode(), request.scheme, host, request.port, target)
-    _check_way(request, result)
+    _check_connection(request, result)
     _check_headers(request.headers)
     _check_host_field(request, result)
     _check_body(request)
     return result
 
 
-def _check_way(request: Request, result: CheckedRequest) -> None:
-    """Refuse what came by another way than to the host that it names."""
+def _check_connection(request: Request, result: CheckedRequest) -> None:
+    """Raise BadRequestError if the tunnel or the TLS connection is not for the URL's host."""
     if request.authority:
-        raise BadRequestError("a whole URL as the target within a tunnel")
+        raise BadRequestError("a whole URL instead of a path, within a tunnel")
     if request.tunnel is None:
         if request.is_tls or request.scheme != "http":
             raise BadRequestError("TLS to the proxy itself; use http:// for the proxy's address")
         return
     if request.tunnel != (result.host, result.port):
-        raise BadRequestError("another host than the CONNECT before it")
+        raise BadRequestError("the URL names another host than the CONNECT before it")
     if (request.scheme == "https") != request.is_tls:
-        raise BadRequestError("the scheme is not that of the connection")
+        raise BadRequestError("https:// without TLS, or http:// within TLS")
     if request.sni is not None and request.sni.lower() != result.host:
         raise BadRequestError("the TLS connection is for another host (SNI)")
 
@@ -132,15 +132,15 @@ def _check_headers(headers: tuple[tuple[bytes, bytes], ...]) -> None:
     if len(headers) > MAX_HEADERS or size > MAX_HEADER_BYTES:
         raise BadRequestError("too many header fields")
     for name, value in headers:
-        lowered = name.lower().replace(b"_", b"-")  # CGI makes one of the two
+        lowered = name.lower().replace(b"_", b"-")  # CGI does not tell them apart
         if re.search(rb"[\x00-\x08\x0a-\x1f\x7f]", value):
             raise BadRequestError(f"a control character in the field {_shown(name)}")
-        if lowered in _SENDS_ELSEWHERE or _SENDS_ELSEWHERE_TOO.match(lowered):
+        if lowered in _OVERRIDE_FIELDS or _OVERRIDE_PATTERN.match(lowered):
             raise BadRequestError(
-                f"the field {_shown(name)}, by which servers go instead of the URL"
+                f"the field {_shown(name)}, which servers may use instead of the URL"
             )
         if lowered in (b"upgrade", b"http2-settings"):
-            raise BadRequestError("Upgrade: WebSocket and other protocols are not let through")
+            raise BadRequestError("Upgrade: WebSocket and other protocols are not supported")
         if lowered == b"connection":
             tokens = {token.strip(b" \t").lower() for token in value.split(b",")}
             if not tokens <= _HARMLESS_CONNECTION:
@@ -168,13 +168,13 @@ def _check_host_field(request: Request, result: CheckedRequest) -> None:
 
 
 def _check_body(request: Request) -> None:
-    """Refuse a body where servers expect none, and one whose end can be read in two ways."""
+    """Raise BadRequestError for a body that servers do not expect, or whose end is ambiguous."""
     lengths = [value for name, value in request.headers if name.lower() == b"content-length"]
     codings = [value for name, value in request.headers if name.lower() == b"transfer-encoding"]
     if len(lengths) + len(codings) > 1:
         raise BadRequestError("two fields that say how long the body is")
     if lengths and not re.fullmatch(rb"0|[1-9][0-9]{0,17}", lengths[0]):
-        raise BadRequestError("a Content-Length that is no number")
+        raise BadRequestError("a Content-Length that is not a number")
     if codings and codings[0].lower() != b"chunked":
         raise BadRequestError("a Transfer-Encoding other than chunked")
     if codings and request.http_version != b"HTTP/1.1":
@@ -184,17 +184,17 @@ def _check_body(request: Request) -> None:
 
 
 def has_body(headers: tuple[tuple[bytes, bytes], ...]) -> bool:
-    """Return whether a field says that there is a body."""
+    """Return whether the fields announce a body."""
     return any(name.lower() in _FRAMING and value != b"0" for name, value in headers)
 
 
 def has_long_body(headers: tuple[tuple[bytes, bytes], ...]) -> bool:
-    """Return whether a body is too long, or of unknown length, to be read for nothing."""
+    """Return whether a body has unknown length or more than MAX_BLOCKED_BODY bytes."""
     for name, value in headers:
         if name.lower() == b"transfer-encoding":
             return True
         if name.lower() == b"content-length":
-            return not value.isdigit() or int(value) > MAX_DENIED_BODY
+            return not value.isdigit() or int(value) > MAX_BLOCKED_BODY
     return False
 
 

@@ -1,4 +1,4 @@
-"""Starting the proxy as a process of its own, which ends with the one that starts it."""
+"""Start the proxy as a process that ends when the process that started it ends."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gitguardfs.errors import Exit, UserError
 LISTENING = "listening on "
 """Begins the line that the proxy prints once it listens; HOST:PORT follows."""
 START_LIMIT = 60.0
-"""Seconds that the proxy may take to listen: it makes a key, on a slow machine."""
+"""Seconds until the proxy must listen. At its first start it makes a key, which takes time."""
 STOP_LIMIT = 5.0
-"""Seconds that it has to end before it is killed; nothing is lost with it."""
+"""Seconds from SIGTERM to SIGKILL; the proxy has nothing to save."""
 COMMAND = (
     sys.executable,
-    "-P",  # it is started in the project, where the agent could put a module of any name
+    "-P",  # the working directory is the project, where the agent could put a module of any name
     "-c",
     f"import sys; sys.path.insert(0, {program.HOLDER!r});"
     " from gitguardfs.egress.proxy import main; sys.exit(main())",
@@ -34,30 +34,30 @@ COMMAND = (
 
 @dataclass
 class RunningProxy:
-    """A proxy that was started here."""
+    """A proxy that this process has started."""
 
     port: int
     process: subprocess.Popen[bytes]
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The proxy's process id."""
         return self.process.pid
 
     def is_alive(self) -> bool:
-        """Return whether it still runs."""
+        """Return whether the proxy still runs."""
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """End it, and wait until it has ended; nothing happens if it has."""
+        """End the proxy and wait for it; do nothing if it has ended."""
         _stop(self.process)
 
 
 def start_proxy(state_dir: Path, port: int = 0, command: Sequence[str] = COMMAND) -> RunningProxy:
     """Start the proxy for a state directory and wait until it listens.
 
-    It gets no terminal signals, and ends when this process does. Raises UserError with what it
-    said if it does not come to listen; OSError.
+    The proxy gets no signals of the terminal, and ends when this process ends. Raises UserError
+    with the proxy's last line if it does not listen; OSError.
     """
     make_private_directory(state_dir)
     process = subprocess.Popen(
@@ -80,7 +80,7 @@ def start_proxy(state_dir: Path, port: int = 0, command: Sequence[str] = COMMAND
 
 
 def _first_line(process: subprocess.Popen[bytes]) -> str:
-    """Return the line with the port, or the last that the proxy says before it ends."""
+    """Return the line with the port; if the proxy ends first, its last line."""
     assert process.stdout is not None
     descriptor = process.stdout.fileno()
     deadline = time.monotonic() + START_LIMIT
@@ -97,12 +97,12 @@ def _first_line(process: subprocess.Popen[bytes]) -> str:
                 if line.startswith(LISTENING) and text.endswith(b"\n"):
                     return line
             if not part:
-                return lines[-1] if lines else f"it ended with status {process.wait()}"
-    return f"it does not listen after {START_LIMIT:.0f} seconds"
+                return lines[-1] if lines else f"exit status {process.wait()}"
+    return f"not listening after {START_LIMIT:.0f} seconds"
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask once: what closes its input and then sends a signal could hit it while it ends."""
+    """End the proxy by SIGTERM alone: with its input closed first, a signal could meet its exit."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)

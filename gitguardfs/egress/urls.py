@@ -1,6 +1,6 @@
-"""The one normal form of hosts and of paths, for lines of the allowlist and for requests. Pure.
+"""The normal form of hosts, ports and paths, for allowlist lines and requests. Pure.
 
-What a server might read in two ways has no normal form: it is refused, never interpreted.
+What servers could read in two ways has no normal form and raises BadUrlError.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import unicodedata
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 MAX_TARGET = 8192
-"""Characters of a path with its query; servers refuse longer ones as well."""
+"""Characters of a path with its query; servers refuse longer ones too."""
 
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})", re.ASCII)
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})", re.ASCII)
 _AMBIGUOUS_ESCAPE = re.compile(r"%(?:[01][0-9A-F]|7F|5C|25[0-9A-Fa-f]{2})", re.ASCII)
-"""Control characters, a backslash, an escape that was escaped twice."""
+"""Escaped control characters and backslashes, and what was escaped twice."""
 
 
 class BadUrlError(ValueError):
@@ -30,7 +30,7 @@ def normal_host(text: str) -> str:
 
     Raises BadUrlError.
     """
-    if not text.isascii():  # mitmproxy decodes xn-- of a request
+    if not text.isascii():  # mitmproxy has decoded the xn-- form of a request
         try:
             text = text.encode("idna").decode()
         except UnicodeError:
@@ -44,7 +44,7 @@ def normal_host(text: str) -> str:
         raise BadUrlError("not a host name")
     last = host.rpartition(".")[2]
     if last.isdigit() or re.fullmatch(r"0x[0-9a-f]*", last, re.ASCII):
-        try:  # what the C library takes for an address (127.1, 0x7f000001) must be one as it stands
+        try:  # the C library reads 127.1 and 0x7f000001 as addresses; only one form passes
             return str(ipaddress.IPv4Address(host))
         except ValueError:
             raise BadUrlError("not an IPv4 address of four decimal numbers") from None
@@ -62,7 +62,7 @@ def _ipv6(host: str) -> str:
 
 
 def normal_port(text: str, scheme: str) -> int:
-    """Return the port that ``text`` names, the scheme's own if it is empty. Raises BadUrlError."""
+    """Return the port in ``text``, the scheme's default if it is empty. Raises BadUrlError."""
     if not text:
         return DEFAULT_PORTS[scheme]
     if not re.fullmatch(r"[1-9][0-9]{0,4}", text, re.ASCII) or int(text) > 65535:
@@ -85,7 +85,7 @@ def split_authority(text: str) -> tuple[str, str]:
 
 
 def authority(scheme: str, host: str, port: int) -> str:
-    """Return ``host[:port]`` as it stands in a URL, the port only if it is not the scheme's."""
+    """Return ``host[:port]`` for a URL; the scheme's default port is left out."""
     shown = f"[{host}]" if ":" in host else host
     return shown if DEFAULT_PORTS.get(scheme) == port else f"{shown}:{port}"
 
@@ -93,10 +93,13 @@ def authority(scheme: str, host: str, port: int) -> str:
 def normal_target(text: str, *, is_pattern: bool = False) -> str:
     """Return a path and its query with unneeded escapes undone, the others in upper case.
 
-    ``%2F`` stays apart from ``/``, and case matters. A query with a ``%`` that is no escape stays
-    as it is; in a pattern there may be none, since a ``*`` could complete it. A ``*`` of a request
-    stands for itself, as ``%2A``. Raises BadUrlError for what servers are known to read in another
-    way: dot segments, backslashes, control characters, double escapes, a path that is not UTF-8.
+    ``%2F`` stays different from ``/``, and case matters. A query with a ``%`` outside of an escape
+    is not changed. A pattern must not have one, since a ``*`` could complete it. A ``*`` in a
+    request becomes ``%2A``.
+
+    Raises BadUrlError for what servers read in different ways: dot segments, backslashes, control
+    characters, double escapes, and a path that is not UTF-8. This includes a pattern in which a
+    ``*`` divides the escapes of one character.
     """
     if not text.startswith("/"):
         raise BadUrlError("the path does not begin with /")
@@ -113,24 +116,24 @@ def normal_target(text: str, *, is_pattern: bool = False) -> str:
     path, mark, query = text.partition("?")
     if _BROKEN_ESCAPE.search(text if is_pattern else path):
         raise BadUrlError("a % without two hexadecimal digits")
-    if not is_pattern:  # so that no client can have a wildcard in the line that is offered for it
+    if not is_pattern:  # else a client could put a wildcard into the line that `vm blocked` offers
         path, query = path.replace("*", "%2A"), query.replace("*", "%2A")
     path = _ESCAPE.sub(_normal_escape, path)
     if found := _AMBIGUOUS_ESCAPE.search(path):
         raise BadUrlError(f"{found[0]} in the path, which servers read in different ways")
     if _has_dot_segment(path):
         raise BadUrlError("a . or .. in the path")
-    if not _BROKEN_ESCAPE.search(query):  # else what is undone could complete another escape
+    if not _BROKEN_ESCAPE.search(query):  # else an undone escape could complete another one
         query = _ESCAPE.sub(_normal_escape, query)
     return path + mark + query
 
 
 def _has_dot_segment(path: str) -> bool:
-    """Return whether a server could find a ``.`` or ``..`` in a path, escaped or not.
+    """Return whether a server could find a ``.`` or ``..`` segment in a path, escaped or not.
 
-    Servers cut a segment at ``;``, strip blanks, decode before they look for ``?`` and ``#``, or
-    fold wide letters to plain ones. Raises BadUrlError if the path is not UTF-8: what decoders
-    put in place of invalid bytes differs, and some read a ``.`` in too long a form.
+    Some servers end a segment at ``;``, strip blanks, decode before looking for ``?`` and ``#``,
+    or fold wide letters to plain ones. Raises BadUrlError if the path is not UTF-8: decoders
+    replace invalid bytes in different ways, and some read an overlong form as a ``.``.
     """
     try:
         decoded = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), path).encode("latin-1").decode()

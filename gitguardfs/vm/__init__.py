@@ -1,1 +1,1 @@
-"""The sandbox VM: a Debian guest with the guarded project and no way out but the proxy."""
+"""The sandbox VM: a Debian guest with the guarded project, whose only network is the proxy."""

@@ -1,8 +1,8 @@
-"""Which accelerator to start QEMU with, and whether one that was tried does its work.
+"""Choose QEMU's accelerator, and remember which one has failed.
 
-That /dev/kvm can be opened says little: in a virtual machine it may be there and stop at the
-first instruction that it cannot emulate. So KVM is tried by a real start, and what was found out
-is remembered for this kernel.
+A /dev/kvm that can be opened may still not work: in a virtual machine it may stop at the first
+instruction that it cannot emulate. So KVM is tried by a real start. A failure is remembered until
+another kernel runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KVM_DEVICE = "/dev/kvm"
 
 
 def candidates(state: State, system: str) -> list[str]:
-    """Return what to try, best first. ``system`` is the host's, as platform.system() calls it."""
+    """Return the accelerators to try, the fastest first. ``system`` is platform.system()'s name."""
     if system == "Darwin":
         return ["hvf", EMULATION]
     if not os.access(KVM_DEVICE, os.R_OK | os.W_OK) or _failed(state):
@@ -29,8 +29,8 @@ def candidates(state: State, system: str) -> list[str]:
     return ["kvm", EMULATION]
 
 
-def note_failure(state: State, accelerator: str) -> None:
-    """Remember that this one does not work here, and say so."""
+def remember_failure(state: State, accelerator: str) -> None:
+    """Warn that an accelerator does not work here; remember it if it is KVM."""
     warn(f"{accelerator} does not work here: the VM is emulated, which takes many times as long")
     if accelerator == "kvm":
         config_files.write(config_files.plan(state.path(FILE), f"{platform.release()}\n", 0o600))

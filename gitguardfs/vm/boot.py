@@ -1,4 +1,4 @@
-"""Wait until a started guest is ready, and show on one line how far it is."""
+"""Wait until a started guest is ready, and show the progress on one line."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gitguardfs.vm.ssh import FAILED, Guest, command
 from gitguardfs.vm.state import State
 
 BOOT_LIMIT = 900.0
-"""Seconds until a boot is taken to hang: the first one may fetch packages, emulated."""
+"""Seconds until a boot counts as hanging: an emulated first boot may fetch packages."""
 MONITOR_LIMIT = 120.0
-"""Seconds until QEMU is taken to hang: it opens its monitor before the guest runs."""
+"""Seconds until QEMU counts as hanging: it opens its monitor before the guest runs."""
 _LOOK_EVERY = 0.5
 _TAIL = 64 << 10
-"""Bytes of a log that are looked through: a panic is the last thing that a kernel says."""
+"""Bytes at the end of a log that are searched: a panic is the last thing that a kernel writes."""
 _BANNER_LIMIT = 2.0
 """Seconds to wait for sshd's first line: QEMU accepts before the guest does."""
 
@@ -41,27 +41,27 @@ systemctl is-system-running --wait >/dev/null 2>&1
 [ "$(findmnt -n -o FSTYPE --target %s | tail -n 1)" = fuse.gitguardfs ] ||
     { echo 'the project is not guarded'; exit 1; }
 """
-"""For root's shell in the guest: waits until it is set up, and prints what went wrong."""
+"""A script for root's shell in the guest: waits for the guest's setup, and prints what failed."""
 
 
 class BootError(Exception):
-    """This start came to nothing, and another may succeed."""
+    """A start of the VM has failed; another one may succeed."""
 
     def __init__(self, reason: str, is_accelerator: bool = False) -> None:
         super().__init__(reason)
         self.is_accelerator = is_accelerator
-        """Whether another accelerator is the way out."""
+        """Whether another accelerator may help."""
 
 
 @dataclass
 class Progress:
-    """A line on standard error that says what is waited for, and since when."""
+    """A line on standard error: what the command waits for, and for how long."""
 
     started: float = field(default_factory=time.monotonic)
     _said: str = ""
 
     def show(self, what: str, detail: str = "") -> None:
-        """Say what is waited for; on a terminal in place, with what the guest said last."""
+        """Print what the command waits for. On a terminal, rewrite the line, with ``detail``."""
         seconds = time.monotonic() - self.started
         if sys.stderr.isatty():
             text = f"{what} ({seconds:.0f} s) {shown(detail)}"
@@ -71,21 +71,21 @@ class Progress:
         self._said = what
 
     def end(self) -> None:
-        """Take the line away."""
+        """Clear the line."""
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
 class Boot:
-    """A QEMU that was started."""
+    """A started QEMU whose guest is booting."""
 
     state: State
     qemu: subprocess.Popen[bytes]
     progress: Progress
 
     def await_monitor(self) -> int:
-        """Wait until QEMU answers; return the port that leads to sshd. BootError."""
+        """Wait until QEMU answers; return the port of the guest's sshd. Raises BootError."""
         deadline = time.monotonic() + MONITOR_LIMIT
         while True:
             self._check()
@@ -96,18 +96,18 @@ class Boot:
             time.sleep(_LOOK_EVERY)
 
     def await_ssh(self, port: int) -> None:
-        """Wait until the guest's sshd greets. BootError."""
+        """Wait until the guest's sshd answers. Raises BootError."""
         deadline = time.monotonic() + BOOT_LIMIT
-        while not _greets(port):
+        while not _sshd_answers(port):
             self.progress.show("the guest boots", last_line(self.state.console))
             self._check()
             if time.monotonic() > deadline:
-                raise BootError("the guest does not come up")
+                raise BootError(f"the guest's sshd did not answer within {BOOT_LIMIT:.0f} seconds")
             time.sleep(_LOOK_EVERY)
 
     def await_ready(self, guest: Guest) -> None:
-        """Wait until the guest is set up. Raises UserError with its reason, BootError."""
-        remote = ready_line(guest.view)
+        """Wait until the guest is set up. Raises UserError if the setup failed, BootError."""
+        remote = ready_script(guest.view)
         deadline = time.monotonic() + BOOT_LIMIT
         while True:
             status, output = self._run(command(guest, ADMIN, remote=remote), deadline)
@@ -116,13 +116,13 @@ class Boot:
             if status != FAILED:
                 raise UserError(
                     f"setting up the guest failed: {shown(output.strip() or f'status {status}')}",
-                    "gitguard vm up tries again, gitguard vm logs shows its console",
+                    "gitguard vm up tries again; gitguard vm logs shows the console",
                     Exit.SYSTEM,
                 )
             if time.monotonic() > deadline:
-                raise BootError(f"nobody can log in: {shown(output.strip())}")
-            self._check()  # ssh may fail sooner than it is looked at
-            time.sleep(_LOOK_EVERY)  # sshd is started again while cloud-init writes its settings
+                raise BootError(f"cannot log in to the guest: {shown(output.strip())}")
+            self._check()  # QEMU may have ended, which makes ssh fail
+            time.sleep(_LOOK_EVERY)  # cloud-init restarts sshd
 
     def _run(self, words: list[str], deadline: float) -> tuple[int, str]:
         with subprocess.Popen(
@@ -136,12 +136,14 @@ class Boot:
                     self.progress.show("the guest is set up", last_line(self.state.console))
                     self._check()
                     if time.monotonic() > deadline:
-                        raise BootError("setting the guest up does not end")
+                        raise BootError(
+                            f"setting up the guest took more than {BOOT_LIMIT:.0f} seconds"
+                        )
             finally:
                 process.kill()
 
     def _check(self) -> None:
-        """Raise BootError if this boot cannot succeed any more."""
+        """Raise BootError if this boot can no longer succeed."""
         code = self.qemu.poll()
         if code is not None:
             said = last_line(self.state.qemu_log) or f"exit status {code}"
@@ -151,21 +153,21 @@ class Boot:
             raise BootError("the guest's kernel panicked")
         with suppress(qmp.NoAnswerError):
             if qmp.status(self.state) == "internal-error":
-                raise BootError("the processor cannot be virtualised", is_accelerator=True)
+                raise BootError("the accelerator does not work", is_accelerator=True)
 
 
 def has_panicked(state: State) -> bool:
-    """Return whether the guest's kernel wrote to the console lately that it panicked."""
+    """Return whether the end of the console log shows a kernel panic."""
     return _PANIC.search(_content(state.console)) is not None
 
 
-def ready_line(view: str) -> str:
-    """Return the line for root's shell that ends when the guest is ready."""
+def ready_script(view: str) -> str:
+    """Return the script for root's shell that ends when the guest is ready."""
     return READY % shlex.quote(view)
 
 
 def last_line(path: str) -> str:
-    """Return the last line of a log with something in it, without what a terminal acts on."""
+    """Return the last line of a log that is not empty, without control characters."""
     with suppress(OSError), open(path, "rb") as file:
         file.seek(max(0, file.seek(0, 2) - 4096))
         text = file.read().decode(errors="replace")
@@ -175,19 +177,19 @@ def last_line(path: str) -> str:
 
 
 def plain(line: str) -> str:
-    """Return a line of a log of the guest's without colours and control characters."""
+    """Return a line without escape sequences and control characters."""
     return _CONTROL.sub("", line)
 
 
 def _content(path: str) -> bytes:
-    """Return the end of a log: the guest can make it long."""
+    """Return the last _TAIL bytes of a log, which the guest can make long."""
     with suppress(OSError), open(path, "rb") as file:
         file.seek(max(0, file.seek(0, 2) - _TAIL))
         return file.read(_TAIL)
     return b""
 
 
-def _greets(port: int) -> bool:
+def _sshd_answers(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), _BANNER_LIMIT) as peer:
             peer.settimeout(_BANNER_LIMIT)

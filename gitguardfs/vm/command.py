@@ -1,4 +1,4 @@
-"""``gitguard vm``: a sandbox VM for a coding agent, with the project guarded and no internet."""
+"""``gitguard vm``: a sandbox VM for a coding agent, with the project guarded and an allowlist."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.render.size import mebibytes
 
 NEEDED = ("platformdirs", "yaml", "pycdlib", "qemu.qmp", "mitmproxy")
-"""What the extra ``vm`` brings along."""
+"""Modules of the packages that the extra ``vm`` installs."""
 
 EPILOG = """\b
 Examples:
   gitguard vm up --allow anthropic          a shell in the guest
   gitguard vm up --allow npm -- npm test    one command
   gitguard vm ssh                           another shell, while the VM runs
-  gitguard vm blocked                       what was refused
+  gitguard vm blocked                       what the proxy has blocked
   gitguard vm allow 'GET https://example.org/docs/*'
 
 \b
-Exit codes: up and ssh return the command's status; else 0 done, 2 wrong
-usage, 3 anything else.
+Exit codes: up and ssh return the status of their shell or command. All
+others: 0 done, 2 wrong usage, 3 any other error.
 """
 
 UP_EPILOG = """\b
 Examples:
   gitguard vm up --allow anthropic --allow npm
-  gitguard vm up --hide .env --hide '*.pem'     names that are hidden as well from now on
+  gitguard vm up --hide .env --hide '*.pem'     hides these names too, from now on
   gitguard vm up --image ~/my-image.qcow2       instead of the pinned cloud image
-  gitguard vm up --guard host                   .git is out of reach for the guest's root as well
+  gitguard vm up --guard host                   guards .git against the guest's root too
 
-Settings are remembered for the next start; vm status shows them, vm reset forgets them.
+Settings are remembered for the next start; vm status shows them, vm reset deletes them.
 """
 
 _SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 _WORDS: dict[str, Any] = {"allow_interspersed_args": False}
-"""From the first word on, all is the guest's command."""
+"""Everything from the first argument on is the command for the guest."""
 
 
 def _project(command: Any) -> Any:
@@ -54,7 +54,7 @@ def _project(command: Any) -> Any:
 
 
 class _Command(click.Command):
-    """Looks for the extra before anything is done, but after --help."""
+    """A command that needs the packages of the extra ``vm``; its --help does not."""
 
     def invoke(self, ctx: click.Context) -> Any:
         require_extra()
@@ -67,15 +67,15 @@ class _Group(click.Group):
 
 @click.group(name="vm", cls=_Group, epilog=EPILOG, context_settings=_SETTINGS)
 def command() -> None:
-    """Run an agent in a VM: the project guarded, no internet but what an allowlist names.
+    """Run an agent in a VM: the project is guarded, and only requests on an allowlist get out.
 
-    The first `vm up` fetches an image of Debian and sets the guest up. Needs QEMU and ssh, and no
-    root. The agent's user has no sudo; `vm ssh --root` is the human's way to administer the guest.
+    The first `vm up` fetches an image of Debian and sets the guest up. It needs QEMU and ssh, but
+    not root. The agent's user has no sudo; `vm ssh --root` lets you administer the guest.
     """
 
 
 def require_extra() -> None:
-    """Raise UserError if what the extra ``vm`` brings along is not installed."""
+    """Raise UserError if a package of the extra ``vm`` is not installed."""
     missing = [name for name in NEEDED if not _is_installed(name)]
     if missing:
         raise UserError(
@@ -105,20 +105,20 @@ def _is_installed(name: str) -> bool:
 @click.option("--guard", type=click.Choice(["guest", "host"]),
               help="Where .git is guarded.  [default: guest]")  # fmt: skip
 @click.option("--git", type=click.Choice(["deny", "readonly"]),
-              help="What the agent may do with .git.  [default: deny]")  # fmt: skip
+              help="Whether the agent may read .git.  [default: deny, it may not]")  # fmt: skip
 @click.option("--hide", metavar="GLOB", multiple=True,
-              help="Names that the agent is not shown, besides those remembered. Repeatable; "
-              "'' clears those.")  # fmt: skip
+              help="Hide files with such a name from the agent. Repeatable. Adds to the "
+              "remembered names; '' clears those.")  # fmt: skip
 @click.option("--hardened/--no-hardened", default=None,
-              help="QEMU may start no programs; the proxy comes by an SSH tunnel.")  # fmt: skip
+              help="Do not let QEMU start programs; an SSH tunnel leads to the proxy.")  # fmt: skip
 @click.option("--allow", "presets", metavar="PRESET", multiple=True,
               type=click.Choice(list(PRESETS)), help="Add a service's lines to the allowlist: "
               f"{', '.join(PRESETS)}. Repeatable.")  # fmt: skip
 @click.option("--upstream-ca", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
-              help="An authority (PEM) that servers may be signed by as well.")  # fmt: skip
+              help="Also trust this certificate authority (PEM) for servers.")  # fmt: skip
 @click.option("--git-name", metavar="NAME", help="The agent's name in git.  [default: AI Agent]")
 @click.option("--git-email", metavar="MAIL",
-              help="Its address.  [default: agent@internal.sandbox]")  # fmt: skip
+              help="The agent's address in git.  [default: agent@internal.sandbox]")  # fmt: skip
 @click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 def up(
     project: str | None,
@@ -148,17 +148,17 @@ def up(
     paths = secrets.found(where.project, new.hide)
     if paths:
         click.echo(secrets.warning(paths), err=True)
-    return driver.up(where, driver.Wish(new, presets, words, upstream_ca))
+    return driver.up(where, driver.UpArguments(new, presets, words, upstream_ca))
 
 
 @command.command(short_help="Open another shell in the running VM.", context_settings=_WORDS)
 @_project
-@click.option("--root", is_flag=True, help="As the guest's root: to administer the guest.")
+@click.option("--root", is_flag=True, help="Log in as the guest's root, to administer the guest.")
 @click.argument("words", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 def ssh(project: str | None, root: bool, words: tuple[str, ...]) -> int:
     """Open another shell in the running VM, or run a command there.
 
-    One word is a line for the guest's shell, several are a command and its arguments.
+    A single argument is a line for the guest's shell; several are a command and its arguments.
     """
     import subprocess
 
@@ -174,7 +174,7 @@ def ssh(project: str | None, root: bool, words: tuple[str, ...]) -> int:
 @command.command(short_help="Show whether the VM runs, and its settings.")
 @_project
 def status(project: str | None) -> None:
-    """Show whether the VM and its proxy run, its settings, and what is wrong with its allowlist."""
+    """Show whether VM and proxy run, the settings, and lines of the allowlist that are ignored."""
     from gitguardfs.vm import report, state
 
     click.echo(report.status(state.existing(project)), nl=False)
@@ -182,7 +182,7 @@ def status(project: str | None) -> None:
 
 @command.command(short_help="Print the logs of guest, QEMU and proxy.")
 @_project
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on.")
+@click.option("-f", "--follow", is_flag=True, help="Also print what is written from now on.")
 def logs(project: str | None, follow: bool) -> None:
     """Print the console of the guest, and the logs of QEMU and of the proxy."""
     from gitguardfs.vm import logs as vm_logs
@@ -197,17 +197,17 @@ def logs(project: str | None, follow: bool) -> None:
 @command.command(short_help="Stop the VM.")
 @_project
 def stop(project: str | None) -> None:
-    """Stop the VM, whatever has become of the command that started it."""
+    """Stop the VM, also one whose `vm up` was killed."""
     from gitguardfs.vm import running, state
 
     running.stop(state.existing(project))
 
 
-@command.command(short_help="Delete the VM: disk, keys, logs and logins.")
+@command.command(short_help="Delete the VM: disk, keys, allowlist, logs, logins.")
 @_project
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def reset(project: str | None, yes: bool) -> None:
-    """Delete the VM: its disk, keys, allowlist, logs and logins in it. The base image stays."""
+    """Delete the VM: its disk, keys, allowlist, logs and the logins in it. The base image stays."""
     from gitguardfs.vm import running, state
 
     where = state.find(project)
@@ -225,7 +225,7 @@ def reset(project: str | None, yes: bool) -> None:
 @command.command(short_help="Run the VM's proxy alone, until Ctrl-C.")
 @_project
 def proxy(project: str | None) -> None:
-    """Run the VM's proxy alone, until Ctrl-C: in place of one that has ended, or for another VM."""
+    """Run the VM's proxy alone, until Ctrl-C: to replace one that has ended, or for another VM."""
     from pathlib import Path
 
     from gitguardfs.egress import proxy as egress
@@ -243,7 +243,7 @@ def proxy(project: str | None) -> None:
 @command.command(short_help="Show what was blocked, and what would allow it.")
 @_project
 def blocked(project: str | None) -> None:
-    """Show the requests that were blocked, and the line that would allow each."""
+    """Show the requests that the proxy has blocked, and the line that would allow each."""
     from pathlib import Path
 
     from gitguardfs.egress import reports
@@ -256,10 +256,10 @@ def blocked(project: str | None) -> None:
 @_project
 @click.argument("line", nargs=-1, required=True)
 def allow(project: str | None, line: tuple[str, ...]) -> None:
-    """Add LINE to the allowlist, which holds from the next request on.
+    """Add LINE to the allowlist. It counts from the next request on.
 
     A line is METHOD https://host/path, with * in the path only. Be specific: a GET can carry data
-    out as well.
+    out too.
     """
     from pathlib import Path
 
@@ -269,11 +269,11 @@ def allow(project: str | None, line: tuple[str, ...]) -> None:
     click.echo(reports.allow(Path(state.existing(project).directory), " ".join(line)))
 
 
-@command.command(short_help="Lead a local port into the VM, until Ctrl-C.")
+@command.command(short_help="Forward a local port into the VM, until Ctrl-C.")
 @_project
 @click.argument("ports", metavar="PORT[:GUEST_PORT]")
 def forward(project: str | None, ports: str) -> int:
-    """Lead a port of this machine's 127.0.0.1 into the VM, until Ctrl-C: for a dev server."""
+    """Forward a port of this machine's 127.0.0.1 into the VM, until Ctrl-C: for a dev server."""
     from gitguardfs.vm import forwarding, running, state
 
     here, there = forwarding.ports_of(ports)
@@ -285,7 +285,7 @@ def forward(project: str | None, ports: str) -> int:
 def ssh_config(project: str | None) -> None:
     """Print a block for ~/.ssh/config, for editors that work over SSH.
 
-    The port is another after each start of the VM.
+    The port changes with each start of the VM.
     """
     from gitguardfs.vm import running, state
     from gitguardfs.vm import ssh as ssh_command

@@ -1,7 +1,7 @@
-"""`vm up` from its first check to its last: what is started in which order, and ended in reverse.
+"""`vm up`: start everything in order, run the session, and stop everything in reverse order.
 
-Whatever ends it (the shell, an error, a signal) goes the same way back. What a `kill -9` leaves
-behind is mended by the next start: the locks tell what is still alive.
+A shell that ends, an error and a signal all stop what was started. If `vm up` was killed by `kill
+-9`, the next start cleans up: the locks tell what still runs.
 """
 
 from __future__ import annotations
@@ -43,37 +43,37 @@ from gitguardfs.vm.launch import Launch, boot
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
 
-LEAST_ROOM = 1 << 30
-"""Bytes: a guest that is set up takes less, and a full disk would stop it halfway."""
+MIN_FREE_BYTES = 1 << 30
+"""Bytes that must be free: setting up a guest takes less."""
 
 
 class Stopped(BaseException):
-    """A signal asked this command to end."""
+    """A signal has told this command to end."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What `vm up` was asked for."""
+class UpArguments:
+    """The arguments of `vm up`."""
 
     settings: Settings
     presets: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     """The command to run instead of a shell."""
     upstream_ca: str | None = None
-    """A file with certificates that servers may be signed by, beside those the system trusts."""
+    """A file with certificate authorities to trust for servers, besides the system's."""
     restricted: bool = True
-    """False is for tests alone, see qemu_command.Machine."""
+    """False only in tests; see qemu_command.Machine."""
 
 
-def up(state: State, wish: Wish) -> int:
-    """Start the VM, run a shell or a command in it, and stop it. Returns that one's exit status.
+def up(state: State, arguments: UpArguments) -> int:
+    """Start the VM, run a shell or a command in it, and stop it. Returns the command's status.
 
     Raises UserError.
     """
     check_programs()
     existing_directory(state.project)
     trusted_programs.check(state.project, _qemu(), *trusted_programs.PACKAGES)
-    authority = _authority(wish, state.project)
+    authority = _authority(arguments, state.project)
     with ExitStack() as stack:
         states.create(state)
         stack.enter_context(_session(state))
@@ -81,76 +81,78 @@ def up(state: State, wish: Wish) -> int:
         stack.callback(os.close, lock)
         states.remove_leftovers()
         _check_room(state)
-        wanted, cache = wish.settings.image, states.cache_directory()
-        image = images.kept(wanted, state.disk, cache) or images.obtain(
+        wanted, cache = arguments.settings.image, states.cache_directory()
+        image = images.used_by(wanted, state.disk, cache) or images.obtain(
             wanted, platform.machine(), cache
         )
-        images.check_place(image, state.project)
+        images.refuse_image_in_project(image, state.project)
         images.ensure_overlay(image, state.disk)
-        settings.save(state, settings.before_start(settings.load(state), wish.settings))
+        settings.save(state, settings.before_start(settings.load(state), arguments.settings))
         pairs = keys.ensure(state)
         files = Path(state.directory)
-        _say_what_is_allowed(files, wish.presets)
+        _ensure_allowlist(files, arguments.presets)
         if authority is not None:
             config_files.write(
                 config_files.plan(str(StateFiles(files).upstream_ca), authority, 0o600)
             )
         ca = egress.ca_certificate(files)
-        content = provision.content(state.name, wish.settings, pairs, ca)
+        content = provision.content(state.name, arguments.settings, pairs, ca)
         instance = seed.instance(state, content)
         meta_data = seed.meta_data(state.name, instance).encode()
         seed.write(state.seed, {**content, "meta-data": meta_data})
-        exported = stack.enter_context(host_guard.exported(wish.settings, state.name))
+        exported = stack.enter_context(host_guard.exported(arguments.settings, state.name))
         proxy = egress.start_proxy(files)
         stack.callback(proxy.stop)
-        launch = Launch(state, wish.settings, image, pairs, exported, lock, proxy, wish.restricted)
-        stack.enter_context(logs.bounded(state.console))
+        launch = Launch(
+            state, arguments.settings, image, pairs, exported, lock, proxy, arguments.restricted
+        )
+        stack.enter_context(logs.size_limited(state.console))
         guest = boot(stack, launch)
-        settings.save(state, wish.settings)
-        seed.keep_instance(state, instance)
+        settings.save(state, arguments.settings)
+        seed.save_instance(state, instance)
         with open(state.ready, "wb"):
             pass
-        return _session_in(state, guest, wish.words)
+        return _session_in(state, guest, arguments.words)
 
 
-def _authority(wish: Wish, project: str) -> bytes | None:
-    """Return the certificates that were given. UserError if they cannot be used, OSError."""
-    if wish.upstream_ca is None:
+def _authority(arguments: UpArguments, project: str) -> bytes | None:
+    """Return the content of --upstream-ca. Raises UserError if it cannot be used, OSError."""
+    if arguments.upstream_ca is None:
         return None
-    images.refuse_in_project("the authority", wish.upstream_ca, project)
-    with open(wish.upstream_ca, "rb") as certificate:
+    images.refuse_in_project("the authority", arguments.upstream_ca, project)
+    with open(arguments.upstream_ca, "rb") as certificate:
         text = certificate.read()
     try:
         tls.SSLContext(tls.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text.decode("ascii"))
     except (tls.SSLError, ValueError) as error:
-        raise UserError(f"{shown(wish.upstream_ca)} holds no certificate: {error}") from None
+        raise UserError(f"{shown(arguments.upstream_ca)} holds no certificate: {error}") from None
     return text
 
 
 def _check_room(state: State) -> None:
     free = shutil.disk_usage(state.directory).free
-    if free < LEAST_ROOM:
+    if free < MIN_FREE_BYTES:
         raise UserError(
-            f"{state.directory} has {free >> 20} MiB free, and the VM's disk grows",
-            f"make room: {LEAST_ROOM >> 20} MiB at least",
+            f"{state.directory} has only {free >> 20} MiB free, and the VM's disk grows",
+            f"make room: at least {MIN_FREE_BYTES >> 20} MiB",
             Exit.SYSTEM,
         )
 
 
-def _say_what_is_allowed(files: Path, presets: tuple[str, ...]) -> None:
-    """Make the allowlist, or add the presets to it; say so if the agent cannot reach its model."""
+def _ensure_allowlist(files: Path, presets: tuple[str, ...]) -> None:
+    """Create the allowlist, or add presets to it. Say so if the agent cannot reach any model."""
     is_new = not StateFiles(files).allowlist.exists()
     egress.create_files(files, presets)
     if is_new and not presets:
         print(
-            "the agent reaches packages of Debian, Ubuntu and PyPI, and no model: stop it and add,"
-            f" for example, --allow anthropic; there are: {', '.join(PRESETS)}",
+            "the allowlist has packages of Debian, Ubuntu and PyPI, but no model; to add one, stop"
+            f" the VM and use, for example, --allow anthropic. Presets: {', '.join(PRESETS)}",
             file=sys.stderr,
         )
 
 
 def check_programs() -> None:
-    """Raise UserError for a program that is missing, with the package that has it."""
+    """Raise UserError if a program is missing; the hint names its package."""
     package = "qemu-system-arm" if _is_arm() else "qemu-system-x86"
     for program, holder in {_qemu(): package, **trusted_programs.PACKAGES}.items():
         if shutil.which(program) is None:
@@ -160,13 +162,13 @@ def check_programs() -> None:
 
 @contextmanager
 def _session(state: State) -> Iterator[None]:
-    """Hold the session's lock, and turn the signals that ask for an end into Stopped."""
+    """Hold the session's lock. SIGTERM and SIGHUP meanwhile become a UserError."""
     fd = states.take(state.session_lock)
     if fd is None:
         pid = running.session_pid(state)
         raise UserError(
-            f"the VM is in use already (by process {pid})" if pid else "the VM is in use already",
-            "gitguard vm ssh opens another session, gitguard vm stop ends it",
+            f"the VM is already in use (by process {pid})" if pid else "the VM is already in use",
+            "gitguard vm ssh opens another shell; gitguard vm stop stops the VM",
             Exit.SYSTEM,
         )
     try:
@@ -181,7 +183,7 @@ def _session(state: State) -> Iterator[None]:
 @contextmanager
 def _signals() -> Iterator[None]:
     def stop(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # once is enough: what follows is the way back
+        signal.signal(number, signal.SIG_IGN)  # once is enough: from here on everything is stopped
         raise Stopped
 
     numbers = (signal.SIGTERM, signal.SIGHUP)
@@ -196,17 +198,17 @@ def _signals() -> Iterator[None]:
 
 
 def refuse_root() -> None:
-    """Raise UserError for root, whose rights QEMU and the share would have."""
+    """Raise UserError for root: QEMU would have root's rights, and the share too."""
     if os.geteuid() == 0:
         raise UserError(
-            "gitguard vm up does not run as root: QEMU and its share would be root's",
+            "gitguard vm up does not run as root: QEMU would have root's rights",
             "run it as the project's user",
             Exit.SYSTEM,
         )
 
 
 def _session_in(state: State, guest: ssh.Guest, words: tuple[str, ...]) -> int:
-    """Run the shell or the command; return its exit status."""
+    """Run the shell or the command in the guest; return its exit status."""
     terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
     process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT))
     try:

@@ -1,4 +1,4 @@
-"""Fetching a file that is known by its checksum: resumed, shown, and in place only when right."""
+"""Fetch a file and check its SHA-512: shows progress, and resumes an interrupted download."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ import click
 
 from gitguardfs.errors import Exit, UserError
 
-SILENCE = 60.0
-"""Seconds without a byte after which a server is taken to be gone."""
-SPARE = 1 << 30
-"""Bytes that stay free beside an image: the VM's own disk begins to grow at once."""
+READ_TIMEOUT = 60.0
+"""Seconds without data after which the download fails."""
+KEPT_FREE = 1 << 30
+"""Bytes that must stay free besides the image: the VM's own disk grows at once."""
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteFile:
     """A file on a server; ``sha512`` in lower-case hexadecimal digits."""
 
     url: str
@@ -34,31 +34,31 @@ class Remote:
 
     @property
     def file_name(self) -> str:
-        """What it is called in the cache: another checksum is another file."""
+        """The file's name in the cache, with the beginning of its checksum."""
         return f"{self.sha512[:12]}-{os.path.basename(self.url)}"
 
 
-def fetch(remote: Remote, cache: str) -> str:
-    """Return the path of the file in the directory ``cache``, fetched if it is not there.
+def fetch(remote: RemoteFile, cache: str) -> str:
+    """Return the path of the file in the directory ``cache``; fetch it if it is not there.
 
-    A file that is there under its name was checked before it got the name. Raises UserError if it
-    cannot be fetched, has another checksum, or has no room; what is there of it is kept and
-    continued by the next call, unless the checksum is wrong.
+    A file gets its final name only after its checksum was verified. Raises UserError if the file
+    cannot be fetched, has a wrong checksum, or does not fit on the disk. A partial file is kept,
+    and the next call resumes it, unless the checksum is wrong.
     """
     path = os.path.join(cache, remote.file_name)
     if os.path.exists(path):
         return path
     os.makedirs(cache, 0o700, exist_ok=True)
-    with _alone(f"{path}.lock"):
+    with _exclusive(f"{path}.lock"):
         if os.path.exists(path):  # another command has fetched it meanwhile
             return path
         part = f"{path}.part"
         try:
             _download(remote, part)
-        except (OSError, HTTPException, ValueError) as error:  # the last: what is no URL
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: not a URL
             raise UserError(
                 f"cannot fetch {remote.url}: {_reason(error)}",
-                "run it again to go on where it stopped, or give a local one: --image FILE",
+                "run the command again to resume it, or use a local image: --image FILE",
                 Exit.SYSTEM,
             ) from None
         _check(remote, part)
@@ -67,7 +67,7 @@ def fetch(remote: Remote, cache: str) -> str:
 
 
 @contextmanager
-def _alone(lock: str) -> Iterator[None]:
+def _exclusive(lock: str) -> Iterator[None]:
     fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -80,16 +80,18 @@ def _alone(lock: str) -> Iterator[None]:
         os.close(fd)
 
 
-def _download(remote: Remote, part: str) -> None:
-    """Append to ``part`` what is missing of the file. Raises UserError, OSError, HTTPException."""
+def _download(remote: RemoteFile, part: str) -> None:
+    """Append to ``part`` what is missing. Raises UserError, OSError, HTTPException."""
     begin = os.path.getsize(part) if os.path.exists(part) else 0
     request = urllib.request.Request(remote.url)  # noqa: S310 (the scheme was checked)
     if begin:
         request.add_header("Range", f"bytes={begin}-")
     try:
-        response = urllib.request.urlopen(request, timeout=SILENCE)  # noqa: S310
+        response = urllib.request.urlopen(request, timeout=READ_TIMEOUT)  # noqa: S310
     except urllib.error.HTTPError as error:
-        if error.code == 416 and begin:  # nothing is missing: the checksum tells the rest
+        if (
+            error.code == 416 and begin
+        ):  # nothing is missing, or the file is wrong: the checksum tells
             return
         raise
     with response, open(part, "ab") as file:
@@ -101,7 +103,9 @@ def _download(remote: Remote, part: str) -> None:
         _copy(response, file.fileno(), begin, left, remote)
 
 
-def _copy(response: HTTPResponse, fd: int, begin: int, left: int | None, remote: Remote) -> None:
+def _copy(
+    response: HTTPResponse, fd: int, begin: int, left: int | None, remote: RemoteFile
+) -> None:
     name = os.path.basename(remote.url)
     total = None if left is None else begin + left
     done = begin
@@ -126,23 +130,23 @@ def _length(response: HTTPResponse) -> int | None:
 
 def _check_room(part: str, wanted: int | None) -> None:
     free = shutil.disk_usage(os.path.dirname(part)).free
-    if wanted is not None and free < wanted + SPARE:
+    if wanted is not None and free < wanted + KEPT_FREE:
         raise UserError(
-            f"{os.path.dirname(part)} has {free >> 20} MiB free,"
-            f" and the image takes {(wanted + SPARE) >> 20}",
-            "make room, or another XDG_CACHE_HOME",
+            f"{os.path.dirname(part)} has only {free >> 20} MiB free,"
+            f" and the image needs {(wanted + KEPT_FREE) >> 20}",
+            "make room, or set another XDG_CACHE_HOME",
             Exit.SYSTEM,
         )
 
 
-def _check(remote: Remote, part: str) -> None:
+def _check(remote: RemoteFile, part: str) -> None:
     with open(part, "rb") as file:
         found = hashlib.file_digest(file, "sha512").hexdigest()
     if found != remote.sha512:
         os.unlink(part)
         raise UserError(
             f"{remote.url} has a wrong checksum: {found[:16]}… instead of {remote.sha512[:16]}…",
-            "it was deleted; run it again, and if it stays wrong do not use it",
+            "the file was deleted; run the command again, and do not use the image if this repeats",
             Exit.SYSTEM,
         )
 

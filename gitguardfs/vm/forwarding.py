@@ -1,4 +1,4 @@
-"""A port of this machine that leads into the VM: for a server that the agent has started there."""
+"""Forward a local port into the VM, for a server that the agent has started there."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _HIGHEST = 65535
 
 
 def ports_of(text: str) -> tuple[int, int]:
-    """Return the port here and the one in the guest for ``PORT`` or ``PORT:PORT``. UserError."""
+    """Return the local and the guest's port of ``PORT`` or ``PORT:GUEST_PORT``. UserError."""
     here, colon, there = text.partition(":")
     return _port(here), _port(there if colon else here)
 
 
 def run(guest: ssh.Guest, here: int, there: int) -> int:
-    """Forward until Ctrl-C or until the VM stops; return ssh's status. UserError."""
+    """Forward until Ctrl-C or until the VM stops; return ssh's status. Raises UserError."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", here))
         except OSError as error:
             raise UserError(
-                f"port {here} of this machine: {error.strerror}",
-                f"another one: gitguard vm forward {here + 1}:{there}",
+                f"cannot listen on port {here} of this machine: {error.strerror}",
+                f"use another one: gitguard vm forward {here + 1}:{there}",
                 Exit.SYSTEM,
             ) from None
     print(f"http://127.0.0.1:{here}/ is port {there} of the VM; Ctrl-C ends it", file=sys.stderr)
@@ -41,7 +41,7 @@ def run(guest: ssh.Guest, here: int, there: int) -> int:
         if process is not None:
             process.terminate()
 
-    # Before it is started: a signal in between would leave ssh with the port.
+    # Before ssh is started: a signal in between would leave ssh running with the port.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)
     process = subprocess.Popen(ssh.forward(guest, here, there))
@@ -57,5 +57,7 @@ def run(guest: ssh.Guest, here: int, there: int) -> int:
 
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _HIGHEST):
-        raise UserError(f"{text!r} is not a port", "PORT, or PORT:GUEST_PORT")
+        raise UserError(
+            f"{text!r} is not a port", "give PORT or PORT:GUEST_PORT, each from 1 to 65535"
+        )
     return int(text)

@@ -1,7 +1,7 @@
-"""Files that the guest is given: settings for the proxy and its CA, git, and rules for agents.
+"""Files that are written into the guest: settings for proxy, CA and git, and rules for agents.
 
-Pure. Each tool has its own way of being told about a proxy and about a certificate authority, so
-the same two facts are written down many times.
+Pure. Each tool has its own setting for a proxy and a certificate authority, so these two are
+written in many forms.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from gitguardfs.render import quote
 from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT
 
 AGENT = "agent"
-"""The guest's user that everything runs as."""
+"""The agent's user in the guest."""
 PROXY = f"http://{PROXY_ADDRESS}:{PROXY_PORT}"
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
-"""Debian's certificates; provisioning appends ours."""
+"""Debian's bundle of trusted certificates; provisioning appends the proxy's authority."""
 CA_FILE = "/usr/local/share/ca-certificates/gitguard-vm.crt"
-"""Where update-ca-certificates finds ours, whenever a package runs it again."""
+"""The proxy's authority, where update-ca-certificates finds it when a package runs that."""
 NOT_PROXIED = "localhost,127.0.0.1,::1"
 CONFIG = "/etc/gitguard-vm/config"
-"""What the provisioning script reads."""
+"""The settings that the provisioning script reads."""
 
 PANIC_TIMEOUT = -1
-"""Reboot at once after a panic, which ends QEMU: else every session would hang."""
+"""Reboot at once after a panic. With -no-reboot that ends QEMU; otherwise sessions would hang."""
 
 RULES = f"""# Rules of this machine
 
@@ -33,15 +33,15 @@ You work in a sandbox VM on a project that a human shares with you.
 
 - Never run `git push`, and never ask for credentials that would allow it. The human reviews,
   commits and pushes on their own machine. `.git` is guarded here: it can be seen, not used.
-- There is no internet. HTTP and HTTPS go through a proxy ({PROXY}) with an allowlist. An answer
-  with the status 418 says what to ask the human for. Do not look for another way out.
-- What you change in the project is changed on the human's disk at once, without an undo.
+- There is no direct internet. HTTP and HTTPS go through a proxy ({PROXY}) with an allowlist. A
+  response with status 418 says what to ask the human for. Do not look for another way out.
+- What you change in the project changes on the human's disk at once. There is no undo.
 """
 
 
 @dataclass(frozen=True)
 class GuestFile:
-    """A file of the guest, of root's."""
+    """A file of the guest that belongs to root."""
 
     path: str
     content: str
@@ -55,9 +55,9 @@ class Guest:
     ca: str
     """The proxy's certificate authority, as PEM."""
     view: str
-    """Where the guarded project is."""
+    """The path of the guarded project."""
     mount_options: str
-    """For vm-mount's ``-o``; may be empty."""
+    """The value of vm-mount's ``-o``; may be empty."""
     git_name: str
     git_email: str
     provision: str
@@ -65,7 +65,7 @@ class Guest:
 
 
 def files(guest: Guest, provision_path: str) -> list[GuestFile]:
-    """Return all files."""
+    """Return all files for the guest. The provisioning script is put at ``provision_path``."""
     return [
         GuestFile(CA_FILE, guest.ca),
         GuestFile("/etc/sysctl.d/50-gitguard-vm.conf", f"kernel.panic = {PANIC_TIMEOUT}\n"),
@@ -115,7 +115,7 @@ def environment() -> dict[str, str]:
 
 
 def _environment_file() -> str:
-    # pam_env(8) takes the value within double quotes as it stands.
+    # pam_env(8) takes a value within double quotes literally.
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     lines = [f'{name}="{value}"' for name, value in {"PATH": path, **environment()}.items()]
     return "\n".join(lines) + "\n"
@@ -148,7 +148,7 @@ def _git_value(text: str) -> str:
 
 
 def _sshd() -> str:
-    # GatewayPorts: the host, which alone has a key, says at which address a tunnel ends here.
+    # GatewayPorts: the host, which alone has a key, chooses the address of the tunnel in the guest.
     return (
         "PermitRootLogin prohibit-password\nPasswordAuthentication no\n"
         "KbdInteractiveAuthentication no\nGatewayPorts clientspecified\nUseDNS no\n"

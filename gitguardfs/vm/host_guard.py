@@ -1,4 +1,4 @@
-"""The guard below the export: what is shared with the guest is a guarded view of the project."""
+"""The guard on the host, for ``--guard host``: the guest gets a guarded view of the project."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gitguardfs.vm.settings import Settings
 
 @contextmanager
 def exported(settings: Settings, name: str) -> Iterator[str]:
-    """Give the directory to share: the project, or with ``--guard host`` a view of it.
+    """Yield the directory to share: the project, or with ``--guard host`` a view of it.
 
-    The view is unmounted in the end. Raises UserError.
+    Unmounts the view at the end. Raises UserError.
     """
     if settings.guard != GuardPlacement.HOST:
         yield settings.project
@@ -44,4 +44,4 @@ def exported(settings: Settings, name: str) -> Iterator[str]:
         command = [trusted_programs.path_of(unmount), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            warn(f"the guarded view stays mounted: {done.stderr.strip()}")
+            warn(f"cannot unmount the view {spec.mountpoint}: {done.stderr.strip()}")

@@ -1,6 +1,6 @@
-"""What a VM starts from: a cloud image that is pinned by its checksum, or files of the user's own.
+"""Images that a VM starts from: a cloud image pinned by its checksum, or the user's own files.
 
-One description serves both. The base is never written to: a VM's disk is an overlay.
+An image is never written to: a VM's disk is an overlay over it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from dataclasses import dataclass
 
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.vm import fetching, trusted_programs
-from gitguardfs.vm.fetching import Remote
+from gitguardfs.vm.fetching import RemoteFile
 
 DISK_SIZE = 20 << 30
-"""Bytes that a VM's disk may grow to; qcow2 takes up only what is used."""
+"""Bytes that a VM's disk may grow to; a qcow2 file takes up only what is used."""
 _DEBIAN = "https://cloud.debian.org/images/cloud/trixie"
 
-# Not "genericcloud": the kernel of those has no 9p. Dated directories stay for some years.
+# Not "genericcloud": its kernel has no 9p. Debian keeps dated directories for some years.
 PINNED = {
-    ("debian-13", "x86_64"): Remote(
+    ("debian-13", "x86_64"): RemoteFile(
         f"{_DEBIAN}/20260914-2601/debian-13-generic-amd64-20260914-2601.qcow2",
         "a733e7d49442a03e70d03e4eb5aaf3967f3efc69ef70952f9bb10fc1ee2c4876"
         "eb95956b5ad2d31350e5fada768feb651352535fb8cd1233f61998a5a7d2e93c",
     ),
-    ("debian-13", "aarch64"): Remote(
+    ("debian-13", "aarch64"): RemoteFile(
         f"{_DEBIAN}/20260831-2587/debian-13-generic-arm64-20260831-2587.qcow2",
         "27287048285224e662722b54c77849c9bd1a2fd60ccea5f2e75c644fbd638fad"
         "7e32a97e8e3d628c8bbfdb9cf757951c8300f3c21758647c8906359d9c892b42",
@@ -36,12 +36,12 @@ PINNED = {
 
 _DISKS = ("disk.qcow2", "disk.img")
 APPEND = "root=/dev/vda rw"
-"""Kernel arguments for a local image with a kernel and no cmdline: the whole disk is the root."""
+"""Kernel arguments for a local image without a cmdline: the whole disk is the root."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """Files that a VM starts from. With a kernel, QEMU boots that; else the disk boots itself."""
+    """Files that a VM starts from. QEMU boots the kernel if there is one, otherwise the disk."""
 
     disk: str
     kernel: str | None = None
@@ -50,10 +50,10 @@ class Image:
 
 
 def obtain(wanted: str, machine: str, cache: str) -> Image:
-    """Return the image ``wanted``, fetched into the directory ``cache`` if it is not local.
+    """Return the image ``wanted``; fetch it into the directory ``cache`` if it is not local.
 
-    ``wanted`` is a name of PINNED, ``URL#sha512=HEX``, a disk's file, or a directory with a disk
-    and its kernel. ``machine`` is the processor, as platform.machine() calls it. Raises UserError.
+    ``wanted`` is a name in PINNED, ``URL#sha512=HEX``, the file of a disk, or a directory with a
+    disk and its kernel. ``machine`` is the processor as platform.machine() says. Raises UserError.
     """
     remote = _remote(wanted, "aarch64" if machine == "arm64" else machine)
     if remote is not None:
@@ -66,16 +66,16 @@ def obtain(wanted: str, machine: str, cache: str) -> Image:
     names = ", ".join(sorted({name for name, _ in PINNED}))
     raise UserError(
         f"there is no image {shown(wanted)}",
-        "a file, a directory with disk.img, vmlinuz, initrd and cmdline, URL#sha512=HEX, or one of:"
-        f" {names}",
+        "use a file, a directory with disk.img, vmlinuz, initrd and cmdline, URL#sha512=HEX, or one"
+        f" of: {names}",
     )
 
 
-def kept(wanted: str, disk: str, cache: str) -> Image | None:
-    """Return the image that the VM's ``disk`` was made over, if ``wanted`` is a name of PINNED.
+def used_by(wanted: str, disk: str, cache: str) -> Image | None:
+    """Return the image below the VM's ``disk``, if ``wanted`` is a name in PINNED.
 
-    A newer gitguardfs pins another image by the same name; a VM keeps its own until it is reset.
-    None if there is no disk, if its image is gone, or if it is none of that name.
+    A newer gitguardfs may pin another image by the same name; a VM keeps its own until it is reset.
+    Returns None if there is no disk, or if its image is gone or has another name.
     """
     if not os.path.exists(disk) or all(wanted != name for name, _ in PINNED):
         return None
@@ -87,17 +87,21 @@ def kept(wanted: str, disk: str, cache: str) -> Image | None:
 
 
 def resolved(wanted: str) -> str:
-    """Return ``wanted`` as it may be remembered: a path is made absolute."""
+    """Return ``wanted`` for the settings: a path is made absolute."""
     if any(wanted == name for name, _ in PINNED) or "://" in wanted:
         return wanted
     return os.path.abspath(wanted)
 
 
-def _remote(wanted: str, machine: str) -> Remote | None:
+def _remote(wanted: str, machine: str) -> RemoteFile | None:
     if any(wanted == name for name, _ in PINNED):
         found = PINNED.get((wanted, machine))
         if found is None:
-            raise UserError(f"there is no {wanted} for {machine}", "--image FILE", Exit.SYSTEM)
+            raise UserError(
+                f"there is no image {wanted} for {machine}",
+                "use your own: --image FILE",
+                Exit.SYSTEM,
+            )
         return found
     if "://" not in wanted:
         return None
@@ -105,15 +109,15 @@ def _remote(wanted: str, machine: str) -> Remote | None:
     checksum = re.fullmatch(r"sha512=([0-9a-fA-F]{128})", fragment, re.ASCII)
     if not re.match(r"(?i)https?://[^/]", url) or checksum is None:
         raise UserError(
-            f"--image {shown(wanted)} is not pinned", "https://…/image.qcow2#sha512=HEX"
+            f"--image {shown(wanted)} has no checksum", "write https://…/image.qcow2#sha512=HEX"
         )
-    return Remote(url, checksum[1].lower())
+    return RemoteFile(url, checksum[1].lower())
 
 
 def _directory(path: str) -> Image:
     disks = [os.path.join(path, name) for name in _DISKS if _is_file(path, name)]
     if not disks:
-        raise UserError(f"{path} holds neither {' nor '.join(_DISKS)}", "--image FILE")
+        raise UserError(f"{path} holds neither {' nor '.join(_DISKS)}", "use another: --image FILE")
     if not _is_file(path, "vmlinuz"):
         return Image(disks[0])
     initrd = os.path.join(path, "initrd") if _is_file(path, "initrd") else None
@@ -131,41 +135,48 @@ def _is_file(directory: str, name: str) -> bool:
 def refuse_in_project(what: str, path: str, project: str) -> None:
     """Raise UserError if ``path``, or what it leads to, lies in the project.
 
-    The agent could change it there. ``what`` begins the message, such as "the image".
+    The agent could change the file there. ``what`` begins the message, such as "the image".
     """
     if trusted_programs.lies_in(path, project):
         raise UserError(
-            f"{what} {shown(path)} lies in the project, where the guest could change it",
-            "move it out of there",
+            f"{what} {shown(path)} lies in the project, where the agent could change it",
+            "move it out of the project",
         )
 
 
-def check_place(image: Image, project: str) -> None:
-    """Raise UserError for an image in the project: the agent could write to it.
+def refuse_image_in_project(image: Image, project: str) -> None:
+    """Raise UserError if a file of the image lies in the project.
 
-    It would boot a kernel or read a disk of the agent's making, and root of the guest is shut out
-    of the raw share by nothing.
+    The agent could write it, and so choose the guest's kernel or disk. Root of such a guest reaches
+    the raw share.
     """
     for path in filter(None, (image.disk, image.kernel, image.initrd)):
         refuse_in_project("the image", path, project)
 
 
 def ensure_overlay(image: Image, disk: str) -> None:
-    """Make the VM's disk over the image unless it is there. Raises UserError.
+    """Make the VM's disk over the image, unless there is one.
 
-    Raises UserError as well for one that was made over another image.
+    Raises UserError if that fails, or if there is a disk over another image.
     """
     if os.path.exists(disk):
         base = _described(disk).get("full-backing-filename")
         if base is None:
-            raise UserError(f"{disk} is damaged", "gitguard vm reset, then vm up", Exit.SYSTEM)
+            raise UserError(
+                f"{disk} is damaged",
+                "gitguard vm reset deletes it; then gitguard vm up makes another",
+                Exit.SYSTEM,
+            )
         if base != image.disk:
             raise UserError(
                 f"this VM was made from {shown(base)}",
-                "leave --image out, or gitguard vm reset first",
+                "leave --image out, or delete the VM first: gitguard vm reset",
             )
         if not os.path.exists(image.disk):
-            raise UserError(f"the image {shown(image.disk)} is gone", "gitguard vm reset")
+            raise UserError(
+                f"the image {shown(image.disk)} is gone",
+                "put it back, or delete the VM: gitguard vm reset",
+            )
         return
     base_info = _described(image.disk)
     size = max(DISK_SIZE, int(base_info["virtual-size"]))
@@ -176,7 +187,7 @@ def ensure_overlay(image: Image, disk: str) -> None:
 
 
 def _described(disk: str) -> dict[str, str]:
-    # -U: a running QEMU holds QEMU's own lock on it, and this only reads the header.
+    # -U: do not wait for the lock of a running QEMU. This only reads the header.
     answer = json.loads(_qemu_img("info", "-U", "--output=json", disk))
     assert isinstance(answer, dict)
     return answer
@@ -191,5 +202,7 @@ def _qemu_img(*arguments: str) -> str:
         check=False,
     )
     if done.returncode != 0:
-        raise UserError(shown(done.stderr.strip()), "--image names the image", Exit.SYSTEM)
+        raise UserError(
+            shown(done.stderr.strip()), "check the image, or use another: --image FILE", Exit.SYSTEM
+        )
     return done.stdout

@@ -1,4 +1,4 @@
-"""The VM's own SSH keys: two to log in with, and the one by which the host knows the guest."""
+"""A VM's own SSH keys: one to log in as the agent, one as root, and the guest's host key."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gitguardfs.vm.trusted_programs import SSH_KEYGEN, path_of
 DIRECTORY = "keys"
 AGENT, ADMIN, HOST = "agent", "root", "host"
 HOST_ALIAS = "gitguard-vm"
-"""By what name the guest's key stands in known_hosts: its port differs with each start."""
+"""The guest's name in known_hosts: its port differs with each start."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys that are there."""
+    """The files of one VM's keys."""
 
     directory: str
 
@@ -28,12 +28,12 @@ class Keys:
         return os.path.join(self.directory, name)
 
     def public_text(self, name: str) -> str:
-        """Return a public key as one line. OSError."""
+        """Return a public key as one line. Raises OSError."""
         with open(f"{self.private(name)}.pub") as file:
             return file.read().strip()
 
     def private_text(self, name: str) -> str:
-        """Return a private key. OSError."""
+        """Return a private key. Raises OSError."""
         with open(self.private(name)) as file:
             return file.read()
 
@@ -46,7 +46,7 @@ class Keys:
 def ensure(state: State) -> Keys:
     """Return the VM's keys; make them if there are none. Raises UserError, OSError.
 
-    They are made in a directory that is renamed when it is complete.
+    The keys are made in a directory that is renamed when it is complete.
     """
     keys = Keys(state.path(DIRECTORY))
     if os.path.isdir(keys.directory):

@@ -1,4 +1,4 @@
-"""Starting QEMU with the first accelerator that works, until the guest is ready; and ending it."""
+"""Start QEMU with the first accelerator that works, wait for the guest, and stop both."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
 
 ATTEMPTS = 2
-"""Boots that are tried with one accelerator: under emulation a kernel panics now and then."""
+"""Boots to try with one accelerator: an emulated kernel panics now and then."""
 TUNNEL_IS_UP = (
     f"for i in $(seq 60); do (: </dev/tcp/{PROXY_ADDRESS}/{PROXY_PORT}) 2>/dev/null && exit;"
     " sleep 0.5; done; exit 1"
 )
-"""For root's shell, which is bash: waits for it, 30 seconds at most."""
+"""A script for root's shell in the guest (bash): waits for the tunnel, 30 seconds at most."""
 FIRMWARE = (
     "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd",
     "/usr/share/edk2/aarch64/QEMU_EFI.fd",
@@ -37,7 +37,7 @@ FIRMWARE = (
 
 @dataclass(frozen=True)
 class Launch:
-    """What one start of a VM takes."""
+    """What one start of a VM needs."""
 
     state: State
     settings: Settings
@@ -49,11 +49,14 @@ class Launch:
     """The descriptor of the VM's lock, which QEMU inherits."""
     proxy: RunningProxy
     restricted: bool = True
-    """False is for tests alone, see qemu_command.Machine."""
+    """False only in tests; see qemu_command.Machine."""
 
 
 def boot(stack: ExitStack, launch: Launch) -> ssh.Guest:
-    """Boot with the first accelerator that works; what was started ends with ``stack``."""
+    """Boot with the first accelerator that works; return how to reach the guest.
+
+    What was started is stopped when ``stack`` closes. Raises UserError.
+    """
     state = launch.state
     progress = Progress()
     left = accelerators.candidates(state, platform.system())
@@ -75,14 +78,16 @@ def boot(stack: ExitStack, launch: Launch) -> ssh.Guest:
             except BootError as failure:
                 attempts += 1
                 if failure.is_accelerator and len(left) > 1:
-                    accelerators.note_failure(state, left.pop(0))
+                    accelerators.remember_failure(state, left.pop(0))
                     attempts = 0
                 elif failure.is_accelerator or attempts >= ATTEMPTS:
                     raise UserError(
-                        str(failure), "gitguard vm logs shows the console", Exit.SYSTEM
+                        str(failure),
+                        "gitguard vm logs shows what QEMU and the guest wrote",
+                        Exit.SYSTEM,
                     ) from None
                 else:
-                    print(f"{failure}: trying once more", file=sys.stderr)
+                    print(f"{failure}: trying again", file=sys.stderr)
                 qemu.kill()
                 qemu.wait()
                 continue
@@ -111,10 +116,10 @@ def _machine(launch: Launch, accelerator: str) -> Machine:
 
 
 def _start(machine: Machine, lock: int) -> subprocess.Popen[bytes]:
-    """Start QEMU, which inherits the lock, and hears nothing of the terminal's signals."""
+    """Start QEMU. It inherits the lock, and gets no signals of the terminal."""
     state = machine.state
     words = command(machine)
-    # The last boot's must not be taken for this one's.
+    # Those of the last boot must not be taken for this one's.
     with suppress(FileNotFoundError):
         os.unlink(state.ready)
     with suppress(FileNotFoundError):
@@ -128,24 +133,24 @@ def _start(machine: Machine, lock: int) -> subprocess.Popen[bytes]:
             stderr=log,
             pass_fds=(lock,),
             start_new_session=True,
-            cwd=state.directory,  # it would take firmware from there, and the agent writes here
+            cwd=state.directory,  # not the project, where QEMU would take the agent's firmware
         )
 
 
 def _end(state: State, qemu: subprocess.Popen[bytes]) -> None:
-    """Let the guest go down, and end QEMU; a Ctrl-C meanwhile makes it shorter."""
+    """Shut the guest down, then end QEMU. Ctrl-C meanwhile kills QEMU at once."""
     if qemu.poll() is not None:
         return
     try:
-        # A terminal that was closed must not cut the guest's way down short.
+        # A closed terminal must not keep the guest from shutting down.
         with suppress(OSError):
             print("stopping the VM", file=sys.stderr)
         with suppress(qmp.NoAnswerError, subprocess.TimeoutExpired):
-            qmp.press_power_button(state)
-            qemu.wait(running.DOWN_LIMIT)
+            qmp.power_down(state)
+            qemu.wait(running.POWERDOWN_LIMIT)
             return
         with suppress(qmp.NoAnswerError, subprocess.TimeoutExpired):
-            qmp.end(state)
+            qmp.quit(state)
             qemu.wait(running.QUIT_LIMIT)
     finally:
         if qemu.poll() is None:
@@ -155,16 +160,16 @@ def _end(state: State, qemu: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def _tunnel(guest: ssh.Guest, proxy: RunningProxy) -> Iterator[None]:
-    """Give the guest the proxy by a reverse tunnel, at the address where it would be otherwise.
+    """Connect the guest to the proxy by a reverse SSH tunnel, at the usual address.
 
-    The tunnel ends with the proxy, and with this process, which the proxy ends with: any program
-    may have its port after that.
+    The tunnel ends when the proxy or this process ends: any other program could get the proxy's
+    port after that.
     """
     _as_root(guest, f"ip address replace {PROXY_ADDRESS}/32 dev lo")
-    tied = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tied_process.py")
+    wrapper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "die_with_parent.py")
     tunnel = ssh.tunnel(guest, PROXY_ADDRESS, PROXY_PORT, proxy.port)
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", tied, *tunnel],
+        [sys.executable, "-I", "-S", wrapper, *tunnel],
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
@@ -185,8 +190,8 @@ def _tunnel(guest: ssh.Guest, proxy: RunningProxy) -> Iterator[None]:
 
 
 def _as_root(guest: ssh.Guest, line: str) -> None:
-    """Run a line in the guest as root. Raises BootError if it fails."""
+    """Run a shell line in the guest as root. Raises BootError if it fails."""
     words = ssh.command(guest, keys.ADMIN, remote=line)
     done = subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
     if done.returncode != 0:
-        raise BootError("the tunnel to the proxy does not come up")
+        raise BootError("cannot set up the tunnel to the proxy")

@@ -1,4 +1,7 @@
-"""The logs of a VM, in a form that a terminal may be given: the guest writes one of them."""
+"""Print the logs of a VM without control characters, and bound the console's size.
+
+The guest writes the console: what it writes must neither act on a terminal nor fill the disk.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,26 @@ from gitguardfs.errors import shown
 from gitguardfs.vm.boot import plain
 from gitguardfs.vm.state import State
 
-MOST = 10 << 20
-"""Bytes that the guest's console may take before it is cut."""
-KEPT = 1 << 20
-"""Bytes of its end that are kept then."""
-PIECE = 64 << 10
-"""Bytes of a log that are read at once."""
+MAX_CONSOLE_BYTES = 10 << 20
+"""The size at which the console's log is truncated."""
+KEPT_BYTES = 1 << 20
+"""Bytes of its end that are kept then, in ``console.log.1``."""
+CHUNK_BYTES = 64 << 10
+"""Bytes that are read at once."""
 _BOUND_EVERY = 1.0
 _LOOK_EVERY = 0.3
-"""Seconds: files cannot be waited for in the same way on Linux and macOS."""
+"""Seconds between two reads: Linux and macOS have no common way to wait for a file."""
 
 
 @contextmanager
-def bounded(path: str) -> Iterator[None]:
-    """Keep a log that the guest writes from growing without end, as long as this runs."""
+def size_limited(path: str) -> Iterator[None]:
+    """Truncate the log at ``path`` whenever it is too long, until the context ends."""
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(_BOUND_EVERY):
             with suppress(OSError):
-                cut(path)
+                truncate(path)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -45,17 +48,17 @@ def bounded(path: str) -> Iterator[None]:
         thread.join()
 
 
-def cut(path: str) -> None:
-    """Begin a log anew that is too long; its end is kept in ``.1``. OSError.
+def truncate(path: str) -> None:
+    """Truncate a log that is too long; its end is kept in ``.1``. Raises OSError.
 
-    QEMU has the file open to append.
+    QEMU has the file open for appending, so it goes on writing at the new end.
     """
     with open(path, "r+b") as file:
         size = file.seek(0, os.SEEK_END)
-        if size <= MOST:
+        if size <= MAX_CONSOLE_BYTES:
             return
-        file.seek(size - KEPT)
-        end = file.read(KEPT)
+        file.seek(size - KEPT_BYTES)
+        end = file.read(KEPT_BYTES)
         with open(f"{path}.new", "wb") as new:
             new.write(end)
         os.rename(f"{path}.new", f"{path}.1")
@@ -63,7 +66,7 @@ def cut(path: str) -> None:
 
 
 def lines(state: State) -> Iterator[str]:
-    """Yield all logs one after the other, each below its path."""
+    """Yield the lines of all logs, one log after the other, each after a line with its path."""
     for path in _paths(state):
         yield f"== {path}"
         tail = _Tail(path)
@@ -72,7 +75,7 @@ def lines(state: State) -> Iterator[str]:
 
 
 def follow(state: State) -> Iterator[str]:
-    """Yield what is there and then what comes, each line with its log's name; never ends."""
+    """Yield all lines and then new ones as they come, each with its log's name. Never ends."""
     tails = [_Tail(path) for path in _paths(state)]
     while True:
         for tail in tails:
@@ -88,31 +91,31 @@ def _paths(state: State) -> list[str]:
 
 @dataclass
 class _Tail:
-    """A log that grows, and that a new start of the VM begins anew."""
+    """Reads a log that grows, and that each start of the VM replaces."""
 
     path: str
     inode: int = 0
     offset: int = 0
     begun: bytes = b""
-    """A line that has no end yet."""
+    """The beginning of a line whose end has not been written yet."""
 
     def new_lines(self) -> Iterator[str]:
-        """Yield the complete lines that are new since the last call."""
+        """Yield the complete lines since the last call."""
         with suppress(FileNotFoundError), open(self.path, "rb") as file:
             st = os.fstat(file.fileno())
             if st.st_ino != self.inode or st.st_size < self.offset:
                 self.inode, self.offset, self.begun = st.st_ino, 0, b""
             file.seek(self.offset)
-            while data := file.read(PIECE):
+            while data := file.read(CHUNK_BYTES):
                 self.offset = file.tell()
                 *complete, self.begun = (self.begun + data).split(b"\n")
-                if len(self.begun) > PIECE:  # a line without an end is shown in pieces
+                if len(self.begun) > CHUNK_BYTES:  # a line without an end is shown in pieces
                     complete, self.begun = [*complete, self.begun], b""
                 for line in complete:
                     yield _printable(line)
 
     def rest(self) -> Iterator[str]:
-        """Yield the line without an end, if there is one."""
+        """Yield the last line if its end is missing."""
         if self.begun:
             yield _printable(self.begun)
 

@@ -1,4 +1,4 @@
-"""What the guest is set up with: the running gitguardfs itself, and the script that installs it."""
+"""Collect what the guest is set up with: this gitguardfs, and the script that installs it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ HOME = f"/home/{AGENT}"
 
 
 def content(name: str, settings: Settings, keys: Keys, ca: str) -> dict[str, bytes]:
-    """Return the files of the seed for the VM ``name``, all but its meta-data. OSError."""
-    login = seed.Login(
+    """Return the files of the seed for the VM ``name``, except meta-data. Raises OSError."""
+    login = seed.GuestKeys(
         agent_public=keys.public_text(AGENT_KEY),
         admin_public=keys.public_text(ADMIN),
         host_private=keys.private_text(HOST),
@@ -32,7 +32,7 @@ def content(name: str, settings: Settings, keys: Keys, ca: str) -> dict[str, byt
 
 
 def guest_files(settings: Settings, ca: str) -> list[GuestFile]:
-    """Return what is written into the guest before its provisioning runs. OSError."""
+    """Return the files that cloud-init writes before provisioning. Raises OSError."""
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "provision.sh")
     with open(script) as file:
         text = file.read()
@@ -48,9 +48,9 @@ def guest_files(settings: Settings, ca: str) -> list[GuestFile]:
 
 
 def view_of(project: str) -> str:
-    """Return where the guest has the guarded project: under its own name, as far as that is safe.
+    """Return the view's path in the guest: the project's name, with unusual characters replaced.
 
-    Control characters and the like would have to be quoted by every tool on the way.
+    Every tool that handles the path would have to quote control characters and the like.
     """
     name = re.sub(r"[^\w.+@ -]", "_", os.path.basename(project)).strip()
     if not name.strip(".") or name.startswith("-"):
@@ -59,15 +59,15 @@ def view_of(project: str) -> str:
 
 
 def mount_options(settings: Settings) -> str:
-    """Return the guard's options for vm-mount's ``-o``; empty for those that are its defaults."""
+    """Return the value of vm-mount's ``-o``; empty if the guard's defaults do."""
     options = [] if settings.git == "deny" else [f"git={settings.git}"]
     return ",".join([*options, *(f"hide={name}" for name in settings.hide)])
 
 
 def payload() -> bytes:
-    """Return the package that runs here, and its scripts, as a tar archive.
+    """Return this installation's package and scripts as a tar archive.
 
-    The same bytes each time. Raises UserError if the installation has no scripts, OSError.
+    The bytes are the same each time. Raises UserError if the installation has no scripts, OSError.
     """
     root = os.path.join(program.HOLDER, PACKAGE)
     scripts = installation.script_directory()

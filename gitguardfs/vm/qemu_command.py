@@ -1,4 +1,4 @@
-"""QEMU's command line for a sandbox VM. Pure: lists of arguments, before any shell."""
+"""QEMU's command line for a sandbox VM, as a list of arguments. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gitguardfs.vm.state import State
 TAG = "project"
 """The mount tag of the share."""
 PROXY_ADDRESS, PROXY_PORT = "10.0.2.100", 8080
-"""Where the guest finds the proxy: QEMU answers for this address, nothing else of it exists."""
+"""Where the guest reaches the proxy: QEMU answers for this address, on this port only."""
 GUEST_ADDRESS = "10.0.2.15"
 """The address that QEMU's user network gives its one guest."""
 
-# Allowed: starting programs, which the relay of each connection is. Dropping privileges first
-# (elevateprivileges=deny) kills those.
+# QEMU may start programs, since it starts the relay for each connection. elevateprivileges=deny
+# would kill the relay.
 SANDBOX = "on,obsolete=deny,resourcecontrol=deny"
 HARDENED_SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
@@ -37,7 +37,7 @@ class Machine:
     accelerator: str
     """``kvm``, ``hvf`` or ``tcg``."""
     processor: str
-    """The host's, as platform.machine() calls it."""
+    """platform.machine() of the host."""
     relay: tuple[str, ...]
     """The program that connects the guest to the proxy; unused if hardened."""
     hardened: bool = False
@@ -45,7 +45,7 @@ class Machine:
     firmware: str = ""
     """The UEFI for 64-bit ARM."""
     restricted: bool = True
-    """False is for tests alone: it shows that what they try would work without restriction."""
+    """False only in tests, to show that their attempts to get out would work without it."""
 
 
 def command(machine: Machine) -> list[str]:
@@ -58,7 +58,7 @@ def command(machine: Machine) -> list[str]:
         *_board(machine),
         *("-accel", machine.accelerator, "-cpu", _cpu(machine)),
         *("-m", str(machine.memory), "-smp", str(machine.cpus)),
-        # Appending: what others cut off must not leave a hole.
+        # append=on: after the log is truncated, QEMU writes at its new end.
         *("-chardev", f"file,id=console,path={quote.qemu(state.console)},append=on"),
         *("-serial", "chardev:console"),
         *("-qmp", f"unix:{quote.qemu(state.qmp)},server=on,wait=off"),
@@ -76,7 +76,7 @@ def _is_arm(machine: Machine) -> bool:
 
 def _cpu(machine: Machine) -> str:
     model = _PROCESSORS[machine.accelerator]
-    # Walking page tables of five levels costs an emulator a fifth more.
+    # An emulator takes a fifth longer with page tables of five levels.
     is_emulated_pc = machine.accelerator == "tcg" and not _is_arm(machine)
     return f"{model},la57=off" if is_emulated_pc else model
 

@@ -1,4 +1,4 @@
-"""Talking to a running QEMU: one connection for each question, since QMP serves one at a time."""
+"""Send commands to a running QEMU by QMP: one connection each, since QMP serves one at a time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gitguardfs.errors import Exit, UserError
 from gitguardfs.vm.state import State
 
 ANSWER_LIMIT = 10.0
-"""Seconds for an answer; QEMU answers at once unless it is stopped or hangs."""
+"""Seconds to wait for an answer; QEMU answers at once unless it is stopped or hangs."""
 
 IO_ERROR = "io-error"
-"""QEMU's word for a machine that it has paused because the disk could not be written."""
+"""QEMU's status of a machine that it has paused because the disk could not be written."""
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class NoAnswerError(UserError):
 
 
 def ssh_port(state: State) -> int:
-    """Return the port of this machine's 127.0.0.1 that leads to the guest's sshd. NoAnswerError."""
+    """Return the port of 127.0.0.1 that leads to the guest's sshd. Raises NoAnswerError."""
     text = _run(state, lambda qmp: qmp.execute(
         "human-monitor-command", {"command-line": "info usernet"}
     ))  # fmt: skip
@@ -43,23 +43,23 @@ def ssh_port(state: State) -> int:
 
 
 def status(state: State) -> str:
-    """Return QEMU's word for the machine's state, such as ``running``. NoAnswerError."""
+    """Return QEMU's status of the machine, such as ``running``. Raises NoAnswerError."""
     answer = _run(state, lambda qmp: qmp.execute("query-status"))
     return str(answer["status"])
 
 
-def go_on(state: State) -> None:
-    """Let a machine that is paused go on. NoAnswerError."""
+def resume(state: State) -> None:
+    """Resume a paused machine. Raises NoAnswerError."""
     _run(state, lambda qmp: qmp.execute("cont"))
 
 
-def press_power_button(state: State) -> None:
-    """Ask the guest to go down. NoAnswerError."""
+def power_down(state: State) -> None:
+    """Press the power button: the guest shuts down. Raises NoAnswerError."""
     _run(state, lambda qmp: qmp.execute("system_powerdown"))
 
 
-def end(state: State) -> None:
-    """End QEMU at once, as if the power had failed. NoAnswerError."""
+def quit(state: State) -> None:
+    """End QEMU at once, as if the power had failed. Raises NoAnswerError."""
     _run(state, lambda qmp: qmp.execute("quit"))
 
 
@@ -68,7 +68,7 @@ def _run(state: State, ask: Callable[[Any], Awaitable[T]]) -> T:
 
     async def converse() -> T:
         client = QMPClient(state.name)
-        client.logger.setLevel(logging.CRITICAL)  # an end of QEMU is no news here
+        client.logger.setLevel(logging.CRITICAL)  # else it logs that QEMU has ended
         async with asyncio.timeout(ANSWER_LIMIT):
             await client.connect(state.qmp)
             try:

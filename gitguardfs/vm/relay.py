@@ -1,8 +1,8 @@
-"""Carry one connection of the guest to the proxy: started by QEMU for each, on stdin and stdout.
+"""Copy one connection of the guest to the proxy. QEMU starts this program for each connection.
 
-``python -I -S relay.py STATE_DIRECTORY``. It is a file of its own that imports next to nothing,
-since each request of the guest may start one. Standard error is the guest's connection as well,
-so nothing is ever written to it.
+``python -I -S relay.py STATE_DIRECTORY``, with the guest's connection as standard input and output.
+The program imports little, so that it starts quickly. Standard error is the guest's connection too,
+so nothing is written to it.
 """
 
 import fcntl
@@ -14,13 +14,13 @@ import threading
 
 ANSWER = (
     b"HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
-    b"The proxy on the host does not run. Ask your human to run: gitguard vm proxy\n"
+    b"The proxy on the host is not running. Ask your human to run: gitguard vm proxy\n"
 )
 CHUNK = 65536
 
 
 def main(directory: str) -> None:
-    """Connect to the proxy whose port stands in ``directory`` and carry bytes both ways."""
+    """Connect to the proxy whose port is in ``directory``/proxy.json, and copy bytes both ways."""
     try:
         proxy = _connected(os.path.join(directory, "proxy.json"))
     except (OSError, ValueError, KeyError, TypeError):
@@ -44,8 +44,8 @@ def _connected(path: str) -> socket.socket:
     """
     with open(path) as file:
         proxy = socket.create_connection(("127.0.0.1", int(json.load(file)["port"])))
-        # Asked last: it was alive when this was connected. The port that a dead one has left may
-        # be any program's, and the guest must reach none of them.
+        # After connecting: a held lock shows that the proxy lives, so that the port is its own. The
+        # port of a dead proxy may be another program's, which the guest must not reach.
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -60,7 +60,7 @@ def _carry_back(proxy: socket.socket) -> None:
             _write(1, data)
     except OSError:
         pass
-    os._exit(0)  # the guest has no more to ask: the other direction ends with this one
+    os._exit(0)  # the proxy has closed, so both directions end
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What `vm status` prints."""
+"""The text of `vm status`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gitguardfs.vm.state import State, is_held
 
 
 def status(state: State) -> str:
-    """Return whether VM and proxy run, the settings, and where things are. UserError, OSError."""
+    """Return the text of `vm status`. Raises UserError, OSError."""
     own = settings.load(state)
     rows = {
         "VM": _running(state),
         "proxy": _proxy(state),
-        "project": shown(state.project) + ("" if os.path.isdir(state.project) else " (is gone)"),
+        "project": shown(state.project) + ("" if os.path.isdir(state.project) else " (missing)"),
         "in the guest": shown(provision.view_of(own.project)),
         "guard": f"on the {own.guard}, .git: {own.git}",
         "hidden": shown(_hidden(own.hide)),
@@ -44,28 +44,28 @@ def _hardened(is_hardened: bool) -> str:
 
 def _running(state: State) -> str:
     if not running.is_running(state):
-        return "does not run"
+        return "not running"
     pid = running.session_pid(state)
-    whose = f"of process {pid}" if pid else "left behind by a command that was killed"
+    whose = f"started by process {pid}" if pid else "left by a vm up that was killed"
     try:
         word = qmp.status(state)
         if word == qmp.IO_ERROR:
             word = f"paused ({running.DISK_IS_FULL})"
         return f"{word}, {whose}, ssh at 127.0.0.1:{qmp.ssh_port(state)}"
     except qmp.NoAnswerError:
-        return f"starts or stops, {whose}"
+        return f"starting or stopping, {whose}"
 
 
 def _proxy(state: State) -> str:
     pid = proxy_pid(state)
-    return "does not run" if pid is None else f"runs, process {pid}"
+    return "not running" if pid is None else f"running, process {pid}"
 
 
 def proxy_pid(state: State) -> int | None:
     """Return the process id of the VM's proxy; None if none runs."""
     path = StateFiles(Path(state.directory)).proxy
     with suppress(OSError, ValueError, KeyError, TypeError):
-        if is_held(str(path)):  # by the proxy, as long as it lives
+        if is_held(str(path)):  # the proxy holds this lock while it lives
             return int(json.loads(path.read_bytes())["pid"])
     return None
 
@@ -74,7 +74,7 @@ def _allowlist_errors(state: State) -> Iterator[str]:
     try:
         text = reports.errors_text(Path(state.directory))
     except UserError as error:
-        yield f"nothing is allowed: {error}"
+        yield f"all requests are blocked: {error}"
         return
     if text:
         yield text

@@ -1,4 +1,4 @@
-"""A VM that runs: finding it, and ending it whatever has become of the command that started it."""
+"""Find a running VM, and stop it, also if the `vm up` that started it was killed."""
 
 from __future__ import annotations
 
@@ -14,39 +14,41 @@ from gitguardfs.vm import keys, provision, qmp, settings, trusted_programs
 from gitguardfs.vm.ssh import Guest
 from gitguardfs.vm.state import State, is_held, remove, take
 
-DOWN_LIMIT = 30.0
-"""Seconds that a guest has to go down by itself."""
+POWERDOWN_LIMIT = 30.0
+"""Seconds that a guest has to shut down."""
 QUIT_LIMIT = 10.0
-"""Seconds that QEMU has to end when it is told to."""
+"""Seconds that QEMU has to end after ``quit`` or SIGKILL."""
 CLEAN_UP_LIMIT = 60.0
-"""Seconds that `vm up` has, all in all, to stop its VM when it is told to."""
+"""Seconds that `vm up` has to stop its VM and to end."""
 QEMU = "qemu-system"
-"""How its processes' names begin."""
-ROOM_TO_GO_ON = 256 << 20
-"""Bytes that must be free: with less, a paused VM would be paused again at once."""
-DISK_IS_FULL = "the host's disk is full; make room, then gitguard vm ssh lets it go on"
+"""The beginning of the names of QEMU's processes."""
+MIN_FREE_TO_RESUME = 256 << 20
+"""Bytes that must be free; with less, QEMU would pause the VM again at once."""
+DISK_IS_FULL = "the host's disk is full; make room, then gitguard vm ssh resumes the VM"
 _LOOK_EVERY = 0.1
 
 
 def is_running(state: State) -> bool:
-    """Return whether the VM runs, starts or stops."""
+    """Return whether the VM is running, starting or stopping."""
     return is_held(state.lock)
 
 
 def guest(state: State, early: bool = False) -> Guest:
-    """Return how to reach the running guest. Raises UserError if it does not run.
+    """Return how to reach the running guest.
 
-    Before the project is guarded it is reached with ``early`` only. UserError as well if what
-    reaches it lies in the project.
+    Raises UserError if the VM is not running, if ssh or this program lies in the project, or if the
+    project is not guarded yet; ``early`` permits the last.
     """
     trusted_programs.check(state.project, trusted_programs.SSH)
     if not is_running(state):
-        raise UserError("the VM does not run", "gitguard vm up starts it", Exit.SYSTEM)
-    not_yet = UserError("the VM is not up yet", "gitguard vm logs -f shows it", Exit.SYSTEM)
+        raise UserError("the VM is not running", "gitguard vm up starts it", Exit.SYSTEM)
+    not_yet = UserError(
+        "the VM is still starting", "gitguard vm logs -f shows how far it is", Exit.SYSTEM
+    )
     if not (early or os.path.exists(state.ready)):
         raise not_yet
     try:
-        go_on_if_paused(state)
+        resume_if_paused(state)
         port = qmp.ssh_port(state)
     except qmp.NoAnswerError:
         raise not_yet from None
@@ -54,33 +56,33 @@ def guest(state: State, early: bool = False) -> Guest:
     return Guest(keys.Keys(state.path(keys.DIRECTORY)), port, view)
 
 
-def go_on_if_paused(state: State) -> None:
-    """Let a VM go on that QEMU has paused when the host's disk was full, if there is room again.
+def resume_if_paused(state: State) -> None:
+    """Resume a VM that QEMU has paused because the host's disk was full.
 
-    Raises UserError if there is none, NoAnswerError.
+    Raises UserError if the disk is still full, NoAnswerError.
     """
     if qmp.status(state) != qmp.IO_ERROR:
         return
     free = shutil.disk_usage(state.directory).free
-    if free < ROOM_TO_GO_ON:
+    if free < MIN_FREE_TO_RESUME:
         raise UserError(f"the VM is paused: {DISK_IS_FULL}", code=Exit.SYSTEM)
-    print("the VM was paused, as its disk could not be written: it goes on", file=sys.stderr)
-    qmp.go_on(state)
+    print("the VM was paused because the host's disk was full; it goes on", file=sys.stderr)
+    qmp.resume(state)
 
 
 def session_pid(state: State) -> int | None:
-    """Return the process id of the `vm up` that the VM belongs to; None if it is gone."""
+    """Return the process id of the `vm up` that started the VM; None if it has ended."""
     if not is_held(state.session_lock):
         return None
     try:
         with open(state.session_lock) as file:
             return int(file.read())
     except (OSError, ValueError):
-        return None  # it has just begun, or has just ended
+        return None  # it has just started or just ended
 
 
 def stop(state: State) -> None:
-    """Stop the VM and return when nothing of it runs any more. UserError if that fails."""
+    """Stop the VM and its `vm up`. Raises UserError if one of them does not end."""
     if not is_running(state) and not is_held(state.session_lock):
         return
     pid = session_pid(state)
@@ -89,19 +91,21 @@ def stop(state: State) -> None:
             os.kill(pid, signal.SIGTERM)
         if _await_free(CLEAN_UP_LIMIT, state.lock, state.session_lock):
             return
-    if not end_orphan(state):
+    if not stop_orphan(state):
         raise UserError(
-            f"the VM does not stop (process {pid or 'unknown'})", "end that process", Exit.SYSTEM
+            f"the VM did not stop (process {pid or 'unknown'})",
+            f"fuser {state.lock} names the process that holds it",
+            Exit.SYSTEM,
         )
 
 
-def end_orphan(state: State) -> bool:
-    """Stop a QEMU whose `vm up` is gone; return whether nothing holds the lock any more."""
+def stop_orphan(state: State) -> bool:
+    """Stop a QEMU whose `vm up` has ended; return whether the lock is free then."""
     with suppress(qmp.NoAnswerError):
-        qmp.press_power_button(state)
-        if _await_free(DOWN_LIMIT, state.lock):
+        qmp.power_down(state)
+        if _await_free(POWERDOWN_LIMIT, state.lock):
             return True
-        qmp.end(state)
+        qmp.quit(state)
     if _await_free(QUIT_LIMIT, state.lock):
         return True
     for pid in _holders(state.lock):
@@ -111,19 +115,21 @@ def end_orphan(state: State) -> bool:
 
 
 def take_lock(state: State) -> int:
-    """Take the VM's lock for a new start; a QEMU that was left alone is ended before. UserError."""
+    """Acquire the VM's lock for a new start; stop a QEMU that was left running. UserError."""
     fd = take(state.lock)
     if fd is None:
-        print("the VM was left running by a command that was killed: stopping it", file=sys.stderr)
-        end_orphan(state)
+        print("the VM was left running by a vm up that was killed: stopping it", file=sys.stderr)
+        stop_orphan(state)
         fd = take(state.lock)
     if fd is None:
-        raise UserError("another process holds the VM", f"fuser {state.lock} names it", Exit.SYSTEM)
+        raise UserError(
+            "another process holds the VM's lock", f"fuser {state.lock} names it", Exit.SYSTEM
+        )
     return fd
 
 
 def _await_free(limit: float, *locks: str) -> bool:
-    """Return whether the locks are free within ``limit`` seconds, by polling."""
+    """Poll until the locks are free, ``limit`` seconds at most; return whether they are."""
     deadline = time.monotonic() + limit
     while any(is_held(lock) for lock in locks):
         if time.monotonic() >= deadline:
@@ -133,7 +139,7 @@ def _await_free(limit: float, *locks: str) -> bool:
 
 
 def _holders(lock: str) -> list[int]:
-    """Return the QEMUs that have the lock open, also those that are stopped. Linux only."""
+    """Return the process ids of the QEMUs that have the lock open. Empty on macOS."""
     found = []
     processes = os.listdir("/proc") if os.path.isdir("/proc") else []
     for pid in filter(str.isdecimal, processes):
@@ -149,12 +155,12 @@ def _holders(lock: str) -> list[int]:
 
 
 def reset(state: State) -> None:
-    """Delete the VM. Raises UserError if it runs, OSError."""
+    """Delete the VM. Raises UserError if it is running, OSError."""
     session = take(state.session_lock)
     lock = take(state.lock)
     try:
         if session is None or lock is None:
-            raise UserError("the VM runs", "gitguard vm stop first", Exit.SYSTEM)
+            raise UserError("the VM is running", "stop it first: gitguard vm stop", Exit.SYSTEM)
         remove(state)
     finally:
         for fd in (session, lock):

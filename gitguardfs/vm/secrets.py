@@ -1,4 +1,4 @@
-"""Files of a project that look like secrets, and how they are kept from the agent. Names only."""
+"""Find files of a project whose names look like secrets, and how to hide them. Reads names only."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from gitguardfs.errors import shown, warn
 from gitguardfs.host import directory
 from gitguardfs.render import quote
 
-PLACES = frozenset(name for name in directory.SECRETS if "/" not in name)
-"""Files and directories that programs keep keys in."""
-PASSED_OVER = secret_names.DEPENDENCIES | {".git", "venv", "target", "__pycache__"}
-MOST = 50_000
-"""Entries that are looked at: a warning must not keep `vm up` waiting."""
-SHOWN = 5
-"""Files that the warning names."""
+KEY_PLACES = frozenset(name for name in directory.SECRETS if "/" not in name)
+"""Names of files and directories in which programs keep keys."""
+SKIPPED_DIRECTORIES = secret_names.DEPENDENCIES | {".git", "venv", "target", "__pycache__"}
+MAX_ENTRIES = 50_000
+"""Entries that are searched at most, since `vm up` waits for the search."""
+MAX_LISTED = 5
+"""Files that the warning names at most."""
 
 
 def found(project: str, hidden: tuple[str, ...] = ()) -> list[str]:
     """Return the paths, relative to ``project``, that look like secrets and are not hidden.
 
-    Says so if the project has more than it looks at.
+    Warns if the project has more than MAX_ENTRIES entries.
     """
     seen = 0
     paths = []
@@ -35,30 +35,32 @@ def found(project: str, hidden: tuple[str, ...] = ()) -> list[str]:
             for name in names
             if looks_secret(name) and not is_hidden(name, hidden)
         ]
-        below[:] = [name for name in below if not (name in PASSED_OVER or is_hidden(name, hidden))]
-        if seen > MOST:
-            warn(f"of {project} only {seen} entries were searched for secrets")
+        below[:] = [
+            name for name in below if not (name in SKIPPED_DIRECTORIES or is_hidden(name, hidden))
+        ]
+        if seen > MAX_ENTRIES:
+            warn(f"searched only {seen} entries of {project} for secrets")
             break
     return sorted(paths)
 
 
 def looks_secret(name: str) -> bool:
-    """Return whether a file or directory of this name usually holds a secret."""
-    return name.lower() in PLACES or secret_names.is_usually_secret(name)
+    """Return whether a file or directory with this name usually holds a secret."""
+    return name.lower() in KEY_PLACES or secret_names.is_usually_secret(name)
 
 
 def is_hidden(name: str, hidden: tuple[str, ...]) -> bool:
-    """Return whether ``--hide`` was given for this name."""
+    """Return whether a pattern of ``--hide`` matches this name."""
     return any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for pattern in hidden)
 
 
 def warning(paths: list[str]) -> str:
-    """Return the lines that name the files and the options that keep them out."""
+    """Return a warning with the files and the options that hide them."""
     names = sorted({os.path.basename(path) for path in paths})
     options = [word for name in names for word in ("--hide", name)]
-    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-    listed = ", ".join(shown(path) for path in paths[:SHOWN])
+    more = f" and {len(paths) - MAX_LISTED} more" if len(paths) > MAX_LISTED else ""
+    listed = ", ".join(shown(path) for path in paths[:MAX_LISTED])
     return (
-        f"warning: the agent can read {listed}{more}; to keep them out:\n"
+        f"warning: the agent can read {listed}{more}; to hide them:\n"
         f"  gitguard vm up {shown(quote.shell(options))}"
     )

@@ -1,7 +1,6 @@
-"""What cloud-init reads at the guest's first boot: NoCloud data on a small ISO image.
+"""Write the seed: NoCloud data on a small ISO image, which cloud-init reads in the guest.
 
-Everything is data (YAML written by PyYAML), never text that is pasted together: names of projects
-come from users, and keys have newlines.
+PyYAML writes all of it, since names of projects come from users, and keys have newlines.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from gitguardfs.vm.qemu_command import GUEST_ADDRESS
 from gitguardfs.vm.state import State
 
 LABEL = "cidata"
-"""By this label cloud-init finds it."""
+"""The label by which cloud-init finds the image."""
 PAYLOAD = "gitguardfs.tar"
-"""The installation of gitguardfs, for the guest's provisioning."""
+"""The file with this installation of gitguardfs, for the guest's provisioning."""
 INSTANCE = "instance"
-"""The file in the VM's state that says as what instance the guest was set up."""
+"""The file in the VM's state with the instance-id for which the guest was set up."""
 PROVISION = "/usr/local/sbin/gitguard-vm-provision"
-"""Where the guest has its provisioning script."""
+"""The path of the provisioning script in the guest."""
 
 
 @dataclass(frozen=True)
-class Login:
-    """The keys of the guest: who may log in, and as what the guest shows itself."""
+class GuestKeys:
+    """The guest's SSH keys: public keys that may log in, and its own host key."""
 
     agent_public: str
     admin_public: str
@@ -42,8 +41,8 @@ class Login:
     host_public: str
 
 
-def user_data(name: str, login: Login, files: list[GuestFile]) -> str:
-    """Return cloud-init's user-data for a guest called ``name``."""
+def user_data(name: str, login: GuestKeys, files: list[GuestFile]) -> str:
+    """Return cloud-init's user-data for a guest with the host name ``name``."""
     data: dict[str, Any] = {
         "hostname": name,
         "users": [
@@ -64,7 +63,7 @@ def user_data(name: str, login: Login, files: list[GuestFile]) -> str:
             "ed25519_public": login.host_public,
         },
         "ssh": {"emit_keys_to_console": False},
-        # The proxy is not asked for updates before the guest is there.
+        # No updates: they would delay the first boot.
         "package_update": False,
         "package_upgrade": False,
         "apt": {"preserve_sources_list": True},
@@ -85,12 +84,12 @@ def user_data(name: str, login: Login, files: list[GuestFile]) -> str:
 
 
 def meta_data(name: str, instance: str) -> str:
-    """Return the meta-data: with another instance-id cloud-init sets the guest up again."""
+    """Return cloud-init's meta-data. With a new instance-id, cloud-init sets the guest up again."""
     return yaml.safe_dump({"instance-id": instance, "local-hostname": name})
 
 
 def network_config() -> str:
-    """Return the network's settings: an address, and neither route nor name server."""
+    """Return the network settings: an address, but no route and no name server."""
     card = {
         "match": {"driver": "virtio_net"}, "addresses": [f"{GUEST_ADDRESS}/24"],
         "dhcp4": False, "dhcp6": False, "accept-ra": False, "link-local": [],
@@ -99,11 +98,11 @@ def network_config() -> str:
 
 
 def instance(state: State, content: dict[str, bytes]) -> str:
-    """Return the guest's instance-id: the one it was set up as if that was with this content.
+    """Return the instance-id for a guest with this content.
 
-    Else it is another at each call, and the one before is forgotten: the guest is about to become
-    something else. Cloud-init does each thing once for an instance, also if it was interrupted in
-    the midst of it. OSError.
+    If the guest was set up with the same content, its id stays. Otherwise each call returns a new
+    id and deletes the saved one. Cloud-init does each step once for an id, even if the step was
+    interrupted, so a setup that was not completed needs a new id. Raises OSError.
     """
     digest = hashlib.sha256()
     for part in (word for name in sorted(content) for word in (name.encode(), content[name])):
@@ -117,15 +116,15 @@ def instance(state: State, content: dict[str, bytes]) -> str:
     return begin + secrets.token_hex(8)
 
 
-def keep_instance(state: State, instance: str) -> None:
-    """Note that the guest was set up as this instance. OSError."""
+def save_instance(state: State, instance: str) -> None:
+    """Save the instance-id for which the guest was set up. Raises OSError."""
     config_files.write(config_files.plan(state.path(INSTANCE), instance, 0o600))
 
 
 def files(
-    name: str, login: Login, guest_files: list[GuestFile], payload: bytes
+    name: str, login: GuestKeys, guest_files: list[GuestFile], payload: bytes
 ) -> dict[str, bytes]:
-    """Return the files of the ISO by name, all but the meta-data, which names the instance."""
+    """Return the files of the seed by name, except meta-data, which has the instance-id."""
     return {
         "user-data": user_data(name, login, guest_files).encode(),
         "network-config": network_config().encode(),
@@ -134,7 +133,7 @@ def files(
 
 
 def write(path: str, content: dict[str, bytes]) -> None:
-    """Write an ISO image with these files to ``path``, whole or not at all. OSError."""
+    """Write an ISO image with these files to ``path`` atomically. Raises OSError."""
     iso = pycdlib.PyCdlib()
     iso.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=LABEL)
     for number, (name, data) in enumerate(content.items()):

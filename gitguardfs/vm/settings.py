@@ -1,4 +1,4 @@
-"""How a VM is set up: given to `vm up`, remembered for the next one, forgotten by `vm reset`."""
+"""A VM's settings: given to `vm up`, saved for the next one, deleted by `vm reset`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gitguardfs.errors import UserError
 from gitguardfs.vm.state import State
 
 FILE = "settings.json"
-LEAST_MEMORY = 512
-"""MiB below which cloud-init does not get through a boot."""
+MIN_MEMORY_MIB = 512
+"""With less, cloud-init does not complete a boot."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One VM's settings. Raises UserError for what makes no sense."""
+    """One VM's settings. Raises UserError for an invalid value."""
 
     project: str
     image: str = "debian-13"
@@ -29,31 +29,37 @@ class Settings:
     guard: str = "guest"
     """``guest`` or ``host``: where .git is guarded."""
     git: str = "deny"
-    """``deny`` or ``readonly``: what the agent may do with .git."""
+    """``deny`` or ``readonly``: whether the agent may read .git."""
     hide: tuple[str, ...] = ()
-    """Names that the agent is not shown."""
+    """Patterns of names that are hidden from the agent."""
     hardened: bool = False
-    """QEMU may start no program; the proxy is reached through a reverse SSH tunnel."""
+    """QEMU may start no program; the guest reaches the proxy by a reverse SSH tunnel."""
     git_name: str = "AI Agent"
     git_email: str = "agent@internal.sandbox"
 
     def __post_init__(self) -> None:
-        if self.memory < LEAST_MEMORY:
-            raise UserError(f"--memory {self.memory}M is too little", f"at least {LEAST_MEMORY}M")
+        if self.memory < MIN_MEMORY_MIB:
+            raise UserError(
+                f"--memory {self.memory}M is too little", f"give at least {MIN_MEMORY_MIB}M"
+            )
         if self.cpus < 1:
-            raise UserError(f"--cpus {self.cpus} is too little", "at least 1")
+            raise UserError(f"--cpus {self.cpus} is too little", "give at least 1")
         if self.guard == "host" and self.git != "deny":
-            raise UserError("the guard on the host denies .git", "leave --git or --guard host out")
+            raise UserError(
+                "--guard host and --git readonly exclude each other", "leave one of them out"
+            )
         for name in self.hide:
             if not name or "/" in name or not name.isprintable() or re.search(r"[,\\]", name):
-                raise UserError(f"--hide {name!r} is not the name of a file", "no / and no comma")
+                raise UserError(
+                    f"--hide {name!r} is not the name of a file", "use no /, \\ or comma"
+                )
         for value in (self.git_name, self.git_email):
             if not value.strip() or not value.isprintable():
-                raise UserError(f"{value!r} is no name for git")
+                raise UserError(f"{value!r} cannot be a name or address for git")
 
 
 def load(state: State) -> Settings:
-    """Return what is remembered of the VM, or the defaults. UserError if it cannot be read."""
+    """Return the VM's saved settings, or the defaults. Raises UserError if the file is damaged."""
     path = state.path(FILE)
     content = config_files.read(path)
     if content is None:
@@ -70,25 +76,24 @@ def load(state: State) -> Settings:
 
 
 def save(state: State, settings: Settings) -> None:
-    """Remember the settings. OSError."""
+    """Save the settings. Raises OSError."""
     text = json.dumps(dataclasses.asdict(settings), indent=2) + "\n"
     config_files.write(config_files.plan(state.path(FILE), text, 0o600))
 
 
 def before_start(old: Settings, new: Settings) -> Settings:
-    """Return what is remembered of ``new`` before the VM has come up with it.
+    """Return the part of ``new`` to save before the VM has started with it.
 
-    A size that QEMU cannot start with must not fail the next start as well. What protects the
-    project is remembered at once: the next start must not be one with less.
+    New sizes are saved only after the start: a size with which QEMU cannot start must not make the
+    next start fail too. What protects the project is saved at once: no later start may have less.
     """
     return dataclasses.replace(new, memory=old.memory, cpus=old.cpus)
 
 
 def merged(old: Settings, given: dict[str, Any]) -> Settings:
-    """Return ``old`` with what was given now; None is not given. UserError.
+    """Return ``old`` with the values in ``given`` that are not None. Raises UserError.
 
-    Names to hide are added to those that were hidden: one more must not show the others. An empty
-    name clears what was hidden.
+    Names to hide are added to those in ``old``; an empty name clears those.
     """
     wanted = {name: value for name, value in given.items() if value is not None}
     names = wanted.get("hide", ())

@@ -1,7 +1,7 @@
-"""Command lines of ssh(1) for a VM: its own keys, its own known_hosts, nothing of the user's.
+"""Command lines of ssh(1) for a VM, with its own keys and its own known_hosts.
 
-Neither the user's configuration nor an agent nor any variable is taken along: what the host's
-user has must not reach the guest.
+They use neither the user's configuration nor an ssh agent, and send no environment variables: the
+guest must get nothing of the host's user.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from gitguardfs.vm.keys import HOST_ALIAS, Keys
 from gitguardfs.vm.trusted_programs import SSH, path_of
 
 CONNECT_LIMIT = 20
-"""Seconds for a connection: an emulated guest takes some for the key exchange."""
+"""Seconds for a connection: an emulated guest takes several for the key exchange."""
 FAILED = 255
-"""ssh's own exit status; any other is the command's."""
+"""ssh's exit status if ssh itself failed; any other status is the command's."""
 
 
 @dataclass(frozen=True)
 class Guest:
-    """A running guest as ssh reaches it."""
+    """What ssh needs to reach a running guest."""
 
     keys: Keys
     port: int
-    """On 127.0.0.1."""
+    """The port on 127.0.0.1."""
     view: str
-    """Where sessions begin: the guarded project."""
+    """The directory in which sessions begin: the guarded project."""
 
 
 def options(guest: Guest, user: str, is_batch: bool = True) -> dict[str, str]:
-    """Return ssh's options for ``user``: names.AGENT or names.ADMIN. A batch asks nothing."""
+    """Return ssh's options for ``user``: names.AGENT or names.ADMIN."""
     return {
         "BatchMode": "yes" if is_batch else "no",
         "HostName": "127.0.0.1",
@@ -68,7 +68,7 @@ def command(
 def session(guest: Guest, words: tuple[str, ...], terminal: bool, user: str) -> list[str]:
     """Return the command for a shell in the project, or for ``words`` there.
 
-    One word is a line for the guest's shell, as for ssh; several are a command and its arguments.
+    A single word is a line for the guest's shell, as for ssh; several are a command with arguments.
     """
     where = f"cd {shlex.quote(guest.view)}" if user == names.AGENT else "cd"
     line = words[0] if len(words) == 1 else shlex.join(words)
@@ -77,13 +77,13 @@ def session(guest: Guest, words: tuple[str, ...], terminal: bool, user: str) -> 
 
 
 def forward(guest: Guest, here: int, there: int) -> list[str]:
-    """Return the command that leads a port of this machine's 127.0.0.1 into the guest."""
+    """Return the command that forwards a port of this machine's 127.0.0.1 into the guest."""
     target = f"127.0.0.1:{here}:127.0.0.1:{there}"
     return command(guest, names.AGENT, "-N", "-o", "ExitOnForwardFailure=yes", "-L", target)
 
 
 def tunnel(guest: Guest, address: str, port: int, proxy_port: int) -> list[str]:
-    """Return the command by which the guest's ``address``:``port`` leads to the proxy here."""
+    """Return the command that forwards the guest's ``address``:``port`` to the proxy here."""
     target = f"{address}:{port}:127.0.0.1:{proxy_port}"
     alive = ("-o", "ServerAliveInterval=15", "-o", "ExitOnForwardFailure=yes")
     return command(guest, names.ADMIN, "-N", *alive, "-R", target)

@@ -1,10 +1,10 @@
-"""Where the state of a project's VM lies, and the locks that say whether it runs.
+"""The state directory of a project's VM, and the locks that tell whether the VM is running.
 
-A VM belongs to one project. Its directory lies in the user's state directory, is readable by that
-user alone, and never lies in the project: the guest could change it there.
+A VM belongs to one project. Its directory is in the user's state directory, only that user can read
+it, and it is never in the project, where the agent could change it.
 
-The lock is the truth about a running VM: a flock(2) on `lock`, which QEMU inherits and which the
-kernel releases when the last process that holds it is gone, however it ended.
+A VM is running while the flock(2) on `lock` is held. QEMU inherits that lock. The kernel releases
+it when the last process that holds it has ended.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from gitguardfs.egress.files import make_private_directory
 from gitguardfs.errors import Exit, UserError, shown
 
 SOCKET_PATH_BYTES = 103
-"""The longest path of a Unix socket on macOS, without its closing NUL; Linux takes 107."""
+"""The longest path of a Unix socket on macOS, without the final NUL; Linux allows 107."""
 LOCK_PATIENCE = 1.0
-"""Seconds in which another command may look at the lock, which takes it for a moment."""
+"""Seconds to wait for a lock: a command that only tests the lock holds it for a moment."""
 
 _REMOVED = ".removed-"
 
@@ -46,32 +46,32 @@ class State:
 
     @property
     def name(self) -> str:
-        """What the VM is called."""
+        """The VM's name."""
         return os.path.basename(self.directory)
 
     @property
     def disk(self) -> str:
-        """What the guest has written, as an overlay of its image."""
+        """The VM's disk, an overlay over its image."""
         return self.path("disk.qcow2")
 
     @property
     def seed(self) -> str:
-        """What cloud-init reads."""
+        """The ISO image that cloud-init reads."""
         return self.path("seed.iso")
 
     @property
     def console(self) -> str:
-        """What the guest has written to its console since it was started; the start before: .1."""
+        """The log of the guest's console since the VM's last start; ``.1`` has the start before."""
         return self.path("console.log")
 
     @property
     def qemu_log(self) -> str:
-        """What QEMU itself has said."""
+        """The log of QEMU itself."""
         return self.path("qemu.log")
 
     @property
     def qmp(self) -> str:
-        """The socket of QEMU's monitor."""
+        """The socket of QEMU's monitor (QMP)."""
         return self.path("qmp.sock")
 
     @property
@@ -81,58 +81,58 @@ class State:
 
     @property
     def session_lock(self) -> str:
-        """Held by the ``vm up`` that the VM belongs to, and by nothing it starts."""
+        """Held by the ``vm up`` that started the VM, and by none of its children."""
         return self.path("session.lock")
 
     @property
     def ready(self) -> str:
-        """A file that is there once the running guest is set up and its project guarded."""
+        """Exists once the running guest is set up and its project is guarded."""
         return self.path("ready")
 
     @property
     def exists(self) -> bool:
-        """Whether this project has a state directory, if only one that a failed start left."""
+        """Whether this project has a state directory, even if only a failed start made it."""
         return os.path.isdir(self.directory)
 
     @property
     def has_disk(self) -> bool:
-        """Whether a VM was made for this project."""
+        """Whether this project has a VM."""
         return os.path.lexists(self.disk)
 
 
 def state_of(project: str) -> State:
-    """Return the state of the VM of the directory ``project``, which need not exist (any more).
+    """Return the state of the VM of the directory ``project``, which need not exist.
 
     Raises UserError if the state would lie in the project, or the project in the state.
     """
     real = os.path.realpath(project)
-    directory = os.path.join(_vms(), name_of(real))
-    outer = os.path.realpath(_vms())
+    directory = os.path.join(_vms_directory(), name_of(real))
+    outer = os.path.realpath(_vms_directory())
     if _lies_in(outer, real) or _lies_in(real, outer):
         raise UserError(
-            f"the VM's state would lie in {real}, where the guest could change it",
-            "choose a project further down, or another XDG_STATE_HOME",
+            f"the VM's state would lie in the project {real}, where the agent could change it",
+            "choose a directory further down as the project, or set another XDG_STATE_HOME",
         )
     state = State(real, directory)
     if len(os.fsencode(state.qmp)) > SOCKET_PATH_BYTES:
         raise UserError(
-            f"the path {state.qmp} is too long for a socket", "choose a shorter XDG_STATE_HOME"
+            f"the path {state.qmp} is too long for a socket", "set a shorter XDG_STATE_HOME"
         )
     return state
 
 
 def name_of(project: str) -> str:
-    """Return a name for the VM of the resolved path ``project``: readable, and its own."""
+    """Return a readable and unique name for the VM of the resolved path ``project``."""
     readable = re.sub(r"[^a-z0-9]+", "-", os.path.basename(project).lower()).strip("-")[:20]
     digest = hashlib.sha256(os.fsencode(project)).hexdigest()[:8]
     return f"{readable.strip('-') or 'vm'}-{digest}"
 
 
 def find(project: str | None) -> State:
-    """Return the state of the VM of ``project``, by default the current directory's.
+    """Return the state of the VM of ``project``.
 
-    Without ``project``, a directory above that has a VM counts before the current one. What a
-    start that failed has left is none.
+    Without ``project``, that is the nearest directory with a VM, from the current one upwards; or
+    the current directory if none has one. A state that a failed start left counts as no VM.
     """
     if project is not None:
         return state_of(project)
@@ -148,7 +148,7 @@ def find(project: str | None) -> State:
 
 
 def existing(project: str | None) -> State:
-    """Return the state of a VM that was made. Raises UserError if there is none."""
+    """Return the state of an existing VM. Raises UserError if there is none."""
     state = find(project)
     if not state.exists:
         raise UserError(
@@ -158,33 +158,34 @@ def existing(project: str | None) -> State:
 
 
 def create(state: State) -> None:
-    """Make the state directory, and what is of ours above it, for this user alone.
+    """Make the state directory, and gitguardfs's directories above it, for this user only.
 
-    Raises UserError if another user has one of them, OSError.
+    Raises UserError if one of them belongs to another user, OSError.
     """
-    for directory in (os.path.dirname(_vms()), _vms(), state.directory):
+    for directory in (os.path.dirname(_vms_directory()), _vms_directory(), state.directory):
         make_private_directory(Path(directory))
 
 
 def remove(state: State) -> None:
-    """Delete a VM; the caller holds its lock. What an interrupted call has left goes as well."""
+    """Delete a VM, and what an interrupted call has left. The caller holds the VM's lock."""
     os.rename(state.directory, f"{state.directory}{_REMOVED}{secrets.token_hex(4)}")
     remove_leftovers()
 
 
 def remove_leftovers() -> None:
     """Delete what an interrupted ``remove`` has left."""
-    for name in os.listdir(_vms()):
-        left = os.path.join(_vms(), name)
+    for name in os.listdir(_vms_directory()):
+        left = os.path.join(_vms_directory(), name)
         while _REMOVED in name and os.path.lexists(left):
-            with suppress(FileNotFoundError):  # another command deletes it as well
+            with suppress(FileNotFoundError):  # another command deletes it too
                 shutil.rmtree(left)
 
 
 def take(path: str, patience: float = LOCK_PATIENCE) -> int | None:
-    """Take the lock at ``path`` and return its descriptor; None if another process holds it.
+    """Acquire the lock at ``path``; return its descriptor, or None if another process holds it.
 
-    Closing every copy of the descriptor releases the lock. ``patience`` is in seconds. OSError.
+    Closing every copy of the descriptor releases the lock. ``patience`` is in seconds. Raises
+    OSError.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + patience
@@ -195,7 +196,7 @@ def take(path: str, patience: float = LOCK_PATIENCE) -> int | None:
             if time.monotonic() >= deadline:
                 os.close(fd)
                 return None
-            time.sleep(0.02)  # flock(2) cannot wait for a limited time
+            time.sleep(0.02)  # flock(2) has no time limit
         except BaseException:
             os.close(fd)
             raise
@@ -204,7 +205,7 @@ def take(path: str, patience: float = LOCK_PATIENCE) -> int | None:
 
 
 def is_held(path: str) -> bool:
-    """Return whether a process holds the lock at ``path``; no file is no lock."""
+    """Return whether a process holds the lock at ``path``; False if there is no such file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -219,11 +220,11 @@ def is_held(path: str) -> bool:
 
 
 def cache_directory() -> str:
-    """Return where images are kept: for all VMs, and through every ``vm reset``."""
+    """Return the directory of images, which all VMs share and ``vm reset`` keeps."""
     return os.path.join(platformdirs.user_cache_dir("gitguardfs", appauthor=False), "images")
 
 
-def _vms() -> str:
+def _vms_directory() -> str:
     return os.path.join(platformdirs.user_state_dir("gitguardfs", appauthor=False), "vm")
 
 

@@ -1,7 +1,7 @@
-"""What runs on the host for a VM. None of it may lie in the project: the agent writes there.
+"""Find the programs that run on the host, and refuse those in the project: the agent writes there.
 
-Programs are looked for in PATH once, and run by the absolute path that was found and checked. What
-the agent puts into a directory of PATH later is never run.
+A program is looked up in PATH once, and run by the absolute path that was checked. So what the
+agent puts into a directory of PATH later is not run.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from gitguardfs.errors import Exit, UserError, shown
 
 SSH, SSH_KEYGEN, QEMU_IMG = "ssh", "ssh-keygen", "qemu-img"
 PACKAGES = {QEMU_IMG: "qemu-utils", SSH: "openssh-client", SSH_KEYGEN: "openssh-client"}
-"""What is needed besides QEMU, and the Debian package that has it."""
-_NO_PLACE = ".__path_hook__"
-"""How setuptools ends an entry for what is installed editable, which stands for no directory."""
+"""Programs that are needed besides QEMU, with their Debian packages."""
+_EDITABLE_HOOK = ".__path_hook__"
+"""The end of the entry that setuptools adds for an editable install, which is not a directory."""
 INSTALL = "install gitguardfs outside of the project: pipx install 'gitguardfs[vm]'"
 
 
 def path_of(name: str) -> str:
-    """Return the absolute path of the program ``name``, the same each time. Raises UserError."""
+    """Return the absolute path of the program ``name``, looked up once. Raises UserError."""
     found = _found(name, os.environ.get("PATH", os.defpath))
     if found is None:
         raise UserError(f"{name} is not installed", code=Exit.SYSTEM)
@@ -38,10 +38,10 @@ def _found(name: str, directories: str) -> str | None:
 
 
 def check(project: str, *names: str) -> None:
-    """Raise UserError if this very program lies in the project, or one of ``names`` in PATH.
+    """Raise UserError if gitguardfs, Python or one of the programs ``names`` lies in the project.
 
-    ``project`` is resolved. The agent could change what lies there, and what it has changed
-    would run on the host.
+    The agent could change such a program, which then would run on the host. ``project`` is
+    resolved.
     """
     for what, path in (
         ("gitguardfs", os.path.dirname(os.path.abspath(gitguardfs.__file__))),
@@ -49,7 +49,11 @@ def check(project: str, *names: str) -> None:
         ("Python", sys.executable),
         ("Python", sys.prefix),
         ("Python", sys.base_prefix),
-        *(("Python's search path", entry) for entry in sys.path if not entry.endswith(_NO_PLACE)),
+        *(
+            ("Python's search path", entry)
+            for entry in sys.path
+            if not entry.endswith(_EDITABLE_HOOK)
+        ),
     ):
         if lies_in(path, project):
             raise UserError(
@@ -63,7 +67,7 @@ def check(project: str, *names: str) -> None:
             raise UserError(
                 f"{name} lies in the project ({shown(path_of(name))}), where the agent could"
                 " change it, and it runs on the host",
-                "take that directory out of PATH",
+                "remove that directory from PATH",
                 Exit.SYSTEM,
             )
 

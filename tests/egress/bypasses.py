@@ -29,7 +29,7 @@ class Bypass(NamedTuple):
 
 
 def leaked(upstream: Upstream, asked: list[str]) -> bool:
-    """Return whether anything left that the allowlist does not admit."""
+    """Return whether anything left that the allowlist does not allow."""
     for connection in upstream.connections:
         if connection.address[0] != PUBLIC or connection.sni not in (None, "allowed.test"):
             return True

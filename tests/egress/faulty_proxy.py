@@ -15,23 +15,23 @@ def broken(*_: object) -> None:
 def main() -> int:
     fault = sys.argv.pop(1)
     if fault == "judge":
-        Allowlist.judge = broken  # type: ignore[assignment, method-assign]
+        Allowlist.decide = broken  # type: ignore[assignment, method-assign]
     elif fault == "requestheaders":
-        whole = addon.Gate.requestheaders
+        whole = addon.AllowlistAddon.requestheaders
 
         def now_and_then(self, flow) -> None:
             if "BROKEN" in flow.request.path:
                 broken()
             whole(self, flow)
 
-        addon.Gate.requestheaders = now_and_then  # type: ignore[method-assign]
+        addon.AllowlistAddon.requestheaders = now_and_then  # type: ignore[method-assign]
     elif fault == "all-but-server_connect":
-        addon.Gate.requestheaders = broken  # type: ignore[assignment, method-assign]
-        addon.Gate.request = broken  # type: ignore[assignment, method-assign]
-        del proxy._Loop.getaddrinfo
-        del proxy._Loop.sock_connect
+        addon.AllowlistAddon.requestheaders = broken  # type: ignore[assignment, method-assign]
+        addon.AllowlistAddon.request = broken  # type: ignore[assignment, method-assign]
+        del proxy._ApprovedAddressLoop.getaddrinfo
+        del proxy._ApprovedAddressLoop.sock_connect
     elif fault == "server_connect":
-        addon.Gate.server_connect = broken  # type: ignore[assignment, method-assign]
+        addon.AllowlistAddon.server_connect = broken  # type: ignore[assignment, method-assign]
     elif fault == "impatient":
         clients.FIRST_REQUEST_LIMIT, clients.IDLE_LIMIT = 2.0, 4.0
     elif fault == "log":

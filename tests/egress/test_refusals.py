@@ -39,7 +39,7 @@ def test_an_agent_is_told_what_to_ask_for_and_the_line_lets_it_out(world: World)
     said = reports.allow(world.directory, "GET https://allowed.test/a/it's?q=1%2A&p=2")
     assert "was added" in said
     assert world.get("https://allowed.test/a/it's?q=1*&p=2").status == 200
-    assert "allowed since" in reports.blocked_text(world.directory)
+    assert "allowed meanwhile" in reports.blocked_text(world.directory)
     assert world.get("https://allowed.test/a/it's?q=11&p=2").status == 418
 
 
@@ -51,7 +51,7 @@ def test_what_is_blocked_is_logged_with_method_url_and_reason(world: World) -> N
     assert (rule["kind"], request["kind"]) == ("rule", "request")
     assert "no line" in rule["reason"]
     assert ". or .. in the path" in request["reason"]
-    assert "denied POST https://other.test/path?q=1: no line" in world.log
+    assert "blocked POST https://other.test/path?q=1: no line" in world.log
     assert oct((world.directory / "blocked.jsonl").stat().st_mode & 0o777) == "0o600"
     assert oct((world.directory / "mitmdump.log").stat().st_mode & 0o777) == "0o600"
 

@@ -13,7 +13,7 @@ MUTANTS = (
     # Lines and paths
     Mutant(
         "allowlist-prefix-is-enough",
-        "a line without a * admits everything that begins like it",
+        "a line without a * allows everything that begins like it",
         "egress/allowlist.py",
         "        return target == first",
         "        return target.startswith(first)",
@@ -39,7 +39,7 @@ MUTANTS = (
         "allowlist-star-spans-query",
         "a * in the middle takes the client's ? along, and so any path",
         "egress/allowlist.py",
-        '    return last == "" or not _crosses(target, at, end)',
+        '    return last == "" or not _crosses_query(target, at, end)',
         "    return True",
         MATCHER,
     ),
@@ -160,7 +160,7 @@ MUTANTS = (
         "requests-fields-by-pattern",
         "of the fields that servers go by, only those pass that nobody has listed",
         "egress/requests.py",
-        " or _SENDS_ELSEWHERE_TOO.match(lowered):",
+        " or _OVERRIDE_PATTERN.match(lowered):",
         ":",
         REQUESTS,
     ),
@@ -192,7 +192,7 @@ MUTANTS = (
         "addresses-carried",
         "an IPv4 address within an IPv6 one is not looked at",
         "egress/addresses.py",
-        "    meant = _carried(address)\n",
+        "    meant = _embedded_ipv4(address)\n",
         "    meant = address\n",
         REQUESTS,
     ),
@@ -207,7 +207,7 @@ MUTANTS = (
     ),
     Mutant(
         "reports-any-query",
-        "a line that lets any query out is offered without a word about it",
+        "a line that allows any query is offered without a word about it",
         "egress/reports.py",
         '    if after or not before.endswith("?"):',
         "    if True:",
@@ -251,9 +251,9 @@ MUTANTS = (
         "addon-keeps-old-allowlist",
         "an allowlist holds until the proxy ends",
         "egress/addon.py",
-        "        return _parsed(text, self._files).judge(request)",
+        "        return _parsed(text, self._files).decide(request)",
         '        self._kept = getattr(self, "_kept", None) or _parsed(text, self._files)\n'
-        "        return self._kept.judge(request)",
+        "        return self._kept.decide(request)",
         (
             "egress/test_let_out.py::test_a_connection_is_used_again_and_each_request_on_it_is_judged",
         ),

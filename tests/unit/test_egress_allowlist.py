@@ -1,4 +1,4 @@
-"""The matcher of the allowlist: what a line means, and what no line can admit."""
+"""The matcher of the allowlist: what a line means, and what no line can allow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gitguardfs.egress.allowlist import (
     CREATED_TEXT,
     Allowlist,
     BadLineError,
-    Kind,
+    BlockKind,
     parse_line,
     validate_line,
 )
@@ -60,12 +60,12 @@ def request(url: str = "https://example.com/", method: str = "GET", **changes: o
     return made._replace(**changes)
 
 
-def admits(line: str, url: str, method: str = "GET") -> bool:
-    return Allowlist.parse(line).judge(request(url, method)).is_allowed
+def allows(line: str, url: str, method: str = "GET") -> bool:
+    return Allowlist.parse(line).decide(request(url, method)).is_allowed
 
 
 @pytest.mark.parametrize(
-    ("line", "url", "is_admitted"),
+    ("line", "url", "is_allowed"),
     [
         ("GET https://a.test/x", "https://a.test/x", True),
         ("GET https://a.test/x", "https://A.TEST/x", True),
@@ -101,14 +101,14 @@ def admits(line: str, url: str, method: str = "GET") -> bool:
         ("GET https://[2A00:1::0:1]/x", "https://[2a00:1::1]/x", True),
     ],
 )
-def test_what_a_line_admits(line: str, url: str, is_admitted: bool) -> None:
-    assert admits(line, url) == is_admitted
+def test_what_a_line_admits(line: str, url: str, is_allowed: bool) -> None:
+    assert allows(line, url) == is_allowed
 
 
 def test_methods_are_exact() -> None:
-    assert not admits("GET https://a.test/x", "https://a.test/x", "HEAD")
-    assert not admits("GET https://a.test/x", "https://a.test/x", "get")
-    assert admits("POST https://a.test/x", "https://a.test/x", "POST")
+    assert not allows("GET https://a.test/x", "https://a.test/x", "HEAD")
+    assert not allows("GET https://a.test/x", "https://a.test/x", "get")
+    assert allows("POST https://a.test/x", "https://a.test/x", "POST")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_the_packages_that_are_always_allowed_are_for_reading() -> None:
 def test_the_line_with_the_private_address_holds_if_two_admit_a_request() -> None:
     for text in ("GET https://a.test/* private-address\nGET https://a.test/x",
                  "GET https://a.test/x\nGET https://a.test/* private-address"):  # fmt: skip
-        rule = Allowlist.parse(text).judge(request("https://a.test/x")).rule
+        rule = Allowlist.parse(text).decide(request("https://a.test/x")).rule
         assert rule is not None
         assert rule.is_private_allowed
 
@@ -219,10 +219,10 @@ PATHS_REFUSED = (
 def test_paths_that_servers_read_in_two_ways_have_no_normal_form(path: str) -> None:
     with pytest.raises(BadUrlError):
         normal_target(path)
-    decision = Allowlist.parse("GET https://a.test/*").judge(
+    decision = Allowlist.parse("GET https://a.test/*").decide(
         request("https://a.test/", target=path.encode())
     )
-    assert (decision.is_allowed, decision.kind) == (False, Kind.REQUEST)
+    assert (decision.is_allowed, decision.kind) == (False, BlockKind.REQUEST)
 
 
 @pytest.mark.parametrize(
@@ -294,18 +294,18 @@ def test_no_line_admits_another_host_or_port(
         CheckedRequest("GET", {"http": "https", "https": "http"}[scheme], host, port, target),
         CheckedRequest("POST", scheme, host, port, target),
     ):
-        assert not rule.admits(checked)
+        assert not rule.allows(checked)
 
 
 @settings(deadline=None)
 @given(TARGETS, NASTY | TARGETS)
-def test_nothing_outside_of_the_prefix_of_a_pattern_is_admitted(prefix: str, target: str) -> None:
+def test_nothing_outside_of_the_prefix_of_a_pattern_is_allowed(prefix: str, target: str) -> None:
     """Nor anything that a server would resolve to something outside of it."""
     try:
         rule = parse_line(f"GET https://a.test{prefix}*")
     except BadLineError:
         assume(False)
-    decision = Allowlist((rule,)).judge(
+    decision = Allowlist((rule,)).decide(
         request("https://a.test/", target=target.encode("latin-1", "replace"))
     )
     if decision.is_allowed:
@@ -334,9 +334,9 @@ def test_matching_is_what_a_regular_expression_says(pieces: list[str], target: s
         final = "(?s:.*)" if last == "" else "[^!]*"
         joined = "[^!]*".join(expression[:-1]) + final + expression[-1]
         wanted = wanted or re.fullmatch(joined, marked) is not None
-    assert allowlist._fits(tuple(pieces), target) == wanted
+    assert allowlist._matches(tuple(pieces), target) == wanted
 
 
 def test_matching_takes_no_longer_than_the_target_is_long() -> None:
     pieces = ("/", *("a" * n for n in range(1, 100)), "b")
-    assert not allowlist._fits(pieces, "/" + "a" * 8000)  # a regular expression would not end
+    assert not allowlist._matches(pieces, "/" + "a" * 8000)  # a regular expression would not end

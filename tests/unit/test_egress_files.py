@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gitguardfs.egress import blocked, reports
-from gitguardfs.egress.allowlist import CREATED_TEXT, Allowlist, Kind
-from gitguardfs.egress.blocked import Blocked, BlockedLog, grouped
+from gitguardfs.egress.allowlist import CREATED_TEXT, Allowlist, BlockKind
+from gitguardfs.egress.blocked import BlockedLog, BlockedRequest, grouped
 from gitguardfs.egress.files import StateFiles, create_files
 from gitguardfs.egress.presets import PRESETS
 from gitguardfs.errors import UserError
@@ -82,8 +82,10 @@ def test_a_line_is_added_after_one_that_has_no_end(state: Path) -> None:
     assert len(said.splitlines()) == 1
 
 
-def entry(url: str, method: str = "GET", kind: Kind = Kind.RULE, time: str = "t") -> Blocked:
-    return Blocked(time, method, url, "why", kind)
+def entry(
+    url: str, method: str = "GET", kind: BlockKind = BlockKind.RULE, time: str = "t"
+) -> BlockedRequest:
+    return BlockedRequest(time, method, url, "why", kind)
 
 
 def test_requests_are_grouped_by_method_url_and_reason(state: Path) -> None:
@@ -104,16 +106,22 @@ def test_requests_are_grouped_by_method_url_and_reason(state: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "line", "why"),
     [
-        (entry("https://a.test/x", kind=Kind.REQUEST), "", "no line can admit"),
-        (entry("https://a.test/x", kind=Kind.FAULT), "", "no line can admit"),
-        (entry("https://a.test/x", kind=Kind.ALLOWLIST), "", "mend the allowlist"),
-        (entry("https://a.test/x", kind=Kind.ADDRESS), "GET https://a.test/x private-address", ""),
+        (entry("https://a.test/x", kind=BlockKind.REQUEST), "", "no line can allow"),
+        (entry("https://a.test/x", kind=BlockKind.FAULT), "", "no line can allow"),
+        (entry("https://a.test/x", kind=BlockKind.ALLOWLIST), "", "correct the allowlist"),
+        (
+            entry("https://a.test/x", kind=BlockKind.ADDRESS),
+            "GET https://a.test/x private-address",
+            "",
+        ),
         (entry("https://a.test/x", "PRI"), "", "the method must be"),
-        (entry("a.test:443", "CONNECT", Kind.REQUEST), "", "no line can admit"),
-        (entry("https://a.test/" + "a" * 9000), "", "no line can admit"),
+        (entry("a.test:443", "CONNECT", BlockKind.REQUEST), "", "no line can allow"),
+        (entry("https://a.test/" + "a" * 9000), "", "no line can allow"),
     ],
 )
-def test_where_there_can_be_no_line_the_reason_is_given(what: Blocked, line: str, why: str) -> None:
+def test_where_there_can_be_no_line_the_reason_is_given(
+    what: BlockedRequest, line: str, why: str
+) -> None:
     (group,) = grouped([what])
     assert group.line == line
     assert why in group.why_none
@@ -123,17 +131,17 @@ def test_a_query_that_no_line_can_spell_gets_the_line_that_spans_it() -> None:
     url = "https://a.test/search?q=100%"
     (group,) = grouped([entry(url)])
     assert (group.line, group.why_none) == ("GET https://a.test/search?*", "")
-    (checked,) = [Allowlist().judge(request("https://a.test/", target=b"/search?q=100%")).checked]
+    (checked,) = [Allowlist().decide(request("https://a.test/", target=b"/search?q=100%")).checked]
     assert checked is not None
     assert checked.url == url
-    assert Allowlist.parse(group.line).admitting(checked)
+    assert Allowlist.parse(group.line).rule_for(checked)
 
 
 @settings(deadline=None)
 @given(st.lists(TARGETS, min_size=1, max_size=5))
 def test_the_line_of_a_group_admits_its_requests(targets: list[str]) -> None:
     decisions = [
-        Allowlist().judge(request("https://a.test/", target=target.encode())) for target in targets
+        Allowlist().decide(request("https://a.test/", target=target.encode())) for target in targets
     ]
     found = [d.checked for d in decisions if d.checked is not None]
     for group in grouped(entry(checked.url) for checked in found):
@@ -142,19 +150,19 @@ def test_the_line_of_a_group_admits_its_requests(targets: list[str]) -> None:
             rules = Allowlist.parse(group.line)
             members = [c for c in found if c.url.partition("?")[:2] == (base, mark)]
             assert len(members) == group.count
-            assert all(rules.admitting(member) for member in members)
+            assert all(rules.rule_for(member) for member in members)
 
 
 def test_a_line_that_spans_any_query_says_so(state: Path) -> None:
     state.mkdir()
     log = BlockedLog(StateFiles(state).blocked)
-    for kind in (Kind.RULE, Kind.ADDRESS):
+    for kind in (BlockKind.RULE, BlockKind.ADDRESS):
         for query in "12":
             log.add("GET", f"https://a.test/{kind.value}?q={query}", "why", kind)
-    log.add("GET", "https://a.test/once?q=1%2A", "why", Kind.RULE)
+    log.add("GET", "https://a.test/once?q=1%2A", "why", BlockKind.RULE)
     lines = reports.blocked_text(state).splitlines()
     spans = [at for at, line in enumerate(lines) if "?*" in line]
-    assert [at for at, line in enumerate(lines) if "lets any query out" in line] == [
+    assert [at for at, line in enumerate(lines) if "allows any query" in line] == [
         at + 1 for at in spans
     ]
     assert len(spans) == 2
@@ -170,7 +178,7 @@ def test_what_is_written_is_read_again_and_garbage_is_passed_over(state: Path) -
     assert list(blocked.read(path)) == []
     assert reports.blocked_text(state) == "Nothing was blocked."
     log = BlockedLog(path)
-    log.add("GET", "https://a.test/\x1b[31m\udcff", "why", Kind.RULE)
+    log.add("GET", "https://a.test/\x1b[31m\udcff", "why", BlockKind.RULE)
     with open(path, "ab") as file:
         file.write(b"\n{}\nnull\n[]\n\xff\xfe\n" + b"[" * 100_000 + b"\n")
         file.write(
@@ -181,7 +189,7 @@ def test_what_is_written_is_read_again_and_garbage_is_passed_over(state: Path) -
             + json.dumps({"time": "", "method": "", "url": "", "reason": "", "kind": "x"}).encode()
         )
         file.write(b"\n")
-    log.add("GET", "https://a.test/y", "why", Kind.RULE)
+    log.add("GET", "https://a.test/y", "why", BlockKind.RULE)
     assert [found.url for found in blocked.read(path)] == [
         "https://a.test/\x1b[31m\udcff", "https://a.test/y",
     ]  # fmt: skip
@@ -198,10 +206,10 @@ def test_the_log_of_blocked_requests_has_a_limit(
     monkeypatch.setattr(blocked, "MAX_BYTES", 1000)
     log = BlockedLog(path)
     for number in range(100):
-        log.add("GET", f"https://a.test/{number}", "why", Kind.RULE)
+        log.add("GET", f"https://a.test/{number}", "why", BlockKind.RULE)
     assert sum(part.stat().st_size for part in state.iterdir()) <= 2000
     assert {part.name for part in state.iterdir()} == {"blocked.jsonl", "blocked.jsonl.1"}
     found = [entry.url for entry in blocked.read(path)]
     assert found == [f"https://a.test/{n}" for n in range(100 - len(found), 100)]
-    log.add("GET", "https://a.test/" + "x" * 100_000, "why", Kind.RULE)
+    log.add("GET", "https://a.test/" + "x" * 100_000, "why", BlockKind.RULE)
     assert path.stat().st_size < 2 * blocked.MAX_URL

@@ -1,4 +1,4 @@
-"""Requests that no line can admit, and addresses that no name may lead to."""
+"""Requests that no line can allow, and addresses that no name may lead to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gitguardfs.egress import addresses, requests
-from gitguardfs.egress.requests import BadRequestError, Request, checked
+from gitguardfs.egress.requests import BadRequestError, Request, check
 from tests.unit.test_egress_allowlist import request
 
 HTTPS = request("https://a.test/x")
@@ -32,14 +32,14 @@ def test_ordinary_requests_pass() -> None:
         [(b"X-Requested-With", b"a"), (b"X-Request-Id", b"1"), (b"X-Api-Key", b"k")],
         [(b"Origin", b"https://a.test"), (b"X-Originating-IP", b"10.0.0.1")],
     ):
-        assert checked(with_fields(*fields)).url == "https://a.test/x"
+        assert check(with_fields(*fields)).url == "https://a.test/x"
     post = HTTPS._replace(method=b"POST")
-    assert checked(with_fields((b"Transfer-Encoding", b"Chunked"), of=post)).method == "POST"
-    assert checked(with_fields((b"Content-Length", b"12"), of=post)).method == "POST"
-    assert checked(HTTP._replace(http_version=b"HTTP/1.0")).url == "http://a.test/x"
-    assert checked(HTTP._replace(tunnel=("a.test", 80))).url == "http://a.test/x"
-    assert checked(HTTPS._replace(sni=None)).host == "a.test"
-    assert checked(HTTPS._replace(sni="A.Test")).host == "a.test"
+    assert check(with_fields((b"Transfer-Encoding", b"Chunked"), of=post)).method == "POST"
+    assert check(with_fields((b"Content-Length", b"12"), of=post)).method == "POST"
+    assert check(HTTP._replace(http_version=b"HTTP/1.0")).url == "http://a.test/x"
+    assert check(HTTP._replace(tunnel=("a.test", 80))).url == "http://a.test/x"
+    assert check(HTTPS._replace(sni=None)).host == "a.test"
+    assert check(HTTPS._replace(sni="A.Test")).host == "a.test"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_ordinary_requests_pass() -> None:
         (HTTP._replace(scheme="https", port=443), "TLS to the proxy"),
         (HTTPS._replace(tunnel=("b.test", 443)), "than the CONNECT"),
         (HTTPS._replace(tunnel=("a.test", 444)), "than the CONNECT"),
-        (HTTPS._replace(is_tls=False), "scheme"),
+        (HTTPS._replace(is_tls=False), "without TLS"),
         (HTTPS._replace(sni="b.test"), "SNI"),
         (HTTPS._replace(sni=""), "SNI"),
         (HTTPS._replace(headers=()), "no Host"),
@@ -83,9 +83,9 @@ def test_ordinary_requests_pass() -> None:
         (with_fields((b"Transfer-Encoding", b"chunked")), "a body with GET"),
         (with_fields((b"Content-Length", b"0"), (b"content-length", b"0")), "two fields"),
         (with_fields((b"Content-Length", b"0"), (b"Transfer-Encoding", b"chunked")), "two fields"),
-        (with_fields((b"Content-Length", b"+1")), "no number"),
-        (with_fields((b"Content-Length", b"00")), "no number"),
-        (with_fields((b"Content-Length", b"")), "no number"),
+        (with_fields((b"Content-Length", b"+1")), "not a number"),
+        (with_fields((b"Content-Length", b"00")), "not a number"),
+        (with_fields((b"Content-Length", b"")), "not a number"),
         (with_fields((b"Transfer-Encoding", b"gzip, chunked")), "other than chunked"),
         (with_fields((b"Transfer-Encoding", b"chunked;a")), "other than chunked"),
         (with_fields((b"Content_Length", b"0")), "Content_Length"),
@@ -97,7 +97,7 @@ def test_ordinary_requests_pass() -> None:
 )  # fmt: skip
 def test_requests_that_could_be_read_in_two_ways(bad: Request, why: str) -> None:
     with pytest.raises(BadRequestError, match=why):
-        checked(bad)
+        check(bad)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_requests_that_could_be_read_in_two_ways(bad: Request, why: str) -> None
 def test_fields_by_which_servers_go_instead_of_the_url(name: str) -> None:
     for spelled in (name, name.upper(), name.replace("-", "_")):
         with pytest.raises(BadRequestError, match="instead of the URL"):
-            checked(with_fields((spelled.encode(), b"x")))
+            check(with_fields((spelled.encode(), b"x")))
 
 
 def test_which_denied_bodies_are_waited_for() -> None:
@@ -131,7 +131,7 @@ def test_which_denied_bodies_are_waited_for() -> None:
 )  # fmt: skip
 def test_addresses_that_no_line_admits(text: str) -> None:
     address = ipaddress.ip_address(text)
-    assert "no line can admit" in addresses.refusal(address, text, True)
+    assert "no line can allow" in addresses.why_blocked(address, text, True)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_addresses_that_no_line_admits(text: str) -> None:
 )  # fmt: skip
 def test_private_addresses_need_their_word(text: str) -> None:
     address = ipaddress.ip_address(text)
-    assert "private-address" in addresses.refusal(address, "a.test", False)
-    assert addresses.refusal(address, "a.test", True) == ""
+    assert "private-address" in addresses.why_blocked(address, "a.test", False)
+    assert addresses.why_blocked(address, "a.test", True) == ""
 
 
 @pytest.mark.parametrize(
@@ -152,15 +152,15 @@ def test_private_addresses_need_their_word(text: str) -> None:
 )  # fmt: skip
 def test_loopback_and_link_local_must_be_named(text: str) -> None:
     address = ipaddress.ip_address(text)
-    assert addresses.refusal(address, "a.test", False) != ""
-    assert addresses.refusal(address, "127.0.0.2", True) != ""
-    assert addresses.refusal(address, "a.test", True) != ""
-    assert addresses.refusal(address, text, True) == ""
+    assert addresses.why_blocked(address, "a.test", False) != ""
+    assert addresses.why_blocked(address, "127.0.0.2", True) != ""
+    assert addresses.why_blocked(address, "a.test", True) != ""
+    assert addresses.why_blocked(address, text, True) == ""
 
 
 def test_public_addresses_need_nothing() -> None:
     for text in ("11.22.33.44", "2606:4700::1111", "::ffff:11.22.33.44", "64:ff9b::b16:212c"):
-        assert addresses.refusal(ipaddress.ip_address(text), "a.test", False) == "", text
+        assert addresses.why_blocked(ipaddress.ip_address(text), "a.test", False) == "", text
 
 
 @settings(deadline=None)
@@ -169,7 +169,7 @@ def test_an_address_in_another_form_is_judged_as_what_it_means(number: int) -> N
     plain = ipaddress.IPv4Address(number)
     for form in (f"::ffff:{plain}", f"64:ff9b::{plain}"):
         wrapped = ipaddress.IPv6Address(form)
-        if addresses.refusal(plain, "a.test", False):
-            assert addresses.refusal(wrapped, "a.test", False)
-        if addresses.refusal(plain, "a.test", True):
-            assert addresses.refusal(wrapped, "a.test", True)
+        if addresses.why_blocked(plain, "a.test", False):
+            assert addresses.why_blocked(wrapped, "a.test", False)
+        if addresses.why_blocked(plain, "a.test", True):
+            assert addresses.why_blocked(wrapped, "a.test", True)

@@ -125,7 +125,7 @@ def test_a_project_that_is_gone_is_one_line(world: Path) -> None:
     if shutil.which("qemu-system-x86_64") is None:
         pytest.skip("not installed: qemu-system-x86_64")
     with pytest.raises(UserError, match=r"no such directory"):
-        driver.up(gone, driver.Wish(Settings(gone.project)))
+        driver.up(gone, driver.UpArguments(Settings(gone.project)))
     assert not gone.exists
 
 
@@ -146,7 +146,7 @@ def test_up_takes_no_image_from_the_project(world: Path, no_boot: None) -> None:
     image = world / "project/disk.img"
     image.write_bytes(bytes(1 << 20))
     with pytest.raises(UserError, match=r"lies in the project"):
-        driver.up(state, driver.Wish(Settings(state.project, image=str(image))))
+        driver.up(state, driver.UpArguments(Settings(state.project, image=str(image))))
     assert not os.path.exists(state.disk)
 
 
@@ -161,9 +161,11 @@ def test_up_takes_no_authority_from_the_project(world: Path, no_boot: None) -> N
     authority.write_text("")
     (world / "ca.pem").symlink_to(authority)
     for path in (authority, world / "ca.pem"):
-        wish = driver.Wish(Settings(state.project, image=str(image)), upstream_ca=str(path))
+        arguments = driver.UpArguments(
+            Settings(state.project, image=str(image)), upstream_ca=str(path)
+        )
         with pytest.raises(UserError, match=r"the authority .* lies in the project"):
-            driver.up(state, wish)
+            driver.up(state, arguments)
     assert not os.path.exists(state.path("upstream-ca.pem"))
 
 
@@ -175,9 +177,9 @@ def test_up_takes_no_authority_that_holds_no_certificate(world: Path, no_boot: N
     authority = world / "ca.pem"
     for text in ("", "no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n", "\N{SNOWMAN}"):
         authority.write_text(text)
-        wish = driver.Wish(Settings(state.project), upstream_ca=str(authority))
+        arguments = driver.UpArguments(Settings(state.project), upstream_ca=str(authority))
         with pytest.raises(UserError, match=r"ca.pem holds no certificate"):
-            driver.up(state, wish)
+            driver.up(state, arguments)
     assert not state.exists
 
 
@@ -214,7 +216,7 @@ def test_a_start_that_fails_leaves_no_size_that_fails_the_next(
         state.project, image=str(image), memory=1 << 40, cpus=999, hide=(".env",), hardened=True
     )
     with pytest.raises(UserError, match=r"guest memory"):
-        driver.up(state, driver.Wish(given))
+        driver.up(state, driver.UpArguments(given))
     before = Settings(state.project)
     kept = settings.load(state)
     assert (kept.memory, kept.cpus) == (before.memory, before.cpus)
@@ -304,9 +306,9 @@ def test_a_search_that_is_cut_off_says_so(
         (tmp_path / name).touch()
     secrets.found(str(tmp_path))
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(secrets, "MOST", 2)
+    monkeypatch.setattr(secrets, "MAX_ENTRIES", 2)
     secrets.found(str(tmp_path))
-    assert "only 3 entries were searched for secrets" in capsys.readouterr().err
+    assert "searched only 3 entries of" in capsys.readouterr().err
 
 
 def test_a_name_cannot_act_on_the_terminal(tmp_path: Path) -> None:
@@ -348,14 +350,14 @@ def test_logs_are_followed_also_when_they_begin_anew(state: State) -> None:
 def test_a_console_that_grows_is_cut_and_its_end_kept(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "MOST", 1000)
-    monkeypatch.setattr(logs, "KEPT", 100)
+    monkeypatch.setattr(logs, "MAX_CONSOLE_BYTES", 1000)
+    monkeypatch.setattr(logs, "KEPT_BYTES", 100)
     monkeypatch.setattr(logs, "_BOUND_EVERY", 0.01)
     console, before = Path(state.console), Path(f"{state.console}.1")
     before.write_text("the start before")
-    with open(console, "ab", buffering=0) as qemu, logs.bounded(state.console):
+    with open(console, "ab", buffering=0) as qemu, logs.size_limited(state.console):
         qemu.write(b"x" * 900)
-        logs.cut(state.console)
+        logs.truncate(state.console)
         assert (console.stat().st_size, before.read_text()) == (900, "the start before")
         qemu.write(b"x" * 200 + b"y" * 100)
         until(lambda: console.stat().st_size == 0, "it is cut")
@@ -395,10 +397,10 @@ def test_only_the_end_of_a_long_console_is_looked_through(state: State) -> None:
 
 
 def test_a_line_without_an_end_is_shown_in_pieces(state: State) -> None:
-    Path(state.console).write_bytes(b"a" * (3 * logs.PIECE) + b"\nlast\n")
+    Path(state.console).write_bytes(b"a" * (3 * logs.CHUNK_BYTES) + b"\nlast\n")
     found = [line for line in logs.lines(state) if not line.startswith("== ")]
-    assert max(map(len, found)) <= 2 * logs.PIECE
-    assert "".join(found) == "a" * (3 * logs.PIECE) + "last"
+    assert max(map(len, found)) <= 2 * logs.CHUNK_BYTES
+    assert "".join(found) == "a" * (3 * logs.CHUNK_BYTES) + "last"
 
 
 def test_the_last_line_is_what_was_said_last(state: State) -> None:
@@ -462,4 +464,4 @@ def test_a_qemu_that_does_not_answer_is_not_waited_for_forever(
 
 def test_the_view_is_quoted_for_the_guests_shell() -> None:
     view = provision.view_of("/srv/my project")
-    assert "--target '/home/agent/projects/my project'" in boot.ready_line(view)
+    assert "--target '/home/agent/projects/my project'" in boot.ready_script(view)

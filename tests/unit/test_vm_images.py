@@ -16,7 +16,7 @@ import pytest
 
 from gitguardfs.errors import UserError
 from gitguardfs.vm import fetching, images
-from gitguardfs.vm.fetching import Remote
+from gitguardfs.vm.fetching import RemoteFile
 
 CONTENT = bytes(range(256)) * 20_000
 SUM = hashlib.sha512(CONTENT).hexdigest()
@@ -73,7 +73,7 @@ def server() -> Iterator[Server]:
 
 
 def test_an_image_is_fetched_once(server: Server, tmp_path: Path) -> None:
-    remote = Remote(server.url, SUM)
+    remote = RemoteFile(server.url, SUM)
     path = fetching.fetch(remote, str(tmp_path / "cache"))
     assert Path(path).read_bytes() == CONTENT
     assert fetching.fetch(remote, str(tmp_path / "cache")) == path
@@ -83,71 +83,73 @@ def test_an_image_is_fetched_once(server: Server, tmp_path: Path) -> None:
 
 def test_a_broken_download_is_gone_on_with(server: Server, tmp_path: Path) -> None:
     server.stop_after = 1_000_000
-    with pytest.raises(UserError, match=r"run it again to go on"):
-        fetching.fetch(Remote(server.url, SUM), str(tmp_path))
+    with pytest.raises(UserError, match=r"run the command again to resume"):
+        fetching.fetch(RemoteFile(server.url, SUM), str(tmp_path))
     assert sum(len(p.read_bytes()) for p in tmp_path.glob("*.part")) == 1_000_000
     server.stop_after = None
-    path = fetching.fetch(Remote(server.url, SUM), str(tmp_path))
+    path = fetching.fetch(RemoteFile(server.url, SUM), str(tmp_path))
     assert Path(path).read_bytes() == CONTENT
     assert server.ranges == [None, "bytes=1000000-"]
 
 
 def test_a_server_without_ranges_begins_anew(server: Server, tmp_path: Path) -> None:
-    part = tmp_path / f"{Remote(server.url, SUM).file_name}.part"
+    part = tmp_path / f"{RemoteFile(server.url, SUM).file_name}.part"
     part.write_bytes(b"x" * 1000)
     server.knows_ranges = False
-    path = fetching.fetch(Remote(server.url, SUM), str(tmp_path))
+    path = fetching.fetch(RemoteFile(server.url, SUM), str(tmp_path))
     assert Path(path).read_bytes() == CONTENT
 
 
 def test_a_download_that_was_complete_is_only_checked(server: Server, tmp_path: Path) -> None:
-    (tmp_path / f"{Remote(server.url, SUM).file_name}.part").write_bytes(CONTENT)
-    path = fetching.fetch(Remote(server.url, SUM), str(tmp_path))
+    (tmp_path / f"{RemoteFile(server.url, SUM).file_name}.part").write_bytes(CONTENT)
+    path = fetching.fetch(RemoteFile(server.url, SUM), str(tmp_path))
     assert Path(path).read_bytes() == CONTENT
 
 
 def test_a_wrong_checksum_leaves_nothing(server: Server, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"wrong checksum"):
-        fetching.fetch(Remote(server.url, "0" * 128), str(tmp_path))
+        fetching.fetch(RemoteFile(server.url, "0" * 128), str(tmp_path))
     assert not [p for p in tmp_path.iterdir() if p.suffix != ".lock"]
 
 
 def test_a_part_of_something_else_does_not_stay(server: Server, tmp_path: Path) -> None:
-    (tmp_path / f"{Remote(server.url, SUM).file_name}.part").write_bytes(b"x" * 1000)
+    (tmp_path / f"{RemoteFile(server.url, SUM).file_name}.part").write_bytes(b"x" * 1000)
     with pytest.raises(UserError, match=r"wrong checksum"):
-        fetching.fetch(Remote(server.url, SUM), str(tmp_path))
-    assert Path(fetching.fetch(Remote(server.url, SUM), str(tmp_path))).read_bytes() == CONTENT
+        fetching.fetch(RemoteFile(server.url, SUM), str(tmp_path))
+    assert Path(fetching.fetch(RemoteFile(server.url, SUM), str(tmp_path))).read_bytes() == CONTENT
 
 
 def test_a_full_disk_is_known_before(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, fetching.SPARE + 1_000_000))
-    with pytest.raises(UserError, match=r"MiB free, and the image takes"):
-        fetching.fetch(Remote(server.url, SUM), str(tmp_path))
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, fetching.SPARE + len(CONTENT)))
-    fetching.fetch(Remote(server.url, SUM), str(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, fetching.KEPT_FREE + 1_000_000))
+    with pytest.raises(UserError, match=r"MiB free, and the image needs"):
+        fetching.fetch(RemoteFile(server.url, SUM), str(tmp_path))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: usage(0, 0, fetching.KEPT_FREE + len(CONTENT))
+    )
+    fetching.fetch(RemoteFile(server.url, SUM), str(tmp_path))
 
 
 def test_no_server_is_one_line(tmp_path: Path) -> None:
     with Server() as gone:
         url = gone.url
     with pytest.raises(UserError, match=r"cannot fetch .*refused .*--image FILE"):
-        fetching.fetch(Remote(url, SUM), str(tmp_path))
+        fetching.fetch(RemoteFile(url, SUM), str(tmp_path))
 
 
 def test_a_missing_image_is_one_line(server: Server, tmp_path: Path) -> None:
     server.status = 404
     with pytest.raises(UserError, match=r"cannot fetch .*404"):
-        fetching.fetch(Remote(server.url, SUM), str(tmp_path))
+        fetching.fetch(RemoteFile(server.url, SUM), str(tmp_path))
 
 
 def test_a_url_wants_a_checksum(server: Server, tmp_path: Path) -> None:
     image = images.obtain(f"{server.url}#sha512={SUM.upper()}", "x86_64", str(tmp_path))
     assert Path(image.disk).read_bytes() == CONTENT
     for wrong in (server.url, f"{server.url}#sha512={SUM[:-1]}", f"ftp://x/y#sha512={SUM}"):
-        with pytest.raises(UserError, match=r"is not pinned"):
+        with pytest.raises(UserError, match=r"has no checksum"):
             images.obtain(wrong, "x86_64", str(tmp_path))
     for no_url in (
         "http://[x/y",
@@ -173,7 +175,7 @@ def test_the_default_is_fetched_for_this_processor(
 ) -> None:
     asked: list[str] = []
 
-    def fetch(remote: Remote, _: str) -> str:
+    def fetch(remote: RemoteFile, _: str) -> str:
         asked.append(remote.url)
         return "x"
 
@@ -218,7 +220,7 @@ def test_an_image_that_the_agent_could_change_is_refused(tmp_path: Path) -> None
         for name in ("disk.img", "vmlinuz", "initrd"):
             (directory / name).write_text("x")
     own = images.obtain(str(outside), "x86_64", "")
-    images.check_place(own, str(project))
+    images.refuse_image_in_project(own, str(project))
     (project / "link.img").symlink_to(outside / "disk.img")
     (tmp_path / "way").symlink_to(project)
     (outside / "led.img").symlink_to(project / "disk.img")
@@ -232,7 +234,7 @@ def test_an_image_that_the_agent_could_change_is_refused(tmp_path: Path) -> None
     ]
     for image in bad:
         with pytest.raises(UserError, match=r"lies in the project .*move it|could change it"):
-            images.check_place(image, str(project))
+            images.refuse_image_in_project(image, str(project))
 
 
 @pytest.mark.skipif(shutil.which("qemu-img") is None, reason="not installed: qemu-img")
@@ -264,18 +266,18 @@ def test_a_vm_keeps_its_image_when_another_is_pinned_by_the_name(tmp_path: Path)
     cache = tmp_path / "cache"
     cache.mkdir()
     old, disk = cache / "0123456789ab-debian-13-generic-amd64.qcow2", str(tmp_path / "disk.qcow2")
-    assert images.kept("debian-13", disk, str(cache)) is None
+    assert images.used_by("debian-13", disk, str(cache)) is None
     old.write_bytes(bytes(1 << 20))
     images.ensure_overlay(images.Image(str(old)), disk)
-    assert images.kept("debian-13", disk, str(cache)) == images.Image(str(old))
-    assert images.kept(str(old), disk, str(cache)) is None
-    assert images.kept("debian-13", disk, str(tmp_path)) is None
+    assert images.used_by("debian-13", disk, str(cache)) == images.Image(str(old))
+    assert images.used_by(str(old), disk, str(cache)) is None
+    assert images.used_by("debian-13", disk, str(tmp_path)) is None
     old.unlink()
-    assert images.kept("debian-13", disk, str(cache)) is None
+    assert images.used_by("debian-13", disk, str(cache)) is None
     own = tmp_path / "own-debian-13-x.img"
     own.write_bytes(bytes(1 << 20))
     images.ensure_overlay(images.Image(str(own)), str(tmp_path / "other.qcow2"))
-    assert images.kept("debian-13", str(tmp_path / "other.qcow2"), str(cache)) is None
+    assert images.used_by("debian-13", str(tmp_path / "other.qcow2"), str(cache)) is None
 
 
 @pytest.mark.skipif(shutil.which("qemu-img") is None, reason="not installed: qemu-img")

@@ -225,7 +225,7 @@ def test_kvm_that_failed_is_not_tried_again_with_this_kernel(
     assert accelerators.candidates(state, "Linux") == ["tcg"]
     device.touch()
     assert accelerators.candidates(state, "Linux") == ["kvm", "tcg"]
-    accelerators.note_failure(state, "kvm")
+    accelerators.remember_failure(state, "kvm")
     assert accelerators.candidates(state, "Linux") == ["tcg"]
     monkeypatch.setattr(platform, "release", lambda: "another kernel")
     assert accelerators.candidates(state, "Linux") == ["kvm", "tcg"]

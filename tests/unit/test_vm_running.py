@@ -82,7 +82,7 @@ def test_the_next_start_takes_the_lock_from_a_vm_that_was_left(
         fd = running.take_lock(state)
     assert states.is_held(state.lock)
     os.close(fd)
-    assert "left running by a command that was killed" in capsys.readouterr().err
+    assert "left running by a vm up that was killed" in capsys.readouterr().err
 
 
 def test_a_lock_of_an_unknown_process_is_one_line(
@@ -92,7 +92,7 @@ def test_a_lock_of_an_unknown_process_is_one_line(
     with holder(state.lock):
         with pytest.raises(UserError, match=r"another process holds the VM"):
             running.take_lock(state)
-        with pytest.raises(UserError, match=r"does not stop"):
+        with pytest.raises(UserError, match=r"did not stop"):
             running.stop(state)
 
 
@@ -141,7 +141,7 @@ def test_a_session_that_a_panic_ended_is_told_so(
 
 def test_a_full_disk_is_known_before(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     driver._check_room(state)
-    monkeypatch.setattr(driver, "LEAST_ROOM", 1 << 60)
+    monkeypatch.setattr(driver, "MIN_FREE_BYTES", 1 << 60)
     with pytest.raises(UserError, match=r"MiB free, and the VM's disk grows"):
         driver._check_room(state)
 
@@ -151,7 +151,7 @@ def test_nothing_is_made_for_a_project_that_may_not_be_shared(state: State) -> N
         pytest.skip(f"not installed: {QEMU}")
     etc = State("/etc", state.path("vm"))
     with pytest.raises(UserError, match=r"belongs to this machine's system"):
-        driver.up(etc, driver.Wish(Settings("/etc")))
+        driver.up(etc, driver.UpArguments(Settings("/etc")))
     assert not etc.exists
 
 
@@ -161,7 +161,7 @@ def test_nobody_gets_in_before_the_project_is_guarded(
     monkeypatch.setattr(qmp, "ssh_port", lambda _: 40000)
     monkeypatch.setattr(qmp, "status", lambda _: "running")
     with holder(state.lock):
-        with pytest.raises(UserError, match=r"not up yet"):
+        with pytest.raises(UserError, match=r"still starting"):
             running.guest(state)
         assert running.guest(state, early=True).port == 40000
         Path(state.ready).touch()
@@ -175,7 +175,7 @@ def test_a_closed_terminal_does_not_cut_the_guests_way_down_short(
     terminal, ours = os.openpty()
     os.close(terminal)
     process = subprocess.Popen(["sleep", "1000"])
-    monkeypatch.setattr(qmp, "press_power_button", lambda _: process.terminate())
+    monkeypatch.setattr(qmp, "power_down", lambda _: process.terminate())
     closed = open(ours, "w", buffering=1)  # noqa: SIM115 (closing it fails as well)
     monkeypatch.setattr(sys, "stderr", closed)
     launch._end(state, process)
@@ -190,11 +190,11 @@ def test_a_vm_that_a_full_disk_has_paused_goes_on_when_there_is_room(
     done = []
     monkeypatch.setattr(qmp, "status", lambda _: "io-error")
     monkeypatch.setattr(qmp, "ssh_port", lambda _: 40000)
-    monkeypatch.setattr(qmp, "go_on", lambda _: done.append("cont"))
+    monkeypatch.setattr(qmp, "resume", lambda _: done.append("cont"))
     Path(state.ready).touch()
     with holder(state.lock):
         with monkeypatch.context() as full:
-            full.setattr(running, "ROOM_TO_GO_ON", 1 << 60)
+            full.setattr(running, "MIN_FREE_TO_RESUME", 1 << 60)
             with pytest.raises(UserError, match=r"paused: the host's disk is full; make room"):
                 running.guest(state)
         assert done == []
@@ -243,9 +243,9 @@ def test_qemu_is_asked_for_its_port_and_state(
     assert 1024 < qmp.ssh_port(state) < 65536
     assert qmp.ssh_port(state) == qmp.ssh_port(state)
     assert qmp.status(state) == "running"
-    qmp.go_on(state)
-    qmp.press_power_button(state)
-    qmp.end(state)
+    qmp.resume(state)
+    qmp.power_down(state)
+    qmp.quit(state)
     assert qemu.wait(20) == 0
     assert not running.is_running(state)
     with pytest.raises(qmp.NoAnswerError):
@@ -257,7 +257,9 @@ def test_a_qemu_that_was_left_is_ended(
     state: State, qemu: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(qmp, "ANSWER_LIMIT", 20.0)
-    monkeypatch.setattr(running, "DOWN_LIMIT", 0.2)  # without a machine nobody hears the button
+    monkeypatch.setattr(
+        running, "POWERDOWN_LIMIT", 0.2
+    )  # without a machine nobody hears the button
     monkeypatch.setattr(running, "QUIT_LIMIT", 20.0)
     assert running.is_running(state)
     running.stop(state)

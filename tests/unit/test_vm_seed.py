@@ -24,7 +24,9 @@ from gitguardfs.vm.guest_files import Guest, GuestFile
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
 
-LOGIN = seed.Login("ssh-ed25519 AGENT", "ssh-ed25519 ADMIN", "PRIVATE\nKEY\n", "ssh-ed25519 HOST")
+LOGIN = seed.GuestKeys(
+    "ssh-ed25519 AGENT", "ssh-ed25519 ADMIN", "PRIVATE\nKEY\n", "ssh-ed25519 HOST"
+)
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1)
 
 
@@ -83,7 +85,7 @@ def test_whatever_differs_is_another_instance(tmp_path: Path) -> None:
     for kept in contents:
         name = seed.instance(state, kept)
         for other in contents:
-            seed.keep_instance(state, name)
+            seed.save_instance(state, name)
             assert (seed.instance(state, other) == name) == (other == kept)
 
 
@@ -92,7 +94,7 @@ def test_a_guest_that_was_never_set_up_is_another_instance_each_time(tmp_path: P
     content = seed.files("vm", LOGIN, [], b"")
     first, second = seed.instance(state, content), seed.instance(state, content)
     assert first != second
-    seed.keep_instance(state, second)
+    seed.save_instance(state, second)
     assert seed.instance(state, content) == seed.instance(state, content) == second
     assert yaml.safe_load(seed.meta_data("vm", second))["instance-id"] == second
 
@@ -102,12 +104,12 @@ def test_a_second_setup_is_another_instance_each_time_until_one_ends(tmp_path: P
     state = State("/srv/p", str(tmp_path))
     older = seed.files("vm", LOGIN, [], b"old")
     first = seed.instance(state, older)
-    seed.keep_instance(state, first)
+    seed.save_instance(state, first)
     newer = seed.files("vm", LOGIN, [], b"new")
     killed, again = seed.instance(state, newer), seed.instance(state, newer)
     assert killed != again
     assert seed.instance(state, older) != first, "it is half of the newer now"
-    seed.keep_instance(state, again)
+    seed.save_instance(state, again)
     assert seed.instance(state, newer) == again
 
 

@@ -68,7 +68,7 @@ def test_a_symlink_to_the_project_is_the_same_vm(home: Path, project: Path) -> N
 def test_the_state_may_not_lie_in_the_share_nor_the_share_in_the_state(
     home: Path, where: str
 ) -> None:
-    with pytest.raises(UserError, match=r"the guest could change it"):
+    with pytest.raises(UserError, match=r"the agent could change it"):
         state.state_of(str(home / where))
 
 
@@ -247,7 +247,7 @@ def test_two_commands_may_delete_the_same_leftovers(
 def test_a_vm_that_does_not_run_cannot_be_logged_in_to(project: Path) -> None:
     made = state.state_of(str(project))
     state.create(made)
-    with pytest.raises(UserError, match=r"does not run .gitguard vm up"):
+    with pytest.raises(UserError, match=r"is not running .gitguard vm up"):
         running.guest(made)
     running.stop(made)  # safe to repeat
 

@@ -100,8 +100,8 @@ def test_no_program_is_taken_from_the_project(
     inside = program_at(Path(project) / "bin" / name)
     monkeypatch.setenv("PATH", f"{inside.parent}:{os.environ['PATH']}")
     state = states.state_of(project)
-    with pytest.raises(UserError, match=rf"^{name} lies in the project .*out of PATH"):
-        driver.up(state, driver.Wish(Settings(project)))
+    with pytest.raises(UserError, match=rf"^{name} lies in the project .*from PATH"):
+        driver.up(state, driver.UpArguments(Settings(project)))
     assert not state.exists
     assert not inside.with_name(f"{name}.ran").exists()
 

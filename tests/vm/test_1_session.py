@@ -166,7 +166,7 @@ def test_status_shows_a_line_of_the_allowlist_that_cannot_be_read(vm: World) -> 
         allowlist.write_text(before)
     assert f"allowlist.txt:{number}: ignored: GET https://*.example.org/x" in said
     assert "running" in said
-    assert f"runs, process {json.loads((vm.state / 'proxy.json').read_text())['pid']}" in said
+    assert f"running, process {json.loads((vm.state / 'proxy.json').read_text())['pid']}" in said
 
 
 def test_logs_show_the_console_and_the_proxy(vm: World) -> None:

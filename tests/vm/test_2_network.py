@@ -35,10 +35,10 @@ def restarted(open_registry: World) -> Iterator[World]:
     subprocess.run(["kill", "-9", str(old)], check=True)
     answer = host.ssh("curl -sS -m 60 -o - http://example.org/")
     assert "gitguard vm proxy" in answer.stdout
-    assert "does not run" in host.vm("status").stdout
+    assert "not running" in host.vm("status").stdout
     process = host.popen(command("proxy"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     for _ in range(600):
-        if "runs, process" in host.vm("status").stdout:
+        if "running, process" in host.vm("status").stdout:
             break
     yield host
     process.terminate()
@@ -46,7 +46,7 @@ def restarted(open_registry: World) -> Iterator[World]:
 
 
 def test_a_killed_proxy_closes_the_way_out_and_another_takes_its_place(restarted: World) -> None:
-    assert "runs, process" in restarted.vm("status").stdout
+    assert "running, process" in restarted.vm("status").stdout
 
 
 def test_pip_installs_through_the_proxy(restarted: World) -> None:

@@ -30,7 +30,7 @@ def test_a_killed_driver_leaves_a_vm_that_the_next_up_mends(host: World, first: 
     assert "killed" in host.vm("status").stdout
     assert host.vm("reset", "-y").returncode == 3
     again = host.up(what="boot over a VM that was left")
-    assert "left running by a command that was killed" in again.said()
+    assert "left running by a vm up that was killed" in again.said()
     assert not Path(f"/proc/{qemu}").exists()
     assert host.sh("cat ~/kept") == "kept"
     assert host.sh("findmnt -n -o FSTYPE --target .") == "fuse.gitguardfs"

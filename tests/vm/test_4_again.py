@@ -19,7 +19,7 @@ def test_leaving_stops_everything(host: World, first: Session) -> None:
     assert not is_running(host)
     assert not is_held(str(host.state / "session.lock"))
     assert processes_of(host) == {}
-    assert "does not run" in host.vm("status").stdout
+    assert "not running" in host.vm("status").stdout
     assert host.vm("stop").returncode == 0  # safe to repeat
     assert "gitguard vm up" in host.ssh("true").stderr
 
@@ -42,7 +42,7 @@ def test_a_project_that_vanished_is_one_line_and_its_vm_can_be_deleted(host: Wor
         done = here.vm("up", *project)
         assert done.returncode == 2
         assert "no such directory" in done.stderr
-        assert "is gone" in here.vm("status", *project).stdout
+        assert "(missing)" in here.vm("status", *project).stdout
         base = host.image / "disk.img"
         before = base.stat().st_mtime_ns
         assert here.vm("reset", "-y", *project).returncode == 0

@@ -43,8 +43,8 @@ import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
 from gitguardfs.vm import driver, settings, state
 where = state.find(None)
-wish = driver.Wish(settings.load(where), words=(sys.argv[1],), restricted=False)
-sys.exit(driver.up(where, wish))
+arguments = driver.UpArguments(settings.load(where), words=(sys.argv[1],), restricted=False)
+sys.exit(driver.up(where, arguments))
 """
 """`vm up` with the guest's network open: the control run of what isolation is tried with."""
 

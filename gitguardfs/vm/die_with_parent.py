@@ -1,7 +1,7 @@
-"""Run a command that ends with the process that started it, however that ended.
+"""Run a command, and kill it when the process that started this program ends.
 
-``python -I -S tied_process.py COMMAND…`` with a pipe as standard input. When no process has the
-pipe's other end open any more, the command is killed. This file imports nothing of ours.
+``python -I -S die_with_parent.py COMMAND…``, with a pipe as standard input. The command is killed
+when no process has the pipe's other end open any more. This file imports nothing of gitguardfs.
 """
 
 import os
@@ -11,7 +11,7 @@ import threading
 
 
 def main(words: list[str]) -> None:
-    """Run the command until it ends, or until standard input does. Its status is returned."""
+    """Run the command until it ends or standard input closes. Exits with the command's status."""
     child = subprocess.Popen(words, stdin=subprocess.DEVNULL)
 
     def end_with_child() -> None:
