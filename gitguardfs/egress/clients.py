@@ -16,8 +16,9 @@ log = logging.getLogger("gitguardfs.egress")
 MAX_CONNECTIONS = 128
 """Connections at the same time. Package managers open some dozens. For each, QEMU starts a process
 of the host's user."""
-FIRST_REQUEST_LIMIT = 30.0
-"""Seconds from the connection to the end of the first request's header. CONNECT does not count."""
+FIRST_REQUEST_LIMIT = 120.0
+"""Seconds from the connection to the end of the first request's header. CONNECT does not count. An
+emulated guest needs more than 30 s for twenty TLS handshakes at once."""
 IDLE_LIMIT = 300.0
 """Seconds from a response to the end of the next request's header. Most clients and servers keep
 idle connections for less."""

@@ -166,7 +166,7 @@ def started(system: System, work: Path) -> Iterator[Session]:
         log = work / "awesome.log"
         awesome = _start(stack, system.as_user(["awesome"], **environment), log)
         session = Session(system, awesome, work / "Xvfb_screen0", log, environment)
-        until(lambda: _answers(session), "Awesome's answer")
+        until(lambda: _answers(session), "Awesome's answer", limit=120.0)
         yield session
 
 
