@@ -16,18 +16,18 @@ class Status(Enum):
 
     OK = "ok"
     FINDING = "finding"
-    """The user can bypass the guard, or that cannot be excluded."""
+    """The user can bypass the guard, or perhaps can."""
     NOTE = "note"
-    """Worth knowing; the guard cannot be bypassed by it."""
+    """Worth knowing; it does not let the user bypass the guard."""
 
 
 class Severity(IntEnum):
-    """How bad a finding is."""
+    """What a finding means."""
 
     LOW = 1
     """A setting that would help."""
     MEDIUM = 2
-    """That the guard can be bypassed cannot be excluded."""
+    """Perhaps the guard can be bypassed."""
     HIGH = 3
     """The guard can be bypassed."""
 
@@ -73,8 +73,8 @@ class Row:
 
     def disturbed(self, why: object) -> Result:
         """Return a finding: the check was disturbed, perhaps by the agent's processes."""
-        hint = "end what else the user has running (loginctl terminate-user), and run this again"
-        return self.unknown(f"could not be tried: {why}", hint)
+        hint = "end the user's other processes (loginctl terminate-user), then run this again"
+        return self.unknown(f"could not be checked: {why}", hint)
 
     def note(self, detail: str, hint: str = "", title: str = "") -> Result:
         """Return a note."""
@@ -129,7 +129,7 @@ class Progress:
     def say(self, what: str) -> None:
         """Show that ``what`` is checked now."""
         if self._is_on:
-            self._stream.write(f"{_CLEAR}looking at {shown(what)} ...")
+            self._stream.write(f"{_CLEAR}checking {shown(what)} ...")
             self._stream.flush()
 
     def clear(self) -> None:

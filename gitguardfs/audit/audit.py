@@ -12,7 +12,7 @@ from gitguardfs.audit.share import Share
 from gitguardfs.audit.walk import Unread
 from gitguardfs.findings import Result, Severity
 
-BY_HAND = "run gitguard audit again when nobody works in there, or look at it as its owner"
+BY_HAND = "run gitguard audit again while nobody works there, or read it as its owner"
 
 
 @dataclass

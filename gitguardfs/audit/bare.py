@@ -36,7 +36,7 @@ def check(audit: Audit, directory: Directory) -> None:
         fix = fixes.either(TRUST_FIX, fixes.rule("--protect", os.path.basename(path)))
         audit.add(rows.BARE.finding(f"{path}{where}", fix, Severity.MEDIUM))
     else:
-        audit.add(rows.BARE.note(f"{path}{where}; git goes by it only if it is told to", "", ""))
+        audit.add(rows.BARE.note(f"{path}{where}; git uses it only if told to (--git-dir)", "", ""))
 
 
 def check_prepared(audit: Audit, directory: Directory, is_git: bool = False) -> None:

@@ -142,7 +142,7 @@ def _check_no_view(top: int, directory: str) -> None:
 
     mount = next(iter(mountinfo.stack_of(top)), None)
     if mount is not None and mount.fstype == mountinfo.FSTYPE:
-        hint = "give the directory that is guarded, on the host"
+        hint = "run it on the host, on the directory that is guarded"
         raise UserError(f"{directory} is a guarded view of a directory", hint, Exit.SYSTEM)
 
 
@@ -171,6 +171,8 @@ def _git(environment: dict[str, str]) -> Git:
     """Find the git that parses configuration. Raises UserError if there is none."""
     program = shutil.which("git", path=SEARCH_PATH)
     if program is None:
-        raise UserError("git is not installed", "its parser is needed", Exit.SYSTEM)
+        raise UserError(
+            "git is not installed", "install git: the audit uses its parser", Exit.SYSTEM
+        )
     home = environment.get("HOME", "/")
     return Git(program, home if home.startswith("/") else "/", environment.get("XDG_CONFIG_HOME"))

@@ -20,7 +20,7 @@ SECONDS = 20
 MAX_FILES = 100
 """How many files are read for one repository: nobody writes more by hand."""
 EXPLICIT = "explicit"
-"""The safe.bareRepository with which git uses a bare repository only if told to (GIT_DIR)."""
+"""The safe.bareRepository with which git uses a bare repository only if GIT_DIR names it."""
 _LIST = ("config", "-z", "--list", "--show-origin", "--no-includes")
 _FILE = "file:"
 _QUIET = {
@@ -135,7 +135,7 @@ class Git:
             raise Unread(f"{self.program}: {error.strerror}") from None
         if done.returncode != 0:
             lines = os.fsdecode(done.stderr).strip().splitlines()
-            raise Unread(lines[-1] if lines else f"git config ends with {done.returncode}")
+            raise Unread(lines[-1] if lines else f"git config exited with {done.returncode}")
         return done.stdout
 
 

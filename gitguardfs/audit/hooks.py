@@ -130,12 +130,12 @@ def _judge(audit: Audit, hook: str, text: str, worktree: str, managers: set[str]
             audit.share.is_kept([name]) or os.path.lexists(os.path.join(worktree, name))
             for name in files
         ):
-            detail = f"{hook} runs {manager}, which does what the agent may write into {files[0]}"
+            detail = f"{hook} runs {manager}, which obeys {files[0]}: the agent can make that file"
             audit.add(rows.HOOK.finding(detail, stop))
             return
     tool = next(filter(None, map(tool_of, _lines(text))), None)
     if tool is not None and not managers:
-        detail = f"{hook} runs {tool}, which does what files of the work tree say"
+        detail = f"{hook} runs {tool}, which obeys files of the work tree"
         audit.add(rows.HOOK.finding(detail, stop, Severity.MEDIUM))
 
 

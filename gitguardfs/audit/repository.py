@@ -95,7 +95,7 @@ def _may_be_there(audit: Audit, place: str, target: str, is_link: bool) -> bool:
         if not share.is_kept(share.parts(real)):
             _note_unnamed(audit, place, real)
     elif not is_link and not target.startswith("/"):
-        detail = f"{place} leads to {target}, elsewhere when a directory above it is moved"
+        detail = f"{place} leads to {target}, and elsewhere once a directory above is moved"
         fix = fixes.point_to(place, real)
         audit.add(rows.DIRECTORY.finding(detail, fix, Severity.MEDIUM))
     return True
@@ -191,7 +191,7 @@ def _check_others(audit: Audit, fd: int, path: str, worktree: str | None) -> Non
 def _check_owner(audit: Audit, fd: int, path: str) -> None:
     uid = os.fstat(fd).st_uid
     if uid != audit.uid:
-        detail = f"{path} belongs to {uid}: git works there only with a safe.directory"
+        detail = f"{path} belongs to uid {uid}: git works there only with safe.directory"
         audit.add(rows.OWNER.note(detail, title=rows.OWNER.failed))
 
 

@@ -1,4 +1,4 @@
-"""The kinds of finding: an id, and a title for either outcome."""
+"""The kinds of finding: an id, and a title for each outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOOK = Row(
 DIRECTORY = Row(
     "git.directory",
     "every git directory is a .git, or outside of the share",
-    "a git directory is where the agent may come to write",
+    "a git directory lies where the agent can write, or may later",
 )
 ALTERNATES = Row(
     "git.alternates",
@@ -32,7 +32,7 @@ BARE = Row(
 PREPARED = Row(
     "git.prepared",
     "no directory is prepared to become a repository",
-    "what git runs waits for a directory to become a repository",
+    "a directory that may become a repository has hooks or a configuration",
 )
 CREDENTIALS = Row(
     "git.credentials",
@@ -46,18 +46,18 @@ OWNER = Row(
 )
 TRUST = Row(
     "host.bare",
-    "git trusts no bare repository that it comes across",
-    "git trusts bare repositories that it comes across in a project",
+    "git uses no bare repository that it finds by itself",
+    "git uses bare repositories that it finds in a project",
 )
 TOOLS = Row(
     "tree.hooks",
-    "no file of the work tree says what hooks do",
-    "a file of the work tree says what hooks do",
+    "no file of the work tree configures hooks",
+    "a file of the work tree configures hooks",
 )
 SUBMODULES = Row(
     "tree.submodules",
-    "no file of the work tree says where submodules come from",
-    "a file of the work tree says where submodules come from",
+    "no file of the work tree sets the addresses of submodules",
+    "a file of the work tree sets the addresses of submodules",
 )
 SYMLINK = Row(
     "tree.symlink",
@@ -71,8 +71,8 @@ SECRET = Row(
 )
 READ = Row(
     "audit.read",
-    "everything could be looked at",
-    "something could not be checked",
+    "everything could be read",
+    "something could not be read",
 )
 ALL = (
     *(CONFIG, HOOK, DIRECTORY, ALTERNATES, BARE, PREPARED, CREDENTIALS, OWNER, TRUST),

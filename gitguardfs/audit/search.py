@@ -28,7 +28,7 @@ def search(audit: Audit, top: int, say: Callable[[int, str], None]) -> list[Resu
 
     def failed(path: str, error: OSError) -> None:
         if error.errno in CHANGED:
-            audit.unread(path, Unread("it was changed while it was looked at"))
+            audit.unread(path, Unread("it was changed while it was read"))
         else:
             audit.unread(path, error)
 

@@ -231,4 +231,4 @@ def _check_regular(mode: int) -> None:
     if mode & 0o170000 == S_IFLNK:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     if not S_ISREG(mode):
-        raise Unread("it is no regular file")
+        raise Unread("it is not a regular file")

@@ -23,7 +23,7 @@ TOOLS = {
     },
     ".husky": "husky",
     ".huskyrc": "husky",
-    ".githooks": "core.hooksPath, by convention",
+    ".githooks": "a core.hooksPath that is set by convention",
     ".overcommit.yml": "overcommit",
     ".simple-git-hooks.json": "simple-git-hooks",
 }
@@ -45,7 +45,7 @@ def check(audit: Audit, directory: Directory, managers: set[str]) -> None:
         elif name == "package.json" and kind == S_IFREG and not _is_kept(audit, path):
             _check_package(audit, directory, path)
         elif name == ".gitmodules" and kind == S_IFREG and not _is_kept(audit, path):
-            detail = f"{path}: git submodule sync takes the addresses from it"
+            detail = f"{path}: git submodule sync takes addresses from it"
             fix = fixes.rule("--protect", name)
             audit.add(rows.SUBMODULES.finding(detail, fix, Severity.LOW))
         if kind == S_IFLNK:
@@ -59,10 +59,10 @@ def _is_kept(audit: Audit, path: str) -> bool:
 def _note_tool(audit: Audit, path: str, reader: str, places: list[str], is_installed: bool) -> None:
     fix = fixes.rule("--protect", *map(os.path.basename, places))
     if is_installed:
-        detail = f"{path}: git runs {reader}, which does what it says"
+        detail = f"{path}: git runs {reader}, which obeys this file"
         audit.add(rows.TOOLS.finding(detail, fix))
     else:
-        detail = f"{path}: {reader} does what it says, once it is installed"
+        detail = f"{path}: {reader} obeys this file once it is installed"
         audit.add(rows.TOOLS.finding(detail, fix, Severity.LOW))
 
 
@@ -94,7 +94,7 @@ def _check_symlink(audit: Audit, directory: Directory, name: str) -> None:
     is_directory = os.path.isdir(target)
     detail = f"{link} leads out of the share, to {target}"
     if not os.path.lexists(target):
-        audit.add(rows.SYMLINK.finding(f"{detail}, which is not there", fixes.remove(link),
+        audit.add(rows.SYMLINK.finding(f"{detail}, which does not exist", fixes.remove(link),
                                        Severity.LOW))  # fmt: skip
     elif os.access(target, os.W_OK):
         severity = Severity.MEDIUM if is_directory else Severity.LOW

@@ -1,8 +1,8 @@
 """Carries out the attacks on .git, as the agent's user, against the mounted guard.
 
-They run in a scratch directory inside the view. The user's own process makes and removes it: root
+They run in a scratch directory inside the view. A process of the user makes and removes it: root
 never follows paths that the user could replace. Attacks that need a repository use an existing
-one, by operations that do no harm if they succeed (``on_repository``).
+one, and do no harm if they succeed (``on_repository``).
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from gitguardfs.linux.run_as import NoAnswer, SetupFailed, SwitchUserFailed, Und
 
 TITLES = {
     "R1": "rename .git and what is in it",
-    "R2a": "exchange .git with something prepared",
+    "R2a": "exchange .git with a prepared file or directory",
     "R3a": "rename .git with flags",
     "R4": "move a .git file to another directory",
-    "R5": "rename something prepared to .git",
-    "R6": "rename something over .git",
+    "R5": "rename a prepared file or directory to .git",
+    "R6": "rename a directory over .git",
     "R7": "move a repository's root directory",
     "C1": "create .git, as any type",
-    "C2": "remove .git, or fill it",
+    "C2": "remove .git, or make files in it",
     "C3": "link an unnamed file as .git",
     "L1": "hard-link what is in .git",
     "M1": "change attributes of .git",
-    "M2": "read .git, by kept references too",
+    "M2": "read .git, also by descriptors",
     "U1": "read .git as root of a user namespace",
-    "U2": "bind mounts and overlays over .git",
+    "U2": "read .git through bind mounts, overlays and chroot",
     "S1": "reach .git through a symlink",
     "P1": "assemble a bare repository",
     "P2": "assemble a repository with commondir",
     "P4": "change a bare repository",
     "V4": "leave parts of a repository that git on the host could complete",
     "F1": "plant or alter a .git file",
-    "N": "other spellings of .git",
+    "N": "make other spellings of .git",
 }
 """The titles of the threats by their ids, in the order of the report."""
 
@@ -58,11 +58,11 @@ OUTSIDE = "/tmp"
 STOPPING = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
 """Signals that are blocked while the scratch directory is made, since it cannot be removed before
 its name is known, and while it is removed."""
-NOTHING = "there is nothing in the tree to try them on"
+NOTHING = "the tree has no object that they attack"
 UNTRIED = Row("attack.untried", "attacks that were not tried", "attacks that were not tried")
-ON_REQUEST = "on request only (--attack): they write into the project"
-RETRY = "see that there is room and that the mount answers, and run this again"
-MEND = "do not let the agent in; gitguardfs --version, remount, and report it if it stays"
+ON_REQUEST = "all of them, since they write into the project; --attack carries them out"
+RETRY = "check that the disk has room and the mount answers, then run this again"
+MEND = "do not let the agent in; unmount the guard and mount it again. If this stays, report it"
 SWITCHED = {
     "P1": "mount it without --allow-bare, unless the project needs bare repositories",
     "P2": "mount it without --allow-bare, unless the project needs bare repositories",
@@ -120,9 +120,9 @@ def check(context: Context) -> list[Result]:
             **run_as.run_as(search.search, context.mountpoint, user=user, limit=30.0)
         )
     except PermissionError as error:
-        return [row.note(f"{user.name} cannot look into it: {error.strerror}", title=row.failed)]
+        return [row.note(f"{user.name} cannot list it: {error.strerror}", title=row.failed)]
     except (NoAnswer, OSError, TypeError) as error:
-        return [row.unknown(f"not tried: the search failed: {error}", RETRY)]
+        return [row.unknown(f"not tried: the search for repositories failed: {error}", RETRY)]
     everything = found.writable is not None
 
     def attack(scratch: str) -> list[Result]:
@@ -168,7 +168,11 @@ def _in_scratch(user: User, directory: str, attack: Callable[[str], list[Result]
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if not removed:
         hint = "remove it on the host, where nothing is guarded"
-        row = Row("attack.scratch", "the scratch directory is removed", "something was left behind")
+        row = Row(
+            "attack.scratch",
+            "the scratch directory is removed",
+            "the scratch directory is left behind",
+        )
         results.append(row.finding(scratch, hint))
     return results
 
@@ -202,7 +206,7 @@ def _all(context: Context, run: AttackRun) -> list[Result]:
 
 def _reading(context: Context, run: AttackRun) -> list[Result]:
     """Try only to read, since the user may write nowhere in the view."""
-    why = f"{run.user.name} may write nowhere in it: only reading was tried"
+    why = f"{run.user.name} can write nowhere in it, so only reading was tried"
     row = scratch_row(context.mountpoint)
     result = row.note(why, title=row.failed)
     policy = policy_by_reading(run.user, run.found.directory)
@@ -213,11 +217,11 @@ def _reading(context: Context, run: AttackRun) -> list[Result]:
     return [result, report_policy(context.mountpoint, policy), *judge(run.outcomes, None, policy)]
 
 
-# The policy for .git, found out by trying
+# The policy for .git, by an attempt
 
 
 def find_policy(run: AttackRun) -> str:
-    """Return off, readonly, unsure or deny; ``hide`` cannot be told from deny."""
+    """Return off, readonly, unsure or deny, which stands for ``hide`` too."""
     planted = _run_planting(
         run,
         planting.PlantingAttack("", "", planting.make_directory, frozenset({errno.EACCES})),
@@ -311,7 +315,7 @@ def judge(outcomes: list[Outcome], found: SearchResult | None, policy: str) -> l
     missing: dict[str, list[str]] = {}
     nothing = NOTHING
     if found is not None and not found.complete:
-        nothing = f"nothing to try them on was found in the first {found.searched} names"
+        nothing = f"the first {found.searched} names of the tree have no object that they attack"
     for row, title in TITLES.items():
         own = [outcome for outcome in outcomes if outcome.row == row]
         result = judge_row(row, own)
@@ -348,8 +352,8 @@ def judge_row(row: str, outcomes: list[Outcome]) -> Result | None:
         detail = "; ".join(
             part
             for part in (
-                f"done: {', '.join(passed)}" if passed else "",
-                f"no answer of the guard's: {', '.join(other)}" if other else "",
+                f"succeeded: {', '.join(passed)}" if passed else "",
+                f"neither succeeded nor refused by the guard: {', '.join(other)}" if other else "",
             )
             if part
         )

@@ -39,13 +39,13 @@ from gitguardfs.render import quote
 
 EPILOG = """\b
 Examples:
-  sudo gitguard doctor                          every guard, as its owner
-  sudo gitguard doctor ~/projects --user agent  one, as a user
-  sudo gitguard doctor ~/projects --attack      with the attacks
+  sudo gitguard doctor                          all guards, as their owners
+  sudo gitguard doctor ~/projects --user agent  one guard, as the user agent
+  sudo gitguard doctor ~/projects --attack      also the attacks on .git
   gitguard doctor --host ~/projects             the host's side of a share
 
---attack makes a directory in MOUNTPOINT for the attacks and removes it again. Repositories that
-are there are attacked only in ways that do no harm if they succeed. Polkit is not looked at.
+--attack makes a directory in MOUNTPOINT for the attacks and removes it again. On existing
+repositories it tries only attacks that do no harm if they succeed. Polkit is not checked.
 
 \b
 Exit codes: 0 nothing found, 1 findings, 2 wrong usage, 3 anything else.
@@ -54,7 +54,9 @@ Exit codes: 0 nothing found, 1 findings, 2 wrong usage, 3 anything else.
 AUDIT = "gitguard audit DIR, for each directory that is shared"
 MOUNTED = Row("guard.mounted", "a guard is mounted", "no guard is mounted")
 KNOWN = Row("run.user", "the agent's user is known", "the agent's user is not known for certain")
-TRIED = Row("run.user", "checks can run as the agent's user", "no check could run as that user")
+TRIED = Row(
+    "run.user", "checks can run as the agent's user", "no check could run as the agent's user"
+)
 
 
 @click.command(epilog=EPILOG, context_settings={"max_content_width": 100})
@@ -68,7 +70,7 @@ TRIED = Row("run.user", "checks can run as the agent's user", "no check could ru
 @click.option(
     "--attack",
     is_flag=True,
-    help="Carry the attacks on .git out for real; they write into the project.",
+    help="Carry out the attacks on .git; they write into the project.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 @click.option(
@@ -81,10 +83,10 @@ TRIED = Row("run.user", "checks can run as the agent's user", "no check could ru
 def command(
     place: str | None, user: str | None, as_json: bool, host: bool, attack: bool, fail_on: str
 ) -> int:
-    """Check, as the agent's user, that a project is guarded and nothing leads round the guard.
+    """Check, as the agent's user, that a project is guarded and the guard cannot be bypassed.
 
-    Looks at the mount, tries to reach the raw share and looks for ways to become root. With
-    --attack the known attacks on .git are carried out for real as well.
+    Checks the mount, tries to reach the raw share, and checks whether the user can become root.
+    With --attack it also carries out the known attacks on .git.
     """
     if attack and host:
         raise click.UsageError("--attack is for a guard; with --host there is none to attack")
@@ -117,7 +119,7 @@ def command(
 class Leaving:
     """A signal handler: the first signal ends the command, later ones are ignored.
 
-    So the removal of the scratch directory is not interrupted.
+    Thus no signal interrupts the removal of the scratch directory.
     """
 
     def __init__(self) -> None:
@@ -156,7 +158,7 @@ def examine(
     results: list[Result] = []
     if not points:
         hint = "gitguardfs SOURCE MOUNTPOINT --map auto; --host checks a host"
-        results = [MOUNTED.finding("there is none here", hint)]
+        results = [MOUNTED.finding("this system has no gitguardfs mount", hint)]
         points = [""]
     for point in points:
         agent = choose_user(user, caller, owner_of(point, table), is_root, system)
@@ -183,7 +185,7 @@ def _checked(context: Context, about_git: Check, say: Callable[[str], None]) -> 
         usable = any(r.id == "guard.answers" and r.status is Status.OK for r in about_mount)
     checks: dict[str, Check] = {
         "the raw share": share_checks.check,
-        "rights": privilege_checks.check,
+        "privileges": privilege_checks.check,
     }
     if usable:
         checks[f".git in {context.mountpoint}"] = about_git
@@ -204,37 +206,40 @@ def _tried(check: Check, context: Context) -> list[Result]:
 def untried(error: SwitchUserFailed) -> Result:
     """Return the finding that no check can run as the agent's user."""
     hint = "run it as root of the system itself, not of a container or a user namespace"
-    return TRIED.finding(f"could not be tried: {error}", hint, Severity.MEDIUM)
+    return TRIED.finding(f"could not be checked: {error}", hint, Severity.MEDIUM)
 
 
 def _note_left_out(context: Context) -> list[Result]:
     """Return a note on which checks are left out, for lack of a user or of root's rights."""
     if context.user is None:
-        hint = "sudo gitguard doctor --user NAME, the user that the agent runs as"
-        return [KNOWN.note("only the mount is looked at", hint, KNOWN.failed)]
+        hint = "sudo gitguard doctor --user NAME, with the user that the agent runs as"
+        return [KNOWN.note("only the mount was checked", hint, KNOWN.failed)]
     if not context.is_root:
-        why = "not root: left out are the daemon's process, other namespaces and root's files"
-        return [KNOWN.note(why, "run it with sudo", f"tried as {context.user.name}")]
+        why = (
+            "not checked: the daemon's process, other mount namespaces, files that only root reads"
+        )
+        title = f"checks run as {context.user.name}, without root's rights"
+        return [KNOWN.note(why, "run it with sudo", title)]
     return []
 
 
 def check_default_user(context: Context, caller: str | None) -> list[Result]:
-    """Return a finding if the owner of the view is hardly the agent's user."""
+    """Return a finding if the owner of the view may not be the agent's user."""
     user = context.user
     if user is None:
         return []
     again = quote.shell(["sudo", "gitguard", "doctor", context.mountpoint, "--user"])
     if not user.has_account:
-        why = f"{context.mountpoint} belongs to {user.uid}, who has no account here"
-        hint = f"{again} NAME, the user that the agent runs as; mount it with --map for that user"
+        why = f"{context.mountpoint} belongs to uid {user.uid}, which has no account here"
+        hint = (
+            f"{again} NAME, with the user that the agent runs as; mount it with --map for that user"
+        )
         return [KNOWN.finding(why, hint, Severity.MEDIUM)]
     if caller not in (None, "0", str(user.uid)):
-        why = (
-            f"{context.mountpoint} belongs to {user.name}, and sudo was called by the uid {caller}"
-        )
+        why = f"{context.mountpoint} belongs to {user.name}, but sudo was called by uid {caller}"
         hint = (
             f"{again} {user.name}, if the agent runs as that user; "
-            f"otherwise the agent's user instead of {user.name}"
+            f"otherwise with the agent's user instead of {user.name}"
         )
         return [KNOWN.finding(why, hint, Severity.MEDIUM)]
     return []
@@ -305,11 +310,11 @@ def choose_user(
     if user.uid == 0:
         raise UserError(
             "root reaches the raw share by design",
-            "give --user: the user that the agent runs as",
+            "--user NAME, with the user that the agent runs as",
             Exit.SYSTEM,
         )
     if not is_root and user.uid != os.geteuid():
-        raise UserError(f"only root can become {user.name}", "run it with sudo", Exit.SYSTEM)
+        raise UserError(f"only root can switch to {user.name}", "run it with sudo", Exit.SYSTEM)
     return user
 
 
@@ -348,7 +353,7 @@ def examine_host(
     found = find_user(name)
     if os.geteuid() not in (0, found.uid):
         if user is not None:
-            raise UserError(f"only root can become {name}", "run it with sudo", Exit.SYSTEM)
+            raise UserError(f"only root can switch to {name}", "run it with sudo", Exit.SYSTEM)
         found = find_user(str(os.geteuid()))
     say("the host's side" + (f" of {directory}" if directory is not None else ""))
     try:

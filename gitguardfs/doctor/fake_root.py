@@ -42,7 +42,7 @@ def _become_fake_root() -> None:
     try:
         raw_syscalls.unshare_user_and_mounts()
     except OSError as error:
-        what = f"this user gets no user namespace: {error.strerror}"
+        what = f"the user gets no user namespace: {error.strerror}"
         if error.errno in (EACCES, EPERM) or _has_no_user_namespaces():
             raise SetupFailed(what) from None
         raise NoAnswer(what) from None

@@ -76,7 +76,7 @@ def judge_label(directory: str, enforcing: bool | None, label: str) -> Result:
     commands = " && ".join(quote.shell(words) for words in selinux.label(directory))
     hint = f"{commands}, if libvirt runs QEMU"
     mode = "enforcing" if enforcing else "permissive"
-    return row.note(f"it is labelled {kind or 'nothing'}, SELinux is {mode}", hint, row.failed)
+    return row.note(f"its label is {kind or 'missing'}, SELinux is {mode}", hint, row.failed)
 
 
 # git
@@ -85,7 +85,7 @@ def judge_label(directory: str, enforcing: bool | None, label: str) -> Result:
 def _bare(context: HostContext) -> Result:
     program = shutil.which("git", path=context.search_path)
     if program is None:
-        return BARE.ok("no git here")
+        return BARE.ok("git is not installed")
     git = Git(program, home_of(context.user))
     try:
         return judge_bare(run_as.run_as(bare_repositories, git, user=context.user))

@@ -18,7 +18,7 @@ def check(context: Context) -> list[Result]:
     row = Row(
         "rights.lima",
         f"{user.name} cannot connect to Lima's guest agent",
-        f"{user.name} can connect to Lima's guest agent, and is root by it",
+        f"{user.name} can connect to Lima's guest agent, and become root by it",
     )
     try:
         # Connecting to a socket needs write permission on it (unix(7)).

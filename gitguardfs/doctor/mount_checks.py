@@ -46,7 +46,7 @@ def check_mounted(context: Context) -> Result:
     row = Row("guard.mounted", f"a guard is mounted at {place}", f"no guard is mounted at {place}")
     top = top_at(context.table, context.mountpoint)
     quoted = quote.shell([place])
-    hint = f"gitguardfs SOURCE {quoted} --map auto, or mount its line of fstab"
+    hint = f"gitguardfs SOURCE {quoted} --map auto, or mount its entry in fstab"
     if top is None:
         return row.finding("nothing is mounted there", hint)
     if context.guard is None:
@@ -54,11 +54,11 @@ def check_mounted(context: Context) -> Result:
             seen.path == context.mountpoint and seen.fstype == mountinfo.FSTYPE
             for seen in context.table
         )
-        what = f"{top.fstype} of {top.source} is on top"
+        what = f"a {top.fstype} mount of {top.source} is on top"
         if below:
-            hint = f"umount {quoted}: it covers the guard"
+            hint = f"umount {quoted} removes what covers the guard"
         return row.finding(what, hint)
-    return row.ok(f"of {top.source}")
+    return row.ok(f"its source is {top.source}")
 
 
 def check_answer(mountpoint: str, user: User | None) -> Result:
@@ -76,7 +76,7 @@ def check_answer(mountpoint: str, user: User | None) -> Result:
         return row.finding("no answer: the daemon hangs", hint)
     except OSError as error:
         if error.errno in DEAD:
-            return row.finding("the mount is dead: its daemon is gone", hint)
+            return row.finding("the mount is dead: its daemon has ended", hint)
         return row.finding(error.strerror or str(error), hint)
     return row.ok()
 
@@ -90,12 +90,12 @@ def check_options(mountpoint: str, found: frozenset[str]) -> Result:
     """Check the mount options that make the kernel enforce permissions."""
     row = Row(
         "guard.options",
-        f"{mountpoint} is nosuid, nodev, default_permissions, allow_other",
-        f"{mountpoint} lacks options that the kernel is to enforce",
+        f"{mountpoint} has the options nosuid, nodev, default_permissions, allow_other",
+        f"{mountpoint} lacks mount options that the guard needs",
     )
     missing = WANTED - found
     if missing:
-        hint = "mount it as root with gitguardfs, which sets them all; remount takes them away"
+        hint = "unmount it and mount it again as root; mount -o remount removes options"
         return row.finding(f"missing: {', '.join(sorted(missing))}", hint)
     return row.ok()
 
@@ -105,7 +105,7 @@ def check_daemon(context: Context) -> Result:
     row = Row(
         "guard.daemon",
         f"root runs the daemon of {context.mountpoint}",
-        f"another user than root runs the daemon of {context.mountpoint}",
+        f"the daemon of {context.mountpoint} does not run as root",
     )
     hint = "let root mount it: from fstab, a system unit, or with sudo"
     guard = context.guard
@@ -115,31 +115,31 @@ def check_daemon(context: Context) -> Result:
         return row.finding(f"another user has mounted it ({owner})", hint)
     others = [daemon for daemon in context.daemons if daemon.uid != 0]
     if others:
-        detail = ", ".join(f"process {daemon.pid} is uid {daemon.uid}" for daemon in others)
+        detail = ", ".join(f"process {daemon.pid} runs as uid {daemon.uid}" for daemon in others)
         return row.finding(detail, hint)
     if context.daemons:
         return row.ok(f"process {', '.join(str(d.pid) for d in context.daemons)}")
     if context.is_root:
-        return row.note("it answers, and the process that serves it was not found")
+        return row.note("it answers, but the process that serves it was not found")
     return row.ok("mounted by uid 0")
 
 
 def check_session(mountpoint: str, sessions: dict[int, str], user: User | None) -> Result:
     """Check that no daemon runs in a login session. ``sessions``: control groups by pid.
 
-    At the session's end systemd sends SIGTERM, on which the daemon unmounts and lifts the seal.
+    At the session's end systemd sends SIGTERM: the daemon then unmounts and removes the seal.
     """
     row = Row(
         "guard.session",
-        f"no login session has the daemon of {mountpoint}",
-        f"the daemon of {mountpoint} ends with a login session, and takes the seal off",
+        f"the daemon of {mountpoint} is in no login session",
+        f"the daemon of {mountpoint} ends with a login session, and removes the seal",
     )
     found = {pid: path for pid, path in sessions.items() if path}
     if not found:
         return row.ok()
     is_users = user is not None and any(f"/user-{user.uid}.slice/" in p for p in found.values())
     detail = ", ".join(f"process {pid} is in {path}" for pid, path in found.items())
-    hint = f"umount {quote.shell([mountpoint])}, then vm-mount, or start the guest with its fstab"
+    hint = f"umount {quote.shell([mountpoint])}, then vm-mount; or restart the guest, with fstab"
     return row.finding(detail, hint, Severity.HIGH if is_users else Severity.MEDIUM)
 
 

@@ -42,7 +42,7 @@ def check(context: Context, user: User, raw: Iterable[str], guards: tuple[int, .
             routes += [f"{space.label} sees {place}" for place in seen]
             arguments = (space.path, space.identity, user, context.table, paths, guards)
             open_, kept = run_as.run_as(namespace_attempts.unmount_covers, *arguments)
-            verb = "can take off what covers" if space.process else "leads to"
+            verb = "can unmount what covers" if space.process else "leads to"
             routes += [f"{space.label} {verb} {place}" for place in open_ if place not in seen]
             unchecked += [f"a mount namespace kept in that of {space.label}"] * (
                 not known >= {*kept}
@@ -53,10 +53,10 @@ def check(context: Context, user: User, raw: Iterable[str], guards: tuple[int, .
         except (OSError, SetupFailed, NoAnswer):
             unchecked.append(space.label)
     if routes:
-        hint = "end it, and what else the user has running: log it out, or start the guest again"
+        hint = "end all processes of the user (loginctl terminate-user), or restart the guest"
         return row.finding(", ".join(routes), hint)
     if unchecked:
-        hint = "run it as root of the system itself, or end these"
+        hint = "run it as root of the system itself, or end these processes"
         return row.unknown(f"could not be checked: {', '.join(unchecked)}", hint)
     return row.ok()
 

@@ -133,7 +133,7 @@ def check_foreign(context: Context) -> Result:
     }
     if found:
         places = tuple(dict.fromkeys(seen.path for seen in found.values()))
-        hint = f"stop the guard, {quote.shell(['umount', *places])}, and start it again"
+        hint = f"stop the guard, then {quote.shell(['umount', *places])}, then start the guard"
         return row.finding(", ".join(found), hint)
     return row.ok()
 

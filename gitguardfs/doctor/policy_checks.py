@@ -1,4 +1,4 @@
-"""Finds out the guard's policy for ``.git`` by reading; writes nothing."""
+"""Finds the guard's policy for ``.git`` by reading; writes nothing."""
 
 from __future__ import annotations
 
@@ -70,11 +70,13 @@ def report_policy(mountpoint: str, policy: str) -> Result:
     row = policy_row(mountpoint)
     if policy == "off":
         hint = "mount it with --git=deny (the default), readonly or hide"
-        return row.finding("it can be written: the guard is off (--git=off)", hint)
+        return row.finding("the agent can write it: the guard is off (--git=off)", hint)
     if policy == "readonly":
-        return row.note("it can be read (--git=readonly): history, remotes and their tokens")
+        return row.note("the agent can read it (--git=readonly): history, remotes, tokens in them")
     if policy == "unsure":
-        return row.disturbed("making a .git, or listing one, gave no clear answer")
+        return row.disturbed("neither making a .git nor listing one gave a clear answer")
     if policy == "unknown":
-        return row.note("there is none to read", title=f"what is done with .git at {mountpoint}")
+        return row.note(
+            "it has no .git to read", title=f"the policy for .git at {mountpoint} is not known"
+        )
     return row.ok("it is denied or hidden")

@@ -26,25 +26,25 @@ from gitguardfs.mounting.guards import GuardDaemon
 from gitguardfs.render import quote
 
 ROOT_GROUPS = {
-    "docker": "starts containers that have the whole disk",
-    "lxd": "starts containers that have the whole disk",
-    "incus": "starts containers",
-    "incus-admin": "starts containers that have the whole disk",
-    "libvirt": "starts machines that have the whole disk",
-    "libvirt-qemu": "owns the disks of machines",
-    "disk": "reads and writes the disks",
-    "kmem": "reads the memory of the system",
-    "root": "writes what is open to root's group",
-    "shadow": "reads the passwords' hashes",
+    "docker": "can start containers with access to the whole disk",
+    "lxd": "can start containers with access to the whole disk",
+    "incus": "can start containers",
+    "incus-admin": "can start containers with access to the whole disk",
+    "libvirt": "can start virtual machines with access to the whole disk",
+    "libvirt-qemu": "owns the disks of virtual machines",
+    "disk": "can read and write the disks",
+    "kmem": "can read the memory of the system",
+    "root": "can write what root's group can write",
+    "shadow": "can read the hashes of passwords",
 }
 """Groups whose members can become root, or nearly."""
 ADMIN_GROUPS = frozenset({"sudo", "wheel", "admin"})
 """Groups that usually may use sudo with a password; ``judge_sudo`` finds use without one."""
 OTHER_GROUPS = {
-    "adm": "reads the system's logs",
-    "systemd-journal": "reads the system's logs",
-    "staff": "writes to /usr/local on Debian, from where root runs programs",
-    "podman": "may use root's podman, where its socket is open to this group",
+    "adm": "can read the system's logs",
+    "systemd-journal": "can read the system's logs",
+    "staff": "can write to /usr/local on Debian, where programs lie that root runs",
+    "podman": "can use root's podman if its socket is open to this group",
 }
 
 FILES = 20_000
@@ -75,7 +75,7 @@ def check(context: Context) -> list[Result]:
 def _sudo(user: User, system: CheckedSystem, is_root: bool) -> Result:
     program = shutil.which("sudo", path=system.search_path)
     if program is None:
-        return _sudo_row(user.name).ok("no sudo here")
+        return _sudo_row(user.name).ok("sudo is not installed")
     try:
         # -k: ignore a password that sudo remembers.
         runs = ProgramOutput(*run_as.run_as(_run, [program, "-k", "-n", "true"], user=user))
@@ -86,7 +86,7 @@ def _sudo(user: User, system: CheckedSystem, is_root: bool) -> Result:
             user_spec = user.name if user.has_account else f"#{user.uid}"
             lists = ProgramOutput(*run_as.run_as(_run, [program, "-n", "-l", "-U", user_spec]))
     except (NoAnswer, OSError, TypeError) as error:
-        hint = "sudo -k -n true, as that user: see why it does not answer"
+        hint = "sudo -k -n true as that user shows why"
         return _sudo_row(user.name).unknown(f"could not be checked: {error}", hint)
     return judge_sudo(user.name, runs.code == 0, lists, is_root)
 
@@ -130,15 +130,15 @@ def _run(arguments: list[str]) -> tuple[int, str, str]:
 def judge_sudo(user: str, runs: bool, lists: ProgramOutput, is_root: bool) -> Result:
     """Judge the answers of ``sudo -n true`` (``runs``) and ``sudo -n -l``."""
     row = _sudo_row(user)
-    hint = "take the NOPASSWD line out of /etc/sudoers and /etc/sudoers.d (visudo)"
+    hint = "remove the NOPASSWD line from /etc/sudoers or /etc/sudoers.d (visudo)"
     if runs:
-        return row.finding("sudo -n true works: it is root", hint)
+        return row.finding("sudo -n true works", hint)
     if lists.code != 0 and not _NO_RIGHTS.search(lists.out + lists.err):
         why = (lists.err.strip().splitlines() or [f"it exits with {lists.code}"])[-1]
-        detail = f"could not be checked: sudo does not list its rights: {why}"
+        detail = f"could not be checked: sudo does not list the user's rights: {why}"
         if not is_root:
             return row.note(detail, "run it with sudo")
-        return row.unknown(detail, f"{quote.shell(['sudo', '-l', '-U', user])}: see why")
+        return row.unknown(detail, f"{quote.shell(['sudo', '-l', '-U', user])} shows why")
     free, asked = parse_sudo(lists.out)
     if free:
         return row.finding(f"without a password: {', '.join(free)}", hint)
@@ -189,7 +189,7 @@ def _doas(user: User, system: CheckedSystem) -> Result:
         try:
             runs = ProgramOutput(*run_as.run_as(_run, [program, "-n", "true"], user=user)).code == 0
         except (NoAnswer, OSError, TypeError) as error:
-            hint = "doas -n true, as that user: see why it does not answer"
+            hint = "doas -n true as that user shows why"
             return _doas_row(user.name).unknown(f"could not be checked: {error}", hint)
     return judge_doas(user.name, runs, _doubts_of_doas(system.doas_files))
 
@@ -221,10 +221,10 @@ def judge_doas(user: str, runs: bool, doubts: list[str]) -> Result:
     """Judge the answer of ``doas -n true``, and signs of rules for other commands (``doubts``)."""
     row = _doas_row(user)
     if runs:
-        return row.finding("doas -n true works: it is root", "take nopass out of doas.conf")
+        return row.finding("doas -n true works", "remove nopass from doas.conf")
     if doubts:
         detail = f"{'; '.join(doubts)}: single commands were not checked"
-        hint = "see that no rule with nopass is about the agent's user or their groups"
+        hint = "check that no rule with nopass names the agent's user or one of their groups"
         return row.note(detail, hint, f"{user} cannot run all commands by doas without a password")
     return row.ok()
 
@@ -236,17 +236,18 @@ def judge_groups(user: User, names: list[str]) -> Result:
     """Judge the names of the user's groups."""
     row = Row(
         "rights.groups",
-        f"{user.name} is in no group that gives root",
-        f"{user.name} is in a group that gives root",
+        f"{user.name} is in no group whose members can become root",
+        f"{user.name} is in a group whose members can become root",
     )
     rooted = [f"{name} ({ROOT_GROUPS[name]})" for name in names if name in ROOT_GROUPS]
     if rooted:
-        hint = f"gpasswd -d {user.name} {next(n for n in names if n in ROOT_GROUPS)}, and log out"
+        hint = f"gpasswd -d {user.name} {next(n for n in names if n in ROOT_GROUPS)}, then log out"
         return row.finding(", ".join(rooted), hint)
     admin = [name for name in names if name in ADMIN_GROUPS]
     if admin:
         return row.note(
-            f"{', '.join(admin)}: root with its password", "do not give the agent this password"
+            f"{', '.join(admin)}: can become root with a password",
+            "do not give the agent this password",
         )
     other = [f"{name}: {OTHER_GROUPS[name]}" for name in names if name in OTHER_GROUPS]
     if other:
@@ -268,14 +269,14 @@ def _files(user: User, system: CheckedSystem, daemons: tuple[GuardDaemon, ...]) 
     try:
         writable, unfinished = run_as.run_as(writable_among, paths, user=user, limit=60.0)
     except (NoAnswer, OSError, TypeError, ValueError) as error:
-        return row.unknown(f"{unsure}: {error}", "see whether a file system there hangs")
+        return row.unknown(f"{unsure}: {error}", "check whether a file system there hangs")
     if writable:
         more = f" and {len(writable) - 3} more" if len(writable) > 3 else ""
-        hint = "chown root:root and chmod go-w: a user who can write it is root at the next start"
+        hint = "chown root:root and chmod go-w: a user who can write it can become root"
         return row.finding(", ".join(map(str, writable[:3])) + more, hint)
     if unfinished:
         detail = f"{unsure}: {', '.join(map(str, unfinished))} (more than {FILES} files)"
-        return row.unknown(detail, "take out what does not belong there")
+        return row.unknown(detail, "remove what does not belong there")
     return row.ok()
 
 

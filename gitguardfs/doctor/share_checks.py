@@ -18,8 +18,8 @@ from gitguardfs.linux.run_as import Hung, NoAnswer, SetupFailed, User
 from gitguardfs.mounting.guards import GuardDaemon
 
 CLOSE = (
-    "mount the share below a root directory of mode 0700 (vm-mount does), let the guard seal it "
-    "(--seal), or on 9p add access=0"
+    "mount the share below a directory of root with mode 0700 (vm-mount does), let the guard seal "
+    "it (--seal), or on 9p add access=0"
 )
 
 
@@ -48,7 +48,7 @@ def check(context: Context) -> list[Result]:
 
 def _unknown(is_root: bool) -> Result:
     row = Row("share.path", "the guard's source is out of reach", "the guard's source is not known")
-    why = "the mount does not say what its source is, so that was not tried"
+    why = "the mount does not name its source, so access to that was not tried"
     if is_root:
         return row.unknown(why, "mount it by absolute paths and without fsname")
     return row.note(why, "run it with sudo", row.failed)
@@ -111,7 +111,7 @@ def _by_path(user: User, path: str, guards: tuple[int, ...]) -> Result:
     except NoAnswer as error:
         return row.disturbed(error)
     if routes:
-        return row.finding(f"{user.name} gets there {' and '.join(routes)}", CLOSE)
+        return row.finding(f"{user.name} reaches it {' and '.join(routes)}", CLOSE)
     return row.ok()
 
 
@@ -134,7 +134,7 @@ def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
         except NoAnswer as error:
             return row.disturbed(error)
     if routes:
-        return row.finding(f"{user.name} gets there {' and '.join(routes)}", CLOSE)
+        return row.finding(f"{user.name} reaches it {' and '.join(routes)}", CLOSE)
     return row.ok()
 
 
@@ -142,8 +142,8 @@ def _held(context: Context, sources: tuple[str, ...]) -> Result:
     """Check that no user's process holds a file of the source from before the seal."""
     row = Row(
         "share.held",
-        "no process of a user's holds anything of the raw share",
-        "processes of users hold what is below the seal",
+        "no user's process holds a file or directory of the raw share",
+        "users' processes hold files or directories below the seal",
     )
     table = (*context.table, *mounts_of_daemons(context.daemons))
     raw = dict.fromkeys(
@@ -164,15 +164,15 @@ def _held(context: Context, sources: tuple[str, ...]) -> Result:
         return row.unknown(error, "run it as root of the system itself")
     if found:
         numbers = " ".join(map(str, dict.fromkeys(found.values())))
-        return row.finding("; ".join(found), f"kill {numbers}, or have them leave it")
+        return row.finding("; ".join(found), f"kill {numbers}")
     return row.ok()
 
 
 def _by_daemon(user: User, daemon: GuardDaemon) -> Result:
     row = Row(
         "share.daemon",
-        f"the daemon's /proc/{daemon.pid} is closed",
-        f"the daemon's /proc/{daemon.pid} leads to the raw share",
+        f"the daemon's /proc/{daemon.pid} is closed to {user.name}",
+        f"the daemon's /proc/{daemon.pid} leads {user.name} to the raw share",
     )
     try:
         routes = [
@@ -184,14 +184,14 @@ def _by_daemon(user: User, daemon: GuardDaemon) -> Result:
         return row.disturbed(error)
     if routes:
         detail = f"{user.name} may use its {', '.join(routes)}, which lead to the raw share"
-        return row.finding(detail, "let root mount it, and the user be unprivileged")
+        return row.finding(
+            detail, "mount it as root, and take away the user's privileges (rights.* below)"
+        )
     return row.ok()
 
 
 def _by_tag(user: User, tags: dict[str, str]) -> Result:
-    row = Row(
-        "share.remount", "no share can be mounted once more", "a share can be mounted once more"
-    )
+    row = Row("share.remount", "no share can be mounted again", "a share can be mounted again")
     try:
         routes = [
             tag
@@ -203,7 +203,7 @@ def _by_tag(user: User, tags: dict[str, str]) -> Result:
         return row.disturbed(error)
     if routes:
         detail = f"{user.name} can mount {', '.join(sorted(set(routes)))}"
-        return row.finding(detail, "see its privileges")
+        return row.finding(detail, "take away the user's privileges (rights.* below)")
     return row.ok(", ".join(sorted(tags)))
 
 

@@ -32,7 +32,7 @@ KINDS = ("returned", "oserror", "unprepared", "left", "become", "lost", "failed"
 ANSWER_FD = 3
 """The child's end of the socket."""
 SHORTAGES = frozenset({EAGAIN, EFBIG, EMFILE, ENFILE, ENOMEM})
-"""Errnos that say nothing: other processes of the user can limit a child (prlimit(2))."""
+"""Errnos that prove nothing: other processes of the user can limit a child (prlimit(2))."""
 REQUEST = b"?"
 """A child sends this when it waits for its parent (``ask_parent``); no answer begins so."""
 SUID_DUMPABLE = "/proc/sys/fs/suid_dumpable"
@@ -59,15 +59,15 @@ class Hung(NoAnswer):
 
 
 class SwitchUserFailed(Exception):  # noqa: N818  # what happened
-    """The child could not switch to the user, so nothing was tried."""
+    """The child could not switch to the user, and did not call the function."""
 
 
 class SetupFailed(Exception):  # noqa: N818  # what happened
-    """A preparing step failed, so nothing was tried."""
+    """A preparing step failed."""
 
 
 class UndoFailed(Exception):  # noqa: N818  # what happened
-    """The attempt succeeded and could not be undone; the text says what is left, and where."""
+    """A change could not be undone; the text says what is left, and where."""
 
 
 @contextmanager
@@ -167,14 +167,14 @@ def _outcome(call: Callable[[], object], user: User | None, root: str | None) ->
             try:
                 switch_user(user)
             except OSError as error:
-                return ["become", f"becoming {user.name}: {error.strerror}"]
+                return ["become", f"switching to {user.name}: {error.strerror}"]
         return ["returned", call()]
     except OSError as error:
         if error.errno in SHORTAGES:
-            return ["lost", f"it was kept from trying: {error.strerror}"]
+            return ["lost", f"its process could not go on: {error.strerror}"]
         return ["oserror", error.errno or 0, error.strerror or str(error)]
     except MemoryError:
-        return ["lost", "it was kept from trying: no memory"]
+        return ["lost", "its process could not go on: no memory"]
     except SetupFailed as error:
         return ["unprepared", str(error)]
     except UndoFailed as error:
@@ -195,7 +195,7 @@ def switch_user(user: User) -> None:
         return
     with open(SUID_DUMPABLE) as file:
         if file.read().strip() == "1":
-            raise PermissionError(EPERM, "others could trace it, set fs.suid_dumpable to 0")
+            raise PermissionError(EPERM, "the user could trace it, set fs.suid_dumpable to 0")
     os.setgroups(user.groups)
     os.setresgid(user.gid, user.gid, user.gid)
     os.setresuid(user.uid, user.uid, user.uid)
@@ -232,7 +232,7 @@ def _read(
                 connection.send(b"!")
                 continue
         except OSError as error:
-            raise NoAnswer(f"it does not go on: {error.strerror}") from None
+            raise NoAnswer(f"its process could not go on: {error.strerror}") from None
         if not chunk:
             _check_never_stopped(pid)
             return data
@@ -247,8 +247,8 @@ def _check_never_stopped(pid: int) -> None:
     if change is None:
         return
     if change.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED, os.CLD_TRAPPED):
-        raise NoAnswer("another process has stopped it meanwhile")
-    raise NoAnswer("it died without an answer, or was killed")
+        raise NoAnswer("another process stopped its process meanwhile")
+    raise NoAnswer("its process ended without an answer, or was killed")
 
 
 def _stop(pid: int, patience: float = 0.0) -> int:
@@ -300,7 +300,7 @@ def _answer(data: bytes, status: int) -> Any:
             raise OSError(int(rest[0]), str(rest[1]))
         text = str(rest[0])
     except (ValueError, TypeError, IndexError):
-        raise NoAnswer("it died without an answer, or was killed") from None
+        raise NoAnswer("its process ended without an answer, or was killed") from None
     if kind == "become":
         raise SwitchUserFailed(text)
     if kind == "unprepared":

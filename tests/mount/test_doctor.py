@@ -371,7 +371,7 @@ def test_a_seal_that_spread_alone_and_can_be_taken_off_is_found(
     assert "gitguardfs-seal" in table
     [said] = [r for r in results if r.id == "share.elsewhere"]
     assert said.status is Status.FINDING
-    assert said.detail == f"process {before} (sleep) can take off what covers {share}"
+    assert said.detail == f"process {before} (sleep) can unmount what covers {share}"
 
 
 def test_a_seal_that_is_locked_to_its_share_is_no_finding(open_share: Path) -> None:
@@ -928,7 +928,7 @@ def test_where_nobody_can_be_become_nothing_counts_as_refused(guarded: Mounted) 
     assert said.returncode == 1
     assert [row["id"] for row in rows if row["status"] == "finding"] == ["run.user"]
     assert {row["id"] for row in rows} == {"run.user", "guard.foreign", "attack.untried"}
-    assert "could not be tried" in rows[0]["detail"]
+    assert "could not be checked" in rows[0]["detail"]
 
 
 def test_a_number_of_nobody_is_a_mistake_in_one_line(guarded: Mounted) -> None:

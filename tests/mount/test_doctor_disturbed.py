@@ -136,7 +136,7 @@ def tried(share: Path, attack: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Re
 
 def test_an_answer_cannot_be_forged(share: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result, said = tried(share, "stop forge", monkeypatch)
-    assert result.status is Status.FINDING and "stopped it" in result.detail
+    assert result.status is Status.FINDING and "stopped its process" in result.detail
     assert said == [str(errno.EPERM)], "the agent got hold of the answer's socket"
 
 
@@ -161,7 +161,8 @@ def test_a_child_cannot_be_traced(share: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("attack", "told"), [("stop", "stopped it"), ("kill", "killed"), ("limit", "open files")]
+    ("attack", "told"),
+    [("stop", "stopped its process"), ("kill", "killed"), ("limit", "open files")],
 )
 def test_a_child_that_was_kept_from_trying_is_a_finding(
     share: Path, monkeypatch: pytest.MonkeyPatch, attack: str, told: str

@@ -105,7 +105,7 @@ MUTANTS = (
           "_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC",
           "_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC", TREE),
     fault("walk-silent", "what changed meanwhile is passed over", "search",
-          'audit.unread(path, Unread("it was changed while it was looked at"))', "pass", TREE),
+          'audit.unread(path, Unread("it was changed while it was read"))', "pass", TREE),
     fault("walk-holds-all", "a deep tree takes a descriptor for each level", "walk",
           "            if index >= MAX_HELD:", "            if False:", TREE),
     fault("file-follows", "a file exchanged for a symlink is read", "walk",

@@ -261,7 +261,7 @@ def test_what_an_installed_helper_obeys_the_agent_may_yet_make(
     assert not world.findings("git.hook")
     check_fixes(world, "tree.hooks", "high", name)
     (world.project / name).unlink()
-    check_fixes(world, "git.hook", "high", "the agent may write into")
+    check_fixes(world, "git.hook", "high", "the agent can make that file")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"scripts": 3}', '{"scripts": {"prepare": "x"}}',

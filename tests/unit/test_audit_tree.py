@@ -146,7 +146,7 @@ def test_a_configuration_that_is_no_file_is_a_finding(world: World) -> None:
     (world.project / ".git/config").unlink()
     os.mkfifo(world.project / ".git/config")
     (found,) = world.findings("audit.read")
-    assert found["detail"] == f"{world.project}/.git/config: it is no regular file"
+    assert found["detail"] == f"{world.project}/.git/config: it is not a regular file"
 
 
 @contextmanager
@@ -204,7 +204,7 @@ def test_what_changed_meanwhile_is_a_finding(world: World, monkeypatch: pytest.M
 
     monkeypatch.setattr(walk, "list_directory", exchanging)
     (found,) = world.findings("audit.read")
-    assert found["detail"] == f"{world.share}/a/b: it was changed while it was looked at"
+    assert found["detail"] == f"{world.share}/a/b: it was changed while it was read"
 
 
 def test_a_way_back_up_is_walked_once(tmp_path: Path) -> None:

@@ -57,11 +57,11 @@ def test_a_user_that_cannot_be_become_is_no_refusal(monkeypatch: pytest.MonkeyPa
         fail(errno.EPERM)
 
     monkeypatch.setattr(run_as, "switch_user", refused)
-    with pytest.raises(SwitchUserFailed, match="becoming me: Operation not permitted"):
+    with pytest.raises(SwitchUserFailed, match="switching to me: Operation not permitted"):
         run_as.run_as(lambda: 1, user=ME)
     host = doctor.examine_host("/", str(ME.uid), None)
     assert [(r.id, r.status) for r in host] == [("run.user", Status.FINDING)]
-    assert "could not be tried" in host[0].detail
+    assert "could not be checked" in host[0].detail
 
 
 def test_a_child_that_hangs_or_dies_is_given_up() -> None:

@@ -211,7 +211,7 @@ def test_an_owner_who_is_hardly_the_agent_is_a_finding() -> None:
         return [r.detail for r in doctor.check_default_user(Context("/v", user, True), caller)]
 
     assert found(AGENT, "1000") == found(AGENT, "0") == found(AGENT, None) == []
-    assert "the uid 1001" in found(AGENT, "1001")[0]
+    assert "by uid 1001" in found(AGENT, "1001")[0]
     [said] = doctor.check_default_user(Context("/my view", AGENT, True), "1001")
     assert "sudo gitguard doctor '/my view' --user agent" in said.hint
     assert "no account" in found(User(501, 501, (501,), "501", has_account=False), None)[0]
@@ -593,7 +593,7 @@ def test_progress_is_shown_on_a_terminal_and_leaves_nothing_there(is_terminal: b
     progress = findings.Progress(stream)
     progress.say("the raw\x1b share")
     progress.clear()
-    line = "\r\033[Klooking at the raw\\x1b share ...\r\033[K"
+    line = "\r\033[Kchecking the raw\\x1b share ...\r\033[K"
     assert stream.getvalue() == (line if is_terminal else "")
 
 
