@@ -18,7 +18,7 @@ SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin"
 SECONDS = 20
 """How long ``git config`` may take: it needs milliseconds, so by then it hangs."""
 MAX_FILES = 100
-"""How many files are read for one repository: nobody writes more by hand."""
+"""The most files that are read for one repository: users have fewer."""
 EXPLICIT = "explicit"
 """The safe.bareRepository with which git uses a bare repository only if GIT_DIR names it."""
 _LIST = ("config", "-z", "--list", "--show-origin", "--no-includes")

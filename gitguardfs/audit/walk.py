@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from stat import S_IFDIR, S_IFLNK, S_IFREG, S_ISREG
 
 MAX_HELD = 64
-"""How many directories are kept open on the way down: a process may have 1024 descriptors."""
+"""The most directories that are kept open above the current one: a process may have 1024."""
 MAX_FILE = 1 << 20
-"""The most bytes of a file that are read: more than anybody writes by hand."""
+"""The most bytes of a file that are read: files written by hand are shorter."""
 MAX_LINKS = 40
 """How many symlinks the kernel follows on one path (path_resolution(7))."""
 
@@ -184,8 +184,8 @@ def open_directory(path: str) -> int:
 def read_file(directory: int, name: str, limit: int = MAX_FILE, whole: bool = True) -> bytes:
     """Return the first ``limit`` bytes of a regular file.
 
-    Raises FileNotFoundError, OSError (ELOOP for a symlink), Unread if it is not a regular file,
-    and TooLong if ``whole`` is true and the file is longer than that.
+    Raises FileNotFoundError, OSError (ELOOP for a symlink), and Unread if it is not a regular file.
+    Raises TooLong if ``whole`` is true and the file is longer than that.
     """
     fd = _open_regular(directory, name)
     try:

@@ -1,4 +1,4 @@
-"""Attempts to unmount, in a mount namespace of the user, what covers the raw share there.
+"""Attempts to unmount, in a mount namespace of the user, the mounts that cover the raw share there.
 
 A mount that was copied into a less privileged namespace together with the mount below it is
 locked. A seal that propagates later, into a namespace older than the seal, is not locked
@@ -30,8 +30,8 @@ def unmount_covers(
 ) -> tuple[list[str], list[str]]:
     """Return where ``user`` can reach ``sources`` of ``table`` in the namespace at ``path``.
 
-    Run it as root in a child process. The child switches to the user, enters the namespace with
-    the user's rights, and works in a private copy, so that the namespace itself is not changed.
+    Run it as root in a child process. The child switches to the user and enters the namespace with
+    the user's rights. It works in a private copy, so that the namespace itself is not changed.
     Returns the paths, and the numbers of mount namespaces that are mounted in this one; both are
     empty if the user may not enter it. Raises FileNotFoundError if the namespace is gone,
     SetupFailed if ``path`` leads to another one.

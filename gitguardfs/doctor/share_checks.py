@@ -118,8 +118,8 @@ def _by_path(user: User, path: str, guards: tuple[int, ...]) -> Result:
 def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
     row = Row(
         "share.namespace",
-        f"{path} is out of reach from new namespaces",
-        f"{path} can be reached from new namespaces",
+        f"new namespaces give no further access to {path}",
+        f"new namespaces give access to {path}",
     )
     routes = []
     for name, attempt in share_attempts.IN_NAMESPACE:

@@ -87,8 +87,8 @@ def find_holders(wanted: Sequence[MountedDirectory], proc: str = PROC) -> list[H
     """Return the processes that hold something at or below one of the ``wanted`` directories.
 
     Processes that hold a directory in a detached mount are included. Such a mount may remain of a
-    mount namespace that has ended, and only its holder can tell what is mounted in it. Processes
-    in whose sockets descriptors wait are included too, if some waited in every search.
+    mount namespace that has ended, and only its holder knows what is mounted in it. Processes in
+    whose sockets descriptors wait are included too, if some waited in every search.
 
     Only root may call this. Processes whose user ids are all 0 are left out, and so is a process
     that ends meanwhile; its children are searched. ``proc`` lists the processes. Raises OSError if

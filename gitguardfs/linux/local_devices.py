@@ -1,4 +1,4 @@
-"""Tells local file systems, which wait for no server and report no errors at close(2).
+"""Finds out which file systems are local: they wait for no server, and close(2) reports no errors.
 
 A device is local if mountinfo lists it with a type of ``mountinfo.LOCAL_TYPES``. An unknown one
 counts as remote, which costs time and loses nothing.
@@ -22,7 +22,7 @@ _LAYER = re.compile(r"(?:lowerdir\+?|upperdir|datadir\+?)=((?:\\.|[^,\\])*)")
 
 
 class LocalDevices:
-    """Tells whether a device is local, by its st_dev."""
+    """Answers whether a device is local, by its st_dev."""
 
     def __init__(self, source: str) -> None:
         """Answer for the source at ``source``, a path without symlinks."""

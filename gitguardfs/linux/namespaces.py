@@ -33,7 +33,7 @@ class MountNamespace:
     """One mount namespace, by one of the things that keep it."""
 
     identity: Identity
-    """Device and inode number (namespaces(7)); (0, 0) if the kernel does not tell them."""
+    """Device and inode number (namespaces(7)); (0, 0) if the kernel does not show them."""
     path: str
     """The file to open for it, which may lie in a user's directory."""
     label: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from stat import S_IMODE, S_ISDIR, S_ISLNK
@@ -32,7 +33,7 @@ class ForeignMountError(UserError):
         super().__init__(
             f"a FUSE file system that is not root's is mounted at {path}"
             f" ({shown(mount.fstype)}, of user {mount.owner})",
-            f"umount -i -l {path} takes it off",
+            f"umount -i -l {shlex.quote(path)} removes it",
             Exit.MOUNT,
         )
 
@@ -91,8 +92,8 @@ def resolve(path: str, also: int | None = None) -> ResolvedPath:
     A user's FUSE file system on the path is refused, except that of the uid ``also``. No request
     is sent to it: one that does not answer would block root for ever.
 
-    A symlink is followed if it is root's and in a directory that only root writes, so that no user
-    can redirect root, before or during the walk. Raises UserError for any other symlink,
+    A symlink is followed if it is root's and in a directory that only root writes. So no user can
+    redirect root, before or during the walk. Raises UserError for any other symlink,
     ForeignMountError, NotADirectoryError, and OSError if a component cannot be opened.
     """
     return resolve_all([path], also)[0]
@@ -283,8 +284,8 @@ def open_file(path: str, is_root: bool, flags: int, mode: int = 0o600) -> int:
         return fd
     os.close(fd)
     raise UserError(
-        f"{path} is not a file of root's that nobody else may write, with a single link",
-        f"see stat {path}, and choose a file in a directory of root's",
+        f"{path} is not a file of root's that only root may write, with a single link",
+        f"stat {shlex.quote(path)} shows it; choose a file in a directory that only root writes",
     )
 
 
