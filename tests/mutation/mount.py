@@ -110,15 +110,15 @@ MUTANTS = (
         "seal-not-after-any-error",
         "an error of the system before the mount leaves the share open",
         "daemon/run.py",
-        "raise seal.fail_closed(options.source, options.seal, _told(error)) from None",
-        "raise _told(error) from None",
+        "raise seal.fail_closed(options.source, options.seal, _user_error(error)) from None",
+        "raise _user_error(error) from None",
         ("mount/test_seal_mounts.py::test_any_error_before_a_guard_comes_about_closes_the_share",),
     ),
     Mutant(
         "seal-not-where-nothing-answers",
         "a share that does not answer is left open where no guard comes about",
         "mounting/seal.py",
-        "except (safe_open.ForeignMountError, OSError):  # it need not answer to be covered",
+        "except (safe_open.ForeignMountError, OSError):  # it need not answer to be sealed",
         "except safe_open.ForeignMountError:",
         (
             "mount/test_errors.py::test_a_source_that_does_not_answer_is_closed_and_said_in_one_line",
