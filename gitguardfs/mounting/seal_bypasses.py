@@ -37,7 +37,7 @@ class _Seen(IntEnum):
 
 
 def describe(source: str, number: int, device: int) -> str:
-    """Return a line that names what holds ``source``, just sealed, or a part of it; "" if none.
+    """Return a line that names what holds the just sealed ``source``, or a part of it; "" if none.
 
     ``number`` is the mnt_id of the mount that the seal covers; ``device`` is the st_dev of
     ``source`` below the seal.

@@ -20,7 +20,7 @@ from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards, seal
 from gitguardfs.signals import STOP_KEEP_SEAL
 
-SETTLE_LIMIT = 15.0
+STOP_LIMIT = 15.0
 """Seconds within which a daemon that was told to stop must end."""
 END_LIMIT = 5.0
 """Seconds to wait for a busy share: a daemon that is ending may still hold it."""
@@ -111,7 +111,7 @@ def stop_keeping_seal(guard: MountInfo, source: str) -> bool:
 def _stop(pid: int, is_it: Callable[[], bool]) -> bool:
     """Stop a daemon, which keeps its seal, and wait. Returns False if it had ended before.
 
-    Raises UserError if the daemon does not end within ``SETTLE_LIMIT``. Raises UserError, with
+    Raises UserError if the daemon does not end within ``STOP_LIMIT``. Raises UserError, with
     nothing done, if ``is_it`` returns False: the pid is another process's by now.
     """
     try:
@@ -123,9 +123,9 @@ def _stop(pid: int, is_it: Callable[[], bool]) -> bool:
             replaced = f"process {pid} was replaced while it was being stopped"
             raise UserError(replaced, "try again", Exit.MOUNT)
         signal.pidfd_send_signal(process, STOP_KEEP_SEAL)
-        if not select.select([process], [], [], SETTLE_LIMIT)[0]:
+        if not select.select([process], [], [], STOP_LIMIT)[0]:
             raise UserError(
-                f"the daemon, process {pid}, did not end within {SETTLE_LIMIT:.0f} seconds",
+                f"the daemon, process {pid}, did not end within {STOP_LIMIT:.0f} seconds",
                 "try again",
                 Exit.SYSTEM,
             )

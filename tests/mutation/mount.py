@@ -229,6 +229,22 @@ MUTANTS = (
         ("mount/test_drain.py::test_a_signal_before_the_mount_is_ready_leaves_the_seal",),
     ),
     Mutant(
+        "signals-helper-is-believed-early",
+        "the signal of the umount helper counts although the view is still mounted",
+        "daemon/signals.py",
+        "if number != UNMOUNTED or self._is_unmounted():",
+        "if True:",
+        ("unit/test_daemon_signals.py",),
+    ),
+    Mutant(
+        "signals-before-serving-are-lost",
+        "a signal between mounting and serving does nothing",
+        "sessions/pyfuse3_session/session.py",
+        "            self._early.append(call)\n",
+        "            pass\n",
+        ("adapter/test_session.py",),
+    ),
+    Mutant(
         "announce-takes-signals",
         "the thread that asks the new mount takes a signal, which the drain then does not see",
         "sessions/pyfuse3_session/session.py",
