@@ -252,7 +252,7 @@ def _why_ended(mounted: mountinfo.MountInfo | None, paths: preflight.MountPaths)
     is_gone = safe_open.path_of(paths.mountpoint_fd).endswith(" (deleted)")
     if is_gone or os.fstat(paths.mountpoint_fd).st_nlink == 0:
         return "the mount point was removed or replaced, so the kernel unmounted the view"
-    return "the view was unmounted without root's umount helper"
+    return "the view was unmounted, but not by root's umount helper"
 
 
 def _open_covered(paths: preflight.MountPaths) -> int:

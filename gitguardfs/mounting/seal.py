@@ -75,7 +75,7 @@ class Seal:
         number = mountinfo.number_of(self._lock)
         if _listed(number).parent_id != self.covers or _is_covered(number):
             raise OSError(
-                errno.ESTALE, "another mount is between the seal and the directory", self._source
+                errno.ESTALE, "another mount is directly below or above the seal", self._source
             )
 
     def remove(self) -> None:
@@ -253,7 +253,7 @@ def check_unlocked(fd: int, source: str) -> None:
         if error.errno != errno.EWOULDBLOCK:
             raise
         raise UserError(
-            f"{source} is guarded and sealed already",
+            f"{source} is guarded already and sealed",
             f"unmount its view, or if that is gone: kill -USR2 {holder(lock)}",
             Exit.MOUNT,
         ) from None
