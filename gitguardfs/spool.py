@@ -1,4 +1,4 @@
-"""A thread that writes queued items, so that their producers never wait for a disk or journal."""
+"""Writes queued items on a thread, so that their producers never wait for a disk or journal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Spool(Generic[T]):
     def __init__(self, name: str, write: Callable[[T], None], length: int) -> None:
         """Start the thread ``name``. At most ``length`` items wait.
 
-        ``write`` gets each item and has to report its own errors.
+        ``write`` is called with each item. It must report its own errors.
         """
         self._write = write
         self._queue: queue.Queue[T | None] = queue.Queue(length)
@@ -34,15 +34,15 @@ class Spool(Generic[T]):
             return False
         return True
 
-    def close(self, room: float, patience: float) -> None:
+    def close(self, queue_limit: float, write_limit: float) -> None:
         """Write all queued items, and end the thread.
 
-        Waits at most ``room`` seconds for a free place in the queue, then at most ``patience``
-        seconds for the writer. After that the thread ends with the process.
+        Waits at most ``queue_limit`` seconds for a free place in the queue, then at most
+        ``write_limit`` seconds for the writer. After that the thread ends with the process.
         """
         with suppress(queue.Full):
-            self._queue.put(None, timeout=room)
-            self._thread.join(patience)
+            self._queue.put(None, timeout=queue_limit)
+            self._thread.join(write_limit)
 
     def _work(self) -> None:
         leave_to_main_thread()

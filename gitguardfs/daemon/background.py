@@ -1,4 +1,4 @@
-"""Going into the background once the mount answers, and notifying the service manager."""
+"""Puts the daemon into the background once the mount answers; notifies the service manager."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gitguardfs.errors import Exit
 def in_background(run: Callable[[Callable[[], None]], int]) -> int:
     """Run ``run(ready)`` in a child; return 0 when it calls ``ready``, else its exit code.
 
-    The child writes its errors to our standard error until it is ready. Then it closes the
-    terminal and our pipes, since mount(8) and shells wait for their end.
+    The child writes its errors to our standard error until it is ready. Then it closes the terminal
+    and our pipes, since mount(8) and shells wait until these are closed.
     """
     readable, writable = os.pipe()
     if os.fork() == 0:

@@ -16,10 +16,10 @@ from threading import Event, Thread
 from gitguardfs import signals
 
 SILENCE = 10.0
-"""Seconds without an answer from the source after which requests under way are given up."""
+"""Seconds without an answer from the source after which requests under way are aborted."""
 LIMIT = 60.0
 """Seconds for which requests under way are drained at most; systemd sends SIGKILL after 90."""
-LOOK = 0.5
+CHECK_PERIOD = 0.5
 """Seconds between two checks. Each also sees signals that the main thread has not taken yet."""
 
 
@@ -51,17 +51,17 @@ class Drain:
         self._thread.join()
 
     def begin(self) -> None:
-        """Start counting: the daemon has begun to end."""
+        """Start the clock: the daemon has begun to end."""
         self._begun.set()
 
     def _watch(self) -> None:
         signals.leave_to_main_thread()
         # A signal that the main thread has not taken is pending, since this thread blocks it.
-        while not self._begun.wait(LOOK) and signal.sigpending().isdisjoint(signals.ENDING):
+        while not self._begun.wait(CHECK_PERIOD) and signal.sigpending().isdisjoint(signals.ENDING):
             pass
         begun = answered = time.monotonic()
         answers = self._answers()
-        while not self._done.wait(LOOK):
+        while not self._done.wait(CHECK_PERIOD):
             now = time.monotonic()
             if (count := self._answers()) != answers:
                 answers, answered = count, now

@@ -1,4 +1,4 @@
-"""The daemon's log: to standard error, then to syslog. Logging never blocks and never raises.
+"""Writes the daemon's log: to standard error, then to syslog. Never blocks, never raises.
 
 A thread writes the lines. A stopped terminal or a stuck journal must not stop a mount, and an error
 in writing a line must not fail the request that the line is about.
@@ -19,7 +19,7 @@ LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
 SYSLOG = "/dev/log"
 RECORDS = 1000
 """Records that may wait to be written. Further ones are lost, so that memory stays bounded."""
-PATIENCE = 1.0
+END_LIMIT = 1.0
 """Seconds to wait at the end for records that are not written yet."""
 
 
@@ -42,18 +42,18 @@ class SpooledHandler(logging.Handler):
         """Hand the record to the thread. Raises nothing: one that cannot be written is lost."""
         with suppress(Exception):
             text = self.format(record).encode(errors="backslashreplace").decode()
-            told = copy.copy(record)
-            told.msg, told.args = text, None
-            told.exc_info = told.exc_text = told.stack_info = None
+            formatted = copy.copy(record)
+            formatted.msg, formatted.args = text, None
+            formatted.exc_info = formatted.exc_text = formatted.stack_info = None
             if self._spool is None:
-                self._write(told)
+                self._write(formatted)
             else:
-                self._spool.put(told)
+                self._spool.put(formatted)
 
     def close(self) -> None:
-        """Write the records that wait, for ``PATIENCE`` seconds at most."""
+        """Write the records that wait, for ``END_LIMIT`` seconds at most."""
         if self._spool is not None:
-            self._spool.close(room=PATIENCE, patience=PATIENCE)
+            self._spool.close(queue_limit=END_LIMIT, write_limit=END_LIMIT)
         super().close()
 
 

@@ -1,4 +1,4 @@
-"""One mount from its options to its end: descriptors, seal, session, signals.
+"""Runs one mount from its options to its end: descriptors, seal, session, signals.
 
 The order matters. The root descriptor is opened before the seal covers the source. The seal is on
 before the view appears. It comes off only after the view is unmounted, and only if root asks for
@@ -46,10 +46,10 @@ def run(options: MountOptions, notify_socket: str | None, kind: base.Kind) -> in
     except UserError as error:
         raise seal.fail_closed(options.source, options.seal, error) from None
     except OSError as error:
-        raise seal.fail_closed(options.source, options.seal, _told(error)) from None
+        raise seal.fail_closed(options.source, options.seal, _user_error(error)) from None
 
 
-def _told(error: OSError) -> UserError:
+def _user_error(error: OSError) -> UserError:
     where = f"{error.filename}: " if error.filename else ""
     return UserError(f"{where}{error.strerror}", code=Exit.SYSTEM)
 
@@ -57,7 +57,7 @@ def _told(error: OSError) -> UserError:
 def _run(options: MountOptions, notify_socket: str | None, kind: base.Kind) -> int:
     is_root = os.geteuid() == 0
     if options.needs_root is not None and not is_root:
-        raise UserError(f"--{options.needs_root} needs root", "owners cannot be changed without")
+        raise UserError(f"--{options.needs_root} needs root", "only root can change owners")
     expected = options.expected_mountpoint
     if expected is None and is_root:
         expected = fstab_check.expected_mountpoint(options.source, options.mountpoint)
@@ -69,7 +69,7 @@ def _run(options: MountOptions, notify_socket: str | None, kind: base.Kind) -> i
     if is_root:
         fstab_check.check_mounted(options.source, paths.source, paths.source_fd)
     seal_it = _wants_seal(options, paths, is_root)
-    _advise(options, paths, is_root, seal_it)
+    _warn(options, paths, is_root, seal_it)
     audit = _open_audit(options.audit_log)
     os.chdir("/")
 
@@ -98,7 +98,7 @@ def _wants_seal(options: MountOptions, paths: preflight.MountPaths, is_root: boo
         raise UserError("--seal needs root", "it mounts over the source")
     if paths.covers_itself:  # the view hides the source as a seal does
         if seal.sealing(paths.source_fd) is not None:
-            raise UserError(f"{source} is sealed", f"umount {source} takes that off", Exit.MOUNT)
+            raise UserError(f"{source} is sealed", f"umount {source} removes the seal", Exit.MOUNT)
         return False
     if options.seal is not None:
         return options.seal
@@ -107,9 +107,7 @@ def _wants_seal(options: MountOptions, paths: preflight.MountPaths, is_root: boo
     return is_root and (seal.sealing(fd) is not None or seal.is_share(fd))
 
 
-def _advise(
-    options: MountOptions, paths: preflight.MountPaths, is_root: bool, seal_it: bool
-) -> None:
+def _warn(options: MountOptions, paths: preflight.MountPaths, is_root: bool, seal_it: bool) -> None:
     if not is_root:
         alone = "" if "allow_other" in options.kernel else "only you can use the mount, and "
         warn(f"not root: {alone}owners cannot be changed")
@@ -117,7 +115,7 @@ def _advise(
         return
     if seal.is_reachable_by_others(paths.source, os.geteuid()):
         warn(
-            f"{options.source} stays open to other users beside the guarded view"
+            f"{options.source} stays open to other users, without the guard"
             " (--seal, or keep it below a directory of mode 0700)"
         )
 
@@ -150,13 +148,13 @@ def _serve(
     os.umask(0)
     state, operations = build.assemble(options, paths, audit, root_fd, kind.reports_names_only)
     session = kind(operations)
-    sealed = _put_seal(paths) if seal_it else None
+    sealed = _seal(paths) if seal_it else None
     if sealed is None:
         seal.remove_stale(paths.source)
     try:
         if sealed is not None:
             _refuse_holders(options, paths, sealed, os.fstat(root_fd).st_dev)
-        mounted = _init(session, options, paths)
+        mounted = _mount(session, options, paths)
     except BaseException:
         if sealed is not None:
             sealed.keep()
@@ -167,8 +165,10 @@ def _serve(
     logs.start()
 
     def give_up() -> None:
-        log.error("%s: the source does not answer: given up", options.mountpoint)
-        _leave_by_force(mounted, sealed)
+        log.error(
+            "%s: the source does not answer; requests under way are aborted", options.mountpoint
+        )
+        _exit_at_once(mounted, sealed)
 
     mirror = options.overrides.mirror
     with Drain(lambda: session.answers, give_up) as drain:
@@ -199,7 +199,7 @@ def _serve(
     if sealed is not None and signal in (None, STOP_KEEP_SEAL):
         sealed.keep()
     elif sealed is not None:
-        _remove_seal(sealed)
+        _remove_seal(sealed, paths)
     audit.close()
     if fault:
         stays = f"; {paths.source} stays sealed: vm-mount guards it again, umount {paths.source}"
@@ -208,15 +208,15 @@ def _serve(
     return Exit.OK
 
 
-def _remove_seal(sealed: seal.Seal) -> None:
+def _remove_seal(sealed: seal.Seal, paths: preflight.MountPaths) -> None:
     try:
         sealed.remove()
     except OSError as error:
-        log.error("the seal stays: %s: %s", error.filename or "", error.strerror)
+        log.error("the seal of %s stays: %s", paths.source, error.strerror)
 
 
-def _leave_by_force(mounted: mountinfo.MountInfo | None, sealed: seal.Seal | None) -> None:
-    """End the process at once, while the main thread may wait for the source for ever.
+def _exit_at_once(mounted: mountinfo.MountInfo | None, sealed: seal.Seal | None) -> None:
+    """End the process at once, since the main thread may wait for the source for ever.
 
     Processes that wait for the view get ENOTCONN. The next daemon can take over the seal.
     """
@@ -238,12 +238,12 @@ def _detach(mounted: mountinfo.MountInfo) -> bool:
 
 
 def _why_ended(mounted: mountinfo.MountInfo | None, paths: preflight.MountPaths) -> str:
-    """Return why the session ended without a signal of root's; "" for a user's own view.
+    """Return why the session ended without a signal from root; "" for a user's own view.
 
-    A user unmounts a view of their own by fusermount3, without a signal. Users can unmount root's
-    view as well, if they own its mount point. In a mount namespace of their own, where that is no
-    mount point, they remove the directory or put another one in its place: the kernel then
-    unmounts the view. fusermount3, too, goes by paths.
+    A user unmounts a view of their own by fusermount3, without a signal. A user who owns the mount
+    point of root's view can unmount that as well: in a mount namespace of their own, where it is no
+    mount point, they remove or replace the directory. The kernel then unmounts the view.
+    fusermount3 goes by paths, too.
     """
     if mounted is None:
         return ""
@@ -251,8 +251,8 @@ def _why_ended(mounted: mountinfo.MountInfo | None, paths: preflight.MountPaths)
         return "the kernel ended the connection; a dead mount is left"
     is_gone = safe_open.path_of(paths.mountpoint_fd).endswith(" (deleted)")
     if is_gone or os.fstat(paths.mountpoint_fd).st_nlink == 0:
-        return "the mount point was taken away from under the view"
-    return "the view was unmounted, and not by root's umount(8) with its helper"
+        return "the mount point was removed or replaced, so the kernel unmounted the view"
+    return "the view was unmounted, but not by root's umount helper"
 
 
 def _open_covered(paths: preflight.MountPaths) -> int:
@@ -266,7 +266,7 @@ def _open_covered(paths: preflight.MountPaths) -> int:
         ) from None
 
 
-def _put_seal(paths: preflight.MountPaths) -> seal.Seal:
+def _seal(paths: preflight.MountPaths) -> seal.Seal:
     try:
         return seal.Seal(paths.source, paths.source_fd)
     except OSError as error:
@@ -296,7 +296,7 @@ def _refuse_holders(
         raise UserError(f"cannot seal {paths.source}: {error.strerror}", code=Exit.MOUNT) from None
 
 
-def _init(
+def _mount(
     session: base.Session, options: MountOptions, paths: preflight.MountPaths
 ) -> mountinfo.MountInfo | None:
     """Mount. As root, mount on the very directory that was checked, and return that mount.
@@ -349,7 +349,7 @@ def _unmount(session: base.Session, mounted: mountinfo.MountInfo | None, by_itse
         return
     now = None if by_itself else mountinfo.current(mounted)
     if now is not None and not mountinfo.detach(now):
-        log.error("%s leads elsewhere now; a dead mount is left", now.path)
+        log.error("%s leads to another mount now; a dead mount is left", now.path)
     session.close()
     if mountinfo.current(mounted) is None:
         utab.remove(mounted)

@@ -29,14 +29,15 @@ def guards() -> list[MountInfo]:
 
 
 def is_guard(mount: MountInfo) -> bool:
-    """Return whether a mount is a gitguardfs of root's. Users can mount that type as well."""
+    """Return whether a mount is root's gitguardfs. Users can mount that type as well."""
     return mount.fstype == mountinfo.FSTYPE and mount.owner == 0
 
 
 def is_dead(path: bytes) -> bool:
-    """Return whether the guard at ``path`` has lost its daemon. UserError if it does not answer.
+    """Return whether the guard at ``path`` has lost its daemon.
 
     A child process asks, since a process that waits for a hanging daemon cannot always be killed.
+    Raises UserError if the guard does not answer within ``ANSWER_LIMIT``.
     """
     place = os.fsdecode(path)
     try:
@@ -58,7 +59,7 @@ class GuardDaemon:
     """A process that has a FUSE device open, as the daemon of a guard has.
 
     Any user may have such a process, and chooses its arguments. So paths in the arguments are used
-    only if the process is root's.
+    only if root started the process.
     """
 
     pid: int
@@ -67,25 +68,25 @@ class GuardDaemon:
     arguments: tuple[str, ...]
     """The program and its arguments; () if they cannot be read."""
     connections: frozenset[int | None] = field(default=frozenset(), compare=False)
-    """The minor device numbers of the mounts that it serves; None if the kernel tells none."""
+    """The minor device numbers of the mounts that it serves; None if the kernel gives none."""
     real_uid: int = 0
-    """That of its caller, who chose the arguments, if it is a set-user-id program."""
+    """The user who started it, and so chose its arguments; differs for a set-user-id program."""
     start: int = 0
-    """When it was started, in clock ticks since the boot."""
+    """When it was started, in clock ticks since boot."""
     held: tuple[str, ...] = field(default=(), compare=False)
-    """The directories that it has open, without those inside another one; for the doctor."""
+    """The directories that it has open, without those inside another of them; for the doctor."""
 
     @property
     def options(self) -> tuple[str, ...] | None:
         """The options it was started with, as in ``-o``, unquoted; None if they cannot be read."""
-        return self._given()[1]
+        return self._read_arguments()[1]
 
     @property
     def paths(self) -> tuple[str, ...]:
         """SOURCE and MOUNTPOINT as they were given; () if they cannot be read."""
-        return tuple(self._given()[0])
+        return tuple(self._read_arguments()[0])
 
-    def _given(self) -> tuple[Sequence[str], tuple[str, ...] | None]:
+    def _read_arguments(self) -> tuple[Sequence[str], tuple[str, ...] | None]:
         return read_arguments(_arguments(self.arguments)) or ((), None)
 
     @property
@@ -97,9 +98,9 @@ class GuardDaemon:
 def servers(pids: Iterable[str] | None = None) -> Iterator[GuardDaemon]:
     """Yield the processes of any user that have a FUSE device open.
 
-    ``pids`` are those to look at; None means all. Only root sees those of other users. A call reads
-    every descriptor of every process, so use its result more than once. A process that ends
-    meanwhile is left out.
+    ``pids`` are the processes to look at; None means all. Only root sees those of other users. A
+    call reads every descriptor of every process, so use its result more than once. A process that
+    ends meanwhile is left out.
     """
     for pid in processes.pids() if pids is None else pids:
         with suppress(OSError, ValueError, StopIteration):
@@ -130,9 +131,9 @@ def daemon_of(
 ) -> GuardDaemon | None:
     """Return the daemon of a guard; None if it is not found among ``candidates``, or at all.
 
-    Only a process that root itself started counts, since users choose the arguments of theirs.
-    Before Linux 6.17, the kernel does not tell which mount a process serves. Then a process counts
-    that was given the guard's source and mount point.
+    Only a process that root started counts, since users choose the arguments of their own. Before
+    Linux 6.17, the kernel does not say which mount a process serves. Then a process counts that was
+    started with the guard's source and mount point.
 
     Of several, the one that was started last is returned. The kernel may reuse a connection's
     number while the process that served the old one still ends. An earlier daemon of the same
@@ -146,28 +147,28 @@ def daemon_of(
             continue
         if minor in process.connections:
             serving.append(process)
-        elif process.connections == {None} and _was_given(process, guard):
+        elif process.connections == {None} and _matches_arguments(process, guard):
             likely.append(process)
     return max(serving or likely, key=lambda process: process.start, default=None)
 
 
-def _roots(pid: str) -> GuardDaemon | None:
-    """Return a process that root has started and that has a FUSE device open."""
+def _process_of_root(pid: str) -> GuardDaemon | None:
+    """Return the process if root has started it and it has a FUSE device open."""
     return next((process for process in servers([pid]) if process.real_uid == 0), None)
 
 
 def is_daemon(pid: str) -> bool:
-    """Return whether a process is a gitguardfs of root's."""
-    process = _roots(pid)
+    """Return whether a process is a gitguardfs that root has started."""
+    process = _process_of_root(pid)
     return process is not None and process.is_named
 
 
 def is_orphan(pid: str) -> bool:
-    """Return whether a process is a gitguardfs of root's whose views are all unmounted here.
+    """Return whether a process is root's gitguardfs, and all its views are unmounted here.
 
     Copies of a view may still exist in other mount namespaces.
     """
-    process = _roots(pid)
+    process = _process_of_root(pid)
     if process is None or not process.is_named:
         return False
     listed = mountinfo.listed()
@@ -184,8 +185,8 @@ def is_orphan(pid: str) -> bool:
     )
 
 
-def _was_given(process: GuardDaemon, guard: MountInfo) -> bool:
-    """Return whether a process of root's was started for this guard, by its arguments."""
+def _matches_arguments(process: GuardDaemon, guard: MountInfo) -> bool:
+    """Return whether the arguments of root's process are those of this guard."""
     if not any(_leads_to(path, guard.mount_point) for path in process.paths[1:]):
         return False
     source = process.paths[0]
@@ -194,7 +195,7 @@ def _was_given(process: GuardDaemon, guard: MountInfo) -> bool:
         guard.source
         in (source, os.path.normpath(source), os.path.realpath(source), mountinfo.SUBTYPE)
         or any(name in (process.options or ()) for name in names)
-        or not os.path.isabs(source)  # the directory it is relative to is not known
+        or not os.path.isabs(source)  # relative to a directory that is not known
     )
 
 
@@ -238,7 +239,7 @@ def _arguments(words: Sequence[str]) -> Sequence[str]:
 
 
 def normalized(options: Sequence[str]) -> dict[str, object]:
-    """Return options in a normal form, so that two spellings compare equal. Raises UserError."""
+    """Return options in a form in which two spellings compare equal. Raises UserError."""
     given = parse_o([quote_o(option) for option in options])
     plain: dict[str, object] = {"xattr": "rw"} if given.get("git") == "off" else {}
     found = _DEFAULTS | plain | given
@@ -271,7 +272,7 @@ def lost_options(before: Sequence[str], after: Sequence[str]) -> list[str]:
             one = normalized([option])
             for name in ("map", "seal"):
                 one[name] = kept.get(name)
-            if any(_adds(name, value) and not _holds(kept, name, value)
+            if any(_differs_from_default(name, value) and not _is_kept(kept, name, value)
                    for name, value in one.items()):  # fmt: skip
                 gone.append(option)
     except (UserError, ValueError, KeyError):
@@ -279,11 +280,11 @@ def lost_options(before: Sequence[str], after: Sequence[str]) -> list[str]:
     return gone
 
 
-def _adds(name: str, value: object) -> bool:
+def _differs_from_default(name: str, value: object) -> bool:
     return value != _DEFAULTS.get(name, frozenset()) and name not in ("map", "seal")
 
 
-def _holds(kept: dict[str, object], name: str, value: object) -> bool:
+def _is_kept(kept: dict[str, object], name: str, value: object) -> bool:
     here = kept.get(name)
     if isinstance(value, frozenset):
         return isinstance(here, frozenset) and value <= here

@@ -90,8 +90,8 @@ def check_is(real: str, expected: str | None) -> None:
     """Raise UserError if the mount point, resolved, is not ``expected``."""
     if expected is not None and real != expected:
         raise UserError(
-            f"the mount point is to be {expected}, and {real} was given",
-            "see what made it lead elsewhere: a symlink, or a directory that was moved",
+            f"the mount point must be {expected}, but {real} was given",
+            "look for a symlink on its path, or a directory that was moved",
             Exit.MOUNT,
         )
 
@@ -129,7 +129,7 @@ def _open(
     except OSError as error:
         hint = ""
         if error.errno in DEAD:
-            hint = f"it is a FUSE mount whose program is gone: umount -l {path}"
+            hint = f"it is a FUSE mount whose daemon has died: umount -l {path}"
         raise UserError(f"{what} {path}: {error.strerror}", hint, Exit.MOUNT) from None
 
 
@@ -193,7 +193,9 @@ def _check_not_below_git(source: str, real: str, rules: GuardRules) -> None:
     if rules.git is GitMode.OFF:
         return
     if any(dotgit.is_dotgit(os.fsencode(part)) for part in real.split("/") if part):
-        raise UserError(f"{source} is a .git or lies below one", "give the directory that holds it")
+        raise UserError(
+            f"{source} is a .git or lies below one", "give the directory that contains it"
+        )
     path = real
     while path != "/":
         path = os.path.dirname(path)
@@ -217,7 +219,7 @@ def check_no_repository(name: str, path: str, rules: GuardRules) -> None:
         except OSError as error:
             raise UserError(
                 f"cannot tell whether {name} is a git repository: {inside}: {error.strerror}",
-                f"it must be known before anything is served: stat {os.path.join(name, inside)}",
+                f"find out why: stat {os.path.join(name, inside)}",
                 Exit.SYSTEM,
             ) from None
 

@@ -1,10 +1,11 @@
-"""The seal: an empty, unreadable mount over the raw share while its guarded view is up.
+"""The seal: an empty, unreadable mount over the raw share while its guarded view is mounted.
 
 It is a read-only ramfs of mode 000, named gitguardfs-seal. The daemon holds a lock on it, which
 distinguishes a seal in use from one that a crashed daemon left.
 
 Only root removes a seal: by a signal to its daemon, by the umount helper, or by umount(8) of a seal
-without a daemon. If a daemon or a view ends in another way, or a guard fails to start, it stays.
+without a daemon. The seal stays if a daemon or a view ends in another way, or if a guard fails to
+start.
 
 A seal protects only the mount directly below it. A user's mount between the seal and the share
 would let that user unmount both. So mountinfo is compared with the directory that was checked.
@@ -73,10 +74,12 @@ class Seal:
         """Raise OSError(ESTALE) if the seal is not on ``covers``, or a mount is on top of it."""
         number = mountinfo.number_of(self._lock)
         if _listed(number).parent_id != self.covers or _is_covered(number):
-            raise OSError(errno.ESTALE, "another mount came between", self._source)
+            raise OSError(
+                errno.ESTALE, "another mount is directly below or above the seal", self._source
+            )
 
     def remove(self) -> None:
-        """Remove the seal: unmount this very mount, by its descriptor. Raises OSError."""
+        """Remove the seal: unmount exactly this mount, by its descriptor. Raises OSError."""
         try:
             if _is_covered(mountinfo.number_of(self._lock)):  # umount2 would take that one instead
                 raise OSError(errno.EBUSY, "something is mounted over the seal", self._source)
@@ -111,7 +114,7 @@ def is_seal(mount: MountInfo) -> bool:
 
 
 def sealing(fd: int) -> MountInfo | None:
-    """Return the seal whose root ``fd`` is; None if it is of another mount."""
+    """Return the seal whose root ``fd`` is; None if ``fd`` is in another mount."""
     top = next(iter(mountinfo.stack_of(fd)), None)
     return top if top is not None and is_seal(top) else None
 
@@ -135,10 +138,10 @@ def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError
         if not (wanted or any(m.fstype in mountinfo.SHARE_TYPES for m in listed)):
             return error
         why = failure.message if isinstance(failure, UserError) else failure.strerror
-        said = f"{source} is NOT sealed, users may get at it: {why}"
+        said = f"{source} is NOT sealed, users can reach it: {why}"
         if listed:
             times = f", {len(listed)} times," if len(listed) > 1 else ""
-            said += f"; umount -i -l {source}{times} takes away what is mounted there"
+            said += f"; umount -i -l {source}{times} unmounts what is there"
     return UserError(error.message, f"{error.hint}; {said}".removeprefix("; "), error.code)
 
 
@@ -153,7 +156,7 @@ def _seal_if_needed(source: str, wanted: bool) -> bool:
             fd = safe_open.open_directory(source, True)
         except (FileNotFoundError, NotADirectoryError):
             raise
-        except (safe_open.ForeignMountError, OSError):  # it need not answer to be covered
+        except (safe_open.ForeignMountError, OSError):  # it need not answer to be sealed
             fd = _open_top(source)
         if sealing(fd) is None:
             if not (wanted or is_share(fd)):
@@ -190,19 +193,19 @@ def _seal_beneath(fd: int) -> None:
     """
     top, *below = mountinfo.stack_of(fd)
     if any(map(safe_open.is_foreign, below)):
-        raise UserError("several mounts of users lie over it")
+        raise UserError("several users' mounts are on top of it")
     try:
         root = _mount_seal(fd, beneath=True)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
         raise UserError(
-            "a user's mount lies over it, and Linux before 6.5 puts none below"
+            "a user's mount is on top of it, and Linux before 6.5 cannot mount beneath it"
         ) from None
     try:
         # If another mount came between, the seal is left: unmounting it would unmount that one.
         if _listed(mountinfo.number_of(root)).parent_id != top.parent_id:
-            raise UserError("another mount came between")
+            raise UserError("another mount is between the seal and the directory")
     finally:
         os.close(root)
 
@@ -237,7 +240,7 @@ def check_free(source: str) -> None:
 
 
 def check_unlocked(fd: int, source: str) -> None:
-    """Raise UserError if a daemon holds the seal whose root ``fd`` is, if it is a seal's."""
+    """Raise UserError if ``fd`` is the root of a seal and a daemon holds that."""
     if sealing(fd) is None:
         return
     try:
@@ -251,7 +254,7 @@ def check_unlocked(fd: int, source: str) -> None:
             raise
         raise UserError(
             f"{source} is guarded already and sealed",
-            f"unmount that view; where there is none any more: kill -USR2 {holder(lock)}",
+            f"unmount its view, or if that is gone: kill -USR2 {holder(lock)}",
             Exit.MOUNT,
         ) from None
     finally:
@@ -268,7 +271,7 @@ def holder(lock: int) -> str:
 
 
 def remove_stale(source: str) -> None:
-    """Remove the seals of ``source``, which no daemon holds by ``check_free``. Raises OSError."""
+    """Remove the seals of ``source``; ``check_free`` has found no daemon. Raises OSError."""
     while is_sealed(source):
         top = mountinfo.top_at(source)
         if top is None or not mountinfo.detach(top):
@@ -276,20 +279,20 @@ def remove_stale(source: str) -> None:
 
 
 def open_covered(source: str, seal_fd: int) -> int:
-    """Return an O_PATH descriptor of what lies below the seal whose root ``seal_fd`` is.
+    """Return an O_PATH descriptor of what the seal covers whose root ``seal_fd`` is.
 
-    The seal is not removed for that, even for a moment: a process that opened the raw share then
-    could keep it. It is unmounted in a new mount namespace that no other process sees, and the
-    mounts below are copied from there. Must be called before any thread is started. Raises
-    OSError, ESTALE if ``source`` leads elsewhere by now.
+    The seal stays on: a process that opened the raw share without it could keep that. The seal is
+    unmounted only in a new mount namespace that no other process sees, and the mounts below are
+    copied from there. Must be called before any thread is started. Raises OSError: ESTALE if
+    another directory is at ``source`` by now.
     """
-    here = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    own_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     syscalls.unshare_mounts()
     try:
         return _copy_covered(source, seal_fd)
     finally:
-        syscalls.enter_mounts(here)
-        os.close(here)
+        syscalls.enter_mounts(own_namespace)
+        os.close(own_namespace)
 
 
 def _copy_covered(source: str, seal_fd: int) -> int:
@@ -318,7 +321,7 @@ def _copy_covered(source: str, seal_fd: int) -> int:
 
 
 def is_share(fd: int) -> bool:
-    """Return whether ``fd`` is at the mount point of a share, maybe below other mounts."""
+    """Return whether a share is mounted at ``fd``, maybe below other mounts."""
     path = os.fsencode(safe_open.path_of(fd))
     return any(
         m.fstype in mountinfo.SHARE_TYPES and m.mount_point == path for m in mountinfo.stack_of(fd)

@@ -23,9 +23,9 @@ from gitguardfs.mounting import seal
 NAMED = 5
 """How many holders the line names: more would make it unreadable."""
 LIMIT = 10
-"""Seconds after which a namespace counts as one that cannot be looked into: a user may serve what
-is mounted there, and not answer."""
-_NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOTCONN, errno.ECONNABORTED)
+"""Seconds after which a namespace counts as one that cannot be looked into: a user may serve a
+mount there and not answer."""
+_NOT_REACHED = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOTCONN, errno.ECONNABORTED)
 
 
 class _Seen(IntEnum):
@@ -37,7 +37,7 @@ class _Seen(IntEnum):
 
 
 def describe(source: str, number: int, device: int) -> str:
-    """Return a line that names what holds ``source``, just sealed, or a part of it; "" if none.
+    """Return a line that names what holds the just sealed ``source``, or a part of it; "" if none.
 
     ``number`` is the mnt_id of the mount that the seal covers; ``device`` is the st_dev of
     ``source`` below the seal.
@@ -53,7 +53,7 @@ def describe(source: str, number: int, device: int) -> str:
         found += _shown_by_namespaces(source, wanted)
     except OSError as error:
         needs = " (CAP_SYS_PTRACE)" if isinstance(error, PermissionError) else ""
-        return f"cannot look who holds {source} from before the seal: {error.strerror}{needs}"
+        return f"cannot find what holds {source} from before the seal: {error.strerror}{needs}"
     if not found:
         return ""
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
@@ -61,7 +61,7 @@ def describe(source: str, number: int, device: int) -> str:
 
 
 def _shown_by_namespaces(source: str, wanted: Sequence[MountedDirectory]) -> list[str]:
-    """Return the mount namespaces of users in which ``source`` is not sealed, or can be unsealed.
+    """Return the mount namespaces of users in which ``source`` is open, or its seal removable.
 
     Returns [] if only root can reach the directory of ``source``: no user reaches a copy then.
     """
@@ -93,7 +93,7 @@ def _is_users(space: MountNamespace) -> bool:
 def _look_into(
     space: MountNamespace, wanted: Sequence[MountedDirectory], known: Collection[str]
 ) -> _Seen:
-    """Return, by a child, whether a namespace shows one of the places, or can be made to."""
+    """Return, by a child, whether a namespace shows one of ``wanted``, or can be made to."""
     pid = os.fork()
     if pid == 0:
         code = _Seen.UNKNOWN
@@ -149,7 +149,7 @@ def _is_open(path: bytes, place: MountedDirectory, covers: Sequence[MountInfo]) 
     try:
         fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno in _NO_WAY:
+        if error.errno in _NOT_REACHED:
             return False
         raise
     try:

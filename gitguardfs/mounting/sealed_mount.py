@@ -25,26 +25,26 @@ def mount_covered(do_mount: Callable[[], None], target: str) -> None:
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
-        said = _DONE
+        reply = _DONE
         try:
             _mount_and_cover(do_mount, target)
         except BaseException as error:
-            said = str(error).encode(errors="replace")
+            reply = str(error).encode(errors="replace")
         finally:
-            os.write(writable, said)
+            os.write(writable, reply)
             os._exit(0)
     os.close(writable)
     with os.fdopen(readable, "rb") as pipe:
         answer = pipe.read()
     os.waitpid(child, 0)
     if answer != _DONE:
-        raise UserError(answer.decode() or f"mounting {target} was ended", code=Exit.MOUNT)
+        raise UserError(answer.decode() or f"mounting {target} was interrupted", code=Exit.MOUNT)
 
 
 def _mount_and_cover(do_mount: Callable[[], None], target: str) -> None:
     # Opened in our namespace, before anything is mounted: the tree is attached there at the end.
-    place = safe_open.open_directory(target, True)
-    here = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    target_fd = safe_open.open_directory(target, True)
+    own_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     syscalls.unshare_mounts()
     do_mount()
     # Opened before the seal is on, to reach the share below it.
@@ -55,8 +55,10 @@ def _mount_and_cover(do_mount: Callable[[], None], target: str) -> None:
         or top.fstype not in mountinfo.SHARE_TYPES
         or top.mnt_id != mountinfo.number_of(share)
     ):
-        raise UserError(f"no share came to be mounted at {target}", code=Exit.MOUNT)
+        raise UserError(
+            f"no share is mounted at {target}, although mounting it succeeded", code=Exit.MOUNT
+        )
     seal.Seal(target, share).keep()
     tree = syscalls.clone_tree(b"/proc/self/fd/%d" % share)
-    syscalls.enter_mounts(here)
-    syscalls.attach_tree(tree, place)
+    syscalls.enter_mounts(own_namespace)
+    syscalls.attach_tree(tree, target_fd)

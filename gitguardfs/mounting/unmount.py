@@ -20,10 +20,10 @@ from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards, seal
 from gitguardfs.signals import STOP_KEEP_SEAL
 
-SETTLE_LIMIT = 15.0
-"""Seconds within which a daemon whose view was unmounted has to lift its seal and end."""
+STOP_LIMIT = 15.0
+"""Seconds within which a daemon that was told to stop must end."""
 END_LIMIT = 5.0
-"""Seconds to wait for a share that is busy: a daemon that ends may still hold it."""
+"""Seconds to wait for a busy share: a daemon that is ending may still hold it."""
 START_LIMIT = 1.0
 """Seconds for which a daemon may have no view, since it is about to mount it or to end."""
 _PAUSE = 0.05
@@ -48,10 +48,10 @@ def unmount(mount: MountInfo, *, lazy: bool = False, patience: float = 0) -> Non
         time.sleep(_PAUSE)
 
 
-def _busy(mount: MountInfo, but: int = 0) -> UserError:
+def _busy(mount: MountInfo, ignored_pid: int = 0) -> UserError:
     path = mount.path
-    users = ", ".join(_users_of(mount, but))
-    return UserError(f"{path} is busy", f"leave it first: {users}" if users else "", Exit.MOUNT)
+    users = ", ".join(_users_of(mount, ignored_pid))
+    return UserError(f"{path} is busy", f"end these first: {users}" if users else "", Exit.MOUNT)
 
 
 def _unmount(mount: MountInfo, flags: int) -> None:
@@ -68,7 +68,7 @@ def _unmount(mount: MountInfo, flags: int) -> None:
             os.close(fd)
         if found != mount.mnt_id:
             raise UserError(
-                f"{path} is covered by another mount, or leads elsewhere now",
+                f"{path} is covered by another mount, or was replaced",
                 f"see findmnt {path}, and unmount that first",
                 Exit.MOUNT,
             )
@@ -82,15 +82,15 @@ def stop_keeping_seal(guard: MountInfo, source: str) -> bool:
     """Stop a guard that no process uses, and keep its seal. Returns False if the guard is gone.
 
     Raises UserError, with nothing done, if the view is in use. That is checked before the daemon is
-    told to end: a process that starts to use the view in between loses it, as by ``umount --lazy``.
-    The share stays sealed.
+    stopped: a process that starts to use the view in between loses it, as by ``umount --lazy``. The
+    share stays sealed.
     """
     found = mountinfo.current(guard)
     if found is None:
         return False
     daemon = _daemon_of(guard, found)
     if daemon is None:
-        # No daemon found: it may be in another pid namespace. Its seal stays anyway.
+        # The daemon may be in another pid namespace. Its seal stays anyway.
         unmount(found)
         return True
     _check_unused(found, daemon)
@@ -101,16 +101,18 @@ def stop_keeping_seal(guard: MountInfo, source: str) -> bool:
         return True
     if not guards.is_dead(left.mount_point):  # the process that ended was not its daemon
         path = left.path
-        raise UserError(f"{path} goes on, and its daemon is not known", code=Exit.SYSTEM)
+        raise UserError(
+            f"the view at {path} is still served, and its daemon was not found", code=Exit.SYSTEM
+        )
     unmount(left, lazy=True)  # its daemon ended without unmounting
     return True
 
 
 def _stop(pid: int, is_it: Callable[[], bool]) -> bool:
-    """Tell a daemon to end and keep its seal, and wait. Returns False if it had ended before.
+    """Stop a daemon, which keeps its seal, and wait. Returns False if it had ended before.
 
-    Raises UserError, with nothing done, if ``is_it`` says that the pid is no longer that daemon's,
-    and if the daemon does not end within ``SETTLE_LIMIT``.
+    Raises UserError if the daemon does not end within ``STOP_LIMIT``. Raises UserError, with
+    nothing done, if ``is_it`` returns False: the pid is another process's by now.
     """
     try:
         process = os.pidfd_open(pid)
@@ -121,8 +123,12 @@ def _stop(pid: int, is_it: Callable[[], bool]) -> bool:
             replaced = f"process {pid} was replaced while it was being stopped"
             raise UserError(replaced, "try again", Exit.MOUNT)
         signal.pidfd_send_signal(process, STOP_KEEP_SEAL)
-        if not select.select([process], [], [], SETTLE_LIMIT)[0]:
-            raise UserError(f"gitguardfs ({pid}) does not end", code=Exit.SYSTEM)
+        if not select.select([process], [], [], STOP_LIMIT)[0]:
+            raise UserError(
+                f"the daemon, process {pid}, did not end within {STOP_LIMIT:.0f} seconds",
+                "try again",
+                Exit.SYSTEM,
+            )
     except ProcessLookupError:
         return False
     finally:
@@ -133,8 +139,8 @@ def _stop(pid: int, is_it: Callable[[], bool]) -> bool:
 def stop_orphan(source: str) -> None:
     """Stop a daemon that holds the seal of ``source`` but has no view mounted here.
 
-    A copy of its view in another mount namespace, which any user can make, keeps it running. The
-    share could then not be guarded again. Its seal stays.
+    A copy of its view in another mount namespace, which any user can make, keeps the daemon
+    running. The share could then not be guarded again. The seal stays.
     """
     deadline = time.monotonic() + START_LIMIT
     while (pid := _holder_of(source)) is not None and guards.is_orphan(pid):
@@ -157,17 +163,17 @@ def _holder_of(source: str) -> str | None:
 
 
 def _daemon_of(guard: MountInfo, found: MountInfo) -> guards.GuardDaemon | None:
-    # Before Linux 6.17 it is found by the path it was given, which may be that before a move.
+    # Before Linux 6.17 it is found by its arguments, which may have the path before a move.
     return guards.daemon_of(found) or guards.daemon_of(guard)
 
 
 def _check_unused(mount: MountInfo, daemon: guards.GuardDaemon) -> None:
-    """Raise UserError if a program other than its daemon uses the mount; change nothing.
+    """Raise UserError if a process other than its daemon uses the mount; change nothing.
 
     The first MNT_EXPIRE unmounts nothing: it fails with EBUSY if the mount is in use, and with
-    EAGAIN if not (umount(2)). Ours is always the first, since ``_unmount`` opens the mount's root
-    before, which clears the mark of an earlier one. It does not see users of copies in other
-    namespaces, which end with the daemon. So all processes are searched as well.
+    EAGAIN if not (umount(2)). Ours is always the first: ``_unmount`` opens the mount's root before,
+    which clears the mark of an earlier one. MNT_EXPIRE does not see processes that use a copy in
+    another namespace, which would end with the daemon. So all processes are searched as well.
     """
     path = mount.path
     try:
@@ -182,10 +188,10 @@ def _check_unused(mount: MountInfo, daemon: guards.GuardDaemon) -> None:
 
 
 def unmount_share(share: MountInfo) -> None:
-    """Unmount a share, after its seal, which no daemon may hold any more.
+    """Unmount a share and its seal, which no daemon may hold any more.
 
-    Raises UserError if the share is in use or guarded; a seal is then put on again. The kernel
-    unmounts only what is on top, so that the share is without its seal for an instant.
+    Raises UserError if the share is in use or guarded; it is then sealed again. The kernel unmounts
+    only what is on top, so that the share is without its seal for an instant.
     """
     found = mountinfo.current(share)
     if found is None:
@@ -234,23 +240,25 @@ def seal_or_unmount(source: str) -> str:
     return f"the raw share at {source} is sealed, and nobody can use it until it is guarded again"
 
 
-def _users_of(mount: MountInfo, but: int = 0, at_most: int = 5) -> list[str]:
-    """Return the programs with a working directory or file in ``mount`` or in a copy of it."""
+def _users_of(mount: MountInfo, ignored_pid: int = 0, at_most: int = 5) -> list[str]:
+    """Return the processes that have something in ``mount`` or in a copy of it open."""
     found = []
     path = mount.path
     for pid in processes.pids():
-        if int(pid) == but:
+        if int(pid) == ignored_pid:
             continue
         with suppress(OSError):  # it has ended
-            held = _held(pid, path)
+            held = _links_into(pid, path)
             if held and not _is_covered(pid, held, mount):
-                with open(f"/proc/{pid}/comm", "rb") as file:  # any bytes: the process says it
+                with open(
+                    f"/proc/{pid}/comm", "rb"
+                ) as file:  # any bytes: the process chooses its name
                     name = shown(file.read().removesuffix(b"\n"))
                 found.append(f"{name} ({pid})")
     return found[:at_most]
 
 
-def _held(pid: str, path: str) -> list[str]:
+def _links_into(pid: str, path: str) -> list[str]:
     """Return the links of a process (proc(5)) that lead to ``path`` or below it."""
     links = [f"/proc/{pid}/cwd", f"/proc/{pid}/root"]
     links += [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]

@@ -85,7 +85,7 @@ class AuditLog:
         if self._spool is not None:
             if self._dropped:
                 log.warning("the audit log is short of %d refusals", self._dropped)
-            self._spool.close(room=1, patience=5)
+            self._spool.close(queue_limit=1, write_limit=5)
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -293,7 +293,7 @@ def test_s3_the_seal_stays_when_the_mount_point_is_taken_away(
             as_user(take_away, at_home.view.parent, at_home.view.name)
             until(lambda: not mounted.alive(), "the view is unmounted, and its daemon ends")
             text = mounted.log.read_text()
-    assert "taken away" in text
+    assert "removed or replaced" in text
     assert len(seals(at_home.source)) == 1
     for way in READING[:2]:
         assert not as_user(_reads, way, at_home, 1), way.__name__

@@ -226,7 +226,7 @@ sys.stdin.read()
             assert process.stdout is not None and process.stdout.readline() == b"\n"
             status = Path(f"/proc/{process.pid}/status").read_bytes()
             assert b"Uid:\t0" in status.split(b"\n")[0], "it is not called that"
-            assert guards._roots(str(process.pid)) is None
+            assert guards._process_of_root(str(process.pid)) is None
             assert [one.uid for one in guards.servers([str(process.pid)])] == [AGENT]
             assert processes.user_ids(status) == (AGENT,) * 4
         finally:

@@ -150,7 +150,7 @@ def test_the_mount_point_is_compared_again_with_what_was_written_down(here: Path
         capture_output=True, text=True, timeout=LIMIT, check=False,
     )  # fmt: skip
     assert done.returncode == 32, done.stderr
-    assert f"is to be {here}/view, and {here}/victim was given" in done.stderr
+    assert f"must be {here}/view, but {here}/victim was given" in done.stderr
     assert not os.path.ismount(here / "victim")
 
 

@@ -209,7 +209,7 @@ def test_a_busy_view_is_not_forced_and_its_user_is_named(world: World, change: b
     world.install()
     before = world.state()
     with subprocess.Popen(["sleep", "60"], cwd=world.view) as busy:
-        with pytest.raises(UserError, match=rf"busy \(leave it first: .*sleep \({busy.pid}\)"):
+        with pytest.raises(UserError, match=rf"busy \(end these first: .*sleep \({busy.pid}\)"):
             world.install(options=("git=hide",)) if change else world.remove()
         busy.kill()
     assert world.state() == before
@@ -454,7 +454,7 @@ def test_what_mount_resolved_to_another_place_is_refused(world: World) -> None:
     command = [str(world.system.guard), str(world.raw), str(victim), "-o", ",".join(entry.options)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, len(done.stderr.splitlines())) == (32, 1)
-    assert f"the mount point is to be {world.view}, and {victim} was given" in done.stderr
+    assert f"the mount point must be {world.view}, but {victim} was given" in done.stderr
     assert not os.path.ismount(victim)
     command[2] = str(world.view)
     assert subprocess.run(command).returncode == 0
@@ -711,7 +711,7 @@ def test_a_guard_over_the_view_is_named_as_its_user(world: World) -> None:
     command = [str(world.system.guard), "--no-seal", str(world.view), str(other)]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     try:
-        with pytest.raises(UserError, match=r"busy \(leave it first: \S+ \(\d+\)\)"):
+        with pytest.raises(UserError, match=r"busy \(end these first: \S+ \(\d+\)\)"):
             world.remove()
         is_guarded(world)
     finally:
@@ -725,7 +725,7 @@ def test_a_live_view_is_not_unmounted_if_another_process_was_taken_for_its_daemo
     guard = guard_of(world)
     with subprocess.Popen(["sleep", "60"]) as other, monkeypatch.context() as wrong:
         wrong.setattr(guards, "daemon_of", lambda _: guards.GuardDaemon(other.pid, 0, ()))
-        with pytest.raises(UserError, match="goes on, and its daemon is not known"):
+        with pytest.raises(UserError, match="is still served, and its daemon was not found"):
             unmounting.stop_keeping_seal(guard, str(world.raw))
     is_guarded(world)
 
@@ -854,7 +854,7 @@ def test_a_process_with_any_name_is_named_and_writes_nothing_to_the_terminal(wor
                 world.remove()
         finally:
             busy.kill()
-    assert rf"leave it first: \xff\x1b[2J\n\u202e ({busy.pid})" in str(said.value)
+    assert rf"end these first: \xff\x1b[2J\n\u202e ({busy.pid})" in str(said.value)
     assert str(said.value).isprintable()
     is_guarded(world)
 
@@ -864,7 +864,7 @@ def test_who_removes_a_share_from_within_its_view_is_told_to_leave_it(
 ) -> None:
     world.install(persist=False)
     monkeypatch.chdir(world.view / "project")
-    with pytest.raises(UserError, match=rf"busy \(leave it first: .*\({os.getpid()}\)"):
+    with pytest.raises(UserError, match=rf"busy \(end these first: .*\({os.getpid()}\)"):
         world.remove()
     monkeypatch.chdir("/")
     is_guarded(world)

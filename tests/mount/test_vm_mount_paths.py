@@ -105,7 +105,7 @@ def test_who_uses_a_copy_of_the_view_in_another_namespace_is_named(world: World)
     ) as user:
         try:
             assert user.stdout is not None and user.stdout.readline() == b"ready\n"
-            with pytest.raises(UserError, match=rf"busy \(leave it first: sleep \({user.pid}\)"):
+            with pytest.raises(UserError, match=rf"busy \(end these first: sleep \({user.pid}\)"):
                 world.remove()
             is_guarded(world)
         finally:

@@ -14,7 +14,7 @@ FOR_EVER = 1000.0
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain, "LOOK", 0.01)
+    monkeypatch.setattr(drain, "CHECK_PERIOD", 0.01)
 
 
 def test_a_source_that_answers_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

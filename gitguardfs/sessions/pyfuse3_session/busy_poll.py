@@ -40,7 +40,7 @@ Poll = Callable[[int], list[tuple[int, int]]]
 
 
 def poll_of(*fds: int) -> Poll:
-    """Return a function that polls ``fds`` for reading, for so many milliseconds (poll(2))."""
+    """Return a function that polls ``fds`` for reading, for the given milliseconds (poll(2))."""
     poller = select.poll()
     for fd in fds:
         poller.register(fd, select.POLLIN)
@@ -68,7 +68,7 @@ class BusyPoll:
     ) -> None:
         """Prepare to wait; ``install`` makes pyfuse3 use this object.
 
-        ``is_alone`` returns whether no other task waits for anything but signals. ``is_ending``
+        ``is_alone`` returns whether no other task waits for anything except signals. ``is_ending``
         returns whether the session takes no more requests; it does so before
         trio.lowlevel.notify_closing is called. ``no_cpu_idle`` keeps processors from halting while
         many requests come in a row.

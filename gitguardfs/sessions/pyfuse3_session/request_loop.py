@@ -104,14 +104,16 @@ class RequestLoop:
         io_thread = self._io_thread
         if io_thread is None or not io_thread.is_idle:
             with self._others_served():
-                return await trio.to_thread.run_sync(_call, call, args, limiter=self._limiter)
+                return await trio.to_thread.run_sync(
+                    _call_on_worker, call, args, limiter=self._limiter
+                )
         io_thread.submit(call, args)
-        if self._waiting or not self._comes_soon(io_thread, quick):
+        if self._waiting or not self._is_done_soon(io_thread, quick):
             with self._others_served(), trio.CancelScope(shield=True):
                 await trio.lowlevel.wait_readable(io_thread.fd)
         return io_thread.result()  # type: ignore[no-any-return]
 
-    def _comes_soon(self, io_thread: IoThread, quick: bool) -> bool:
+    def _is_done_soon(self, io_thread: IoThread, quick: bool) -> bool:
         if quick or self._busy_poll is None:
             return io_thread.is_done(INLINE_WAIT)
         return self._busy_poll.comes_first(io_thread.fd, INLINE_WAIT)
@@ -135,6 +137,6 @@ class RequestLoop:
             self._interrupter.stop()
 
 
-def _call(call: Callable[..., R], args: tuple[Any, ...]) -> R:
+def _call_on_worker(call: Callable[..., R], args: tuple[Any, ...]) -> R:
     leave_to_main_thread()
     return call(*args)

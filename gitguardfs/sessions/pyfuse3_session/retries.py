@@ -34,10 +34,10 @@ class Retries:
         """Make ``call`` again, while others are served, until it no longer raises Later.
 
         Raises RequestError(EBUSY) at the earliest deadline that a Later had, when the mount ends,
-        or if ``MAX_WAITING`` requests wait already. Raises what else ``call`` raises.
+        or if ``MAX_WAITING`` requests wait already. Raises whatever else ``call`` raises.
         """
         if self._waiting >= MAX_WAITING:
-            raise self._given_up(name, later.why)
+            raise self._logged_busy(name, later.why)
         self._waiting += 1
         try:
             return await self._retry(name, later, call)
@@ -58,13 +58,13 @@ class Retries:
             except Later as again:
                 later = again
             if last:
-                raise self._given_up(name, later.why)
+                raise self._logged_busy(name, later.why)
 
-    def _given_up(self, name: str, why: str) -> RequestError:
+    def _logged_busy(self, name: str, why: str) -> RequestError:
         now = monotonic()
         if now >= self._logged_at.get(why, float("-inf")) + LOG_PERIOD:
             self._logged_at[why] = now
-            log.warning("%s was given up: %s", name, why)
+            log.warning("%s failed; answered EBUSY: %s", name, why)
         return _busy()
 
 

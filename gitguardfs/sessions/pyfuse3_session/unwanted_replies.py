@@ -1,4 +1,4 @@
-"""A filter that drops pyfuse3's log lines about replies that the kernel no longer wants.
+"""Drops pyfuse3's log lines about replies that the kernel no longer wants.
 
 When a connection ends, the kernel withdraws every unanswered request and fails the reply with
 ENOENT. The last RELEASE of a lazily unmounted view is often such a request: its sender does not

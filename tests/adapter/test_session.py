@@ -1,0 +1,48 @@
+"""Calls that the session makes for signal handlers, between two requests."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from gitguardfs.sessions.pyfuse3_session import session as module
+from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3Session
+from tests.adapter.world import World
+
+
+@pytest.fixture
+def served(world: World, monkeypatch: pytest.MonkeyPatch) -> Pyfuse3Session:
+    """One that serves no requests, and ends when ``stop`` is called."""
+    made = Pyfuse3Session(world.operations, no_cpu_idle=False)
+    ended: list[bool] = []
+
+    async def serve() -> None:
+        with trio.fail_after(20):
+            while not ended:
+                await trio.lowlevel.checkpoint()
+
+    async def announce(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(made._loop, "serve", serve)
+    monkeypatch.setattr(made._loop, "stop", lambda: ended.append(True))
+    monkeypatch.setattr(module, "_announce", announce)
+    return made
+
+
+def test_a_call_before_serving_is_made_while_serving(served: Pyfuse3Session) -> None:
+    made = []
+    served.call_soon(lambda: made.append("early"))
+    assert made == []
+    served.stop()
+    served.serve(lambda: None)
+    assert made == ["early"]
+
+
+def test_a_call_after_serving_is_dropped(served: Pyfuse3Session) -> None:
+    served.stop()
+    served.serve(lambda: None)
+    made = []
+    served.call_soon(lambda: made.append("late"))
+    served.stop()
+    assert made == []
