@@ -8,6 +8,9 @@ RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
 RENAME_WHITEOUT = 4
 
+make = tuple.__new__
+"""Builds a NamedTuple in half the time of its own constructor; every field must be given."""
+
 NOW = -(1 << 62)
 """Stands for "now" among times in nanoseconds; earlier than any that file systems store."""
 

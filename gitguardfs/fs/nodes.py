@@ -197,7 +197,10 @@ class NodeTable:
             node = self._add(st, variant, verdict, rule)
             node.btime_ns = btime_ns
             node.subtree = subtree if variant != GUARDED else None
-        self.place(node, parent, name)
+        if node.parent is parent:
+            node.name = name
+        else:
+            self.place(node, parent, name)
         if node.file_type == S_IFDIR:
             node.classified_at = parent.classified_at
             if node.verdict < verdict:

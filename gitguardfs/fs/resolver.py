@@ -54,7 +54,10 @@ class Resolver:
         Returns None if the entry is hidden. ``dotgit`` is device and inode of the directory's
         ``.git``, if the caller has them. Raises Refused, Later, OSError.
         """
-        node, st = self._resolved(place, st, dotgit)
+        if self.symlinks is not None and S_ISLNK(st.st_mode):
+            node, st = self._resolved(self.symlinks, place, st, dotgit)
+        else:
+            node = self.find_or_add(place, st, dotgit)
         return None if node is None else (node, self._counted(node, st, uid))
 
     def new_entry(
@@ -94,18 +97,19 @@ class Resolver:
             step = step.parent
 
     def _resolved(
-        self, place: NodeRef, st: os.stat_result, dotgit: ObjectKey | bool | None
+        self,
+        symlinks: SymlinkResolver,
+        place: NodeRef,
+        st: os.stat_result,
+        dotgit: ObjectKey | bool | None,
     ) -> tuple[Node | None, os.stat_result]:
-        """Return the node of ``place`` (None if hidden), and the attributes to report.
+        """Return node and attributes of the target of a symlink; no node if it is hidden.
 
-        If this mount resolves symlinks, both are of a symlink's target. A symlink whose target is
-        refused is shown as a denied symlink.
+        A symlink whose target is refused is shown as a denied symlink.
         """
-        if self.symlinks is None or not S_ISLNK(st.st_mode):
-            return self.find_or_add(place, st, dotgit), st
         if self._access.verdict_of(place, st, dotgit)[0] is Verdict.ALLOW:
             try:
-                target = self.symlinks.target(place)
+                target = symlinks.target(place)
             except Refused as refused:
                 denied = self._nodes.get_or_add(
                     place.parent, place.name, st, Verdict.DENY, refused.rule
@@ -203,7 +207,7 @@ class Resolver:
         """
         if target_fd >= 0 and renaming.target is not None:
             self.note_removed(renaming.new, renaming.target, target_fd)
-        for place, st in reversed([*renaming.arriving()]):
+        for place, st in reversed(renaming.arriving()):
             node = self._nodes.find_below(place.parent, st)
             if node is not None:
                 node.parent, node.name = place.parent, place.name

@@ -12,7 +12,7 @@ from gitguardfs.fs.handles import DirectoryHandle, HandleTable
 from gitguardfs.fs.nodes import ROOT_ID, Node, NodeTable, ObjectKey
 from gitguardfs.fs.resolver import Resolver
 from gitguardfs.fs.source import Source
-from gitguardfs.protocol import Caller, DirEntry
+from gitguardfs.protocol import Caller, DirEntry, make
 from gitguardfs.serving.blocking import Blocking, LatencyTracker
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 from gitguardfs.serving.readdirplus import ReaddirplusAdvice
@@ -113,14 +113,14 @@ class Directories:
             is_dot = index < 2
             file_type, inode = _dots(handle.node, name) if is_dot else types.get(name, UNTYPED)
             if is_dot or (file_type != S_IFDIR and self._access.allows(name)):
-                yield DirEntry(name, index + 1, file_type=file_type, inode=inode), None
+                yield make(DirEntry, (name, index + 1, None, file_type, inode)), None
                 continue
             try:
                 dir_fd = self._descriptors.of(handle.node)
                 if dotgit is True:
                     dotgit = self._access.dotgit(dir_fd)
                 st = self._source.stat_at(dir_fd, name)
-                place = NodeRef(handle.node, dir_fd, name)
+                place = make(NodeRef, (handle.node, dir_fd, name))
                 found = self._resolver.entry(place, st, handle.uid, dotgit)
                 if found is None:
                     continue

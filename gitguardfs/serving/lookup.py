@@ -45,19 +45,17 @@ class Lookup:
         try:
             st = self._source.stat_at(place.fd, name)
         except FileNotFoundError:
-            return self._nothing()
-        found = self._resolver.entry(place, st, caller.uid)
+            found = None
+        else:
+            found = self._resolver.entry(place, st, caller.uid)
         if found is None:
-            return self._nothing()
+            if not self._timeouts.entry:
+                raise RequestError(errno.ENOENT)
+            return self._absent
         node, attributes = found
         if node.file_type != S_IFDIR:
             self._advice.note_lookup(caller.pid)
         return self._timeouts.reply(node.id, attributes)
-
-    def _nothing(self) -> EntryReply:
-        if not self._timeouts.entry:
-            raise RequestError(errno.ENOENT)
-        return self._absent
 
     @guarded_by(GuardedBy.NOTHING)
     def forget(self, node_id: int, times: int) -> None:
