@@ -28,7 +28,7 @@ from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.guard import dotgit as names
 from gitguardfs.guard import repository
 from gitguardfs.guard.rules import Refused, RuleSet, Verdict
-from gitguardfs.protocol import make
+from gitguardfs.protocol import NodeId, make
 
 MAX_SHOWN = 40
 """Components of a path that the audit log and messages show; trees can be deeper."""
@@ -91,7 +91,7 @@ class Access:
             dotgit=self.dotgit, path=self.path, path_based=path_based, is_local=is_local,
         )  # fmt: skip
 
-    def node(self, node_id: int, change: bool = False) -> Node:
+    def node(self, node_id: NodeId, change: bool = False) -> Node:
         """Return the node if it may be read or, with ``change``, changed.
 
         Raises Refused, Later, OSError(EROFS, ESTALE), and any other OSError of the source, as the
@@ -137,7 +137,7 @@ class Access:
         if is_new:
             self._forming.wait_for(self._descriptors.of(directory))
 
-    def name(self, parent_id: int, name: bytes, change: bool = False) -> NodeRef:
+    def name(self, parent_id: NodeId, name: bytes, change: bool = False) -> NodeRef:
         """Return a name in a directory if it may be looked up or, with ``change``, changed.
 
         A guarded name may be looked up, since it is shown; it may not be changed. Raises Refused,

@@ -16,12 +16,12 @@ from gitguardfs.fs.host_rules import HostRules
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
-from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, Caller
+from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, Caller, NodeId
 
 RENAME_FLAGS = RENAME_NOREPLACE | RENAME_EXCHANGE
 """The flags allowed. RENAME_WHITEOUT is not: it leaves a device, for overlay mounts only."""
 
-Name = tuple[int, bytes]
+Name = tuple[NodeId, bytes]
 """The node number of a directory, and a name in it."""
 
 

@@ -19,7 +19,7 @@ from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
 from gitguardfs.guard.rules import Refused, Verdict
-from gitguardfs.protocol import Attributes
+from gitguardfs.protocol import Attributes, GuestUid, NodeId
 
 
 class Resolver:
@@ -47,7 +47,11 @@ class Resolver:
         """Set if this mount resolves symlinks."""
 
     def entry(
-        self, place: NodeRef, st: os.stat_result, uid: int, dotgit: ObjectKey | bool | None = True
+        self,
+        place: NodeRef,
+        st: os.stat_result,
+        uid: GuestUid,
+        dotgit: ObjectKey | bool | None = True,
     ) -> tuple[Node, Attributes] | None:
         """Return the node of ``place``, and its attributes for ``uid``; count a lookup of it.
 
@@ -61,7 +65,7 @@ class Resolver:
         return None if node is None else (node, self._counted(node, st, uid))
 
     def new_entry(
-        self, place: NodeRef, st: os.stat_result, uid: int
+        self, place: NodeRef, st: os.stat_result, uid: GuestUid
     ) -> tuple[Node, Attributes] | None:
         """Return the node of an object that was just made, as ``entry`` does.
 
@@ -70,7 +74,7 @@ class Resolver:
         node = self.find_or_add(place, st)
         return None if node is None else (node, self._counted(node, st, uid))
 
-    def _counted(self, node: Node, st: os.stat_result, uid: int) -> Attributes:
+    def _counted(self, node: Node, st: os.stat_result, uid: GuestUid) -> Attributes:
         """Return a node's attributes and count a lookup; remove the node if ``report`` fails."""
         try:
             shown = self._attributes.report(node, st, uid)
@@ -86,7 +90,7 @@ class Resolver:
         node.reported = 0
         self._drop_unknown(node)
 
-    def forget(self, node_id: int, times: int) -> None:
+    def forget(self, node_id: NodeId, times: int) -> None:
         """Undo ``times`` lookups of a node, as the kernel's FORGET asks."""
         step = self._nodes.forget(node_id, times)
         way: set[Node] = set()

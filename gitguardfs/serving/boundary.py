@@ -11,7 +11,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from gitguardfs.guard.rules import Refused
-from gitguardfs.protocol import Caller, Later, RequestError
+from gitguardfs.protocol import Caller, GuestGid, GuestUid, Later, RequestError
 from gitguardfs.serving.audit_log import AuditLog
 
 MAX_ERRNO = 511
@@ -23,7 +23,7 @@ ENOSYS_IS_MEANT = ("getxattr", "listxattr")
 whole mount. An ENOSYS of the source is about one object: a single file that cannot be synced would
 turn fsync off for all."""
 
-UNKNOWN = Caller(-1, -1)
+UNKNOWN = Caller(GuestUid(-1), GuestGid(-1))
 
 log = logging.getLogger(__name__)
 

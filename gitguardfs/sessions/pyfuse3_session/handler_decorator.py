@@ -39,10 +39,11 @@ class Handling(Protocol):
 
 S = TypeVar("S", bound=Handling)
 Translation = Callable[Concatenate[S, P], R | Blocking[R]]
-Handler = Callable[Concatenate[S, P], Coroutine[Any, Any, R]]
+Handler = Callable[..., Coroutine[Any, Any, R]]
+"""A handler. pyfuse3 declares ids as int; the method says by its annotations what each is."""
 
 
-def handler(method: Translation[S, P, R]) -> Handler[S, P, R]:
+def handler(method: Translation[S, P, R]) -> Handler[R]:
     """Return a handler for a method that translates a request and its reply.
 
     The handler raises FUSEError only.
