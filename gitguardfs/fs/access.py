@@ -27,7 +27,7 @@ from gitguardfs.fs.revalidation import UNREADABLE, Revalidation
 from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.guard import dotgit as names
 from gitguardfs.guard import repository
-from gitguardfs.guard.rules import Refused, RuleSet, Verdict
+from gitguardfs.guard.rules import ALLOW, HIDE, Refused, RuleSet, Verdict
 from gitguardfs.protocol import NodeId, make
 
 MAX_SHOWN = 40
@@ -101,7 +101,7 @@ class Access:
         directory = node if node.file_type == S_IFDIR else node.parent
         if directory is not None and self.revalidation.revalidate(directory):
             node = self._nodes.get(node_id)
-        if node.verdict is not Verdict.ALLOW and (change or node.verdict >= Verdict.DENY):
+        if node.verdict is not ALLOW and (change or node.verdict >= Verdict.DENY):
             raise Refused(node.rule, partial(self.path, node))
         if change and self._read_only:
             raise os_error(errno.EROFS)
@@ -148,18 +148,18 @@ class Access:
         parent = self.node(parent_id, change)
         if change:
             verdict, rule = self._guard.verdict_of_name(name)
-            if verdict is not Verdict.ALLOW:
+            if verdict is not ALLOW:
                 raise Refused(rule, partial(self.path, parent, name))
             self._settle(parent, name, is_new=True)
         return make(NodeRef, (parent, self._descriptors.of(parent), name))
 
     def allows(self, name: bytes) -> bool:
         """Return whether no rule matches ``name``."""
-        return self._guard.verdict_of_name(name)[0] is Verdict.ALLOW
+        return self._guard.verdict_of_name(name)[0] is ALLOW
 
     def hides(self, name: bytes) -> bool:
         """Return whether a rule hides ``name``."""
-        return self._guard.verdict_of_name(name)[0] is Verdict.HIDE
+        return self._guard.verdict_of_name(name)[0] is HIDE
 
     def link_component(self, directory: Node, name: bytes) -> NodeRef:
         """Return one component of a symlink's target.
@@ -220,7 +220,7 @@ class Access:
     ) -> Classified:
         """Classify a directory that is no second name of ``.git``, given the verdict so far."""
         known = self._nodes.find_below(place.parent, st)
-        if verdict is not Verdict.ALLOW:
+        if verdict is not ALLOW:
             known = self._nodes.find(st, GUARDED)
         if known is not None and known.fd >= 0 and not self._path_based:
             fd, own = known.fd, -1
@@ -263,7 +263,7 @@ class Access:
         Raises Refused; OSError as ``classify`` does.
         """
         verdict, rule = self.verdict_of(place, st)
-        if verdict is not Verdict.ALLOW:
+        if verdict is not ALLOW:
             raise self._refused(rule, place)
 
     def check_holds_no_repository(self, place: NodeRef, fd: int, st: os.stat_result) -> None:

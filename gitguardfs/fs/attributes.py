@@ -12,7 +12,7 @@ from stat import S_IFDIR, S_IFMT, S_IFREG
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.constants import PERMISSION_BITS, SET_ID_BITS
 from gitguardfs.fs.nodes import NEVER, ROOT_ID, Node
-from gitguardfs.guard.rules import Verdict
+from gitguardfs.guard.rules import ALLOW, Verdict
 from gitguardfs.protocol import Attributes, GuestUid, ShareGid, ShareUid, make
 
 WRITE_BITS = 0o222
@@ -61,7 +61,7 @@ class AttributeMapper:
         cannot be shown.
         """
         shown = self.unguarded(st.st_ino if node.id == ROOT_ID else node.id, st, uid)
-        if node.verdict is not Verdict.ALLOW:
+        if node.verdict is not ALLOW:
             if node.verdict is Verdict.READONLY:
                 return shown._replace(mode=shown.mode & ~WRITE_BITS)
             return shown._replace(mode=S_IFMT(st.st_mode), uid=0, gid=0)

@@ -22,7 +22,7 @@ from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 from typing import cast
 
 from gitguardfs.errors import os_error
-from gitguardfs.guard.rules import Verdict
+from gitguardfs.guard.rules import ALLOW, Verdict
 from gitguardfs.protocol import NodeId
 
 ROOT_ID = NodeId(1)
@@ -124,7 +124,7 @@ class NodeTable:
     """All nodes that the kernel knows."""
 
     def __init__(self, root: os.stat_result) -> None:
-        self.root = Node(ROOT_ID, root, Verdict.ALLOW, "")
+        self.root = Node(ROOT_ID, root, ALLOW, "")
         self.root.lookup_count = 1
         self._home = root.st_dev
         self._by_id: dict[int, Node] = {ROOT_ID: self.root}
@@ -188,7 +188,7 @@ class NodeTable:
         """
         subtree = (subtree or parent.subtree) if S_ISDIR(st.st_mode) else None
         variant = PLAIN_VARIANT if subtree is None else subtree.variant
-        if verdict is not Verdict.ALLOW:
+        if verdict is not ALLOW:
             variant = GUARDED
             self.restrict_known(st, verdict, rule)
         node = self.find(st, variant)
@@ -224,7 +224,7 @@ class NodeTable:
 
         Like a forgotten node, it is not in the table.
         """
-        node = Node(next(self._own_ids), st, Verdict.ALLOW, "")
+        node = Node(next(self._own_ids), st, ALLOW, "")
         node.is_hashed = False
         return node
 

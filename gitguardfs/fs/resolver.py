@@ -18,7 +18,7 @@ from gitguardfs.fs.nodes import NEVER, LinkedSubtree, Node, NodeTable, ObjectKey
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
-from gitguardfs.guard.rules import Refused, Verdict
+from gitguardfs.guard.rules import ALLOW, HIDE, Refused, Verdict
 from gitguardfs.protocol import Attributes, GuestUid, NodeId
 
 
@@ -111,7 +111,7 @@ class Resolver:
 
         A symlink whose target is refused is shown as a denied symlink.
         """
-        if self._access.verdict_of(place, st, dotgit)[0] is Verdict.ALLOW:
+        if self._access.verdict_of(place, st, dotgit)[0] is ALLOW:
             try:
                 target = symlinks.target(place)
             except Refused as refused:
@@ -136,7 +136,7 @@ class Resolver:
         Raises OSError.
         """
         classified = self._access.classify(place, st, dotgit)
-        if classified.verdict is Verdict.HIDE:
+        if classified.verdict is HIDE:
             if classified.fd >= 0:
                 os.close(classified.fd)
             self._nodes.restrict_known(st, classified.verdict, classified.rule)
