@@ -141,8 +141,8 @@ class Entries:
     def _move(self, renaming: Renaming, flags: int) -> None:
         """Rename, or exchange, and undo that if the new names turn out to be forbidden.
 
-        A rename(2) that failed may have been done on a server: that is undone as well, if a new
-        name could be ``.git`` or a part of a repository.
+        A rename(2) that failed may have been done on a server: that is undone as well, where
+        RenameCheck says so.
         """
         old, new = renaming.old, renaming.new
 
@@ -160,13 +160,11 @@ class Entries:
         try:
             self._source.rename(old.fd, old.name, new.fd, new.name, flags)
         except OSError:
-            if any(self._access.matters(place.name) for place, _ in renaming.arriving()):
+            if self._renames.undoes_failed(renaming):
                 surely(undo, lambda: self._access.path(new.parent, new.name))
             raise
         try:
-            for place, _ in renaming.arriving():
-                self._access.check_added(place, False)
-            self._host.after_rename(renaming)
+            self._renames.check_done(renaming)
         except BaseException:
             surely(undo, lambda: self._access.path(new.parent, new.name))
             raise

@@ -324,9 +324,9 @@ MUTANTS = (
     Mutant(
         "gate-rename-not-looked-at-again",
         "two guards over one share make a repository between them by a rename",
-        "serving/entries.py",
-        "                self._access.check_added(place, False)",
-        "                pass",
+        "fs/rename_check.py",
+        "            self._access.check_added(place, False)",
+        "            pass",
         UNDONE,
     ),
     Mutant(
