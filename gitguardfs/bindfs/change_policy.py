@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from enum import Enum
 from stat import S_ISREG
 
-from gitguardfs.bindfs.idmap import GuestGid, GuestUid, IdMap
+from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.bindfs.permissions import Perms
 from gitguardfs.constants import PERMISSION_BITS
 from gitguardfs.errors import os_error
+from gitguardfs.protocol import GuestGid, GuestUid
 
 X_BITS = 0o111
 
@@ -68,7 +69,7 @@ class ChangePolicy:
     xattr: XattrPolicy = XattrPolicy.NONE
 
     def new_owner(
-        self, caller: tuple[int, int], inherits_group: bool, idmap: IdMap
+        self, caller: tuple[GuestUid, GuestGid], inherits_group: bool, idmap: IdMap
     ) -> tuple[int, int]:
         """Return the (user, group) of a new object, in share ids; ``caller`` is in guest ids.
 
@@ -77,7 +78,7 @@ class ChangePolicy:
         daemon: root can use it in any case. Raises OSError(EOVERFLOW) for any other caller
         without a share id.
         """
-        uid, gid = GuestUid(caller[0]), GuestGid(caller[1])
+        uid, gid = caller
         if self.create_for_user is not None:
             user: int | None = self.create_for_user
         elif self.create_as_mounter or (uid == 0 and not idmap.can_store_uid(uid)):
@@ -98,7 +99,9 @@ class ChangePolicy:
         """Return the mode, with its type, of a new object that was requested with ``mode``."""
         return mode if self.create_with_perms is None else self.create_with_perms.apply(mode)
 
-    def owners(self, uid: int | None, gid: int | None) -> tuple[int | None, int | None]:
+    def owners(
+        self, uid: GuestUid | None, gid: GuestGid | None
+    ) -> tuple[GuestUid | None, GuestGid | None]:
         """Return the ids that a chown sets; None leaves one. Raises OSError(EPERM) if denied."""
         denies_user = uid is not None and self.chown is ChangeRule.DENY
         if denies_user or (gid is not None and self.chgrp is ChangeRule.DENY):

@@ -12,7 +12,7 @@ from stat import S_IFBLK, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 
 from gitguardfs.bindfs.mirror import Mirror
 from gitguardfs.bindfs.permissions import ALL, Perms
-from gitguardfs.protocol import Attributes
+from gitguardfs.protocol import Attributes, GuestUid, ShareGid, ShareUid
 
 BLOCK = 512
 """Bytes in a block of st_blocks (stat(2))."""
@@ -68,7 +68,9 @@ class AttributeOverrider:
         self._rights = rights
         self._device_size = device_size
 
-    def apply(self, shown: Attributes, mode: int, owner: int, group: int, uid: int) -> Attributes:
+    def apply(
+        self, shown: Attributes, mode: int, owner: ShareUid, group: ShareGid, uid: GuestUid
+    ) -> Attributes:
         """Return ``shown`` overridden for the guest's user ``uid``.
 
         ``mode``, ``owner`` and ``group`` are the share's.

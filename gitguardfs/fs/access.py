@@ -27,7 +27,8 @@ from gitguardfs.fs.revalidation import UNREADABLE, Revalidation
 from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.guard import dotgit as names
 from gitguardfs.guard import repository
-from gitguardfs.guard.rules import Refused, RuleSet, Verdict
+from gitguardfs.guard.rules import ALLOW, HIDE, Refused, RuleSet, Verdict
+from gitguardfs.protocol import NodeId, make
 
 MAX_SHOWN = 40
 """Components of a path that the audit log and messages show; trees can be deeper."""
@@ -45,9 +46,8 @@ class NodeRef(NamedTuple):
 
 
 class Classified(NamedTuple):
-    """An entry of the source, with its attributes and its verdict."""
+    """The verdict on an entry of the source, and what was found out for it."""
 
-    st: os.stat_result
     verdict: Verdict
     rule: str
     fd: int = -1
@@ -91,7 +91,7 @@ class Access:
             dotgit=self.dotgit, path=self.path, path_based=path_based, is_local=is_local,
         )  # fmt: skip
 
-    def node(self, node_id: int, change: bool = False) -> Node:
+    def node(self, node_id: NodeId, change: bool = False) -> Node:
         """Return the node if it may be read or, with ``change``, changed.
 
         Raises Refused, Later, OSError(EROFS, ESTALE), and any other OSError of the source, as the
@@ -101,7 +101,7 @@ class Access:
         directory = node if node.file_type == S_IFDIR else node.parent
         if directory is not None and self.revalidation.revalidate(directory):
             node = self._nodes.get(node_id)
-        if node.verdict is not Verdict.ALLOW and (change or node.verdict >= Verdict.DENY):
+        if node.verdict is not ALLOW and (change or node.verdict >= Verdict.DENY):
             raise Refused(node.rule, partial(self.path, node))
         if change and self._read_only:
             raise os_error(errno.EROFS)
@@ -137,7 +137,7 @@ class Access:
         if is_new:
             self._forming.wait_for(self._descriptors.of(directory))
 
-    def name(self, parent_id: int, name: bytes, change: bool = False) -> NodeRef:
+    def name(self, parent_id: NodeId, name: bytes, change: bool = False) -> NodeRef:
         """Return a name in a directory if it may be looked up or, with ``change``, changed.
 
         A guarded name may be looked up, since it is shown; it may not be changed. Raises Refused,
@@ -148,18 +148,18 @@ class Access:
         parent = self.node(parent_id, change)
         if change:
             verdict, rule = self._guard.verdict_of_name(name)
-            if verdict is not Verdict.ALLOW:
+            if verdict is not ALLOW:
                 raise Refused(rule, partial(self.path, parent, name))
             self._settle(parent, name, is_new=True)
-        return NodeRef(parent, self._descriptors.of(parent), name)
+        return make(NodeRef, (parent, self._descriptors.of(parent), name))
 
     def allows(self, name: bytes) -> bool:
         """Return whether no rule matches ``name``."""
-        return self._guard.verdict_of_name(name)[0] is Verdict.ALLOW
+        return self._guard.verdict_of_name(name)[0] is ALLOW
 
     def hides(self, name: bytes) -> bool:
         """Return whether a rule hides ``name``."""
-        return self._guard.verdict_of_name(name)[0] is Verdict.HIDE
+        return self._guard.verdict_of_name(name)[0] is HIDE
 
     def link_component(self, directory: Node, name: bytes) -> NodeRef:
         """Return one component of a symlink's target.
@@ -178,7 +178,7 @@ class Access:
 
         Raises OSError.
         """
-        return place._replace(fd=self._descriptors.of(place.parent))
+        return make(NodeRef, (place.parent, self._descriptors.of(place.parent), place.name))
 
     def dotgit(self, dir_fd: int) -> ObjectKey | None:
         """Return device and inode of a directory's ``.git``; None if there is none.
@@ -203,22 +203,24 @@ class Access:
         if place.parent.verdict > verdict:
             verdict, rule = place.parent.verdict, place.parent.rule
         if not guard.guards_git or verdict >= guard.git_verdict:
-            return Classified(st, verdict, rule)
+            return make(Classified, (verdict, rule, -1, 0, True))
         is_directory = S_ISDIR(st.st_mode)
         # A second name of .git: a hard link, or a folding that dotgit.py does not know.
         if is_directory or st.st_nlink > 1 or not names.is_portable(place.name):
             if dotgit is True:
                 dotgit = self.dotgit(place.fd)
             if (st.st_dev, st.st_ino) == dotgit:
-                return Classified(st, guard.git_verdict, "git alias")
+                return Classified(guard.git_verdict, "git alias")
         if not (is_directory and guard.checks_fake_repositories):
-            return Classified(st, verdict, rule)
-        return self._classify_directory(place, Classified(st, verdict, rule))
+            return make(Classified, (verdict, rule, -1, 0, True))
+        return self._classify_directory(place, st, verdict, rule)
 
-    def _classify_directory(self, place: NodeRef, so_far: Classified) -> Classified:
-        st = so_far.st
+    def _classify_directory(
+        self, place: NodeRef, st: os.stat_result, verdict: Verdict, rule: str
+    ) -> Classified:
+        """Classify a directory that is no second name of ``.git``, given the verdict so far."""
         known = self._nodes.find_below(place.parent, st)
-        if so_far.verdict is not Verdict.ALLOW:
+        if verdict is not ALLOW:
             known = self._nodes.find(st, GUARDED)
         if known is not None and known.fd >= 0 and not self._path_based:
             fd, own = known.fd, -1
@@ -232,14 +234,14 @@ class Access:
                 btime_ns = self._source.btime_ns(own)
             is_repository = self._source.holds_repository(fd)
         except PermissionError:
-            return Classified(st, so_far.verdict, so_far.rule, own, btime_ns, is_open=False)
+            return Classified(verdict, rule, own, btime_ns, is_open=False)
         except BaseException:
             if own >= 0:
                 os.close(own)
             raise
         if is_repository:
-            return Classified(st, self._guard.git_verdict, "repository", own, btime_ns)
-        return Classified(st, so_far.verdict, so_far.rule, own, btime_ns)
+            verdict, rule = self._guard.git_verdict, "repository"
+        return make(Classified, (verdict, rule, own, btime_ns, True))
 
     def verdict_of(
         self, place: NodeRef, st: os.stat_result, dotgit: ObjectKey | bool | None = True
@@ -261,7 +263,7 @@ class Access:
         Raises Refused; OSError as ``classify`` does.
         """
         verdict, rule = self.verdict_of(place, st)
-        if verdict is not Verdict.ALLOW:
+        if verdict is not ALLOW:
             raise self._refused(rule, place)
 
     def check_holds_no_repository(self, place: NodeRef, fd: int, st: os.stat_result) -> None:

@@ -12,13 +12,10 @@ from stat import S_IFDIR, S_IFMT, S_IFREG
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.constants import PERMISSION_BITS, SET_ID_BITS
 from gitguardfs.fs.nodes import NEVER, ROOT_ID, Node
-from gitguardfs.guard.rules import Verdict
-from gitguardfs.protocol import Attributes
+from gitguardfs.guard.rules import ALLOW, Verdict
+from gitguardfs.protocol import Attributes, GuestUid, ShareGid, ShareUid, make
 
 WRITE_BITS = 0o222
-
-_new = tuple.__new__
-"""Builds a NamedTuple in half the time of its own constructor."""
 
 
 def change_key(st: os.stat_result) -> int:
@@ -26,7 +23,7 @@ def change_key(st: os.stat_result) -> int:
     return hash((st.st_size, st.st_mtime_ns, st.st_ctime_ns))
 
 
-Override = Callable[[Attributes, int, int, int, int], Attributes]
+Override = Callable[[Attributes, int, ShareUid, ShareGid, GuestUid], Attributes]
 """Overrides attributes for a user of the guest; see ``AttributeOverrider.apply``."""
 
 
@@ -55,7 +52,7 @@ class AttributeMapper:
         mode &= PERMISSION_BITS
         return mode & ~SET_ID_BITS if self.drops_setid(file_type | mode) else mode
 
-    def report(self, node: Node, st: os.stat_result, uid: int) -> Attributes:
+    def report(self, node: Node, st: os.stat_result, uid: GuestUid) -> Attributes:
         """Return the attributes of ``node`` as the user ``uid`` of the guest sees them.
 
         Notes in the node what was reported to the kernel. A denied object shows its type, owner 0:0
@@ -64,7 +61,7 @@ class AttributeMapper:
         cannot be shown.
         """
         shown = self.unguarded(st.st_ino if node.id == ROOT_ID else node.id, st, uid)
-        if node.verdict is not Verdict.ALLOW:
+        if node.verdict is not ALLOW:
             if node.verdict is Verdict.READONLY:
                 return shown._replace(mode=shown.mode & ~WRITE_BITS)
             return shown._replace(mode=S_IFMT(st.st_mode), uid=0, gid=0)
@@ -75,22 +72,25 @@ class AttributeMapper:
             node.size = st.st_size
         return shown
 
-    def unguarded(self, ino: int, st: os.stat_result, uid: int) -> Attributes:
+    def unguarded(self, ino: int, st: os.stat_result, uid: GuestUid) -> Attributes:
         """Return the attributes of an object without the guard's part; note nothing.
 
         Raises OSError(EIO) if the owner's id cannot be shown.
         """
         mode = st.st_mode
-        if self.drops_setid(mode):
+        owner: ShareUid = st.st_uid  # type: ignore[assignment]
+        group: ShareGid = st.st_gid  # type: ignore[assignment]
+        guest_uid, guest_gid = self.idmap.guest_ids(owner, group)
+        if mode & SET_ID_BITS and self.drops_setid(mode):
             mode &= ~SET_ID_BITS
-        shown = _new(
+        shown = make(
             Attributes,
             (
                 ino,
                 mode,
                 st.st_nlink,
-                self.idmap.guest_uid(st.st_uid),  # type: ignore[arg-type]
-                self.idmap.guest_gid(st.st_gid),  # type: ignore[arg-type]
+                guest_uid,
+                guest_gid,
                 st.st_rdev,
                 st.st_size,
                 st.st_blocks,
@@ -102,5 +102,5 @@ class AttributeMapper:
             ),
         )
         if self._override is not None:
-            shown = self._override(shown, mode, st.st_uid, st.st_gid, uid)
+            shown = self._override(shown, mode, owner, group, uid)
         return shown

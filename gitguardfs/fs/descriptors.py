@@ -49,7 +49,8 @@ class DescriptorCache:
         if self._path_based and node.parent is not None and not node.is_directory:
             self.close(node)  # the cached one may lead to another object by now
         if node.fd >= 0:
-            self._touch(node)
+            if node in self._cached:
+                self._cached.move_to_end(node)
             return node.fd
         if node.open_fds and (node.parent is None or not self._path_based):
             return node.open_fds[0]
@@ -75,7 +76,8 @@ class DescriptorCache:
             way[step] = None
             step = step.parent
         top = step
-        self._touch(top)
+        if top in self._cached:
+            self._cached.move_to_end(top)
         fd = top.fd
         for step in reversed(way):
             try:
@@ -123,10 +125,6 @@ class DescriptorCache:
         self._cached[node] = None
         if len(self._cached) > self._limit:
             self._shrink(self._limit)
-
-    def _touch(self, node: Node) -> None:
-        if node in self._cached:
-            self._cached.move_to_end(node)
 
     def _shrink(self, size: int) -> None:
         while len(self._cached) > size:

@@ -1,4 +1,4 @@
-"""Open files and directories, by the handle numbers that the kernel uses.
+"""Open files and directories, by the ids that the kernel uses.
 
 The table changes only on the event loop's thread. A handle's descriptor stays open until its
 release, which the kernel sends after the last request on the handle. So a worker thread may use
@@ -10,12 +10,14 @@ from __future__ import annotations
 import errno
 import os
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import count
+from typing import cast
 
 from gitguardfs.errors import os_error
 from gitguardfs.fs.nodes import Node
+from gitguardfs.protocol import GuestUid, HandleId
 
 MAX_NAMES = 1 << 20
 """Names in all snapshots of directories together; at about 80 bytes each, 80 MiB."""
@@ -54,7 +56,7 @@ class DirectoryHandle:
 
     __slots__ = ("node", "pid", "snapshot", "types", "uid")
 
-    def __init__(self, node: Node, uid: int, pid: int = 0) -> None:
+    def __init__(self, node: Node, uid: GuestUid, pid: int = 0) -> None:
         self.node = node
         self.uid = uid
         self.pid = pid
@@ -68,32 +70,32 @@ class HandleTable:
     """All open handles."""
 
     def __init__(self) -> None:
-        self._files: dict[int, FileHandle] = {}
-        self._directories: dict[int, DirectoryHandle] = {}
+        self._files: dict[HandleId, FileHandle] = {}
+        self._directories: dict[HandleId, DirectoryHandle] = {}
         self._read: OrderedDict[DirectoryHandle, int] = OrderedDict()
         self._names = 0
-        self._numbers = count(1)
+        self._ids = cast("Iterator[HandleId]", count(1))
 
     def __len__(self) -> int:
         return len(self._files) + len(self._directories)
 
-    def add_file(self, handle: FileHandle) -> int:
-        """Add a handle and return its number; its descriptor also serves its node."""
-        number = next(self._numbers)
-        self._files[number] = handle
+    def add_file(self, handle: FileHandle) -> HandleId:
+        """Add a handle and return its id; its descriptor also serves its node."""
+        handle_id = next(self._ids)
+        self._files[handle_id] = handle
         handle.node.open_fds += (handle.fd,)
-        return number
+        return handle_id
 
-    def add_directory(self, handle: DirectoryHandle) -> int:
-        """Add a handle and return its number."""
-        number = next(self._numbers)
-        self._directories[number] = handle
-        return number
+    def add_directory(self, handle: DirectoryHandle) -> HandleId:
+        """Add a handle and return its id."""
+        handle_id = next(self._ids)
+        self._directories[handle_id] = handle
+        return handle_id
 
-    def file(self, number: int) -> FileHandle:
-        """Return the open file of that number. Raises OSError(EBADF) if there is none."""
+    def file(self, handle_id: HandleId) -> FileHandle:
+        """Return the open file of that id. Raises OSError(EBADF) if there is none."""
         try:
-            return self._files[number]
+            return self._files[handle_id]
         except KeyError:
             raise os_error(errno.EBADF) from None
 
@@ -101,17 +103,17 @@ class HandleTable:
         """Return all open files."""
         return self._files.values()
 
-    def directory(self, number: int) -> DirectoryHandle:
-        """Return the open directory of that number. Raises OSError(EBADF) if there is none."""
+    def directory(self, handle_id: HandleId) -> DirectoryHandle:
+        """Return the open directory of that id. Raises OSError(EBADF) if there is none."""
         try:
-            return self._directories[number]
+            return self._directories[handle_id]
         except KeyError:
             raise os_error(errno.EBADF) from None
 
-    def release_file(self, number: int) -> None:
-        """Close a file. Raises OSError(EBADF) if the number is not in use."""
-        handle = self.file(number)
-        del self._files[number]
+    def release_file(self, handle_id: HandleId) -> None:
+        """Close a file. Raises OSError(EBADF) if the id is not in use."""
+        handle = self.file(handle_id)
+        del self._files[handle_id]
         handle.node.open_fds = tuple(fd for fd in handle.node.open_fds if fd != handle.fd)
         for fd in (handle.fd, handle.positional_fd):
             if fd >= 0:
@@ -135,14 +137,14 @@ class HandleTable:
         handle.types = {}
         self._names -= self._read.pop(handle, 0)
 
-    def release_directory(self, number: int) -> None:
-        """Close a directory; an unknown number is ignored."""
-        handle = self._directories.pop(number, None)
+    def release_directory(self, handle_id: HandleId) -> None:
+        """Close a directory; an unknown id is ignored."""
+        handle = self._directories.pop(handle_id, None)
         if handle is not None:
             self._drop_snapshot(handle)
 
     def close_all(self) -> None:
         """Close all handles, at the end of a mount."""
-        for number in list(self._files):
-            self.release_file(number)
+        for handle_id in list(self._files):
+            self.release_file(handle_id)
         self._directories.clear()

@@ -19,11 +19,13 @@ import os
 from collections.abc import Iterator
 from itertools import count, takewhile
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
+from typing import cast
 
 from gitguardfs.errors import os_error
-from gitguardfs.guard.rules import Verdict
+from gitguardfs.guard.rules import ALLOW, Verdict
+from gitguardfs.protocol import NodeId
 
-ROOT_ID = 1
+ROOT_ID = NodeId(1)
 PLAIN_VARIANT, GUARDED = 0, 1
 """Variants of a node; larger numbers are linked subtrees."""
 ObjectKey = tuple[int, int]
@@ -64,7 +66,7 @@ class Node:
         "restrictions", "rule", "size", "subtree", "unsynced", "variant", "verdict",
     )  # fmt: skip
 
-    def __init__(self, node_id: int, st: os.stat_result, verdict: Verdict, rule: str) -> None:
+    def __init__(self, node_id: NodeId, st: os.stat_result, verdict: Verdict, rule: str) -> None:
         self.id = node_id
         self.dev = st.st_dev
         self.ino = st.st_ino
@@ -122,14 +124,14 @@ class NodeTable:
     """All nodes that the kernel knows."""
 
     def __init__(self, root: os.stat_result) -> None:
-        self.root = Node(ROOT_ID, root, Verdict.ALLOW, "")
+        self.root = Node(ROOT_ID, root, ALLOW, "")
         self.root.lookup_count = 1
         self._home = root.st_dev
         self._by_id: dict[int, Node] = {ROOT_ID: self.root}
         # Nodes whose number is not their inode number: another device or variant, or a reused one.
         self._by_key: dict[tuple[int, int, int], Node] = {}
         self._subtree_nodes: dict[ObjectKey, list[Node]] = {}
-        self._own_ids = count(FIRST_OWN_ID)
+        self._own_ids = cast("Iterator[NodeId]", count(FIRST_OWN_ID))
         self.left: list[Node] = []
         """Directories that the kernel has forgotten and that a node was moved away from. The caller
         that takes them from this list closes their descriptors."""
@@ -142,7 +144,7 @@ class NodeTable:
     def __iter__(self) -> Iterator[Node]:
         return iter(self._by_id.values())
 
-    def get(self, node_id: int) -> Node:
+    def get(self, node_id: NodeId) -> Node:
         """Return the node with this number, with a verdict at least as strict as those above it.
 
         Raises OSError(ESTALE) if the table has no such node.
@@ -186,7 +188,7 @@ class NodeTable:
         """
         subtree = (subtree or parent.subtree) if S_ISDIR(st.st_mode) else None
         variant = PLAIN_VARIANT if subtree is None else subtree.variant
-        if verdict is not Verdict.ALLOW:
+        if verdict is not ALLOW:
             variant = GUARDED
             self.restrict_known(st, verdict, rule)
         node = self.find(st, variant)
@@ -197,7 +199,10 @@ class NodeTable:
             node = self._add(st, variant, verdict, rule)
             node.btime_ns = btime_ns
             node.subtree = subtree if variant != GUARDED else None
-        self.place(node, parent, name)
+        if node.parent is parent:
+            node.name = name
+        else:
+            self.place(node, parent, name)
         if node.file_type == S_IFDIR:
             node.classified_at = parent.classified_at
             if node.verdict < verdict:
@@ -219,7 +224,7 @@ class NodeTable:
 
         Like a forgotten node, it is not in the table.
         """
-        node = Node(next(self._own_ids), st, Verdict.ALLOW, "")
+        node = Node(next(self._own_ids), st, ALLOW, "")
         node.is_hashed = False
         return node
 
@@ -233,7 +238,7 @@ class NodeTable:
         if natural and (reused := self._by_id.get(st.st_ino)) is not None:
             self.unhash(reused)
         if natural and st.st_ino not in self._by_id:
-            node = Node(st.st_ino, st, verdict, rule)
+            node = Node(NodeId(st.st_ino), st, verdict, rule)
         else:
             node = Node(next(self._own_ids), st, verdict, rule)
             self._by_key[st.st_dev, st.st_ino, variant] = node
@@ -300,7 +305,7 @@ class NodeTable:
             if others:
                 self._subtree_nodes[node.dev, node.ino] = others
 
-    def forget(self, node_id: int, times: int) -> Node | None:
+    def forget(self, node_id: NodeId, times: int) -> Node | None:
         """Undo ``times`` lookups. Return the node if that dropped it from the table."""
         node = self._by_id.get(node_id)
         if node is None or node is self.root:

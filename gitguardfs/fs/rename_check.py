@@ -1,4 +1,4 @@
-"""The checks of a rename, in their order."""
+"""The checks of a rename, in their order: those before rename(2) and those after it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gitguardfs.fs.host_rules import HostRules
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
-from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, Caller
+from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, Caller, NodeId
 
 RENAME_FLAGS = RENAME_NOREPLACE | RENAME_EXCHANGE
 """The flags allowed. RENAME_WHITEOUT is not: it leaves a device, for overlay mounts only."""
 
-Name = tuple[int, bytes]
+Name = tuple[NodeId, bytes]
 """The node number of a directory, and a name in it."""
 
 
@@ -39,7 +39,10 @@ class CheckedRename(NamedTuple):
 
 
 class RenameCheck:
-    """Checks the renames of one mount."""
+    """Checks the renames of one mount.
+
+    It stands apart from Access because it uses HostRules and SymlinkResolver, which use Access.
+    """
 
     def __init__(
         self,
@@ -103,6 +106,23 @@ class RenameCheck:
             self._host.note_change(old, new)
             for fd in fds:
                 os.close(fd)
+
+    def check_done(self, renaming: Renaming) -> None:
+        """Check again the names that entries were moved to.
+
+        Raises Refused, Later, OSError(EBUSY, ESTALE), and any other OSError of the source; after
+        each, the caller moves the entries back.
+        """
+        for place, _ in renaming.arriving():
+            self._access.check_added(place, False)
+        self._host.after_rename(renaming)
+
+    def undoes_failed(self, renaming: Renaming) -> bool:
+        """Return whether a rename that failed must be undone if a server has done it all the same.
+
+        It must be if a new name could be ``.git`` or a part of a repository.
+        """
+        return any(self._access.matters(place.name) for place, _ in renaming.arriving())
 
     def _target_of(self, caller: Caller, new: NodeRef) -> NodeRef:
         """Return the place of the target if a resolved symlink is at ``new``; else ``new``."""

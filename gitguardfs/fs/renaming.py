@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from stat import S_IFMT
 from typing import NamedTuple
 
 from gitguardfs.fs.access import NodeRef
+
+PlacedEntry = tuple[NodeRef, os.stat_result]
+"""A place, and the attributes of the entry that is or was there."""
 
 
 class Renaming(NamedTuple):
@@ -20,17 +22,19 @@ class Renaming(NamedTuple):
     """The entry at ``new``; None if there is none."""
     exchange: bool
 
-    def leaving(self) -> Iterator[tuple[NodeRef, os.stat_result]]:
-        """Yield each entry that is moved, with its place before the rename."""
-        yield self.old, self.moved
+    def leaving(self) -> tuple[PlacedEntry, ...]:
+        """Return each entry that is moved, with its place before the rename."""
+        moved = self.old, self.moved
         if self.exchange and self.target is not None:
-            yield self.new, self.target
+            return moved, (self.new, self.target)
+        return (moved,)
 
-    def arriving(self) -> Iterator[tuple[NodeRef, os.stat_result]]:
-        """Yield each entry that is moved, with its place after the rename."""
-        yield self.new, self.moved
+    def arriving(self) -> tuple[PlacedEntry, ...]:
+        """Return each entry that is moved, with its place after the rename."""
+        moved = self.new, self.moved
         if self.exchange and self.target is not None:
-            yield self.old, self.target
+            return moved, (self.old, self.target)
+        return (moved,)
 
     @property
     def can_be_undone(self) -> bool:

@@ -18,8 +18,8 @@ from gitguardfs.fs.nodes import NEVER, LinkedSubtree, Node, NodeTable, ObjectKey
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
-from gitguardfs.guard.rules import Refused, Verdict
-from gitguardfs.protocol import Attributes
+from gitguardfs.guard.rules import ALLOW, HIDE, Refused, Verdict
+from gitguardfs.protocol import Attributes, GuestUid, NodeId
 
 
 class Resolver:
@@ -47,18 +47,25 @@ class Resolver:
         """Set if this mount resolves symlinks."""
 
     def entry(
-        self, place: NodeRef, st: os.stat_result, uid: int, dotgit: ObjectKey | bool | None = True
+        self,
+        place: NodeRef,
+        st: os.stat_result,
+        uid: GuestUid,
+        dotgit: ObjectKey | bool | None = True,
     ) -> tuple[Node, Attributes] | None:
         """Return the node of ``place``, and its attributes for ``uid``; count a lookup of it.
 
         Returns None if the entry is hidden. ``dotgit`` is device and inode of the directory's
         ``.git``, if the caller has them. Raises Refused, Later, OSError.
         """
-        node, st = self._resolved(place, st, dotgit)
+        if self.symlinks is not None and S_ISLNK(st.st_mode):
+            node, st = self._resolved(self.symlinks, place, st, dotgit)
+        else:
+            node = self.find_or_add(place, st, dotgit)
         return None if node is None else (node, self._counted(node, st, uid))
 
     def new_entry(
-        self, place: NodeRef, st: os.stat_result, uid: int
+        self, place: NodeRef, st: os.stat_result, uid: GuestUid
     ) -> tuple[Node, Attributes] | None:
         """Return the node of an object that was just made, as ``entry`` does.
 
@@ -67,7 +74,7 @@ class Resolver:
         node = self.find_or_add(place, st)
         return None if node is None else (node, self._counted(node, st, uid))
 
-    def _counted(self, node: Node, st: os.stat_result, uid: int) -> Attributes:
+    def _counted(self, node: Node, st: os.stat_result, uid: GuestUid) -> Attributes:
         """Return a node's attributes and count a lookup; remove the node if ``report`` fails."""
         try:
             shown = self._attributes.report(node, st, uid)
@@ -83,7 +90,7 @@ class Resolver:
         node.reported = 0
         self._drop_unknown(node)
 
-    def forget(self, node_id: int, times: int) -> None:
+    def forget(self, node_id: NodeId, times: int) -> None:
         """Undo ``times`` lookups of a node, as the kernel's FORGET asks."""
         step = self._nodes.forget(node_id, times)
         way: set[Node] = set()
@@ -94,18 +101,19 @@ class Resolver:
             step = step.parent
 
     def _resolved(
-        self, place: NodeRef, st: os.stat_result, dotgit: ObjectKey | bool | None
+        self,
+        symlinks: SymlinkResolver,
+        place: NodeRef,
+        st: os.stat_result,
+        dotgit: ObjectKey | bool | None,
     ) -> tuple[Node | None, os.stat_result]:
-        """Return the node of ``place`` (None if hidden), and the attributes to report.
+        """Return node and attributes of the target of a symlink; no node if it is hidden.
 
-        If this mount resolves symlinks, both are of a symlink's target. A symlink whose target is
-        refused is shown as a denied symlink.
+        A symlink whose target is refused is shown as a denied symlink.
         """
-        if self.symlinks is None or not S_ISLNK(st.st_mode):
-            return self.find_or_add(place, st, dotgit), st
-        if self._access.verdict_of(place, st, dotgit)[0] is Verdict.ALLOW:
+        if self._access.verdict_of(place, st, dotgit)[0] is ALLOW:
             try:
-                target = self.symlinks.target(place)
+                target = symlinks.target(place)
             except Refused as refused:
                 denied = self._nodes.get_or_add(
                     place.parent, place.name, st, Verdict.DENY, refused.rule
@@ -128,7 +136,7 @@ class Resolver:
         Raises OSError.
         """
         classified = self._access.classify(place, st, dotgit)
-        if classified.verdict is Verdict.HIDE:
+        if classified.verdict is HIDE:
             if classified.fd >= 0:
                 os.close(classified.fd)
             self._nodes.restrict_known(st, classified.verdict, classified.rule)
@@ -203,7 +211,7 @@ class Resolver:
         """
         if target_fd >= 0 and renaming.target is not None:
             self.note_removed(renaming.new, renaming.target, target_fd)
-        for place, st in reversed([*renaming.arriving()]):
+        for place, st in reversed(renaming.arriving()):
             node = self._nodes.find_below(place.parent, st)
             if node is not None:
                 node.parent, node.name = place.parent, place.name

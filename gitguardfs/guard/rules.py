@@ -28,6 +28,10 @@ class Verdict(IntEnum):
     HIDE = 3
 
 
+ALLOW, HIDE = Verdict.ALLOW, Verdict.HIDE
+"""The verdicts that every request is compared with: an Enum takes 25 ns to give its member."""
+
+
 class GitMode(Enum):
     """The value of ``--git``."""
 

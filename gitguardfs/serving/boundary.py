@@ -11,7 +11,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from gitguardfs.guard.rules import Refused
-from gitguardfs.protocol import Caller, Later, RequestError
+from gitguardfs.protocol import Caller, GuestGid, GuestUid, Later, RequestError
 from gitguardfs.serving.audit_log import AuditLog
 
 MAX_ERRNO = 511
@@ -23,7 +23,7 @@ ENOSYS_IS_MEANT = ("getxattr", "listxattr")
 whole mount. An ENOSYS of the source is about one object: a single file that cannot be synced would
 turn fsync off for all."""
 
-UNKNOWN = Caller(-1, -1)
+UNKNOWN = Caller(GuestUid(-1), GuestGid(-1))
 
 log = logging.getLogger(__name__)
 
@@ -102,13 +102,13 @@ def guarded_by(guard: GuardedBy) -> Callable[[Method[B, P, R]], Method[B, P, R]]
         GUARDED_BY[name] = guard
 
         @wraps(method)
-        def bounded(self: B, *args: Any) -> R:
+        def bounded(*args: Any) -> R:  # with ``self``: to take the tuple apart costs 0.2 us
             try:
-                return method(self, *args)  # type: ignore[call-arg]
+                return method(*args)  # type: ignore[call-arg]
             except (Later, RequestError):
                 raise
             except Exception as error:
-                number = self.boundary.errno_of(error, name, args)
+                number = args[0].boundary.errno_of(error, name, args)
             # Not in the except clause: the new error would keep the old one alive as its context,
             # and with that all objects in its frames.
             raise RequestError(number)

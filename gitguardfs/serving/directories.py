@@ -12,7 +12,7 @@ from gitguardfs.fs.handles import DirectoryHandle, HandleTable
 from gitguardfs.fs.nodes import ROOT_ID, Node, NodeTable, ObjectKey
 from gitguardfs.fs.resolver import Resolver
 from gitguardfs.fs.source import Source
-from gitguardfs.protocol import Caller, DirEntry
+from gitguardfs.protocol import Caller, DirEntry, DirOffset, HandleId, NodeId, make
 from gitguardfs.serving.blocking import Blocking, LatencyTracker
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 from gitguardfs.serving.readdirplus import ReaddirplusAdvice
@@ -62,19 +62,21 @@ class Directories:
         self._can_list_names_only = can_list_names_only
 
     @guarded_by(GuardedBy.NODE)
-    def opendir(self, caller: Caller, node_id: int) -> int:
+    def opendir(self, caller: Caller, node_id: NodeId) -> HandleId:
         """Open a directory; return its handle. Raises EACCES by the guard, or ESTALE."""
         node = self._access.node(node_id)
         return self._handles.add_directory(DirectoryHandle(node, caller.uid, caller.pid))
 
     @guarded_by(GuardedBy.NODE)
-    def readdir(self, number: int, offset: int, add: Callable[[DirEntry], bool]) -> None:
+    def readdir(
+        self, handle_id: HandleId, offset: DirOffset, add: Callable[[DirEntry], bool]
+    ) -> None:
         """Pass the entries from ``offset`` on to ``add``, until it returns False (reply full).
 
         Counts a lookup for each entry with a node that ``add`` took. If the request fails, no
         lookup is counted: the kernel gets the error and no entries. Raises RequestError.
         """
-        handle = self._handles.directory(number)
+        handle = self._handles.directory(handle_id)
         names_only = self._can_list_names_only and self._advice.wants_names_only(handle.pid)
         added: list[Node] = []
         try:
@@ -91,7 +93,7 @@ class Directories:
             raise
 
     def _entries(
-        self, handle: DirectoryHandle, offset: int, names_only: bool
+        self, handle: DirectoryHandle, offset: DirOffset, names_only: bool
     ) -> Iterator[tuple[DirEntry, Node | None]]:
         """Yield each entry with its node, for which a lookup has been counted, or with None.
 
@@ -113,14 +115,14 @@ class Directories:
             is_dot = index < 2
             file_type, inode = _dots(handle.node, name) if is_dot else types.get(name, UNTYPED)
             if is_dot or (file_type != S_IFDIR and self._access.allows(name)):
-                yield DirEntry(name, index + 1, file_type=file_type, inode=inode), None
+                yield make(DirEntry, (name, index + 1, None, file_type, inode)), None
                 continue
             try:
                 dir_fd = self._descriptors.of(handle.node)
                 if dotgit is True:
                     dotgit = self._access.dotgit(dir_fd)
                 st = self._source.stat_at(dir_fd, name)
-                place = NodeRef(handle.node, dir_fd, name)
+                place = make(NodeRef, (handle.node, dir_fd, name))
                 found = self._resolver.entry(place, st, handle.uid, dotgit)
                 if found is None:
                     continue
@@ -128,10 +130,11 @@ class Directories:
                 continue  # removed since the snapshot
             except OSError:  # reported by name alone, so that its own lookup gives the error
                 if not self._access.hides(name):
-                    yield DirEntry(name, index + 1, inode=UNKNOWN_INODE), None
+                    yield DirEntry(name, DirOffset(index + 1), inode=UNKNOWN_INODE), None
                 continue
             node, attributes = found
-            yield DirEntry(name, index + 1, self._timeouts.reply(node.id, attributes)), node
+            reply = self._timeouts.reply(node.id, attributes)
+            yield make(DirEntry, (name, index + 1, reply, 0, 0)), node
 
     def _take_snapshot(self, handle: DirectoryHandle, dir_fd: int, typed: bool) -> list[bytes]:
         types = self._source.typed_names(dir_fd) if typed else {}
@@ -141,12 +144,12 @@ class Directories:
         return names
 
     @guarded_by(GuardedBy.NODE)
-    def fsyncdir(self, number: int, datasync: bool) -> Blocking[None]:
+    def fsyncdir(self, handle_id: HandleId, datasync: bool) -> Blocking[None]:
         """Return the call that waits until changes of a directory are on the disk (fsync(2)).
 
         Raises RequestError: EACCES by the guard, ESTALE, or the source's error.
         """
-        node = self._access.node(self._handles.directory(number).node.id)
+        node = self._access.node(self._handles.directory(handle_id).node.id)
         fd = self._source.open_directory(self._descriptors.of(node))
         return Blocking(
             self.boundary, "fsyncdir", self._syncing, os.fdatasync if datasync else os.fsync, fd,
@@ -154,9 +157,9 @@ class Directories:
         )  # fmt: skip
 
     @guarded_by(GuardedBy.HANDLE)
-    def releasedir(self, number: int) -> None:
+    def releasedir(self, handle_id: HandleId) -> None:
         """Close a directory's handle."""
-        self._handles.release_directory(number)
+        self._handles.release_directory(handle_id)
 
 
 def _dots(node: Node, name: bytes) -> tuple[int, int]:

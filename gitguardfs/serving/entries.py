@@ -22,7 +22,7 @@ from gitguardfs.fs.resolver import Resolver
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import LinkTarget, SymlinkResolver
 from gitguardfs.guard.rules import Refused
-from gitguardfs.protocol import RENAME_NOREPLACE, Caller
+from gitguardfs.protocol import RENAME_NOREPLACE, Caller, NodeId
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 from gitguardfs.serving.undoing import surely
 
@@ -56,16 +56,16 @@ class Entries:
         self._symlinks = symlinks
 
     @guarded_by(GuardedBy.NAME)
-    def unlink(self, caller: Caller, parent_id: int, name: bytes) -> None:
+    def unlink(self, caller: Caller, parent_id: NodeId, name: bytes) -> None:
         """Remove an entry that is not a directory."""
         self._remove(caller, parent_id, name, is_directory=False)
 
     @guarded_by(GuardedBy.NAME)
-    def rmdir(self, caller: Caller, parent_id: int, name: bytes) -> None:
+    def rmdir(self, caller: Caller, parent_id: NodeId, name: bytes) -> None:
         """Remove an empty directory."""
         self._remove(caller, parent_id, name, is_directory=True)
 
-    def _remove(self, caller: Caller, parent_id: int, name: bytes, is_directory: bool) -> None:
+    def _remove(self, caller: Caller, parent_id: NodeId, name: bytes, is_directory: bool) -> None:
         place = self._access.name(parent_id, name, change=True)
 
         def remove(st: os.stat_result) -> None:
@@ -125,9 +125,9 @@ class Entries:
     def rename(
         self,
         caller: Caller,
-        old_parent_id: int,
+        old_parent_id: NodeId,
         old_name: bytes,
-        new_parent_id: int,
+        new_parent_id: NodeId,
         new_name: bytes,
         flags: int,
     ) -> None:
@@ -141,8 +141,8 @@ class Entries:
     def _move(self, renaming: Renaming, flags: int) -> None:
         """Rename, or exchange, and undo that if the new names turn out to be forbidden.
 
-        A rename(2) that failed may have been done on a server: that is undone as well, if a new
-        name could be ``.git`` or a part of a repository.
+        A rename(2) that failed may have been done on a server: that is undone as well, where
+        RenameCheck says so.
         """
         old, new = renaming.old, renaming.new
 
@@ -160,13 +160,11 @@ class Entries:
         try:
             self._source.rename(old.fd, old.name, new.fd, new.name, flags)
         except OSError:
-            if any(self._access.matters(place.name) for place, _ in renaming.arriving()):
+            if self._renames.undoes_failed(renaming):
                 surely(undo, lambda: self._access.path(new.parent, new.name))
             raise
         try:
-            for place, _ in renaming.arriving():
-                self._access.check_added(place, False)
-            self._host.after_rename(renaming)
+            self._renames.check_done(renaming)
         except BaseException:
             surely(undo, lambda: self._access.path(new.parent, new.name))
             raise

@@ -19,7 +19,7 @@ from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.handles import FileHandle, HandleTable
 from gitguardfs.fs.nodes import Node, stale
 from gitguardfs.fs.source import KEPT_FLAGS, PAGE, Source
-from gitguardfs.protocol import Caller, EntryReply, OpenReply, RequestError
+from gitguardfs.protocol import Caller, EntryReply, HandleId, NodeId, OpenReply, RequestError
 from gitguardfs.serving.blocking import INLINE_LIMIT, Blocking, LatencyTracker, done
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 from gitguardfs.serving.new_entries import NewEntries
@@ -88,7 +88,7 @@ class Files:
         self._reading, self._writing, self._closing = (LatencyTracker() for _ in range(3))
 
     @guarded_by(GuardedBy.NODE)
-    def open(self, caller: Caller, node_id: int, flags: int) -> OpenReply:
+    def open(self, caller: Caller, node_id: NodeId, flags: int) -> OpenReply:
         """Open a file; the reply says whether the kernel may keep cached pages and attributes."""
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         node = self._access.node(node_id, change=writes or bool(flags & os.O_TRUNC))
@@ -179,7 +179,7 @@ class Files:
 
     @guarded_by(GuardedBy.NAME)
     def create(
-        self, caller: Caller, parent_id: int, name: bytes, mode: int, flags: int
+        self, caller: Caller, parent_id: NodeId, name: bytes, mode: int, flags: int
     ) -> tuple[OpenReply, EntryReply]:
         """Make a file and open it. Raises EEXIST with O_EXCL, and otherwise ESTALE, if it exists.
 
@@ -202,9 +202,9 @@ class Files:
         return opened, self._timeouts.reply(node.id, attributes)
 
     @guarded_by(GuardedBy.HANDLE)
-    def read(self, number: int, offset: int, size: int) -> ReadData | Blocking[ReadData]:
+    def read(self, handle_id: HandleId, offset: int, size: int) -> ReadData | Blocking[ReadData]:
         """Read from an open file; at once if that needs no wait. EBADF for an unknown handle."""
-        handle = self._handles.file(number)
+        handle = self._handles.file(handle_id)
         if handle.is_local and handle.supports_nowait:
             try:
                 data = content.read_nowait(handle.fd, offset, size, handle.size)
@@ -222,9 +222,9 @@ class Files:
         )  # fmt: skip
 
     @guarded_by(GuardedBy.HANDLE)
-    def write(self, number: int, offset: int, data: bytes) -> int | Blocking[int]:
+    def write(self, handle_id: HandleId, offset: int, data: bytes) -> int | Blocking[int]:
         """Write to an open file; return the bytes written. EBADF for an unknown handle."""
-        handle = self._handles.file(number)
+        handle = self._handles.file(handle_id)
         fd = self._write_target(handle, offset, len(data))
         is_small = len(data) <= INLINE_LIMIT
         if is_small and handle.is_local and not handle.synchronous:
@@ -240,11 +240,11 @@ class Files:
         )  # fmt: skip
 
     @guarded_by(GuardedBy.HANDLE)
-    def flush(self, number: int) -> Blocking[None] | None:
+    def flush(self, handle_id: HandleId) -> Blocking[None] | None:
         """Report write errors at close(2), if the source may report them only then; else ENOSYS."""
         if not self._closes_late:  # the kernel stops asking after the first ENOSYS
             raise RequestError(errno.ENOSYS)
-        handle = self._handles.file(number)
+        handle = self._handles.file(handle_id)
         if handle.is_local:
             return None
         return Blocking(
@@ -268,9 +268,9 @@ class Files:
         return tuple(copies)
 
     @guarded_by(GuardedBy.HANDLE)
-    def fsync(self, number: int, datasync: bool) -> Blocking[None]:
+    def fsync(self, handle_id: HandleId, datasync: bool) -> Blocking[None]:
         """Return the call that waits until what was written is on the disk (fsync(2))."""
-        handle = self._handles.file(number)
+        handle = self._handles.file(handle_id)
         unsynced, handle.node.unsynced = handle.node.unsynced, 0
         return Blocking(
             self.boundary, "fsync", self._syncing, os.fdatasync if datasync else os.fsync,
@@ -278,9 +278,9 @@ class Files:
         )  # fmt: skip
 
     @guarded_by(GuardedBy.HANDLE)
-    def release(self, number: int) -> None:
+    def release(self, handle_id: HandleId) -> None:
         """Close a file's handle."""
-        self._handles.release_file(number)
+        self._handles.release_file(handle_id)
 
 
 def _note_write(handle: FileHandle, offset: int, length: int) -> None:

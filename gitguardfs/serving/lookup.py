@@ -8,7 +8,7 @@ from stat import S_IFDIR
 from gitguardfs.fs.access import Access
 from gitguardfs.fs.resolver import Resolver
 from gitguardfs.fs.source import Source
-from gitguardfs.protocol import Caller, EntryReply, RequestError
+from gitguardfs.protocol import Caller, EntryReply, NodeId, RequestError
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 from gitguardfs.serving.readdirplus import ReaddirplusAdvice
 from gitguardfs.serving.replies import Timeouts
@@ -32,10 +32,10 @@ class Lookup:
         self._source = source
         self._advice = advice
         self._timeouts = timeouts
-        self._absent = EntryReply(0, None, timeouts.entry, 0.0)
+        self._absent = EntryReply(NodeId(0), None, timeouts.entry, 0.0)
 
     @guarded_by(GuardedBy.NAME)
-    def lookup(self, caller: Caller, parent_id: int, name: bytes) -> EntryReply:
+    def lookup(self, caller: Caller, parent_id: NodeId, name: bytes) -> EntryReply:
         """Find an entry and count a lookup of its node. A guarded name can be looked up.
 
         Raises RequestError: EACCES below a guarded directory, ENOENT (with an entry timeout, a
@@ -45,21 +45,19 @@ class Lookup:
         try:
             st = self._source.stat_at(place.fd, name)
         except FileNotFoundError:
-            return self._nothing()
-        found = self._resolver.entry(place, st, caller.uid)
+            found = None
+        else:
+            found = self._resolver.entry(place, st, caller.uid)
         if found is None:
-            return self._nothing()
+            if not self._timeouts.entry:
+                raise RequestError(errno.ENOENT)
+            return self._absent
         node, attributes = found
         if node.file_type != S_IFDIR:
             self._advice.note_lookup(caller.pid)
         return self._timeouts.reply(node.id, attributes)
 
-    def _nothing(self) -> EntryReply:
-        if not self._timeouts.entry:
-            raise RequestError(errno.ENOENT)
-        return self._absent
-
     @guarded_by(GuardedBy.NOTHING)
-    def forget(self, node_id: int, times: int) -> None:
+    def forget(self, node_id: NodeId, times: int) -> None:
         """Undo ``times`` lookups of a node. Raises RequestError."""
         self._resolver.forget(node_id, times)

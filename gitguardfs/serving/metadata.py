@@ -9,7 +9,6 @@ from collections.abc import Callable
 from stat import S_IFREG, S_IMODE
 
 from gitguardfs.bindfs.change_policy import ChangePolicy
-from gitguardfs.bindfs.idmap import GuestGid, GuestUid
 from gitguardfs.errors import os_error
 from gitguardfs.fs.access import Access
 from gitguardfs.fs.attributes import AttributeMapper
@@ -18,7 +17,7 @@ from gitguardfs.fs.handles import HandleTable
 from gitguardfs.fs.host_rules import HostRules
 from gitguardfs.fs.nodes import ROOT_ID, Node, NodeTable, stale
 from gitguardfs.fs.source import Source
-from gitguardfs.protocol import NOW, Caller, EntryReply, SetAttr
+from gitguardfs.protocol import NOW, Caller, EntryReply, HandleId, NodeId, SetAttr
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 from gitguardfs.serving.replies import Timeouts
 
@@ -64,7 +63,7 @@ class Metadata:
         self._timeouts = timeouts
 
     @guarded_by(GuardedBy.NODE)
-    def getattr(self, caller: Caller, node_id: int) -> EntryReply:
+    def getattr(self, caller: Caller, node_id: NodeId) -> EntryReply:
         """Return the attributes of a node, also of a guarded one. Raises ESTALE."""
         if node_id == ROOT_ID:
             self._access.revalidation.revalidate_root()
@@ -85,7 +84,7 @@ class Metadata:
 
     @guarded_by(GuardedBy.NODE)
     def setattr(
-        self, caller: Caller, node_id: int, changes: SetAttr, handle: int | None
+        self, caller: Caller, node_id: NodeId, changes: SetAttr, handle: HandleId | None
     ) -> EntryReply:
         """Change attributes; ``handle`` is that of the open file if it is changed by descriptor."""
         node = self._access.node(node_id, change=True)
@@ -136,11 +135,11 @@ class Metadata:
         idmap = self._attributes.idmap
         uid, gid = self._policy.owners(changes.uid, changes.gid)
         return (
-            -1 if uid is None else idmap.share_uid(GuestUid(uid)),
-            -1 if gid is None else idmap.share_gid(GuestGid(gid)),
+            -1 if uid is None else idmap.share_uid(uid),
+            -1 if gid is None else idmap.share_gid(gid),
         )
 
-    def _truncate(self, node: Node, fd: int, size: int, handle: int | None) -> None:
+    def _truncate(self, node: Node, fd: int, size: int, handle: HandleId | None) -> None:
         bits = self._attributes.bits_without_setid(self._source.stat(fd).st_mode)
         if bits is not None:
             self._source.chmod(fd, bits)
@@ -152,13 +151,13 @@ class Metadata:
             raise os_error(errno.EINVAL)
 
     @guarded_by(GuardedBy.NODE)
-    def readlink(self, caller: Caller, node_id: int) -> bytes:
+    def readlink(self, caller: Caller, node_id: NodeId) -> bytes:
         """Return the text of a symlink."""
         node = self._access.node(node_id)
         return self._source.readlink(self._descriptors.of(node))
 
     @guarded_by(GuardedBy.NODE)
-    def access(self, caller: Caller, node_id: int, mask: int) -> None:
+    def access(self, caller: Caller, node_id: NodeId, mask: int) -> None:
         """Check that the guard allows ``mask`` (access(2)); the kernel checks permissions."""
         self._access.node(node_id, change=bool(mask & os.W_OK))
 

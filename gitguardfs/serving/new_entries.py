@@ -21,7 +21,7 @@ from gitguardfs.fs.host_rules import HostRules
 from gitguardfs.fs.nodes import Node, stale
 from gitguardfs.fs.resolver import Resolver
 from gitguardfs.fs.source import Source
-from gitguardfs.protocol import Attributes, Caller, EntryReply
+from gitguardfs.protocol import Attributes, Caller, EntryReply, NodeId
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 from gitguardfs.serving.replies import Timeouts
 from gitguardfs.serving.undoing import surely
@@ -76,7 +76,7 @@ class NewEntries:
         self._resolves_symlinks = resolves_symlinks
 
     @guarded_by(GuardedBy.NAME)
-    def mkdir(self, caller: Caller, parent_id: int, name: bytes, mode: int) -> EntryReply:
+    def mkdir(self, caller: Caller, parent_id: NodeId, name: bytes, mode: int) -> EntryReply:
         """Make a directory that belongs to the caller."""
         mode = self._policy.new_mode(S_IFDIR | mode)
 
@@ -88,7 +88,7 @@ class NewEntries:
 
     @guarded_by(GuardedBy.NAME)
     def mknod(
-        self, caller: Caller, parent_id: int, name: bytes, mode: int, rdev: int
+        self, caller: Caller, parent_id: NodeId, name: bytes, mode: int, rdev: int
     ) -> EntryReply:
         """Make a file, FIFO, socket or device that belongs to the caller."""
         mode = S_IFMT(mode) | self._attributes.mode_for_source(S_IFMT(mode), mode)
@@ -101,7 +101,7 @@ class NewEntries:
         return self._add(caller, parent_id, name, mode, make)
 
     @guarded_by(GuardedBy.NAME)
-    def symlink(self, caller: Caller, parent_id: int, name: bytes, target: bytes) -> EntryReply:
+    def symlink(self, caller: Caller, parent_id: NodeId, name: bytes, target: bytes) -> EntryReply:
         """Make a symlink that belongs to the caller; EPERM if the mount resolves symlinks."""
         place = self._access.name(parent_id, name, change=True)
         if self._resolves_symlinks:
@@ -115,7 +115,7 @@ class NewEntries:
         return self._add(caller, parent_id, name, 0, make)
 
     @guarded_by(GuardedBy.NAME)
-    def link(self, caller: Caller, node_id: int, parent_id: int, name: bytes) -> EntryReply:
+    def link(self, caller: Caller, node_id: NodeId, parent_id: NodeId, name: bytes) -> EntryReply:
         """Give a file another name; its owner does not change."""
         node = self._access.node(node_id, change=True)
         if node.file_type == S_IFLNK:
@@ -131,7 +131,7 @@ class NewEntries:
     def _add(
         self,
         caller: Caller,
-        parent_id: int,
+        parent_id: NodeId,
         name: bytes,
         mode: int,
         make: Callable[[int], int],
@@ -143,7 +143,7 @@ class NewEntries:
     def add_node(
         self,
         caller: Caller,
-        parent_id: int,
+        parent_id: NodeId,
         name: bytes,
         mode: int,
         make: Callable[[int], int],

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gitguardfs.protocol import Attributes, EntryReply
-
-_new = tuple.__new__
-"""Makes a NamedTuple twice as fast as its constructor does."""
+from gitguardfs.protocol import Attributes, EntryReply, NodeId, make
 
 
 class Timeouts(NamedTuple):
@@ -17,7 +14,7 @@ class Timeouts(NamedTuple):
     attributes: float
     """0 if attributes are not the same for all users."""
 
-    def reply(self, node: int, attributes: Attributes) -> EntryReply:
+    def reply(self, node: NodeId, attributes: Attributes) -> EntryReply:
         """Return the reply that reports a node."""
         entry, attr = self
-        return _new(EntryReply, (node, attributes, entry if attributes.lasts else 0.0, attr))
+        return make(EntryReply, (node, attributes, entry if attributes.lasts else 0.0, attr))

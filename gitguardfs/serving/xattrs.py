@@ -12,7 +12,7 @@ from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.host_rules import HostRules
 from gitguardfs.fs.nodes import Node
 from gitguardfs.fs.source import Source
-from gitguardfs.protocol import Caller
+from gitguardfs.protocol import Caller, NodeId
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 
 
@@ -40,7 +40,7 @@ class Xattrs:
         self._policy = policy
 
     @guarded_by(GuardedBy.NODE)
-    def getxattr(self, caller: Caller, node_id: int, name: bytes) -> bytes:
+    def getxattr(self, caller: Caller, node_id: NodeId, name: bytes) -> bytes:
         """Return a value. ENODATA outside of ``user.``; ENOSYS, which the kernel caches, if off."""
         node = self._node(node_id)
         if not name.startswith(b"user."):
@@ -48,28 +48,28 @@ class Xattrs:
         return self._source.getxattr(self._descriptors.of(node), name)
 
     @guarded_by(GuardedBy.NODE)
-    def listxattr(self, caller: Caller, node_id: int) -> list[bytes]:
+    def listxattr(self, caller: Caller, node_id: NodeId) -> list[bytes]:
         """Return the names in ``user.``; ENOSYS, which the kernel caches, if xattrs are off."""
         found = self._source.listxattr(self._descriptors.of(self._node(node_id)))
         return [name for name in found if name.startswith(b"user.")]
 
-    def _node(self, node_id: int) -> Node:
+    def _node(self, node_id: NodeId) -> Node:
         node = self._access.node(node_id)
         if self._policy.xattr is XattrPolicy.NONE:
             raise os_error(errno.ENOSYS)
         return node
 
     @guarded_by(GuardedBy.NODE)
-    def setxattr(self, caller: Caller, node_id: int, name: bytes, value: bytes) -> None:
+    def setxattr(self, caller: Caller, node_id: NodeId, name: bytes, value: bytes) -> None:
         """Set a value. EOPNOTSUPP outside of ``user.`` or if off; EACCES if they are read-only."""
         self._change(node_id, name, lambda fd: self._source.setxattr(fd, name, value))
 
     @guarded_by(GuardedBy.NODE)
-    def removexattr(self, caller: Caller, node_id: int, name: bytes) -> None:
+    def removexattr(self, caller: Caller, node_id: NodeId, name: bytes) -> None:
         """Remove an attribute. Errors as ``setxattr``."""
         self._change(node_id, name, lambda fd: self._source.removexattr(fd, name))
 
-    def _change(self, node_id: int, name: bytes, change: Callable[[int], None]) -> None:
+    def _change(self, node_id: NodeId, name: bytes, change: Callable[[int], None]) -> None:
         # Other namespaces hold capabilities, labels and ids, which the guest must not set.
         node = self._access.node(node_id, change=True)
         if self._policy.xattr is XattrPolicy.RO:

@@ -146,7 +146,7 @@ MUTANTS = (
         "gate-change-of-guarded-name",
         "a name that is guarded can be made, removed and moved",
         "fs/access.py",
-        "if verdict is not Verdict.ALLOW:\n                raise Refused(",
+        "if verdict is not ALLOW:\n                raise Refused(",
         "if False:\n                raise Refused(",
         GATE,
     ),
@@ -154,8 +154,8 @@ MUTANTS = (
         "gate-denied-can-be-read",
         "a denied node is as open as a read-only one",
         "fs/access.py",
-        "if node.verdict is not Verdict.ALLOW and (change or node.verdict >= Verdict.DENY):",
-        "if node.verdict is not Verdict.ALLOW and change:",
+        "if node.verdict is not ALLOW and (change or node.verdict >= Verdict.DENY):",
+        "if node.verdict is not ALLOW and change:",
         GATE,
     ),
     Mutant(
@@ -324,9 +324,9 @@ MUTANTS = (
     Mutant(
         "gate-rename-not-looked-at-again",
         "two guards over one share make a repository between them by a rename",
-        "serving/entries.py",
-        "                self._access.check_added(place, False)",
-        "                pass",
+        "fs/rename_check.py",
+        "            self._access.check_added(place, False)",
+        "            pass",
         UNDONE,
     ),
     Mutant(

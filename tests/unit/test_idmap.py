@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs.bindfs.idmap import MAX_ID, GuestGid, GuestUid, IdMap, MapError, ShareGid, ShareUid
+from gitguardfs.bindfs.idmap import MAX_ID, IdMap, MapError
+from gitguardfs.protocol import GuestGid, GuestUid, ShareGid, ShareUid
 
 SMALL = st.integers(0, 9)
 """A small range makes rules collide with the ids that are asked for."""
@@ -21,16 +22,24 @@ def pairs(draw: st.DrawFn) -> list[tuple[int, int]]:
     return list(zip(shares, guests, strict=False))
 
 
+def uid_of(idmap: IdMap, share: int) -> GuestUid:
+    return idmap.guest_ids(ShareUid(share), ShareGid(0))[0]
+
+
+def gid_of(idmap: IdMap, share: int) -> GuestGid:
+    return idmap.guest_ids(ShareUid(0), ShareGid(share))[1]
+
+
 @given(pairs(), pairs())
 def test_a_mapped_id_comes_back_as_itself(
     uids: list[tuple[int, int]], gids: list[tuple[int, int]]
 ) -> None:
     idmap = IdMap(uids, gids)
     for share, guest in uids:
-        assert idmap.guest_uid(ShareUid(share)) == guest
+        assert uid_of(idmap, share) == guest
         assert idmap.share_uid(GuestUid(guest)) == share
     for share, guest in gids:
-        assert idmap.guest_gid(ShareGid(share)) == guest
+        assert gid_of(idmap, share) == guest
         assert idmap.share_gid(GuestGid(guest)) == share
 
 
@@ -47,15 +56,14 @@ def test_what_the_guest_stores_is_shown_as_what_it_stored(
         with pytest.raises(OSError):
             idmap.share_gid(GuestGid(guest))
     else:
-        assert idmap.guest_uid(share) == guest
-        assert idmap.guest_gid(idmap.share_gid(GuestGid(guest))) == guest
+        assert idmap.guest_ids(share, idmap.share_gid(GuestGid(guest))) == (guest, guest)
 
 
 @given(st.integers(0, MAX_ID))
 def test_without_rules_ids_pass(number: int) -> None:
     idmap = IdMap()
-    assert idmap.guest_uid(ShareUid(number)) == number == idmap.share_uid(GuestUid(number))
-    assert idmap.guest_gid(ShareGid(number)) == number == idmap.share_gid(GuestGid(number))
+    assert uid_of(idmap, number) == number == idmap.share_uid(GuestUid(number))
+    assert gid_of(idmap, number) == number == idmap.share_gid(GuestGid(number))
 
 
 def test_an_id_that_nobody_is_shown_as_cannot_be_stored() -> None:
@@ -70,11 +78,15 @@ def test_an_id_that_nobody_is_shown_as_cannot_be_stored() -> None:
 @pytest.mark.parametrize(("offset", "share"), [(-2, 0), (-2, 1), (5, MAX_ID), (-1000, 501)])
 def test_what_an_offset_leaves_nothing_of_cannot_be_shown(offset: int, share: int) -> None:
     idmap = IdMap([(501, 999)], [(501, 999)], uid_offset=offset, gid_offset=offset)
+    users, groups = (
+        IdMap([(501, 999)], uid_offset=offset),
+        IdMap([], [(501, 999)], gid_offset=offset),
+    )
     unstorable = offset - 1 if offset > 0 else MAX_ID + offset + 1
     with pytest.raises(OSError) as user:
-        idmap.guest_uid(ShareUid(share))
+        uid_of(users, share)
     with pytest.raises(OSError) as group:
-        idmap.guest_gid(ShareGid(share))
+        gid_of(groups, share)
     assert user.value.errno == group.value.errno == errno.EIO
     with pytest.raises(OSError) as stored:
         idmap.share_uid(GuestUid(unstorable))
@@ -89,8 +101,7 @@ def test_a_rule_s_id_is_found_by_what_the_guest_sees() -> None:
 
 def test_users_and_groups_are_apart() -> None:
     idmap = IdMap([(501, 1000)], [(20, 1001)])
-    assert idmap.guest_gid(ShareGid(501)) == 501
-    assert idmap.guest_uid(ShareUid(20)) == 20
+    assert idmap.guest_ids(ShareUid(20), ShareGid(501)) == (20, 501)
 
 
 def test_a_swap_is_a_map() -> None:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs.bindfs.idmap import GuestUid, ShareGid, ShareUid
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.options.id_maps import IdMapSpec, parse_maps
 from gitguardfs.options.parsing import parse_o, quote_o, read_arguments, split_o
+from gitguardfs.protocol import GuestUid, ShareGid, ShareUid
 
 
 @pytest.fixture
@@ -99,9 +99,11 @@ def test_auto_makes_the_owner_of_the_source_the_owner_of_the_mount_point() -> No
     spec = parse_maps(["auto"])
     assert spec == IdMapSpec(auto=True)
     idmap = spec.resolve((501, 20), (1000, 1001))
-    assert idmap.guest_uid(ShareUid(501)) == 1000 and idmap.guest_gid(ShareGid(20)) == 1001
+    assert idmap.guest_ids(ShareUid(501), ShareGid(20)) == (1000, 1001)
     assert idmap.share_uid(GuestUid(1000)) == 501
-    assert IdMapSpec(((1, 2),)).resolve((501, 20), (1000, 1001)).guest_uid(ShareUid(501)) == 501
+    assert IdMapSpec(((1, 2),)).resolve((501, 20), (1000, 1001)).guest_ids(
+        ShareUid(501), ShareGid(20)
+    ) == (501, 20)
 
 
 # What mount(8), mount.fuse3, libmount and systemd may hand on, and what it comes to.

@@ -39,10 +39,11 @@ class Handling(Protocol):
 
 S = TypeVar("S", bound=Handling)
 Translation = Callable[Concatenate[S, P], R | Blocking[R]]
-Handler = Callable[Concatenate[S, P], Coroutine[Any, Any, R]]
+Handler = Callable[..., Coroutine[Any, Any, R]]
+"""A handler. pyfuse3 declares ids as int; the method says by its annotations what each is."""
 
 
-def handler(method: Translation[S, P, R]) -> Handler[S, P, R]:
+def handler(method: Translation[S, P, R]) -> Handler[R]:
     """Return a handler for a method that translates a request and its reply.
 
     The handler raises FUSEError only.
@@ -50,19 +51,19 @@ def handler(method: Translation[S, P, R]) -> Handler[S, P, R]:
     name = method.__name__
     fits = REPLY_CHECKS[_BLOCKING.sub("", method.__annotations__["return"])]
 
-    async def make_again(self: S, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        reply: Any = method(self, *args, **kwargs)
-        return await self.run_blocking(reply) if type(reply) is Blocking else reply
+    async def make_again(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        reply: Any = method(*args, **kwargs)
+        return await args[0].run_blocking(reply) if type(reply) is Blocking else reply
 
     @wraps(method)
-    async def bounded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def bounded(*args: Any, **kwargs: Any) -> R:  # with ``self``, as in ``guarded_by``
         try:
             try:
-                reply: Any = method(self, *args, **kwargs)
+                reply: Any = method(*args, **kwargs)
                 if type(reply) is Blocking:
-                    reply = await self.run_blocking(reply)
+                    reply = await args[0].run_blocking(reply)
             except Later as later:
-                reply = await self.retry(name, later, partial(make_again, self, args, kwargs))
+                reply = await args[0].retry(name, later, partial(make_again, args, kwargs))
             if fits(reply):
                 return reply  # type: ignore[no-any-return]
             raise TypeError(f"{name} returned no valid reply: {reply!r:.100}")
@@ -71,7 +72,7 @@ def handler(method: Translation[S, P, R]) -> Handler[S, P, R]:
         except RequestError as error:
             number = error.errno
         except Exception as error:
-            number = self.boundary.errno_of(error, name)
+            number = args[0].boundary.errno_of(error, name)
         raise FUSEError(number)
 
     return bounded

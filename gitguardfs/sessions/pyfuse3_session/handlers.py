@@ -15,7 +15,19 @@ from typing import TypeVar
 import pyfuse3
 from pyfuse3 import EntryAttributes, FileInfo, ReaddirToken, RequestContext
 
-from gitguardfs.protocol import Caller, DirEntry, EntryReply, Later, OpenReply, SetAttr
+from gitguardfs.protocol import (
+    Caller,
+    DirEntry,
+    DirOffset,
+    EntryReply,
+    GuestGid,
+    GuestUid,
+    HandleId,
+    Later,
+    NodeId,
+    OpenReply,
+    SetAttr,
+)
 from gitguardfs.serving.blocking import Blocking
 from gitguardfs.serving.operations import Operations
 from gitguardfs.sessions.pyfuse3_session.handler_decorator import handler
@@ -84,10 +96,12 @@ class Handlers(pyfuse3.Operations):
     # Names and attributes
 
     @handler
-    def lookup(self, parent_inode: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
+    def lookup(self, parent_inode: NodeId, name: bytes, ctx: RequestContext) -> EntryAttributes:
         return _entry(self._operations.lookup(_caller(ctx), parent_inode, name))
 
-    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+    async def forget(  # type: ignore[override]
+        self, inode_list: Sequence[tuple[NodeId, int]]
+    ) -> None:
         for inode, times in inode_list:
             try:
                 self._operations.forget(inode, times)
@@ -95,34 +109,34 @@ class Handlers(pyfuse3.Operations):
                 self.boundary.errno_of(error, "forget")
 
     @handler
-    def getattr(self, inode: int, ctx: RequestContext) -> EntryAttributes:
+    def getattr(self, inode: NodeId, ctx: RequestContext) -> EntryAttributes:
         return _entry(self._operations.getattr(_caller(ctx), inode))
 
     @handler
     def setattr(
         self,
-        inode: int,
+        inode: NodeId,
         attr: EntryAttributes,
         fields: pyfuse3.SetattrFields,
-        fh: int | None,
+        fh: HandleId | None,
         ctx: RequestContext,
     ) -> EntryAttributes:
         changes = SetAttr(
             size=attr.st_size if fields.update_size else None,
             mode=attr.st_mode if fields.update_mode else None,
-            uid=attr.st_uid if fields.update_uid else None,
-            gid=attr.st_gid if fields.update_gid else None,
+            uid=GuestUid(attr.st_uid) if fields.update_uid else None,
+            gid=GuestGid(attr.st_gid) if fields.update_gid else None,
             atime_ns=attr.st_atime_ns if fields.update_atime else None,
             mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
         )
         return _entry(self._operations.setattr(_caller(ctx), inode, changes, fh))
 
     @handler
-    def readlink(self, inode: int, ctx: RequestContext) -> bytes:
+    def readlink(self, inode: NodeId, ctx: RequestContext) -> bytes:
         return self._operations.readlink(_caller(ctx), inode)
 
     @handler
-    def access(self, inode: int, mode: int, ctx: RequestContext) -> bool:
+    def access(self, inode: NodeId, mode: int, ctx: RequestContext) -> bool:
         self._operations.access(_caller(ctx), inode, mode)
         return True
 
@@ -138,49 +152,49 @@ class Handlers(pyfuse3.Operations):
 
     @handler
     def mknod(
-        self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: RequestContext
+        self, parent_inode: NodeId, name: bytes, mode: int, rdev: int, ctx: RequestContext
     ) -> EntryAttributes:
         return _entry(self._operations.mknod(_caller(ctx), parent_inode, name, mode, rdev))
 
     @handler
     def mkdir(
-        self, parent_inode: int, name: bytes, mode: int, ctx: RequestContext
+        self, parent_inode: NodeId, name: bytes, mode: int, ctx: RequestContext
     ) -> EntryAttributes:
         return _entry(self._operations.mkdir(_caller(ctx), parent_inode, name, mode))
 
     @handler
     def symlink(
-        self, parent_inode: int, name: bytes, target: bytes, ctx: RequestContext
+        self, parent_inode: NodeId, name: bytes, target: bytes, ctx: RequestContext
     ) -> EntryAttributes:
         return _entry(self._operations.symlink(_caller(ctx), parent_inode, name, target))
 
     @handler
     def link(
-        self, inode: int, new_parent_inode: int, new_name: bytes, ctx: RequestContext
+        self, inode: NodeId, new_parent_inode: NodeId, new_name: bytes, ctx: RequestContext
     ) -> EntryAttributes:
         return _entry(self._operations.link(_caller(ctx), inode, new_parent_inode, new_name))
 
     @handler
     def create(
-        self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: RequestContext
+        self, parent_inode: NodeId, name: bytes, mode: int, flags: int, ctx: RequestContext
     ) -> tuple[FileInfo, EntryAttributes]:
         opened, entry = self._operations.create(_caller(ctx), parent_inode, name, mode, flags)
         return _file_info(opened), _entry(entry)
 
     @handler
-    def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
+    def unlink(self, parent_inode: NodeId, name: bytes, ctx: RequestContext) -> None:
         self._operations.unlink(_caller(ctx), parent_inode, name)
 
     @handler
-    def rmdir(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
+    def rmdir(self, parent_inode: NodeId, name: bytes, ctx: RequestContext) -> None:
         self._operations.rmdir(_caller(ctx), parent_inode, name)
 
     @handler
     def rename(
         self,
-        parent_inode_old: int,
+        parent_inode_old: NodeId,
         name_old: bytes,
-        parent_inode_new: int,
+        parent_inode_new: NodeId,
         name_new: bytes,
         flags: int,
         ctx: RequestContext,
@@ -192,7 +206,7 @@ class Handlers(pyfuse3.Operations):
     # Open files
 
     @handler
-    def open(self, inode: int, flags: int, ctx: RequestContext) -> FileInfo:
+    def open(self, inode: NodeId, flags: int, ctx: RequestContext) -> FileInfo:
         opened = self._operations.open(_caller(ctx), inode, flags)
         if opened.attributes_changed:
             # Attributes only: invalidating pages takes locks that this request may hold.
@@ -202,34 +216,34 @@ class Handlers(pyfuse3.Operations):
 
     @handler  # type: ignore[arg-type]
     def read(  # type: ignore[override]
-        self, fh: int, off: int, size: int
+        self, fh: HandleId, off: int, size: int
     ) -> ReadData | Blocking[ReadData]:
         return self._operations.read(fh, off, size)
 
     @handler
-    def write(self, fh: int, off: int, buf: bytes) -> int | Blocking[int]:
+    def write(self, fh: HandleId, off: int, buf: bytes) -> int | Blocking[int]:
         return self._operations.write(fh, off, buf)
 
     @handler
-    def flush(self, fh: int) -> Blocking[None] | None:
+    def flush(self, fh: HandleId) -> Blocking[None] | None:
         return self._operations.flush(fh)
 
     @handler
-    def fsync(self, fh: int, datasync: bool) -> Blocking[None] | None:
+    def fsync(self, fh: HandleId, datasync: bool) -> Blocking[None] | None:
         return self._operations.fsync(fh, datasync)
 
     @handler
-    def release(self, fh: int) -> None:
+    def release(self, fh: HandleId) -> None:
         self._operations.release(fh)
 
     # Directories
 
     @handler
-    def opendir(self, inode: int, ctx: RequestContext) -> int:
+    def opendir(self, inode: NodeId, ctx: RequestContext) -> int:
         return self._operations.opendir(_caller(ctx), inode)
 
     @handler
-    def readdir(self, fh: int, start_id: int, token: ReaddirToken) -> None:
+    def readdir(self, fh: HandleId, start_id: DirOffset, token: ReaddirToken) -> None:
         def add(entry: DirEntry) -> bool:
             reply = self._names_only.of(entry) if entry.reply is None else _entry(entry.reply)
             return pyfuse3.readdir_reply(token, entry.name, reply, entry.offset)
@@ -237,29 +251,29 @@ class Handlers(pyfuse3.Operations):
         self._operations.readdir(fh, start_id, add)
 
     @handler
-    def fsyncdir(self, fh: int, datasync: bool) -> Blocking[None] | None:
+    def fsyncdir(self, fh: HandleId, datasync: bool) -> Blocking[None] | None:
         return self._operations.fsyncdir(fh, datasync)
 
     @handler
-    def releasedir(self, fh: int) -> None:
+    def releasedir(self, fh: HandleId) -> None:
         self._operations.releasedir(fh)
 
     # Extended attributes
 
     @handler
-    def getxattr(self, inode: int, name: bytes, ctx: RequestContext) -> bytes:
+    def getxattr(self, inode: NodeId, name: bytes, ctx: RequestContext) -> bytes:
         return self._operations.getxattr(_caller(ctx), inode, name)
 
     @handler
-    def listxattr(self, inode: int, ctx: RequestContext) -> Sequence[bytes]:
+    def listxattr(self, inode: NodeId, ctx: RequestContext) -> Sequence[bytes]:
         return self._operations.listxattr(_caller(ctx), inode)
 
     @handler
-    def setxattr(self, inode: int, name: bytes, value: bytes, ctx: RequestContext) -> None:
+    def setxattr(self, inode: NodeId, name: bytes, value: bytes, ctx: RequestContext) -> None:
         self._operations.setxattr(_caller(ctx), inode, name, value)
 
     @handler
-    def removexattr(self, inode: int, name: bytes, ctx: RequestContext) -> None:
+    def removexattr(self, inode: NodeId, name: bytes, ctx: RequestContext) -> None:
         self._operations.removexattr(_caller(ctx), inode, name)
 
 
