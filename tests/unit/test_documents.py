@@ -29,8 +29,17 @@ for folder in ("guest-setup", "tests", "benchmarks"):
 REPLACED = frozenset(("-mm", "-l", "--label", "--type"))
 """Spellings that vm-mount, gitguard share and gitguard units replace before click sees them."""
 OF_OTHER_PROGRAMS = frozenset(
-    """--disable-git --no-verify --runtime --skip-git --summary --translate-gid --translate-uid
-    --userns --vcs""".split()
+    [
+        "--disable-git",
+        "--no-verify",
+        "--runtime",
+        "--skip-git",
+        "--summary",
+        "--translate-gid",
+        "--translate-uid",
+        "--userns",
+        "--vcs",
+    ]
 )
 """Options of git, podman, virtiofsd and others that documents name without their program."""
 EACH = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
