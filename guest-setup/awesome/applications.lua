@@ -41,7 +41,7 @@ local UNPRINTABLE = {
     "\226\128[\168-\174]", "\226\129[\166-\169]",
 }
 
--- Return a text for a menu: one line, of limited length, without markup.
+-- Return a text for a menu: one line, of limited length, shown literally.
 function applications.printable(text)
     for _, pattern in ipairs(UNPRINTABLE) do
         text = text:gsub(pattern, " ")
