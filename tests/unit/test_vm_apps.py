@@ -250,7 +250,7 @@ def test_a_run_that_is_ended_leaves_nothing_in_the_way(user: User, number: int) 
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     assert arrived.wait(60)
-    failed(user.run("go"), "another vm-apps.sh is at work")
+    failed(user.run("go"), "another vm-apps.sh is running")
     os.killpg(process.pid, number)
     assert process.wait(60) != 0
     go_on.set()
