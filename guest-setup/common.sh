@@ -67,7 +67,7 @@ os_family() {
             fedora) echo fedora && return ;;
         esac
     done
-    die "${id:-an unnamed system} is not one this knows: Debian 12/13, Ubuntu 24.04+ or Fedora 41+"
+    die "${id:-this system} is not supported: use Debian 12/13, Ubuntu 24.04+ or Fedora 41+"
 }
 
 is_installed() {

@@ -230,7 +230,7 @@ refuse_places_of_others() {
 # Both install the umount helper, and vm-mount could write a unit that overrides the package's.
 refuse_beside_package() {
     [[ ! -e "$PACKAGED" ]] ||
-        die "$PACKAGED is there: gitguardfs is installed as a package, which has to go first" \
+        die "gitguardfs is installed as a package ($PACKAGED): remove that first" \
             "(vm-mount --remove for each share, then apt remove or dnf remove gitguardfs)"
 }
 
@@ -323,7 +323,7 @@ refuse_while_in_use() {
     done
     ((${#lines[@]})) || return 0
     printf '  %s\n' "${lines[@]}" >&2
-    die "at boot these guard shares, which would then be open to everybody: vm-mount --remove first"
+    die "these lines guard shares at boot; without gitguardfs the shares would be open: vm-mount --remove first"
 }
 
 uninstall_all() {

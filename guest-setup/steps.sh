@@ -109,7 +109,7 @@ find_user() {
 confirm() {
     local answer
     [[ "$assume_yes" == no && "$dry_run" == no ]] || return 0
-    [[ -t 0 ]] || die "nobody is there to ask: give -y to go on without"
+    [[ -t 0 ]] || die "cannot ask without a terminal: give -y to go on"
     printf 'For %s: %s. Go on? [y/N] ' "$user" "${wanted[*]}"
     read -r answer || true
     [[ "$answer" == [yY]* ]] || die "nothing was done"
@@ -133,7 +133,7 @@ as_user() {
 }
 
 # put_file PATH: writes standard input to PATH. If a different file was there, it is kept beside it
-# under a numbered name, PATH.~1~. Run as the user.
+# under a numbered name, PATH.~1~. Runs as the user.
 put_file() (
     path=$1
     mkdir -p -- "${path%/*}"
@@ -145,7 +145,7 @@ put_file() (
         exit
     fi
     if [[ -e "$path" || -L "$path" ]]; then
-        echo "$path was another one: it is kept beside it, as ${path##*/}.~1~ or the next number"
+        echo "the old $path is kept as ${path##*/}.~1~, or with the next number"
     fi
     chmod 644 -- "$new"
     mv -T --backup=numbered -- "$new" "$path"

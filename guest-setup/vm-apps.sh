@@ -87,7 +87,7 @@ open_work() {
     work=$home/.local/opt/.vm-apps
     mkdir -p -- "$home/.local/opt" "$home/.local/bin"
     exec 9>"$work.lock"
-    flock -n 9 || die "another vm-apps.sh is at work for this user"
+    flock -n 9 || die "another vm-apps.sh is running for this user"
     rm -rf -- "$work" # left by a run that was killed
     mkdir -- "$work"
     trap 'rm -rf -- "$work"' EXIT
@@ -107,7 +107,7 @@ fetch() {
 # verify FILE SHA256 URL
 verify() {
     sha256sum --check --status <<<"$2  $1" ||
-        die "what came from $3 has not the checksum $2: nothing was installed"
+        die "the file from $3 does not have the checksum $2: nothing was installed"
 }
 
 # unpack ARCHIVE DIRECTORY: unpacks it, without the archive's top directory.
@@ -203,7 +203,7 @@ install_claude() {
     npm install --global --prefix "$home/.local" --no-fund --no-audit --loglevel=warn \
         "$CLAUDE_PACKAGE" || die "npm could not install $CLAUDE_PACKAGE"
     version=$("$home/.local/bin/claude" --version) ||
-        die "what npm installed does not start: $home/.local/bin/claude --version"
+        die "the installed command does not start: $home/.local/bin/claude --version"
     echo "$version is in $home/.local/bin"
 }
 
@@ -212,7 +212,7 @@ install_lf() {
         echo "installed already: lf $("$home/.local/bin/lf" -version)"
         return
     fi
-    command -v go >/dev/null || die "this distribution has no lf, and to build it takes Go: --only go lf"
+    command -v go >/dev/null || die "this distribution has no lf, and building it needs Go: --only go lf"
     # Only from the module proxy: other sources would need further hosts.
     env GOBIN="$home/.local/bin" GOPROXY=https://proxy.golang.org GOSUMDB=sum.golang.org \
         GOTOOLCHAIN=local CGO_ENABLED=0 go install "github.com/gokcehan/lf@$LF_VERSION" ||

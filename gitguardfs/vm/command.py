@@ -26,8 +26,8 @@ Examples:
   gitguard vm allow 'GET https://example.org/docs/*'
 
 \b
-Exit codes: up and ssh return the status of their shell or command. All
-others: 0 done, 2 wrong usage, 3 any other error.
+Exit codes: up and ssh return the status of their shell or command.
+Otherwise: 0 done, 2 wrong usage, 3 any other error.
 """
 
 UP_EPILOG = """\b
@@ -105,9 +105,9 @@ def _is_installed(name: str) -> bool:
 @click.option("--guard", type=click.Choice(["guest", "host"]),
               help="Where .git is guarded.  [default: guest]")  # fmt: skip
 @click.option("--git", type=click.Choice(["deny", "readonly"]),
-              help="Whether the agent may read .git.  [default: deny, it may not]")  # fmt: skip
+              help="readonly lets the agent read .git.  [default: deny]")  # fmt: skip
 @click.option("--hide", metavar="GLOB", multiple=True,
-              help="Hide files with such a name from the agent. Repeatable. Adds to the "
+              help="Hide files and directories of such a name. Repeatable. Adds to the "
               "remembered names; '' clears those.")  # fmt: skip
 @click.option("--hardened/--no-hardened", default=None,
               help="Do not let QEMU start programs; an SSH tunnel leads to the proxy.")  # fmt: skip

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Sets the guest up, at its first boot and whenever what it was set up with has changed. Run by
-# cloud-init as root; its output is /var/log/gitguard-vm.log. Every step may be repeated.
+# Sets the guest up, at its first boot and after a change of its settings. cloud-init runs it as root;
+# its output goes to /var/log/gitguard-vm.log. Every step may be repeated.
 set -euo pipefail
 umask 022
 exec >>/var/log/gitguard-vm.log 2>&1
@@ -11,7 +11,7 @@ exec >>/var/log/gitguard-vm.log 2>&1
 STATE=/var/lib/gitguard-vm
 PREFIX=/usr/local/lib/gitguardfs
 PACKAGES=(fuse3 python3 python3-pyfuse3 python3-trio python3-click ca-certificates curl git ripgrep)
-PROXY_PATIENCE=120 # seconds: in a hardened VM the way to the proxy comes up after sshd
+PROXY_PATIENCE=120 # seconds: in a hardened VM the tunnel to the proxy starts after sshd
 
 say() { printf '%s %s\n' "$(date +%T)" "$*"; }
 
@@ -38,7 +38,7 @@ use_https_mirrors() {
 await_proxy() {
     local end=$((SECONDS + PROXY_PATIENCE))
     until (: <"/dev/tcp/$PROXY_ADDRESS/$PROXY_PORT") 2>/dev/null; do
-        ((SECONDS < end)) || fail "the proxy cannot be reached"
+        ((SECONDS < end)) || fail "cannot reach the proxy within $PROXY_PATIENCE seconds"
         sleep 1
     done
 }
@@ -53,8 +53,8 @@ install_packages() {
     say "installing ${missing[*]}"
     await_proxy
     export DEBIAN_FRONTEND=noninteractive
-    apt-get update -q || fail "apt-get update"
-    apt-get install -y -q --no-install-recommends "${missing[@]}" || fail "apt-get install"
+    apt-get update -q || fail "apt-get update failed; gitguard vm blocked may say why"
+    apt-get install -y -q --no-install-recommends "${missing[@]}" || fail "apt-get install failed; gitguard vm blocked may say why"
 }
 
 install_gitguardfs() {
@@ -74,7 +74,7 @@ install_gitguardfs() {
     launcher /sbin/umount.fuse.gitguardfs gitguardfs.commands.umount
     printf '#!/bin/sh\nexec bash %s/lib/guest-setup/vm-apps.sh "$@"\n' "$PREFIX" >/usr/local/bin/vm-apps
     chmod 755 /usr/local/bin/vm-apps
-    # Compiled once, before the guard is waited for: an emulated guest takes long for that.
+    # Compile once, before the guard starts: an emulated guest takes long for that.
     /usr/bin/python3 -I -c "import sys; sys.path.insert(0, '$PREFIX/lib'); import gitguardfs.daemon.run"
 }
 
@@ -94,7 +94,7 @@ END
     mv -fT "$1.new" "$1"
 }
 
-# Agents look for rules in their own directory of the home: what is there already is left alone.
+# Agents look for rules in their own directory of the home. Existing files are left alone.
 give_rules() {
     local home path
     home=$(getent passwd "$AGENT" | cut -d: -f6)
@@ -111,7 +111,7 @@ guard_project() {
     local options=()
     [[ -z "$MOUNT_OPTIONS" ]] || options=(-o "$MOUNT_OPTIONS")
     /usr/local/bin/vm-mount --yes --tag project --transport 9p --style systemd --user "$AGENT" \
-        --map-mount "$VIEW" "${options[@]}" || fail "vm-mount"
+        --map-mount "$VIEW" "${options[@]}" || fail "vm-mount failed"
 }
 
 say "setting up"

@@ -1,6 +1,6 @@
--- The installed applications, as GLib knows them: it reads the .desktop files, and honours
--- NoDisplay, Hidden, OnlyShowIn, NotShowIn, TryExec, Terminal and the field codes of Exec. Nothing
--- of them goes through a shell here.
+-- The installed applications, from GLib. GLib reads the .desktop files, and honours NoDisplay,
+-- Hidden, OnlyShowIn, NotShowIn, TryExec, Terminal and the field codes of Exec. No shell runs any of
+-- it.
 local lgi = require("lgi")
 local GLib, Gio = lgi.GLib, lgi.Gio
 -- Since GLib 2.86 its class for .desktop files is in a namespace of its own.
@@ -41,7 +41,7 @@ local UNPRINTABLE = {
     "\226\128[\168-\174]", "\226\129[\166-\169]",
 }
 
--- Return a text as it may stand in a menu: one line, of limited length, shown as it is.
+-- Return a text for a menu: one line, of limited length, shown literally.
 function applications.printable(text)
     for _, pattern in ipairs(UNPRINTABLE) do
         text = text:gsub(pattern, " ")

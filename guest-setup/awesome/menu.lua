@@ -1,5 +1,5 @@
--- The main menu: applications, and the ways to end the session. It is built anew each time that it
--- is opened, so that what was installed meanwhile is there.
+-- The main menu: applications, and commands that end the session. It is built each time that it is
+-- opened, so that it has the applications that were installed meanwhile.
 local awful = require("awful")
 local beautiful = require("beautiful")
 local gstring = require("gears.string")
@@ -9,7 +9,7 @@ local applications = require("applications")
 
 local menu = { terminal = { "xfce4-terminal" }, files = { "thunar" } }
 
--- Run a command, a list of arguments. What it writes if it fails is shown.
+-- Run a command, a list of arguments. If it fails, show its error messages.
 function menu.run(command)
     local started = awful.spawn.easy_async(command, function(_, errors, _, status)
         if status ~= 0 then
@@ -29,15 +29,15 @@ function menu.complain(command, problem)
     })
 end
 
--- As the user: logind asks polkit, which lets the user of the active session shut down, and nobody
--- is asked for a password that there is no window for.
+-- As the user: logind asks polkit, which lets the user of the active session shut down. It must not
+-- ask for a password, since no window could show the question.
 local function machine(verb)
     return function()
         menu.run({ "systemctl", "--no-ask-password", verb })
     end
 end
 
--- Return the entries of the menu. What cannot be undone is one step further than a click.
+-- Return the entries of the menu. What ends the session is in a submenu: one click more.
 function menu.entries()
     return {
         { "Applications", applications.entries() },

@@ -99,7 +99,7 @@ def test_what_keeps_it_from_starting_is_one_line(state: Path) -> None:
     (state / "upstream-ca.pem").unlink()
     (state / "mitmproxy").mkdir(exist_ok=True)
     (state / "mitmproxy/mitmproxy-ca.pem").write_text("nothing")
-    with pytest.raises(UserError, match=r"authority in .* cannot be read"):
+    with pytest.raises(UserError, match=r"cannot read the proxy's authority in .*"):
         start_proxy(state)
 
 
@@ -123,7 +123,7 @@ def test_a_start_that_was_killed_leaves_nothing_in_the_way(state: Path) -> None:
 
 
 def test_a_proxy_that_says_nothing_is_reported(state: Path) -> None:
-    with pytest.raises(UserError, match="did not start: it ended with status 3"):
+    with pytest.raises(UserError, match="did not start: exit status 3"):
         start_proxy(state, command=[sys.executable, "-c", "raise SystemExit(3)"])
 
 

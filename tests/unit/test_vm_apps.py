@@ -229,7 +229,7 @@ def test_a_go_that_is_not_what_its_place_says_is_replaced(user: User, broken: st
 def test_what_has_another_checksum_is_not_installed(user: User, damage: str) -> None:
     content = {"other": GO_ARCHIVE[:-1] + b"x", "one more byte": GO_ARCHIVE + b"x", "empty": b""}
     user.net.pages[f"dl.google.com/go/{GO}"] = content[damage]
-    failed(user.run("go"), f"what came from https://go.dev/dl/{GO} has not the checksum")
+    failed(user.run("go"), f"the file from https://go.dev/dl/{GO} does not have the checksum")
     assert user.left() == []
 
 
@@ -250,7 +250,7 @@ def test_a_run_that_is_ended_leaves_nothing_in_the_way(user: User, number: int) 
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     assert arrived.wait(60)
-    failed(user.run("go"), "another vm-apps.sh is at work")
+    failed(user.run("go"), "another vm-apps.sh is running")
     os.killpg(process.pid, number)
     assert process.wait(60) != 0
     go_on.set()
@@ -322,7 +322,7 @@ def test_node_comes_by_nvm_whose_checksum_is_pinned(user: User) -> None:
 
 def test_an_nvm_with_another_checksum_is_not_installed(user: User) -> None:
     user.net.pages["codeload.github.com/nvm"] = archive("nvm", **{"nvm.sh": "touch ~/pwned"})
-    failed(user.run("node"), "has not the checksum")
+    failed(user.run("node"), "does not have the checksum")
     assert not (user.home / ".nvm").exists() and not (user.home / "pwned").exists()
     assert user.left() == []
 
