@@ -12,9 +12,9 @@ import json
 import os
 from dataclasses import asdict, dataclass
 
-from gitguardfs import config_files
+from gitguardfs import config_files, installation
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.host import installation, state
+from gitguardfs.host import state
 from gitguardfs.render import krun
 from gitguardfs.render.krun import KrunSpec, Network
 
@@ -91,7 +91,7 @@ def load(project: str) -> Sandbox:
     again = "gitguard krun init"
     content = config_files.read(os.path.join(path, SETTINGS))
     if content is None:
-        raise UserError(f"there is no {NAME} for {project}", f"{again} first", Exit.SYSTEM)
+        raise UserError(f"there is no {NAME} for {project}", f"run {again}", Exit.SYSTEM)
     state.made(path)
     try:
         spec = json.loads(content)["spec"]
@@ -99,9 +99,9 @@ def load(project: str) -> Sandbox:
         spec["options"] = tuple(spec["options"])
         found = Sandbox(path, KrunSpec(**spec))
     except (KeyError, TypeError, ValueError):
-        raise UserError(f"{path}/{SETTINGS} cannot be read", f"{again} writes it anew") from None
+        raise UserError(f"{path}/{SETTINGS} cannot be read", f"{again} writes it again") from None
     if found.spec.project != project:
-        raise UserError(f"{path}/{SETTINGS} is of another project", f"{again} writes it anew")
+        raise UserError(f"{path}/{SETTINGS} is of another project", f"{again} writes it again")
     return found
 
 

@@ -11,8 +11,8 @@ import os
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.mounting import seal
-from gitguardfs.render import fstab
-from gitguardfs.render.fstab import Entry
+from gitguardfs.options import fstab_entries
+from gitguardfs.options.fstab_entries import FstabEntry
 
 FSTAB = "/etc/fstab"
 _BETWEEN = ("sh", "dash", "bash", "mount.fuse3", "mount.fuse")
@@ -49,7 +49,7 @@ def expected_mountpoint(source: str, mountpoint: str) -> str | None:
     targets = " or ".join(target for _, target in lines)
     raise UserError(
         f"fstab has the guard of {source} at {targets}, and {mountpoint} was given",
-        "see what made it lead elsewhere; mountpoint=PATH in that line says so outright",
+        "look for a symlink on the path; mountpoint=PATH in that line names the real mount point",
         Exit.MOUNT,
     )
 
@@ -66,21 +66,21 @@ def check_mounted(source: str, real: str, source_fd: int) -> None:
     if any(not seal.is_seal(m) and m.fstype != "autofs" for m in there):
         return
     raise NotMountedError(
-        f"fstab has {wanted[0].source} at {source}, and it is not mounted",
+        f"fstab mounts {wanted[0].source} at {source}, and it is not mounted",
         f"mount {source}",
         Exit.MOUNT,
     )
 
 
-def _entries() -> list[Entry]:
+def _entries() -> list[FstabEntry]:
     try:
         with open(FSTAB, "rb") as file:
-            return fstab.entries(file.read())
+            return fstab_entries.entries(file.read())
     except FileNotFoundError:
         return []
 
 
-def _is_guard(entry: Entry) -> bool:
+def _is_guard(entry: FstabEntry) -> bool:
     return entry.is_guard or (entry.fstype == _OLD_TYPE and entry.source.startswith(_OLD_PREFIX))
 
 

@@ -44,7 +44,7 @@ _SPELLINGS = {
     "--type": "--transport",
     "-mm": "--map-mount",
 }
-"""Old and short spellings that click is not told of: --help shows one name for each option, and
+"""Old and short spellings that click does not know: --help shows one name for each option, and
 click would read ``-mm`` as ``-m`` with the value ``m``."""
 
 
@@ -95,7 +95,7 @@ def parse_o(values: Iterable[str]) -> RawOptions:
     given: RawOptions = {}
     kernel: list[str] = []
     timeouts: list[float] = []
-    words = [option for value in values for option in split_o(value)]
+    words = split_values(values)
     for word in words:
         name, has_value, value = word.partition("=")
         option = BY_NAME.get(name.replace("_", "-"))
@@ -136,7 +136,7 @@ def read_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ..
     Options of the command line come last, since they take precedence over ``-o``. Returns None if
     an argument is unknown.
     """
-    places: list[str] = []
+    paths: list[str] = []
     outer: list[str] = []
     inner: list[str] = []
     rest = list(words)
@@ -147,10 +147,10 @@ def read_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ..
         if not word.startswith("--") and len(word) > 2:
             has_value, value = "-", word[2:]  # the value follows the letter: -uUSER
         if word == "--":
-            places += rest
+            paths += rest
             rest = []
         elif not word.startswith("-") or word == "-":
-            places.append(word)
+            paths.append(word)
         elif word.startswith("-o") and (len(word) > 2 or rest):
             inner += split_o(word[2:] or rest.pop(0))
         elif option is None or (option.metavar and not (has_value or rest)):
@@ -161,7 +161,7 @@ def read_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ..
             outer.append(option.name)
         else:
             return None
-    return tuple(places), (*inner, *outer)
+    return tuple(paths), (*inner, *outer)
 
 
 def seconds(text: str) -> float:
@@ -181,6 +181,11 @@ def split_o(text: str) -> list[str]:
     return [re.sub(r"\\([,\\])", r"\1", part) for part in parts if part]
 
 
+def split_values(values: Iterable[str]) -> tuple[str, ...]:
+    """Return the options in all values of ``-o``."""
+    return tuple(option for value in values for option in split_o(value))
+
+
 def quote_o(value: str) -> str:
     r"""Return a value as ``split_o`` reads it back: ``\,`` for a comma, ``\\`` for a backslash."""
     return value.replace("\\", "\\\\").replace(",", "\\,")
@@ -191,7 +196,7 @@ def asks_for_seal(texts: Iterable[str], given: RawOptions) -> bool | None:
 
     Returns None if neither seal nor no-seal is among them, False if both are.
     """
-    words = [word.replace("_", "-") for text in texts for word in split_o(text)]
+    words = [word.replace("_", "-") for word in split_values(texts)]
     if given.get("seal") is False or "no-seal" in words or "noseal" in words:
         return False
     return True if given.get("seal") or "seal" in words else None

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
-from contextlib import closing
+import sys
+from collections.abc import Iterable
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
 import gitguardfs
-from gitguardfs import accounts
-from gitguardfs.commands.run import run
-from gitguardfs.errors import Exit, UserError
-from gitguardfs.guard.rules import GitMode
+from gitguardfs.command_line import RespelledCommand
+from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.installation import command as this_gitguardfs
 from gitguardfs.linux.programs import ENVIRONMENT
-from gitguardfs.options.parsing import quote_o, respelled, split_o
-from gitguardfs.program import command as this_gitguardfs
-from gitguardfs.render import quote
+from gitguardfs.options.parsing import split_values
 from gitguardfs.render.guarded_share import GuardedShare, owner_map
-from gitguardfs.vm_mount import facts, plan_boot, plan_guard, plan_removal, plan_share
+from gitguardfs.vm_mount import facts, plan_guard, plan_removal, plan_share, report
 from gitguardfs.vm_mount.facts import Facts, SystemPaths
 from gitguardfs.vm_mount.plan_share import Request, Style
-from gitguardfs.vm_mount.steps_files import Write
-from gitguardfs.vm_mount.telling import tell
 from gitguardfs.vm_mount.transaction import Step, Transaction
 
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "virtiofs", "fuse")
@@ -41,11 +37,6 @@ Examples:
 \b
 Exit codes, as of mount(8): 0 done, 1 wrong usage, 2 the system, 32 a mount.
 """
-
-
-class _Command(click.Command):
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, respelled(args))
 
 
 @dataclass(frozen=True)
@@ -73,7 +64,7 @@ class Arguments:
 
 
 @click.command(
-    cls=_Command,
+    cls=RespelledCommand,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -82,18 +73,18 @@ class Arguments:
     "-m",
     "--mount",
     metavar="PATH",
-    help="Where to mount the raw share.  [default: in /var/lib/gitguardfs, root's alone]",
+    help="Where to mount the raw share.  [default: below /var/lib/gitguardfs, for root alone]",
 )
 @click.option("--map-mount", metavar="PATH", help="Where to mount the guarded view. Also -mm.")
 @click.option(
     "--transport",
     type=click.Choice(["9p", "virtiofs"]),
-    help="The share's type.  [default: virtiofs if there is a tag of that name, or 9p]",
+    help="What carries the share.  [default: virtiofs if it has the tag, otherwise 9p]",
 )
 @click.option(
     "--style",
     type=click.Choice(["fstab", "systemd"]),
-    help="What mounts it at boot.  [default: systemd if it runs here, or fstab]",
+    help="What mounts it at boot.  [default: systemd if it runs here, otherwise fstab]",
 )
 @click.option(
     "--user",
@@ -101,8 +92,10 @@ class Arguments:
     help="User to show as the owner (or UID:GID).  [default: owner of the home of the view]",
 )
 @click.option("--no-persist", is_flag=True, help="Mount now, and write nothing for the next boot.")
-@click.option("--interactive", is_flag=True, help="Ask for what is not given, and before acting.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--interactive", is_flag=True, help="Ask for what is missing, and before changing anything."
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before changing anything.")
 @click.option("--cover", is_flag=True, help="Mount over a directory that is not empty.")
 @click.option("--git-off", is_flag=True, help="Guard nothing: leave .git open to the agent.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
@@ -110,7 +103,7 @@ class Arguments:
     "--remove",
     "takes_away",
     is_flag=True,
-    help="Unmount view and share, if it is ours, and delete their entries.",
+    help="Unmount the view, and the share if vm-mount mounted it; delete their entries.",
 )
 @click.option(
     "-o",
@@ -121,16 +114,15 @@ class Arguments:
 )
 @click.version_option(gitguardfs.__version__, prog_name="vm-mount", message="%(prog)s %(version)s")
 def command(takes_away: bool, no_persist: bool, o: tuple[str, ...], **given: Any) -> int:
-    """Mount a directory of the host, with its owners put right and .git out of reach.
+    """Mount a directory of the host, with mapped owners and .git out of reach.
 
     The share is mounted where only root can reach it. Its owner is shown as the owner of the home
-    that the view is in. An entry in fstab or a systemd unit mounts both at each boot. Run it
-    again to change something. If a step fails, everything is put back as it was.
+    that the view is in. Entries in fstab or systemd units mount both at each boot. Run it again
+    to change something. If a step fails, all finished steps are undone.
     """
     if os.geteuid() != 0:
         raise UserError("vm-mount needs root", "sudo vm-mount ...", Exit.SYSTEM)
-    options = tuple(option for value in o for option in split_o(value))
-    arguments = Arguments(options=options, persist=not no_persist, **given)
+    arguments = Arguments(options=split_values(o), persist=not no_persist, **given)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)  # by an exception, so that finished steps are undone
     return remove(SystemPaths(), arguments) if takes_away else install(SystemPaths(), arguments)
@@ -140,18 +132,13 @@ def _leave(number: int, _frame: object) -> None:
     raise UserError(f"ended by {signal.Signals(number).name}", code=Exit.SYSTEM)
 
 
-def main() -> None:
-    """Run ``vm-mount``."""
-    run(command, "vm-mount")
-
-
 # Installing
 
 
 def install(system: SystemPaths, arguments: Arguments) -> int:
     """Mount the share, guard it and write the entries for the next boot. Returns the exit code.
 
-    Raises UserError after everything is put back.
+    Raises UserError; then all finished steps are undone.
     """
     if not arguments.dry_run:
         load_modules()
@@ -175,23 +162,24 @@ def _install(
     # Plan everything before the first step: what is refused later would have to be undone.
     spec, second = _foresee(system, state, request, first, program)
     if arguments.dry_run or arguments.asks:
-        _preview(state, spec, first, second)
+        _print(report.preview(state, spec, first, second))
         if arguments.dry_run:
-            _report(state, request, spec, changed=bool(first or second), would=True)
+            changed = bool(first or second)
+            _print(report.result(state, request, spec, changed=changed, would=True))
             return Exit.OK
         _confirm(bool(first or second))
         state = facts.gather(system)  # it may have changed while the user was asked
         first = plan_share.share_steps(system, state, request)
         spec, second = _foresee(system, state, request, first, program)
-    with Transaction(tell) as transaction:
+    with Transaction(print_progress) as transaction:
         if first:
             transaction.apply(first)
             state = facts.gather(system)
             spec = _spec(state, request)
             second = plan_guard.guard_steps(system, state, request, spec, program)
-        _print_lost_options(state, spec)
+        _print(report.lost_options(state, spec))
         transaction.apply(second)
-    _report(state, request, spec, changed=bool(first or second))
+    _print(report.result(state, request, spec, changed=bool(first or second)))
     return Exit.OK
 
 
@@ -216,7 +204,7 @@ def _request(
     tag = arguments.tag or _ask_tag(state, arguments)
     place = arguments.map_mount or _ask(arguments, "Where is the guarded view to be?")
     if place is None:
-        raise UserError("where is the guarded view to be?", "--map-mount /home/USER/projects")
+        raise UserError("no mount point for the view", "--map-mount /home/USER/projects")
     style: Style = "systemd" if state.has_systemd else "fstab"
     if arguments.style is not None:
         style = "systemd" if arguments.style == "systemd" else "fstab"
@@ -226,7 +214,7 @@ def _request(
         style = "none"
     elif not is_installed:
         raise UserError(
-            "gitguardfs is not installed, so that nothing could mount it at boot",
+            "gitguardfs is not installed, so nothing could mount the view at boot",
             "guest-setup/install.sh, or --no-persist",
             Exit.SYSTEM,
         )
@@ -254,7 +242,10 @@ def _mount_of(system: SystemPaths, state: Facts, tag: str) -> str:
 def _spec(state: Facts, request: Request) -> GuardedShare:
     share = state.share_at(request.mount.path)
     if share is None:
-        raise UserError(f"{request.mount.path} is not mounted after all", code=Exit.MOUNT)
+        raise UserError(
+            f"no share is mounted at {request.mount.path}, although mount succeeded",
+            code=Exit.MOUNT,
+        )
     owner = facts.owner_of_share(state, request.mount.path)
     return plan_share.with_owner(request, share.fstype, owner_map(owner, request.user))
 
@@ -275,58 +266,13 @@ def _foresee(
     return spec, plan_guard.guard_steps(system, state, request, spec, program)
 
 
-def _preview(state: Facts, spec: GuardedShare, first: list[Step], second: list[Step]) -> None:
-    """Print the steps of both plans."""
-    for step in first:
-        _show(step)
-    if first:
-        tell("# The share's owner is not known before it is mounted: shown as the user's.")
-    _print_lost_options(state, spec)
-    for step in second:
-        _show(step)
-
-
-def _print_lost_options(state: Facts, spec: GuardedShare) -> None:
-    if gone := plan_guard.lost_options(state, spec):
-        options = ",".join(map(quote_o, gone))
-        tell(f"No longer in force, since it was not given again: -o {shlex.quote(options)}")
-
-
-_POLICIES = {
-    GitMode.DENY: "guarded: .git is denied",
-    GitMode.READONLY: "guarded: .git can be read, not changed",
-    GitMode.HIDE: "guarded: .git is hidden",
-    GitMode.OFF: "NOT guarded: .git is open (git=off)",
-}
-
-
-def _report(
-    state: Facts, request: Request, spec: GuardedShare, *, changed: bool, would: bool = False
-) -> None:
-    policy = _POLICIES[request.policy]
-    if changed:
-        boot = {"fstab": "by fstab", "systemd": "by systemd"}.get(request.style)
-        boot = boot or plan_boot.left_at_boot(state, spec)
-        verb = "would show" if would else "shows"
-        tell(
-            f"{spec.map_mount} {verb} the share {spec.tag} ({spec.transport}, raw at {spec.mount}),"
-            f" {policy}; map {spec.map}; at boot: {boot}."
-        )
-    else:
-        tell(f"Nothing to do: {spec.map_mount} shows the share {spec.tag}, {policy}.")
-    if not would and request.policy is not GitMode.OFF:
-        user = accounts.find(str(request.user[0])).name
-        command = ["sudo", "gitguard", "doctor", spec.map_mount, "--user", user, "--attack"]
-        tell(f"Next: {quote.shell(command)}")
-
-
 # Removing
 
 
 def remove(system: SystemPaths, arguments: Arguments) -> int:
     """Unmount view and share, and delete their entries. Returns the exit code.
 
-    Raises UserError after everything is put back.
+    Raises UserError; then all finished steps are undone.
     """
     state = facts.gather(system)
     mount = arguments.mount and _resolved(arguments.mount)
@@ -336,18 +282,19 @@ def remove(system: SystemPaths, arguments: Arguments) -> int:
         [] if found is None else plan_removal.remove_steps(system, state, found, _program(system))
     )
     if found is None or not steps:
-        tell("Nothing to remove.")
+        print_progress("Nothing to remove.")
         return Exit.OK
     if arguments.dry_run or arguments.asks:
-        for step in steps:
-            _show(step)
+        _print(report.steps(steps))
         if arguments.dry_run:
             return Exit.OK
         _confirm(bool(steps))
-    with Transaction(tell) as transaction:
+    with Transaction(print_progress) as transaction:
         transaction.apply(steps)
     if why := plan_removal.left(system, state, found):
-        tell(f"The share stays mounted at {found.mount}, open now to all who can enter it: {why}.")
+        print_progress(
+            f"The share stays mounted at {found.mount}, open now to all who can enter it: {why}."
+        )
     return Exit.OK
 
 
@@ -356,13 +303,38 @@ def _resolved(path: str) -> str:
         return found.path
 
 
-# Talking
+# Output and questions
 
 
-def _show(step: Step) -> None:
-    tell(step.describe())
-    if isinstance(step, Write):
-        tell(step.change.diff(), newline=False)
+def print_progress(text: str) -> None:
+    """Print lines, with unprintable characters escaped.
+
+    Never raises: a closed pipe, a full disk or an ASCII locale must not stop a change halfway.
+    """
+    try:
+        _echo(shown(text, keep="\n\t"))
+    except (OSError, ValueError):  # ValueError: standard output is closed
+        _discard_output()
+
+
+def _echo(text: str) -> None:
+    try:
+        click.echo(text)
+    except UnicodeEncodeError:
+        click.echo(text.encode("ascii", "backslashreplace").decode())
+
+
+def _discard_output() -> None:
+    """Send all further output to /dev/null; otherwise Python reports an error when it exits."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        print_progress(line)
 
 
 def _confirm(changes: bool) -> None:
@@ -382,5 +354,5 @@ def _ask_tag(state: Facts, arguments: Arguments) -> str:
     except UserError:
         if not arguments.interactive:
             raise
-    tell(f"The kernel sees these shares: {state.tags.listing()}")
+    print_progress(f"The kernel sees these shares: {state.tags.listing()}")
     return str(click.prompt("Which one? Its tag"))

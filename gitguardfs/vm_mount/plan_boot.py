@@ -6,6 +6,7 @@ import os
 
 from gitguardfs.config_files import FileChange
 from gitguardfs.errors import UserError
+from gitguardfs.options import fstab_entries
 from gitguardfs.render import fstab, systemd
 from gitguardfs.render.guarded_share import GuardedShare
 from gitguardfs.vm_mount.facts import Facts, SystemPaths
@@ -49,8 +50,8 @@ def _check_not_confined(facts: Facts) -> None:
     if facts.confined is None:
         return
     raise UserError(
-        f"SELinux would not let the guard come back at boot: what fstab mounts is run as"
-        f" {facts.confined.domain}, without {', '.join(facts.confined.missing)}",
+        f"SELinux would stop the guard at boot: fstab would run it as {facts.confined.domain},"
+        f" without {', '.join(facts.confined.missing)}",
         "--style systemd" if facts.has_systemd else "--no-persist",
     )
 
@@ -134,7 +135,7 @@ def left_at_boot(facts: Facts, spec: GuardedShare) -> str:
     """Return which older entry mounts share or view at boot, for ``--no-persist``; or "not"."""
     if spec.map_mount in facts.enabled:
         return f"as before, by {systemd.service_name(spec.map_mount)}"
-    lines = [e for e in fstab.entries(facts.fstab) if "noauto" not in e.options]
+    lines = [e for e in fstab_entries.entries(facts.fstab) if "noauto" not in e.options]
     for entry in lines:
         if entry.target == spec.map_mount:
             return f"as before, by line {entry.number} of fstab"

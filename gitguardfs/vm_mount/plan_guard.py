@@ -5,8 +5,9 @@ from __future__ import annotations
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo
 from gitguardfs.mounting import guards
+from gitguardfs.options import fstab_entries
 from gitguardfs.options.parsing import quote_o, split_o
-from gitguardfs.render import fstab, systemd
+from gitguardfs.render import systemd
 from gitguardfs.render.guarded_share import GuardedShare
 from gitguardfs.vm_mount import plan_boot
 from gitguardfs.vm_mount.facts import Facts, SystemPaths, not_ours
@@ -53,9 +54,9 @@ def _is_right(facts: Facts, request: Request, spec: GuardedShare) -> bool:
     """Return whether a guard runs there with the options and the seal that are asked for."""
     if facts.guard_at(spec.map_mount) is None:
         return False
-    told = facts.running.get(spec.map_mount)
+    running = facts.running.get(spec.map_mount)
     wanted = split_o(",".join(spec.guard_options))
-    if told is None or not guards.same_options(told, wanted):
+    if running is None or not guards.same_options(running, wanted):
         return False
     return facts.is_sealed(spec.mount) == request.is_sealed
 
@@ -65,7 +66,7 @@ def lost_options(facts: Facts, spec: GuardedShare) -> list[str]:
     before = facts.running.get(spec.map_mount)
     if before is None:
         written = systemd.options(facts.units).get(spec.map_mount, "")
-        lines = [e for e in fstab.entries(facts.fstab) if e.is_guard and e.is_ours]
+        lines = [e for e in fstab_entries.entries(facts.fstab) if e.is_guard and e.is_ours]
         texts = [",".join(e.options) for e in lines if e.target == spec.map_mount]
         before = tuple(split_o(",".join([written, *texts])))
     return guards.lost_options(before, split_o(",".join(spec.guard_options)))
@@ -108,12 +109,12 @@ def stop(
     """
     guard = facts.any_guard_at(map_mount)
     assert guard is not None
-    told = facts.running.get(map_mount)
+    running = facts.running.get(map_mount)
     restart: tuple[tuple[str, ...], ...] = ()
     if map_mount in facts.active:
         service = systemd.service_name(map_mount)
         restart = ((system.systemctl, "daemon-reload"), (system.systemctl, "start", service))
-    elif told is not None:
-        options = [quote_o(o) for o in told if o not in ("foreground", "debug")]
+    elif running is not None:
+        options = [quote_o(o) for o in running if o not in ("foreground", "debug")]
         restart = ((*program, "-o", ",".join(options), "--", mount, map_mount),)
     return StopGuard(map_mount, mount, guard, restart)
