@@ -18,7 +18,7 @@ class Mirror:
     def __init__(
         self, users: frozenset[int], groups: frozenset[int], only: bool, groups_of: GroupsOf
     ) -> None:
-        """``only`` shows no permissions to users who are neither mirrored nor root."""
+        """Keep the users. ``only`` shows no permissions to others, except root."""
         self.users = users
         self.groups = groups
         self.only = only

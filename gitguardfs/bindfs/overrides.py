@@ -63,7 +63,7 @@ class AttributeOverrider:
     def __init__(
         self, overrides: Overrides, rights: DaemonRights, device_size: Callable[[int], int]
     ) -> None:
-        """``device_size`` returns the size of a block device in bytes, by its device number."""
+        """Take ``device_size``: the size of a block device in bytes, by its device number."""
         self._overrides = overrides
         self._rights = rights
         self._device_size = device_size

@@ -7,7 +7,7 @@ class RateLimit:
     """One limit that all requests share: a transfer waits for those before it."""
 
     def __init__(self, rate: float) -> None:
-        """``rate`` is in bytes per second."""
+        """Limit transfers to ``rate`` bytes per second."""
         self._rate = rate
         self._free_at = 0.0
 

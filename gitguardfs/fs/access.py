@@ -74,7 +74,9 @@ class Access:
         path_based: bool = False,
         is_local: Callable[[int], bool] = lambda _: True,
     ) -> None:
-        """``path_based``: descriptors of the source hold paths, not objects.
+        """Keep what the checks need.
+
+        ``path_based``: descriptors of the source hold paths, not objects.
 
         ``is_local`` returns whether ``..`` of a directory on a device leads to its present parent.
         """

@@ -29,7 +29,7 @@ class DescriptorCache:
     """Descriptors of nodes; above the limit the least recently used one is closed."""
 
     def __init__(self, limit: int, path_based: bool = False) -> None:
-        """``limit`` counts descriptors; ``path_based``: descriptors hold paths, not objects."""
+        """Keep ``limit`` descriptors at most. ``path_based``: they hold paths, not objects."""
         self._limit = max(limit, MINIMUM)
         self._path_based = path_based
         # Keyed by node, not by its number: another node may have the number by now, while this one

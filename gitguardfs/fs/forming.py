@@ -69,7 +69,10 @@ class Forming:
     """Tracks changes in directories, and whether this mount made them."""
 
     def __init__(self, source: Source, is_local: Callable[[int], bool]) -> None:
-        """``is_local`` returns whether this machine's clock stamps the files of a st_dev."""
+        """Keep what is needed.
+
+        ``is_local`` returns whether this machine's clock stamps the files of a st_dev.
+        """
         self._source = source
         self._is_local = is_local
         self._seen: OrderedDict[tuple[int, int], _Seen] = OrderedDict()

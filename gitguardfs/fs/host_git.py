@@ -77,7 +77,7 @@ class HostGit:
         root: Node,
         path: Callable[[Node, bytes | None], bytes],
     ) -> None:
-        """``path`` returns the path of a name in a directory, for messages."""
+        """Take ``path``, which returns the path of a name in a directory, for messages."""
         self._descriptors = descriptors
         self._source = source
         self._root = root
@@ -182,7 +182,7 @@ class HostGit:
         if not found and path not in self._not_found and len(self._not_found) < REMEMBERED:
             self._not_found.add(path)
             log.info(
-                "%s leads out of the source: whether git is at work there is not seen",
+                "%s leads out of the source: gitguardfs cannot see whether git is at work there",
                 path.decode(errors="backslashreplace"),
             )
 

@@ -1,8 +1,8 @@
 """Checks directories that are moved or removed, with all that lies below them.
 
 git on the host uses paths: while it makes a repository, it continues in whatever directory has the
-path. So neither a forming directory nor one above it is moved, exchanged or replaced, and an
-empty directory that git may just have made is not removed.
+path. So neither a forming directory nor one above it is moved, exchanged or replaced. An empty
+directory that git may just have made is not removed.
 
 ``tree_walk`` limits how many directories are checked. A larger tree is never exchanged. After it
 is moved, nothing may get its old name for as long as git would need (``left_places``). Names in it
@@ -39,7 +39,7 @@ class MovedTrees:
         removed: RemovedNames,
         refused: Callable[[str, NodeRef], Refused],
     ) -> None:
-        """``refused`` returns the Refused for a rule and a place."""
+        """Take ``refused``, which returns the Refused for a rule and a place."""
         self._source = source
         self._forming = forming
         self._removed = removed

@@ -35,7 +35,7 @@ class Resolver:
         host: HostRules,
         path_based: bool,
     ) -> None:
-        """``path_based``: descriptors of the source hold paths, not objects."""
+        """Keep what is needed. ``path_based``: the source's descriptors hold paths, not objects."""
         self._nodes = nodes
         self._descriptors = descriptors
         self._source = source

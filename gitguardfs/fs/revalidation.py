@@ -41,7 +41,9 @@ class Revalidation:
         path_based: bool,
         is_local: Callable[[int], bool],
     ) -> None:
-        """``dotgit`` returns a directory's ``.git`` as device and inode, ``path`` a path to show.
+        """Keep what is needed.
+
+        ``dotgit`` returns a directory's ``.git`` as device and inode, ``path`` a path to show.
 
         ``path_based``: descriptors of the source hold paths, not objects. ``is_local`` returns
         whether ``..`` of a directory on a device leads to its present parent.
@@ -101,8 +103,8 @@ class Revalidation:
     def confirm(self, *directories: Node) -> None:
         """Check that the node table has directories at their present places; update it if not.
 
-        Raises OSError(ESTALE) if a place cannot be found out, any other OSError of the source, and
-        Refused for a directory that the host has moved below a guarded one.
+        Raises Refused for a directory that the host has moved below a guarded one, OSError(ESTALE)
+        if a place cannot be found out, and any other OSError of the source.
         """
         for directory in dict.fromkeys(directories):
             try:

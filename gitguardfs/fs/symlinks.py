@@ -56,7 +56,9 @@ class SymlinkResolver:
         attributes: AttributeMapper,
         find_or_add: Callable[[NodeRef, os.stat_result], Node | None],
     ) -> None:
-        """``source_path``: absolute symlinks to paths below it lead into the mount.
+        """Keep what is needed.
+
+        ``source_path``: absolute symlinks to paths below it lead into the mount.
 
         ``find_or_add`` returns the node of an entry; None if the entry is hidden.
         """

@@ -43,7 +43,7 @@ class Walk:
     def __init__(
         self, source: Source, descriptors: DescriptorCache, root: Node, enter: Enter
     ) -> None:
-        """``enter`` is called for each directory that is entered by its name."""
+        """Call ``enter`` for each directory that the walk enters by its name."""
         self._source = source
         self._descriptors = descriptors
         self._root = root

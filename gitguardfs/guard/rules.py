@@ -53,7 +53,7 @@ class Refused(PermissionError):  # noqa: N818  # what happened, not that somethi
     """The guard refuses a request. Carries the rule and the path for the audit log."""
 
     def __init__(self, rule: str, where: Callable[[], bytes] = bytes) -> None:
-        """``where`` returns the path relative to the mount; called only if the path is logged."""
+        """Keep ``where``: it returns the path in the mount, and is called only to log it."""
         super().__init__(errno.EACCES, os.strerror(errno.EACCES))
         self.rule = rule
         self.where = where

@@ -24,7 +24,7 @@ from gitguardfs.fs.symlinks import LinkTarget, SymlinkResolver
 from gitguardfs.guard.rules import Refused
 from gitguardfs.protocol import RENAME_NOREPLACE, Caller, NodeId
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
-from gitguardfs.serving.undoing import surely
+from gitguardfs.serving.undoing import undo_or_log
 
 
 class Entries:
@@ -161,10 +161,10 @@ class Entries:
             self._source.rename(old.fd, old.name, new.fd, new.name, flags)
         except OSError:
             if self._renames.undoes_failed(renaming):
-                surely(undo, lambda: self._access.path(new.parent, new.name))
+                undo_or_log(undo, lambda: self._access.path(new.parent, new.name))
             raise
         try:
             self._renames.check_done(renaming)
         except BaseException:
-            surely(undo, lambda: self._access.path(new.parent, new.name))
+            undo_or_log(undo, lambda: self._access.path(new.parent, new.name))
             raise

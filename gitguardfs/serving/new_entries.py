@@ -24,7 +24,7 @@ from gitguardfs.fs.source import Source
 from gitguardfs.protocol import Attributes, Caller, EntryReply, NodeId
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 from gitguardfs.serving.replies import Timeouts
-from gitguardfs.serving.undoing import surely
+from gitguardfs.serving.undoing import undo_or_log
 
 CLOCK_TICK_NS = 20_000_000
 """Nanoseconds: twice the longest tick. File systems stamp with a clock that may be one behind."""
@@ -37,8 +37,8 @@ class NewEntries:
     """The requests that add a name. Each raises RequestError or Later.
 
     EACCES comes from the guard, EPERM from the change policy, EROFS from a read-only mount or
-    object, ESTALE from a node whose object is gone or if another object took the new one's place.
-    Other errors are the source's.
+    object. ESTALE comes from a node whose object is gone, and if another object took the new one's
+    place. Other errors are the source's.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class NewEntries:
             if is_it:
                 self._source.remove(place.fd, place.name, S_ISDIR(mode))
 
-        surely(undo, lambda: self._access.path(place.parent, place.name))
+        undo_or_log(undo, lambda: self._access.path(place.parent, place.name))
 
     def _new_owner(self, caller: Caller, directory: os.stat_result) -> tuple[int, int] | None:
         if not self._can_chown:

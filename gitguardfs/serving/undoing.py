@@ -9,7 +9,7 @@ from collections.abc import Callable
 log = logging.getLogger(__name__)
 
 
-def surely(undo: Callable[[], None], path: Callable[[], bytes]) -> None:
+def undo_or_log(undo: Callable[[], None], path: Callable[[], bytes]) -> None:
     """Call ``undo``, and once more if it fails; log the second error. Raises no OSError.
 
     ``path`` returns the path of what was changed, for the log.
@@ -22,5 +22,7 @@ def surely(undo: Callable[[], None], path: Callable[[], bytes]) -> None:
             if is_last:
                 where = os.fsdecode(path())
                 log.error(
-                    "%r could not be undone: %s; look at it on the host", where, error.strerror
+                    "a change of %r could not be undone: %s; check it on the host",
+                    where,
+                    error.strerror,
                 )

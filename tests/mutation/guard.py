@@ -252,7 +252,7 @@ MUTANTS = (
         "a rename that turned out to lead to .git is refused, but not undone",
         "serving/entries.py",
         "        except BaseException:\n"
-        "            surely(undo, lambda: self._access.path(new.parent, new.name))\n"
+        "            undo_or_log(undo, lambda: self._access.path(new.parent, new.name))\n"
         "            raise",
         "        except BaseException:\n            raise",
         (*GATE, "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer"),
