@@ -1,7 +1,7 @@
 """Looks up users and groups of this system, by name or number. No other module does.
 
 A user database may be on the network: a number is looked up only if more than the number is
-needed.
+needed. Files like /etc/passwd of other systems are read here as well.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gitguardfs.constants import MAX_ID
@@ -136,3 +138,26 @@ def _home_of(entry: pwd.struct_passwd) -> str | None:
         return None
     finally:
         os.close(fd)
+
+
+def ids_in(path: str) -> Iterator[tuple[int, str, int]]:
+    """Yield line number, name and id of each line of a file like /etc/passwd or /etc/group.
+
+    Raises UserError for a file that cannot be read, for a line that is not ``name:password:id``,
+    and, if root asks, for a file that another user can have put there.
+    """
+    from gitguardfs.linux import safe_open  # Linux only, as is mounting
+
+    try:
+        fd = safe_open.open_file(path, os.geteuid() == 0, os.O_RDONLY)
+        with open(fd, errors="surrogateescape") as file:
+            lines = file.read().splitlines()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    for line_number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        fields = line.split(":")
+        if len(fields) < 3 or not re.fullmatch("[0-9]{1,20}", fields[2]):
+            raise UserError(f"{path}, line {line_number} is not name:password:id")
+        yield line_number, fields[0], int(fields[2])

@@ -14,7 +14,7 @@ PACKAGED=${PACKAGED:-/usr/bin/gitguardfs}
 LAUNCHERS=(
     "$BIN/gitguardfs:gitguardfs.commands.gitguardfs:main"
     "$BIN/gitguard:gitguardfs.commands.gitguard:main"
-    "$BIN/vm-mount:gitguardfs.vm_mount.command:main"
+    "$BIN/vm-mount:gitguardfs.commands.vm_mount:main"
     "$SBIN/umount.fuse.gitguardfs:gitguardfs.commands.umount:main"
 )
 

@@ -16,6 +16,7 @@ from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.git_config import SEARCH_PATH, Git
 from gitguardfs.audit.search import search
 from gitguardfs.audit.share import Share
+from gitguardfs.command_line import FAIL_ON, JSON
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result
 from gitguardfs.guard.rules import GuardRules, RuleSet
@@ -53,14 +54,8 @@ Exit codes: 0 nothing found, 1 findings, 2 wrong usage, 3 anything else.
 @click.option(
     "--hide", metavar="GLOB", multiple=True, help="Names that the guard hides. Repeatable."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(findings.SEVERITIES),
-    default="medium",
-    show_default=True,
-    help="Exit with 1 for findings of this severity and above.",
-)
+@JSON
+@FAIL_ON
 def command(
     directory: str,
     protect: tuple[str, ...],

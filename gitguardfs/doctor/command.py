@@ -12,6 +12,7 @@ from dataclasses import replace
 import click
 
 from gitguardfs import findings
+from gitguardfs.command_line import FAIL_ON, JSON
 from gitguardfs.doctor import (
     attack_checks,
     host_checks,
@@ -72,14 +73,8 @@ TRIED = Row(
     is_flag=True,
     help="Carry out the attacks on .git; they write into the project.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(findings.SEVERITIES),
-    default="medium",
-    show_default=True,
-    help="Exit with 1 for findings of this severity and above.",
-)
+@JSON
+@FAIL_ON
 def command(
     place: str | None, user: str | None, as_json: bool, host: bool, attack: bool, fail_on: str
 ) -> int:

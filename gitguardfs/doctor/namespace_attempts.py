@@ -18,6 +18,7 @@ from gitguardfs.linux import mountinfo, processes, raw_syscalls, run_as, syscall
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.namespaces import NS_GET_USERNS, Identity, mounted_namespace
 from gitguardfs.linux.run_as import SetupFailed, User, preparing
+from gitguardfs.paths import is_inside
 
 
 def unmount_covers(
@@ -80,7 +81,7 @@ def _uncovered(
             for cover in reversed(here[here.index(seen) + 1 :]):
                 if is_open(place, guards) and _is_of(proc, place, seen):
                     break
-                if other_mounts.is_inside(place, cover.path):
+                if is_inside(place, cover.path):
                     with suppress(OSError):  # locked, or already gone together with another mount
                         flags = syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW
                         syscalls.umount(cover.mount_point, flags)

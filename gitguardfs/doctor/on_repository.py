@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from errno import EACCES, EINVAL, ENOENT, EOPNOTSUPP, EPERM, EROFS
 from functools import partial
 
+from gitguardfs.constants import PERMISSION_BITS
 from gitguardfs.doctor import reading
 from gitguardfs.doctor.planting import at, write
 from gitguardfs.doctor.reading import open_path
@@ -128,7 +129,7 @@ def move_root_elsewhere(root: str, workdir: str) -> None:
 
 def remove(git: str, workdir: str) -> None:
     """Remove the directory. Without a guard that fails with ENOTEMPTY; an empty one is remade."""
-    mode = os.lstat(git).st_mode & 0o7777
+    mode = os.lstat(git).st_mode & PERMISSION_BITS
     with undoing(lambda: os.mkdir(git, mode), f"the empty {git} was removed"):
         os.rmdir(git)
 

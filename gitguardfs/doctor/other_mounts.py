@@ -12,6 +12,7 @@ from gitguardfs.findings import Result, Row
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards, seal
+from gitguardfs.paths import is_inside
 from gitguardfs.render import quote
 
 
@@ -20,11 +21,6 @@ def shown_at(root: str, path: str, wanted: str) -> str | None:
     if is_inside(wanted, root):
         return os.path.normpath(os.path.join(path, os.path.relpath(wanted, root)))
     return path if is_inside(root, wanted) else None
-
-
-def is_inside(path: str, directory: str) -> bool:
-    """Return whether ``path`` is ``directory``, or lies in it."""
-    return os.path.commonpath([path, directory]) == directory
 
 
 def by_device(table: Table, source: str) -> set[str]:

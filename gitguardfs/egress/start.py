@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gitguardfs import program
+from gitguardfs import installation
 from gitguardfs.egress.files import make_private_directory
 from gitguardfs.errors import Exit, UserError
 
@@ -27,7 +27,7 @@ COMMAND = (
     sys.executable,
     "-P",  # the working directory is the project, where the agent could put a module of any name
     "-c",
-    f"import sys; sys.path.insert(0, {program.HOLDER!r});"
+    f"import sys; sys.path.insert(0, {installation.PACKAGE_PARENT!r});"
     " from gitguardfs.egress.proxy import main; sys.exit(main())",
 )
 

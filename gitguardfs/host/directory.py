@@ -9,6 +9,7 @@ from gitguardfs import accounts
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard import dotgit
 from gitguardfs.guard.repository import is_repository
+from gitguardfs.paths import is_inside
 
 SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr",
           "/Library", "/System", "/private/etc")  # fmt: skip
@@ -71,9 +72,9 @@ def _check_path(real: str, path: str) -> None:
         if f"/{name}/" in f"{real}/":
             raise UserError(f"{path} holds secrets ({name})", "no guest should have them")
     further_down = "share a directory further down"
-    if any(_lies_in(real, directory) for directory in SYSTEM):
+    if any(is_inside(real, directory) for directory in SYSTEM):
         raise UserError(f"{path} belongs to this machine's system", "share another directory")
-    if os.path.dirname(real) in HOMES or any(_lies_in(home, real) for home in _homes()):
+    if os.path.dirname(real) in HOMES or any(is_inside(home, real) for home in _homes()):
         raise UserError(
             f"{path} is or holds a home directory: its keys, and what its owner's shell runs",
             further_down,
@@ -86,10 +87,6 @@ def _homes() -> list[str]:
     for uid in (os.geteuid(), 0):
         found.append(accounts.find(str(uid)).home)
     return [*HOMES, *(os.path.realpath(home) for home in found if home not in ("", "/"))]
-
-
-def _lies_in(path: str, directory: str) -> bool:
-    return os.path.commonpath([path, directory]) == directory
 
 
 def _check_no_repository(real: str) -> None:

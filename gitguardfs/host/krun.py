@@ -12,7 +12,7 @@ import click
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import sandbox
 from gitguardfs.host.directory import existing_directory, secrets_in
-from gitguardfs.options.parsing import split_o
+from gitguardfs.options.parsing import split_values
 from gitguardfs.render import krun, quote
 from gitguardfs.render.krun import KrunSpec, Network
 from gitguardfs.render.size import mebibytes
@@ -69,7 +69,7 @@ def init(
         cpus=cpus,
         memory=mebibytes(memory, "--memory"),
         network=Network(network),
-        options=tuple(option for value in o for option in split_o(value)),
+        options=split_values(o),
     )
     path, written = sandbox.write(spec, force=force)
     for name in written:

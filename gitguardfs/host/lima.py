@@ -7,12 +7,12 @@ import platform
 
 import click
 
-from gitguardfs import config_files
+from gitguardfs import config_files, installation
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.host import installation, state
+from gitguardfs.host import state
 from gitguardfs.host.directory import existing_directory, secrets_in
 from gitguardfs.host.share import this_host
-from gitguardfs.options.parsing import split_o
+from gitguardfs.options.parsing import split_values
 from gitguardfs.render import lima, lima_text
 from gitguardfs.render.lima import Distribution, LimaSpec, Tool
 from gitguardfs.render.size import mebibytes
@@ -110,7 +110,7 @@ def command(
         is_mac=is_mac,
         tools=() if no_tools else tuple(Tool(tool) for tool in tools) or (Tool.CLAUDE,),
         proxy=proxy,
-        options=tuple(option for value in o for option in split_o(value)),
+        options=split_values(o),
     )
     file = _file(spec, output)
     state.check_apart(spec.setup, real)

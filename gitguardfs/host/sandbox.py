@@ -12,9 +12,9 @@ import json
 import os
 from dataclasses import asdict, dataclass
 
-from gitguardfs import config_files
+from gitguardfs import config_files, installation
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.host import installation, state
+from gitguardfs.host import state
 from gitguardfs.render import krun
 from gitguardfs.render.krun import KrunSpec, Network
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 import click
 
 from gitguardfs import accounts
+from gitguardfs.command_line import RespelledCommand
 from gitguardfs.constants import UTM_TAG
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host.directory import directory_elsewhere, existing_directory, secrets_in
-from gitguardfs.options.parsing import respelled
 from gitguardfs.render import qemu, share_json, share_text, virtiofsd
 from gitguardfs.render.share_spec import (
     GuardPlacement,
@@ -47,12 +47,7 @@ COMMAND_LIMIT = 10.0
 """Seconds for a program that only reports a setting: it needs a fraction of one."""
 
 
-class _Command(click.Command):
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, respelled(args))
-
-
-@click.command(cls=_Command, epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.command(cls=RespelledCommand, epilog=EPILOG, context_settings={"max_content_width": 100})
 @click.argument("directory")
 @click.option(
     "--tag",

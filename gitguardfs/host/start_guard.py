@@ -6,9 +6,9 @@ import os
 import subprocess
 from contextlib import suppress
 
-from gitguardfs import constants, program
+from gitguardfs import constants, installation
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.render import hostguard, quote
+from gitguardfs.render import guard_commands, quote
 from gitguardfs.render.share_spec import ShareSpec
 
 
@@ -20,7 +20,7 @@ def start(spec: ShareSpec) -> bool:
     _make_directories(spec.mountpoint)
     if _is_running(spec):
         return True
-    mount = program.command(*hostguard.arguments(spec))
+    mount = installation.command(*guard_commands.host_arguments(spec))
     done = subprocess.run(mount, stdout=subprocess.DEVNULL, check=False)
     if done.returncode != 0:
         codes = [code for code in Exit if code == done.returncode]
@@ -53,7 +53,7 @@ def _is_running(spec: ShareSpec) -> bool:
         return True
     raise UserError(
         f"another guard is mounted at {spec.mountpoint}",
-        f"choose another --tag, or stop it: {quote.shell(hostguard.stop(spec))}",
+        f"choose another --tag, or stop it: {quote.shell(guard_commands.stop_on_host(spec))}",
         Exit.MOUNT,
     )
 
@@ -66,24 +66,26 @@ def _is_guarded(mountpoint: str) -> bool:
     return top is not None and top.fstype == constants.FSTYPE
 
 
-def _is_started_for(spec: ShareSpec, words: list[str]) -> bool:
+def _is_started_for(spec: ShareSpec, words: tuple[str, ...]) -> bool:
     """Return whether a command line is gitguardfs with exactly the arguments of this guard."""
-    arguments = hostguard.arguments(spec)
+    arguments = tuple(guard_commands.host_arguments(spec))
     if words[-len(arguments) :] != arguments:
         return False
     before = words[: -len(arguments)][-1:]
     return any(
-        word == program.command()[-1] or os.path.basename(word) == constants.SUBTYPE
+        word == installation.command()[-1] or os.path.basename(word) == constants.SUBTYPE
         for word in before
     )
 
 
-def _command_lines() -> list[list[str]]:
+def _command_lines() -> list[tuple[str, ...]]:
     """Return the command lines of all processes that this user may look at."""
+    from gitguardfs.linux import processes  # Linux only
+
     found = []
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
-        with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-            found.append([os.fsdecode(word) for word in file.read().split(b"\0")[:-1]])
+    for pid in processes.pids():
+        with suppress(OSError):
+            found.append(processes.arguments_of(pid))
     return found
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from stat import S_ISDIR
 
 from gitguardfs.errors import Exit, UserError
+from gitguardfs.paths import is_inside
 
 
 def directory(*below: str) -> str:
@@ -42,7 +43,7 @@ def made(path: str) -> str:
 def check_apart(path: str, project: str) -> None:
     """Raise UserError if ``path`` is in the project, where the agent could change it."""
     real = os.path.realpath(path)
-    if os.path.commonpath([real, project]) == project:
+    if is_inside(real, project):
         raise UserError(
             f"{path} would lie in the shared project {project}",
             "the agent could change what the host starts: choose a place outside of it",

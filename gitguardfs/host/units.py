@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
-from gitguardfs import accounts, config_files, program
+from gitguardfs import accounts, config_files, installation
+from gitguardfs.command_line import RespelledCommand
 from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import UserError
+from gitguardfs.options import fstab_entries
 from gitguardfs.options.id_maps import AUTO
-from gitguardfs.options.parsing import respelled, split_o
+from gitguardfs.options.parsing import split_values
 from gitguardfs.render import fstab, systemd
 from gitguardfs.render.guarded_share import Cache, GuardedShare, owner_map
 
@@ -33,12 +35,7 @@ Exit codes: 0 done, 1 files differ (--check), 2 wrong usage, 3 anything else.
 """
 
 
-class _Command(click.Command):
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, respelled(args))
-
-
-@click.command(cls=_Command, epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.command(cls=RespelledCommand, epilog=EPILOG, context_settings={"max_content_width": 100})
 @click.argument("label", metavar="[TAG]", required=False)
 @click.option("--tag", metavar="TAG", help="The share's mount tag, instead of TAG.")
 @click.option(
@@ -113,9 +110,9 @@ def command(
     return config_files.check_or_write(changes, check)
 
 
-def _guard_command(holder: str = program.HOLDER) -> str:
+def _guard_command(parent: str = installation.PACKAGE_PARENT) -> str:
     """Return the path of gitguardfs in a guest: that of a package if this one is from a package."""
-    is_packaged = holder.startswith("/usr/") and not holder.startswith("/usr/local/")
+    is_packaged = parent.startswith("/usr/") and not parent.startswith("/usr/local/")
     return systemd.PACKAGED_COMMAND if is_packaged else systemd.COMMAND
 
 
@@ -126,7 +123,7 @@ def _check_ours(change: config_files.FileChange) -> None:
         return
     if os.path.basename(change.path) == FSTAB_FILE:
         lines = [line for line in before.split(b"\n") if line.strip()]
-        found = fstab.entries(before)
+        found = fstab_entries.entries(before)
         ours = len(found) == len(lines) and all(entry.is_ours for entry in found)
     else:
         ours = systemd.is_ours(before)
@@ -156,7 +153,7 @@ def _spec(
         mount=_plain(mount),
         map_mount=_plain(map_mount),
         map=ids or AUTO,
-        options=tuple(option for value in o for option in split_o(value)),
+        options=split_values(o),
         cache=Cache(cache),
     )
 

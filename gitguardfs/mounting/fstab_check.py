@@ -11,8 +11,8 @@ import os
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.mounting import seal
-from gitguardfs.render import fstab
-from gitguardfs.render.fstab import Entry
+from gitguardfs.options import fstab_entries
+from gitguardfs.options.fstab_entries import FstabEntry
 
 FSTAB = "/etc/fstab"
 _BETWEEN = ("sh", "dash", "bash", "mount.fuse3", "mount.fuse")
@@ -72,15 +72,15 @@ def check_mounted(source: str, real: str, source_fd: int) -> None:
     )
 
 
-def _entries() -> list[Entry]:
+def _entries() -> list[FstabEntry]:
     try:
         with open(FSTAB, "rb") as file:
-            return fstab.entries(file.read())
+            return fstab_entries.entries(file.read())
     except FileNotFoundError:
         return []
 
 
-def _is_guard(entry: Entry) -> bool:
+def _is_guard(entry: FstabEntry) -> bool:
     return entry.is_guard or (entry.fstype == _OLD_TYPE and entry.source.startswith(_OLD_PREFIX))
 
 

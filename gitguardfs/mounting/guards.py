@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,7 +14,6 @@ from gitguardfs.linux import mountinfo, processes, run_as
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.options.id_maps import parse_maps
 from gitguardfs.options.parsing import parse_o, quote_o, read_arguments
-from gitguardfs.render import quote
 
 ANSWER_LIMIT = 30.0
 """Seconds after which a guard counts as hanging; a busy one answers within one second."""
@@ -45,7 +45,7 @@ def is_dead(path: bytes) -> bool:
     except OSError as error:
         return error.errno in DEAD
     except run_as.NoAnswer:
-        hint = f"end its daemon, or {quote.shell(['umount', '-i', '-l', place])}"
+        hint = f"end its daemon, or {shlex.join(['umount', '-i', '-l', place])}"
         raise UserError(f"the guard at {place} does not answer", hint, Exit.SYSTEM) from None
     return False
 

@@ -12,6 +12,7 @@ from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard import dotgit, repository
 from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.linux import mountinfo, safe_open
+from gitguardfs.paths import is_inside
 
 FUSERMOUNT = "fusermount3"
 
@@ -52,7 +53,7 @@ def check(
         raise UserError(
             f"{mountpoint} is a gitguardfs mount already", f"umount {mountpoint}", Exit.MOUNT
         )
-    inside = _inside(paths.source, paths.mountpoint) or _inside(paths.mountpoint, paths.source)
+    inside = is_inside(paths.source, paths.mountpoint) or is_inside(paths.mountpoint, paths.source)
     if inside and not paths.covers_itself:
         raise UserError(
             f"{source} and {mountpoint} lie inside one another",
@@ -183,10 +184,6 @@ def _unmount(mount: mountinfo.MountInfo, is_root: bool) -> None:
         raise UserError(
             f"{path} is a dead FUSE mount of another user", f"umount -l {path}", Exit.MOUNT
         )
-
-
-def _inside(path: str, directory: str) -> bool:
-    return os.path.commonpath([path, directory]) == directory
 
 
 def _check_not_below_git(source: str, real: str, rules: GuardRules) -> None:

@@ -1,8 +1,7 @@
-"""Parses id maps: the values of ``--map`` and ``--mirror``, and files like /etc/passwd."""
+"""Parses id maps: the values of ``--map``, ``--mirror`` and of the options that name files."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,6 @@ from gitguardfs.bindfs.mirror import Mirror
 from gitguardfs.errors import UserError, warn
 
 AUTO = "auto"
-_NUMBER = r"[0-9]{1,20}"
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -143,28 +141,14 @@ def _joined(stronger: Pairs, weaker: Iterable[tuple[int, int]]) -> Pairs:
 
 
 def _read_ids(path: str, find: Callable[[str], int], is_of_guest: bool) -> list[tuple[int, int]]:
-    """Return pairs of (share, guest) ids from lines of ``name:password:id``. Raises UserError."""
-    from gitguardfs.linux import safe_open  # Linux only, as is mounting
-
-    try:
-        fd = safe_open.open_file(path, os.geteuid() == 0, os.O_RDONLY)
-        with open(fd, errors="surrogateescape") as file:
-            lines = file.read().splitlines()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    """Return pairs of (share, guest) ids. Raises UserError."""
     pairs = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        fields = line.split(":")
-        if len(fields) < 3 or not re.fullmatch(_NUMBER, fields[2]):
-            raise UserError(f"{path}, line {number} is not name:password:id")
+    for line_number, name, there in accounts.ids_in(path):
         try:
-            here = find(fields[0])
+            here = find(name)
         except UserError as error:
-            warn(f"{path}, line {number} is left out: {error.message}")
+            warn(f"{path}, line {line_number} is left out: {error.message}")
             continue
-        there = int(fields[2])
         pairs.append((here, there) if is_of_guest else (there, here))
     return pairs
 

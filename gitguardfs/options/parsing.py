@@ -95,7 +95,7 @@ def parse_o(values: Iterable[str]) -> RawOptions:
     given: RawOptions = {}
     kernel: list[str] = []
     timeouts: list[float] = []
-    words = [option for value in values for option in split_o(value)]
+    words = split_values(values)
     for word in words:
         name, has_value, value = word.partition("=")
         option = BY_NAME.get(name.replace("_", "-"))
@@ -181,6 +181,11 @@ def split_o(text: str) -> list[str]:
     return [re.sub(r"\\([,\\])", r"\1", part) for part in parts if part]
 
 
+def split_values(values: Iterable[str]) -> tuple[str, ...]:
+    """Return the options in all values of ``-o``."""
+    return tuple(option for value in values for option in split_o(value))
+
+
 def quote_o(value: str) -> str:
     r"""Return a value as ``split_o`` reads it back: ``\,`` for a comma, ``\\`` for a backslash."""
     return value.replace("\\", "\\\\").replace(",", "\\,")
@@ -191,7 +196,7 @@ def asks_for_seal(texts: Iterable[str], given: RawOptions) -> bool | None:
 
     Returns None if neither seal nor no-seal is among them, False if both are.
     """
-    words = [word.replace("_", "-") for text in texts for word in split_o(text)]
+    words = [word.replace("_", "-") for word in split_values(texts)]
     if given.get("seal") is False or "no-seal" in words or "noseal" in words:
         return False
     return True if given.get("seal") or "seal" in words else None

@@ -1,22 +1,20 @@
 """Writes the two lines of fstab(5) for a guarded share into a file that has other lines as well.
 
-Our lines have the option ``x-gitguardfs``, which only this module reads. It keeps any other line
-as it is, byte for byte.
+Lines of ours have the option MARK. All other lines stay as they are, byte for byte.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 
-from gitguardfs.constants import FSTYPE, SHARE_TYPES
+from gitguardfs.constants import FSTYPE
 from gitguardfs.errors import UserError
+from gitguardfs.options.fstab_entries import MARK, FstabEntry, entries, format_line
 from gitguardfs.options.parsing import quote_o
 from gitguardfs.render import quote
 from gitguardfs.render.guarded_share import GuardedShare
 
-MARK = "x-gitguardfs"
 _AT_BOOT = ("_netdev", "nofail", MARK)
 """Mount after the network and the devices have started; if that fails, the boot goes on."""
 _BEFORE_USERS = "x-systemd.before=remote-fs.target"
@@ -39,7 +37,7 @@ _PREFIXES = ("x-", "X-", "_netdev", "verity.")
 
 def share_line(spec: GuardedShare) -> str:
     """Return the line that mounts the raw share."""
-    return _line(spec.tag, spec.mount, spec.transport, (*spec.share_options, *_AT_BOOT))
+    return format_line(spec.tag, spec.mount, spec.transport, (*spec.share_options, *_AT_BOOT))
 
 
 def guard_line(spec: GuardedShare) -> str:
@@ -51,7 +49,7 @@ def guard_line(spec: GuardedShare) -> str:
     # The automatic dependency on an absolute source is lost with _netdev.
     requires = f"x-systemd.requires={_requirement(spec.mount)}"
     options = (the_map, requires, *_AT_BOOT, _BEFORE_USERS, place, *further)
-    return _line(spec.mount, spec.map_mount, FSTYPE, options)
+    return format_line(spec.mount, spec.map_mount, FSTYPE, options)
 
 
 def _check_values(spec: GuardedShare) -> None:
@@ -82,59 +80,9 @@ def _requirement(path: str) -> str:
     return path if plain else f"{quote.systemd_unit_name(path)}.mount"
 
 
-def _line(source: str, target: str, fstype: str, options: tuple[str, ...]) -> str:
-    return " ".join([*map(quote.fstab, (source, target, fstype, ",".join(options))), "0", "0"])
-
-
 def render(spec: GuardedShare) -> str:
     """Return both lines, the share's first."""
     return f"{share_line(spec)}\n{guard_line(spec)}\n"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One line of an fstab, parsed; ``number`` counts from 1."""
-
-    number: int
-    source: str
-    target: str
-    fstype: str
-    options: tuple[str, ...]
-
-    @property
-    def is_ours(self) -> bool:
-        """Return whether gitguardfs wrote the line."""
-        return MARK in self.options
-
-    @property
-    def is_share(self) -> bool:
-        """Return whether the line mounts a share of the host."""
-        return self.fstype in SHARE_TYPES
-
-    @property
-    def is_guard(self) -> bool:
-        """Return whether the line mounts a gitguardfs."""
-        return self.fstype == FSTYPE
-
-
-def entries(text: bytes) -> list[Entry]:
-    """Return the entries of an fstab, without comments and lines that cannot be parsed."""
-    found = (_parse(number, raw) for number, raw in enumerate(text.split(b"\n"), 1))
-    return [entry for entry in found if entry]
-
-
-def _parse(number: int, raw: bytes) -> Entry | None:
-    fields = re.split(rb"[ \t]+", raw.strip(b" \t"))
-    if len(fields) < 3 or fields[0].startswith(b"#"):
-        return None
-    source, target, fstype = (_unquote(field) for field in fields[:3])
-    options = _unquote(fields[3]).split(",") if len(fields) > 3 else []
-    target = re.sub(r"(?<=.)/+$", "", target)
-    return Entry(number, source, target, fstype, tuple(options))
-
-
-def _unquote(field: bytes) -> str:
-    return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8) & 255]), field))
 
 
 def install(text: bytes, spec: GuardedShare) -> bytes:
@@ -162,7 +110,7 @@ def install(text: bytes, spec: GuardedShare) -> bytes:
     return kept + end + b"".join(line + b"\n" for line in new)
 
 
-def _concerns(entry: Entry, spec: GuardedShare) -> bool:
+def _concerns(entry: FstabEntry, spec: GuardedShare) -> bool:
     if entry.is_share:
         return entry.source == spec.tag or entry.target == spec.mount
     return entry.is_guard and (entry.target == spec.map_mount or entry.source == spec.mount)
@@ -177,7 +125,7 @@ def is_adopted(text: bytes, spec: GuardedShare) -> bool:
     return any(found)
 
 
-def _orphans(text: bytes, gone: list[Entry]) -> set[int]:
+def _orphans(text: bytes, gone: list[FstabEntry]) -> set[int]:
     """Return the numbers of our share lines that lose their last guard with ``gone``.
 
     Without a guard these shares would be mounted open.
@@ -188,7 +136,7 @@ def _orphans(text: bytes, gone: list[Entry]) -> set[int]:
     return {e.number for e in left if e.is_ours and e.is_share and e.target in bereft}
 
 
-def _adopts(entry: Entry, spec: GuardedShare) -> bool:
+def _adopts(entry: FstabEntry, spec: GuardedShare) -> bool:
     """Return whether a line that is not ours mounts the share there.
 
     Raises UserError if the line is in the way.

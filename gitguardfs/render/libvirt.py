@@ -5,16 +5,14 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 from gitguardfs.render.share_spec import ShareSpec, Transport
-
-QUEUE_SIZE = "1024"
-"""The size that libvirt documents for virtiofs."""
+from gitguardfs.render.virtiofsd import QUEUE_SIZE
 
 
 def filesystem(spec: ShareSpec) -> str:
     """Return the element that goes below ``<devices>``."""
     if spec.transport is Transport.VIRTIOFS:
         element = ET.Element("filesystem", type="mount", accessmode="passthrough")
-        ET.SubElement(element, "driver", type="virtiofs", queue=QUEUE_SIZE)
+        ET.SubElement(element, "driver", type="virtiofs", queue=str(QUEUE_SIZE))
     else:
         # squash is QEMU's security_model=none.
         element = ET.Element("filesystem", type="mount", accessmode="squash", multidevs="remap")

@@ -13,6 +13,7 @@ from gitguardfs.errors import UserError
 from gitguardfs.options.parsing import quote_o
 from gitguardfs.render import yaml
 from gitguardfs.render.guarded_share import check_guard_options
+from gitguardfs.render.virtiofsd import QUEUE_SIZE
 from gitguardfs.render.yaml import Value
 
 AGENT = "agent"
@@ -248,7 +249,7 @@ def _mount(spec: LimaSpec, location: str, point: str, *, writable: bool) -> dict
             "cache": "none",
         }
     elif not _is_vz(spec):
-        how["virtiofs"] = {"queueSize": 1024}
+        how["virtiofs"] = {"queueSize": QUEUE_SIZE}
     return how
 
 

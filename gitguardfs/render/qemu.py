@@ -7,6 +7,7 @@ import zlib
 
 from gitguardfs.render import quote
 from gitguardfs.render.share_spec import Network, ShareSpec, Transport
+from gitguardfs.render.virtiofsd import QUEUE_SIZE
 
 FIRMWARE = "edk2-aarch64-code.fd"
 """The UEFI for ARM; QEMU finds it in its own directory, if it is installed there."""
@@ -23,8 +24,6 @@ DISK_SIZE = "20G"
 """The disk's greatest size; qcow2 takes up only what is used."""
 SECURITY_MODEL = "none"
 """mapped-xattr would hide owners and symlinks in attributes that the host's programs ignore."""
-QUEUE_SIZE = 1024
-"""The size that virtiofsd and libvirt document; QEMU's default is 128."""
 
 # qemu_opts_create uses the tag as an id, and an id must have this form (util/id.c).
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9._-]*\Z", re.ASCII)

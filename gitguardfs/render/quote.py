@@ -65,14 +65,6 @@ def qemu(value: str) -> str:
     return value.replace(",", ",,")
 
 
-def fstab(field: str) -> str:
-    r"""Return a field of fstab(5): blank, tab, newline and backslash as ``\040`` and so on.
-
-    Nothing else: getmntent(3), with which systemd reads the file, decodes only these four.
-    """
-    return re.sub(r"[ \t\n\\]", lambda m: f"\\{ord(m[0]):03o}", field)
-
-
 def systemd(value: str) -> str:
     """Return a value of a unit file in which specifiers are expanded: ``%`` is doubled."""
     return value.replace("%", "%%")

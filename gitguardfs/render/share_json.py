@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gitguardfs.render import hostguard, libvirt, qemu, selinux, steps_elsewhere, utm, virtiofsd
+from gitguardfs.render import guard_commands, libvirt, qemu, selinux, utm, virtiofsd
 from gitguardfs.render.share_spec import GuardPlacement, Hypervisor, ShareSpec, Transport
 
 FORMAT = 1
@@ -29,7 +29,7 @@ def as_object(spec: ShareSpec, running: bool, warnings: Sequence[str] = ()) -> d
         "virtiofsd": _virtiofsd(spec),
         "libvirt": _libvirt(spec) if spec.hypervisor is Hypervisor.LIBVIRT else None,
         "utm": _utm(spec) if spec.hypervisor is Hypervisor.UTM else None,
-        "guest": steps_elsewhere.command(spec),
+        "guest": guard_commands.start_in_guest(spec),
         "warnings": list(warnings),
     }
 
@@ -39,8 +39,8 @@ def _guard(spec: ShareSpec, running: bool) -> dict[str, object]:
     return {
         "on": spec.guard.value,
         "mountpoint": spec.mountpoint if on_host else None,
-        "start": hostguard.start(spec) if on_host else [],
-        "stop": hostguard.stop(spec) if on_host else None,
+        "start": guard_commands.start_on_host(spec) if on_host else [],
+        "stop": guard_commands.stop_on_host(spec) if on_host else None,
         "running": running,
     }
 

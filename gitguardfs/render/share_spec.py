@@ -10,6 +10,7 @@ from enum import StrEnum
 from gitguardfs.constants import UTM_TAG
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard import dotgit
+from gitguardfs.paths import is_inside
 from gitguardfs.render.guarded_share import check_tag
 
 SOCKET_PATH_BYTES = 107
@@ -145,7 +146,7 @@ class ShareSpec:
                 "gitguardfs runs on Linux, not on a Mac", "leave --guard out: it is in the guest"
             )
         _check_path(self.mountpoint, "the mount point on the host")
-        if _inside(self.mountpoint, self.directory):
+        if is_inside(self.mountpoint, self.directory):
             raise UserError(
                 f"the guarded view would lie in {self.directory} itself",
                 "share a directory further down",
@@ -157,7 +158,7 @@ class ShareSpec:
         if self.cpus < 1:
             raise UserError(f"--cpus {self.cpus} is too little")
         _check_path(self.disk_path, "the disk's path")
-        if _inside(self.disk_path, self.directory):
+        if is_inside(self.disk_path, self.directory):
             raise UserError(
                 f"the disk {self.disk_path} would lie in the shared directory",
                 "the guest could change it from within: --disk PATH",
@@ -196,7 +197,3 @@ def _check_path(path: str, what: str) -> None:
             f"{what} {path!r} cannot be printed for copying",
             "no control characters, UTF-8 only, and neither U+FFFE nor U+FFFF",
         )
-
-
-def _inside(path: str, directory: str) -> bool:
-    return os.path.commonpath([path, directory]) == directory

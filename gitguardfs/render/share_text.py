@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gitguardfs.render import (
-    hostguard,
+    guard_commands,
     libvirt,
     qemu,
     quote,
     selinux,
-    steps_elsewhere,
     utm,
     virtiofsd,
 )
@@ -59,14 +58,14 @@ def _guard(spec: ShareSpec, running: bool) -> Section:
         if spec.host.is_root
         else "for another user's QEMU let root do this, or allow_other (fuse.conf(5))."
     )
-    commands = [quote.shell(words) for words in hostguard.start(spec)]
+    commands = [quote.shell(words) for words in guard_commands.start_on_host(spec)]
     return Section(
         "The guard on the host: it is running" if running else "The guard on the host: start it",
         tuple(commands),
         (
             "Why here: guest root cannot get round it, for it reaches only what is exported.",
             f"QEMU must run as {who}; {other}",
-            f"Stop it after the machine: {quote.shell(hostguard.stop(spec))}",
+            f"Stop it after the machine: {quote.shell(guard_commands.stop_on_host(spec))}",
         ),
     )
 
@@ -215,4 +214,4 @@ def _guest(spec: ShareSpec) -> Section:
         if spec.guard is GuardPlacement.HOST
         else "It maps the owners, guards .git and comes back at each boot."
     )
-    return Section("In the guest, once", (steps_elsewhere.shell(spec),), (why,))
+    return Section("In the guest, once", (guard_commands.start_in_guest_shell(spec),), (why,))

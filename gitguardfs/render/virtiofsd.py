@@ -13,6 +13,10 @@ PROGRAM_IN_C = "/usr/lib/qemu/virtiofsd"
 PLACES = (PROGRAM, "/usr/lib/virtiofsd", PROGRAM_IN_C)
 """Where a daemon may be, the preferred one first; the second is Arch Linux's."""
 
+QUEUE_SIZE = 1024
+"""Entries of the device's queue: the size that virtiofsd and libvirt document. QEMU's default is
+128."""
+
 EVERY_ID = 2**32 - 1
 """How many ids there are: all but the last, which means "no id" (chown(2))."""
 

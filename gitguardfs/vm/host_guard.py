@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from gitguardfs.errors import warn
 from gitguardfs.host.share import this_host
-from gitguardfs.render import hostguard
+from gitguardfs.render import guard_commands
 from gitguardfs.render.share_spec import GuardPlacement, Hypervisor, ShareSpec, Transport
 from gitguardfs.vm import trusted_programs
 from gitguardfs.vm.settings import Settings
@@ -33,7 +33,7 @@ def exported(settings: Settings, name: str) -> Iterator[str]:
         host=this_host(),
         disk=os.devnull,
     )
-    unmount, *arguments = hostguard.stop(spec)
+    unmount, *arguments = guard_commands.stop_on_host(spec)
     trusted_programs.check(settings.project, unmount)
     from gitguardfs.host import start_guard  # Linux only; ShareSpec has refused a Mac
 

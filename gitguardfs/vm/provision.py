@@ -7,8 +7,7 @@ import os
 import re
 import tarfile
 
-from gitguardfs import program
-from gitguardfs.host import installation
+from gitguardfs import installation
 from gitguardfs.vm import seed
 from gitguardfs.vm.guest_files import AGENT, Guest, GuestFile, files
 from gitguardfs.vm.keys import ADMIN, HOST, Keys
@@ -69,7 +68,7 @@ def payload() -> bytes:
 
     The bytes are the same each time. Raises UserError if the installation has no scripts, OSError.
     """
-    root = os.path.join(program.HOLDER, PACKAGE)
+    root = os.path.join(installation.PACKAGE_PARENT, PACKAGE)
     scripts = installation.script_directory()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
@@ -77,7 +76,7 @@ def payload() -> bytes:
             below[:] = sorted(name for name in below if name not in _LEFT_OUT)
             for name in sorted(names):
                 path = os.path.join(directory, name)
-                _add(tar, path, os.path.relpath(path, program.HOLDER))
+                _add(tar, path, os.path.relpath(path, installation.PACKAGE_PARENT))
         for name in installation.SCRIPT_NAMES:
             _add(tar, os.path.join(scripts, name), f"{installation.SCRIPTS}/{name}")
     return buffer.getvalue()

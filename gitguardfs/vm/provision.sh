@@ -70,7 +70,7 @@ install_gitguardfs() {
     mv -T "$new" "$PREFIX/lib"
     launcher /usr/local/bin/gitguardfs gitguardfs.commands.gitguardfs
     launcher /usr/local/bin/gitguard gitguardfs.commands.gitguard
-    launcher /usr/local/bin/vm-mount gitguardfs.vm_mount.command
+    launcher /usr/local/bin/vm-mount gitguardfs.commands.vm_mount
     launcher /sbin/umount.fuse.gitguardfs gitguardfs.commands.umount
     printf '#!/bin/sh\nexec bash %s/lib/guest-setup/vm-apps.sh "$@"\n' "$PREFIX" >/usr/local/bin/vm-apps
     chmod 755 /usr/local/bin/vm-apps

@@ -24,6 +24,7 @@ import platformdirs
 
 from gitguardfs.egress.files import make_private_directory
 from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.paths import is_inside
 
 SOCKET_PATH_BYTES = 103
 """The longest path of a Unix socket on macOS, without the final NUL; Linux allows 107."""
@@ -108,7 +109,7 @@ def state_of(project: str) -> State:
     real = os.path.realpath(project)
     directory = os.path.join(_vms_directory(), name_of(real))
     outer = os.path.realpath(_vms_directory())
-    if _lies_in(outer, real) or _lies_in(real, outer):
+    if is_inside(outer, real) or is_inside(real, outer):
         raise UserError(
             f"the VM's state would lie in the project {real}, where the agent could change it",
             "choose a directory further down as the project, or set another XDG_STATE_HOME",
@@ -226,7 +227,3 @@ def cache_directory() -> str:
 
 def _vms_directory() -> str:
     return os.path.join(platformdirs.user_state_dir("gitguardfs", appauthor=False), "vm")
-
-
-def _lies_in(path: str, directory: str) -> bool:
-    return os.path.commonpath([path, directory]) == directory

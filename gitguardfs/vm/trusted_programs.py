@@ -12,8 +12,9 @@ import shutil
 import sys
 
 import gitguardfs
-from gitguardfs import program
+from gitguardfs import installation
 from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.paths import is_inside
 
 SSH, SSH_KEYGEN, QEMU_IMG = "ssh", "ssh-keygen", "qemu-img"
 PACKAGES = {QEMU_IMG: "qemu-utils", SSH: "openssh-client", SSH_KEYGEN: "openssh-client"}
@@ -45,7 +46,7 @@ def check(project: str, *names: str) -> None:
     """
     for what, path in (
         ("gitguardfs", os.path.dirname(os.path.abspath(gitguardfs.__file__))),
-        ("gitguardfs", program.HOLDER),
+        ("gitguardfs", installation.PACKAGE_PARENT),
         ("Python", sys.executable),
         ("Python", sys.prefix),
         ("Python", sys.base_prefix),
@@ -76,4 +77,4 @@ def lies_in(path: str, project: str) -> bool:
     """Return whether ``path``, or what it leads to, lies in the resolved ``project``."""
     absolute = os.path.abspath(path)
     places = (absolute, os.path.realpath(os.path.dirname(absolute)), os.path.realpath(absolute))
-    return any(os.path.commonpath([place, project]) == project for place in places)
+    return any(is_inside(place, project) for place in places)

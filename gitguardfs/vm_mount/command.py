@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
-from contextlib import closing
+import sys
+from collections.abc import Iterable
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
 import gitguardfs
-from gitguardfs import accounts
-from gitguardfs.commands.run import run
-from gitguardfs.errors import Exit, UserError
-from gitguardfs.guard.rules import GitMode
+from gitguardfs.command_line import RespelledCommand
+from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.installation import command as this_gitguardfs
 from gitguardfs.linux.programs import ENVIRONMENT
-from gitguardfs.options.parsing import quote_o, respelled, split_o
-from gitguardfs.program import command as this_gitguardfs
-from gitguardfs.render import quote
+from gitguardfs.options.parsing import split_values
 from gitguardfs.render.guarded_share import GuardedShare, owner_map
-from gitguardfs.vm_mount import facts, plan_boot, plan_guard, plan_removal, plan_share
+from gitguardfs.vm_mount import facts, plan_guard, plan_removal, plan_share, report
 from gitguardfs.vm_mount.facts import Facts, SystemPaths
 from gitguardfs.vm_mount.plan_share import Request, Style
-from gitguardfs.vm_mount.steps_files import Write
-from gitguardfs.vm_mount.telling import tell
 from gitguardfs.vm_mount.transaction import Step, Transaction
 
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "virtiofs", "fuse")
@@ -41,11 +37,6 @@ Examples:
 \b
 Exit codes, as of mount(8): 0 done, 1 wrong usage, 2 the system, 32 a mount.
 """
-
-
-class _Command(click.Command):
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, respelled(args))
 
 
 @dataclass(frozen=True)
@@ -73,7 +64,7 @@ class Arguments:
 
 
 @click.command(
-    cls=_Command,
+    cls=RespelledCommand,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -129,8 +120,7 @@ def command(takes_away: bool, no_persist: bool, o: tuple[str, ...], **given: Any
     """
     if os.geteuid() != 0:
         raise UserError("vm-mount needs root", "sudo vm-mount ...", Exit.SYSTEM)
-    options = tuple(option for value in o for option in split_o(value))
-    arguments = Arguments(options=options, persist=not no_persist, **given)
+    arguments = Arguments(options=split_values(o), persist=not no_persist, **given)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)  # by an exception, so that finished steps are undone
     return remove(SystemPaths(), arguments) if takes_away else install(SystemPaths(), arguments)
@@ -138,11 +128,6 @@ def command(takes_away: bool, no_persist: bool, o: tuple[str, ...], **given: Any
 
 def _leave(number: int, _frame: object) -> None:
     raise UserError(f"ended by {signal.Signals(number).name}", code=Exit.SYSTEM)
-
-
-def main() -> None:
-    """Run ``vm-mount``."""
-    run(command, "vm-mount")
 
 
 # Installing
@@ -175,23 +160,24 @@ def _install(
     # Plan everything before the first step: what is refused later would have to be undone.
     spec, second = _foresee(system, state, request, first, program)
     if arguments.dry_run or arguments.asks:
-        _preview(state, spec, first, second)
+        _print(report.preview(state, spec, first, second))
         if arguments.dry_run:
-            _report(state, request, spec, changed=bool(first or second), would=True)
+            changed = bool(first or second)
+            _print(report.result(state, request, spec, changed=changed, would=True))
             return Exit.OK
         _confirm(bool(first or second))
         state = facts.gather(system)  # it may have changed while the user was asked
         first = plan_share.share_steps(system, state, request)
         spec, second = _foresee(system, state, request, first, program)
-    with Transaction(tell) as transaction:
+    with Transaction(print_progress) as transaction:
         if first:
             transaction.apply(first)
             state = facts.gather(system)
             spec = _spec(state, request)
             second = plan_guard.guard_steps(system, state, request, spec, program)
-        _print_lost_options(state, spec)
+        _print(report.lost_options(state, spec))
         transaction.apply(second)
-    _report(state, request, spec, changed=bool(first or second))
+    _print(report.result(state, request, spec, changed=bool(first or second)))
     return Exit.OK
 
 
@@ -275,51 +261,6 @@ def _foresee(
     return spec, plan_guard.guard_steps(system, state, request, spec, program)
 
 
-def _preview(state: Facts, spec: GuardedShare, first: list[Step], second: list[Step]) -> None:
-    """Print the steps of both plans."""
-    for step in first:
-        _show(step)
-    if first:
-        tell("# The share's owner is not known before it is mounted: shown as the user's.")
-    _print_lost_options(state, spec)
-    for step in second:
-        _show(step)
-
-
-def _print_lost_options(state: Facts, spec: GuardedShare) -> None:
-    if gone := plan_guard.lost_options(state, spec):
-        options = ",".join(map(quote_o, gone))
-        tell(f"No longer in force, since it was not given again: -o {shlex.quote(options)}")
-
-
-_POLICIES = {
-    GitMode.DENY: "guarded: .git is denied",
-    GitMode.READONLY: "guarded: .git can be read, not changed",
-    GitMode.HIDE: "guarded: .git is hidden",
-    GitMode.OFF: "NOT guarded: .git is open (git=off)",
-}
-
-
-def _report(
-    state: Facts, request: Request, spec: GuardedShare, *, changed: bool, would: bool = False
-) -> None:
-    policy = _POLICIES[request.policy]
-    if changed:
-        boot = {"fstab": "by fstab", "systemd": "by systemd"}.get(request.style)
-        boot = boot or plan_boot.left_at_boot(state, spec)
-        verb = "would show" if would else "shows"
-        tell(
-            f"{spec.map_mount} {verb} the share {spec.tag} ({spec.transport}, raw at {spec.mount}),"
-            f" {policy}; map {spec.map}; at boot: {boot}."
-        )
-    else:
-        tell(f"Nothing to do: {spec.map_mount} shows the share {spec.tag}, {policy}.")
-    if not would and request.policy is not GitMode.OFF:
-        user = accounts.find(str(request.user[0])).name
-        command = ["sudo", "gitguard", "doctor", spec.map_mount, "--user", user, "--attack"]
-        tell(f"Next: {quote.shell(command)}")
-
-
 # Removing
 
 
@@ -336,18 +277,19 @@ def remove(system: SystemPaths, arguments: Arguments) -> int:
         [] if found is None else plan_removal.remove_steps(system, state, found, _program(system))
     )
     if found is None or not steps:
-        tell("Nothing to remove.")
+        print_progress("Nothing to remove.")
         return Exit.OK
     if arguments.dry_run or arguments.asks:
-        for step in steps:
-            _show(step)
+        _print(report.steps(steps))
         if arguments.dry_run:
             return Exit.OK
         _confirm(bool(steps))
-    with Transaction(tell) as transaction:
+    with Transaction(print_progress) as transaction:
         transaction.apply(steps)
     if why := plan_removal.left(system, state, found):
-        tell(f"The share stays mounted at {found.mount}, open now to all who can enter it: {why}.")
+        print_progress(
+            f"The share stays mounted at {found.mount}, open now to all who can enter it: {why}."
+        )
     return Exit.OK
 
 
@@ -356,13 +298,38 @@ def _resolved(path: str) -> str:
         return found.path
 
 
-# Talking
+# Output and questions
 
 
-def _show(step: Step) -> None:
-    tell(step.describe())
-    if isinstance(step, Write):
-        tell(step.change.diff(), newline=False)
+def print_progress(text: str) -> None:
+    """Print lines, with unprintable characters escaped.
+
+    Never raises: a closed pipe, a full disk or an ASCII locale must not stop a change halfway.
+    """
+    try:
+        _echo(shown(text, keep="\n\t"))
+    except (OSError, ValueError):  # ValueError: standard output is closed
+        _discard_output()
+
+
+def _echo(text: str) -> None:
+    try:
+        click.echo(text)
+    except UnicodeEncodeError:
+        click.echo(text.encode("ascii", "backslashreplace").decode())
+
+
+def _discard_output() -> None:
+    """Send all further output to /dev/null; otherwise Python reports an error when it exits."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        print_progress(line)
 
 
 def _confirm(changes: bool) -> None:
@@ -382,5 +349,5 @@ def _ask_tag(state: Facts, arguments: Arguments) -> str:
     except UserError:
         if not arguments.interactive:
             raise
-    tell(f"The kernel sees these shares: {state.tags.listing()}")
+    print_progress(f"The kernel sees these shares: {state.tags.listing()}")
     return str(click.prompt("Which one? Its tag"))

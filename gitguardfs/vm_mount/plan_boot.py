@@ -6,6 +6,7 @@ import os
 
 from gitguardfs.config_files import FileChange
 from gitguardfs.errors import UserError
+from gitguardfs.options import fstab_entries
 from gitguardfs.render import fstab, systemd
 from gitguardfs.render.guarded_share import GuardedShare
 from gitguardfs.vm_mount.facts import Facts, SystemPaths
@@ -134,7 +135,7 @@ def left_at_boot(facts: Facts, spec: GuardedShare) -> str:
     """Return which older entry mounts share or view at boot, for ``--no-persist``; or "not"."""
     if spec.map_mount in facts.enabled:
         return f"as before, by {systemd.service_name(spec.map_mount)}"
-    lines = [e for e in fstab.entries(facts.fstab) if "noauto" not in e.options]
+    lines = [e for e in fstab_entries.entries(facts.fstab) if "noauto" not in e.options]
     for entry in lines:
         if entry.target == spec.map_mount:
             return f"as before, by line {entry.number} of fstab"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo
 from gitguardfs.mounting import guards
+from gitguardfs.options import fstab_entries
 from gitguardfs.options.parsing import quote_o, split_o
-from gitguardfs.render import fstab, systemd
+from gitguardfs.render import systemd
 from gitguardfs.render.guarded_share import GuardedShare
 from gitguardfs.vm_mount import plan_boot
 from gitguardfs.vm_mount.facts import Facts, SystemPaths, not_ours
@@ -65,7 +66,7 @@ def lost_options(facts: Facts, spec: GuardedShare) -> list[str]:
     before = facts.running.get(spec.map_mount)
     if before is None:
         written = systemd.options(facts.units).get(spec.map_mount, "")
-        lines = [e for e in fstab.entries(facts.fstab) if e.is_guard and e.is_ours]
+        lines = [e for e in fstab_entries.entries(facts.fstab) if e.is_guard and e.is_ours]
         texts = [",".join(e.options) for e in lines if e.target == spec.map_mount]
         before = tuple(split_o(",".join([written, *texts])))
     return guards.lost_options(before, split_o(",".join(spec.guard_options)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gitguardfs.config_files import FileChange
 from gitguardfs.errors import UserError
+from gitguardfs.options import fstab_entries
 from gitguardfs.render import fstab, systemd
 from gitguardfs.vm_mount import plan_share
 from gitguardfs.vm_mount.facts import Facts, SystemPaths
@@ -54,7 +55,7 @@ def find(
 
 def everything(facts: Facts) -> list[InstalledShare]:
     """Return every share that we mount or guard, now or at boot."""
-    lines = fstab.entries(facts.fstab)
+    lines = fstab_entries.entries(facts.fstab)
     written = {e.target: e.source for e in lines if e.is_guard and e.is_ours}
     written |= systemd.guards(facts.units)
     guards = {m.path: m.source for m in facts.guards()} | written
@@ -112,7 +113,9 @@ def left(system: SystemPaths, facts: Facts, found: InstalledShare) -> str | None
     """Return why the share stays mounted without its guard: others mount it. None if we do."""
     if facts.share_at(found.mount) is None:
         return None
-    lines = [e for e in fstab.entries(facts.fstab) if e.is_share and e.target == found.mount]
+    lines = [
+        e for e in fstab_entries.entries(facts.fstab) if e.is_share and e.target == found.mount
+    ]
     for entry in lines:
         if not entry.is_ours:
             return f"line {entry.number} of fstab mounts it"

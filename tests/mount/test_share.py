@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gitguardfs import program
+from gitguardfs import installation
 from gitguardfs.errors import GitguardExit
 from gitguardfs.linux import mountinfo
 from tests.support.mounting import REPOSITORY, area, until
@@ -182,7 +182,7 @@ def test_a_guard_that_lets_through_something_else_is_not_called_running(
     (here / "other").mkdir()
     source = here / ("other" if how == "another directory" else "my, project")
     options = [] if how == "another directory" else ["--git", "off"]
-    subprocess.run(program.command(*options, "--no-seal", str(source), str(view)), check=True)
+    subprocess.run(installation.command(*options, "--no-seal", str(source), str(view)), check=True)
     try:
         done = share(here, "--tag", tag, uid=0)
         assert done.returncode == GitguardExit.FAILED and done.stdout == ""

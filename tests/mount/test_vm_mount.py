@@ -23,7 +23,7 @@ from gitguardfs.linux import safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards
 from gitguardfs.mounting import unmount as unmounting
-from gitguardfs.render import fstab
+from gitguardfs.options import fstab_entries
 from gitguardfs.vm_mount import command as vm_mount
 from gitguardfs.vm_mount import facts, plan_guard
 from tests.support.mounting import LIMIT, unmount
@@ -446,7 +446,7 @@ def test_a_signal_while_the_view_comes_up_leaves_no_view_behind(world: World) ->
 
 def test_what_mount_resolved_to_another_place_is_refused(world: World) -> None:
     world.install()
-    (entry,) = [e for e in fstab.entries(world.fstab()) if e.is_guard]
+    (entry,) = [e for e in fstab_entries.entries(world.fstab()) if e.is_guard]
     unmount_by_hand(world)
     victim = world.area / "victim"
     victim.mkdir()
@@ -560,7 +560,7 @@ def nobody_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with monkeypatch.context() as broken:
         broken.setattr(click, "echo", echo)
-        broken.setattr("gitguardfs.vm_mount.telling._hush", lambda: None)
+        broken.setattr("gitguardfs.vm_mount.command._discard_output", lambda: None)
         yield
 
 

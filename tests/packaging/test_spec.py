@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import gitguardfs
+from gitguardfs import installation
 from gitguardfs.commands import completion, manual
 from gitguardfs.commands.programs import PROGRAMS
-from gitguardfs.host import installation
 from tests.packaging.conftest import build
 from tests.support.mounting import REPOSITORY
 

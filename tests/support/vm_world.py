@@ -36,10 +36,11 @@ MOUNT = """\
 #!{python}
 import os, subprocess, sys
 sys.path.insert(0, "{repository}")
+from gitguardfs.options import fstab_entries
 from gitguardfs.render import fstab
 args = sys.argv[1:]
 if args[0] == "--fstab":
-    for entry in fstab.entries(open(args[1], "rb").read()):
+    for entry in fstab_entries.entries(open(args[1], "rb").read()):
         if entry.target == args[-1]:
             options = ",".join(entry.options)
             command = ["{area}/gitguardfs", "-o", options, "--", entry.source, entry.target]

@@ -15,12 +15,12 @@ from gitguardfs.commands.gitguard import COMMANDS
 from gitguardfs.commands.run import of_gitguard
 from gitguardfs.commands.run import run as run_command
 from gitguardfs.errors import Exit
-from gitguardfs.program import HOLDER
+from gitguardfs.installation import PACKAGE_PARENT
 
 PROGRAMS = {
     "gitguardfs": "gitguardfs.commands.gitguardfs",
     "gitguard": "gitguardfs.commands.gitguard",
-    "vm-mount": "gitguardfs.vm_mount.command",
+    "vm-mount": "gitguardfs.commands.vm_mount",
 }
 WIDTH = 80
 
@@ -29,7 +29,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     code = f"from {PROGRAMS[program]} import main; main()"
     return subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd="/",
-        env={**os.environ, "COLUMNS": str(WIDTH), "PYTHONPATH": HOLDER},
+        env={**os.environ, "COLUMNS": str(WIDTH), "PYTHONPATH": PACKAGE_PARENT},
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from gitguardfs.commands import completion
 from gitguardfs.commands.gitguard import COMMANDS
 from gitguardfs.commands.programs import PROGRAMS, every_command
 from gitguardfs.egress.presets import PRESETS
-from gitguardfs.program import HOLDER
+from gitguardfs.installation import PACKAGE_PARENT
 from tests.support.mounting import area
 
 LIMIT = 60.0
@@ -69,9 +69,9 @@ def share() -> Iterator[Path]:
     with area() as place:
         completion.write(str(place))
         (place / "bin").mkdir()
-        for program, where in PROGRAMS.items():
-            code = f"import sys; sys.path.insert(0, {HOLDER!r}); "
-            code += f"from {where.partition(':')[0]} import main; main()"
+        for program in PROGRAMS:
+            code = f"import sys; sys.path.insert(0, {PACKAGE_PARENT!r}); "
+            code += f"from gitguardfs.commands.{program.replace('-', '_')} import main; main()"
             path = place / "bin" / program
             path.write_text(f'#!/bin/sh\nexec {sys.executable} -I -c "{code}" "$@"\n')
             path.chmod(0o755)

@@ -47,7 +47,7 @@ def test_what_is_to_be_kept_is() -> None:
     assert shown("a\tb\n\x1b", keep="\n\t") == "a\tb\n\\x1b"
 
 
-@pytest.mark.parametrize("program", ["commands.gitguard", "vm_mount.command"])
+@pytest.mark.parametrize("program", ["commands.gitguard", "commands.vm_mount"])
 def test_an_error_of_a_command_is_one_printable_line(program: str) -> None:
     code = f"import sys; from gitguardfs.{program} import main; main()"
     evil = "--no-such\x1b[2J\u202e\nvm-mount: all is well\udcff"

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gitguardfs.errors import UserError
+from gitguardfs.options import fstab_entries
 from gitguardfs.options.id_maps import parse_maps
 from gitguardfs.options.parsing import parse_o
 from gitguardfs.render import fstab, quote
@@ -165,7 +166,7 @@ def test_others_lines_stay_byte_for_byte(before: bytes, after: bytes) -> None:
     text = once + after
     changed = fstab.install(text, spec(map="501/1000:@20/@1000", options=("git=readonly",)))
     assert changed != text
-    assert len([e for e in fstab.entries(changed) if e.is_ours]) == 2
+    assert len([e for e in fstab_entries.entries(changed) if e.is_ours]) == 2
     assert fstab.install(changed, wanted) == text
     removed = fstab.remove(text, wanted.mount, (wanted.map_mount,))
     end = b"" if before.endswith(b"\n") or not before else b"\n"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs import installation
 from gitguardfs.errors import UserError
-from gitguardfs.host import installation
 
 REPOSITORY = Path(__file__).parents[2]
 

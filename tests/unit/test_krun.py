@@ -18,7 +18,7 @@ import yaml
 
 from gitguardfs.errors import UserError
 from gitguardfs.host import sandbox
-from gitguardfs.program import HOLDER
+from gitguardfs.installation import PACKAGE_PARENT
 from gitguardfs.render import krun
 from gitguardfs.render.krun import KrunSpec, Network
 from tests.support.mounting import area
@@ -181,7 +181,7 @@ class Host:
             [sys.executable, "-c", code, *words],
             env={
                 "PATH": str(self.area / "bin") + ":/usr/bin:/bin",
-                "PYTHONPATH": HOLDER,
+                "PYTHONPATH": PACKAGE_PARENT,
                 "XDG_DATA_HOME": str(self.area / "state"),
                 "HOME": str(self.area),
             },

@@ -79,12 +79,12 @@ def guest(monkeypatch: pytest.MonkeyPatch) -> Iterator[Guest]:
         shutil.copytree(REPOSITORY / "guest-setup", setup / "guest-setup")
         common = setup / "guest-setup/common.sh"
         common.write_text(common.read_text().replace("=/usr/local/", f"={here}/local/"))
-        for room in ("", "commands", "vm_mount"):
+        for room in ("", "commands"):
             (setup / "gitguardfs" / room).mkdir(parents=True, exist_ok=True)
             (setup / "gitguardfs" / room / "__init__.py").write_text("")
         (setup / "gitguardfs/commands/gitguardfs.py").write_text(CLI)
         calls = str(here / "calls")
-        (setup / "gitguardfs/vm_mount/command.py").write_text(VM_MOUNT.format(calls=calls))
+        (setup / "gitguardfs/commands/vm_mount.py").write_text(VM_MOUNT.format(calls=calls))
         # useradd and id know of one account more, once it was added.
         made.tool("useradd", f'echo "useradd $*" >>{calls}; touch {here}/account')
         made.tool("id", f"test -e {here}/account")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import gitguardfs
-from gitguardfs.program import HOLDER
+from gitguardfs.installation import PACKAGE_PARENT
 
 # What is not on macOS, or is and is of no use there: fcntl's leases, ctypes without renameat2.
 LIKE_MACOS = """
@@ -53,7 +53,7 @@ MAIN = "from gitguardfs.commands.{} import main; main()"
 
 
 def run(*arguments: str | Path, program: str = "gitguard") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": HOLDER, "COLUMNS": "80"}
+    environment = {**os.environ, "PYTHONPATH": PACKAGE_PARENT, "COLUMNS": "80"}
     environment.pop("XDG_RUNTIME_DIR", None)
     return subprocess.run(
         [sys.executable, "-c", LIKE_MACOS + MAIN.format(program), *map(str, arguments)],
@@ -68,7 +68,7 @@ def test_nothing_that_a_mac_needs_loads_what_only_linux_has(room: str) -> None:
     imports = "\n".join(f"import gitguardfs.{room}.{name}" for name in names)
     done = subprocess.run(
         [sys.executable, "-c", f"{LIKE_MACOS}\n{imports}"],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": HOLDER}, cwd="/",
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": PACKAGE_PARENT}, cwd="/",
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from gitguardfs.options import fstab_entries
 from gitguardfs.options.parsing import quote_o, split_o
 from gitguardfs.render import quote
 from gitguardfs.render.guarded_share import NONCHARACTERS
@@ -125,7 +126,7 @@ def test_libmount_and_libc_read_back_fields_of_fstab(
 ) -> None:
     fields = (f"s{source}", f"/t{control}{target}", f"map=1,x-name={source}")
     path = tmp_path / "fstab"
-    s, t, o = map(quote.fstab, fields)
+    s, t, o = map(fstab_entries.quote_field, fields)
     path.write_text(f"{s} {t} fuse.gitguardfs {o} 0 0\n")
     assert libc_reads(path) == [fields]
     assert libmount_reads(path) == [fields]

@@ -17,11 +17,11 @@ from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gitguardfs import program
+from gitguardfs import installation
 from gitguardfs.commands.gitguard import main
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import share, start_guard
-from gitguardfs.render import hostguard, share_json, share_text
+from gitguardfs.render import guard_commands, share_json, share_text
 from gitguardfs.render.share_spec import (
     GuardPlacement,
     Host,
@@ -201,7 +201,7 @@ def test_the_command_line_of_this_gitguardfs_takes_nothing_from_the_working_dire
     ):
         (tmp_path / name).write_text("raise SystemExit('taken')\n")
     done = subprocess.run(
-        program.command("--version"), cwd=tmp_path, capture_output=True, text=True,
+        installation.command("--version"), cwd=tmp_path, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert done.stdout.startswith("gitguardfs "), done.stderr
@@ -209,8 +209,8 @@ def test_the_command_line_of_this_gitguardfs_takes_nothing_from_the_working_dire
 
 def test_the_command_line_keeps_a_path_with_quotes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     holder = '/srv/it\'s "here" \\n'
-    monkeypatch.setattr(program, "HOLDER", holder)
-    interpreter, isolated, _, code, *rest = program.command("a b", "c")
+    monkeypatch.setattr(installation, "PACKAGE_PARENT", holder)
+    interpreter, isolated, _, code, *rest = installation.command("a b", "c")
     assert (interpreter, isolated, rest) == (sys.executable, "-I", ["a b", "c"])
     path: list[str] = []
     exec(code.partition("from gitguardfs")[0].replace("sys.path", "path"), {"path": path})
@@ -225,7 +225,7 @@ def start(tmp_path: Path) -> None:
 def test_a_guard_that_did_not_come_up_is_not_called_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program, "command", lambda *arguments: ["true"])
+    monkeypatch.setattr(installation, "command", lambda *arguments: ["true"])
     with pytest.raises(UserError, match="not started") as refusal:
         start(tmp_path)
     assert refusal.value.code == Exit.MOUNT
@@ -234,7 +234,7 @@ def test_a_guard_that_did_not_come_up_is_not_called_running(
 def test_the_directory_of_the_views_is_closed_also_if_it_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program, "command", lambda *arguments: ["false"])
+    monkeypatch.setattr(installation, "command", lambda *arguments: ["false"])
     (tmp_path / "gitguardfs").mkdir(mode=0o755)
     (tmp_path / "gitguardfs").chmod(0o755)
     with pytest.raises(UserError):
@@ -252,7 +252,7 @@ def test_the_printed_commands_close_a_directory_that_is_there(tmp_path: Path) ->
     parent.mkdir(parents=True)
     parent.chmod(0o755)
     host = Host(uid=1, gid=1, group="g", runtime=str(parent.parent))
-    *make, _ = hostguard.start(made(guard=GuardPlacement.HOST, tag="t", host=host))
+    *make, _ = guard_commands.start_on_host(made(guard=GuardPlacement.HOST, tag="t", host=host))
     for _ in range(2):
         for words in make:
             subprocess.run(words, check=True)

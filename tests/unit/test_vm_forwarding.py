@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gitguardfs.program import HOLDER
+from gitguardfs.installation import PACKAGE_PARENT
 
 FORWARD = """
 import sys
@@ -21,7 +21,7 @@ sys.exit(forwarding.run(None, 1, 1))
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_command_ends_its_ssh(number: signal.Signals) -> None:
-    words = [sys.executable, "-c", FORWARD, HOLDER]
+    words = [sys.executable, "-c", FORWARD, PACKAGE_PARENT]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"opened\n"
@@ -48,7 +48,7 @@ sys.exit(forwarding.run(None, 1, 1))
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_ssh_is_started_ends_it_as_well(number: signal.Signals) -> None:
-    words = [sys.executable, "-c", EARLY, HOLDER, str(int(number))]
+    words = [sys.executable, "-c", EARLY, PACKAGE_PARENT, str(int(number))]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         assert process.wait(60) == 128 + signal.SIGTERM

@@ -772,10 +772,12 @@ def test_what_goes_wrong_between_two_runs_undoes_the_first() -> None:
         ({}, "| true", ""),
     ],
 )
-def test_telling_never_fails(environment: dict[str, str], redirection: str, expected: str) -> None:
+def test_printing_progress_never_fails(
+    environment: dict[str, str], redirection: str, expected: str
+) -> None:
     code = (
-        "import time; from gitguardfs.vm_mount.telling import tell; time.sleep(0.3)\n"
-        "for text in ('\\u6f22\\udcff', 'end'): tell(text)"
+        "import time; from gitguardfs.vm_mount.command import print_progress; time.sleep(0.3)\n"
+        "for text in ('\\u6f22\\udcff', 'end'): print_progress(text)"
     )
     done = subprocess.run(
         ["bash", "-c", f'set -o pipefail; "$0" -c "$1" {redirection}', sys.executable, code],

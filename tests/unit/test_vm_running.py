@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs import program
+from gitguardfs import installation
 from gitguardfs.egress.start import RunningProxy
 from gitguardfs.errors import UserError
 from gitguardfs.vm import driver, keys, launch, qmp, report, running, ssh
@@ -317,7 +317,7 @@ def test_the_tunnel_ends_with_a_starter_that_is_killed(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     tunnels = tmp_path / "tunnels"
     monkeypatch.setenv("TUNNELS", str(tunnels))
-    words = [sys.executable, "-c", STARTER, program.HOLDER]
+    words = [sys.executable, "-c", STARTER, installation.PACKAGE_PARENT]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as starter:
         assert starter.stdout is not None
         proxy = int(starter.stdout.readline())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import gitguardfs
-from gitguardfs import program
+from gitguardfs import installation
 from gitguardfs.errors import UserError
 from gitguardfs.vm import driver, keys, ssh, trusted_programs
 from gitguardfs.vm import state as states
@@ -42,7 +42,7 @@ def test_an_installation_elsewhere_is_taken(project: str) -> None:
 
 @pytest.mark.parametrize(
     ("where", "name"),
-    [(program, "HOLDER"), (sys, "executable"), (sys, "prefix"), (sys, "base_prefix")],
+    [(installation, "PACKAGE_PARENT"), (sys, "executable"), (sys, "prefix"), (sys, "base_prefix")],
     ids=lambda value: getattr(value, "__name__", value),
 )
 @pytest.mark.parametrize("by_link", [False, True])

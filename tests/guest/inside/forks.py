@@ -27,7 +27,7 @@ INSTALLED = "/usr/local/lib/gitguardfs/lib"
 COMMANDS = {
     "gitguardfs": "gitguardfs.commands.gitguardfs",
     "gitguard": "gitguardfs.commands.gitguard",
-    "vm-mount": "gitguardfs.vm_mount.command",
+    "vm-mount": "gitguardfs.commands.vm_mount",
 }
 IMPORTED = (
     *COMMANDS.values(),

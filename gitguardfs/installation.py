@@ -1,7 +1,7 @@
-"""Copies the running installation, laid out as a checkout, for a guest or an image.
+"""The installation that runs: the command that runs it again, and copies of it for guests.
 
-So a guest runs the same code as the host. The host's may be a checkout, a pipx environment, a
-distribution's package or an installation by install.sh.
+It is a checkout, a pipx environment, a distribution's package, or what install.sh has made. A copy
+is laid out as a checkout. So a guest or an image runs the same code as its host.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
+import sys
 import tempfile
 
-from gitguardfs import program
+import gitguardfs
 from gitguardfs.errors import Exit, UserError
+
+PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(gitguardfs.__file__)))
+"""The directory that contains this package."""
 
 PACKAGE = "gitguardfs"
 SCRIPTS = "guest-setup"
@@ -20,13 +24,24 @@ SCRIPT_NAMES = ("common.sh", "install.sh", "steps.sh", "vm-apps.sh")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.new", "*.old")
 
 
-def script_directory(holder: str = program.HOLDER) -> str:
+def command(*arguments: str) -> list[str]:
+    """Return the argument list that runs ``gitguardfs ARGUMENTS`` with this interpreter and code.
+
+    Python's -I keeps modules of the working directory and the environment out, which ``-m`` would
+    load. It also drops the launcher's sys.path, so the code text sets the path itself.
+    """
+    start = "from gitguardfs.commands.gitguardfs import main; main()"
+    code = f"import sys; sys.path.insert(0, {PACKAGE_PARENT!r}); {start}"
+    return [sys.executable, "-I", "-c", code, *arguments]
+
+
+def script_directory(parent: str = PACKAGE_PARENT) -> str:
     """Return where guest-setup is: beside the package, or below ``share`` of its prefix.
 
     Raises UserError if neither place has it.
     """
-    prefix = os.path.join(holder, os.pardir, os.pardir, os.pardir)
-    places = (os.path.join(holder, SCRIPTS), os.path.join(prefix, "share", PACKAGE, SCRIPTS))
+    prefix = os.path.join(parent, os.pardir, os.pardir, os.pardir)
+    places = (os.path.join(parent, SCRIPTS), os.path.join(prefix, "share", PACKAGE, SCRIPTS))
     for place in map(os.path.normpath, places):
         if all(os.path.isfile(os.path.join(place, name)) for name in SCRIPT_NAMES):
             return place
@@ -37,18 +52,18 @@ def script_directory(holder: str = program.HOLDER) -> str:
     )
 
 
-def copy_to(directory: str, holder: str = program.HOLDER) -> bool:
+def copy_to(directory: str, parent: str = PACKAGE_PARENT) -> bool:
     """Copy package and scripts to ``directory``; return whether that changed it.
 
     The directory is replaced as a whole, so that a start never finds half of it. Raises UserError,
     OSError.
     """
-    scripts = script_directory(holder)
+    scripts = script_directory(parent)
     above = os.path.dirname(directory)
     work = tempfile.mkdtemp(prefix=f".{os.path.basename(directory)}.", dir=above)
     try:
         new = os.path.join(work, "new")
-        shutil.copytree(os.path.join(holder, PACKAGE), f"{new}/{PACKAGE}", ignore=_LEFT_OUT)
+        shutil.copytree(os.path.join(parent, PACKAGE), f"{new}/{PACKAGE}", ignore=_LEFT_OUT)
         os.mkdir(f"{new}/{SCRIPTS}")
         for name in SCRIPT_NAMES:
             shutil.copy(os.path.join(scripts, name), f"{new}/{SCRIPTS}/{name}")

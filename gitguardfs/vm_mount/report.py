@@ -1,0 +1,72 @@
+"""What vm-mount prints about its plans and about their result, as lines of text."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+
+from gitguardfs import accounts
+from gitguardfs.guard.rules import GitMode
+from gitguardfs.options.parsing import quote_o
+from gitguardfs.render import quote
+from gitguardfs.render.guarded_share import GuardedShare
+from gitguardfs.vm_mount import plan_boot, plan_guard
+from gitguardfs.vm_mount.facts import Facts
+from gitguardfs.vm_mount.plan_share import Request
+from gitguardfs.vm_mount.steps_files import Write
+from gitguardfs.vm_mount.transaction import Step
+
+_POLICIES = {
+    GitMode.DENY: "guarded: .git is denied",
+    GitMode.READONLY: "guarded: .git can be read, not changed",
+    GitMode.HIDE: "guarded: .git is hidden",
+    GitMode.OFF: "NOT guarded: .git is open (git=off)",
+}
+
+
+def steps(plan: Iterable[Step]) -> Iterator[str]:
+    """Yield each step of a plan, and the diff of each file that a step writes."""
+    for step in plan:
+        yield step.describe()
+        if isinstance(step, Write) and (diff := step.change.diff()):
+            yield diff.removesuffix("\n")
+
+
+def preview(
+    state: Facts, spec: GuardedShare, first: Iterable[Step], second: Iterable[Step]
+) -> Iterator[str]:
+    """Yield the steps of both plans, and the options that get lost."""
+    mounting = list(steps(first))
+    yield from mounting
+    if mounting:
+        yield "# The share's owner is not known before it is mounted: shown as the user's."
+    yield from lost_options(state, spec)
+    yield from steps(second)
+
+
+def lost_options(state: Facts, spec: GuardedShare) -> Iterator[str]:
+    """Yield a line if options were in force that are no longer asked for."""
+    if lost := plan_guard.lost_options(state, spec):
+        options = ",".join(map(quote_o, lost))
+        yield f"No longer in force, since it was not given again: -o {shlex.quote(options)}"
+
+
+def result(
+    state: Facts, request: Request, spec: GuardedShare, *, changed: bool, would: bool = False
+) -> Iterator[str]:
+    """Yield what is mounted and guarded, and the next command; ``would`` is for --dry-run."""
+    policy = _POLICIES[request.policy]
+    if changed:
+        boot = {"fstab": "by fstab", "systemd": "by systemd"}.get(request.style)
+        boot = boot or plan_boot.left_at_boot(state, spec)
+        verb = "would show" if would else "shows"
+        yield (
+            f"{spec.map_mount} {verb} the share {spec.tag} ({spec.transport}, raw at {spec.mount}),"
+            f" {policy}; map {spec.map}; at boot: {boot}."
+        )
+    else:
+        yield f"Nothing to do: {spec.map_mount} shows the share {spec.tag}, {policy}."
+    if not would and request.policy is not GitMode.OFF:
+        user = accounts.find(str(request.user[0])).name
+        command = ["sudo", "gitguard", "doctor", spec.map_mount, "--user", user, "--attack"]
+        yield f"Next: {quote.shell(command)}"
