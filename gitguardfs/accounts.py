@@ -143,8 +143,8 @@ def _home_of(entry: pwd.struct_passwd) -> str | None:
 def ids_in(path: str) -> Iterator[tuple[int, str, int]]:
     """Yield line number, name and id of each line of a file like /etc/passwd or /etc/group.
 
-    Raises UserError for a file that cannot be read, for a line that is not ``name:password:id``,
-    and, if root asks, for a file that another user can have put there.
+    Raises UserError for a file that cannot be read, and for a line that is not
+    ``name:password:id``. Root reads only a file that no other user can have put there.
     """
     from gitguardfs.linux import safe_open  # Linux only, as is mounting
 

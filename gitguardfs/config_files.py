@@ -84,9 +84,9 @@ def write(change: FileChange, *, backup: bool = False) -> None:
         return
     with _place_of(change.path, make=change.after is not None) as place:
         if not place.is_regular():
-            raise UserError(f"{change.path} is not a file", "move it away")
+            raise UserError(f"{change.path} is not a regular file", "move it away")
         if place.content() != change.before:
-            raise UserError(f"{change.path} was changed meanwhile", "run it again")
+            raise UserError(f"{change.path} was changed meanwhile", "run the command again")
         if backup and change.before is not None:
             with _directory_of(f"{change.path}{BACKUP_SUFFIX}") as (directory, name):
                 saved = _Place(directory, name)

@@ -46,8 +46,8 @@ def script_directory(parent: str = PACKAGE_PARENT) -> str:
         if all(os.path.isfile(os.path.join(place, name)) for name in SCRIPT_NAMES):
             return place
     raise UserError(
-        f"this installation has no {SCRIPTS}, by which a guest installs gitguardfs",
-        "install it anew: pipx install, or guest-setup/install.sh of a checkout",
+        f"this installation has no {SCRIPTS}, with which a guest installs gitguardfs",
+        "reinstall gitguardfs: pipx install, or guest-setup/install.sh of a checkout",
         Exit.SYSTEM,
     )
 

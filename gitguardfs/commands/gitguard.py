@@ -22,12 +22,14 @@ class Subcommand(NamedTuple):
 
 
 COMMANDS = {
-    "share": Subcommand("gitguardfs.host.share", "Print what shares a directory with a guest."),
+    "share": Subcommand("gitguardfs.host.share", "Print how to share a directory with a guest."),
     "units": Subcommand("gitguardfs.host.units", "Print what mounts and guards a share at boot."),
     "audit": Subcommand(
         "gitguardfs.audit.command", "Find what an agent could use on the host without .git."
     ),
-    "lima": Subcommand("gitguardfs.host.lima", "Write a machine of Lima's that guards a project."),
+    "lima": Subcommand(
+        "gitguardfs.host.lima", "Write the file of a Lima VM that guards a project."
+    ),
     "krun": Subcommand("gitguardfs.host.krun", "Run an agent in a microVM of podman and krun."),
     "doctor": Subcommand(
         "gitguardfs.doctor.command", "Check that a project is guarded.", needs_linux=True

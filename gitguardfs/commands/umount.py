@@ -63,7 +63,7 @@ def parse(words: Sequence[str]) -> Request:
 
 
 def unmount(request: Request) -> None:
-    """Unmount a view that root mounted, tell its daemon, and wait for its end.
+    """Unmount a view that root mounted, notify its daemon, and wait for its end.
 
     Raises UserError, OSError.
     """
@@ -90,7 +90,7 @@ def unmount(request: Request) -> None:
             Exit.SYSTEM,
         )
     try:
-        _tell(process, daemon.pid if daemon else 0, request.is_lazy)
+        _notify(process, daemon.pid if daemon else 0, request.is_lazy)
     finally:
         os.close(process)
 
@@ -128,7 +128,7 @@ def _umount(here: bytes, path: str, flags: int) -> None:
         raise UserError(f"{path}: {text}", code=Exit.MOUNT) from None
 
 
-def _tell(process: int, pid: int, is_lazy: bool) -> None:
+def _notify(process: int, pid: int, is_lazy: bool) -> None:
     # Without -l no program uses the view here; only copies in other mount namespaces remain.
     try:
         signal.pidfd_send_signal(process, UNMOUNTED if is_lazy else signal.SIGTERM)
@@ -136,7 +136,11 @@ def _tell(process: int, pid: int, is_lazy: bool) -> None:
         return
     if select.select([process], [], [], LAZY_LIMIT if is_lazy else SETTLE_LIMIT)[0] or is_lazy:
         return
-    raise UserError(f"gitguardfs ({pid}) does not end", f"kill {pid}", Exit.SYSTEM)
+    raise UserError(
+        f"gitguardfs ({pid}) does not end",
+        f"kill {pid}",
+        Exit.SYSTEM,
+    )
 
 
 def main() -> None:

@@ -70,13 +70,13 @@ def _check_path(real: str, path: str) -> None:
         raise UserError(f"{path} is a .git or lies below one", "share the directory that holds it")
     for name in SECRETS:
         if f"/{name}/" in f"{real}/":
-            raise UserError(f"{path} holds secrets ({name})", "no guest should have them")
+            raise UserError(f"{path} holds secrets ({name})", "share a directory without them")
     further_down = "share a directory further down"
     if any(is_inside(real, directory) for directory in SYSTEM):
         raise UserError(f"{path} belongs to this machine's system", "share another directory")
     if os.path.dirname(real) in HOMES or any(is_inside(home, real) for home in _homes()):
         raise UserError(
-            f"{path} is or holds a home directory: its keys, and what its owner's shell runs",
+            f"{path} is or holds a home directory, with keys and files that its owner's shell runs",
             further_down,
         )
 

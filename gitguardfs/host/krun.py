@@ -134,8 +134,8 @@ def _require_krun() -> None:
         raise UserError("krun, the runtime for microVMs, is not installed", INSTALL, Exit.SYSTEM)
     if not os.access(KVM, os.R_OK | os.W_OK):
         raise UserError(
-            f"{KVM} cannot be used, and krun runs on hardware virtualisation alone",
-            "sudo usermod -aG kvm USER, and log in anew",
+            f"{KVM} cannot be used, and krun needs hardware virtualisation",
+            "sudo usermod -aG kvm USER, and log in again",
             Exit.SYSTEM,
         )
 

@@ -91,7 +91,7 @@ def load(project: str) -> Sandbox:
     again = "gitguard krun init"
     content = config_files.read(os.path.join(path, SETTINGS))
     if content is None:
-        raise UserError(f"there is no {NAME} for {project}", f"{again} first", Exit.SYSTEM)
+        raise UserError(f"there is no {NAME} for {project}", f"run {again}", Exit.SYSTEM)
     state.made(path)
     try:
         spec = json.loads(content)["spec"]
@@ -99,9 +99,9 @@ def load(project: str) -> Sandbox:
         spec["options"] = tuple(spec["options"])
         found = Sandbox(path, KrunSpec(**spec))
     except (KeyError, TypeError, ValueError):
-        raise UserError(f"{path}/{SETTINGS} cannot be read", f"{again} writes it anew") from None
+        raise UserError(f"{path}/{SETTINGS} cannot be read", f"{again} writes it again") from None
     if found.spec.project != project:
-        raise UserError(f"{path}/{SETTINGS} is of another project", f"{again} writes it anew")
+        raise UserError(f"{path}/{SETTINGS} is of another project", f"{again} writes it again")
     return found
 
 

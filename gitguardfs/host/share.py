@@ -76,9 +76,9 @@ COMMAND_LIMIT = 10.0
     type=click.Choice([guard.value for guard in GuardPlacement]),
     default=GuardPlacement.GUEST.value,
     show_default=True,
-    help="Where .git is guarded; on the host, root in the guest cannot get round it.",
+    help="Where .git is guarded; on the host, root in the guest cannot bypass it.",
 )
-@click.option("--run", is_flag=True, help="With --guard host: start it now.")
+@click.option("--run", is_flag=True, help="With --guard host: start the guard now.")
 @click.option("--memory", metavar="MIB", type=int, help="The machine's memory.  [default: 2048]")
 @click.option("--cpus", metavar="N", type=int, help="The machine's processors.  [default: 2]")
 @click.option(
@@ -93,7 +93,7 @@ COMMAND_LIMIT = 10.0
 @click.option(
     "--elsewhere",
     is_flag=True,
-    help="DIRECTORY is on another machine, for example a Mac: it is not looked up here.",
+    help="DIRECTORY is on another machine, for example a Mac: it is not checked here.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print an object, commands as lists.")
 def command(
@@ -155,7 +155,7 @@ def command(
 def _warnings(directory: str, elsewhere: bool) -> Iterator[str]:
     """Yield warnings about a directory that may be shared."""
     if elsewhere:
-        yield f"{directory} was not looked at, and this machine's programs are described"
+        yield f"{directory} was not checked, and the programs are those of this machine"
     elif secrets := secrets_in(directory):
         listed = ", ".join(secrets)
         yield f"warning: {directory} holds {listed}: the guest can read and change what is there"

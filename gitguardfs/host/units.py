@@ -56,7 +56,10 @@ Exit codes: 0 done, 1 files differ (--check), 2 wrong usage, 3 anything else.
     "-m", "--mount", metavar="PATH", required=True, help="Where the raw share is mounted."
 )
 @click.option(
-    "--map-mount", metavar="PATH", required=True, help="Where the guarded view is. Also -mm."
+    "--map-mount",
+    metavar="PATH",
+    required=True,
+    help="Where the guarded view is mounted. Also -mm.",
 )
 @click.option(
     "--map",
@@ -83,7 +86,7 @@ Exit codes: 0 done, 1 files differ (--check), 2 wrong usage, 3 anything else.
     help="9p only: mmap if programs map files of the raw share itself.",
 )
 @click.option("-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard.")
-@click.option("--output", metavar="DIR", help="Write the files there instead of printing them.")
+@click.option("--output", metavar="DIR", help="Write the files to DIR instead of printing them.")
 @click.option("--check", is_flag=True, help="Write nothing: exit 1 if the files in DIR differ.")
 def command(
     label: str | None, tag: str | None, output: str | None, check: bool, style: str, **given: Any
@@ -95,7 +98,7 @@ def command(
     if bool(tag) == bool(label):
         raise UserError("give the share's mount tag once", "gitguard units TAG, or --tag TAG")
     if check and not output:
-        raise UserError("--check compares files", "say which: --output DIR")
+        raise UserError("--check needs the files to compare", "--output DIR")
     spec = _spec(str(tag or label), **given)
     units = systemd.files(spec, _guard_command())
     files = {FSTAB_FILE: fstab.render(spec)} if style == "fstab" else units

@@ -49,7 +49,7 @@ def expected_mountpoint(source: str, mountpoint: str) -> str | None:
     targets = " or ".join(target for _, target in lines)
     raise UserError(
         f"fstab has the guard of {source} at {targets}, and {mountpoint} was given",
-        "see what made it lead elsewhere; mountpoint=PATH in that line says so outright",
+        "look for a symlink on the path; mountpoint=PATH in that line names the real mount point",
         Exit.MOUNT,
     )
 
@@ -66,7 +66,7 @@ def check_mounted(source: str, real: str, source_fd: int) -> None:
     if any(not seal.is_seal(m) and m.fstype != "autofs" for m in there):
         return
     raise NotMountedError(
-        f"fstab has {wanted[0].source} at {source}, and it is not mounted",
+        f"fstab mounts {wanted[0].source} at {source}, and it is not mounted",
         f"mount {source}",
         Exit.MOUNT,
     )

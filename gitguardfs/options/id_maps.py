@@ -157,7 +157,7 @@ def parse_mirror(text: str, only: bool) -> Mirror:
     """Parse ``--mirror``: users and @groups, separated by colons or commas. Raises UserError."""
     items = [item for item in re.split("[,:]", text) if item]
     if not items:
-        raise UserError("--mirror names nobody", "write user1:user2:@group")
+        raise UserError("--mirror names no user and no group", "write user1:user2:@group")
     return Mirror(
         frozenset(user_id(item) for item in items if not item.startswith("@")),
         frozenset(group_id(item[1:]) for item in items if item.startswith("@")),

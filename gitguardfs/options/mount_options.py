@@ -79,7 +79,7 @@ class MountOptions:
 
 def build(source: str, mountpoint: str, given: RawOptions) -> MountOptions:
     """Build the options of a mount from what was given. Raises UserError for a bad value."""
-    _refuse(given)
+    _check_supported(given)
     values = _Values(given)
     rules = GuardRules(
         git=values.one_of("git", GitMode, GitMode.DENY),
@@ -170,7 +170,9 @@ class _Values:
     def perms(self, key: str) -> Perms | None:
         perms = self.read(key, Perms)
         for rule in perms.without_effect if perms is not None else ():
-            warn(f"{rule!r} in {key.replace('_', '-')} names none of u, g, o and a: no effect")
+            warn(
+                f"{rule!r} in {key.replace('_', '-')} has no effect: it names none of u, g, o and a"
+            )
         return perms
 
 
@@ -235,7 +237,7 @@ def _overrides(values: _Values) -> Overrides:
         raise UserError("--mirror and --mirror-only cannot be combined")
     for old, new in (("old_user", "force-user"), ("old_group", "force-group")):
         if values.text(old) is not None:
-            warn(f"--{old.removeprefix('old_')} is old for --{new}")
+            warn(f"--{old.removeprefix('old_')} is an old name of --{new}")
     user = values.read("force_user", user_id)
     group = values.read("force_group", group_id)
     listed = mirror if only is None else only
@@ -256,12 +258,12 @@ def _symlinks(values: _Values) -> SymlinkPolicy | None:
     return SymlinkPolicy(deletion) if values.flag("resolve_symlinks") else None
 
 
-def _refuse(given: RawOptions) -> None:
-    """Refuse options of bindfs that cannot be supported and that are unsafe to ignore."""
+def _check_supported(given: RawOptions) -> None:
+    """Raise UserError for options of bindfs that cannot be supported and are unsafe to ignore."""
     if given.get("lock_forwarding"):
         raise UserError(
-            "locks cannot be forwarded: programs on both sides would believe to be alone",
-            "leave out enable-lock-forwarding; locks hold among those who use the mount",
+            "locks cannot be forwarded: the host's programs would not see them",
+            "leave out enable-lock-forwarding; locks hold between programs that use the mount",
         )
     if given.get("enable_ioctl"):
         raise UserError(

@@ -44,7 +44,7 @@ _SPELLINGS = {
     "--type": "--transport",
     "-mm": "--map-mount",
 }
-"""Old and short spellings that click is not told of: --help shows one name for each option, and
+"""Old and short spellings that click does not know: --help shows one name for each option, and
 click would read ``-mm`` as ``-m`` with the value ``m``."""
 
 
@@ -136,7 +136,7 @@ def read_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ..
     Options of the command line come last, since they take precedence over ``-o``. Returns None if
     an argument is unknown.
     """
-    places: list[str] = []
+    paths: list[str] = []
     outer: list[str] = []
     inner: list[str] = []
     rest = list(words)
@@ -147,10 +147,10 @@ def read_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ..
         if not word.startswith("--") and len(word) > 2:
             has_value, value = "-", word[2:]  # the value follows the letter: -uUSER
         if word == "--":
-            places += rest
+            paths += rest
             rest = []
         elif not word.startswith("-") or word == "-":
-            places.append(word)
+            paths.append(word)
         elif word.startswith("-o") and (len(word) > 2 or rest):
             inner += split_o(word[2:] or rest.pop(0))
         elif option is None or (option.metavar and not (has_value or rest)):
@@ -161,7 +161,7 @@ def read_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ..
             outer.append(option.name)
         else:
             return None
-    return tuple(places), (*inner, *outer)
+    return tuple(paths), (*inner, *outer)
 
 
 def seconds(text: str) -> float:

@@ -57,23 +57,23 @@ def _flags(section: str, dest: str, helps: dict[str, str]) -> tuple[Option, ...]
 
 OPTIONS = (
     Option(
-        "git", GUARD, "What .git is: seen but not usable (deny, the default), readable, invisible, "
-        "or ordinary. With off, xattr is rw and set-id bits stay, as in bindfs.",
+        "git", GUARD, "How .git is guarded: visible but not usable (deny, the default), read-only, "
+        "hidden, or not at all. With off, xattr is rw and set-id bits stay, as in bindfs.",
         "deny|readonly|hide|off",
     ),
-    Option("deny", GUARD, "Also deny names like this: one path component, any case. Repeatable.",
-           "GLOB", multiple=True),
-    Option("protect", GUARD, "Names that may be read and not changed. Repeatable.", "GLOB",
+    Option("deny", GUARD, "Deny names that match GLOB too: one path component, any case. "
+           "Repeatable.", "GLOB", multiple=True),
+    Option("protect", GUARD, "Let names that match GLOB be read, not changed. Repeatable.", "GLOB",
            multiple=True),
-    Option("hide", GUARD, "Names that are not shown. Repeatable.", "GLOB", multiple=True),
+    Option("hide", GUARD, "Do not show names that match GLOB. Repeatable.", "GLOB", multiple=True),
     Option("allow-bare", GUARD, "Let directories become, and be used as, bare repositories."),
     Option("allow-suid", GUARD, "Keep set-user-id and set-group-id bits of files."),
     Option("audit-log", GUARD, "Append each refusal to FILE as a line of JSON.", "FILE"),
     Option("seal", GUARD, "Cover SOURCE while it is guarded, so that only the view can be used. "
            "The default when root mounts the root of a 9p or virtiofs share."),
-    Option("allow-holders", GUARD, "Guard SOURCE although processes hold directories or files of "
-           "it from before the seal, which does not close these to them."),
-    Option("no-seal", GUARD, "Leave SOURCE open.", dest="seal", const=False, aliases=("noseal",)),
+    Option("allow-holders", GUARD, "Guard SOURCE even if processes hold files or directories of it "
+           "from before the seal. To these processes they stay open."),
+    Option("no-seal", GUARD, "Do not seal SOURCE.", dest="seal", const=False, aliases=("noseal",)),
 
     Option("map", OWNERS, "HOST:GUEST (user and group), @HOST:@GUEST (group), u1/u2:@g1/@g2 (as "
            "in bindfs) or auto. Numbers or names; repeat it or put commas between several.",
@@ -93,10 +93,10 @@ OPTIONS = (
     Option("user", OWNERS, "Old for --force-user.", "USER", dest="old-user", hidden=True),
     Option("owner", OWNERS, "Old for --force-user.", "USER", dest="old-user", hidden=True),
     Option("group", OWNERS, "Old for --force-group.", "GROUP", dest="old-group", hidden=True),
-    Option("mirror", OWNERS, "Show every file as their own to each of these users and members "
-           "of @groups; colons or commas between. SIGUSR1 rereads the members of groups.",
+    Option("mirror", OWNERS, "To each of these users and members of @groups, show every file "
+           "as their own; colons or commas between. SIGUSR1 rereads the members of groups.",
            "USER:@GROUP", short="-m"),
-    Option("mirror-only", OWNERS, "Like --mirror, and close everything to other users but root.",
+    Option("mirror-only", OWNERS, "Like --mirror, and deny everything to other users, except root.",
            "USER:@GROUP", short="-M"),
 
     Option("perms", MODES, "Change the permissions that are shown: octal or as in chmod, with d "
@@ -166,8 +166,8 @@ OPTIONS = (
     Option("rw", MOUNT, "", dest="read-only", const=False, in_o_only=True),
     Option("source-owner", MOUNT, "SOURCE may be in a FUSE file system that USER has mounted "
            "(sshfs, gocryptfs). USER can unmount it, and with it a seal.", "USER"),
-    Option("foreground", MOUNT, "Stay in the foreground; tell systemd (NOTIFY_SOCKET) when the "
-           "view answers.", short="-f"),
+    Option("foreground", MOUNT, "Stay in the foreground; notify systemd (NOTIFY_SOCKET) when "
+           "the view answers.", short="-f"),
     Option("debug", MOUNT, "Stay in the foreground and log every request.", short="-d"),
     Option("fsname", MOUNT, "", "NAME", in_o_only=True),
     Option("mountpoint", MOUNT, "", "PATH", in_o_only=True),

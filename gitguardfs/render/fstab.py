@@ -132,8 +132,8 @@ def _orphans(text: bytes, gone: list[FstabEntry]) -> set[int]:
     """
     numbers = {entry.number for entry in gone}
     left = [entry for entry in entries(text) if entry.number not in numbers]
-    bereft = {e.source for e in gone if e.is_guard} - {e.source for e in left if e.is_guard}
-    return {e.number for e in left if e.is_ours and e.is_share and e.target in bereft}
+    unguarded = {e.source for e in gone if e.is_guard} - {e.source for e in left if e.is_guard}
+    return {e.number for e in left if e.is_ours and e.is_share and e.target in unguarded}
 
 
 def _adopts(entry: FstabEntry, spec: GuardedShare) -> bool:
@@ -146,12 +146,12 @@ def _adopts(entry: FstabEntry, spec: GuardedShare) -> bool:
     if entry.target in (spec.mount, spec.map_mount):
         raise UserError(
             f"line {entry.number} of fstab already mounts {entry.source} at {entry.target}",
-            "take it out, or choose another mount point",
+            "delete that line, or choose another mount point",
         )
     if entry.is_share and entry.source == spec.tag and "noauto" not in entry.options:
         raise UserError(
             f"line {entry.number} of fstab already mounts {spec.tag} at {entry.target}",
-            f"take it out, or give --mount {entry.target}",
+            f"delete that line, or use --mount {entry.target}",
         )
     return False
 

@@ -59,7 +59,7 @@ class GuardedShare:
     def __post_init__(self) -> None:
         if self.transport not in SHARE_TYPES:
             raise UserError(
-                f"{self.transport} is no type of share", f"one of {', '.join(SHARE_TYPES)}"
+                f"{self.transport} is not a transport of shares", f"one of {', '.join(SHARE_TYPES)}"
             )
         check_tag(self.tag, self.transport)
         check_path(self.mount, "the share's mount point")
@@ -68,7 +68,7 @@ class GuardedShare:
         if inner.startswith(outer):
             raise UserError(
                 f"{self.mount} and {self.map_mount} lie inside one another",
-                "the share and the guarded view each need a place of their own",
+                "choose another mount point for one of them",
             )
         parse_maps([self.map])
         check_guard_options(self.options)
@@ -129,7 +129,7 @@ def check_tag(tag: str, transport: str | None = None) -> None:
         )
     if tag.startswith(("/", "#")) or re.match(r"(?i)(part)?(uuid|label)=|id=", tag):
         raise UserError(
-            f"the mount tag {tag!r} would be taken for something else in fstab", "choose another"
+            f"the mount tag {tag!r} would mean something else in fstab", "choose another"
         )
     if len(tag.encode()) > limit:
         raise UserError(f"the mount tag {tag!r} is longer than {limit} bytes")
@@ -171,16 +171,16 @@ def check_guard_options(options: tuple[str, ...]) -> None:
     found = parse_o([quote_o(option) for option in options])
     if "map" in found:
         raise UserError(
-            "the map is not one of the further options",
-            "--user says whose the files are to be; gitguard units has --map as well",
+            "the option map cannot be given with -o",
+            "--user names the owner to show; gitguard units also has --map",
         )
     if "mountpoint" in found:
-        raise UserError("the mount point is not one of the further options", "leave it out")
+        raise UserError("the option mountpoint cannot be given with -o", "leave it out")
     for name in ("foreground", "debug"):
         if name in found:
-            raise UserError(f"option {name!r} is for a terminal", "leave it out")
+            raise UserError(f"option {name!r} is for use in a terminal", "leave it out")
     # Files with ids are the guest's, and this need not run there: they are not checked.
     build("/", "/", {key: found[key] for key in found if not key.startswith(_OF_THE_GUEST)})
     log = found.get("audit_log")
     if log is not None and not str(log).startswith("/"):
-        raise UserError(f"audit-log={log} is not an absolute path", "nothing says relative to what")
+        raise UserError(f"audit-log={log} is not an absolute path", "give the whole path")

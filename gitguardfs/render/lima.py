@@ -134,7 +134,7 @@ class LimaSpec:
             path.encode()
         except UnicodeEncodeError:
             hint = "rename the directory"
-            raise UserError(f"Lima reads no path that is no UTF-8: {path}", hint) from None
+            raise UserError(f"Lima cannot read a path that is not UTF-8: {path}", hint) from None
         if "{{" in path:
             raise UserError(f"Lima takes the {{{{ in {path} for a template", "rename the directory")
         if self.transport == "9p" and "," in path:
@@ -272,9 +272,9 @@ def _check_proxy(url: str) -> None:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise UserError(f"{url!r} is no proxy's URL", hint) from None
+        raise UserError(f"{url!r} is not the URL of a proxy", hint) from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port is None:
-        raise UserError(f"{url!r} is no proxy's URL", hint)
+        raise UserError(f"{url!r} is not the URL of a proxy", hint)
     # pam_env(8) and boot scripts parse it as a line of /etc/environment.
     if not re.fullmatch(r"[!-~]+", url) or re.search(r"[\"'#$\\`{}]", url):
         raise UserError(f"{url!r} cannot be written into /etc/environment", hint)

@@ -50,7 +50,7 @@ def _sections(spec: LimaSpec, file: str, labels: bool) -> Iterator[Section]:
         (quote.shell(enter(spec)),),
         (
             f"The project is {spec.view}. {AGENT} has no sudo; Lima's own user, who has it without",
-            "  a password, stays yours: never let the agent be started by limactl shell alone.",
+            "  a password, is for you: never start the agent by limactl shell alone.",
         ),
     )
     yield Section(
@@ -69,6 +69,6 @@ def _network(spec: LimaSpec) -> tuple[str, ...]:
         return (*open_to_all, "--proxy URL sets a proxy for its programs; it cannot enforce one.")
     return (
         *open_to_all,
-        f"Its programs are told to use {spec.proxy}. That is a setting, not a barrier: a program",
+        f"Its programs are set to use {spec.proxy}. This setting enforces nothing: a program",
         "that ignores it gets out. docs/lima.md names machines whose network can be closed.",
     )

@@ -63,7 +63,7 @@ def _guard(spec: ShareSpec, running: bool) -> Section:
         "The guard on the host: it is running" if running else "The guard on the host: start it",
         tuple(commands),
         (
-            "Why here: guest root cannot get round it, for it reaches only what is exported.",
+            "Why here: root of the guest cannot bypass it, and reaches only what is exported.",
             f"QEMU must run as {who}; {other}",
             f"Stop it after the machine: {quote.shell(guard_commands.stop_on_host(spec))}",
         ),
@@ -84,7 +84,7 @@ def _qemu(spec: ShareSpec) -> Iterator[Section]:
         (quote.shell(qemu.create_disk(spec)),),
     )
     yield Section(
-        f"Install the guest, once: put your image for {qemu.INSTALLER}",
+        f"Install the guest, once: replace {qemu.INSTALLER} by your image",
         (quote.shell_lines(qemu.install(spec)),),
     )
     if spec.transport is Transport.VIRTIOFS:
@@ -113,7 +113,7 @@ def _network_notes(spec: ShareSpec) -> tuple[str, ...]:
         return (
             "restrict=on: the guest reaches nothing, neither the internet nor this machine's",
             "  services; an agent that works by a network service cannot work there either.",
-            "The installer's machine above has an open network: let no agent in before this one.",
+            "The installer's machine above has an open network: let the agent in only now.",
         )
     return (
         "-nic user: the guest reaches the internet, your local network and, at 10.0.2.2, whatever",
@@ -129,7 +129,7 @@ def _machine_notes(spec: ShareSpec) -> Iterator[str]:
         yield "If QEMU aborts although there is a /dev/kvm, leave -accel kvm out."
     if spec.host.is_arm and spec.host.firmware is None:
         yield f"If QEMU does not find {qemu.FIRMWARE}: Debian's package is qemu-efi-aarch64,"
-        yield "  Fedora's edk2-aarch64; put the path of their QEMU_EFI.fd for it."
+        yield "  Fedora's edk2-aarch64; replace it by the path of their QEMU_EFI.fd."
 
 
 def _share_notes(spec: ShareSpec) -> tuple[str, ...]:
@@ -199,7 +199,7 @@ def _libvirt(spec: ShareSpec) -> Iterator[Section]:
 def _utm(spec: ShareSpec) -> Iterator[Section]:
     width = max(len(place) for place, _ in utm.settings(spec))
     lines = [f"{place.ljust(width)}  {value}" for place, value in utm.settings(spec)]
-    notes = ["A Mac's files belong to 501:20 as a rule; vm-mount finds out (by hand: --map auto)."]
+    notes = ["A Mac's files usually belong to 501:20; vm-mount finds it out (by hand: --map auto)."]
     if spec.transport is Transport.VIRTIOFS:
         notes.append(
             f"The share holds the directory under its name: ~/{utm.GUEST_NAME}/{spec.name}"
@@ -212,6 +212,6 @@ def _guest(spec: ShareSpec) -> Section:
     why = (
         "It maps the owners; .git is guarded on the host already."
         if spec.guard is GuardPlacement.HOST
-        else "It maps the owners, guards .git and comes back at each boot."
+        else "It maps the owners, guards .git and mounts both again at each boot."
     )
     return Section("In the guest, once", (guard_commands.start_in_guest_shell(spec),), (why,))

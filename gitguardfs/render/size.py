@@ -13,5 +13,5 @@ def mebibytes(text: str, option: str) -> int:
     """Return a size in MiB. Raises UserError, which names the option, if ``text`` is not a size."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise UserError(f"{option} {text!r} is no size", f"{option} 8G, or {option} 4096M")
+        raise UserError(f"{option} {text!r} is not a size", f"{option} 8G, or {option} 4096M")
     return int(match[1]) * (1024 if match[2].upper() == "G" else 1)

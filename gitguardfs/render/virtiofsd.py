@@ -28,7 +28,7 @@ def command(spec: ShareSpec) -> list[str]:
     words = c_daemon_command(spec)
     if words is None:
         raise UserError(
-            f"{PROGRAM_IN_C} must be root, and root may not enter your guarded view",
+            f"{PROGRAM_IN_C} must run as root, and root cannot enter your guarded view",
             "--transport 9p, or run this command as root",
         )
     return words

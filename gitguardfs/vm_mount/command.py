@@ -73,18 +73,18 @@ class Arguments:
     "-m",
     "--mount",
     metavar="PATH",
-    help="Where to mount the raw share.  [default: in /var/lib/gitguardfs, root's alone]",
+    help="Where to mount the raw share.  [default: below /var/lib/gitguardfs, for root alone]",
 )
 @click.option("--map-mount", metavar="PATH", help="Where to mount the guarded view. Also -mm.")
 @click.option(
     "--transport",
     type=click.Choice(["9p", "virtiofs"]),
-    help="The share's type.  [default: virtiofs if there is a tag of that name, or 9p]",
+    help="What carries the share.  [default: virtiofs if it has the tag, otherwise 9p]",
 )
 @click.option(
     "--style",
     type=click.Choice(["fstab", "systemd"]),
-    help="What mounts it at boot.  [default: systemd if it runs here, or fstab]",
+    help="What mounts it at boot.  [default: systemd if it runs here, otherwise fstab]",
 )
 @click.option(
     "--user",
@@ -92,8 +92,10 @@ class Arguments:
     help="User to show as the owner (or UID:GID).  [default: owner of the home of the view]",
 )
 @click.option("--no-persist", is_flag=True, help="Mount now, and write nothing for the next boot.")
-@click.option("--interactive", is_flag=True, help="Ask for what is not given, and before acting.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--interactive", is_flag=True, help="Ask for what is missing, and before changing anything."
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before changing anything.")
 @click.option("--cover", is_flag=True, help="Mount over a directory that is not empty.")
 @click.option("--git-off", is_flag=True, help="Guard nothing: leave .git open to the agent.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
@@ -101,7 +103,7 @@ class Arguments:
     "--remove",
     "takes_away",
     is_flag=True,
-    help="Unmount view and share, if it is ours, and delete their entries.",
+    help="Unmount the view, and the share if vm-mount mounted it; delete their entries.",
 )
 @click.option(
     "-o",
@@ -112,11 +114,11 @@ class Arguments:
 )
 @click.version_option(gitguardfs.__version__, prog_name="vm-mount", message="%(prog)s %(version)s")
 def command(takes_away: bool, no_persist: bool, o: tuple[str, ...], **given: Any) -> int:
-    """Mount a directory of the host, with its owners put right and .git out of reach.
+    """Mount a directory of the host, with mapped owners and .git out of reach.
 
     The share is mounted where only root can reach it. Its owner is shown as the owner of the home
-    that the view is in. An entry in fstab or a systemd unit mounts both at each boot. Run it
-    again to change something. If a step fails, everything is put back as it was.
+    that the view is in. Entries in fstab or systemd units mount both at each boot. Run it again
+    to change something. If a step fails, all finished steps are undone.
     """
     if os.geteuid() != 0:
         raise UserError("vm-mount needs root", "sudo vm-mount ...", Exit.SYSTEM)
@@ -136,7 +138,7 @@ def _leave(number: int, _frame: object) -> None:
 def install(system: SystemPaths, arguments: Arguments) -> int:
     """Mount the share, guard it and write the entries for the next boot. Returns the exit code.
 
-    Raises UserError after everything is put back.
+    Raises UserError; then all finished steps are undone.
     """
     if not arguments.dry_run:
         load_modules()
@@ -202,7 +204,7 @@ def _request(
     tag = arguments.tag or _ask_tag(state, arguments)
     place = arguments.map_mount or _ask(arguments, "Where is the guarded view to be?")
     if place is None:
-        raise UserError("where is the guarded view to be?", "--map-mount /home/USER/projects")
+        raise UserError("no mount point for the view", "--map-mount /home/USER/projects")
     style: Style = "systemd" if state.has_systemd else "fstab"
     if arguments.style is not None:
         style = "systemd" if arguments.style == "systemd" else "fstab"
@@ -212,7 +214,7 @@ def _request(
         style = "none"
     elif not is_installed:
         raise UserError(
-            "gitguardfs is not installed, so that nothing could mount it at boot",
+            "gitguardfs is not installed, so nothing could mount the view at boot",
             "guest-setup/install.sh, or --no-persist",
             Exit.SYSTEM,
         )
@@ -240,7 +242,10 @@ def _mount_of(system: SystemPaths, state: Facts, tag: str) -> str:
 def _spec(state: Facts, request: Request) -> GuardedShare:
     share = state.share_at(request.mount.path)
     if share is None:
-        raise UserError(f"{request.mount.path} is not mounted after all", code=Exit.MOUNT)
+        raise UserError(
+            f"no share is mounted at {request.mount.path}, although mount succeeded",
+            code=Exit.MOUNT,
+        )
     owner = facts.owner_of_share(state, request.mount.path)
     return plan_share.with_owner(request, share.fstype, owner_map(owner, request.user))
 
@@ -267,7 +272,7 @@ def _foresee(
 def remove(system: SystemPaths, arguments: Arguments) -> int:
     """Unmount view and share, and delete their entries. Returns the exit code.
 
-    Raises UserError after everything is put back.
+    Raises UserError; then all finished steps are undone.
     """
     state = facts.gather(system)
     mount = arguments.mount and _resolved(arguments.mount)

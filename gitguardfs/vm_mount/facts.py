@@ -68,7 +68,7 @@ class Tags:
         known = [f"{tag} (virtiofs)" for tag in self.virtiofs or ()]
         known += [f"{tag} (9p)" for tag in self.p9]
         if self.virtiofs is None and self.has_virtiofs_device:
-            known.append("a virtiofs one, whose tag this kernel does not tell")
+            known.append("one of virtiofs, whose tag this kernel does not report")
         return ", ".join(known) or "none"
 
 
@@ -286,7 +286,7 @@ def _mountpoint(found: ResolvedPath, mounts: Sequence[MountInfo]) -> Mountpoint:
     ]
     above = os.path.dirname(missing[0]) if missing else found.path
     if safe_open.path_of(found.fd) != above:
-        raise UserError(f"{above} was moved while it was looked at", "try again", Exit.SYSTEM)
+        raise UserError(f"{above} was moved while its path was resolved", "try again", Exit.SYSTEM)
     mountpoint = Mountpoint(found.path, found.components, tuple(missing))
     if missing:
         return replace(mountpoint, fd=os.dup(found.fd))
@@ -296,8 +296,8 @@ def _mountpoint(found: ResolvedPath, mounts: Sequence[MountInfo]) -> Mountpoint:
 def not_ours(path: str) -> UserError:
     """Return the error for a FUSE mount at ``path`` that belongs to an ordinary user."""
     return UserError(
-        f"a FUSE file system that is not root's is mounted at {path}, whatever it calls itself",
-        f"see findmnt {path}; umount -l {path} takes it off",
+        f"a FUSE file system that is not root's is mounted at {path}",
+        f"see findmnt {path}; umount -l {path} removes it",
         Exit.MOUNT,
     )
 
@@ -318,7 +318,7 @@ def _is_empty(found: ResolvedPath, mounts: Sequence[MountInfo]) -> bool:
         finally:
             os.close(below)
     except OSError:
-        return False  # not known: be on the safe side
+        return False  # not known: treated as not empty
 
 
 def _lists_nothing(name: str, directory: int) -> bool:
@@ -340,7 +340,7 @@ def owner_of_view(map_mount: str, user: str | None) -> Ids:
         owner = accounts.owner_of_home(map_mount)
         if owner is None:
             raise UserError(
-                f"{map_mount} is in nobody's home", "say whose it is to be: --user NAME"
+                f"{map_mount} is in no user's home", "name the owner to show: --user NAME"
             )
         return owner.uid, owner.gid
     uid, colon, gid = user.partition(":")

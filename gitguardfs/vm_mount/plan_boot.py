@@ -50,8 +50,8 @@ def _check_not_confined(facts: Facts) -> None:
     if facts.confined is None:
         return
     raise UserError(
-        f"SELinux would not let the guard come back at boot: what fstab mounts is run as"
-        f" {facts.confined.domain}, without {', '.join(facts.confined.missing)}",
+        f"SELinux would stop the guard at boot: fstab would run it as {facts.confined.domain},"
+        f" without {', '.join(facts.confined.missing)}",
         "--style systemd" if facts.has_systemd else "--no-persist",
     )
 

@@ -54,9 +54,9 @@ def _is_right(facts: Facts, request: Request, spec: GuardedShare) -> bool:
     """Return whether a guard runs there with the options and the seal that are asked for."""
     if facts.guard_at(spec.map_mount) is None:
         return False
-    told = facts.running.get(spec.map_mount)
+    running = facts.running.get(spec.map_mount)
     wanted = split_o(",".join(spec.guard_options))
-    if told is None or not guards.same_options(told, wanted):
+    if running is None or not guards.same_options(running, wanted):
         return False
     return facts.is_sealed(spec.mount) == request.is_sealed
 
@@ -109,12 +109,12 @@ def stop(
     """
     guard = facts.any_guard_at(map_mount)
     assert guard is not None
-    told = facts.running.get(map_mount)
+    running = facts.running.get(map_mount)
     restart: tuple[tuple[str, ...], ...] = ()
     if map_mount in facts.active:
         service = systemd.service_name(map_mount)
         restart = ((system.systemctl, "daemon-reload"), (system.systemctl, "start", service))
-    elif told is not None:
-        options = [quote_o(o) for o in told if o not in ("foreground", "debug")]
+    elif running is not None:
+        options = [quote_o(o) for o in running if o not in ("foreground", "debug")]
         restart = ((*program, "-o", ",".join(options), "--", mount, map_mount),)
     return StopGuard(map_mount, mount, guard, restart)

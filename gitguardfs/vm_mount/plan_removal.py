@@ -49,7 +49,7 @@ def find(
     ]
     if len(matching) > 1:
         names = ", ".join(f"{one.tag or 'a guard'} at {one.mount}" for one in matching)
-        raise UserError(f"which share? There are: {names}", "say --tag TAG, or --mount PATH")
+        raise UserError(f"which share? There are: {names}", "--tag TAG, or --mount PATH")
     return matching[0] if matching else None
 
 

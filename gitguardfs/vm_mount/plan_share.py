@@ -57,7 +57,7 @@ class Request:
         check_not_of_the_system(self.map_mount.path)
         if "map" in self._parsed:
             raise UserError(
-                "the map is not one of the further options",
+                "the option map cannot be given with -o",
                 "leave it out: the share's owner is shown as --user",
             )
         check_guard_options(self.options)
@@ -104,8 +104,8 @@ def check_not_of_the_system(path: str) -> None:
     """Raise UserError for a directory that the system needs: /, /etc/..., a home."""
     if _SYSTEM.fullmatch(path):
         raise UserError(
-            f"{path} is a directory of the system, and nothing is mounted over it",
-            "choose one of its own: /home/USER/projects, /srv/projects, /mnt/projects",
+            f"{path} is a directory of the system, which a mount would hide",
+            "choose another: /home/USER/projects, /srv/projects, /mnt/projects",
         )
 
 
@@ -113,8 +113,8 @@ def check_empty(mountpoint: Mountpoint, cover: bool) -> None:
     """Raise UserError for a directory that is not empty, unless ``cover`` allows that."""
     if not mountpoint.is_empty and not cover:
         raise UserError(
-            f"{mountpoint.path} is not empty: what is there would be hidden",
-            "move it away, or say --cover",
+            f"{mountpoint.path} is not empty: its content would be hidden",
+            "move the content away, or add --cover",
         )
 
 
@@ -124,7 +124,7 @@ def default_tag(facts: Facts) -> str:
     hidden = facts.tags.virtiofs is None and facts.tags.has_virtiofs_device
     if known == {UTM_TAG} or (not known and hidden):
         return UTM_TAG
-    raise UserError(f"which share? The kernel sees: {facts.tags.listing()}", "say --tag TAG")
+    raise UserError(f"which share? The kernel sees: {facts.tags.listing()}", "--tag TAG")
 
 
 def default_mount(system: SystemPaths, tag: str) -> str:
@@ -248,8 +248,8 @@ def make(mountpoint: Mountpoint, *, root: bool, user: Ids = (0, 0)) -> list[Step
     nearest = mountpoint.components[-1]
     if nearest.uid != user[0]:
         raise UserError(
-            f"{mountpoint.path} is to be user {user[0]}'s, and {nearest.path} is not",
-            f"make it first: mkdir {mountpoint.path}",
+            f"{mountpoint.path} is to belong to user {user[0]}, and {nearest.path} does not",
+            f"make the directory first: mkdir {mountpoint.path}",
         )
     return [MakeDirectories(mountpoint.missing, user, by=user, fd=mountpoint.fd)]
 

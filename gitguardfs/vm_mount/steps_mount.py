@@ -197,11 +197,11 @@ class StopGuard:
     def _restart(self) -> None:
         try:
             if not self.restart:
-                raise UserError("how it was run is not known")
+                raise UserError("the command that started it is not known")
             for command in self.restart:
                 call(command)
         except BaseException as error:
-            why = f"{self.map_mount} is not guarded again: {error}"
+            why = f"{self.map_mount} is no longer guarded: {error}"
             raise UserError(f"{why}; {seal_or_unmount(self.source)}", code=Exit.SYSTEM) from None
 
 

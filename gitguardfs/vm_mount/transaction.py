@@ -33,11 +33,11 @@ class Transaction:
     """Applies steps within a ``with`` block. An exception that leaves the block undoes them.
 
     SIGINT, SIGTERM and SIGHUP are held: after the current step, the first of them ends the run by
-    a UserError. ``tell`` gets a line for each step; its exceptions are ignored.
+    a UserError. ``report`` gets a line for each step; its exceptions are ignored.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
         self._done: list[tuple[str, Undo]] = []
         self._came: list[int] = []
         self._before: dict[int, signal._HANDLER] = {}
@@ -64,7 +64,7 @@ class Transaction:
     def apply(self, steps: Sequence[Step]) -> None:
         """Do every step. Raises UserError or OSError if a step fails, or a signal came."""
         for step in steps:
-            self._say(step.describe())
+            self._report_safely(step.describe())
             undo = step.do()
             if undo is not None:
                 self._done.append((step.describe().splitlines()[0], undo))
@@ -79,12 +79,12 @@ class Transaction:
             try:
                 undo()
             except Exception as error:
-                self._say(f"could not undo: {what}: {error}")
+                self._report_safely(f"could not undo: {what}: {error}")
             else:
-                self._say(f"undone: {what}")
+                self._report_safely(f"undone: {what}")
 
-    def _say(self, text: str) -> None:
+    def _report_safely(self, text: str) -> None:
         try:
-            self._tell(text)
+            self._report(text)
         except Exception:  # a failed print must not stop a change halfway
             return

@@ -105,7 +105,7 @@ def test_what_fstab_mounts_at_the_source_must_be_mounted(here: Path) -> None:
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (
         32,
-        f"gitguardfs: fstab has projects at {here}/source, and it is not mounted"
+        f"gitguardfs: fstab mounts projects at {here}/source, and it is not mounted"
         f" (mount {here}/source)\n",
     )
     assert f" {here}/source " not in Path("/proc/self/mountinfo").read_text()

@@ -328,7 +328,7 @@ def test_a_view_that_cannot_be_brought_back_leaves_the_share_closed_and_says_so(
     with pytest.raises(UserError, match="out of order"):
         world.install(persist=False, options=("git=hide",))
     said = capsys.readouterr().out
-    assert f"{world.view} is not guarded again: gitguardfs: out of order" in said
+    assert f"{world.view} is no longer guarded: gitguardfs: out of order" in said
     assert "undone" not in said
     with pytest.raises(PermissionError):
         as_user(os.listdir, world.raw)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant
 
 PLAN = ("unit/test_vm_mount_plan.py",)
-WRITER = ("unit/test_writer.py",)
+WRITER = ("unit/test_config_files.py",)
 
 
 def vm_mount(*names: str) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ MUTANTS = (
         "steps-undo-stops-halfway",
         "what cannot be undone keeps the rest from being undone",
         "vm_mount/transaction.py",
-        '                self._say(f"could not undo: {what}: {error}")',
+        '                self._report_safely(f"could not undo: {what}: {error}")',
         "                raise",
         PLAN,
     ),

@@ -378,7 +378,7 @@ def test_a_guard_on_the_host_is_what_is_shared() -> None:
     assert f"path={view}," in said["qemu"]["arguments"][1]
     assert "/home/me/projects" not in " ".join(said["qemu"]["arguments"])
     text = share_text.render(made(guard=GuardPlacement.HOST), running=True)
-    assert "guest root cannot get round it" in text and "it is running" in text
+    assert "root of the guest cannot bypass it" in text and "it is running" in text
 
 
 def test_root_guards_below_run() -> None:
@@ -449,7 +449,7 @@ def test_a_restricted_network_has_one_way_in_and_none_out() -> None:
     assert said["qemu"]["login"] == ["ssh", "-p", "2222", "USER@127.0.0.1"]
     assert "restrict=on" not in " ".join(said["qemu"]["install"])  # the installer fetches packages
     text = share_text.render(spec, running=False)
-    assert "reaches nothing" in text and "let no agent in before this one" in text
+    assert "reaches nothing" in text and "let the agent in only now" in text
 
 
 def test_the_option_restricts_the_network(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_a_directory_of_another_machine_is_described_and_said_to_be(tmp_path: Pa
     assert isinstance(missing.exception, UserError) and "--elsewhere" in str(missing.exception)
     said = gitguard_share(f"{path}/", "--for", "utm", "--elsewhere")
     assert said.exception is None and path in said.stdout
-    assert "was not looked at" in said.stderr
+    assert "was not checked" in said.stderr
     for wrong in (["src"], [path, "--guard", "host", "--run"]):
         refused = gitguard_share(*wrong, "--elsewhere")
         assert isinstance(refused.exception, UserError)

@@ -106,7 +106,7 @@ def test_the_document_names_no_option_that_is_not_there() -> None:
         (["gid-offset=x"], "gid-offset: 'x' is not a whole number"),
         (["map=auto", "uid-offset=1"], "cannot be combined"),
         (["mirror=0", "mirror-only=0"], "cannot be combined"),
-        (["mirror=:"], "names nobody"),
+        (["mirror=:"], "names no user"),
         (["mirror=@nosuchgroup"], "no such group"),
         (["force-user=nosuchuser"], "no such user"),
         (["force-user=4294967295"], "out of range"),
@@ -181,7 +181,7 @@ def test_devices_are_wanted_by_who_wrote_dev(words: list[str], devices: bool) ->
 
 def test_a_rule_without_effect_is_warned_about(capsys: pytest.CaptureFixture[str]) -> None:
     build("/s", "/m", parse_o(["perms=d+x:u+r"]))
-    assert "'d+x' in perms names none of u, g, o and a" in capsys.readouterr().err
+    assert "'d+x' in perms has no effect: it names none of u, g, o and a" in capsys.readouterr().err
 
 
 def test_the_last_of_several_counts() -> None:

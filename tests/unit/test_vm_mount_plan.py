@@ -676,7 +676,7 @@ def test_a_guard_that_cannot_be_brought_back_leaves_its_share_closed(
     for restart in ((), (("false",),)):
         undo = StopGuard(VIEW, RAW, mounted("fuse.gitguardfs", VIEW, RAW), restart).do()
         assert undo is not None
-        with pytest.raises(UserError, match=r"is not guarded again: .*; the raw share is sealed"):
+        with pytest.raises(UserError, match=r"is no longer guarded: .*; the raw share is sealed"):
             undo()
     assert closed == [RAW, RAW]
 
