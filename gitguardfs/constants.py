@@ -16,10 +16,6 @@ PERMISSION_BITS = 0o7777
 SET_ID_BITS = 0o6000
 MAX_SYMLINKS = 40
 """Symlinks that one path may follow: the kernel's own limit (path_resolution(7))."""
-SET_ID_BITS = 0o6000
-"""Mode bits: set-user-id and set-group-id."""
-PERMISSION_BITS = 0o7777
-"""Mode bits that chmod(2) changes."""
 FUSE_DEVICE = "/dev/fuse"
 DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
 """Errors from the root of a FUSE mount whose daemon has died or is dying. The root is still a
