@@ -44,7 +44,11 @@ Exit codes: 0 done, 2 wrong usage, 3 anything else.
 @click.option("--cpus", metavar="N", type=int, default=4, show_default=True, help="Processors.")
 @click.option("--memory", metavar="SIZE", default="8G", show_default=True, help="Memory.")
 @click.option(
-    "--disk", metavar="SIZE", default="60G", show_default=True, help="How far its disk may grow."
+    "--disk",
+    metavar="SIZE",
+    default="60G",
+    show_default=True,
+    help="The greatest size of its disk.",
 )
 @click.option(
     "--image",

@@ -93,7 +93,7 @@ COMMAND_LIMIT = 10.0
 @click.option(
     "--elsewhere",
     is_flag=True,
-    help="DIRECTORY is on another machine, for example a Mac: it is not checked here.",
+    help="DIRECTORY is on another machine, for example a Mac: do not check it here.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print an object, commands as lists.")
 def command(

@@ -76,7 +76,7 @@ Exit codes: 0 done, 1 files differ (--check), 2 wrong usage, 3 anything else.
     metavar="UID:GID",
     default="1000:1000",
     show_default=True,
-    help="With --user: who owns the share on the host (a Mac's first user is 501:20).",
+    help="With --user: the share's owner on the host (a Mac's first user is 501:20).",
 )
 @click.option(
     "--cache",
@@ -93,7 +93,8 @@ def command(
 ) -> int:
     """Show what mounts the share TAG and its guard at each boot: fstab lines or systemd units.
 
-    They mount the share first, then the guard. If the share is missing, the boot goes on without.
+    They mount the share first, then the guard. If the share is missing, the boot goes on without
+    it.
     """
     if bool(tag) == bool(label):
         raise UserError("give the share's mount tag once", "gitguard units TAG, or --tag TAG")

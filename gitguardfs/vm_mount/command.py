@@ -20,7 +20,7 @@ from gitguardfs.installation import command as this_gitguardfs
 from gitguardfs.linux.programs import ENVIRONMENT
 from gitguardfs.options.parsing import split_values
 from gitguardfs.render.guarded_share import GuardedShare, owner_map
-from gitguardfs.vm_mount import facts, plan_guard, plan_removal, plan_share, report
+from gitguardfs.vm_mount import facts, mountpoint, plan_guard, plan_removal, plan_share, report
 from gitguardfs.vm_mount.facts import Facts, SystemPaths
 from gitguardfs.vm_mount.plan_share import Request, Style
 from gitguardfs.vm_mount.transaction import Step, Transaction
@@ -35,7 +35,7 @@ Examples:
   sudo vm-mount --remove --tag projects
 
 \b
-Exit codes, as of mount(8): 0 done, 1 wrong usage, 2 the system, 32 a mount.
+Exit codes, as of mount(8): 0 done, 1 wrong usage, 2 a failure of the system, 32 a failed mount.
 """
 
 
@@ -68,7 +68,7 @@ class Arguments:
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("--tag", metavar="TAG", help="The share's mount tag.  [default: UTM's, share]")
+@click.option("--tag", metavar="TAG", help="The share's mount tag.  [default: share, as UTM's]")
 @click.option(
     "-m",
     "--mount",
@@ -89,7 +89,8 @@ class Arguments:
 @click.option(
     "--user",
     metavar="USER",
-    help="User to show as the owner (or UID:GID).  [default: owner of the home of the view]",
+    help="User to show as the owner (or UID:GID)."
+    "  [default: owner of the home that the view is in]",
 )
 @click.option("--no-persist", is_flag=True, help="Mount now, and write nothing for the next boot.")
 @click.option(
@@ -219,7 +220,7 @@ def _request(
             Exit.SYSTEM,
         )
     paths = arguments.mount or _mount_of(system, state, tag), place
-    mount, map_mount = facts.resolve_mountpoints(paths, state.mounts)
+    mount, map_mount = mountpoint.resolve_all(paths, state.mounts)
     return Request(
         tag=tag,
         mount=mount,
@@ -299,7 +300,7 @@ def remove(system: SystemPaths, arguments: Arguments) -> int:
 
 
 def _resolved(path: str) -> str:
-    with closing(facts.resolve_mountpoint(path)) as found:
+    with closing(mountpoint.resolve(path)) as found:
         return found.path
 
 

@@ -6,17 +6,14 @@ import glob
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gitguardfs import accounts, config_files
 from gitguardfs.constants import SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.linux import kernel_log, mountinfo, safe_open, selinux, syscalls
+from gitguardfs.linux import kernel_log, mountinfo, safe_open, selinux
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.programs import ENVIRONMENT, Ids
-from gitguardfs.linux.safe_open import PathComponent, ResolvedPath
 from gitguardfs.mounting import guards, seal
 from gitguardfs.render import systemd
 
@@ -70,31 +67,6 @@ class Tags:
         if self.virtiofs is None and self.has_virtiofs_device:
             known.append("one of virtiofs, whose tag this kernel does not report")
         return ", ".join(known) or "none"
-
-
-@dataclass(frozen=True)
-class Mountpoint:
-    """A resolved path, and how much of it exists. The existing part contains no symlinks."""
-
-    path: str
-    components: tuple[PathComponent, ...]
-    """The directories that exist, from / on; the last one is ``path`` if that exists."""
-    missing: tuple[str, ...] = ()
-    """The paths of the directories to create, outermost first."""
-    is_empty: bool = True
-    """Whether the directory is empty; where a view is mounted, the directory below the view."""
-    fd: int = -1
-    """If ``missing`` is not empty: an O_PATH descriptor of the directory to create it in."""
-
-    @property
-    def parents(self) -> tuple[PathComponent, ...]:
-        """Return the existing directories above ``path``."""
-        return tuple(found for found in self.components if found.path != self.path)
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        if self.fd >= 0:
-            os.close(self.fd)
 
 
 @dataclass(frozen=True)
@@ -246,89 +218,6 @@ def owner_of_share(state: Facts, path: str) -> Ids:
     if len(answer) != 2:
         raise UserError(f"cannot look below the seal of {path}", code=Exit.SYSTEM)
     return int(answer[0]), int(answer[1])
-
-
-def resolve_mountpoint(path: str) -> Mountpoint:
-    """Resolve one path; see ``resolve_mountpoints``."""
-    return resolve_mountpoints([path], mountinfo.listed())[0]
-
-
-def resolve_mountpoints(paths: Sequence[str], mounts: Sequence[MountInfo]) -> list[Mountpoint]:
-    """Resolve paths by descriptors, once: later steps use the result, not the paths as typed.
-
-    ``mounts`` are the current mounts; a view of ours is recognized by them. Raises UserError for
-    a symlink that a user may have created, OSError for a directory that cannot be read.
-    """
-    try:
-        found = safe_open.resolve_all([os.path.abspath(path) for path in paths])
-    except PermissionError as error:  # root is refused only by a FUSE mount of another user
-        raise not_ours(str(error.filename)) from None
-    except NotADirectoryError as error:
-        raise UserError(f"{error.filename or paths[0]} is not a directory") from None
-    with ExitStack() as opened:
-        for one in found:
-            opened.callback(os.close, one.fd)
-        made = []
-        try:
-            for one in found:
-                made.append(_mountpoint(one, mounts))
-        except BaseException:
-            for mountpoint in made:
-                mountpoint.close()
-            raise
-        return made
-
-
-def _mountpoint(found: ResolvedPath, mounts: Sequence[MountInfo]) -> Mountpoint:
-    missing = [
-        found.path.removesuffix("/".join(["", *found.missing[count + 1 :]]))
-        for count in range(len(found.missing))
-    ]
-    above = os.path.dirname(missing[0]) if missing else found.path
-    if safe_open.path_of(found.fd) != above:
-        raise UserError(f"{above} was moved while its path was resolved", "try again", Exit.SYSTEM)
-    mountpoint = Mountpoint(found.path, found.components, tuple(missing))
-    if missing:
-        return replace(mountpoint, fd=os.dup(found.fd))
-    return replace(mountpoint, is_empty=_is_empty(found, mounts))
-
-
-def not_ours(path: str) -> UserError:
-    """Return the error for a FUSE mount at ``path`` that belongs to an ordinary user."""
-    return UserError(
-        f"a FUSE file system that is not root's is mounted at {path}",
-        f"see findmnt {path}; umount -l {path} removes it",
-        Exit.MOUNT,
-    )
-
-
-def _is_empty(found: ResolvedPath, mounts: Sequence[MountInfo]) -> bool:
-    """Return whether a directory is empty; if a view is mounted on it, look below the view."""
-    number = mountinfo.number_of(found.fd)
-    try:
-        if all(view.mnt_id != number for view in filter(guards.is_guard, mounts)):
-            return _lists_nothing(".", found.fd)
-        parent = safe_open.open_directory(os.path.dirname(found.path), True)
-        try:
-            below = syscalls.clone_tree(b"/proc/self/fd/%d" % parent, recursive=False)
-        finally:
-            os.close(parent)
-        try:
-            return _lists_nothing(os.path.basename(found.path), below)
-        finally:
-            os.close(below)
-    except OSError:
-        return False  # not known: treated as not empty
-
-
-def _lists_nothing(name: str, directory: int) -> bool:
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(name, flags, dir_fd=directory)
-    try:
-        with os.scandir(fd) as entries:
-            return next(entries, None) is None
-    finally:
-        os.close(fd)
 
 
 def owner_of_view(map_mount: str, user: str | None) -> Ids:

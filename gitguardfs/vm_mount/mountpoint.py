@@ -1,14 +1,130 @@
-"""Makes a mount point for quickstart.sh, whose shell cannot walk a path by descriptors."""
+"""Mount points as they are asked for: resolved by descriptors, and made if they are missing.
+
+quickstart.sh runs ``main``, since its shell cannot walk a path by descriptors.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from contextlib import closing
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 
-from gitguardfs.errors import UserError, shown
-from gitguardfs.vm_mount import facts
+from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.linux import mountinfo, safe_open, syscalls
+from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.linux.safe_open import PathComponent, ResolvedPath
+from gitguardfs.mounting import guards
 from gitguardfs.vm_mount.steps_files import MakeDirectories
+
+
+@dataclass(frozen=True)
+class Mountpoint:
+    """A resolved path, and how much of it exists. The existing part contains no symlinks."""
+
+    path: str
+    components: tuple[PathComponent, ...]
+    """The directories that exist, from / on; the last one is ``path`` if that exists."""
+    missing: tuple[str, ...] = ()
+    """The paths of the directories to create, outermost first."""
+    is_empty: bool = True
+    """Whether the directory is empty; where a view is mounted, the directory below the view."""
+    fd: int = -1
+    """If ``missing`` is not empty: an O_PATH descriptor of the directory to create it in."""
+
+    @property
+    def parents(self) -> tuple[PathComponent, ...]:
+        """Return the existing directories above ``path``."""
+        return tuple(found for found in self.components if found.path != self.path)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+def resolve(path: str) -> Mountpoint:
+    """Resolve one path; see ``resolve_all``."""
+    return resolve_all([path], mountinfo.listed())[0]
+
+
+def resolve_all(paths: Sequence[str], mounts: Sequence[MountInfo]) -> list[Mountpoint]:
+    """Resolve paths by descriptors, once: later steps use the result, not the paths as typed.
+
+    ``mounts`` are the current mounts; a view of ours is recognized by them. Raises UserError for
+    a symlink that a user may have created, OSError for a directory that cannot be read.
+    """
+    try:
+        found = safe_open.resolve_all([os.path.abspath(path) for path in paths])
+    except PermissionError as error:  # root is refused only by a FUSE mount of another user
+        raise not_ours(str(error.filename)) from None
+    except NotADirectoryError as error:
+        raise UserError(f"{error.filename or paths[0]} is not a directory") from None
+    with ExitStack() as opened:
+        for one in found:
+            opened.callback(os.close, one.fd)
+        made = []
+        try:
+            for one in found:
+                made.append(_mountpoint(one, mounts))
+        except BaseException:
+            for mountpoint in made:
+                mountpoint.close()
+            raise
+        return made
+
+
+def _mountpoint(found: ResolvedPath, mounts: Sequence[MountInfo]) -> Mountpoint:
+    missing = [
+        found.path.removesuffix("/".join(["", *found.missing[count + 1 :]]))
+        for count in range(len(found.missing))
+    ]
+    above = os.path.dirname(missing[0]) if missing else found.path
+    if safe_open.path_of(found.fd) != above:
+        raise UserError(f"{above} was moved while its path was resolved", "try again", Exit.SYSTEM)
+    mountpoint = Mountpoint(found.path, found.components, tuple(missing))
+    if missing:
+        return replace(mountpoint, fd=os.dup(found.fd))
+    return replace(mountpoint, is_empty=_is_empty(found, mounts))
+
+
+def not_ours(path: str) -> UserError:
+    """Return the error for a FUSE mount at ``path`` that belongs to an ordinary user."""
+    return UserError(
+        f"a FUSE file system that is not root's is mounted at {path}",
+        f"see findmnt {path}; umount -l {path} removes it",
+        Exit.MOUNT,
+    )
+
+
+def _is_empty(found: ResolvedPath, mounts: Sequence[MountInfo]) -> bool:
+    """Return whether a directory is empty; if a view is mounted on it, look below the view."""
+    number = mountinfo.number_of(found.fd)
+    try:
+        if all(view.mnt_id != number for view in filter(guards.is_guard, mounts)):
+            return _lists_nothing(".", found.fd)
+        parent = safe_open.open_directory(os.path.dirname(found.path), True)
+        try:
+            below = syscalls.clone_tree(b"/proc/self/fd/%d" % parent, recursive=False)
+        finally:
+            os.close(parent)
+        try:
+            return _lists_nothing(os.path.basename(found.path), below)
+        finally:
+            os.close(below)
+    except OSError:
+        return False  # not known: treated as not empty
+
+
+def _lists_nothing(name: str, directory: int) -> bool:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(name, flags, dir_fd=directory)
+    try:
+        with os.scandir(fd) as entries:
+            return next(entries, None) is None
+    finally:
+        os.close(fd)
 
 
 def main(program: str, path: str) -> None:
@@ -27,7 +143,7 @@ def make(path: str) -> None:
     That user owns them afterwards. Because root's rights are not used, a user who may write there
     cannot redirect them to another place. Raises UserError, OSError.
     """
-    with closing(facts.resolve_mountpoint(path)) as mountpoint:
+    with closing(resolve(path)) as mountpoint:
         if mountpoint.missing:
             st = os.fstat(mountpoint.fd)
             owner = st.st_uid, st.st_gid

@@ -10,7 +10,8 @@ from gitguardfs.options.parsing import quote_o, split_o
 from gitguardfs.render import systemd
 from gitguardfs.render.guarded_share import GuardedShare
 from gitguardfs.vm_mount import plan_boot
-from gitguardfs.vm_mount.facts import Facts, SystemPaths, not_ours
+from gitguardfs.vm_mount.facts import Facts, SystemPaths
+from gitguardfs.vm_mount.mountpoint import not_ours
 from gitguardfs.vm_mount.plan_share import Request, check_empty, make
 from gitguardfs.vm_mount.steps_mount import StartGuard, StopGuard
 from gitguardfs.vm_mount.transaction import Step

@@ -27,7 +27,8 @@ from gitguardfs.render.guarded_share import (
     check_tag,
     share_options,
 )
-from gitguardfs.vm_mount.facts import Facts, Mountpoint, SystemPaths
+from gitguardfs.vm_mount.facts import Facts, SystemPaths
+from gitguardfs.vm_mount.mountpoint import Mountpoint
 from gitguardfs.vm_mount.steps_files import MakeDirectories, MakePrivate
 from gitguardfs.vm_mount.steps_mount import MountShare
 from gitguardfs.vm_mount.transaction import Step

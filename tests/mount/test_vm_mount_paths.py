@@ -17,7 +17,7 @@ from gitguardfs.linux import safe_open
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards, seal
 from gitguardfs.mounting import unmount as unmounting
-from gitguardfs.vm_mount import facts, plan_share
+from gitguardfs.vm_mount import mountpoint, plan_share
 from tests.support.bending import exchanged_in_a_loop
 from tests.support.mounting import area, gitguardfs, unmount, until
 from tests.support.people import AGENT
@@ -138,7 +138,7 @@ def test_the_walk_of_a_path_never_comes_to_where_an_exchanged_symlink_leads(worl
     found = set()
     with bent(world, world.view) as victim:
         for _ in range(3000):
-            with suppress(UserError), closing(facts.resolve_mountpoint(f"{world.view}/sub")) as way:
+            with suppress(UserError), closing(mountpoint.resolve(f"{world.view}/sub")) as way:
                 found.add(way.path)
                 assert way.missing == (way.path,)
         assert os.listdir(victim) == ["sub"]
@@ -151,7 +151,7 @@ def test_what_is_made_is_made_where_the_walk_was_whatever_the_path_leads_to_by_n
     place = world.area / "home/me/src"
     place.mkdir()
     os.chown(place, AGENT, AGENT)
-    with closing(facts.resolve_mountpoint(f"{place}/a/b")) as way:
+    with closing(mountpoint.resolve(f"{place}/a/b")) as way:
         (step,) = plan_share.make(way, root=False, user=(AGENT, AGENT))
         place.rename(world.area / "home/me/old")
         place.symlink_to(world.area / "sbin")

@@ -33,6 +33,7 @@ from gitguardfs.vm_mount import (
 )
 from gitguardfs.vm_mount import (
     facts,
+    mountpoint,
     plan_boot,
     plan_guard,
     plan_removal,
@@ -40,7 +41,8 @@ from gitguardfs.vm_mount import (
     steps_files,
     steps_mount,
 )
-from gitguardfs.vm_mount.facts import Facts, Mountpoint, SystemPaths, Tags
+from gitguardfs.vm_mount.facts import Facts, SystemPaths, Tags
+from gitguardfs.vm_mount.mountpoint import Mountpoint
 from gitguardfs.vm_mount.plan_share import Request
 from gitguardfs.vm_mount.steps_files import MakeDirectories, Write
 from gitguardfs.vm_mount.steps_mount import MountShare, StopGuard
@@ -632,7 +634,7 @@ def test_a_new_directory_is_given_away_and_nothing_that_its_path_leads_to_by_now
 ) -> None:
     for name in ("srv", "victim/a"):
         (tmp_path / name).mkdir(parents=True)
-    with closing(facts.resolve_mountpoint(str(tmp_path / "srv/a"))) as found:
+    with closing(mountpoint.resolve(str(tmp_path / "srv/a"))) as found:
         step = MakeDirectories(found.missing, (1000, 1000), fd=found.fd)
         (tmp_path / "srv").rename(tmp_path / "old")
         (tmp_path / "srv").symlink_to("victim")
