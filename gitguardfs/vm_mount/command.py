@@ -35,7 +35,7 @@ Examples:
   sudo vm-mount --remove --tag projects
 
 \b
-Exit codes, as of mount(8): 0 done, 1 wrong usage, 2 a failure of the system, 32 a failed mount.
+Exit codes, as of mount(8): 0 done, 1 wrong usage, 2 the system, 32 a mount.
 """
 
 

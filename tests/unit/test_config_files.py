@@ -168,7 +168,7 @@ def test_a_symlink_of_another_users_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
     link = tmp_path / "masked.service"
     link.symlink_to("/dev/null")
-    with pytest.raises(UserError, match="not a file"):
+    with pytest.raises(UserError, match="not a regular file"):
         config_files.write(config_files.plan(str(link), "new\n"))
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
@@ -221,6 +221,6 @@ def test_a_directory_that_a_user_exchanges_for_a_symlink_leads_no_write_elsewher
 
 def test_a_fifo_in_the_place_of_a_file_keeps_nobody_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fstab")
-    with pytest.raises(UserError, match="not a file"):
+    with pytest.raises(UserError, match="not a regular file"):
         config_files.write(config_files.plan(str(tmp_path / "fstab"), "new\n"))
     assert stat.S_ISFIFO((tmp_path / "fstab").stat().st_mode)

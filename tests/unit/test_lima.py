@@ -210,7 +210,7 @@ def test_the_views_name_needs_no_quoting_anywhere(project: str, name: str) -> No
         ({"memory": 256}, "--memory"),
         ({"project": "/srv/{{.Home}}"}, "template"),
         ({"project": "/srv/a,b"}, "comma"),
-        ({"project": "/srv/a\udcff"}, "no UTF-8"),
+        ({"project": "/srv/a\udcff"}, "not UTF-8"),
         ({"proxy": "proxy.example.org"}, "proxy"),
         ({"proxy": "ftp://proxy.example.org:1"}, "proxy"),
         ({"proxy": "http://proxy.example.org"}, "proxy"),

@@ -364,7 +364,7 @@ def test_a_mount_point_in_a_place_of_roots_is_made_by_root_and_given_away() -> N
         (Facts(mounts=(mounted("fuse.gitguardfs", VIEW, "/other"),)), {}, "shows /other"),
         (Facts(mounts=(mounted("fuse.gitguardfs", "/v", RAW),)), {}, "guarded at /v already"),
         (Facts(), {"map_mount": replace(way(VIEW, exists=True), is_empty=False)}, "not empty"),
-        (Facts(), {"user": (7, 7)}, "to be user 7's"),
+        (Facts(), {"user": (7, 7)}, "to belong to user 7"),
         (Facts(fstab=b"a /home/me/projects ext4 defaults"), {}, "line 1 of fstab"),
         (Facts(fstab=b"a /home/me/projects ext4 defaults"), {"style": "systemd"}, "line 1 of"),
         (Facts(units={"gitguardfs@.service": b"mine"}), {"style": "systemd"}, "not written by"),
@@ -385,7 +385,7 @@ def test_fstab_is_refused_where_selinux_would_keep_the_guard_from_coming_back(
 ) -> None:
     confined = Confined("mount_t", ("fowner", "sys_ptrace"))
     look = Facts(has_systemd=has_systemd, confined=confined)
-    with pytest.raises(UserError, match="run as mount_t, without fowner, sys_ptrace") as error:
+    with pytest.raises(UserError, match="run it as mount_t, without fowner, sys_ptrace") as error:
         guard_plan(look, request(style="fstab"))
     assert error.value.hint == way_out
     assert guard_plan(look, request(style="none"))
