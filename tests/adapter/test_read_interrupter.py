@@ -55,7 +55,7 @@ async def test_a_read_is_interrupted_while_a_thread_has_something_to_deliver(
     requests = RequestLoop()
     requests._io_thread = IoThread() if helps else None
     requests._interrupter.install()
-    delivered = []
+    delivered: list[object] = []
 
     async def wait() -> None:
         delivered.append(await requests.run_in_thread(time.sleep, PERIOD / 2))

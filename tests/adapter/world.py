@@ -243,8 +243,9 @@ async def refused(call: Awaitable[object], *numbers: int) -> int:
     """Await a call that has to fail with one of ``numbers``; returns which."""
     with pytest.raises(FAILED) as error:
         await call
+    assert isinstance(error.value, FAILED)
     assert error.value.errno in (numbers or (errno.EACCES,)), os.strerror(error.value.errno)
-    return int(error.value.errno)
+    return error.value.errno
 
 
 def open_descriptors() -> list[str]:

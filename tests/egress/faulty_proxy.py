@@ -6,6 +6,7 @@ import sys
 
 from gitguardfs.egress import addon, clients, proxy
 from gitguardfs.egress.allowlist import Allowlist
+from gitguardfs.egress.blocked import BlockedLog
 
 
 def broken(*_: object) -> None:
@@ -35,7 +36,7 @@ def main() -> int:
     elif fault == "impatient":
         clients.FIRST_REQUEST_LIMIT, clients.IDLE_LIMIT = 2.0, 4.0
     elif fault == "log":
-        addon.BlockedLog.add = broken  # type: ignore[assignment, method-assign]
+        BlockedLog.add = broken  # type: ignore[assignment, method-assign]
     else:
         raise AssertionError(fault)
     return proxy.main()

@@ -123,13 +123,13 @@ def test_http_2_is_never_agreed_on(world: World) -> None:
     world.allow(OK)
     with world.client() as client:
         client.tunnel(alpn=("h2", "http/1.1"))
-        assert client.socket.selected_alpn_protocol() == "http/1.1"
+        assert client.chosen_protocol() == "http/1.1"
         client.send(b"GET /ok/a HTTP/1.1\r\nHost: allowed.test\r\n\r\n")
         assert client.answer().status == 200
     assert world.upstream.connections[0].alpn == "http/1.1"
     with world.client() as client:
         client.tunnel(alpn=("h2",))
-        assert client.socket.selected_alpn_protocol() is None
+        assert client.chosen_protocol() is None
 
 
 def test_twenty_downloads_at_once(world: World) -> None:

@@ -58,6 +58,11 @@ class Client:
         finally:
             response.close()
 
+    def chosen_protocol(self) -> str | None:
+        """Return the protocol that TLS has agreed on (ALPN)."""
+        assert isinstance(self.socket, ssl.SSLSocket)
+        return self.socket.selected_alpn_protocol()
+
     def anything(self, seconds: float = 1.0) -> bytes:
         """Return what comes first, or nothing: what hangs is not waited for."""
         self.socket.settimeout(seconds)

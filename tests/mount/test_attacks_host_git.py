@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import attacks_host_git as attacks
+from tests.support.attacks import HEAD_TEXT
 from tests.support.mounting import LIMIT, Mounted, area, gitguardfs
 from tests.support.people import as_user
 from tests.support.raw_calls import MNT_DETACH, umount
@@ -346,7 +347,7 @@ def _with_tracked(ground: Ground, tracked: tuple[str, ...]) -> Path:
     with as_host():
         for name in tracked:
             (project / name).parent.mkdir(parents=True, exist_ok=True)
-            (project / name).write_text(attacks.HEAD_TEXT)
+            (project / name).write_text(HEAD_TEXT)
     git(project, "add", "-f", *tracked)
     git(project, "commit", "--quiet", "--message=more")
     return project

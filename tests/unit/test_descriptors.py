@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,13 +22,12 @@ def open_fds() -> set[str]:
 
 
 @dataclass
-class NodeRef:
+class Directory:
     """A source directory with its nodes."""
 
     path: Path
     cache: DescriptorCache
     nodes: NodeTable
-    nodes: dict[str, Node] = field(default_factory=dict)
 
     def node(self, relative: str) -> Node:
         """The node of a path, made on the way as lookups would."""
@@ -42,12 +41,12 @@ class NodeRef:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[NodeRef]:
+def place(tmp_path: Path) -> Iterator[Directory]:
     before = open_fds()
     nodes = NodeTable(os.stat(tmp_path))
     nodes.root.fd = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
     cache = DescriptorCache(MINIMUM)
-    yield NodeRef(tmp_path, cache, nodes)
+    yield Directory(tmp_path, cache, nodes)
     cache.close_all()
     os.close(nodes.root.fd)
     assert open_fds() == before
@@ -57,7 +56,7 @@ def same(fd: int, path: Path) -> bool:
     return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
 
 
-def test_the_cache_is_bounded_and_evicted_nodes_come_back(place: NodeRef) -> None:
+def test_the_cache_is_bounded_and_evicted_nodes_come_back(place: Directory) -> None:
     for number in range(5 * MINIMUM):
         (place.path / f"f{number}").touch()
     nodes = [place.node(f"f{number}") for number in range(5 * MINIMUM)]
@@ -70,7 +69,7 @@ def test_the_cache_is_bounded_and_evicted_nodes_come_back(place: NodeRef) -> Non
     assert sum(node.fd >= 0 for node in nodes) == MINIMUM
 
 
-def test_a_node_with_another_one_s_number_has_a_descriptor_of_its_own(place: NodeRef) -> None:
+def test_a_node_with_another_one_s_number_has_a_descriptor_of_its_own(place: Directory) -> None:
     """A host reuses inode numbers while the kernel still knows a file of the old directory."""
     (place.path / "old").mkdir()
     (place.path / "new").mkdir()
@@ -86,7 +85,7 @@ def test_a_node_with_another_one_s_number_has_a_descriptor_of_its_own(place: Nod
     assert new.fd == -1
 
 
-def test_what_is_used_stays(place: NodeRef) -> None:
+def test_what_is_used_stays(place: Directory) -> None:
     (place.path / "kept").touch()
     kept = place.node("kept")
     os.set_inheritable(place.cache.of(kept), True)  # by which it is known again
@@ -96,7 +95,7 @@ def test_what_is_used_stays(place: NodeRef) -> None:
         assert os.get_inheritable(place.cache.of(kept))
 
 
-def test_deep_nodes_are_reopened_one_component_at_a_time(place: NodeRef) -> None:
+def test_deep_nodes_are_reopened_one_component_at_a_time(place: Directory) -> None:
     (place.path / "a/b/c").mkdir(parents=True)
     (place.path / "a/b/c/f").touch()
     node = place.node("a/b/c/f")
@@ -142,7 +141,7 @@ def _gone(path: Path) -> None:
         _directory_swapped_for_another, _directory_swapped_for_file, _gone,
     ],
 )  # fmt: skip
-def test_what_is_not_the_same_object_is_stale(place: NodeRef, change: object) -> None:
+def test_what_is_not_the_same_object_is_stale(place: Directory, change: object) -> None:
     (place.path / "a").mkdir()
     (place.path / "a/f").touch()
     node = place.node("a/f")
@@ -155,7 +154,7 @@ def test_what_is_not_the_same_object_is_stale(place: NodeRef, change: object) ->
     assert open_fds() == before
 
 
-def test_a_node_without_a_place_is_stale(place: NodeRef) -> None:
+def test_a_node_without_a_place_is_stale(place: Directory) -> None:
     (place.path / "f").touch()
     node = place.node("f")
     node.parent = None
@@ -165,7 +164,7 @@ def test_a_node_without_a_place_is_stale(place: NodeRef) -> None:
         assert error.value.errno == errno.ESTALE
 
 
-def test_a_ring_of_places_is_stale(place: NodeRef) -> None:
+def test_a_ring_of_places_is_stale(place: Directory) -> None:
     (place.path / "a/b").mkdir(parents=True)
     inner = place.node("a/b")
     assert inner.parent is not None
@@ -175,7 +174,7 @@ def test_a_ring_of_places_is_stale(place: NodeRef) -> None:
     assert error.value.errno == errno.ESTALE
 
 
-def test_a_descriptor_of_an_open_handle_serves_its_node(place: NodeRef) -> None:
+def test_a_descriptor_of_an_open_handle_serves_its_node(place: Directory) -> None:
     (place.path / "f").touch()
     node = place.node("f")
     with open(place.path / "f") as file:
@@ -184,7 +183,7 @@ def test_a_descriptor_of_an_open_handle_serves_its_node(place: NodeRef) -> None:
         node.open_fds = ()
 
 
-def test_a_pinned_descriptor_is_never_evicted(place: NodeRef) -> None:
+def test_a_pinned_descriptor_is_never_evicted(place: Directory) -> None:
     (place.path / "gone").touch()
     node = place.node("gone")
     fd = place.cache.of(node)
@@ -200,7 +199,7 @@ def test_a_pinned_descriptor_is_never_evicted(place: NodeRef) -> None:
         os.fstat(fd)
 
 
-def test_a_second_descriptor_is_closed(place: NodeRef) -> None:
+def test_a_second_descriptor_is_closed(place: Directory) -> None:
     (place.path / "f").touch()
     node = place.node("f")
     fd = place.cache.of(node)

@@ -12,6 +12,7 @@ import pytest
 from gitguardfs.doctor import lima_checks, privilege_checks
 from gitguardfs.doctor.context import CheckedSystem, Context
 from gitguardfs.findings import Result, Status
+from gitguardfs.linux import run_as
 from gitguardfs.linux.run_as import NoAnswer, User
 from tests.support.mounting import area
 from tests.support.people import as_user
@@ -70,6 +71,6 @@ def test_no_answer_is_a_finding(listening: Path, monkeypatch: pytest.MonkeyPatch
     def lost(*_: object, **__: object) -> None:
         raise NoAnswer("no answer in time")
 
-    monkeypatch.setattr(lima_checks.run_as, "run_as", lost)
+    monkeypatch.setattr(run_as, "run_as", lost)
     (row,) = seen(listening)
     assert row.status is Status.FINDING and "could not be checked" in row.detail

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 
 import pytest
 from hypothesis import given
@@ -35,7 +36,7 @@ from gitguardfs.doctor.privilege_checks import ProgramOutput
 from gitguardfs.doctor.search import SearchResult
 from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.guard import dotgit
-from gitguardfs.linux import mountinfo, processes
+from gitguardfs.linux import mountinfo, processes, run_as
 from gitguardfs.linux.namespaces import MountNamespace
 from gitguardfs.linux.run_as import NoAnswer, User
 from gitguardfs.mounting import guards
@@ -363,8 +364,8 @@ def test_sudo_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch)
     def lost(*_: object, **__: object) -> None:
         raise NoAnswer("no answer in time")
 
-    monkeypatch.setattr(privilege_checks.run_as, "run_as", lost)
-    monkeypatch.setattr(privilege_checks.shutil, "which", lambda *_, **__: "/usr/bin/sudo")
+    monkeypatch.setattr(run_as, "run_as", lost)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: "/usr/bin/sudo")
     said = privilege_checks._sudo(AGENT, CheckedSystem(), True)
     assert said.status is Status.FINDING and "could not be checked" in said.detail
     said = privilege_checks._files(AGENT, CheckedSystem(), ())
@@ -536,7 +537,7 @@ def _answer_of_a_hang(monkeypatch: pytest.MonkeyPatch, place: str) -> Result:
     def lost(*_: object, **__: object) -> None:
         raise NoAnswer("no answer in time")
 
-    monkeypatch.setattr(mount_checks.run_as, "run_as", lost)
+    monkeypatch.setattr(run_as, "run_as", lost)
     return mount_checks.check_answer(place, AGENT)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from threading import Event
 
 import pytest
@@ -40,7 +41,7 @@ def test_a_source_that_goes_on_answering_is_given_up_in_the_end(
 def test_answers_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each answer starts the silence anew; the clock is the test's own."""
     clock = itertools.count(step=drain.SILENCE * 0.6)
-    monkeypatch.setattr(drain.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(drain, "LIMIT", FOR_EVER)
     given_up, enough = Event(), Event()
     answers = itertools.count()

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs.bindfs.idmap import MAX_ID, IdMap, MapError
+from gitguardfs.bindfs.idmap import IdMap, MapError
+from gitguardfs.constants import MAX_ID
 from gitguardfs.protocol import GuestGid, GuestUid, ShareGid, ShareUid
 
 SMALL = st.integers(0, 9)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.doctor import mount_checks
+from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import FSTYPE, MountInfo
 from gitguardfs.mounting import guards
 from gitguardfs.mounting.guards import GuardDaemon
@@ -61,7 +62,7 @@ def test_a_mount_point_is_recognised_however_it_was_given(
     process = _daemon(10, None, path)
     monkeypatch.setattr(guards, "servers", lambda *_: iter([process]))
     assert guards.daemon_of(guard) == process
-    monkeypatch.setattr(guards.mountinfo, "listed", lambda: [guard])
+    monkeypatch.setattr(mountinfo, "listed", lambda: [guard])
     assert not guards.is_orphan("10")
 
 

@@ -28,7 +28,7 @@ def relay(state: Path) -> Iterator[socket.socket]:
     ours, its = socket.socketpair()
     ours.settimeout(PATIENCE)
     command = [sys.executable, "-I", "-S", str(RELAY), str(state)]
-    with subprocess.Popen(command, stdin=its, stdout=its, stderr=its) as process:
+    with subprocess.Popen(command, stdin=(fd := its.fileno()), stdout=fd, stderr=fd) as process:
         its.close()
         with ours:
             yield ours
