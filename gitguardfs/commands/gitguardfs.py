@@ -148,15 +148,15 @@ def _run(options: MountOptions) -> int:
     try:
         # Imported after the usage checks: --help works without pyfuse3.
         from gitguardfs.daemon import run as mount
-        from gitguardfs.sessions import base
+        from gitguardfs.sessions.choice import session_factory
 
-        kind = base.chosen(options.no_cpu_idle)
+        new_session = session_factory(options.no_cpu_idle)
     except ImportError as error:
         from gitguardfs.mounting import seal
 
         missing = UserError(str(error), "install python3-pyfuse3 and python3-trio", Exit.SYSTEM)
         raise seal.fail_closed(options.source, options.seal, missing) from None
-    return mount.run(options, os.environ.get("NOTIFY_SOCKET"), kind)
+    return mount.run(options, os.environ.get("NOTIFY_SOCKET"), new_session)
 
 
 def main() -> None:

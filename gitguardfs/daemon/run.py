@@ -34,13 +34,13 @@ DETACH_LIMIT = 2.0
 """Seconds that unmounting may take when the daemon gives up: it may hang, and is then left."""
 
 
-def run(options: MountOptions, notify_socket: str | None, kind: base.Kind) -> int:
+def run(options: MountOptions, notify_socket: str | None, new_session: base.SessionFactory) -> int:
     """Mount, and serve until unmounted; return the exit code. Raises UserError.
 
-    ``kind`` is the kind of session that serves the mount.
+    ``new_session`` makes the session that serves the mount.
     """
     try:
-        return _run(options, notify_socket, kind)
+        return _run(options, notify_socket, new_session)
     except fstab_check.NotMountedError:
         raise
     except UserError as error:
@@ -54,7 +54,7 @@ def _user_error(error: OSError) -> UserError:
     return UserError(f"{where}{error.strerror}", code=Exit.SYSTEM)
 
 
-def _run(options: MountOptions, notify_socket: str | None, kind: base.Kind) -> int:
+def _run(options: MountOptions, notify_socket: str | None, new_session: base.SessionFactory) -> int:
     is_root = os.geteuid() == 0
     if options.needs_root is not None and not is_root:
         raise UserError(f"--{options.needs_root} needs root", "only root can change owners")
@@ -76,7 +76,7 @@ def _run(options: MountOptions, notify_socket: str | None, kind: base.Kind) -> i
     def serve(ready: Callable[[], None]) -> int:
         logs.log_to_stderr(options.debug)
         try:
-            return _serve(options, paths, audit, kind, seal_it, ready)
+            return _serve(options, paths, audit, new_session, seal_it, ready)
         except UserError as error:
             said = seal.fail_closed(paths.source, options.seal, error)
             print(shown(f"gitguardfs: {said}"), file=sys.stderr)
@@ -136,7 +136,7 @@ def _serve(
     options: MountOptions,
     paths: preflight.MountPaths,
     audit: AuditLog,
-    kind: base.Kind,
+    new_session: base.SessionFactory,
     seal_it: bool,
     ready: Callable[[], None],
 ) -> Exit:
@@ -146,8 +146,10 @@ def _serve(
         root_fd = _open_covered(paths)
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
-    state, operations = build.assemble(options, paths, audit, root_fd, kind.reports_names_only)
-    session = kind(operations)
+    state, operations = build.assemble(
+        options, paths, audit, root_fd, new_session.reports_names_only
+    )
+    session = new_session(operations)
     sealed = _seal(paths) if seal_it else None
     if sealed is None:
         seal.remove_stale(paths.source)

@@ -51,21 +51,11 @@ class Session(Protocol):
         """Close the connection. The mount is left dead, unless ``unmount`` is true."""
 
 
-class Kind(Protocol):
-    """A kind of session."""
+class SessionFactory(Protocol):
+    """Makes sessions of one kind."""
 
     reports_names_only: bool
-    """Whether the session can report entries of a listing without attributes."""
+    """Whether its sessions can report entries of a listing without attributes."""
 
     def __call__(self, operations: Operations) -> Session:
         """Return a session that serves ``operations``."""
-
-
-def chosen(no_cpu_idle: bool = False) -> Kind:
-    """Return the kind of session that serves mounts.
-
-    ``no_cpu_idle`` keeps processors from halting while requests come in a row.
-    """
-    from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3Kind
-
-    return Pyfuse3Kind(no_cpu_idle)

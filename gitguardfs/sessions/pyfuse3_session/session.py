@@ -27,7 +27,7 @@ ANSWER_LIMIT = 30.0
 """Seconds after which a warning says that a new mount does not answer yet."""
 
 
-class Pyfuse3Kind:
+class Pyfuse3SessionFactory:
     """Sessions by pyfuse3 and libfuse."""
 
     def __init__(self, no_cpu_idle: bool = False) -> None:
