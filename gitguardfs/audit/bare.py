@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from stat import S_IFDIR, S_IFLNK
 
 from gitguardfs.audit import fixes, hooks, rows
@@ -14,6 +15,8 @@ from gitguardfs.findings import Severity
 from gitguardfs.guard import repository
 
 TRUST_FIX = "git config --global safe.bareRepository explicit"
+INIT = "git init --bare"
+"""The command that makes a repository of a directory and keeps the hooks and config there."""
 _GITS = frozenset(map(os.fsdecode, repository.READ_AT_TOP | {b"commondir", b"config.worktree"}))
 
 
@@ -29,9 +32,10 @@ def check(audit: Audit, directory: Directory) -> None:
         return
     embedded = any(path.startswith(f"{top}/") for top in audit.work_trees)
     where = " in a work tree" if embedded else ""
-    for what, fix in _armed(audit, directory):
+    for armed in _armed(audit, directory):
         severity = Severity.HIGH if embedded else Severity.MEDIUM
-        audit.add(rows.BARE.finding(f"{path}{where}: git runs {what}", fix, severity))
+        detail = f"{path}{where}: git runs {armed.what}"
+        audit.add(rows.BARE.finding(detail, armed.fix, severity))
     if audit.trusts_bare:
         fix = fixes.either(TRUST_FIX, fixes.rule("--protect", os.path.basename(path)))
         audit.add(rows.BARE.finding(f"{path}{where}", fix, Severity.MEDIUM))
@@ -42,7 +46,8 @@ def check(audit: Audit, directory: Directory) -> None:
 def check_prepared(audit: Audit, directory: Directory, is_git: bool = False) -> None:
     """Add findings for a directory that is not a repository yet but has hooks or a config.
 
-    ``git init`` would keep both.
+    ``git init`` would keep both. They are of low severity in a directory that nothing marks as a
+    future repository: many projects have a directory ``hooks`` or a file ``config``.
     """
     entries = directory.entries
     if "config" not in entries and "hooks" not in entries and "config.worktree" not in entries:
@@ -50,22 +55,49 @@ def check_prepared(audit: Audit, directory: Directory, is_git: bool = False) -> 
     is_head = "HEAD" in entries and entries["HEAD"] != S_IFDIR
     nearly = is_head or ("refs" in entries and "objects" in entries)
     is_called_git = is_git or directory.path.endswith(".git")
-    if not nearly and not entries.keys() <= _GITS and not is_called_git:
-        return
     waiting = _armed(audit, directory)
+    if not nearly and not entries.keys() <= _GITS and not is_called_git:
+        _note_unmarked(audit, directory, waiting)
+        return
     named = is_called_git or len(entries) > 1
-    for what, fix in waiting:
+    for armed in waiting:
         severity = Severity.HIGH if nearly else Severity.MEDIUM if named else Severity.LOW
-        detail = f"{directory.path}: git would run {what}"
-        audit.add(rows.PREPARED.finding(detail, fix, severity))
+        detail = f"{directory.path}: git would run {armed.what}"
+        audit.add(rows.PREPARED.finding(detail, armed.fix, severity))
     if nearly and not waiting:
         fix = fixes.remove_tree(directory.path)
         detail = f"{directory.path} is almost a repository"
         audit.add(rows.PREPARED.finding(detail, fix, Severity.MEDIUM))
 
 
-def _armed(audit: Audit, directory: Directory) -> list[tuple[str, str]]:
-    """Return what git would run if the directory were a repository: pairs of text and fix.
+def _note_unmarked(audit: Audit, directory: Directory, waiting: list[Armed]) -> None:
+    """Add one finding of low severity for each hook and each configuration file."""
+    by_file: dict[str, list[Armed]] = {}
+    for armed in waiting:
+        if not audit.share.is_kept(audit.share.parts(armed.path)):
+            by_file.setdefault(armed.path, []).append(armed)
+    for path, own in by_file.items():
+        what, fix = own[0].what, own[0].fix
+        if len(own) > 1:
+            what, fix = f"{what} and {len(own) - 1} more in that file", fixes.edit(path)
+        if os.path.basename(path) in hooks.NAMES:
+            fix = fixes.either(fix, fixes.rule("--protect", os.path.basename(path)))
+        detail = f"{directory.path}: after {INIT} here git would run {what}"
+        audit.add(rows.PREPARED.finding(detail, fix, Severity.LOW))
+
+
+@dataclass(frozen=True)
+class Armed:
+    """One thing that git would run, or read and run, if a directory were a repository."""
+
+    path: str
+    """The hook, the configuration file, or the symlink in place of one."""
+    what: str
+    fix: str
+
+
+def _armed(audit: Audit, directory: Directory) -> list[Armed]:
+    """Return what git would run if the directory were a repository.
 
     Config files that git could read but this cannot (a symlink, too long) count as well.
     """
@@ -73,24 +105,25 @@ def _armed(audit: Audit, directory: Directory) -> list[tuple[str, str]]:
     for name in ("config", "config.worktree"):
         path = os.path.join(directory.path, name)
         if directory.entries.get(name) == S_IFLNK:
-            found.append((f"{path}, a symlink", fixes.remove(path)))
+            found.append(Armed(path, f"{path}, a symlink", fixes.remove(path)))
             continue
         try:
             content = read_file(directory.fd, name)
             entries = audit.git.entries_of(content, path)
         except TooLong as error:
-            found.append((f"what {path} says, which was not read: {error}", fixes.remove(path)))
+            what = f"what {path} says, which was not read: {error}"
+            found.append(Armed(path, what, fixes.remove(path)))
             continue
         except (OSError, Unread):
             continue  # git reads no such file; for a repository, config_check adds a finding
         found += [
-            (f"{entry.key} = {entry.value} (in {path})", fixes.unset(entry))
+            Armed(path, f"{entry.key} = {entry.value} (in {path})", fixes.unset(entry))
             for entry in entries
             if is_program(entry) or entry.is_include
         ]
     kind, path = directory.entries.get("hooks"), os.path.join(directory.path, "hooks")
     if kind == S_IFLNK:
-        found.append((f"{path}, a symlink", fixes.remove(path)))
+        found.append(Armed(path, f"{path}, a symlink", fixes.remove(path)))
     elif kind == S_IFDIR:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -100,7 +133,7 @@ def _armed(audit: Audit, directory: Directory) -> list[tuple[str, str]]:
         try:
             for name in hooks.active(fd):
                 hook = os.path.join(path, name)
-                found.append((hook, fixes.remove(hook)))
+                found.append(Armed(hook, hook, fixes.remove(hook)))
         finally:
             os.close(fd)
     return found

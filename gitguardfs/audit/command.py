@@ -13,7 +13,7 @@ import click
 
 from gitguardfs import accounts, findings
 from gitguardfs.audit.audit import Audit
-from gitguardfs.audit.git_config import SEARCH_PATH, Git
+from gitguardfs.audit.git_config import SEARCH_PATH, SETTINGS, Git
 from gitguardfs.audit.search import search
 from gitguardfs.audit.share import Share
 from gitguardfs.command_line import FAIL_ON, JSON
@@ -144,13 +144,17 @@ def _check_no_view(top: int, directory: str) -> None:
 def _become_owner(top: int) -> dict[str, str]:
     """Switch for good to the directory's owner, if root runs this.
 
-    Returns the environment variables that say where that user's configuration is. The owner's git
-    can use only files that the owner can read. And git, which parses files that the agent wrote,
-    then has few rights.
+    Returns the environment variables that say what that user's configuration is. Root's own are
+    not the owner's: after a switch only the owner's home counts. The owner's git can use only files
+    that the owner can read. And git, which parses files that the agent wrote, then has few rights.
     """
     st = os.fstat(top)
     if os.geteuid() != 0 or st.st_uid == 0:
-        return {key: os.environ[key] for key in ("HOME", "XDG_CONFIG_HOME") if key in os.environ}
+        return {
+            key: value
+            for key, value in os.environ.items()
+            if key in ("HOME", "XDG_CONFIG_HOME") or SETTINGS.fullmatch(key)
+        }
     account = accounts.find(str(st.st_uid))
     groups, gid, home = [st.st_gid], st.st_gid, "/"
     if account.exists:
@@ -170,4 +174,6 @@ def _git(environment: dict[str, str]) -> Git:
             "git is not installed", "install git: the audit uses its parser", Exit.SYSTEM
         )
     home = environment.get("HOME", "/")
-    return Git(program, home if home.startswith("/") else "/", environment.get("XDG_CONFIG_HOME"))
+    settings = {key: value for key, value in environment.items() if SETTINGS.fullmatch(key)}
+    home = home if home.startswith("/") else "/"
+    return Git(program, home, environment.get("XDG_CONFIG_HOME"), settings)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 
 from gitguardfs.audit import fixes, rows
 from gitguardfs.audit.audit import Audit
-from gitguardfs.audit.git_config import ConfigEntry
+from gitguardfs.audit.git_config import FILES, ConfigEntry
+from gitguardfs.audit.programs import SUBMODULE_URL, external_command
 from gitguardfs.audit.walk import Unread
 from gitguardfs.findings import Severity
 
@@ -38,18 +40,45 @@ def check(audit: Audit, own: Sequence[ConfigEntry], worktree: str | None) -> lis
     for origin in audit.judge.origins(entries):
         audit.add(rows.CONFIG.finding(f"git reads {origin}", fixes.remove(origin)))
     for entry in audit.judge.problems(entries, worktree):
-        where = f" (in {entry.origin})" if entry.origin else ""
-        detail = f"{entry.key} = {hidden(entry.value or '')}{where}"
-        audit.add(rows.CONFIG.finding(detail, _fix(audit, entry)))
+        where = entry.origin or "the environment"
+        detail = f"{entry.key} = {hidden(entry.value or '')} (in {where})"
+        severity = Severity.HIGH
+        if external_command(entry.key, entry.value or "") is not None:
+            detail += f": {when_allowed(entry.key)}"
+            severity = Severity.MEDIUM if SUBMODULE_URL.fullmatch(entry.key) else severity
+        audit.add(rows.CONFIG.finding(detail, _fix(audit, entry), severity))
     for entry in entries:
         if audit.share.holds(entry.origin):
             _check_credentials(audit, entry)
     return entries
 
 
+def check_environment(audit: Audit) -> None:
+    """Add findings for variables that name a configuration file which the agent can make.
+
+    ``check`` adds the finding for such a file that exists.
+    """
+    for name in FILES:
+        path = audit.git.settings.get(name, "")
+        if path and not path.startswith("/"):
+            detail = f"{name}={path}: git takes that from the directory in which it is started"
+            audit.add(rows.CONFIG.finding(detail, f"unset {name}"))
+        elif path and not os.path.lexists(path) and audit.share.is_agents(path):
+            detail = f"{name}={path}: the agent can make that file"
+            audit.add(rows.CONFIG.finding(detail, f"unset {name}"))
+
+
+def when_allowed(key: str) -> str:
+    """Return under which setting git runs the command of an ``ext::`` address in a key."""
+    needed = "always" if SUBMODULE_URL.fullmatch(key) else "user or always"
+    return f"git runs it only if protocol.ext.allow, or protocol.allow, is {needed}"
+
+
 def _fix(audit: Audit, entry: ConfigEntry) -> str:
     """Return the fix for an entry that leads to a file that the agent can write."""
     unset = fixes.unset(entry)
+    if external_command(entry.key, entry.value or "") is not None:
+        return unset
     words = (entry.value or "").removeprefix("!").split()
     is_hooks = entry.key == "core.hookspath"
     if len(words) != 1 or not (is_hooks or "/" in words[0]):

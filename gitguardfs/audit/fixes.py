@@ -21,7 +21,12 @@ def rule(option: str, *names: str) -> str:
 
 
 def unset(entry: ConfigEntry) -> str:
-    """Return the command that removes one value from its configuration file."""
+    """Return the command that removes one value from its configuration file.
+
+    For a value from the environment, returns which variables to look at.
+    """
+    if not entry.origin:
+        return "remove it from the environment: GIT_CONFIG_COUNT, _KEY_n, _VALUE_n or _PARAMETERS"
     words = ["git", "config", "--file", entry.origin]
     if entry.value is None:
         return shell_printable([*words, "--unset-all", entry.key])

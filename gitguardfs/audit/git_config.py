@@ -8,9 +8,10 @@ includes itself, and only to files that the agent cannot write.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from gitguardfs.audit.walk import Unread, read_path, resolved
 
@@ -19,6 +20,12 @@ SECONDS = 20
 """How long ``git config`` may take: it needs milliseconds, so by then it hangs."""
 MAX_FILES = 100
 """The most files that are read for one repository: users have fewer."""
+SETTINGS = re.compile(
+    r"GIT_CONFIG_(GLOBAL|SYSTEM|NOSYSTEM|COUNT|PARAMETERS|KEY_\d+|VALUE_\d+)", re.ASCII
+)
+"""Variables by which the environment adds to the user's configuration, or replaces its files."""
+FILES = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")
+"""Those of the variables that name a file."""
 EXPLICIT = "explicit"
 """The safe.bareRepository with which git uses a bare repository only if GIT_DIR names it."""
 _LIST = ("config", "-z", "--list", "--show-origin", "--no-includes")
@@ -38,7 +45,7 @@ class ConfigEntry:
     """One value of a configuration."""
 
     origin: str
-    """The absolute path of its file; empty if it is in no file."""
+    """The absolute path of its file; empty if it is from the environment (``SETTINGS``)."""
     key: str
     """Section and name in lower case, with the subsection between them as it is."""
     value: str | None
@@ -59,6 +66,8 @@ class Git:
     home: str
     config_home: str | None = None
     """The user's XDG_CONFIG_HOME."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """The user's environment variables that git takes configuration from (``SETTINGS``)."""
 
     def entries_of(self, content: bytes, origin: str) -> list[ConfigEntry]:
         """Return the entries of a configuration file. Raises Unread if git cannot parse it."""
@@ -66,9 +75,12 @@ class Git:
         return [ConfigEntry(origin, one.key, one.value) for one in parse(listing)]
 
     def of_user(self) -> list[ConfigEntry]:
-        """Return the entries of the user's and the system's configuration. Raises Unread."""
+        """Return the entries of the user's configuration, the system's and ``settings``.
+
+        Raises Unread.
+        """
         more = {"XDG_CONFIG_HOME": self.config_home} if self.config_home else {}
-        return parse(self._run(_LIST, more, b""))
+        return parse(self._run(_LIST, {**self.settings, **more}, b""))
 
     def with_included(
         self, entries: Sequence[ConfigEntry], is_agents: Callable[[str], bool]

@@ -28,6 +28,17 @@ DIRECTORIES = frozenset({"core.hookspath", "init.templatedir"})
 """Keys whose value is a directory with hooks."""
 COMMANDS_AFTER_MARK = re.compile(r"alias\..+|submodule\..+\.update", re.DOTALL)
 """Keys whose value is a shell command only after ``!``, and otherwise git's own keyword."""
+EXTERNAL = "ext::"
+"""The start of an address that is a command (git-remote-ext(1))."""
+SUBMODULE_URL = re.compile(r"submodule\..+\.url", re.DOTALL)
+_ADDRESSES = re.compile(
+    r"remote\..+\.(url|pushurl)|remote\.pushdefault|branch\..+\.(remote|pushremote)"
+    rf"|{SUBMODULE_URL.pattern}",
+    re.DOTALL,
+)
+"""Keys whose value is an address, or may be one instead of a remote's name."""
+_REWRITES = re.compile(r"url\.(.+)\.(insteadof|pushinsteadof)", re.DOTALL)
+"""Keys with an address in them, which replaces the start of others."""
 TOOLS = frozenset(
     {"make", "gmake", "just", "task", "rake", "bundle", "npm", "npx", "yarn", "pnpm", "bun",
      "bunx", "deno", "composer", "cargo", "tox", "nox", "pytest", "poetry", "pipenv", "uv",
@@ -47,9 +58,18 @@ def is_program(entry: ConfigEntry) -> bool:
     value = entry.value or ""
     if entry.key == "core.hookspath":
         return value != ""
+    if external_command(entry.key, value) is not None:
+        return True
     if not PROGRAMS.fullmatch(entry.key) or _BOOLEAN.fullmatch(value):
         return False
     return value.startswith("!") or not COMMANDS_AFTER_MARK.fullmatch(entry.key)
+
+
+def external_command(key: str, value: str) -> str | None:
+    """Return the command of an address ``ext::COMMAND`` in an entry; None if it has none."""
+    rewrite = _REWRITES.fullmatch(key)
+    address = rewrite[1] if rewrite else value if _ADDRESSES.fullmatch(key) else ""
+    return address.removeprefix(EXTERNAL) if address.startswith(EXTERNAL) else None
 
 
 def tool_of(command: str) -> str | None:
@@ -93,8 +113,11 @@ class Judge:
             return self.share.is_agents(self.git.path(value, entry.origin))
         if entry.key in DIRECTORIES:
             return value != "" and self._is_reached(value, worktree)
-        if re.fullmatch(r"remote\..+\.(url|pushurl)", entry.key, re.DOTALL):
-            return value.startswith("ext::") and self._runs(value[5:], worktree)
+        external = external_command(entry.key, value)
+        if external is not None:
+            # git submodule init and sync copy the address from .gitmodules, which the agent writes.
+            is_copied = SUBMODULE_URL.fullmatch(entry.key) is not None
+            return is_copied or self._runs(external, worktree)
         if not PROGRAMS.fullmatch(entry.key) or _BOOLEAN.fullmatch(value):
             return False
         if COMMANDS_AFTER_MARK.fullmatch(entry.key) and not value.startswith("!"):

@@ -41,6 +41,7 @@ def search(audit: Audit, top: int, say: Callable[[int, str], None]) -> list[Resu
 
 def _check_user(audit: Audit) -> None:
     """Check the user's own configuration, which holds in every repository."""
+    config_check.check_environment(audit)
     try:
         own = audit.git.of_user()
         audit.user_entries = config_check.check(audit, own, None)

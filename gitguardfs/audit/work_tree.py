@@ -9,6 +9,8 @@ from stat import S_IFLNK, S_IFREG
 
 from gitguardfs.audit import fixes, rows
 from gitguardfs.audit.audit import Audit
+from gitguardfs.audit.config_check import hidden, when_allowed
+from gitguardfs.audit.programs import SUBMODULE_URL, external_command
 from gitguardfs.audit.walk import Directory, TooLong, Unread, read_file, resolved
 from gitguardfs.findings import Severity
 
@@ -45,9 +47,7 @@ def check(audit: Audit, directory: Directory, managers: set[str]) -> None:
         elif name == "package.json" and kind == S_IFREG and not _is_kept(audit, path):
             _check_package(audit, directory, path)
         elif name == ".gitmodules" and kind == S_IFREG and not _is_kept(audit, path):
-            detail = f"{path}: git submodule sync takes addresses from it"
-            fix = fixes.rule("--protect", name)
-            audit.add(rows.SUBMODULES.finding(detail, fix, Severity.LOW))
+            _check_submodules(audit, directory, path)
         if kind == S_IFLNK:
             _check_symlink(audit, directory, name)
 
@@ -82,6 +82,25 @@ def _check_package(audit: Audit, directory: Directory, path: str) -> None:
         detail = f'{path}: npm install runs "{installing[0]}", which puts hooks into the repository'
         fix = fixes.rule("--protect", "package.json")
         audit.add(rows.TOOLS.finding(detail, fix, Severity.LOW))
+
+
+def _check_submodules(audit: Audit, directory: Directory, path: str) -> None:
+    detail = f"{path}: git submodule sync takes addresses from it"
+    audit.add(rows.SUBMODULES.finding(detail, fixes.rule("--protect", ".gitmodules"), Severity.LOW))
+    try:
+        content = read_file(directory.fd, ".gitmodules")
+        entries = audit.git.entries_of(content, path)
+    except TooLong as error:
+        audit.unread(path, error)
+        return
+    except (OSError, Unread):
+        return  # git reads no such file either
+    for entry in entries:
+        value = entry.value or ""
+        if not SUBMODULE_URL.fullmatch(entry.key) or external_command(entry.key, value) is None:
+            continue
+        detail = f"{path}: {entry.key} = {hidden(value)}: {when_allowed(entry.key)}"
+        audit.add(rows.SUBMODULES.finding(detail, fixes.unset(entry), Severity.MEDIUM))
 
 
 def _check_symlink(audit: Audit, directory: Directory, name: str) -> None:

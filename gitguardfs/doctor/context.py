@@ -72,7 +72,10 @@ class CheckedSystem:
     run_by_root: tuple[str, ...] = (
         PACKAGE,
         "/etc/fstab",
+        "/etc/fuse.conf",
         "/etc/systemd/system",
+        "/run/systemd/system",
+        "/usr/lib/systemd/system",
         "/usr/local/lib/gitguardfs",
         "/usr/local/lib/systemd/system",
     )

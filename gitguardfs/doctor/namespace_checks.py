@@ -27,6 +27,8 @@ def check(context: Context, user: User, raw: Iterable[str], guards: tuple[int, .
         f"{user.name} has a mount namespace that shows the raw share",
     )
     paths = sorted(raw)
+    if not paths:
+        return row.not_checked("no path of the raw share is known")
     routes: list[str] = []
     unchecked: list[str] = []
     spaces = [

@@ -294,9 +294,23 @@ TABLE: tuple[PlantingAttack, ...] = (
             ("V4", "HEAD", "hooks"),
             ("V4", "hooks", "HEAD"),
             ("V4", "HEAD", "config.worktree"),
+            ("V4", "config.worktree", "HEAD"),
             ("V4", "refs", "config"),
             ("V4", "config", "refs"),
+            ("V4", "refs", "config.worktree"),
+            ("V4", "config.worktree", "refs"),
+            ("V4", "refs", "hooks"),
+            ("V4", "hooks", "refs"),
         )
+    ),
+    *(
+        PlantingAttack(
+            "V4",
+            f"objects beside refs and {payload}",
+            partial(assemble, parts=("refs", payload, "objects")),
+            _REFUSED,
+        )
+        for payload in ("config", "config.worktree", "hooks")
     ),
     PlantingAttack("V4", "commondir alone", partial(assemble, parts=("commondir",)), _REFUSED),
     PlantingAttack(

@@ -17,6 +17,8 @@ from gitguardfs.linux import holders, mountinfo
 from gitguardfs.linux.run_as import Hung, NoAnswer, SetupFailed, User
 from gitguardfs.mounting.guards import GuardDaemon
 
+NO_SOURCE = "the guard's source is not known"
+NO_SHARE = "no guard with a known source and no share is mounted"
 CLOSE = (
     "mount the share below a directory of root with mode 0700 (vm-mount does), let the guard seal "
     "it (--seal), or on 9p add access=0"
@@ -36,6 +38,9 @@ def check(context: Context) -> list[Result]:
         results += [_by_path(context.user, path, guards), _in_namespace(context.user, path, guards)]
     if context.guard is not None and not sources:
         results.append(_unknown(context.is_root))
+    elif not raw:
+        row = Row("share.path", "the raw share is out of reach", "the raw share can be reached")
+        results.append(row.not_checked(NO_SHARE))
     if context.is_root:
         results.append(namespace_checks.check(context, context.user, raw, guards))
         results.append(_held(context, sources))
@@ -47,7 +52,7 @@ def check(context: Context) -> list[Result]:
 
 
 def _unknown(is_root: bool) -> Result:
-    row = Row("share.path", "the guard's source is out of reach", "the guard's source is not known")
+    row = Row("share.path", "the guard's source is out of reach", NO_SOURCE)
     why = "the mount does not name its source, so access to that was not tried"
     if is_root:
         return row.unknown(why, "mount it by absolute paths and without fsname")
@@ -153,12 +158,12 @@ def _held(context: Context, sources: tuple[str, ...]) -> Result:
         for place in holders.with_shares_below(os.fsencode(source), seen, table)
     )
     proc = context.system.processes
+    if not raw:
+        return row.not_checked("no guard with a known source is mounted")
     try:
         found = {
             f"process {one.pid} ({shown(one.name)}, uid {one.uid}): {', '.join(one.held)}": one.pid
-            for one in (
-                holders.find_holders(list(raw), proc) if raw and os.path.isdir(proc) else ()
-            )
+            for one in (holders.find_holders(list(raw), proc) if os.path.isdir(proc) else ())
         }
     except OSError as error:
         return row.unknown(error, "run it as root of the system itself")

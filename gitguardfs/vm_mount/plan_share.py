@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import urllib.parse
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -222,9 +223,10 @@ def _check_not_elsewhere(facts: Facts, request: Request, present: MountInfo | No
         where = share.path
         is_same = present is not None and share.device == present.device
         if where != request.mount.path and (is_same or share.source == request.tag):
-            hint = f"umount {where}"
+            hint = f"umount {shlex.quote(where)}"
             if present is None:
-                hint = f"--mount {where}, or vm-mount --remove --tag {request.tag}"
+                tag = shlex.quote(request.tag)
+                hint = f"--mount {shlex.quote(where)}, or vm-mount --remove --tag {tag}"
             raise UserError(
                 f"the share {request.tag} is mounted at {where} already", hint, Exit.MOUNT
             )

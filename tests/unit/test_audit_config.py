@@ -240,6 +240,107 @@ def test_addresses_without_a_password_are_free() -> None:
     assert hidden("https://me:pw@h/x") == "https://***@h/x"
 
 
+# --------------------------------------------------------------- addresses that are commands
+
+
+def _fetches(world: World, *options: str) -> bool:
+    world.git(*options, "fetch", check=False)
+    return world.has_run()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("branch.main.remote", "ext::./x"), ("url.ext::./x .insteadOf", "foo:"),
+     ("remote.origin.url", "ext::./x")],
+)  # fmt: skip
+def test_an_address_that_runs_what_the_agent_writes(world: World, key: str, value: str) -> None:
+    world.script(world.project / "x")
+    world.git("config", "remote.origin.url", "foo:bar")
+    world.git("config", "branch.main.remote", "origin")
+    world.git("config", "branch.main.merge", "refs/heads/main")
+    world.git("config", key, value)
+    assert not _fetches(world) and _fetches(world, "-c", "protocol.ext.allow=user")
+    said = f"{key.replace('insteadOf', 'insteadof')} = {value}"
+    (found,) = world.findings("git.config")
+    assert "only if protocol.ext.allow, or protocol.allow, is user or always" in found["detail"]
+    check_fixes(world, "git.config", "high", said)
+    assert not _fetches(world, "-c", "protocol.ext.allow=user")
+
+
+def test_an_address_of_a_submodule_that_is_a_command(world: World) -> None:
+    evil = world.script(world.share / "evil")
+    modules = world.project / ".gitmodules"
+    modules.write_text(f'[submodule "s"]\n\tpath = s\n\turl = ext::sh -c {evil}\n')
+    head = world.git("rev-parse", "HEAD").strip()
+    world.git("update-index", "--add", "--cacheinfo", f"160000,{head},s")
+    for allowed, runs in (("", False), ("user", False), ("always", True)):
+        option = ("-c", f"protocol.ext.allow={allowed}") if allowed else ()
+        world.git(*option, "submodule", "update", "--init", check=False)
+        assert world.has_run() == runs, allowed
+    check_fixes(world, "git.config", "medium", "submodule.s.url = ext::sh -c")
+    found = [row for row in world.findings("tree.submodules") if "ext::" in row["detail"]]
+    assert found[0]["detail"].endswith("only if protocol.ext.allow, or protocol.allow, is always")
+    check_fixes(world, "tree.submodules", "medium", "submodule.s.url = ext::sh -c")
+
+
+def test_an_ordinary_address_in_gitmodules_is_low(world: World) -> None:
+    modules = world.project / ".gitmodules"
+    modules.write_text('[submodule "s"]\n\turl = https://example.org/s\n\tupdate = merge\n'
+                       '[remote "ext"]\n\turl = ext::./x\n')  # fmt: skip
+    assert [row["severity"] for row in world.findings("tree.submodules")] == ["low"]
+    modules.write_text("[core\n")
+    assert [row["severity"] for row in world.findings("tree.submodules")] == ["low"]
+    modules.write_bytes(b"#" * (1 << 20) + b"\n")
+    assert "longer than" in world.findings("audit.read")[0]["detail"]
+
+
+# ------------------------------------------------------------------- settings of the environment
+
+
+@pytest.mark.parametrize("name", ["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"])
+def test_a_file_that_the_environment_names_is_read(
+    world: World, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, config = world.home / ".gitconfig", world.home / "own"
+    config.write_text(f"{own.read_text()}[core]\n\tpager = ./x\n")
+    monkeypatch.setenv(name, str(config))
+    assert world.findings("git.config")[0]["detail"] == f"core.pager = ./x (in {config})"
+    check_fixes(world, "git.config", "high", "core.pager")
+
+
+@pytest.mark.parametrize("name", ["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"])
+def test_a_file_that_the_environment_names_and_the_agent_could_make(
+    world: World, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value, said in (("own", "git takes that from the directory in which it is started"),
+                        (f"{world.share}/own", "the agent can make that file")):  # fmt: skip
+        monkeypatch.setenv(name, value)
+        (found,) = world.findings("git.config")
+        assert found["detail"] == f"{name}={value}: {said}" and found["hint"] == f"unset {name}"
+    (world.share / "own").write_text("")
+    monkeypatch.setenv(name, f"{world.home}/nothing")
+    assert not world.findings("git.config")
+
+
+def test_values_in_the_environment_count_as_gits_do(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.git("config", "--global", "--unset", "safe.bareRepository")
+    assert world.findings("host.bare")
+    for name, value in (("COUNT", "2"), ("KEY_0", "safe.bareRepository"), ("VALUE_0", "explicit"),
+                        ("KEY_1", "core.pager"), ("VALUE_1", "./x"),
+                        ("PARAMETERS", "'core.editor'='./y'")):  # fmt: skip
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+    assert not world.findings("host.bare")
+    found = world.findings("git.config")
+    assert [row["detail"] for row in found] == [
+        "core.editor = ./y (in the environment)", "core.pager = ./x (in the environment)"
+    ]  # fmt: skip
+    assert all(row["hint"].startswith("remove it from the environment") for row in found)
+    monkeypatch.setenv("GIT_CONFIG_PARAMETERS", "core.editor=")
+    assert "the user's configuration: " in world.findings("audit.read")[0]["detail"]
+
+
 # ----------------------------------------------------------------------------------- verdicts
 
 SHARED = "/home/me/shared"
@@ -299,9 +400,14 @@ def test_hooks_count_when_the_agent_could_write_them(value: str, expected: bool)
 def test_other_keys_lead_nowhere_and_other_ways_do() -> None:
     for key, value in (("user.name", "./x"), ("remote.origin.url", "../other"),
                        ("branch.a/b.merge", "refs/heads/a"), ("submodule.a.update", "merge"),
+                       ("remote.a.url", "ext::ssh h %S x"), ("branch.a.remote", "origin"),
+                       ("submodule.a.url", "../x"), ("url.https://h/.insteadof", "ext::./x"),
                        ("include.path", "~/x"), ("include.path", "other")):  # fmt: skip
         assert not leads(key, value), key
     for key, value in (("remote.a.url", "ext::./x %S"), ("submodule.a.update", "!./x"),
+                       ("remote.a.pushurl", "ext::./x"), ("remote.pushdefault", "ext::./x"),
+                       ("branch.a/b.pushremote", "ext::./x"), ("submodule.a.url", "ext::ssh h"),
+                       ("url.ext::./x .pushinsteadof", "foo:"),
                        ("include.path", "../x"), ("includeif.gitdir:/a.path", "~/shared/x"),
                        ("init.templatedir", "~/shared/t")):  # fmt: skip
         assert leads(key, value), key

@@ -12,7 +12,7 @@ from gitguardfs.audit import repository
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.walk import Directory
 from tests.support import audit_world
-from tests.support.audit_world import World, check_fixes
+from tests.support.audit_world import World, check_fixes, ways
 
 
 @pytest.fixture
@@ -313,11 +313,67 @@ def test_ordinary_directories_are_not_prepared(world: World) -> None:
                  "e/config", "e/hooks/index.js", "e/index", "f/commondir"):  # fmt: skip
         (world.project / path).parent.mkdir(parents=True, exist_ok=True)
         (world.project / path).write_text("text\n")
+    world.script(world.project / "g/hooks/pre-commit.sample")
+    world.script(world.project / "g/hooks/deploy")
+    assert not world.findings("git.prepared")
     world.script(world.project / "tools/hooks/pre-commit")
     (world.project / "tools/README").write_text("")
-    assert not world.findings("git.prepared")
+    assert [row["severity"] for row in world.findings("git.prepared")] == ["low"]
     (world.project / "tools/README").unlink()
     assert [row["severity"] for row in world.findings("git.prepared")] == ["low"]
+
+
+@pytest.mark.parametrize("what", ["hooks", "config"])
+def test_what_was_planted_among_other_files_long_before_is_found(world: World, what: str) -> None:
+    place, kept = world.share / "place", world.home / "kept"
+
+    def init_runs() -> bool:
+        world.git("init", "-q", "--bare", place)
+        if what == "hooks":
+            world.git("push", "-q", place, "HEAD:refs/heads/x")
+        else:
+            world.git("fetch", "ssh://localhost/x", at=place, check=False)
+        return world.has_run()
+
+    place.mkdir()
+    (place / "notes").write_text("text\n")
+    if what == "hooks":
+        world.script(place / "hooks/post-update")
+    else:
+        (world.home / "bin").mkdir()
+        (world.home / "bin/ssh").symlink_to("/bin/false")
+        evil = world.script(world.share / "evil")
+        (place / "config").write_text(f"[core]\n\tsshCommand = {evil}\n")
+    (found,) = world.findings("git.prepared")
+    assert f"{place}: after git init --bare here git would run" in found["detail"]
+    shutil.copytree(place, kept)
+    world.git("config", "--global", "safe.bareRepository", "all")
+    assert init_runs()
+    world.git("config", "--global", "safe.bareRepository", "explicit")
+    shutil.rmtree(place)
+    shutil.copytree(kept, place)
+    check_fixes(world, "git.prepared", "low", "after git init --bare here")
+    world.git("config", "--global", "safe.bareRepository", "all")
+    assert not init_runs()
+
+
+def test_a_configuration_among_other_files_is_one_finding(world: World) -> None:
+    config = world.project / "git/config"
+    config.parent.mkdir()
+    (config.parent / "ignore").write_text("*.o\n")
+    config.write_text("[core]\n\teditor = vim\n\tpager = delta\n[alias]\n\tx = !x\n")
+    (found,) = world.findings("git.prepared")
+    assert "core.editor = vim" in found["detail"] and "and 2 more in that file" in found["detail"]
+    assert found["severity"] == "low" and ways(found) == (
+        [f"git config --file {config} --edit"], []
+    )  # fmt: skip
+    assert not world.findings("git.prepared", "--protect", "config")
+
+
+def test_an_address_that_is_a_command_waits_in_a_configuration(world: World) -> None:
+    (world.share / "future.git").mkdir()
+    (world.share / "future.git/config").write_text('[remote "a"]\n\turl = ext::sh -c x\n')
+    check_fixes(world, "git.prepared", "medium", "remote.a.url = ext::sh -c x")
 
 
 def test_what_is_no_repository_is_none(world: World) -> None:

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -303,6 +304,18 @@ def test_a_source_that_root_cannot_find_is_a_finding() -> None:
 # -------------------------------------------------------------------------------- the share
 
 
+@pytest.mark.parametrize("mountpoint", ["", OTHER.path])
+def test_what_was_not_checked_for_lack_of_a_source_is_not_ok(mountpoint: str) -> None:
+    table = tuple(seen for seen in (OTHER,) if seen.path == mountpoint)
+    results = share_checks.check(Context(mountpoint, AGENT, True, table))
+    said = {r.id: r for r in results}
+    assert {"share.path", "share.elsewhere", "share.held"} <= said.keys()
+    assert Status.OK not in {r.status for r in results if r.id != "share.remount"}
+    assert (said["share.path"].status is Status.FINDING) == (mountpoint != "")
+    for one in ("share.elsewhere", "share.held"):
+        assert said[one].status is Status.NOTE and said[one].title.startswith("not checked whether")
+
+
 def test_every_share_and_the_guards_source_are_tried() -> None:
     assert share_checks.raw_paths(TABLE, ("/src",)) == {"/mnt/my share", "/srv/v", "/src"}
     assert share_checks.tags_of(TABLE, {"spare": "9p"}) == {
@@ -444,6 +457,21 @@ def test_every_row_has_an_attack_and_every_attack_a_row() -> None:
     assert rows == set(attack_checks.TITLES)
 
 
+@pytest.mark.parametrize("payload", ["config", "config.worktree", "hooks"])
+def test_refs_and_objects_are_tried_with_every_payload(
+    payload: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    last = set()
+    for number, attack in enumerate(a for a in planting.TABLE if a.row == "V4"):
+        made: list[str] = []
+        monkeypatch.setattr(planting, "_part", lambda _, name, made=made: made.append(name))
+        (tmp_path / str(number)).mkdir()
+        attack.attempt(str(tmp_path / str(number)))
+        if set(made) == {"refs", "objects", payload}:
+            last.add(made[-1])
+    assert last == {"refs", "objects", payload}
+
+
 def test_every_attack_needs_something_that_the_search_looks_for() -> None:
     assert {reach.on for reach in on_repository.TABLE} <= set(SearchResult().answer())
     assert all(reach.refused for reach in on_repository.TABLE)
@@ -539,6 +567,13 @@ def _answer_of_a_hang(monkeypatch: pytest.MonkeyPatch, place: str) -> Result:
 
     monkeypatch.setattr(run_as, "run_as", lost)
     return mount_checks.check_answer(place, AGENT)
+
+
+def test_every_directory_of_units_that_root_can_have_is_looked_at() -> None:
+    places = CheckedSystem().run_by_root
+    assert {"/etc/fuse.conf", "/etc/fstab"} <= set(places)
+    for top in ("/etc", "/run", "/usr/lib", "/usr/local/lib"):
+        assert f"{top}/systemd/system" in places
 
 
 # ------------------------------------------------------------------------------ namespaces

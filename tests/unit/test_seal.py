@@ -165,3 +165,18 @@ def test_a_guard_that_fails_seals_nothing_that_was_to_stay_open(
     said = seal.fail_closed("/mnt/projects", wanted, error)
     assert ("umount /mnt/projects opens it" in str(said)) == sealed
     assert (said is error) == (not sealed)
+
+
+def test_commands_about_a_seal_can_be_pasted_into_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "/mnt/my $(share)"
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(seal, "_seal_if_needed", lambda *_: True)
+    assert f"umount '{source}' opens it" in seal.fail_closed(source, True, UserError("x")).hint
+
+    def fails(*_: object) -> bool:
+        raise UserError("no")
+
+    monkeypatch.setattr(seal, "_seal_if_needed", fails)
+    there = MountInfo(device="0:9", mount_point=os.fsencode(source), fstype="9p", source="p")
+    monkeypatch.setattr(mountinfo, "listed", lambda: [there])
+    assert f"umount -i -l '{source}' unm" in seal.fail_closed(source, True, UserError("x")).hint

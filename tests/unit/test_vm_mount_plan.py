@@ -26,7 +26,7 @@ from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.safe_open import PathComponent
 from gitguardfs.linux.selinux import Confined
-from gitguardfs.mounting import guards, unmount
+from gitguardfs.mounting import guards, seal, unmount
 from gitguardfs.render import fstab, systemd
 from gitguardfs.vm_mount import (
     command as vm_mount,
@@ -979,3 +979,10 @@ def test_what_a_user_mounted_by_the_name_of_a_guard_is_not_taken_for_one() -> No
 def test_a_glued_mount_point_is_not_a_place_called_m(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = asked(monkeypatch, "-l", "projects", f"-mm{VIEW}")
     assert (arguments.mount, arguments.map_mount) == (None, VIEW)
+
+
+def test_what_is_said_of_a_path_can_be_pasted_into_a_shell() -> None:
+    assert "umount -l '/my $(view)' removes it" in str(mountpoint.not_ours("/my $(view)"))
+    added = seal.remark("/my (share)")
+    error = UserError("broken", f"try again; {added}")
+    assert str(steps_mount._undone(error, "/my (share)")) == "broken (try again)"
