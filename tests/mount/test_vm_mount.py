@@ -314,7 +314,7 @@ def test_a_change_that_fails_without_an_entry_brings_the_old_view_back(world: Wo
     world.install(persist=False, options=("hide=other*",))
     before, told = world.state(), daemon_of(world)
     with pytest.raises(UserError, match="audit log"):
-        world.install(persist=False, options=("audit-log=/nonexistent/x",))
+        world.install(persist=False, options=(f"audit-log={world.area}/missing/x",))
     assert world.state() == before
     assert daemon_of(world) == told and told is not None
     is_guarded(world)
@@ -796,7 +796,7 @@ def test_a_share_that_was_open_before_a_failure_is_open_after_it(world: World) -
     subprocess.run([world.system.mount, "-t", "9p", "-o", "access=0", "projects", raw], check=True)
     before = world.state()
     with pytest.raises(UserError, match="audit log"):
-        world.install(mount=str(raw), options=("audit-log=/nonexistent/x",))
+        world.install(mount=str(raw), options=(f"audit-log={world.area}/missing/x",))
     assert world.state() == before
 
 
@@ -807,7 +807,7 @@ def test_a_seal_that_is_undone_is_not_spoken_of(systemd_world: World, style: str
     raw.mkdir(parents=True)
     subprocess.run([world.system.mount, "-t", "9p", "-o", "access=0", "projects", raw], check=True)
     with pytest.raises(UserError) as said:
-        world.install(mount=str(raw), style=style, options=("audit-log=/nonexistent/x",))
+        world.install(mount=str(raw), style=style, options=(f"audit-log={world.area}/missing/x",))
     assert "cannot write the audit log" in str(said.value)
     assert "seal" not in str(said.value) and "opens it" not in str(said.value)
     assert as_user(os.listdir, raw) == ["project"]
