@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -86,7 +87,7 @@ def unmount(request: Request) -> None:
     if process is None:
         raise UserError(
             f"{path} is unmounted, but its daemon is not known: a seal stays",
-            f"umount {view.source} opens the share",
+            f"umount {shlex.quote(view.source)} opens the share",
             Exit.SYSTEM,
         )
     try:
@@ -108,7 +109,7 @@ def _view(parent: int, name: str, path: str) -> MountInfo:
     if safe_open.is_foreign(view):
         raise safe_open.ForeignMountError(view, path)
     if view.fstype != mountinfo.FSTYPE:
-        raise UserError(f"{path} is not a gitguardfs", f"umount -i {path}", Exit.MOUNT)
+        raise UserError(f"{path} is not a gitguardfs", f"umount -i {shlex.quote(path)}", Exit.MOUNT)
     return view
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from threading import Thread
@@ -98,7 +99,9 @@ def _wants_seal(options: MountOptions, paths: preflight.MountPaths, is_root: boo
         raise UserError("--seal needs root", "it mounts over the source")
     if paths.covers_itself:  # the view hides the source as a seal does
         if seal.sealing(paths.source_fd) is not None:
-            raise UserError(f"{source} is sealed", f"umount {source} removes the seal", Exit.MOUNT)
+            raise UserError(
+                f"{source} is sealed", f"umount {shlex.quote(source)} removes the seal", Exit.MOUNT
+            )
         return False
     if options.seal is not None:
         return options.seal
@@ -202,7 +205,8 @@ def _serve(
         _remove_seal(sealed, paths)
     audit.close()
     if fault:
-        stays = f"; {paths.source} stays sealed: vm-mount guards it again, umount {paths.source}"
+        umount = f"umount {shlex.quote(paths.source)}"
+        stays = f"; {paths.source} stays sealed: vm-mount guards it again, {umount}"
         log.error("%s: %s%s", options.mountpoint, fault, f"{stays} opens it" if sealed else "")
         return Exit.SYSTEM
     return Exit.OK
@@ -329,7 +333,7 @@ def _mount(
                 mountinfo.detach(mount)
         raise UserError(
             f"something else was mounted at {options.mountpoint} meanwhile",
-            f"see findmnt {path}",
+            f"see findmnt {shlex.quote(path)}",
             Exit.MOUNT,
         )
     return mounted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -51,7 +52,9 @@ def check(
     top = mountinfo.top_at(paths.mountpoint)
     if top is not None and top.fstype == mountinfo.FSTYPE:
         raise UserError(
-            f"{mountpoint} is a gitguardfs mount already", f"umount {mountpoint}", Exit.MOUNT
+            f"{mountpoint} is a gitguardfs mount already",
+            f"umount {shlex.quote(mountpoint)}",
+            Exit.MOUNT,
         )
     inside = is_inside(paths.source, paths.mountpoint) or is_inside(paths.mountpoint, paths.source)
     if inside and not paths.covers_itself:
@@ -123,14 +126,14 @@ def _open(
             _check_answers(fd)
         return fd
     except FileNotFoundError:
-        hint = f"mkdir -p {path}" if what == "mount point" and path else ""
+        hint = f"mkdir -p {shlex.quote(path)}" if what == "mount point" and path else ""
         raise UserError(f"no such {what}: {path!r}", hint, Exit.MOUNT) from None
     except NotADirectoryError:
         raise UserError(f"{what} {path} is not a directory", code=Exit.MOUNT) from None
     except OSError as error:
         hint = ""
         if error.errno in DEAD:
-            hint = f"it is a FUSE mount whose daemon has died: umount -l {path}"
+            hint = f"it is a FUSE mount whose daemon has died: umount -l {shlex.quote(path)}"
         raise UserError(f"{what} {path}: {error.strerror}", hint, Exit.MOUNT) from None
 
 
@@ -162,7 +165,8 @@ def _clear_dead(mountpoint: str, is_root: bool) -> None:
             if error.errno not in DEAD or top.fstype != mountinfo.FSTYPE:
                 raise UserError(
                     f"mount point {mountpoint}: {error.strerror}",
-                    f"it is another FUSE mount, dead or another user's: umount -l {mountpoint}",
+                    "it is another FUSE mount, dead or another user's:"
+                    f" umount -l {shlex.quote(mountpoint)}",
                     Exit.MOUNT,
                 ) from None
         finally:
@@ -182,7 +186,9 @@ def _unmount(mount: mountinfo.MountInfo, is_root: bool) -> None:
     done = subprocess.run([program, "-u", "-z", path], capture_output=True, check=False)
     if done.returncode != 0:
         raise UserError(
-            f"{path} is a dead FUSE mount of another user", f"umount -l {path}", Exit.MOUNT
+            f"{path} is a dead FUSE mount of another user",
+            f"umount -l {shlex.quote(path)}",
+            Exit.MOUNT,
         )
 
 
@@ -216,7 +222,7 @@ def check_no_repository(name: str, path: str, rules: GuardRules) -> None:
         except OSError as error:
             raise UserError(
                 f"cannot tell whether {name} is a git repository: {inside}: {error.strerror}",
-                f"find out why: stat {os.path.join(name, inside)}",
+                f"find out why: stat {shlex.quote(os.path.join(name, inside))}",
                 Exit.SYSTEM,
             ) from None
 

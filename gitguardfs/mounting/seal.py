@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shlex
 from contextlib import suppress
 from stat import S_IXGRP, S_IXOTH, S_IXUSR
 
@@ -130,7 +131,7 @@ def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError
     try:
         if not _seal_if_needed(source, bool(wanted)):
             return error
-        said = f"{source} is sealed until it is guarded; umount {source} opens it"
+        said = f"{source} is sealed until it is guarded; umount {shlex.quote(source)} opens it"
     except (FileNotFoundError, NotADirectoryError):
         return error
     except (OSError, UserError) as failure:
@@ -141,7 +142,7 @@ def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError
         said = f"{source} is NOT sealed, users can reach it: {why}"
         if listed:
             times = f", {len(listed)} times," if len(listed) > 1 else ""
-            said += f"; umount -i -l {source}{times} unmounts what is there"
+            said += f"; umount -i -l {shlex.quote(source)}{times} unmounts what is there"
     return UserError(error.message, f"{error.hint}; {said}".removeprefix("; "), error.code)
 
 

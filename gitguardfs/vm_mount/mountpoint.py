@@ -6,6 +6,7 @@ quickstart.sh runs ``main``, since its shell cannot walk a path by descriptors.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -93,7 +94,7 @@ def not_ours(path: str) -> UserError:
     """Return the error for a FUSE mount at ``path`` that belongs to an ordinary user."""
     return UserError(
         f"a FUSE file system that is not root's is mounted at {path}",
-        f"see findmnt {path}; umount -l {path} removes it",
+        f"see findmnt {shlex.quote(path)}; umount -l {shlex.quote(path)} removes it",
         Exit.MOUNT,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import urllib.parse
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -188,7 +189,7 @@ def check_not_covered(facts: Facts, share: MountInfo) -> None:
         path = share.path
         raise UserError(
             f"{cover.fstype} ({cover.source}) is mounted over the share at {path}",
-            f"see findmnt {path}, and unmount that first",
+            f"see findmnt {shlex.quote(path)}, and unmount that first",
             Exit.MOUNT,
         )
 
@@ -222,9 +223,10 @@ def _check_not_elsewhere(facts: Facts, request: Request, present: MountInfo | No
         where = share.path
         is_same = present is not None and share.device == present.device
         if where != request.mount.path and (is_same or share.source == request.tag):
-            hint = f"umount {where}"
+            hint = f"umount {shlex.quote(where)}"
             if present is None:
-                hint = f"--mount {where}, or vm-mount --remove --tag {request.tag}"
+                again = shlex.join(["vm-mount", "--remove", "--tag", request.tag])
+                hint = f"--mount {shlex.quote(where)}, or {again}"
             raise UserError(
                 f"the share {request.tag} is mounted at {where} already", hint, Exit.MOUNT
             )
@@ -250,7 +252,7 @@ def make(mountpoint: Mountpoint, *, root: bool, user: Ids = (0, 0)) -> list[Step
     if nearest.uid != user[0]:
         raise UserError(
             f"{mountpoint.path} is to belong to user {user[0]}, and {nearest.path} does not",
-            f"make the directory first: mkdir {mountpoint.path}",
+            f"make the directory first: mkdir {shlex.quote(mountpoint.path)}",
         )
     return [MakeDirectories(mountpoint.missing, user, by=user, fd=mountpoint.fd)]
 

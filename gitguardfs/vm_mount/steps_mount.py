@@ -160,7 +160,9 @@ def _undone(error: BaseException, source: str) -> BaseException:
     """Return ``error`` without gitguardfs's remark about its new seal, which was removed."""
     if not isinstance(error, UserError):
         return error
-    said = re.escape(f"{source} is sealed until it is guarded; umount {source} opens it")
+    said = re.escape(
+        f"{source} is sealed until it is guarded; umount {shlex.quote(source)} opens it"
+    )
     text = re.sub(rf" \({said}\)|; {said}", "", str(error))
     return UserError(text, code=error.code)
 

@@ -13,7 +13,8 @@ import pytest
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
-from gitguardfs.mounting import seal
+from gitguardfs.mounting import preflight, seal
+from gitguardfs.vm_mount.steps_mount import _undone
 from tests.support.mounting import PLACE
 
 
@@ -165,3 +166,22 @@ def test_a_guard_that_fails_seals_nothing_that_was_to_stay_open(
     said = seal.fail_closed("/mnt/projects", wanted, error)
     assert ("umount /mnt/projects opens it" in str(said)) == sealed
     assert (said is error) == (not sealed)
+
+
+def test_the_hint_of_a_sealed_path_with_a_space_can_be_pasted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """vm-mount removes the remark about a seal that it took off again."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(seal, "_seal_if_needed", lambda *_: True)
+    said = seal.fail_closed("/mnt/my projects", None, UserError("no mount point", "mkdir it"))
+    assert "umount '/mnt/my projects' opens it" in str(said)
+    assert str(_undone(said, "/mnt/my projects")) == "no mount point (mkdir it)"
+
+
+@pytest.mark.parametrize("missing", ["source", "mount point"])
+def test_the_hint_for_a_missing_mount_point_can_be_pasted(area: Path, missing: str) -> None:
+    path = str(area / "no such place")
+    with pytest.raises(UserError) as error:
+        preflight._open(path, missing, is_root=False)
+    assert error.value.hint == ("" if missing == "source" else f"mkdir -p '{path}'")
