@@ -337,7 +337,7 @@ def _mount(
                 mountinfo.detach(mount)
         raise UserError(
             f"something else was mounted at {options.mountpoint} meanwhile",
-            f"see findmnt {path}",
+            f"see findmnt {shlex.quote(path)}",
             Exit.MOUNT,
         )
     return mounted

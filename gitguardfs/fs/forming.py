@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from time import monotonic
 
 from gitguardfs.fs.source import Source
-from gitguardfs.guard import repository
+from gitguardfs.guard import dotgit, repository
 from gitguardfs.protocol import Later
 
 FORMING_FOR = 2.0
@@ -206,10 +206,14 @@ class Forming:
     def _other(self, st: os.stat_result) -> bytes | None:
         """Return the name, not of git's making, that was last found in a directory.
 
-        None over shares: the kernel may remember a name that the server has removed.
+        None over shares: the kernel may remember a name that the server has removed. None for a
+        name that a local file system could also resolve to one of git's, such as DESCRI~1 on FAT
+        or full-width letters on ZFS: git may have made that entry. A listing shows its own name.
         """
         seen = self._seen.get((st.st_dev, st.st_ino))
-        return seen.other if seen is not None and self._is_local(st.st_dev) else None
+        if seen is None or seen.other is None or not dotgit.is_portable(seen.other):
+            return None
+        return seen.other if self._is_local(st.st_dev) else None
 
     def _age(self, st: os.stat_result) -> float:
         """Return how many seconds ago a directory, not checked before, was changed."""

@@ -7,6 +7,7 @@ does not know that a share must be mounted before its guard.
 from __future__ import annotations
 
 import os
+import shlex
 
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, safe_open
@@ -67,7 +68,7 @@ def check_mounted(source: str, real: str, source_fd: int) -> None:
         return
     raise NotMountedError(
         f"fstab mounts {wanted[0].source} at {source}, and it is not mounted",
-        f"mount {source}",
+        f"mount {shlex.quote(source)}",
         Exit.MOUNT,
     )
 

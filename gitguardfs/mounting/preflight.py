@@ -126,7 +126,7 @@ def _open(
             _check_answers(fd)
         return fd
     except FileNotFoundError:
-        hint = f"mkdir -p {path}" if what == "mount point" and path else ""
+        hint = f"mkdir -p {shlex.quote(path)}" if what == "mount point" and path else ""
         raise UserError(f"no such {what}: {path!r}", hint, Exit.MOUNT) from None
     except NotADirectoryError:
         raise UserError(f"{what} {path} is not a directory", code=Exit.MOUNT) from None
@@ -222,7 +222,7 @@ def check_no_repository(name: str, path: str, rules: GuardRules) -> None:
         except OSError as error:
             raise UserError(
                 f"cannot tell whether {name} is a git repository: {inside}: {error.strerror}",
-                f"find out why: stat {os.path.join(name, inside)}",
+                f"find out why: stat {shlex.quote(os.path.join(name, inside))}",
                 Exit.SYSTEM,
             ) from None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import shlex
 import signal
 import time
 from collections.abc import Callable
@@ -69,7 +70,7 @@ def _unmount(mount: MountInfo, flags: int) -> None:
         if found != mount.mnt_id:
             raise UserError(
                 f"{path} is covered by another mount, or was replaced",
-                f"see findmnt {path}, and unmount that first",
+                f"see findmnt {shlex.quote(path)}, and unmount that first",
                 Exit.MOUNT,
             )
         here = f"/proc/self/fd/{parent}/{name}"

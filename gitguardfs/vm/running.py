@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -94,7 +95,7 @@ def stop(state: State) -> None:
     if not stop_orphan(state):
         raise UserError(
             f"the VM did not stop (process {pid or 'unknown'})",
-            f"fuser {state.lock} names the process that holds it",
+            f"fuser {shlex.quote(state.lock)} names the process that holds it",
             Exit.SYSTEM,
         )
 
@@ -123,7 +124,9 @@ def take_lock(state: State) -> int:
         fd = take(state.lock)
     if fd is None:
         raise UserError(
-            "another process holds the VM's lock", f"fuser {state.lock} names it", Exit.SYSTEM
+            "another process holds the VM's lock",
+            f"fuser {shlex.quote(state.lock)} names it",
+            Exit.SYSTEM,
         )
     return fd
 

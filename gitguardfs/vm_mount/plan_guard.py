@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo
 from gitguardfs.mounting import guards
@@ -87,7 +89,7 @@ def _check_guards(facts: Facts, request: Request) -> None:
         if where != map_mount and guard.source == mount and where not in facts.dead:
             raise UserError(
                 f"{mount} is guarded at {where} already",
-                f"vm-mount --remove --map-mount {where}",
+                f"vm-mount --remove --map-mount {shlex.quote(where)}",
                 Exit.MOUNT,
             )
 

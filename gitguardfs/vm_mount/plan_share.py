@@ -189,7 +189,7 @@ def check_not_covered(facts: Facts, share: MountInfo) -> None:
         path = share.path
         raise UserError(
             f"{cover.fstype} ({cover.source}) is mounted over the share at {path}",
-            f"see findmnt {path}, and unmount that first",
+            f"see findmnt {shlex.quote(path)}, and unmount that first",
             Exit.MOUNT,
         )
 
@@ -252,7 +252,7 @@ def make(mountpoint: Mountpoint, *, root: bool, user: Ids = (0, 0)) -> list[Step
     if nearest.uid != user[0]:
         raise UserError(
             f"{mountpoint.path} is to belong to user {user[0]}, and {nearest.path} does not",
-            f"make the directory first: mkdir {mountpoint.path}",
+            f"make the directory first: mkdir {shlex.quote(mountpoint.path)}",
         )
     return [MakeDirectories(mountpoint.missing, user, by=user, fd=mountpoint.fd)]
 

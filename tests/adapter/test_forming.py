@@ -521,3 +521,21 @@ async def test_a_directory_that_the_host_empties_for_git_is_waited_for(
     else:
         await refused(touch(world, "mine/config"), errno.EBUSY)
         await refused(touch(world, "mine/README"), errno.EBUSY)
+
+
+@pytest.mark.parametrize("alias", ["DESCRI~1", "\uff48\uff4f\uff4f\uff4b\uff53"])
+async def test_an_alias_of_a_name_of_gits_is_not_taken_for_another_name(
+    world: World, monkeypatch: pytest.MonkeyPatch, alias: str
+) -> None:
+    """FAT gives a file a short name, ZFS may compare by NFKC: stat finds git's entry by either."""
+    await mkdir(world, "mine")
+    await touch(world, f"mine/{alias}")
+    (world.source / "mine" / alias).unlink()
+    begin(world.source / "mine")
+    find_at = Source.find_at
+
+    def folding(self: Source, dir_fd: int, name: bytes) -> os.stat_result | None:
+        return find_at(self, dir_fd, b"hooks" if os.fsdecode(name) == alias else name)
+
+    monkeypatch.setattr(Source, "find_at", folding)
+    await refused(touch(world, "mine/hooks/post-update"), errno.EBUSY)

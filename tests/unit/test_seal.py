@@ -13,7 +13,8 @@ import pytest
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
-from gitguardfs.mounting import seal
+from gitguardfs.mounting import preflight, seal
+from gitguardfs.vm_mount.steps_mount import _undone
 from tests.support.mounting import PLACE
 
 
@@ -180,3 +181,22 @@ def test_commands_about_a_seal_can_be_pasted_into_a_shell(monkeypatch: pytest.Mo
     there = MountInfo(device="0:9", mount_point=os.fsencode(source), fstype="9p", source="p")
     monkeypatch.setattr(mountinfo, "listed", lambda: [there])
     assert f"umount -i -l '{source}' unm" in seal.fail_closed(source, True, UserError("x")).hint
+
+
+def test_the_hint_of_a_sealed_path_with_a_space_can_be_pasted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """vm-mount removes the remark about a seal that it took off again."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(seal, "_seal_if_needed", lambda *_: True)
+    said = seal.fail_closed("/mnt/my projects", None, UserError("no mount point", "mkdir it"))
+    assert "umount '/mnt/my projects' opens it" in str(said)
+    assert str(_undone(said, "/mnt/my projects")) == "no mount point (mkdir it)"
+
+
+@pytest.mark.parametrize("missing", ["source", "mount point"])
+def test_the_hint_for_a_missing_mount_point_can_be_pasted(area: Path, missing: str) -> None:
+    path = str(area / "no such place")
+    with pytest.raises(UserError) as error:
+        preflight._open(path, missing, is_root=False)
+    assert error.value.hint == ("" if missing == "source" else f"mkdir -p '{path}'")
