@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from time import monotonic
 
-from gitguardfs.fs.source import Source
+from gitguardfs.fs.source import OtherEntry, Source
 from gitguardfs.guard import dotgit, repository
 from gitguardfs.protocol import Later
 
@@ -49,7 +49,7 @@ class _Seen:
         self,
         ctime: int,
         names: frozenset[bytes] | None,
-        other: bytes | None,
+        other: OtherEntry | None,
         changed_at: float,
         old_at: float | None,
     ) -> None:
@@ -57,7 +57,7 @@ class _Seen:
         self.names = names
         """None if the directory held a name that git does not put into a repository."""
         self.other = other
-        """A name that git does not put into a repository; None if the directory held none."""
+        """An entry that git does not put into a repository; None if the directory held none."""
         self.changed_at = changed_at
         """When the host last changed the directory, in seconds (time.monotonic)."""
         self.old_at = old_at
@@ -192,26 +192,28 @@ class Forming:
             self._note(st, seen.names, seen.changed_at)
 
     def _git_names(
-        self, fd: int, other: bytes | None
-    ) -> tuple[frozenset[bytes] | None, bytes | None]:
-        """Return a directory's names; None, and another name, if git would not put that one there.
+        self, fd: int, other: OtherEntry | None
+    ) -> tuple[frozenset[bytes] | None, OtherEntry | None]:
+        """Return a directory's names; None, and an entry, if git would not put that one there.
 
-        The directory is not listed if ``other`` is such a name and still there: listing a large
+        The directory is not listed if ``other`` is such an entry and still there: listing a large
         directory after each change of this mount would make each change slow.
         """
-        if other is not None and self._source.find_at(fd, other) is not None:
-            return None, other
+        if other is not None:
+            found = self._source.find_at(fd, other.name)
+            if found is not None and found.st_ino == other.ino:
+                return None, other
         return self._source.names_if(fd, repository.is_made_by_git, MAX_NAMES)
 
-    def _other(self, st: os.stat_result) -> bytes | None:
-        """Return the name, not of git's making, that was last found in a directory.
+    def _other(self, st: os.stat_result) -> OtherEntry | None:
+        """Return the entry, not of git's making, that was last found in a directory.
 
         None over shares: the kernel may remember a name that the server has removed. None for a
         name that a local file system could also resolve to one of git's, such as DESCRI~1 on FAT
         or full-width letters on ZFS: git may have made that entry. A listing shows its own name.
         """
         seen = self._seen.get((st.st_dev, st.st_ino))
-        if seen is None or seen.other is None or not dotgit.is_portable(seen.other):
+        if seen is None or seen.other is None or not dotgit.is_portable(seen.other.name):
             return None
         return seen.other if self._is_local(st.st_dev) else None
 
@@ -227,7 +229,7 @@ class Forming:
         st: os.stat_result,
         names: frozenset[bytes] | None,
         changed_at: float,
-        other: bytes | None = None,
+        other: OtherEntry | None = None,
     ) -> None:
         key = st.st_dev, st.st_ino
         seen = self._seen.get(key)

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from stat import S_IFDIR, S_IFLNK, S_IFREG
+from typing import NamedTuple
 
 from gitguardfs.fs.descriptors import OPEN_NODE, DescriptorCache
 from gitguardfs.guard import repository
@@ -27,6 +28,13 @@ NO_BLOCKING = os.O_NONBLOCK | os.O_NOCTTY
 DOTGIT = b".git"
 PAGE = os.sysconf("SC_PAGE_SIZE")
 _HERE = b"/proc/self/fd/%d"
+
+
+class OtherEntry(NamedTuple):
+    """An entry of a directory that was listed."""
+
+    name: bytes
+    ino: int
 
 
 class Source:
@@ -99,8 +107,8 @@ class Source:
 
     def names_if(
         self, fd: int, wanted: Callable[[bytes], bool], limit: int
-    ) -> tuple[frozenset[bytes] | None, bytes | None]:
-        """Return a directory's names, or None and a name that is not ``wanted``.
+    ) -> tuple[frozenset[bytes] | None, OtherEntry | None]:
+        """Return a directory's names, or None and an entry whose name is not ``wanted``.
 
         With more than ``limit`` names, all wanted so far, returns (None, None). Leaves the
         directory's access time unchanged if the daemon may use O_NOATIME.
@@ -112,7 +120,7 @@ class Source:
                 for entry in entries:
                     name = os.fsencode(entry.name)
                     if not wanted(name):
-                        return None, name
+                        return None, OtherEntry(name, entry.inode())
                     if len(found) >= limit:
                         return None, None
                     found.add(name)

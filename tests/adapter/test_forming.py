@@ -539,3 +539,21 @@ async def test_an_alias_of_a_name_of_gits_is_not_taken_for_another_name(
 
     monkeypatch.setattr(Source, "find_at", folding)
     await refused(touch(world, "mine/hooks/post-update"), errno.EBUSY)
+
+
+async def test_another_object_under_the_remembered_name_is_not_trusted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAT may find an entry of git's by a short name that another entry had before."""
+    await mkdir(world, "mine")
+    await touch(world, "mine/DESCRIPT")
+    (world.source / "mine/DESCRIPT").unlink()
+    (world.source / "inode").touch()  # keeps the number from being used again
+    begin(world.source / "mine")
+    find_at = Source.find_at
+
+    def by_short_name(self: Source, fd: int, name: bytes) -> os.stat_result | None:
+        return find_at(self, fd, b"description" if name == b"DESCRIPT" else name)
+
+    monkeypatch.setattr(Source, "find_at", by_short_name)
+    await refused(touch(world, "mine/config"), errno.EBUSY)

@@ -434,7 +434,7 @@ MUTANTS = (
         "host-forming-trusts-a-name-that-is-gone",
         "a directory that the host has emptied for git counts as full of other things",
         "fs/forming.py",
-        "if other is not None and self._source.find_at(fd, other) is not None:",
+        "if found is not None and found.st_ino == other.ino:",
         "if other is not None:",
         FORMING,
     ),
