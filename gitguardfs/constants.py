@@ -11,9 +11,6 @@ SHARE_TYPES = ("9p", "virtiofs")
 """File systems that share a directory of the host with a guest."""
 MAX_ID = 2**32 - 2
 """The largest user or group id; 2**32 - 1 is (uid_t)-1, "leave as it is"."""
-PERMISSION_BITS = 0o7777
-"""The bits of a mode that chmod(2) sets."""
-SET_ID_BITS = 0o6000
 MAX_SYMLINKS = 40
 """Symlinks that one path may follow: the kernel's own limit (path_resolution(7))."""
 SET_ID_BITS = 0o6000

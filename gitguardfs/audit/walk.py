@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from stat import S_IFDIR, S_IFLNK, S_IFREG, S_ISREG
 
+from gitguardfs.constants import MAX_SYMLINKS
+from gitguardfs.errors import os_error
+
 MAX_HELD = 64
 """The most directories that are kept open above the current one: a process may have 1024."""
 MAX_FILE = 1 << 20
 """The most bytes of a file that are read: files written by hand are shorter."""
-MAX_LINKS = 40
-"""How many symlinks the kernel follows on one path (path_resolution(7))."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _STEP = _DIRECTORY | getattr(os, "O_PATH", 0)
@@ -132,7 +133,7 @@ def list_directory(fd: int) -> dict[str, int]:
 def trail(path: str) -> list[str]:
     """Return the symlinks that are followed on an absolute path, in order, and where it ends.
 
-    A loop, or more than ``MAX_LINKS`` symlinks, ends at the first one that is not followed.
+    A loop, or more than ``MAX_SYMLINKS`` symlinks, ends at the first one that is not followed.
     """
     links: list[str] = []
     place, rest = "/", path.split("/")[::-1]
@@ -144,7 +145,7 @@ def trail(path: str) -> list[str]:
             place = os.path.dirname(place)
             continue
         place = os.path.join(place, name)
-        if len(links) == MAX_LINKS:
+        if len(links) == MAX_SYMLINKS:
             break
         try:
             target = os.readlink(place)
@@ -229,6 +230,6 @@ def _open_regular(directory: int, name: str) -> int:
 
 def _check_regular(mode: int) -> None:
     if mode & 0o170000 == S_IFLNK:
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        raise os_error(errno.ELOOP)
     if not S_ISREG(mode):
         raise Unread("it is not a regular file")

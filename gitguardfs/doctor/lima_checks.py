@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 
 from gitguardfs.doctor.context import Context
 from gitguardfs.findings import Result, Row
@@ -24,7 +25,11 @@ def check(context: Context) -> list[Result]:
         # Connecting to a socket needs write permission on it (unix(7)).
         is_open = run_as.run_as(os.access, path, os.W_OK, user=user)
     except (NoAnswer, OSError) as error:
-        return [row.unknown(f"could not be checked: {error}", f"ls -l {path}: it must be root's")]
+        return [
+            row.unknown(
+                f"could not be checked: {error}", f"ls -l {shlex.quote(path)}: it must be root's"
+            )
+        ]
     if is_open:
         hint = "Lima 2.1.3 or later keeps it closed: update Lima, then restart the machine"
         return [row.finding(path, hint)]

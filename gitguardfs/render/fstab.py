@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 
 from gitguardfs.constants import FSTYPE
 from gitguardfs.errors import UserError
@@ -151,7 +152,7 @@ def _adopts(entry: FstabEntry, spec: GuardedShare) -> bool:
     if entry.is_share and entry.source == spec.tag and "noauto" not in entry.options:
         raise UserError(
             f"line {entry.number} of fstab already mounts {spec.tag} at {entry.target}",
-            f"delete that line, or use --mount {entry.target}",
+            f"delete that line, or use --mount {shlex.quote(entry.target)}",
         )
     return False
 
