@@ -51,9 +51,10 @@ def check(
     )
     top = mountinfo.top_at(paths.mountpoint)
     if top is not None and top.fstype == mountinfo.FSTYPE:
+        unmount = ["umount"] if is_root else [FUSERMOUNT, "-u"]
         raise UserError(
             f"{mountpoint} is a gitguardfs mount already",
-            f"umount {shlex.quote(mountpoint)}",
+            shlex.join([*unmount, mountpoint]),
             Exit.MOUNT,
         )
     inside = is_inside(paths.source, paths.mountpoint) or is_inside(paths.mountpoint, paths.source)

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from gitguardfs.errors import Exit
 from tests.support.errorfs import Fault, errorfs
 from tests.support.mounting import REPOSITORY, Mounted, area, command, gitguardfs, unmount, until
 from tests.support.people import AGENT, as_user, reachable_python
@@ -539,6 +540,11 @@ def test_an_ordinary_user_can_guard_a_directory_for_himself(
             as_user(os.listdir, view, uid=2000)
         with pytest.raises(PermissionError):
             os.listdir(view)  # not even root
+        again = _run(
+            here / "source", here / "view", user=AGENT, group=AGENT, extra_groups=[], cwd="/"
+        )
+        assert again.returncode == Exit.MOUNT
+        assert f"a gitguardfs mount already (fusermount3 -u {view})" in again.stderr
         subprocess.run(
             ["fusermount3", "-u", view], user=AGENT, group=AGENT, extra_groups=[], check=True
         )
