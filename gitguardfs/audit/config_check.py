@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from gitguardfs.audit import fixes, rows
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.git_config import FILES, ConfigEntry
-from gitguardfs.audit.programs import SUBMODULE_URL, external_command
+from gitguardfs.audit.programs import ADDRESSES, SUBMODULE_URL, external_command
 from gitguardfs.audit.walk import Unread
 from gitguardfs.findings import Severity
 
@@ -20,9 +20,7 @@ TOKEN = re.compile(
 """Tokens of services that give theirs a prefix by which they can be recognised."""
 _URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]{0,40}://)(?P<who>[^/\s]+)@(?P<rest>.*)", re.DOTALL)
 _NAMES_URL = re.compile(
-    r"remote\..+\.(url|pushurl|proxy)|branch\..+\.(remote|pushremote)|lfs\.(push)?url"
-    r"|submodule\..+\.url|http\.(.+\.)?proxy",
-    re.DOTALL,
+    rf"{ADDRESSES.pattern}|remote\..+\.proxy|lfs\.(push)?url|http\.(.+\.)?proxy", re.DOTALL
 )
 _HEADER = re.compile(r"http\.(.+\.)?extraheader", re.DOTALL)
 

@@ -31,7 +31,7 @@ COMMANDS_AFTER_MARK = re.compile(r"alias\..+|submodule\..+\.update", re.DOTALL)
 EXTERNAL = "ext::"
 """The start of an address that is a command (git-remote-ext(1))."""
 SUBMODULE_URL = re.compile(r"submodule\..+\.url", re.DOTALL)
-_ADDRESSES = re.compile(
+ADDRESSES = re.compile(
     r"remote\..+\.(url|pushurl)|remote\.pushdefault|branch\..+\.(remote|pushremote)"
     rf"|{SUBMODULE_URL.pattern}",
     re.DOTALL,
@@ -68,7 +68,7 @@ def is_program(entry: ConfigEntry) -> bool:
 def external_command(key: str, value: str) -> str | None:
     """Return the command of an address ``ext::COMMAND`` in an entry; None if it has none."""
     rewrite = _REWRITES.fullmatch(key)
-    address = rewrite[1] if rewrite else value if _ADDRESSES.fullmatch(key) else ""
+    address = rewrite[1] if rewrite else value if ADDRESSES.fullmatch(key) else ""
     return address.removeprefix(EXTERNAL) if address.startswith(EXTERNAL) else None
 
 

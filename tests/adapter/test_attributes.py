@@ -13,9 +13,15 @@ from pyfuse3 import EntryAttributes
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs.nodes import ROOT_ID
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.world import Context, Token, World, open_descriptors, refused, values
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+from tests.adapter.world import (
+    Context,
+    Token,
+    World,
+    needs_root,
+    open_descriptors,
+    refused,
+    values,
+)
 
 REPLIES: dict[str, Callable[[World, int], Awaitable[EntryAttributes]]] = {
     "lookup": lambda w, n: w.ops.lookup(ROOT_ID, b"file", w.ctx),

@@ -14,9 +14,7 @@ import pytest
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.world import Context, World, open_descriptors, refused
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")
+from tests.adapter.world import Context, World, needs_root, open_descriptors, refused
 
 MAKERS: dict[str, Callable[[World, Context], Awaitable[Any]]] = {
     "create": lambda w, c: w.ops.create(ROOT_ID, b"new", 0o644, os.O_RDWR, c),

@@ -32,6 +32,8 @@ P = TypeVar("P")
 
 FAILED = (FUSEError, RequestError)
 """What a session fails a request with."""
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+"""A user's run leaves these tests out; in CI, which runs as root, nothing may be skipped."""
 
 
 @dataclass

@@ -213,6 +213,7 @@ def test_git_that_gives_no_answer_is_a_finding(
         ("branch.main.remote", "https://me:s3cretword@example.org/x.git", "s3cretword"),
         ("lfs.url", "https://me:s3cretword@example.org/x.git", "s3cretword"),
         ("remote.origin.pushurl", f"https://ghp_{'a' * 36}@example.org/x", "ghp_a"),
+        ("remote.pushDefault", f"https://ghp_{'b' * 36}@example.org/x", "ghp_b"),
         ("submodule.x.url", "https://me:s3cretword@example.org/x.git", "s3cretword"),
         ("http.https://a.b/.extraHeader", "Authorization: Basic czNjcmV0", "czNjcmV0"),
     ],
