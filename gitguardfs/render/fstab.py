@@ -38,7 +38,9 @@ _PREFIXES = ("x-", "X-", "_netdev", "verity.")
 
 def share_line(spec: GuardedShare) -> str:
     """Return the line that mounts the raw share."""
-    return format_line(spec.tag, spec.mount, spec.transport, (*spec.share_options, *_AT_BOOT))
+    modules = (f"x-systemd.requires={unit}" for unit in spec.module_units)
+    options = (*spec.share_options, *modules, *_AT_BOOT)
+    return format_line(spec.tag, spec.mount, spec.transport, options)
 
 
 def guard_line(spec: GuardedShare) -> str:

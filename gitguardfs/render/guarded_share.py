@@ -18,6 +18,13 @@ TAG_BYTES = {"9p": 31, "virtiofs": 36}
 MESSAGE_BYTES = 262144
 """msize of 9p, in bytes: large, so that transfers take few round trips; larger gained nothing."""
 
+MODULES = {"9p": ("virtio_pci", "9pnet_virtio"), "virtiofs": ("virtio_pci", "virtiofs")}
+"""Kernel modules to have before a share is mounted, by its transport.
+
+While udev is still loading 9pnet_virtio, mount(2) already finds the transport but not yet the
+tags, and fails with ENOENT. modprobe(8) returns when the module has all its devices.
+"""
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 NONCHARACTERS = "".join(
     map(chr, (*range(0xFDD0, 0xFDF0), *(p << 16 | n for p in range(17) for n in (0xFFFE, 0xFFFF))))
@@ -72,6 +79,11 @@ class GuardedShare:
             )
         parse_maps([self.map])
         check_guard_options(self.options)
+
+    @property
+    def module_units(self) -> tuple[str, ...]:
+        """Return the units of systemd that load MODULES (modprobe@.service never fails)."""
+        return tuple(f"modprobe@{module}.service" for module in MODULES[self.transport])
 
     @property
     def share_options(self) -> tuple[str, ...]:

@@ -23,8 +23,6 @@ HEADER = "# Written by gitguardfs (gitguard units, vm-mount).\n"
 _NAME_LIMIT = 255
 """Characters of a unit's name (systemd.unit(5)), and of a file's."""
 
-_MODULES = {"9p": ("virtio_pci", "9pnet_virtio"), "virtiofs": ("virtio_pci", "virtiofs")}
-
 _MOUNT = """\
 [Unit]
 Description=Directory {tag} of the host, raw ({transport})
@@ -152,7 +150,7 @@ def share_unit(spec: GuardedShare) -> str:
         transport=spec.transport,
         where=quote.systemd(spec.mount),
         options=",".join(spec.share_options),
-        modules=" ".join(f"modprobe@{module}.service" for module in _MODULES[spec.transport]),
+        modules=" ".join(spec.module_units),
     )
 
 

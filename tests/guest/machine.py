@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from gitguardfs.vm_mount.command import MODULES
 from tests.guest import image as images
 from tests.guest.channel import Channel, Done, GuestGone
 from tests.guest.inside.agent import PORT
@@ -69,6 +70,8 @@ class Machine:
             started = time.monotonic()
             self._launch()
             if self._is_up(None):
+                # The agent answers while udev still loads modules: a mount would miss its tag.
+                self.sh(["modprobe", "--all", *MODULES])
                 self.boots.append((what, time.monotonic() - started))
                 return
             self.kill()

@@ -50,6 +50,8 @@ def test_the_two_lines_are_printed() -> None:
     result = units("--map", "1000:1000", "-o", "git=readonly,deny=*.pem")
     share, guard = result.output.splitlines()
     assert share.startswith("projects /mnt/projects 9p trans=virtio,")
+    for module in ("virtio_pci", "9pnet_virtio"):
+        assert f",x-systemd.requires=modprobe@{module}.service," in share
     assert "map=1000:1000,x-systemd.requires=/mnt/projects,_netdev,nofail" in guard
     assert guard.endswith(",seal,git=readonly,deny=*.pem 0 0")
 
