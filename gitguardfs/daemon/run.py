@@ -18,9 +18,8 @@ from collections.abc import Callable
 from threading import Thread
 
 from gitguardfs.constants import FUSE_DEVICE
-from gitguardfs.daemon import background, build, logs
+from gitguardfs.daemon import background, build, logs, signals
 from gitguardfs.daemon.drain import Drain, close_device
-from gitguardfs.daemon.signals import SignalReceiver
 from gitguardfs.errors import Exit, UserError, shown, warn
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.mounting import fstab_check, preflight, seal, seal_bypasses, utab
@@ -159,6 +158,7 @@ def _serve(
     try:
         if sealed is not None:
             _refuse_holders(options, paths, sealed, os.fstat(root_fd).st_dev)
+        signals.hold()
         mounted = _mount(session, options, paths)
     except BaseException:
         if sealed is not None:
@@ -177,7 +177,7 @@ def _serve(
 
     mirror = options.overrides.mirror
     with Drain(lambda: session.answers, give_up) as drain:
-        receiver = SignalReceiver(
+        receiver = signals.SignalReceiver(
             session,
             lambda: mounted is not None and mountinfo.current(mounted) is None,
             drain.begin,

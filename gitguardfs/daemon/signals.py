@@ -25,6 +25,14 @@ _PAUSE = 0.01
 _RECEIVED = (*ENDING, UNMOUNTED, REREAD)
 
 
+def hold() -> None:
+    """Keep the daemon's signals pending until ``SignalReceiver.install``.
+
+    By default each of them ends the process, which would leave a dead mount.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _RECEIVED)
+
+
 class SignalReceiver:
     """Receives the signals of one mount.
 
@@ -55,9 +63,10 @@ class SignalReceiver:
         """The signal by which root ended the view; None if it has sent none."""
 
     def install(self) -> None:
-        """Handle the signals from now on."""
+        """Handle the signals from now on, those that were held as well."""
         for number in _RECEIVED:
             signal.signal(number, self._note)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _RECEIVED)
 
     def note_ready(self) -> None:
         """Note that the mount answers. From now on signals keep their own meaning."""

@@ -330,6 +330,36 @@ def test_a_signal_ends_it_although_somebody_is_in_the_mount(
             user.wait()
 
 
+SIGNALLED = """
+import os, sys
+from gitguardfs.commands.gitguardfs import main
+from gitguardfs.daemon import run
+number = int(sys.argv.pop(1))
+mount = run._mount
+def mount_then_signal(*arguments):
+    mounted = mount(*arguments)
+    os.kill(os.getpid(), number)
+    return mounted
+run._mount = mount_then_signal
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2], ids=lambda n: n.name)
+def test_a_signal_right_after_the_mount_leaves_no_dead_mount(
+    here: Path, number: signal.Signals
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, str(int(number)), "-f", "--seal",
+         here / "private/source", here / "view"],
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=LIMIT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert _mounts_at(here / "view") == []
+    # Nobody has used the view yet: the next daemon is to find the source sealed.
+    assert len(_mounts_at(here / "private/source")) == 1
+
+
 @pytest.mark.parametrize("pause", [0, 0.001, 0.003, 0.01, 0.03])
 def test_more_signals_do_not_disturb_the_end(here: Path, pause: float) -> None:
     """A user presses Ctrl-C again, a service manager says it in two ways."""

@@ -92,6 +92,16 @@ def test_nothing_is_done_in_the_handler_itself(mount: _Mount) -> None:
     assert (mount.session.stopped, mount.reread) == (1, 1)
 
 
+def test_held_signals_are_received_once_the_receiver_is_installed(mount: _Mount) -> None:
+    mount.receiver.note_ready()
+    signals.hold()
+    mount.send(signal.SIGTERM)
+    assert mount.session.stopped == 0
+    mount.receiver.install()
+    mount.session.make_calls()
+    assert mount.session.stopped == 1
+
+
 def test_the_first_signal_counts(mount: _Mount) -> None:
     mount.receiver.note_ready()
     mount.send(STOP_KEEP_SEAL)
