@@ -41,8 +41,7 @@ def assemble(
     try:
         where = mountinfo.of_device(os.fstat(root_fd).st_dev)
         is_local = LocalDevices(paths.source)
-        path_based = where is not None and where.is_path_based
-        state = state_of(options, paths, root_fd, is_local, path_based)
+        state = state_of(options, paths, root_fd, is_local, where)
         closes_late = not is_local.all_are(state.nodes.root.dev)
     except OSError as error:
         raise UserError(f"source {options.source}: {error.strerror}", code=Exit.SYSTEM) from None
@@ -61,9 +60,16 @@ def assemble(
 
 
 def state_of(
-    options: MountOptions, paths: MountPaths, root_fd: int, is_local: LocalDevices, path_based: bool
+    options: MountOptions,
+    paths: MountPaths,
+    root_fd: int,
+    is_local: LocalDevices,
+    where: mountinfo.MountInfo | None,
 ) -> MountState:
-    """Return the state of a mount of ``root_fd``. Raises UserError for a bad map, OSError."""
+    """Return the state of a mount of ``root_fd``, which lies on the mount ``where``.
+
+    Raises UserError for a bad map, OSError.
+    """
     source, mountpoint = os.fstat(root_fd), os.fstat(paths.mountpoint_fd)
     owners = (source.st_uid, source.st_gid), (mountpoint.st_uid, mountpoint.st_gid)
     try:
@@ -87,7 +93,8 @@ def state_of(
         descriptor_limit=_descriptor_budget(),
         can_chown=os.geteuid() == 0,
         is_local=is_local,
-        path_based=path_based,
+        path_based=where is not None and where.is_path_based,
+        asks_server=where is not None and where.asks_server,
         read_only=options.read_only,
         policy=options.policy,
         symlinks=options.symlinks,

@@ -68,13 +68,21 @@ class _Seen:
 class Forming:
     """Tracks changes in directories, and whether this mount made them."""
 
-    def __init__(self, source: Source, is_local: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        is_local: Callable[[int], bool],
+        asks_server: Callable[[int], bool] = lambda _: False,
+    ) -> None:
         """Keep what is needed.
 
         ``is_local`` returns whether this machine's clock stamps the files of a st_dev.
+        ``asks_server`` returns whether each stat(2) of a name on a st_dev asks a server that looks
+        for the name.
         """
         self._source = source
         self._is_local = is_local
+        self._asks_server = asks_server
         self._seen: OrderedDict[tuple[int, int], _Seen] = OrderedDict()
         self._clock_offsets: dict[int, float] = {}
         """By st_dev: how many seconds its server's clock is ahead of this machine's."""
@@ -208,14 +216,15 @@ class Forming:
     def _other(self, st: os.stat_result) -> OtherEntry | None:
         """Return the entry, not of git's making, that was last found in a directory.
 
-        None over shares: the kernel may remember a name that the server has removed. None for a
-        name that a local file system could also resolve to one of git's, such as DESCRI~1 on FAT
+        None over shares where the kernel may remember a name that the server has removed. None
+        for a name that a file system could also resolve to one of git's, such as DESCRI~1 on FAT
         or full-width letters on ZFS: git may have made that entry. A listing shows its own name.
         """
         seen = self._seen.get((st.st_dev, st.st_ino))
         if seen is None or seen.other is None or not dotgit.is_portable(seen.other.name):
             return None
-        return seen.other if self._is_local(st.st_dev) else None
+        is_asked = self._is_local(st.st_dev) or self._asks_server(st.st_dev)
+        return seen.other if is_asked else None
 
     def _age(self, st: os.stat_result) -> float:
         """Return how many seconds ago a directory, not checked before, was changed."""

@@ -174,8 +174,8 @@ class HostRules:
         """Note that this mount changed names in directories, or failed to, or undid a change."""
         if self._guard.checks_fake_repositories:
             with suppress(OSError):  # then the change counts as the host's
-                for place in places:
-                    fd = self._descriptors.of(place.parent)
+                for parent in {place.parent for place in places}:
+                    fd = self._descriptors.of(parent)
                     self._forming.note_change(fd, *(one.name for one in places))
 
     def note_attributes(self, node: Node, fd: int) -> None:

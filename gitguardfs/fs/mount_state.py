@@ -37,6 +37,7 @@ class MountState:
         can_chown: bool,
         is_local: Callable[[int], bool] = lambda _: True,
         path_based: bool = False,
+        asks_server: bool = False,
         read_only: bool = False,
         policy: ChangePolicy = DEFAULT_POLICY,
         symlinks: SymlinkPolicy | None = None,
@@ -49,6 +50,7 @@ class MountState:
         ``is_local`` returns whether this machine's clock stamps the files of a st_dev, and no
         server is waited for.
         ``path_based``: descriptors of the source hold paths, not objects.
+        ``asks_server``: each stat(2) of a name asks the source's server for it.
         ``symlinks``: symlinks are resolved; ``source_path`` is then the source's path.
         ``opens_devices``: block devices are opened as files.
         """
@@ -64,7 +66,10 @@ class MountState:
         self.attributes = attributes
         self.descriptors = DescriptorCache(descriptor_limit, path_based)
         self.source = Source(self.descriptors)
-        forming, removed = Forming(self.source, is_local), RemovedNames(self.source, root_fd)
+        forming = Forming(
+            self.source, is_local, lambda device: asks_server and device == root.st_dev
+        )
+        removed = RemovedNames(self.source, root_fd)
         if guard.checks_fake_repositories:
             forming.accept(root_fd)
         self.access = Access(

@@ -22,6 +22,9 @@ LOCAL_TYPES = frozenset(
 )  # fmt: skip
 """Types of file systems on this machine's disks and memory. Any other may wait for a server."""
 
+_CACHES = frozenset(("mmap", "loose", "fscache"))
+"""Caches of 9p that kernels before 6.4 show without "cache="."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MountInfo:
@@ -82,6 +85,21 @@ class MountInfo:
     def is_local(self) -> bool:
         """Whether writes go to memory first, and wait for no server."""
         return self.fstype in LOCAL_TYPES
+
+    @property
+    def asks_server(self) -> bool:
+        """Whether each stat(2) of a name asks the server whether that name is still there.
+
+        9p's client does so unless it caches attributes (v9fs_vfs_getattr_dotl), and QEMU's server
+        then goes by the path. cache=mmap caches none; kernels show it as "cache=5" or "mmap".
+        virtiofs remembers names for as long as its server says.
+        """
+        caches = {
+            option.removeprefix("cache=")
+            for option in self.super_options.split(",")
+            if option.startswith("cache=") or option in _CACHES
+        }
+        return self.fstype == "9p" and caches <= {"none", "mmap", "5"}
 
     @property
     def is_path_based(self) -> bool:

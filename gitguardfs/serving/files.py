@@ -247,6 +247,9 @@ class Files:
         handle = self._handles.file(handle_id)
         if handle.is_local:
             return None
+        if not handle.writable:  # nothing is written back, so it takes no longer than a stat
+            content.close_all(self._duplicates(handle))
+            return None
         return Blocking(
             self.boundary, "flush", self._closing, content.close_all, self._duplicates(handle),
             is_small=True, is_local=False,

@@ -16,7 +16,7 @@ from gitguardfs.fs import source
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.guard.rules import Refused
-from gitguardfs.protocol import RequestError
+from gitguardfs.protocol import HandleId, RequestError
 from gitguardfs.serving import files
 from gitguardfs.serving.boundary import GUARDED_BY, GuardedBy
 from gitguardfs.serving.files import Files
@@ -332,6 +332,21 @@ async def test_errors_of_a_server_are_reported_at_every_close(
     assert open_descriptors() == before
     await world.ops.release(handle)
     await refused(world.ops.flush(handle), errno.EBADF)
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY])
+async def test_closing_a_file_that_was_read_needs_no_thread(
+    make_world: MakeWorld, flags: int
+) -> None:
+    world = make_world(is_local=False)
+    (world.source / "f").touch()
+    handle = HandleId(await world.open("f", flags))
+    waits = world.operations.flush(handle)
+    assert (waits is None) == (flags == os.O_RDONLY)
+    if waits is not None:
+        with waits:
+            waits.run()
+    await world.ops.release(int(handle))
 
 
 async def test_a_local_file_in_a_source_with_others_has_nothing_to_report(

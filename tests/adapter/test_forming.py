@@ -504,11 +504,37 @@ async def test_over_a_share_each_change_lists_anew(
     assert len(listed) >= 10
 
 
+async def test_a_share_that_is_asked_for_a_name_each_time_needs_few_listings(
+    make_world: MakeWorld, listed: list[int], pass_time: Pass
+) -> None:
+    world = make_world(is_local=False, path_based=True, asks_server=True)
+    await mkdir(world, "mine")
+    for number in range(50):
+        await touch(world, f"mine/{number}")
+    assert len(listed) < 10
+
+
+async def test_a_rename_within_a_directory_lists_it_once(
+    make_world: MakeWorld, listed: list[int], pass_time: Pass
+) -> None:
+    world = make_world(is_local=False)
+    await mkdir(world, "mine")
+    await touch(world, "mine/old")
+    listed.clear()
+    await world.rename("mine/old", "mine/new")
+    assert len(listed) == 1
+
+
+@pytest.mark.parametrize("asks_server", [True, False])
 @pytest.mark.parametrize("stays", [True, False])
 async def test_a_directory_that_the_host_empties_for_git_is_waited_for(
-    world: World, listed: list[int], stays: bool
-) -> None:
+    make_world: MakeWorld, pass_time: Pass, monkeypatch: pytest.MonkeyPatch,
+    stays: bool, asks_server: bool,
+) -> None:  # fmt: skip
     """The name that was remembered of it is gone."""
+    world = make_world(is_local=not asks_server, path_based=asks_server, asks_server=asks_server)
+    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
+    monkeypatch.setattr(forming, "WAIT", 0.0)
     await mkdir(world, "mine")
     for number in range(3):
         await touch(world, f"mine/{number}")

@@ -133,6 +133,7 @@ class World:
         write_rate: float | None = None,
         is_local: bool = True,
         path_based: bool = False,
+        asks_server: bool = False,
         session: Any = Handlers,
     ) -> None:
         self.source = source
@@ -143,7 +144,7 @@ class World:
             descriptor_limit=descriptor_limit,
             can_chown=os.geteuid() == 0 if can_chown is None else can_chown,
             is_local=lambda _: is_local, path_based=path_based, read_only=read_only,
-            policy=policy or ChangePolicy(xattr=xattr), symlinks=symlinks,
+            policy=policy or ChangePolicy(xattr=xattr), symlinks=symlinks, asks_server=asks_server,
             source_path=os.fsencode(source),
         )  # fmt: skip
         self.audit = AuditLog(None)
