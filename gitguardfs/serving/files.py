@@ -247,7 +247,9 @@ class Files:
         handle = self._handles.file(handle_id)
         if handle.is_local:
             return None
-        if not handle.writable:  # nothing is written back, so it takes no longer than a stat
+        # 9p writes nothing back at close(2), and no file system does for a descriptor that only
+        # reads: that takes no longer than a stat.
+        if self._path_based or not handle.writable:
             content.close_all(self._duplicates(handle))
             return None
         return Blocking(

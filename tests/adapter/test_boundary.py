@@ -334,15 +334,17 @@ async def test_errors_of_a_server_are_reported_at_every_close(
     await refused(world.ops.flush(handle), errno.EBADF)
 
 
-@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY])
-async def test_closing_a_file_that_was_read_needs_no_thread(
-    make_world: MakeWorld, flags: int
+@pytest.mark.parametrize(
+    ("flags", "path_based"), [(os.O_RDONLY, False), (os.O_WRONLY, False), (os.O_WRONLY, True)]
+)
+async def test_closing_needs_a_thread_only_if_a_server_may_have_to_write(
+    make_world: MakeWorld, flags: int, path_based: bool
 ) -> None:
-    world = make_world(is_local=False)
+    world = make_world(is_local=False, path_based=path_based)
     (world.source / "f").touch()
     handle = HandleId(await world.open("f", flags))
     waits = world.operations.flush(handle)
-    assert (waits is None) == (flags == os.O_RDONLY)
+    assert (waits is None) == (flags == os.O_RDONLY or path_based)
     if waits is not None:
         with waits:
             waits.run()
