@@ -33,8 +33,10 @@ ReadData = bytes | bytearray | memoryview
 
 
 class Files:
-    """The requests on open files. Each raises RequestError; ``create`` also raises Later.
+    """The requests on open files.
 
+    Each raises RequestError; ``create``, and ``open`` for writing or with O_TRUNC, may also raise
+    Later.
     EACCES comes from the guard, EPERM from the change policy, EROFS from a read-only mount or
     object, ESTALE from a node whose object is gone. Other errors are the source's.
     """
