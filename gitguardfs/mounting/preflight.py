@@ -13,7 +13,7 @@ from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard import dotgit, repository
 from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.linux import mountinfo, safe_open
-from gitguardfs.paths import is_inside
+from gitguardfs.paths import is_inside, mode_at
 
 FUSERMOUNT = "fusermount3"
 
@@ -215,12 +215,10 @@ def check_no_repository(name: str, path: str, rules: GuardRules) -> None:
         return
 
     def mode_of(entry: bytes) -> int | None:
-        inside = os.fsdecode(entry)
         try:
-            return os.lstat(os.path.join(path, inside)).st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            return mode_at(path, entry)
         except OSError as error:
+            inside = os.fsdecode(entry)
             raise UserError(
                 f"cannot tell whether {name} is a git repository: {inside}: {error.strerror}",
                 f"find out why: stat {shlex.quote(os.path.join(name, inside))}",

@@ -80,7 +80,7 @@ SERVERS = sorted(
 )
 """What decides on requests and answers them."""
 OPTIONS = sorted((PACKAGE / "options").glob("*.py"))
-PURE = ("guard", "bindfs", "paths", "protocol", "render")
+PURE = ("guard", "bindfs", "protocol", "render")
 """No files, no programs, no users looked up."""
 IMPURE_IMPORTS = {"subprocess", "shutil", "socket", "tempfile", "pathlib", "grp", "pwd"}
 
