@@ -183,6 +183,8 @@ def serving(guard: MountInfo, candidates: Sequence[GuardDaemon]) -> tuple[GuardD
     Linux 6.17 shows the connection's number. Before, a gitguardfs is recognized by its arguments,
     if the mounting user runs it; the process of another FUSE mount is not found.
     """
+    # Not ``guards.daemon_of``: that trusts root's processes alone, so it may resolve the paths in
+    # their arguments. Here any user's process counts, and its arguments are compared as text.
     minor = os.minor(guard.st_dev)
     by_number = [daemon for daemon in candidates if minor in daemon.connections]
     if by_number:
