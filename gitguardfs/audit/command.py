@@ -17,6 +17,7 @@ from gitguardfs.audit.git_config import SEARCH_PATH, SETTINGS, Git
 from gitguardfs.audit.search import search
 from gitguardfs.audit.share import Share
 from gitguardfs.command_line import FAIL_ON, JSON
+from gitguardfs.constants import FSTYPE
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result
 from gitguardfs.guard.rules import GuardRules, RuleSet
@@ -136,7 +137,7 @@ def _check_no_view(top: int, directory: str) -> None:
     from gitguardfs.linux import mountinfo
 
     mount = next(iter(mountinfo.stack_of(top)), None)
-    if mount is not None and mount.fstype == mountinfo.FSTYPE:
+    if mount is not None and mount.fstype == FSTYPE:
         hint = "run it on the host, on the directory that is guarded"
         raise UserError(f"{directory} is a guarded view of a directory", hint, Exit.SYSTEM)
 

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from threading import Thread
 
-from gitguardfs.constants import FUSE_DEVICE
+from gitguardfs.constants import FSTYPE, FUSE_DEVICE, SUBTYPE
 from gitguardfs.daemon import background, build, logs, signals
 from gitguardfs.daemon.drain import Drain, close_device
 from gitguardfs.errors import Exit, UserError, shown, warn
@@ -344,7 +344,7 @@ def _mount(
 
 
 def _is_ours(mount: mountinfo.MountInfo) -> bool:
-    return mount.fstype == mountinfo.FSTYPE and mount.owner == os.geteuid()
+    return mount.fstype == FSTYPE and mount.owner == os.geteuid()
 
 
 def _unmount(session: base.Session, mounted: mountinfo.MountInfo | None, by_itself: bool) -> None:
@@ -367,7 +367,7 @@ def _fuse_options(options: MountOptions, paths: preflight.MountPaths) -> set[str
     # libfuse adds nosuid and nodev, unless suid or dev are given.
     found = {
         "default_permissions",
-        f"subtype={mountinfo.SUBTYPE}",
+        f"subtype={SUBTYPE}",
         f"fsname={_fsname(options.fsname or paths.source)}",
         *options.kernel,
     }
@@ -383,5 +383,5 @@ def _fuse_options(options: MountOptions, paths: preflight.MountPaths) -> set[str
 def _fsname(name: str) -> str:
     # libfuse splits at commas, and pyfuse3 passes ASCII only.
     if not name.isascii() or not name.isprintable():
-        return mountinfo.SUBTYPE
+        return SUBTYPE
     return name.replace("\\", "\\\\").replace(",", "\\,")

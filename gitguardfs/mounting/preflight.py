@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from gitguardfs.constants import DEAD, FUSE_DEVICE, SYSTEM_PATH
+from gitguardfs.constants import DEAD, FSTYPE, FUSE_DEVICE, SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard import dotgit, repository
 from gitguardfs.guard.rules import GitMode, GuardRules
@@ -50,7 +50,7 @@ def check(
         safe_open.path_of(source_fd), source_fd, safe_open.path_of(mountpoint_fd), mountpoint_fd
     )
     top = mountinfo.top_at(paths.mountpoint)
-    if top is not None and top.fstype == mountinfo.FSTYPE:
+    if top is not None and top.fstype == FSTYPE:
         unmount = ["umount"] if is_root else [FUSERMOUNT, "-u"]
         raise UserError(
             f"{mountpoint} is a gitguardfs mount already",
@@ -163,7 +163,7 @@ def _clear_dead(mountpoint: str, is_root: bool) -> None:
                 raise safe_open.ForeignMountError(top, mountpoint) from None
             if error.errno not in DEAD and not isinstance(error, PermissionError):
                 return
-            if error.errno not in DEAD or top.fstype != mountinfo.FSTYPE:
+            if error.errno not in DEAD or top.fstype != FSTYPE:
                 raise UserError(
                     f"mount point {mountpoint}: {error.strerror}",
                     f"it is another FUSE mount, dead or another user's: "
