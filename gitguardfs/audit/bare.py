@@ -35,12 +35,14 @@ def check(audit: Audit, directory: Directory) -> None:
     for armed in _armed(audit, directory):
         severity = Severity.HIGH if embedded else Severity.MEDIUM
         detail = f"{path}{where}: git runs {armed.what}"
-        audit.add(rows.BARE.finding(detail, armed.fix, severity))
+        audit.results.append(rows.BARE.finding(detail, armed.fix, severity))
     if audit.trusts_bare:
         fix = fixes.either(TRUST_FIX, fixes.rule("--protect", os.path.basename(path)))
-        audit.add(rows.BARE.finding(f"{path}{where}", fix, Severity.MEDIUM))
+        audit.results.append(rows.BARE.finding(f"{path}{where}", fix, Severity.MEDIUM))
     else:
-        audit.add(rows.BARE.note(f"{path}{where}; git uses it only if told to (--git-dir)", "", ""))
+        audit.results.append(
+            rows.BARE.note(f"{path}{where}; git uses it only if told to (--git-dir)", "", "")
+        )
 
 
 def check_prepared(audit: Audit, directory: Directory, is_git: bool = False) -> None:
@@ -63,11 +65,11 @@ def check_prepared(audit: Audit, directory: Directory, is_git: bool = False) -> 
     for armed in waiting:
         severity = Severity.HIGH if nearly else Severity.MEDIUM if named else Severity.LOW
         detail = f"{directory.path}: git would run {armed.what}"
-        audit.add(rows.PREPARED.finding(detail, armed.fix, severity))
+        audit.results.append(rows.PREPARED.finding(detail, armed.fix, severity))
     if nearly and not waiting:
         fix = fixes.remove_tree(directory.path)
         detail = f"{directory.path} is almost a repository"
-        audit.add(rows.PREPARED.finding(detail, fix, Severity.MEDIUM))
+        audit.results.append(rows.PREPARED.finding(detail, fix, Severity.MEDIUM))
 
 
 def _note_unmarked(audit: Audit, directory: Directory, waiting: list[Armed]) -> None:
@@ -83,7 +85,7 @@ def _note_unmarked(audit: Audit, directory: Directory, waiting: list[Armed]) -> 
         if os.path.basename(path) in hooks.NAMES:
             fix = fixes.either(fix, fixes.rule("--protect", os.path.basename(path)))
         detail = f"{directory.path}: after {INIT} here git would run {what}"
-        audit.add(rows.PREPARED.finding(detail, fix, Severity.LOW))
+        audit.results.append(rows.PREPARED.finding(detail, fix, Severity.LOW))
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def command(
         results = search(audit, top, progress.say)
     finally:
         os.close(top)
-        progress.clear()
+        progress.line.clear()
     click.echo(findings.as_json(results) if as_json else as_text(results))
     return findings.exit_code(results, fail_on)
 
@@ -91,7 +91,7 @@ class Progress:
     """A line on a terminal that shows how far the walk is."""
 
     def __init__(self) -> None:
-        self._line = findings.Progress(sys.stderr)
+        self.line = findings.Progress(sys.stderr)
         self._next = 0.0
 
     def say(self, names: int, directory: str) -> None:
@@ -99,11 +99,7 @@ class Progress:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + EVERY
-            self._line.say(f"{names} names, {directory}")
-
-    def clear(self) -> None:
-        """Erase the line."""
-        self._line.clear()
+            self.line.say(f"{names} names, {directory}")
 
 
 def as_text(results: Sequence[Result]) -> str:
