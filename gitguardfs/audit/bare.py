@@ -10,7 +10,7 @@ from stat import S_IFDIR, S_IFLNK
 from gitguardfs.audit import fixes, hooks, rows
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.programs import is_program
-from gitguardfs.audit.walk import Directory, TooLong, Unread, read_file
+from gitguardfs.audit.walk import DIRECTORY_FLAGS, Directory, TooLong, Unread, read_file
 from gitguardfs.findings import Severity
 from gitguardfs.guard import repository
 
@@ -127,9 +127,8 @@ def _armed(audit: Audit, directory: Directory) -> list[Armed]:
     if kind == S_IFLNK:
         found.append(Armed(path, f"{path}, a symlink", fixes.remove(path)))
     elif kind == S_IFDIR:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            fd = os.open("hooks", flags, dir_fd=directory.fd)
+            fd = os.open("hooks", DIRECTORY_FLAGS, dir_fd=directory.fd)
         except OSError:
             return found  # the walk adds a finding
         try:

@@ -13,7 +13,14 @@ from stat import S_IFDIR, S_IFLNK, S_ISREG
 from gitguardfs.audit import fixes, rows, work_tree
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.programs import INTERPRETERS, SEPARATOR, tool_of
-from gitguardfs.audit.walk import Unread, list_directory, open_directory, read_file, resolved
+from gitguardfs.audit.walk import (
+    DIRECTORY_FLAGS,
+    Unread,
+    list_directory,
+    open_directory,
+    read_file,
+    resolved,
+)
 from gitguardfs.findings import Severity
 
 NAMES = frozenset(
@@ -66,7 +73,7 @@ def check(audit: Audit, git_dir: int, path: str, worktree: str) -> set[str]:
         elif os.path.isdir(target):
             managers = check_directory(audit, target, worktree)
     elif kind == S_IFDIR:
-        fd = os.open("hooks", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=git_dir)
+        fd = os.open("hooks", DIRECTORY_FLAGS, dir_fd=git_dir)
         try:
             managers = _check(audit, fd, hooks, worktree)
         finally:

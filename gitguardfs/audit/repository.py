@@ -13,6 +13,7 @@ from gitguardfs.audit import bare, config_check, fixes, hooks, rows
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.git_config import ConfigEntry
 from gitguardfs.audit.walk import (
+    DIRECTORY_FLAGS,
     Directory,
     Unread,
     Walk,
@@ -28,7 +29,6 @@ from gitguardfs.guard import dotgit
 ALTERNATES = "info/alternates"
 MAX_ALTERNATES = 100
 """How many object directories are followed for one repository; git itself goes five deep."""
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GITDIR = b"gitdir: "
 _NEWLINES = b"\r\n"
 """The only characters that git strips from the end of a path in a file; blanks stay."""
@@ -43,7 +43,7 @@ def examine(audit: Audit, directory: Directory, name: str) -> set[str]:
     kind = directory.entries[name]
     try:
         if kind == S_IFDIR:
-            fd = os.open(name, _DIRECTORY, dir_fd=directory.fd)
+            fd = os.open(name, DIRECTORY_FLAGS, dir_fd=directory.fd)
             path = place
         else:
             target = _target(directory, name, kind)
@@ -169,7 +169,7 @@ def _check_others(audit: Audit, fd: int, path: str, worktree: str | None) -> Non
     """
     for name in ("worktrees", "modules"):
         try:
-            inner = os.open(name, _DIRECTORY, dir_fd=fd)
+            inner = os.open(name, DIRECTORY_FLAGS, dir_fd=fd)
         except (FileNotFoundError, NotADirectoryError):
             continue
         try:
@@ -239,7 +239,7 @@ def _check_alternates(audit: Audit, common: int, path: str) -> None:
     opened = [common]
     try:
         for name in ("objects", "info"):
-            opened.append(os.open(name, _DIRECTORY, dir_fd=opened[-1]))
+            opened.append(os.open(name, DIRECTORY_FLAGS, dir_fd=opened[-1]))
         places = _alternates(read_file(opened[-1], "alternates"), objects)
     except (FileNotFoundError, NotADirectoryError):
         return

@@ -25,6 +25,7 @@ from gitguardfs.protocol import (
     HandleId,
     NodeId,
     OpenReply,
+    ReadData,
     SetAttr,
     make,
 )
@@ -32,7 +33,6 @@ from gitguardfs.serving.blocking import Blocking
 from gitguardfs.serving.operations import Operations
 from gitguardfs.sessions.pyfuse3_session.handler_decorator import handler
 from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry
-from gitguardfs.sessions.pyfuse3_session.reply_checks import ReadData
 from gitguardfs.sessions.pyfuse3_session.request_loop import RequestLoop
 from gitguardfs.sessions.pyfuse3_session.retries import Retries
 
