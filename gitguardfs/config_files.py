@@ -15,11 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from gitguardfs.constants import MAX_SYMLINKS
+from gitguardfs.constants import MAX_SYMLINKS, SELINUX_LABEL
 from gitguardfs.errors import GitguardExit, UserError, shown
 
 BACKUP_SUFFIX = ".before-gitguardfs"
-_LABEL = "security.selinux"
 
 
 @dataclass(frozen=True)
@@ -242,7 +241,7 @@ def _copy_metadata(descriptor: int, like: _Place, mode: int) -> None:
         os.fchown(descriptor, st.st_uid, st.st_gid)
         os.fchmod(descriptor, st.st_mode & 0o777)
         with suppress(OSError, AttributeError):  # a Mac has no such calls
-            os.setxattr(descriptor, _LABEL, os.getxattr(model, _LABEL))
+            os.setxattr(descriptor, SELINUX_LABEL, os.getxattr(model, SELINUX_LABEL))
     finally:
         os.close(model)
 

@@ -18,10 +18,17 @@ SET_ID_BITS = 0o6000
 PERMISSION_BITS = 0o7777
 """Mode bits that chmod(2) changes."""
 FUSE_DEVICE = "/dev/fuse"
+KVM_DEVICE = "/dev/kvm"
+SELINUX_LABEL = "security.selinux"
+"""The extended attribute that holds the label of a file."""
 DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
 """Errors from the root of a FUSE mount whose daemon has died or is dying. The root is still a
 directory."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where to look for programs: mount(8) gives its helpers no PATH."""
+AGENT = "agent"
+"""The user that the agent runs as, in guests that gitguardfs sets up: without sudo."""
+NOT_PROXIED = "localhost,127.0.0.1,::1"
+"""What programs in such a guest reach without the proxy (the variable no_proxy)."""
 UTM_TAG = "share"
 """The one tag that UTM gives to shared directories."""

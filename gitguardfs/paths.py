@@ -1,4 +1,4 @@
-"""Comparison of paths as text. Pure."""
+"""Comparison of paths as text, and the mode of what is at one."""
 
 from __future__ import annotations
 
@@ -8,3 +8,14 @@ import os
 def is_inside(path: str, directory: str) -> bool:
     """Return whether an absolute path is ``directory`` or lies below it."""
     return os.path.commonpath([path, directory]) == directory
+
+
+def mode_at(directory: str, name: bytes) -> int | None:
+    """Return the st_mode of an entry of a directory, a symlink's own; None if there is no entry.
+
+    Raises OSError if that is unknown.
+    """
+    try:
+        return os.lstat(os.path.join(os.fsencode(directory), name)).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None

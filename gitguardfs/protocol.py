@@ -11,6 +11,9 @@ HandleId = NewType("HandleId", int)
 DirOffset = NewType("DirOffset", int)
 """A position in a listing, from which it can be continued."""
 
+ReadData = bytes | bytearray | memoryview
+"""What a read returns."""
+
 ShareUid = NewType("ShareUid", int)
 GuestUid = NewType("GuestUid", int)
 ShareGid = NewType("ShareGid", int)

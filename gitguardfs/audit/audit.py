@@ -36,11 +36,7 @@ class Audit:
         """Return the judge of which configuration values lead to files that the agent can write."""
         return Judge(self.git, self.share)
 
-    def add(self, result: Result) -> None:
-        """Add one result to the list."""
-        self.results.append(result)
-
     def unread(self, path: str, why: OSError | Unread) -> None:
         """Add a finding for a path that could not be read, since it may hide other findings."""
         reason = why.strerror if isinstance(why, OSError) else str(why)
-        self.add(rows.READ.finding(f"{path}: {reason}", BY_HAND, Severity.MEDIUM))
+        self.results.append(rows.READ.finding(f"{path}: {reason}", BY_HAND, Severity.MEDIUM))

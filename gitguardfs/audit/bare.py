@@ -10,7 +10,7 @@ from stat import S_IFDIR, S_IFLNK
 from gitguardfs.audit import fixes, hooks, rows
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.programs import is_program
-from gitguardfs.audit.walk import Directory, TooLong, Unread, read_file
+from gitguardfs.audit.walk import DIRECTORY_FLAGS, Directory, TooLong, Unread, read_file
 from gitguardfs.findings import Severity
 from gitguardfs.guard import repository
 
@@ -35,12 +35,14 @@ def check(audit: Audit, directory: Directory) -> None:
     for armed in _armed(audit, directory):
         severity = Severity.HIGH if embedded else Severity.MEDIUM
         detail = f"{path}{where}: git runs {armed.what}"
-        audit.add(rows.BARE.finding(detail, armed.fix, severity))
+        audit.results.append(rows.BARE.finding(detail, armed.fix, severity))
     if audit.trusts_bare:
         fix = fixes.either(TRUST_FIX, fixes.rule("--protect", os.path.basename(path)))
-        audit.add(rows.BARE.finding(f"{path}{where}", fix, Severity.MEDIUM))
+        audit.results.append(rows.BARE.finding(f"{path}{where}", fix, Severity.MEDIUM))
     else:
-        audit.add(rows.BARE.note(f"{path}{where}; git uses it only if told to (--git-dir)", "", ""))
+        audit.results.append(
+            rows.BARE.note(f"{path}{where}; git uses it only if told to (--git-dir)", "", "")
+        )
 
 
 def check_prepared(audit: Audit, directory: Directory, is_git: bool = False) -> None:
@@ -63,11 +65,11 @@ def check_prepared(audit: Audit, directory: Directory, is_git: bool = False) -> 
     for armed in waiting:
         severity = Severity.HIGH if nearly else Severity.MEDIUM if named else Severity.LOW
         detail = f"{directory.path}: git would run {armed.what}"
-        audit.add(rows.PREPARED.finding(detail, armed.fix, severity))
+        audit.results.append(rows.PREPARED.finding(detail, armed.fix, severity))
     if nearly and not waiting:
         fix = fixes.remove_tree(directory.path)
         detail = f"{directory.path} is almost a repository"
-        audit.add(rows.PREPARED.finding(detail, fix, Severity.MEDIUM))
+        audit.results.append(rows.PREPARED.finding(detail, fix, Severity.MEDIUM))
 
 
 def _note_unmarked(audit: Audit, directory: Directory, waiting: list[Armed]) -> None:
@@ -83,7 +85,7 @@ def _note_unmarked(audit: Audit, directory: Directory, waiting: list[Armed]) -> 
         if os.path.basename(path) in hooks.NAMES:
             fix = fixes.either(fix, fixes.rule("--protect", os.path.basename(path)))
         detail = f"{directory.path}: after {INIT} here git would run {what}"
-        audit.add(rows.PREPARED.finding(detail, fix, Severity.LOW))
+        audit.results.append(rows.PREPARED.finding(detail, fix, Severity.LOW))
 
 
 @dataclass(frozen=True)
@@ -125,9 +127,8 @@ def _armed(audit: Audit, directory: Directory) -> list[Armed]:
     if kind == S_IFLNK:
         found.append(Armed(path, f"{path}, a symlink", fixes.remove(path)))
     elif kind == S_IFDIR:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            fd = os.open("hooks", flags, dir_fd=directory.fd)
+            fd = os.open("hooks", DIRECTORY_FLAGS, dir_fd=directory.fd)
         except OSError:
             return found  # the walk adds a finding
         try:

@@ -17,6 +17,7 @@ from gitguardfs.audit.git_config import SEARCH_PATH, SETTINGS, Git
 from gitguardfs.audit.search import search
 from gitguardfs.audit.share import Share
 from gitguardfs.command_line import FAIL_ON, JSON
+from gitguardfs.constants import FSTYPE
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result
 from gitguardfs.guard.rules import GuardRules, RuleSet
@@ -81,7 +82,7 @@ def command(
         results = search(audit, top, progress.say)
     finally:
         os.close(top)
-        progress.clear()
+        progress.line.clear()
     click.echo(findings.as_json(results) if as_json else as_text(results))
     return findings.exit_code(results, fail_on)
 
@@ -90,7 +91,7 @@ class Progress:
     """A line on a terminal that shows how far the walk is."""
 
     def __init__(self) -> None:
-        self._line = findings.Progress(sys.stderr)
+        self.line = findings.Progress(sys.stderr)
         self._next = 0.0
 
     def say(self, names: int, directory: str) -> None:
@@ -98,11 +99,7 @@ class Progress:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + EVERY
-            self._line.say(f"{names} names, {directory}")
-
-    def clear(self) -> None:
-        """Erase the line."""
-        self._line.clear()
+            self.line.say(f"{names} names, {directory}")
 
 
 def as_text(results: Sequence[Result]) -> str:
@@ -136,7 +133,7 @@ def _check_no_view(top: int, directory: str) -> None:
     from gitguardfs.linux import mountinfo
 
     mount = next(iter(mountinfo.stack_of(top)), None)
-    if mount is not None and mount.fstype == mountinfo.FSTYPE:
+    if mount is not None and mount.fstype == FSTYPE:
         hint = "run it on the host, on the directory that is guarded"
         raise UserError(f"{directory} is a guarded view of a directory", hint, Exit.SYSTEM)
 

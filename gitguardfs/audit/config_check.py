@@ -36,7 +36,7 @@ def check(audit: Audit, own: Sequence[ConfigEntry], worktree: str | None) -> lis
     except Unread as error:
         audit.unread(own[0].origin if own else "", error)
     for origin in audit.judge.origins(entries):
-        audit.add(rows.CONFIG.finding(f"git reads {origin}", fixes.remove(origin)))
+        audit.results.append(rows.CONFIG.finding(f"git reads {origin}", fixes.remove(origin)))
     for entry in audit.judge.problems(entries, worktree):
         where = entry.origin or "the environment"
         detail = f"{entry.key} = {hidden(entry.value or '')} (in {where})"
@@ -44,7 +44,7 @@ def check(audit: Audit, own: Sequence[ConfigEntry], worktree: str | None) -> lis
         if external_command(entry.key, entry.value or "") is not None:
             detail += f": {when_allowed(entry.key)}"
             severity = Severity.MEDIUM if SUBMODULE_URL.fullmatch(entry.key) else severity
-        audit.add(rows.CONFIG.finding(detail, _fix(audit, entry), severity))
+        audit.results.append(rows.CONFIG.finding(detail, _fix(audit, entry), severity))
     for entry in entries:
         if audit.share.holds(entry.origin):
             _check_credentials(audit, entry)
@@ -60,10 +60,10 @@ def check_environment(audit: Audit) -> None:
         path = audit.git.settings.get(name, "")
         if path and not path.startswith("/"):
             detail = f"{name}={path}: git takes that from the directory in which it is started"
-            audit.add(rows.CONFIG.finding(detail, f"unset {name}"))
+            audit.results.append(rows.CONFIG.finding(detail, f"unset {name}"))
         elif path and not os.path.lexists(path) and audit.share.is_agents(path):
             detail = f"{name}={path}: the agent can make that file"
-            audit.add(rows.CONFIG.finding(detail, f"unset {name}"))
+            audit.results.append(rows.CONFIG.finding(detail, f"unset {name}"))
 
 
 def when_allowed(key: str) -> str:
@@ -109,12 +109,12 @@ def _check_credentials(audit: Audit, entry: ConfigEntry) -> None:
     if _HEADER.fullmatch(entry.key) and "authorization" in value.lower():
         bare = ConfigEntry(entry.origin, entry.key, None)
         detail = f"{hidden(entry.key)} has an Authorization header (in {entry.origin})"
-        audit.add(rows.CREDENTIALS.finding(detail, fixes.unset(bare), Severity.MEDIUM))
+        audit.results.append(rows.CREDENTIALS.finding(detail, fixes.unset(bare), Severity.MEDIUM))
         return
     if entry.key.startswith("url.") and hidden(entry.key) != entry.key:
         detail = f"{hidden(entry.key)} (in {entry.origin})"
         fix = fixes.edit(entry.origin)
-        audit.add(rows.CREDENTIALS.finding(detail, fix, Severity.MEDIUM))
+        audit.results.append(rows.CREDENTIALS.finding(detail, fix, Severity.MEDIUM))
         return
     match = _URL.fullmatch(value)
     if _NAMES_URL.fullmatch(entry.key) is None or match is None or not _is_secret(match["who"]):
@@ -123,4 +123,4 @@ def _check_credentials(audit: Audit, entry: ConfigEntry) -> None:
     kept = f"{user}@" if not TOKEN.search(user) and ":" in match["who"] else ""
     detail = f"{entry.key} = {hidden(value)} (in {entry.origin})"
     fix = fixes.set_value(entry, f"{match['scheme']}{kept}{match['rest']}")
-    audit.add(rows.CREDENTIALS.finding(detail, fix, Severity.MEDIUM))
+    audit.results.append(rows.CREDENTIALS.finding(detail, fix, Severity.MEDIUM))

@@ -13,7 +13,14 @@ from stat import S_IFDIR, S_IFLNK, S_ISREG
 from gitguardfs.audit import fixes, rows, work_tree
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.programs import INTERPRETERS, SEPARATOR, tool_of
-from gitguardfs.audit.walk import Unread, list_directory, open_directory, read_file, resolved
+from gitguardfs.audit.walk import (
+    DIRECTORY_FLAGS,
+    Unread,
+    list_directory,
+    open_directory,
+    read_file,
+    resolved,
+)
 from gitguardfs.findings import Severity
 
 NAMES = frozenset(
@@ -62,11 +69,11 @@ def check(audit: Audit, git_dir: int, path: str, worktree: str) -> set[str]:
         target = resolved(hooks)
         if places := audit.share.agents_places(hooks):
             fix = fixes.either(fixes.remove(hooks), _protect(places))
-            audit.add(rows.HOOK.finding(f"{hooks} leads to {target}", fix))
+            audit.results.append(rows.HOOK.finding(f"{hooks} leads to {target}", fix))
         elif os.path.isdir(target):
             managers = check_directory(audit, target, worktree)
     elif kind == S_IFDIR:
-        fd = os.open("hooks", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=git_dir)
+        fd = os.open("hooks", DIRECTORY_FLAGS, dir_fd=git_dir)
         try:
             managers = _check(audit, fd, hooks, worktree)
         finally:
@@ -94,7 +101,7 @@ def _check(audit: Audit, hooks: int, path: str, worktree: str) -> set[str]:
                 target = resolved(hook)
                 if places := audit.share.agents_places(hook):
                     fix = fixes.either(fixes.remove(hook), _protect(places))
-                    audit.add(rows.HOOK.finding(f"{hook} leads to {target}", fix))
+                    audit.results.append(rows.HOOK.finding(f"{hook} leads to {target}", fix))
                     continue
                 opened = directory = open_directory(os.path.dirname(target))
                 base = os.path.basename(target)
@@ -122,7 +129,7 @@ def _judge(audit: Audit, hook: str, text: str, worktree: str, managers: set[str]
     stop = fixes.chmod("a-x", hook)
     for path in runs(audit, hook, text, worktree):
         fix = fixes.either(stop, _protect(audit.share.agents_places(path)))
-        audit.add(rows.HOOK.finding(f"{hook} runs {path}", fix))
+        audit.results.append(rows.HOOK.finding(f"{hook} runs {path}", fix))
         return
     for manager in sorted(managers):
         files = [name for name, reader in work_tree.TOOLS.items() if reader == manager]
@@ -131,12 +138,12 @@ def _judge(audit: Audit, hook: str, text: str, worktree: str, managers: set[str]
             for name in files
         ):
             detail = f"{hook} runs {manager}, which obeys {files[0]}: the agent can make that file"
-            audit.add(rows.HOOK.finding(detail, stop))
+            audit.results.append(rows.HOOK.finding(detail, stop))
             return
     tool = next(filter(None, map(tool_of, _lines(text))), None)
     if tool is not None and not managers:
         detail = f"{hook} runs {tool}, which obeys files of the work tree"
-        audit.add(rows.HOOK.finding(detail, stop, Severity.MEDIUM))
+        audit.results.append(rows.HOOK.finding(detail, stop, Severity.MEDIUM))
 
 
 def _protect(places: list[str]) -> str:

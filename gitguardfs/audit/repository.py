@@ -13,6 +13,7 @@ from gitguardfs.audit import bare, config_check, fixes, hooks, rows
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.git_config import ConfigEntry
 from gitguardfs.audit.walk import (
+    DIRECTORY_FLAGS,
     Directory,
     Unread,
     Walk,
@@ -28,7 +29,6 @@ from gitguardfs.guard import dotgit
 ALTERNATES = "info/alternates"
 MAX_ALTERNATES = 100
 """How many object directories are followed for one repository; git itself goes five deep."""
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GITDIR = b"gitdir: "
 _NEWLINES = b"\r\n"
 """The only characters that git strips from the end of a path in a file; blanks stay."""
@@ -43,7 +43,7 @@ def examine(audit: Audit, directory: Directory, name: str) -> set[str]:
     kind = directory.entries[name]
     try:
         if kind == S_IFDIR:
-            fd = os.open(name, _DIRECTORY, dir_fd=directory.fd)
+            fd = os.open(name, DIRECTORY_FLAGS, dir_fd=directory.fd)
             path = place
         else:
             target = _target(directory, name, kind)
@@ -86,10 +86,12 @@ def _may_be_there(audit: Audit, place: str, target: str, is_link: bool) -> bool:
     if share.is_agents(path):
         if os.path.isdir(real):
             fix = fixes.either(fixes.move_in(real, place), fixes.remove(place))
-            audit.add(rows.DIRECTORY.finding(f"{place} leads to {real}", fix))
+            audit.results.append(rows.DIRECTORY.finding(f"{place} leads to {real}", fix))
         else:
             detail = f"{place} leads to {real}, where the agent could make a repository"
-            audit.add(rows.DIRECTORY.finding(detail, fixes.remove(place), Severity.MEDIUM))
+            audit.results.append(
+                rows.DIRECTORY.finding(detail, fixes.remove(place), Severity.MEDIUM)
+            )
         return False
     if share.holds(real):
         if not share.is_kept(share.parts(real)):
@@ -97,7 +99,7 @@ def _may_be_there(audit: Audit, place: str, target: str, is_link: bool) -> bool:
     elif not is_link and not target.startswith("/"):
         detail = f"{place} leads to {target}, and elsewhere once a directory above is moved"
         fix = fixes.point_to(place, real)
-        audit.add(rows.DIRECTORY.finding(detail, fix, Severity.MEDIUM))
+        audit.results.append(rows.DIRECTORY.finding(detail, fix, Severity.MEDIUM))
     return True
 
 
@@ -113,7 +115,7 @@ def _note_unnamed(audit: Audit, place: str, real: str) -> None:
     if top == real:
         fix = fixes.either(fixes.move_in(real, place), fix)
     detail = f"{place} leads to {real}, which is in no .git"
-    audit.add(rows.DIRECTORY.finding(detail, fix, Severity.MEDIUM))
+    audit.results.append(rows.DIRECTORY.finding(detail, fix, Severity.MEDIUM))
 
 
 def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> set[str]:
@@ -134,7 +136,7 @@ def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> se
         if audit.share.is_agents(named):
             detail = f"{path}/commondir leads to {common_path}"
             fix = fixes.remove(os.path.join(path, "commondir"))
-            audit.add(rows.DIRECTORY.finding(detail, fix))
+            audit.results.append(rows.DIRECTORY.finding(detail, fix))
             return set()
         common = open_directory(common_path)
     try:
@@ -167,7 +169,7 @@ def _check_others(audit: Audit, fd: int, path: str, worktree: str | None) -> Non
     """
     for name in ("worktrees", "modules"):
         try:
-            inner = os.open(name, _DIRECTORY, dir_fd=fd)
+            inner = os.open(name, DIRECTORY_FLAGS, dir_fd=fd)
         except (FileNotFoundError, NotADirectoryError):
             continue
         try:
@@ -192,7 +194,7 @@ def _check_owner(audit: Audit, fd: int, path: str) -> None:
     uid = os.fstat(fd).st_uid
     if uid != audit.uid:
         detail = f"{path} belongs to uid {uid}: git works there only with safe.directory"
-        audit.add(rows.OWNER.note(detail, title=rows.OWNER.failed))
+        audit.results.append(rows.OWNER.note(detail, title=rows.OWNER.failed))
 
 
 def _check_symlinks(audit: Audit, path: str, entries: dict[str, int]) -> None:
@@ -201,7 +203,7 @@ def _check_symlinks(audit: Audit, path: str, entries: dict[str, int]) -> None:
         link = os.path.join(path, name)
         if kind == S_IFLNK and name != "hooks" and audit.share.is_agents(link):
             detail = f"{link} leads to {resolved(link)}"
-            audit.add(rows.DIRECTORY.finding(detail, fixes.remove(link)))
+            audit.results.append(rows.DIRECTORY.finding(detail, fixes.remove(link)))
 
 
 def _entries(
@@ -237,7 +239,7 @@ def _check_alternates(audit: Audit, common: int, path: str) -> None:
     opened = [common]
     try:
         for name in ("objects", "info"):
-            opened.append(os.open(name, _DIRECTORY, dir_fd=opened[-1]))
+            opened.append(os.open(name, DIRECTORY_FLAGS, dir_fd=opened[-1]))
         places = _alternates(read_file(opened[-1], "alternates"), objects)
     except (FileNotFoundError, NotADirectoryError):
         return
@@ -250,7 +252,9 @@ def _check_alternates(audit: Audit, common: int, path: str) -> None:
     for place in places:  # grows meanwhile: those may name others
         if audit.share.is_agents(place):
             detail = f"{path} takes objects from {os.path.normpath(place)}"
-            audit.add(rows.ALTERNATES.finding(detail, fixes.unshare(path, file), Severity.MEDIUM))
+            audit.results.append(
+                rows.ALTERNATES.finding(detail, fixes.unshare(path, file), Severity.MEDIUM)
+            )
         elif not audit.share.holds(resolved(place)) and len(places) < MAX_ALTERNATES:
             further = os.path.join(resolved(place), ALTERNATES)
             try:

@@ -52,7 +52,7 @@ def _check_user(audit: Audit) -> None:
     audit.trusts_bare = setting != EXPLICIT
     if audit.trusts_bare:
         value = f"safe.bareRepository is {setting or 'not set'}"
-        audit.add(rows.TRUST.finding(value, bare.TRUST_FIX, Severity.LOW))
+        audit.results.append(rows.TRUST.finding(value, bare.TRUST_FIX, Severity.LOW))
 
 
 def _around(audit: Audit) -> Iterator[Directory]:

@@ -62,6 +62,6 @@ def _note(audit: Audit, directory: Directory, name: str, path: str) -> None:
     if mode & S_IROTH:
         fix = fixes.either(hide, fixes.chmod("go-rwx", path))
         detail = f"{path} can be read by everyone"
-        audit.add(rows.SECRET.finding(detail, fix, Severity.MEDIUM))
+        audit.results.append(rows.SECRET.finding(detail, fix, Severity.MEDIUM))
     else:
-        audit.add(rows.SECRET.finding(path, hide, Severity.LOW))
+        audit.results.append(rows.SECRET.finding(path, hide, Severity.LOW))

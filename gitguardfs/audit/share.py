@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 
 from gitguardfs.audit.walk import trail
 from gitguardfs.guard import dotgit, repository
 from gitguardfs.guard.rules import RuleSet, Verdict
+from gitguardfs.paths import mode_at
 
 
 @dataclass(frozen=True)
@@ -69,14 +71,7 @@ def looks_like_repository(path: str) -> bool:
     """
     if os.path.islink(path):
         return False
-
-    def mode_of(name: bytes) -> int | None:
-        try:
-            return os.lstat(os.path.join(path, os.fsdecode(name))).st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
     try:
-        return repository.is_repository(mode_of)
+        return repository.is_repository(partial(mode_at, path))
     except OSError:
         return False  # unknown: then it must not count as guarded

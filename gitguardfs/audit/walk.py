@@ -21,8 +21,9 @@ MAX_HELD = 64
 MAX_FILE = 1 << 20
 """The most bytes of a file that are read: files written by hand are shorter."""
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_STEP = _DIRECTORY | getattr(os, "O_PATH", 0)
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How to open a directory by its name in another; fails for a symlink."""
+_STEP = DIRECTORY_FLAGS | getattr(os, "O_PATH", 0)
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -99,7 +100,7 @@ class Walk:
         fd = self._held[-1][1] if self._held else self._top
         assert fd is not None
         for index in range(len(self._held), len(parts)):
-            fd = os.open(parts[index], _DIRECTORY, dir_fd=fd)
+            fd = os.open(parts[index], DIRECTORY_FLAGS, dir_fd=fd)
             self._held.append((parts[index], fd))
             if index >= MAX_HELD:
                 name, old = self._held[index - MAX_HELD]
@@ -172,7 +173,7 @@ def open_directory(path: str) -> int:
         for name in [*path.split("/"), "."]:
             if name == "":
                 continue
-            flags = _DIRECTORY if name == "." else _STEP
+            flags = DIRECTORY_FLAGS if name == "." else _STEP
             inner = os.open(name, flags, dir_fd=fd)
             os.close(fd)
             fd = inner

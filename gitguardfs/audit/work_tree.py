@@ -60,10 +60,10 @@ def _note_tool(audit: Audit, path: str, reader: str, places: list[str], is_insta
     fix = fixes.rule("--protect", *map(os.path.basename, places))
     if is_installed:
         detail = f"{path}: git runs {reader}, which obeys this file"
-        audit.add(rows.TOOLS.finding(detail, fix))
+        audit.results.append(rows.TOOLS.finding(detail, fix))
     else:
         detail = f"{path}: {reader} obeys this file once it is installed"
-        audit.add(rows.TOOLS.finding(detail, fix, Severity.LOW))
+        audit.results.append(rows.TOOLS.finding(detail, fix, Severity.LOW))
 
 
 def _check_package(audit: Audit, directory: Directory, path: str) -> None:
@@ -81,12 +81,14 @@ def _check_package(audit: Audit, directory: Directory, path: str) -> None:
     if installing:
         detail = f'{path}: npm install runs "{installing[0]}", which puts hooks into the repository'
         fix = fixes.rule("--protect", "package.json")
-        audit.add(rows.TOOLS.finding(detail, fix, Severity.LOW))
+        audit.results.append(rows.TOOLS.finding(detail, fix, Severity.LOW))
 
 
 def _check_submodules(audit: Audit, directory: Directory, path: str) -> None:
     detail = f"{path}: git submodule sync takes addresses from it"
-    audit.add(rows.SUBMODULES.finding(detail, fixes.rule("--protect", ".gitmodules"), Severity.LOW))
+    audit.results.append(
+        rows.SUBMODULES.finding(detail, fixes.rule("--protect", ".gitmodules"), Severity.LOW)
+    )
     try:
         content = read_file(directory.fd, ".gitmodules")
         entries = audit.git.entries_of(content, path)
@@ -100,7 +102,7 @@ def _check_submodules(audit: Audit, directory: Directory, path: str) -> None:
         if not SUBMODULE_URL.fullmatch(entry.key) or external_command(entry.key, value) is None:
             continue
         detail = f"{path}: {entry.key} = {hidden(value)}: {when_allowed(entry.key)}"
-        audit.add(rows.SUBMODULES.finding(detail, fixes.unset(entry), Severity.MEDIUM))
+        audit.results.append(rows.SUBMODULES.finding(detail, fixes.unset(entry), Severity.MEDIUM))
 
 
 def _check_symlink(audit: Audit, directory: Directory, name: str) -> None:
@@ -108,13 +110,15 @@ def _check_symlink(audit: Audit, directory: Directory, name: str) -> None:
     target = resolved(link)
     if audit.share.holds(target):
         if audit.share.is_git(target):
-            audit.add(rows.SYMLINK.finding(f"{link} leads to {target}", fixes.remove(link)))
+            audit.results.append(
+                rows.SYMLINK.finding(f"{link} leads to {target}", fixes.remove(link))
+            )
         return
     is_directory = os.path.isdir(target)
     detail = f"{link} leads out of the share, to {target}"
     if not os.path.lexists(target):
-        audit.add(rows.SYMLINK.finding(f"{detail}, which does not exist", fixes.remove(link),
-                                       Severity.LOW))  # fmt: skip
+        detail = f"{detail}, which does not exist"
+        audit.results.append(rows.SYMLINK.finding(detail, fixes.remove(link), Severity.LOW))
     elif os.access(target, os.W_OK):
         severity = Severity.MEDIUM if is_directory else Severity.LOW
-        audit.add(rows.SYMLINK.finding(detail, fixes.remove(link), severity))
+        audit.results.append(rows.SYMLINK.finding(detail, fixes.remove(link), severity))

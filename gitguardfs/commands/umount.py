@@ -17,13 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gitguardfs.commands.run import call
+from gitguardfs.constants import FSTYPE
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards
 from gitguardfs.signals import UNMOUNTED
 
-NAME = f"umount.{mountinfo.FSTYPE}"
+NAME = f"umount.{FSTYPE}"
 SETTLE_LIMIT = 60.0
 """Seconds for a daemon without its view to remove the seal and end: far more than it needs."""
 LAZY_LIMIT = 1.0
@@ -108,7 +109,7 @@ def _view(parent: int, name: str, path: str) -> MountInfo:
         raise UserError(f"{path}: not mounted", code=Exit.MOUNT)
     if safe_open.is_foreign(view):
         raise safe_open.ForeignMountError(view, path)
-    if view.fstype != mountinfo.FSTYPE:
+    if view.fstype != FSTYPE:
         raise UserError(f"{path} is not a gitguardfs", f"umount -i {shlex.quote(path)}", Exit.MOUNT)
     return view
 

@@ -15,12 +15,14 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from signal import Signals
 from threading import Thread
 
-from gitguardfs.constants import FUSE_DEVICE
+from gitguardfs.constants import FSTYPE, FUSE_DEVICE, SUBTYPE
 from gitguardfs.daemon import background, build, logs, signals
 from gitguardfs.daemon.drain import Drain, close_device
 from gitguardfs.errors import Exit, UserError, shown, warn
+from gitguardfs.fs.mount_state import MountState
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.mounting import fstab_check, preflight, seal, seal_bypasses, utab
 from gitguardfs.options.mount_options import MountOptions
@@ -84,7 +86,8 @@ def _run(options: MountOptions, notify_socket: str | None, new_session: base.Ses
         except Exception:
             log.exception("ended by a bug; the mount point is left dead")
             bug = UserError("ended by a bug", code=Exit.SYSTEM)
-            print(shown(str(seal.fail_closed(paths.source, options.seal, bug))), file=sys.stderr)
+            said = seal.fail_closed(paths.source, options.seal, bug)
+            print(shown(f"gitguardfs: {said}"), file=sys.stderr)
             return Exit.SYSTEM
 
     if options.foreground or options.debug:
@@ -168,6 +171,37 @@ def _serve(
         utab.add(mounted)
     audit.start()
     logs.start()
+    signal, fault = _serve_session(session, state, options, paths, mounted, sealed, ready)
+    os.close(root_fd)
+    os.close(paths.mountpoint_fd)
+    if sealed is not None and signal in (None, STOP_KEEP_SEAL):
+        sealed.keep()
+    elif sealed is not None:
+        _remove_seal(sealed, paths)
+    audit.close()
+    if fault:
+        stays = (
+            f"; {paths.source} stays sealed: vm-mount guards it again, "
+            f"umount {shlex.quote(paths.source)} opens it"
+        )
+        log.error("%s: %s%s", options.mountpoint, fault, stays if sealed else "")
+        return Exit.SYSTEM
+    return Exit.OK
+
+
+def _serve_session(
+    session: base.Session,
+    state: MountState,
+    options: MountOptions,
+    paths: preflight.MountPaths,
+    mounted: mountinfo.MountInfo | None,
+    sealed: seal.Seal | None,
+    ready: Callable[[], None],
+) -> tuple[Signals | None, str]:
+    """Serve until the session ends, then unmount.
+
+    Returns the signal by which root ended it, or None, and ``_why_ended`` if there was none.
+    """
 
     def give_up() -> None:
         log.error(
@@ -199,21 +233,7 @@ def _serve(
         fault = "" if signal is not None else _why_ended(mounted, paths)
         _unmount(session, mounted, by_itself=signal is None)
         state.close()
-    os.close(root_fd)
-    os.close(paths.mountpoint_fd)
-    if sealed is not None and signal in (None, STOP_KEEP_SEAL):
-        sealed.keep()
-    elif sealed is not None:
-        _remove_seal(sealed, paths)
-    audit.close()
-    if fault:
-        stays = (
-            f"; {paths.source} stays sealed: vm-mount guards it again, "
-            f"umount {shlex.quote(paths.source)} opens it"
-        )
-        log.error("%s: %s%s", options.mountpoint, fault, stays if sealed else "")
-        return Exit.SYSTEM
-    return Exit.OK
+    return signal, fault
 
 
 def _remove_seal(sealed: seal.Seal, paths: preflight.MountPaths) -> None:
@@ -344,7 +364,7 @@ def _mount(
 
 
 def _is_ours(mount: mountinfo.MountInfo) -> bool:
-    return mount.fstype == mountinfo.FSTYPE and mount.owner == os.geteuid()
+    return mount.fstype == FSTYPE and mount.owner == os.geteuid()
 
 
 def _unmount(session: base.Session, mounted: mountinfo.MountInfo | None, by_itself: bool) -> None:
@@ -367,7 +387,7 @@ def _fuse_options(options: MountOptions, paths: preflight.MountPaths) -> set[str
     # libfuse adds nosuid and nodev, unless suid or dev are given.
     found = {
         "default_permissions",
-        f"subtype={mountinfo.SUBTYPE}",
+        f"subtype={SUBTYPE}",
         f"fsname={_fsname(options.fsname or paths.source)}",
         *options.kernel,
     }
@@ -383,5 +403,5 @@ def _fuse_options(options: MountOptions, paths: preflight.MountPaths) -> set[str
 def _fsname(name: str) -> str:
     # libfuse splits at commas, and pyfuse3 passes ASCII only.
     if not name.isascii() or not name.isprintable():
-        return mountinfo.SUBTYPE
+        return SUBTYPE
     return name.replace("\\", "\\\\").replace(",", "\\,")

@@ -13,6 +13,7 @@ import click
 
 from gitguardfs import findings
 from gitguardfs.command_line import FAIL_ON, JSON
+from gitguardfs.constants import FSTYPE
 from gitguardfs.doctor import (
     attack_checks,
     host_checks,
@@ -147,7 +148,7 @@ def examine(
     if place is not None:
         points = [_mountpoint(place, table)]
     else:
-        points = list(dict.fromkeys(seen.path for seen in table if seen.fstype == mountinfo.FSTYPE))
+        points = list(dict.fromkeys(seen.path for seen in table if seen.fstype == FSTYPE))
     is_root = os.geteuid() == 0
     servers = mount_checks.find_servers()
     results: list[Result] = []
@@ -264,7 +265,7 @@ def _mountpoint(place: str, table: Table) -> str:
     except OSError as error:
         raise UserError(f"{place}: {error.strerror}", code=Exit.SYSTEM) from None
     around = next((seen for seen in table if seen.mnt_id == number), None)
-    is_guard = around is not None and around.fstype == mountinfo.FSTYPE
+    is_guard = around is not None and around.fstype == FSTYPE
     return around.path if around is not None and is_guard else resolved
 
 

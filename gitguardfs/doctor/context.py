@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gitguardfs import accounts
-from gitguardfs.constants import MAX_ID, SYSTEM_PATH
+from gitguardfs.constants import FSTYPE, MAX_ID, SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result
 from gitguardfs.linux import mountinfo
@@ -117,7 +117,7 @@ class Context:
     def guard(self) -> MountInfo | None:
         """Return the gitguardfs mount on top at the mount point; None if there is none."""
         seen = top_at(self.table, self.mountpoint)
-        return seen if seen is not None and seen.fstype == mountinfo.FSTYPE else None
+        return seen if seen is not None and seen.fstype == FSTYPE else None
 
 
 Check = Callable[[Context], list[Result]]

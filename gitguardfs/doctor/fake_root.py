@@ -7,7 +7,7 @@ from errno import EACCES, EPERM
 from functools import partial
 from typing import Any
 
-from gitguardfs.linux import raw_syscalls, run_as
+from gitguardfs.linux import run_as, syscalls
 from gitguardfs.linux.run_as import NoAnswer, SetupFailed, User
 
 MAX_USER_NAMESPACES = "/proc/sys/user/max_user_namespaces"
@@ -40,7 +40,7 @@ def _become_fake_root() -> None:
     the user's other processes can use up the limit of namespaces per user.
     """
     try:
-        raw_syscalls.unshare_user_and_mounts()
+        syscalls.unshare_user_and_mounts()
     except OSError as error:
         what = f"the user gets no user namespace: {error.strerror}"
         if error.errno in (EACCES, EPERM) or _has_no_user_namespaces():

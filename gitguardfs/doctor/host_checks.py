@@ -14,7 +14,7 @@ from gitguardfs import accounts
 from gitguardfs.audit import rows
 from gitguardfs.audit.git_config import Git
 from gitguardfs.audit.walk import Unread
-from gitguardfs.constants import SYSTEM_PATH
+from gitguardfs.constants import SELINUX_LABEL, SYSTEM_PATH
 from gitguardfs.findings import Result, Row, Severity
 from gitguardfs.linux import run_as
 from gitguardfs.linux.run_as import NoAnswer, User
@@ -56,7 +56,7 @@ def _enforcing() -> bool | None:
 
 def _label(path: str) -> str:
     try:
-        return os.getxattr(path, "security.selinux").rstrip(b"\0").decode(errors="replace")
+        return os.getxattr(path, SELINUX_LABEL).rstrip(b"\0").decode(errors="replace")
     except OSError:
         return ""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from gitguardfs.constants import DEAD
+from gitguardfs.constants import DEAD, FSTYPE, SUBTYPE
 from gitguardfs.doctor.context import Context, Table, read_table, top_at
 from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.linux import mountinfo, processes, run_as
@@ -51,8 +51,7 @@ def check_mounted(context: Context) -> Result:
         return row.finding("nothing is mounted there", hint)
     if context.guard is None:
         below = any(
-            seen.path == context.mountpoint and seen.fstype == mountinfo.FSTYPE
-            for seen in context.table
+            seen.path == context.mountpoint and seen.fstype == FSTYPE for seen in context.table
         )
         what = f"a {top.fstype} mount of {top.source} is on top"
         if below:
@@ -183,19 +182,21 @@ def serving(guard: MountInfo, candidates: Sequence[GuardDaemon]) -> tuple[GuardD
     Linux 6.17 shows the connection's number. Before, a gitguardfs is recognized by its arguments,
     if the mounting user runs it; the process of another FUSE mount is not found.
     """
+    # Not ``guards.daemon_of``: that trusts root's processes alone, so it may resolve the paths in
+    # their arguments. Here any user's process counts, and its arguments are compared as text.
     minor = os.minor(guard.st_dev)
     by_number = [daemon for daemon in candidates if minor in daemon.connections]
     if by_number:
         # A new mount can get the number of a former one whose process is still ending.
         return tuple([one for one in by_number if _is_given(one, guard)] or by_number)
-    if guard.fstype != mountinfo.FSTYPE:
+    if guard.fstype != FSTYPE:
         return ()
     return tuple(
         daemon
         for daemon in candidates
         if daemon.connections == {None}
         and daemon.uid == guard.owner
-        and mountinfo.SUBTYPE in " ".join(daemon.arguments)
+        and SUBTYPE in " ".join(daemon.arguments)
         and _is_given(daemon, guard)
     )
 

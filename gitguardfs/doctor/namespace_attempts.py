@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from gitguardfs.doctor import other_mounts, share_attempts
 from gitguardfs.doctor.context import Table
-from gitguardfs.linux import mountinfo, processes, raw_syscalls, run_as, syscalls
+from gitguardfs.linux import mountinfo, processes, run_as, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.namespaces import NS_GET_USERNS, Identity, mounted_namespace
 from gitguardfs.linux.run_as import SetupFailed, User, preparing
@@ -52,11 +52,11 @@ def unmount_covers(
     if os.path.samestat(os.fstat(owner), own):
         return [], []  # only root may unmount there
     try:
-        raw_syscalls.enter_namespace(owner)
+        syscalls.enter_user_namespace(owner)
     except PermissionError:
         return [], []  # not a user namespace of this user
     with preparing():
-        raw_syscalls.enter_namespace(space)
+        syscalls.enter_mounts(space)
         syscalls.unshare_mounts()
         here = _read_table(proc)
     kept = {name for seen in here if (name := mounted_namespace(seen)) is not None}

@@ -17,9 +17,9 @@ from gitguardfs.constants import PERMISSION_BITS
 from gitguardfs.doctor import reading
 from gitguardfs.doctor.planting import at, write
 from gitguardfs.doctor.reading import open_path
-from gitguardfs.linux.raw_syscalls import linkat_by_proc, linkat_empty_path, renameat2
 from gitguardfs.linux.run_as import preparing, undoing
-from gitguardfs.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
+from gitguardfs.linux.syscalls import linkat_by_proc, linkat_empty_path, rename_path
+from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE
 
 AWAY = ".gitguard-doctor"
 """Part of the name of an object that is moved for a moment; it shows the origin if left behind."""
@@ -53,8 +53,8 @@ def _move(old: str, new: str) -> None:
 
 
 def _exchange(one: str, other: str) -> None:
-    with undoing(lambda: renameat2(one, other, RENAME_EXCHANGE), f"exchanged {one} and {other}"):
-        renameat2(one, other, RENAME_EXCHANGE)
+    with undoing(lambda: rename_path(one, other, RENAME_EXCHANGE), f"exchanged {one} and {other}"):
+        rename_path(one, other, RENAME_EXCHANGE)
 
 
 def _link(make: Callable[[str], object], new: str) -> None:
@@ -96,7 +96,7 @@ def move_noreplace(git: str, workdir: str) -> None:
     """Rename it with RENAME_NOREPLACE."""
     new = git + AWAY
     with undoing(lambda: os.rename(new, git), f"{git} is now {new}: move it back"):
-        renameat2(git, new, RENAME_NOREPLACE)
+        rename_path(git, new, RENAME_NOREPLACE)
 
 
 def exchange(git: str, workdir: str) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 from gitguardfs.accounts import user_id
+from gitguardfs.constants import FSTYPE
 from gitguardfs.doctor.context import Context, Table, holding
 from gitguardfs.doctor.mount_checks import mounts_of_daemons, serving, sources_of
 from gitguardfs.errors import UserError
 from gitguardfs.findings import Result, Row
-from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards, seal
 from gitguardfs.paths import is_inside
@@ -53,7 +53,7 @@ def parts_in(other: Table, table: Table, source: str) -> list[tuple[MountInfo, s
 
 def raw_mounts(table: Table, source: str) -> list[MountInfo]:
     """Return the mounts that hold ``source``, all at one mount point, without guards and seals."""
-    covers = {seen for seen in table if seen.fstype == mountinfo.FSTYPE}
+    covers = {seen for seen in table if seen.fstype == FSTYPE}
     covers |= {seen for seen in table if seen.source == seal.NAME}
     bare = tuple(seen for seen in table if seen not in covers)
     own = holding(bare, source)
@@ -87,7 +87,7 @@ def unguarded_paths(context: Context, sources: tuple[str, ...]) -> set[str]:
     for source in sources:
         found |= by_device(context.table, source)
         mounts = by_fuse(context.table, source, backing)
-        found |= {path for path, seen in mounts.items() if seen.fstype != mountinfo.FSTYPE}
+        found |= {path for path, seen in mounts.items() if seen.fstype != FSTYPE}
     return found
 
 
@@ -100,7 +100,7 @@ def other_guards(context: Context) -> list[str]:
         seen.path
         for source in sources_of(context.guard, context.daemons)
         for seen in by_fuse(context.table, source, backing).values()
-        if seen.fstype == mountinfo.FSTYPE
+        if seen.fstype == FSTYPE
     }
     return sorted(found - {context.mountpoint})
 
@@ -161,7 +161,7 @@ def note_mounts_inside(context: Context) -> list[Result]:
     found = [
         f"{seen.path} ({seen.fstype})"
         for seen in context.table
-        if seen.path.startswith(below) and seen.fstype != mountinfo.FSTYPE
+        if seen.path.startswith(below) and seen.fstype != FSTYPE
     ]
     if context.guard is None or not found:
         return []

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from errno import EACCES, EINVAL, EOPNOTSUPP
 from functools import partial
 
-from gitguardfs.linux.raw_syscalls import linkat_by_proc, renameat2
 from gitguardfs.linux.run_as import preparing
-from gitguardfs.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
+from gitguardfs.linux.syscalls import linkat_by_proc, rename_path
+from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 
 HEAD_TEXT = "ref: refs/heads/main\n"
 POINTER_TEXT = "gitdir: ../nowhere\n"
@@ -115,12 +115,12 @@ def rename_file(workdir: str) -> None:
 
 def rename_noreplace(workdir: str) -> None:
     """Rename a prepared directory by RENAME_NOREPLACE."""
-    renameat2(prepared_directory(workdir), at(workdir, "target/.git"), RENAME_NOREPLACE)
+    rename_path(prepared_directory(workdir), at(workdir, "target/.git"), RENAME_NOREPLACE)
 
 
 def rename_whiteout(workdir: str) -> None:
     """Rename a prepared file by RENAME_WHITEOUT."""
-    renameat2(prepared_file(workdir), at(workdir, "target/.git"), RENAME_WHITEOUT)
+    rename_path(prepared_file(workdir), at(workdir, "target/.git"), RENAME_WHITEOUT)
 
 
 # ------------------------------------------------------------------------------- C: creation
@@ -222,7 +222,7 @@ def exchange_head_with_refs(workdir: str) -> None:
     with preparing():
         os.makedirs(at(workdir, "HEAD"))
         write(at(workdir, "refs"), HEAD_TEXT)
-    renameat2(at(workdir, "HEAD"), at(workdir, "refs"), RENAME_EXCHANGE)
+    rename_path(at(workdir, "HEAD"), at(workdir, "refs"), RENAME_EXCHANGE)
 
 
 # ------------------------------------------------------------------------------ F: .git files

@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 
 from gitguardfs.doctor.planting import at
-from gitguardfs.linux.raw_syscalls import mount, umount, watch
 from gitguardfs.linux.run_as import preparing
-from gitguardfs.linux.syscalls import MNT_DETACH, MS_BIND, MS_REC
+from gitguardfs.linux.syscalls import MNT_DETACH, MS_BIND, MS_REC, mount, umount, watch
 
 
 def open_path(path: str, flags: int = os.O_NOFOLLOW) -> int:

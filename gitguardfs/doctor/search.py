@@ -10,9 +10,11 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from gitguardfs.guard import dotgit, repository
+from gitguardfs.paths import mode_at
 
 ENTRIES = 50_000
 """Most names that a search reads: more than most projects have without dependencies."""
@@ -104,14 +106,7 @@ def looks_bare(path: str, st: os.stat_result) -> bool:
 
 def holds_repository(path: str) -> bool:
     """Return whether a directory is a repository by the guard's rule. Raises OSError."""
-
-    def mode_of(name: bytes) -> int | None:
-        try:
-            return os.lstat(os.path.join(os.fsencode(path), name)).st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
-    return repository.is_repository(mode_of)
+    return repository.is_repository(partial(mode_at, path))
 
 
 def is_kept(path: str, uid: int) -> bool:

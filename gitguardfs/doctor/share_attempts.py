@@ -24,9 +24,8 @@ from errno import (
 )
 
 from gitguardfs.errors import os_error
-from gitguardfs.linux.raw_syscalls import mount, umount
 from gitguardfs.linux.run_as import NoAnswer, preparing
-from gitguardfs.linux.syscalls import MNT_DETACH, MS_BIND, MS_REC
+from gitguardfs.linux.syscalls import MNT_DETACH, MS_BIND, MS_REC, mount, umount
 
 ShareAttempt = Callable[[str, Sequence[int]], None]
 """An attempt; gets the directory, and the devices (st_dev) of the guards."""
@@ -48,8 +47,11 @@ def check_refused(error: OSError) -> None:
         raise NoAnswer(error.strerror or str(error)) from None
 
 
-def _look(path: str, guards: Sequence[int]) -> None:
-    """List or enter ``path``. Raises OSError if neither works, or if it is a guard's view."""
+def by_path(path: str, guards: Sequence[int]) -> None:
+    """List or enter the directory. A user who can enter it can open names that they know.
+
+    Raises OSError if neither works, or if it is a guard's view.
+    """
     refusal: OSError | None = None
     for use in (os.listdir, os.chdir):
         try:
@@ -65,11 +67,6 @@ def _look(path: str, guards: Sequence[int]) -> None:
     raise refusal
 
 
-def by_path(path: str, guards: Sequence[int]) -> None:
-    """List or enter the directory. A user who can enter it can open names that they know."""
-    _look(path, guards)
-
-
 def by_writing(path: str, guards: Sequence[int]) -> None:
     """Check that the user could make a file in the directory."""
     if os.stat(path).st_dev in guards or not os.access(path, os.W_OK | os.X_OK):
@@ -79,7 +76,7 @@ def by_writing(path: str, guards: Sequence[int]) -> None:
 def by_detaching(path: str, guards: Sequence[int]) -> None:
     """Unmount what is on top, then list or enter the directory."""
     umount(path, MNT_DETACH)
-    _look(path, guards)
+    by_path(path, guards)
 
 
 def _by_binding(path: str, guards: Sequence[int], flags: int) -> None:
@@ -91,7 +88,7 @@ def _by_binding(path: str, guards: Sequence[int], flags: int) -> None:
             if os.path.isdir(target) and os.path.commonpath([target, path]) != target
         )
     mount(parent, target, flags=flags)
-    _look(os.path.join(target, name), guards)
+    by_path(os.path.join(target, name), guards)
 
 
 def by_binding(path: str, guards: Sequence[int]) -> None:

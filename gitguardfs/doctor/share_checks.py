@@ -7,13 +7,14 @@ import os
 from collections.abc import Callable
 from functools import partial
 
+from gitguardfs.constants import FSTYPE, SHARE_TYPES
 from gitguardfs.doctor import namespace_checks, other_mounts, share_attempts
 from gitguardfs.doctor.context import Context, Table
 from gitguardfs.doctor.fake_root import run_as_user
 from gitguardfs.doctor.mount_checks import mounts_of_daemons, sources_of
 from gitguardfs.errors import shown
 from gitguardfs.findings import Result, Row
-from gitguardfs.linux import holders, mountinfo
+from gitguardfs.linux import holders
 from gitguardfs.linux.run_as import Hung, NoAnswer, SetupFailed, User
 from gitguardfs.mounting.guards import GuardDaemon
 
@@ -61,18 +62,18 @@ def _unknown(is_root: bool) -> Result:
 
 def guard_devices(table: Table) -> tuple[int, ...]:
     """Return the st_dev of every guard: files on them are not the raw share."""
-    return tuple({seen.st_dev for seen in table if seen.fstype == mountinfo.FSTYPE})
+    return tuple({seen.st_dev for seen in table if seen.fstype == FSTYPE})
 
 
 def raw_paths(table: Table, sources: tuple[str, ...]) -> set[str]:
     """Return the mount points of shares, and the guard's source."""
-    paths = {seen.path for seen in table if seen.fstype in mountinfo.SHARE_TYPES}
+    paths = {seen.path for seen in table if seen.fstype in SHARE_TYPES}
     return paths | set(sources)
 
 
 def tags_of(table: Table, known: dict[str, str]) -> dict[str, str]:
     """Return the types of shares by mount tag: mounted ones, and others in ``known``."""
-    mounted = {seen.source: seen.fstype for seen in table if seen.fstype in mountinfo.SHARE_TYPES}
+    mounted = {seen.source: seen.fstype for seen in table if seen.fstype in SHARE_TYPES}
     return {**known, **mounted}
 
 

@@ -25,7 +25,8 @@ FORMING_FOR = 2.0
 """Seconds after the host's last change. git needs milliseconds from one step to the next."""
 
 WAIT = 10.0
-"""Seconds that a request waits at most: the waiting process cannot be interrupted."""
+"""Seconds that requests wait at most, here and for one lock of git's (``host_git``). git takes
+longer on a large tree, but the waiting process cannot be interrupted."""
 
 REMEMBERED = 4096
 """Directories whose last seen state is kept; the limit bounds memory."""

@@ -21,16 +21,13 @@ from time import monotonic
 
 from gitguardfs.errors import os_error
 from gitguardfs.fs.descriptors import DescriptorCache
+from gitguardfs.fs.forming import WAIT
 from gitguardfs.fs.nodes import Node, ancestors
 from gitguardfs.fs.source import DOTGIT, Source, read
 from gitguardfs.fs.walk import TooLong, Walk
 from gitguardfs.protocol import Later
 
 log = logging.getLogger(__name__)
-
-WAIT = 10.0
-"""Seconds that requests wait for one lock. git takes longer on a large tree, but the waiting
-process cannot be interrupted."""
 
 ASK_AGAIN = 0.002
 """Seconds between the first checks of a lock. If git runs again and again, the time between two

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from stat import S_ISDIR
 
 from gitguardfs import accounts
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard import dotgit
 from gitguardfs.guard.repository import is_repository
-from gitguardfs.paths import is_inside
+from gitguardfs.paths import is_inside, mode_at
 
 SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr",
           "/Library", "/System", "/private/etc")  # fmt: skip
@@ -90,14 +91,8 @@ def _homes() -> list[str]:
 
 
 def _check_no_repository(real: str) -> None:
-    def mode_of(name: bytes) -> int | None:
-        try:
-            return os.lstat(os.path.join(os.fsencode(real), name)).st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
     try:
-        found = is_repository(mode_of)
+        found = is_repository(partial(mode_at, real))
     except OSError as error:
         raise UserError(
             f"cannot tell whether {real} is a git repository: {error.strerror}", code=Exit.SYSTEM

@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from gitguardfs.constants import KVM_DEVICE
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import sandbox
 from gitguardfs.host.directory import existing_directory, secrets_in
@@ -17,7 +18,6 @@ from gitguardfs.render import krun, quote
 from gitguardfs.render.krun import KrunSpec, Network
 from gitguardfs.render.size import mebibytes
 
-KVM = "/dev/kvm"
 INSTALL = "Fedora: sudo dnf install podman crun-krun"
 
 PROJECT = click.option(
@@ -132,9 +132,9 @@ def _require_podman() -> None:
 def _require_krun() -> None:
     if shutil.which(krun.RUNTIME) is None:
         raise UserError("krun, the runtime for microVMs, is not installed", INSTALL, Exit.SYSTEM)
-    if not os.access(KVM, os.R_OK | os.W_OK):
+    if not os.access(KVM_DEVICE, os.R_OK | os.W_OK):
         raise UserError(
-            f"{KVM} cannot be used, and krun needs hardware virtualisation",
+            f"{KVM_DEVICE} cannot be used, and krun needs hardware virtualisation",
             "sudo usermod -aG kvm USER, and log in again",
             Exit.SYSTEM,
         )

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.linux import mountinfo, processes, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 
@@ -64,7 +65,7 @@ def with_shares_below(
     below = [
         MountedDirectory(each.mount_point, each, each.st_dev)
         for each in table
-        if each.fstype in mountinfo.SHARE_TYPES
+        if each.fstype in SHARE_TYPES
         and each.mount_point != path
         and is_at_or_below(each.mount_point, path)
     ]

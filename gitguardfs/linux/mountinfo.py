@@ -7,10 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gitguardfs import constants
 from gitguardfs.linux import processes, syscalls
-
-SUBTYPE, FSTYPE, SHARE_TYPES = constants.SUBTYPE, constants.FSTYPE, constants.SHARE_TYPES
 
 _USER_ID = re.compile(r"(?:^|,)user_id=([0-9]+)(?:,|$)")
 LOCAL_TYPES = frozenset(

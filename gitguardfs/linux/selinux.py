@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gitguardfs.constants import SELINUX_LABEL
+
 Ask = Callable[[str, str], str]
 """Sends a query to a file of selinuxfs and returns the answer. Raises OSError."""
 
@@ -21,7 +23,6 @@ NEEDED = (
 
 INIT_CONTEXT = "/proc/1/attr/current"
 
-_LABEL = "security.selinux"
 _ANSWER_BYTES = 4096
 _PERMISSIVE = 1
 """AVD_FLAGS_PERMISSIVE: the kernel only logs what the policy does not allow the domain."""
@@ -69,7 +70,7 @@ def _missing(directory: str, context: str, ask: Ask) -> tuple[str, ...]:
 
 
 def _label(path: str) -> str:
-    return os.getxattr(path, _LABEL).rstrip(b"\0").decode()
+    return os.getxattr(path, SELINUX_LABEL).rstrip(b"\0").decode()
 
 
 def _read(path: str) -> str:

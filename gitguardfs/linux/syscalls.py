@@ -9,10 +9,6 @@ import os
 from gitguardfs.errors import os_error
 from gitguardfs.protocol import NOW
 
-RENAME_NOREPLACE = 1
-RENAME_EXCHANGE = 2
-RENAME_WHITEOUT = 4
-
 AT_FDCWD = -100
 AT_SYMLINK_FOLLOW = 0x400
 AT_EMPTY_PATH = 0x1000
@@ -31,6 +27,7 @@ _FSCONFIG_SET_FLAG, _FSCONFIG_SET_STRING, _FSCONFIG_CMD_CREATE = 0, 1, 6
 # The same on every architecture; the C library of Debian 12 has no functions for them.
 _SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_FSOPEN, _SYS_FSCONFIG, _SYS_FSMOUNT = range(428, 433)
 _SYS_OPENAT2, RESOLVE_NO_XDEV = 437, 1
+_IN_ALL_EVENTS = 0xFFF
 MNT_FORCE, MNT_DETACH, MNT_EXPIRE, UMOUNT_NOFOLLOW = 1, 2, 4, 8
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -40,15 +37,42 @@ class _Timespec(ctypes.Structure):
     _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
 
 
-def _check(result: int) -> None:
-    if result != 0:
+def _check(result: int) -> int:
+    if result < 0:
         number = ctypes.get_errno()
         raise os_error(number)
+    return result
 
 
 def renameat2(old_dir: int, old: bytes, new_dir: int, new: bytes, flags: int) -> None:
     """Rename with RENAME_* flags, relative to directory descriptors (renameat2(2))."""
     _check(_libc.renameat2(old_dir, old, new_dir, new, ctypes.c_uint(flags)))
+
+
+def rename_path(old: str, new: str, flags: int) -> None:
+    """Rename with RENAME_* flags, by paths (renameat2(2))."""
+    renameat2(AT_FDCWD, os.fsencode(old), AT_FDCWD, os.fsencode(new), flags)
+
+
+def linkat_empty_path(fd: int, new: str) -> None:
+    """Link the object behind a descriptor to a name (linkat(2), AT_EMPTY_PATH)."""
+    _check(_libc.linkat(fd, b"", AT_FDCWD, os.fsencode(new), AT_EMPTY_PATH))
+
+
+def linkat_by_proc(fd: int, new: str) -> None:
+    """Link as ``linkat_empty_path``, by /proc/self/fd, which needs no privilege."""
+    old = b"/proc/self/fd/%d" % fd
+    _check(_libc.linkat(AT_FDCWD, old, AT_FDCWD, os.fsencode(new), AT_SYMLINK_FOLLOW))
+
+
+def watch(path: str) -> None:
+    """Add an inotify watch on ``path``, and drop it again (inotify(7))."""
+    fd = _check(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    try:
+        mask = ctypes.c_uint32(_IN_ALL_EVENTS)
+        _check(_libc.inotify_add_watch(fd, os.fsencode(path), mask))
+    finally:
+        os.close(fd)
 
 
 def utimens(path: bytes, atime: int | None, mtime: int | None) -> None:
@@ -80,13 +104,12 @@ def open_parent(fd: int) -> int:
     That is so if ``fd`` is a mount's root, and if the directory above is covered by a mount.
     """
     how = _OpenHow(os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, RESOLVE_NO_XDEV)
-    opened = _libc.syscall(
-        ctypes.c_long(_SYS_OPENAT2), fd, b"..", ctypes.byref(how),
-        ctypes.c_size_t(ctypes.sizeof(how)),
-    )  # fmt: skip
-    if opened < 0:
-        _check(-1)
-    return int(opened)
+    size = ctypes.c_size_t(ctypes.sizeof(how))
+    return _syscall(_SYS_OPENAT2, fd, b"..", ctypes.byref(how), size)
+
+
+def _syscall(number: int, *arguments: object) -> int:
+    return _check(_libc.syscall(ctypes.c_long(number), *arguments))
 
 
 class _Statx(ctypes.Structure):
@@ -127,24 +150,26 @@ def device_of(fd: int) -> int:
     return os.makedev(result.dev_major, result.dev_minor)
 
 
-def mount(source: str, target: bytes, kind: str, flags: int, data: str = "") -> None:
+def mount(source: str, target: str | bytes, kind: str = "", flags: int = 0, data: str = "") -> None:
     """Mount a file system (mount(2))."""
-    _check(
-        _libc.mount(
-            source.encode(), target, kind.encode(), ctypes.c_ulong(flags), data.encode() or None
-        )
-    )
+    texts = (os.fsencode(source), os.fsencode(target), kind.encode())
+    _check(_libc.mount(*texts, ctypes.c_ulong(flags), os.fsencode(data) or None))
 
 
-def umount(target: bytes, flags: int = 0) -> None:
+def umount(target: str | bytes, flags: int = 0) -> None:
     """Unmount a file system (umount2(2))."""
-    _check(_libc.umount2(target, flags))
+    _check(_libc.umount2(os.fsencode(target), flags))
 
 
 def unshare_mounts() -> None:
     """Enter a new mount namespace, with all mounts private (unshare(2))."""
     _check(_libc.unshare(CLONE_NEWNS))
     mount("none", b"/", "none", MS_REC | MS_PRIVATE)
+
+
+def unshare_user_and_mounts() -> None:
+    """Enter new user and mount namespaces, without id mappings (unshare(2))."""
+    _check(_libc.unshare(CLONE_NEWUSER | CLONE_NEWNS))
 
 
 def enter_mounts(namespace: int) -> None:
@@ -163,14 +188,7 @@ def clone_tree(path: bytes, *, recursive: bool = True) -> int:
     Unless ``recursive``, only the mount at ``path`` is copied.
     """
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0)
-    return _descriptor(_SYS_OPEN_TREE, AT_FDCWD, path, ctypes.c_uint(flags))
-
-
-def _descriptor(number: int, *arguments: object) -> int:
-    fd = _libc.syscall(ctypes.c_long(number), *arguments)
-    if fd < 0:
-        _check(-1)
-    return int(fd)
+    return _syscall(_SYS_OPEN_TREE, AT_FDCWD, path, ctypes.c_uint(flags))
 
 
 def new_mount(kind: str, source: str, attributes: int, options: dict[str, str]) -> int:
@@ -178,19 +196,19 @@ def new_mount(kind: str, source: str, attributes: int, options: dict[str, str]) 
 
     ``attributes`` are MOUNT_ATTR_*. An option without a value is a flag.
     """
-    context = _descriptor(_SYS_FSOPEN, kind.encode(), 1)  # FSOPEN_CLOEXEC
+    context = _syscall(_SYS_FSOPEN, kind.encode(), 1)  # FSOPEN_CLOEXEC
     try:
         for key, value in {"source": source, **options}.items():
             command = _FSCONFIG_SET_STRING if value else _FSCONFIG_SET_FLAG
             _configure(context, command, key.encode(), value.encode() or None)
         _configure(context, _FSCONFIG_CMD_CREATE, None, None)
-        return _descriptor(_SYS_FSMOUNT, context, 1, attributes)  # FSMOUNT_CLOEXEC
+        return _syscall(_SYS_FSMOUNT, context, 1, attributes)  # FSMOUNT_CLOEXEC
     finally:
         os.close(context)
 
 
 def _configure(context: int, command: int, key: bytes | None, value: bytes | None) -> None:
-    _check(_libc.syscall(ctypes.c_long(_SYS_FSCONFIG), context, command, key, value, 0))
+    _syscall(_SYS_FSCONFIG, context, command, key, value, 0)
 
 
 def attach_tree(tree: int, target: int, beneath: bool = False) -> None:
@@ -200,6 +218,4 @@ def attach_tree(tree: int, target: int, beneath: bool = False) -> None:
     ``target`` is then the root of that one (Linux 6.5; EINVAL before).
     """
     flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH | beneath * MOVE_MOUNT_BENEATH
-    _check(
-        _libc.syscall(ctypes.c_long(_SYS_MOVE_MOUNT), tree, b"", target, b"", ctypes.c_uint(flags))
-    )
+    _syscall(_SYS_MOVE_MOUNT, tree, b"", target, b"", ctypes.c_uint(flags))

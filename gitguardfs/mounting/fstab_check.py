@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 
+from gitguardfs.constants import SUBTYPE
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.mounting import seal
@@ -18,7 +19,7 @@ from gitguardfs.options.fstab_entries import FstabEntry
 FSTAB = "/etc/fstab"
 _BETWEEN = ("sh", "dash", "bash", "mount.fuse3", "mount.fuse")
 """Names of the programs that may stand between mount(8) and this process."""
-_OLD_TYPE, _OLD_PREFIX = "fuse", f"{mountinfo.SUBTYPE}#"
+_OLD_TYPE, _OLD_PREFIX = "fuse", f"{SUBTYPE}#"
 """The old way to write a FUSE file system in fstab: type fuse, source ``gitguardfs#SOURCE``."""
 
 

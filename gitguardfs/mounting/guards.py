@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gitguardfs.constants import DEAD, FUSE_DEVICE
+from gitguardfs.constants import DEAD, FSTYPE, FUSE_DEVICE, SUBTYPE
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, processes, run_as
 from gitguardfs.linux.mountinfo import MountInfo
@@ -30,7 +30,7 @@ def guards() -> list[MountInfo]:
 
 def is_guard(mount: MountInfo) -> bool:
     """Return whether a mount is root's gitguardfs. Users can mount that type as well."""
-    return mount.fstype == mountinfo.FSTYPE and mount.owner == 0
+    return mount.fstype == FSTYPE and mount.owner == 0
 
 
 def is_dead(path: bytes) -> bool:
@@ -176,7 +176,7 @@ def is_orphan(pid: str) -> bool:
         served = {f"0:{minor}" for minor in process.connections}
         return not any(mount.device in served for mount in listed)
     return bool(process.paths) and not any(
-        mount.fstype == mountinfo.FSTYPE
+        mount.fstype == FSTYPE
         and (
             any(_leads_to(path, mount.mount_point) for path in process.paths[1:])
             or mount.source in (os.path.normpath(path) for path in process.paths[:1])
@@ -190,10 +190,9 @@ def _matches_arguments(process: GuardDaemon, guard: MountInfo) -> bool:
     if not any(_leads_to(path, guard.mount_point) for path in process.paths[1:]):
         return False
     source = process.paths[0]
-    names = [f"fsname={guard.source}"] if guard.source != mountinfo.SUBTYPE else []
+    names = [f"fsname={guard.source}"] if guard.source != SUBTYPE else []
     return (
-        guard.source
-        in (source, os.path.normpath(source), os.path.realpath(source), mountinfo.SUBTYPE)
+        guard.source in (source, os.path.normpath(source), os.path.realpath(source), SUBTYPE)
         or any(name in (process.options or ()) for name in names)
         or not os.path.isabs(source)  # relative to a directory that is not known
     )
@@ -219,10 +218,10 @@ def options_of(guard: MountInfo) -> tuple[str, ...] | None:
 
 
 def _is_named(words: Sequence[str]) -> bool:
-    programs = (mountinfo.SUBTYPE, f"mount.{mountinfo.FSTYPE}")
+    programs = (SUBTYPE, f"mount.{FSTYPE}")
     for index, word in enumerate(words):
         if word in ("-m", "-c"):
-            return mountinfo.SUBTYPE in "".join(words[index + 1 : index + 2])
+            return SUBTYPE in "".join(words[index + 1 : index + 2])
         if os.path.basename(word) in programs:
             return True
     return False
@@ -233,7 +232,7 @@ def _arguments(words: Sequence[str]) -> Sequence[str]:
     for index, word in enumerate(words):
         if word in ("-m", "-c"):
             return words[index + 2 :]
-        if os.path.basename(word) in (mountinfo.SUBTYPE, f"mount.{mountinfo.FSTYPE}"):
+        if os.path.basename(word) in (SUBTYPE, f"mount.{FSTYPE}"):
             return words[index + 1 :]
     return words
 

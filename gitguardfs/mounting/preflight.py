@@ -8,12 +8,12 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from gitguardfs.constants import DEAD, FUSE_DEVICE, SYSTEM_PATH
+from gitguardfs.constants import DEAD, FSTYPE, FUSE_DEVICE, SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard import dotgit, repository
 from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.linux import mountinfo, safe_open
-from gitguardfs.paths import is_inside
+from gitguardfs.paths import is_inside, mode_at
 
 FUSERMOUNT = "fusermount3"
 
@@ -50,7 +50,7 @@ def check(
         safe_open.path_of(source_fd), source_fd, safe_open.path_of(mountpoint_fd), mountpoint_fd
     )
     top = mountinfo.top_at(paths.mountpoint)
-    if top is not None and top.fstype == mountinfo.FSTYPE:
+    if top is not None and top.fstype == FSTYPE:
         unmount = ["umount"] if is_root else [FUSERMOUNT, "-u"]
         raise UserError(
             f"{mountpoint} is a gitguardfs mount already",
@@ -163,7 +163,7 @@ def _clear_dead(mountpoint: str, is_root: bool) -> None:
                 raise safe_open.ForeignMountError(top, mountpoint) from None
             if error.errno not in DEAD and not isinstance(error, PermissionError):
                 return
-            if error.errno not in DEAD or top.fstype != mountinfo.FSTYPE:
+            if error.errno not in DEAD or top.fstype != FSTYPE:
                 raise UserError(
                     f"mount point {mountpoint}: {error.strerror}",
                     f"it is another FUSE mount, dead or another user's: "
@@ -215,12 +215,10 @@ def check_no_repository(name: str, path: str, rules: GuardRules) -> None:
         return
 
     def mode_of(entry: bytes) -> int | None:
-        inside = os.fsdecode(entry)
         try:
-            return os.lstat(os.path.join(path, inside)).st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            return mode_at(path, entry)
         except OSError as error:
+            inside = os.fsdecode(entry)
             raise UserError(
                 f"cannot tell whether {name} is a git repository: {inside}: {error.strerror}",
                 f"find out why: stat {shlex.quote(os.path.join(name, inside))}",

@@ -20,15 +20,16 @@ import shlex
 from contextlib import suppress
 from stat import S_IXGRP, S_IXOTH, S_IXUSR
 
+from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import Exit, UserError, os_error
 from gitguardfs.linux import mountinfo, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 
 NAME = "gitguardfs-seal"
-FSTYPE = "ramfs"
+SEAL_FSTYPE = "ramfs"
 """Not tmpfs: systemd orders a mount with a tmpfs on it after swap.target. Once the seal is off,
 systemd would never finish stopping that target, and the machine would not shut down."""
-_FSTYPES = (FSTYPE, "tmpfs")
+_FSTYPES = (SEAL_FSTYPE, "tmpfs")
 """The types that a seal may have: daemons of earlier versions used tmpfs."""
 _ATTRIBUTES = (
     syscalls.MOUNT_ATTR_RDONLY
@@ -95,7 +96,7 @@ class Seal:
 
 def _mount_seal(directory: int, beneath: bool = False) -> int:
     """Mount a seal on a directory; return a descriptor of the seal's own root, locked."""
-    seal = syscalls.new_mount(FSTYPE, NAME, _ATTRIBUTES, _OPTIONS)
+    seal = syscalls.new_mount(SEAL_FSTYPE, NAME, _ATTRIBUTES, _OPTIONS)
     try:
         root = os.open(f"/proc/self/fd/{seal}", _READ)
         try:
@@ -136,7 +137,7 @@ def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError
         return error
     except (OSError, UserError) as failure:
         listed = [m for m in mountinfo.listed() if m.mount_point == os.fsencode(source)]
-        if not (wanted or any(m.fstype in mountinfo.SHARE_TYPES for m in listed)):
+        if not (wanted or any(m.fstype in SHARE_TYPES for m in listed)):
             return error
         why = failure.message if isinstance(failure, UserError) else failure.strerror
         said = f"{source} is NOT sealed, users can reach it: {why}"
@@ -329,9 +330,7 @@ def _copy_covered(source: str, seal_fd: int) -> int:
 def is_share(fd: int) -> bool:
     """Return whether a share is mounted at ``fd``, maybe below other mounts."""
     path = os.fsencode(safe_open.path_of(fd))
-    return any(
-        m.fstype in mountinfo.SHARE_TYPES and m.mount_point == path for m in mountinfo.stack_of(fd)
-    )
+    return any(m.fstype in SHARE_TYPES and m.mount_point == path for m in mountinfo.stack_of(fd))
 
 
 def is_reachable_by_others(source: str, uid: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, safe_open, syscalls
 from gitguardfs.mounting import seal
@@ -50,11 +51,7 @@ def _mount_and_cover(do_mount: Callable[[], None], target: str) -> None:
     # Opened before the seal is on, to reach the share below it.
     share = safe_open.open_directory(target, True)
     top = mountinfo.top_at(target)
-    if (
-        top is None
-        or top.fstype not in mountinfo.SHARE_TYPES
-        or top.mnt_id != mountinfo.number_of(share)
-    ):
+    if top is None or top.fstype not in SHARE_TYPES or top.mnt_id != mountinfo.number_of(share):
         raise UserError(
             f"no share is mounted at {target}, although mounting it succeeded", code=Exit.MOUNT
         )

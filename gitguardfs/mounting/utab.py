@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 
-from gitguardfs.constants import SYSTEM_PATH
+from gitguardfs.constants import FSTYPE, SUBTYPE, SYSTEM_PATH
 from gitguardfs.linux import mountinfo
 
 LIMIT = 5.0
@@ -19,7 +19,7 @@ LIMIT = 5.0
 def add(mount: mountinfo.MountInfo) -> None:
     """Let mount(8), if it is installed, record that a view has an umount helper."""
     path = mount.path
-    helper = ("-t", mountinfo.FSTYPE, "-o", f"uhelper={mountinfo.SUBTYPE}")
+    helper = ("-t", FSTYPE, "-o", f"uhelper={SUBTYPE}")
     _call("mount", "-f", *helper, "--", mount.source, path)
 
 

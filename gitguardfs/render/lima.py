@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import urlsplit
 
+from gitguardfs.constants import AGENT, NOT_PROXIED
 from gitguardfs.errors import UserError
 from gitguardfs.options.parsing import quote_o
 from gitguardfs.render import yaml
@@ -16,8 +17,6 @@ from gitguardfs.render.guarded_share import check_guard_options
 from gitguardfs.render.virtiofsd import QUEUE_SIZE
 from gitguardfs.render.yaml import Value
 
-AGENT = "agent"
-"""The guest's user that the agent runs as: its own, without sudo."""
 HOLDER = "/var/lib/gitguardfs"
 """The guest's directory that only root may enter; vm-mount mounts its shares there as well."""
 SHARE = f"{HOLDER}/shares/project"
@@ -26,7 +25,6 @@ HEADER = "# Written by gitguardfs (gitguard lima).\n"
 """The first line, which marks the file as ours."""
 LEAST_VERSION = "2.1.3"
 """Earlier ones let any guest user become root by the guest agent's socket (CVE-2026-53657)."""
-NOT_PROXIED = "localhost,127.0.0.1,::1"
 
 _NAME = re.compile(r"[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*")
 NAME_LIMIT = 32

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gitguardfs.constants import AGENT
 from gitguardfs.render import quote, selinux
-from gitguardfs.render.lima import AGENT, LEAST_VERSION, LimaSpec
+from gitguardfs.render.lima import LEAST_VERSION, LimaSpec
 from gitguardfs.render.share_text import Section
 
 

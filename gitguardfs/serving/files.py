@@ -19,7 +19,15 @@ from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.handles import FileHandle, HandleTable
 from gitguardfs.fs.nodes import Node, stale
 from gitguardfs.fs.source import KEPT_FLAGS, PAGE, Source
-from gitguardfs.protocol import Caller, EntryReply, HandleId, NodeId, OpenReply, RequestError
+from gitguardfs.protocol import (
+    Caller,
+    EntryReply,
+    HandleId,
+    NodeId,
+    OpenReply,
+    ReadData,
+    RequestError,
+)
 from gitguardfs.serving.blocking import INLINE_LIMIT, Blocking, LatencyTracker, done
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 from gitguardfs.serving.new_entries import NewEntries
@@ -29,12 +37,12 @@ RACY_NS = 50_000_000
 """Nanoseconds. A file changed more recently may change again with the same time stamp, since a
 clock tick lasts up to 10 ms: its cached pages are not kept."""
 
-ReadData = bytes | bytearray | memoryview
-
 
 class Files:
-    """The requests on open files. Each raises RequestError; ``create`` also raises Later.
+    """The requests on open files.
 
+    Each raises RequestError; ``create``, and ``open`` for writing or with O_TRUNC, may also raise
+    Later.
     EACCES comes from the guard, EPERM from the change policy, EROFS from a read-only mount or
     object, ESTALE from a node whose object is gone. Other errors are the source's.
     """

@@ -26,8 +26,9 @@ JUST_NOW_NS = 100_000_000
 
 
 class Metadata:
-    """The requests on attributes. Each raises RequestError; ``setattr`` may raise Later.
+    """The requests on attributes.
 
+    Each raises RequestError; ``setattr``, and ``access`` with W_OK, may also raise Later.
     EACCES comes from the guard, EPERM from the change policy, EROFS from a read-only mount or
     object, ESTALE from a node whose object is gone. Other errors are the source's.
     """

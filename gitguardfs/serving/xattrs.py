@@ -17,8 +17,9 @@ from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 
 
 class Xattrs:
-    """The requests on extended attributes. Each raises RequestError.
+    """The requests on extended attributes.
 
+    Each raises RequestError; ``setxattr`` and ``removexattr`` may also raise Later.
     EACCES comes from the guard, EROFS from a read-only mount or object, ESTALE from a node whose
     object is gone. Other errors are the source's.
     """

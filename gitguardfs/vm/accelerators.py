@@ -12,12 +12,12 @@ import platform
 from contextlib import suppress
 
 from gitguardfs import config_files
+from gitguardfs.constants import KVM_DEVICE
 from gitguardfs.errors import warn
 from gitguardfs.vm.state import State
 
 FILE = "accelerator"
 EMULATION = "tcg"
-KVM_DEVICE = "/dev/kvm"
 
 
 def candidates(state: State, system: str) -> list[str]:

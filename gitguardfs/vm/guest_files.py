@@ -10,17 +10,15 @@ import json
 import shlex
 from dataclasses import dataclass
 
+from gitguardfs.constants import AGENT, NOT_PROXIED, SYSTEM_PATH
 from gitguardfs.render import quote
 from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT
 
-AGENT = "agent"
-"""The agent's user in the guest."""
 PROXY = f"http://{PROXY_ADDRESS}:{PROXY_PORT}"
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 """Debian's bundle of trusted certificates; provisioning appends the proxy's authority."""
 CA_FILE = "/usr/local/share/ca-certificates/gitguard-vm.crt"
 """The proxy's authority, where update-ca-certificates finds it when a package runs that."""
-NOT_PROXIED = "localhost,127.0.0.1,::1"
 CONFIG = "/etc/gitguard-vm/config"
 """The settings that the provisioning script reads."""
 
@@ -116,8 +114,8 @@ def environment() -> dict[str, str]:
 
 def _environment_file() -> str:
     # pam_env(8) takes a value within double quotes literally.
-    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    lines = [f'{name}="{value}"' for name, value in {"PATH": path, **environment()}.items()]
+    variables = {"PATH": SYSTEM_PATH, **environment()}
+    lines = [f'{name}="{value}"' for name, value in variables.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from gitguardfs.egress.start import RunningProxy
 from gitguardfs.errors import Exit, UserError
+from gitguardfs.render import qemu
 from gitguardfs.vm import accelerators, keys, provision, qmp, running, ssh, trusted_programs
 from gitguardfs.vm.boot import Boot, BootError, Progress
 from gitguardfs.vm.images import Image
@@ -28,11 +29,8 @@ TUNNEL_IS_UP = (
     " sleep 0.5; done; exit 1"
 )
 """A script for root's shell in the guest (bash): waits for the tunnel, 30 seconds at most."""
-FIRMWARE = (
-    "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd",
-    "/usr/share/edk2/aarch64/QEMU_EFI.fd",
-    "/opt/homebrew/share/qemu/edk2-aarch64-code.fd",
-)
+FIRMWARE_PLACES = (*qemu.FIRMWARE_PLACES, f"/opt/homebrew/share/qemu/{qemu.FIRMWARE}")
+"""Where the UEFI for ARM is on Linux, and on a Mac by Homebrew."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ def _machine(launch: Launch, accelerator: str) -> Machine:
         relay=(sys.executable, "-I", "-S", relay, launch.state.directory),
         hardened=launch.settings.hardened,
         is_mac=platform.system() == "Darwin",
-        firmware=next(filter(os.path.exists, FIRMWARE), "edk2-aarch64-code.fd"),
+        firmware=next(filter(os.path.exists, FIRMWARE_PLACES), qemu.FIRMWARE),
         restricted=launch.restricted,
     )
 

@@ -8,13 +8,13 @@ import re
 import tarfile
 
 from gitguardfs import installation
+from gitguardfs.constants import AGENT
 from gitguardfs.vm import seed
-from gitguardfs.vm.guest_files import AGENT, Guest, GuestFile, files
+from gitguardfs.vm.guest_files import Guest, GuestFile, files
 from gitguardfs.vm.keys import ADMIN, HOST, Keys
 from gitguardfs.vm.keys import AGENT as AGENT_KEY
 from gitguardfs.vm.settings import Settings
 
-PACKAGE = "gitguardfs"
 _LEFT_OUT = frozenset(("__pycache__",))
 HOME = f"/home/{AGENT}"
 
@@ -68,7 +68,7 @@ def payload() -> bytes:
 
     The bytes are the same each time. Raises UserError if the installation has no scripts, OSError.
     """
-    root = os.path.join(installation.PACKAGE_PARENT, PACKAGE)
+    root = os.path.join(installation.PACKAGE_PARENT, installation.PACKAGE)
     scripts = installation.script_directory()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:

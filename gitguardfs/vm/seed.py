@@ -17,7 +17,8 @@ import pycdlib
 import yaml
 
 from gitguardfs import config_files
-from gitguardfs.vm.guest_files import AGENT, GuestFile
+from gitguardfs.constants import AGENT
+from gitguardfs.vm.guest_files import GuestFile
 from gitguardfs.vm.qemu_command import GUEST_ADDRESS
 from gitguardfs.vm.state import State
 

@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass, field
 
 from gitguardfs import accounts, config_files
-from gitguardfs.constants import SYSTEM_PATH
+from gitguardfs.constants import SHARE_TYPES, SUBTYPE, SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import kernel_log, mountinfo, safe_open, selinux
 from gitguardfs.linux.mountinfo import MountInfo
@@ -97,7 +97,7 @@ class Facts:
 
     def shares(self) -> list[MountInfo]:
         """Return every mounted share."""
-        return [m for m in self.mounts if m.fstype in mountinfo.SHARE_TYPES]
+        return [m for m in self.mounts if m.fstype in SHARE_TYPES]
 
     def guard_at(self, path: str) -> MountInfo | None:
         """Return the guard at ``path`` whose daemon answers; None if there is none."""
@@ -246,4 +246,4 @@ def owner_of_view(map_mount: str, user: str | None) -> Ids:
 
 def guard_command(system: SystemPaths) -> str | None:
     """Return the absolute path of the installed gitguardfs; None if there is none."""
-    return system.guard or shutil.which(mountinfo.SUBTYPE, path=SYSTEM_PATH)
+    return system.guard or shutil.which(SUBTYPE, path=SYSTEM_PATH)

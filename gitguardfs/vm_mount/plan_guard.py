@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+from gitguardfs.constants import FSTYPE, SUBTYPE
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.linux import mountinfo
 from gitguardfs.mounting import guards
 from gitguardfs.options import fstab_entries
 from gitguardfs.options.parsing import quote_o, split_o
@@ -78,13 +78,13 @@ def lost_options(facts: Facts, spec: GuardedShare) -> list[str]:
 def _check_guards(facts: Facts, request: Request) -> None:
     mount, map_mount = request.mount.path, request.map_mount.path
     top = facts.top_at(map_mount)
-    if top is not None and top.fstype != mountinfo.FSTYPE:
+    if top is not None and top.fstype != FSTYPE:
         raise UserError(f"{top.fstype} is mounted at {map_mount}", "choose another --map-mount")
     if top is not None and not guards.is_guard(top):
         raise not_ours(map_mount)
     for guard in facts.guards():
         where = guard.path
-        if where == map_mount and guard.source not in (mount, mountinfo.SUBTYPE):
+        if where == map_mount and guard.source not in (mount, SUBTYPE):
             raise UserError(f"{map_mount} shows {guard.source}", "choose another --map-mount")
         if where != map_mount and guard.source == mount and where not in facts.dead:
             raise UserError(

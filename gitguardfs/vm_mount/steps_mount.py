@@ -8,6 +8,7 @@ import shlex
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
+from gitguardfs.constants import SHARE_TYPES, SUBTYPE
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.kernel_log import DEVICE, KernelLog
@@ -68,10 +69,7 @@ class MountShare:
 
     def _undo(self) -> None:
         for mount in reversed(mountinfo.listed()):
-            if (
-                mount.mount_point == os.fsencode(self.target)
-                and mount.fstype in mountinfo.SHARE_TYPES
-            ):
+            if mount.mount_point == os.fsencode(self.target) and mount.fstype in SHARE_TYPES:
                 unmount_share(mount)
 
 
@@ -104,7 +102,7 @@ class StartGuard:
         def undo() -> None:
             for guard in guards.guards():
                 is_new = guard.identity not in before
-                is_ours = guard.source in (self.source, mountinfo.SUBTYPE)
+                is_ours = guard.source in (self.source, SUBTYPE)
                 if is_new and is_ours and not guards.is_dead(guard.mount_point):
                     stop_keeping_seal(guard, self.source)
             if not was_sealed:

@@ -27,7 +27,7 @@ from gitguardfs.doctor import (
     search as probes_tree,
 )
 from gitguardfs.findings import Result, Status
-from gitguardfs.linux import processes, raw_syscalls, run_as
+from gitguardfs.linux import processes, run_as, syscalls
 from gitguardfs.linux.run_as import NoAnswer, SwitchUserFailed, User
 from gitguardfs.mounting import guards
 from tests.support.mounting import area
@@ -193,7 +193,7 @@ def test_namespaces_that_the_user_has_used_up_are_not_taken_for_none(
     def used_up() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(raw_syscalls, "unshare_user_and_mounts", used_up)
+    monkeypatch.setattr(syscalls, "unshare_user_and_mounts", used_up)
     result = share_checks._in_namespace(USER, str(share), ())
     assert result.status is Status.FINDING and "No space" in result.detail
 

@@ -360,6 +360,25 @@ def test_a_signal_right_after_the_mount_leaves_no_dead_mount(
     assert len(_mounts_at(here / "private/source")) == 1
 
 
+BROKEN = """
+from gitguardfs.commands.gitguardfs import main
+from gitguardfs.daemon import build
+def assemble(*arguments):
+    raise RuntimeError("broken")
+build.assemble = assemble
+main()
+"""
+
+
+def test_a_bug_is_told_in_one_line_with_the_program_s_name(here: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN, "-f", "--no-seal", here / "private/source", here / "view"],
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=LIMIT,
+    )  # fmt: skip
+    assert done.returncode == Exit.SYSTEM
+    assert done.stderr.splitlines()[-1] == "gitguardfs: ended by a bug"
+
+
 @pytest.mark.parametrize("pause", [0, 0.001, 0.003, 0.01, 0.03])
 def test_more_signals_do_not_disturb_the_end(here: Path, pause: float) -> None:
     """A user presses Ctrl-C again, a service manager says it in two ways."""

@@ -128,8 +128,8 @@ MUTANTS = (
         "seal-of-an-earlier-version-unknown",
         "the seal that an earlier version has left is taken for somebody's mount",
         "mounting/seal.py",
-        '_FSTYPES = (FSTYPE, "tmpfs")',
-        "_FSTYPES = (FSTYPE,)",
+        '_FSTYPES = (SEAL_FSTYPE, "tmpfs")',
+        "_FSTYPES = (SEAL_FSTYPE,)",
         (
             "mount/test_seal_mounts.py::test_the_seal_of_an_earlier_version_is_taken_over_and_removed",
         ),

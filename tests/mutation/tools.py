@@ -127,8 +127,8 @@ MUTANTS = (
         "plan-foreign-mount-is-a-guard",
         "a user's mount that calls itself gitguardfs counts as a guard",
         "mounting/guards.py",
-        "return mount.fstype == mountinfo.FSTYPE and mount.owner == 0",
-        "return mount.fstype == mountinfo.FSTYPE",
+        "return mount.fstype == FSTYPE and mount.owner == 0",
+        "return mount.fstype == FSTYPE",
         PLAN,
     ),
     Mutant(

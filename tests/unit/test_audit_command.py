@@ -136,7 +136,7 @@ def test_progress_is_told_now_and_then_and_leaves_nothing(monkeypatch: pytest.Mo
     progress = Progress()
     for number in (1, 2, 3):
         progress.say(number, "/share\x1b")
-    progress.clear()
+    progress.line.clear()
     assert stream.getvalue() == (
         "\r\033[Kchecking 1 names, /share\\x1b ...\r\033[Kchecking 3 names, /share\\x1b ...\r\033[K"
     )

@@ -175,7 +175,7 @@ class Host:
     """What stands for /dev/kvm: everybody may open it."""
 
     def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
-        code = f"import gitguardfs.host.krun as krun; krun.KVM = {self.kvm!r}; "
+        code = f"import gitguardfs.host.krun as krun; krun.KVM_DEVICE = {self.kvm!r}; "
         code += "from gitguardfs.commands.gitguard import main; main()"
         return subprocess.run(
             [sys.executable, "-c", code, *words],

@@ -66,7 +66,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "command_line.py", "commands/", "host/", "audit/command.py", "doctor/command.py",
         "vm/command.py", "vm/fetching.py", "vm_mount/command.py",
     ),
-    "ctypes": ("linux/syscalls.py", "linux/raw_syscalls.py", "sessions/pyfuse3_session/"),
+    "ctypes": ("linux/syscalls.py", "sessions/pyfuse3_session/"),
     "pwd": (
         "accounts.py",
     ),
@@ -80,7 +80,7 @@ SERVERS = sorted(
 )
 """What decides on requests and answers them."""
 OPTIONS = sorted((PACKAGE / "options").glob("*.py"))
-PURE = ("guard", "bindfs", "paths", "protocol", "render")
+PURE = ("guard", "bindfs", "protocol", "render")
 """No files, no programs, no users looked up."""
 IMPURE_IMPORTS = {"subprocess", "shutil", "socket", "tempfile", "pathlib", "grp", "pwd"}
 
@@ -92,7 +92,10 @@ PATH_CALLS = {
     "getxattr", "setxattr", "listxattr", "removexattr", "statvfs", "chdir", "fchdir", "pathconf",
 }  # fmt: skip
 SYSTEM_CALLERS = {PACKAGE / "fs/source.py", PACKAGE / "fs/descriptors.py"}
-SYSCALL_WRAPPERS = {"renameat2", "utimens", "mount", "umount"}
+SYSCALL_WRAPPERS = {
+    "renameat2", "rename_path", "linkat_empty_path", "linkat_by_proc", "watch", "utimens", "mount",
+    "umount",
+}  # fmt: skip
 
 
 def loaded_after(statement: str) -> set[str]:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs.constants import FSTYPE
 from gitguardfs.doctor import mount_checks
 from gitguardfs.linux import mountinfo
-from gitguardfs.linux.mountinfo import FSTYPE, MountInfo
+from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards
 from gitguardfs.mounting.guards import GuardDaemon
 

@@ -45,7 +45,7 @@ class Kernel:
         monkeypatch.setattr(mountinfo, "detach", self.detach)
 
 
-SEAL = (seal.FSTYPE, seal.NAME)
+SEAL = (seal.SEAL_FSTYPE, seal.NAME)
 SHARE = ("9p", "projects")
 
 

@@ -7,7 +7,7 @@ translate. The decorator turns each of these into an errno.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from gitguardfs.protocol import Later, RequestError
 from gitguardfs.serving.blocking import Blocking
 from gitguardfs.serving.boundary import Boundary
 from gitguardfs.sessions.pyfuse3_session.reply_checks import REPLY_CHECKS
+from gitguardfs.sessions.pyfuse3_session.retries import Retries
 
 _BLOCKING = re.compile(r" \| Blocking\[.*\]|Blocking\[.*\] \| ")
 """The part of a return annotation that is not the reply's type."""
@@ -29,9 +30,7 @@ class Handling(Protocol):
     """A class that has handlers."""
 
     boundary: Boundary
-
-    async def retry(self, name: str, later: Later, call: Callable[[], Awaitable[R]]) -> R:
-        """Make ``call``, which raised ``later``, again until it succeeds or fails."""
+    retries: Retries
 
     async def run_blocking(self, blocking: Blocking[R]) -> R:
         """Make the blocking call of a request; return the reply."""
@@ -63,7 +62,7 @@ def handler(method: Translation[S, P, R]) -> Handler[R]:
                 if type(reply) is Blocking:
                     reply = await args[0].run_blocking(reply)
             except Later as later:
-                reply = await args[0].retry(name, later, partial(make_again, args, kwargs))
+                reply = await args[0].retries.retry(name, later, partial(make_again, args, kwargs))
             if fits(reply):
                 return reply  # type: ignore[no-any-return]
             raise TypeError(f"{name} returned no valid reply: {reply!r:.100}")

@@ -8,7 +8,7 @@ thread, unless the source is local and the last calls of that kind were quick.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -23,23 +23,20 @@ from gitguardfs.protocol import (
     GuestGid,
     GuestUid,
     HandleId,
-    Later,
     NodeId,
     OpenReply,
+    ReadData,
     SetAttr,
+    make,
 )
 from gitguardfs.serving.blocking import Blocking
 from gitguardfs.serving.operations import Operations
 from gitguardfs.sessions.pyfuse3_session.handler_decorator import handler
 from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry
-from gitguardfs.sessions.pyfuse3_session.reply_checks import ReadData
 from gitguardfs.sessions.pyfuse3_session.request_loop import RequestLoop
 from gitguardfs.sessions.pyfuse3_session.retries import Retries
 
 R = TypeVar("R")
-
-_new = tuple.__new__
-"""Makes a NamedTuple twice as fast as its constructor does."""
 
 STATFS_FIELDS = (
     "f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail",
@@ -71,12 +68,8 @@ class Handlers(pyfuse3.Operations):
         self._invalidate = invalidate
         self.boundary = operations.boundary
         self.request_loop = RequestLoop(no_cpu_idle=no_cpu_idle)
-        self._retries = Retries(self.request_loop)
+        self.retries = Retries(self.request_loop)
         self._names_only = NamesOnlyEntry()
-
-    async def retry(self, name: str, later: Later, call: Callable[[], Awaitable[R]]) -> R:
-        """Make ``call``, which raised ``later``, again until it succeeds or fails."""
-        return await self._retries.retry(name, later, call)
 
     async def run_blocking(self, blocking: Blocking[R]) -> R:
         """Make the blocking call of a request, inline or on a thread; return the reply."""
@@ -278,7 +271,7 @@ class Handlers(pyfuse3.Operations):
 
 
 def _caller(ctx: RequestContext) -> Caller:
-    return _new(Caller, (ctx.uid, ctx.gid, ctx.pid))
+    return make(Caller, (ctx.uid, ctx.gid, ctx.pid))
 
 
 def _entry(reply: EntryReply) -> EntryAttributes:

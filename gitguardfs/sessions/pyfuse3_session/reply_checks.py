@@ -7,7 +7,7 @@ from typing import Any
 
 from pyfuse3 import EntryAttributes, FileInfo, StatvfsData
 
-ReadData = bytes | bytearray | memoryview
+from gitguardfs.protocol import ReadData
 
 _END_OF_NUMBERS = 1 << 63
 
