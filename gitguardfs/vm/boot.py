@@ -54,7 +54,7 @@ class BootError(Exception):
 
 
 @dataclass
-class Progress:
+class BootProgress:
     """A line on standard error: what the command waits for, and for how long."""
 
     started: float = field(default_factory=time.monotonic)
@@ -82,7 +82,7 @@ class Boot:
 
     state: State
     qemu: subprocess.Popen[bytes]
-    progress: Progress
+    progress: BootProgress
 
     def await_monitor(self) -> int:
         """Wait until QEMU answers; return the port of the guest's sshd. Raises BootError."""

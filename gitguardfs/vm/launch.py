@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gitguardfs.egress.start import RunningProxy
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.vm import accelerators, keys, provision, qmp, running, ssh, trusted_programs
-from gitguardfs.vm.boot import Boot, BootError, Progress
+from gitguardfs.vm.boot import Boot, BootError, BootProgress
 from gitguardfs.vm.images import Image
 from gitguardfs.vm.keys import Keys
 from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT, Machine, command
@@ -58,7 +58,7 @@ def boot(stack: ExitStack, launch: Launch) -> ssh.Guest:
     What was started is stopped when ``stack`` closes. Raises UserError.
     """
     state = launch.state
-    progress = Progress()
+    progress = BootProgress()
     left = accelerators.candidates(state, platform.system())
     attempts = 0
     while True:

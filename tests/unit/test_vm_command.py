@@ -415,7 +415,7 @@ def test_the_last_line_is_what_was_said_last(state: State) -> None:
 def ended(state: State, code: int) -> boot.Boot:
     qemu = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
     qemu.wait()
-    return boot.Boot(state, qemu, boot.Progress())
+    return boot.Boot(state, qemu, boot.BootProgress())
 
 
 def test_a_qemu_that_ends_is_noticed_with_what_it_said(state: State) -> None:
@@ -436,7 +436,7 @@ def test_a_panic_ends_the_waiting(state: State) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
         Path(state.console).write_text("Kernel panic - not syncing: x\n")
         with pytest.raises(boot.BootError, match=r"panicked"):
-            boot.Boot(state, qemu, boot.Progress()).await_monitor()
+            boot.Boot(state, qemu, boot.BootProgress()).await_monitor()
         qemu.kill()
 
 
@@ -458,7 +458,7 @@ def test_a_qemu_that_does_not_answer_is_not_waited_for_forever(
     monkeypatch.setattr(boot, "MONITOR_LIMIT", 0.1)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
         with pytest.raises(boot.BootError, match=r"QEMU does not answer"):
-            boot.Boot(state, qemu, boot.Progress()).await_monitor()
+            boot.Boot(state, qemu, boot.BootProgress()).await_monitor()
         qemu.kill()
 
 
