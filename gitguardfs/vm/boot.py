@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.vm import qmp
 from gitguardfs.vm.keys import ADMIN
-from gitguardfs.vm.ssh import FAILED, Guest, command
+from gitguardfs.vm.ssh import FAILED, SshGuest, command
 from gitguardfs.vm.state import State
 
 BOOT_LIMIT = 900.0
@@ -105,7 +105,7 @@ class Boot:
                 raise BootError(f"the guest's sshd did not answer within {BOOT_LIMIT:.0f} seconds")
             time.sleep(_LOOK_EVERY)
 
-    def await_ready(self, guest: Guest) -> None:
+    def await_ready(self, guest: SshGuest) -> None:
         """Wait until the guest is set up. Raises UserError if the setup failed, BootError."""
         remote = ready_script(guest.view)
         deadline = time.monotonic() + BOOT_LIMIT

@@ -264,7 +264,7 @@ def test_what_is_no_port(text: str) -> None:
 
 
 def test_a_busy_port_is_one_line() -> None:
-    guest = ssh_command.Guest(keys.Keys("/none"), 1, "/v")
+    guest = ssh_command.SshGuest(keys.Keys("/none"), 1, "/v")
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
         with pytest.raises(UserError, match=rf"port {port} .*in use.*vm forward {port + 1}:80"):
@@ -447,7 +447,7 @@ def test_a_qemu_that_ends_while_ssh_fails_at_once_is_noticed(
     monkeypatch.setattr(boot, "command", lambda *_, **__: failing)
     monkeypatch.setattr(boot, "BOOT_LIMIT", 10.0)
     Path(state.qemu_log).write_text("qemu: it is over\n")
-    guest = ssh_command.Guest(keys.Keys("/none"), 1, "/v")
+    guest = ssh_command.SshGuest(keys.Keys("/none"), 1, "/v")
     with pytest.raises(boot.BootError, match=r"QEMU ended: qemu: it is over"):
         ended(state, 1).await_ready(guest)
 
