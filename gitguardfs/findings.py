@@ -123,7 +123,7 @@ def as_text(results: Sequence[Result]) -> str:
     return "\n".join([*lines, summary(results)])
 
 
-class Progress:
+class ProgressLine:
     """Shows the current check on a terminal, in one line that is overwritten."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -10,7 +10,13 @@ from stat import S_IFDIR, S_IFLNK
 from gitguardfs.audit import fixes, hooks, rows
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.programs import is_program
-from gitguardfs.audit.walk import DIRECTORY_FLAGS, Directory, TooLong, Unread, read_file
+from gitguardfs.audit.walk import (
+    DIRECTORY_FLAGS,
+    FileTooLong,
+    ScannedDirectory,
+    Unread,
+    read_file,
+)
 from gitguardfs.findings import Severity
 from gitguardfs.guard import repository
 
@@ -25,7 +31,7 @@ def is_repository(entries: Mapping[str, int]) -> bool:
     return repository.is_repository(lambda name: entries.get(os.fsdecode(name)))
 
 
-def check(audit: Audit, directory: Directory) -> None:
+def check(audit: Audit, directory: ScannedDirectory) -> None:
     """Add findings for a bare repository, and for each program that git runs in it."""
     path = directory.path
     if audit.share.is_kept(audit.share.parts(path)):
@@ -45,7 +51,7 @@ def check(audit: Audit, directory: Directory) -> None:
         )
 
 
-def check_prepared(audit: Audit, directory: Directory, is_git: bool = False) -> None:
+def check_prepared(audit: Audit, directory: ScannedDirectory, is_git: bool = False) -> None:
     """Add findings for a directory that is not a repository yet but has hooks or a config.
 
     ``git init`` would keep both. They are of low severity in a directory that nothing marks as a
@@ -72,7 +78,7 @@ def check_prepared(audit: Audit, directory: Directory, is_git: bool = False) -> 
         audit.results.append(rows.PREPARED.finding(detail, fix, Severity.MEDIUM))
 
 
-def _note_unmarked(audit: Audit, directory: Directory, waiting: list[Armed]) -> None:
+def _note_unmarked(audit: Audit, directory: ScannedDirectory, waiting: list[Armed]) -> None:
     """Add one finding of low severity for each hook and each configuration file."""
     by_file: dict[str, list[Armed]] = {}
     for armed in waiting:
@@ -98,7 +104,7 @@ class Armed:
     fix: str
 
 
-def _armed(audit: Audit, directory: Directory) -> list[Armed]:
+def _armed(audit: Audit, directory: ScannedDirectory) -> list[Armed]:
     """Return what git would run if the directory were a repository.
 
     Config files that git could read but this cannot (a symlink, too long) count as well.
@@ -112,7 +118,7 @@ def _armed(audit: Audit, directory: Directory) -> list[Armed]:
         try:
             content = read_file(directory.fd, name)
             entries = audit.git.entries_of(content, path)
-        except TooLong as error:
+        except FileTooLong as error:
             what = f"what {path} says, which was not read: {error}"
             found.append(Armed(path, what, fixes.remove(path)))
             continue

@@ -73,7 +73,7 @@ def command(
     """
     guard = RuleSet(GuardRules(deny=deny, protect=protect, hide=hide))
     top = _open(directory)
-    progress = Progress()
+    progress = ScanProgress()
     try:
         _check_no_view(top, directory)
         git = _git(_become_owner(top))
@@ -87,11 +87,11 @@ def command(
     return findings.exit_code(results, fail_on)
 
 
-class Progress:
+class ScanProgress:
     """A line on a terminal that shows how far the walk is."""
 
     def __init__(self) -> None:
-        self.line = findings.Progress(sys.stderr)
+        self.line = findings.ProgressLine(sys.stderr)
         self._next = 0.0
 
     def say(self, names: int, directory: str) -> None:

@@ -14,9 +14,9 @@ from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.git_config import ConfigEntry
 from gitguardfs.audit.walk import (
     DIRECTORY_FLAGS,
-    Directory,
+    ScannedDirectory,
+    TreeScan,
     Unread,
-    Walk,
     list_directory,
     open_directory,
     read_file,
@@ -34,7 +34,7 @@ _NEWLINES = b"\r\n"
 """The only characters that git strips from the end of a path in a file; blanks stay."""
 
 
-def examine(audit: Audit, directory: Directory, name: str) -> set[str]:
+def examine(audit: Audit, directory: ScannedDirectory, name: str) -> set[str]:
     """Check the ``.git`` of a directory, which is spelled ``name`` there.
 
     Returns the programs (``hooks.MANAGERS``) that have put hooks into it.
@@ -63,7 +63,7 @@ def examine(audit: Audit, directory: Directory, name: str) -> set[str]:
         return set()
 
 
-def _target(directory: Directory, name: str, kind: int) -> str | None:
+def _target(directory: ScannedDirectory, name: str, kind: int) -> str | None:
     """Return where a ``.git`` that is not a directory leads; None if git ignores it."""
     if kind == S_IFLNK:
         return os.readlink(name, dir_fd=directory.fd)
@@ -125,7 +125,7 @@ def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> se
     """
     entries = list_directory(fd)
     if "HEAD" not in entries:
-        bare.check_prepared(audit, Directory(path, fd, entries, []), is_git=True)
+        bare.check_prepared(audit, ScannedDirectory(path, fd, entries, []), is_git=True)
         return set()
     _check_owner(audit, fd, path)
     common, common_path = fd, path
@@ -173,7 +173,7 @@ def _check_others(audit: Audit, fd: int, path: str, worktree: str | None) -> Non
         except (FileNotFoundError, NotADirectoryError):
             continue
         try:
-            walk = Walk(inner, os.path.join(path, name), audit.unread)
+            walk = TreeScan(inner, os.path.join(path, name), audit.unread)
             for found in walk.directories():
                 if "HEAD" not in found.entries:
                     continue

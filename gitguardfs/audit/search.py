@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from gitguardfs.audit import bare, config_check, repository, rows, secrets, work_tree
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.git_config import EXPLICIT
-from gitguardfs.audit.walk import Directory, Unread, Walk, list_directory, open_directory
+from gitguardfs.audit.walk import ScannedDirectory, TreeScan, Unread, list_directory, open_directory
 from gitguardfs.findings import Result, Severity
 
 CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
@@ -32,7 +32,7 @@ def search(audit: Audit, top: int, say: Callable[[int, str], None]) -> list[Resu
         else:
             audit.unread(path, error)
 
-    walk = Walk(top, audit.share.path, failed)
+    walk = TreeScan(top, audit.share.path, failed)
     for directory in walk.directories():
         say(walk.names, directory.path)
         _look(audit, directory)
@@ -55,7 +55,7 @@ def _check_user(audit: Audit) -> None:
         audit.results.append(rows.TRUST.finding(value, bare.TRUST_FIX, Severity.LOW))
 
 
-def _around(audit: Audit) -> Iterator[Directory]:
+def _around(audit: Audit) -> Iterator[ScannedDirectory]:
     """Yield the directories above the share that have a ``.git``: it may lie in a work tree."""
     path = audit.share.path
     while path != "/":
@@ -68,12 +68,12 @@ def _around(audit: Audit) -> Iterator[Directory]:
             audit.unread(path, error)
             continue
         try:
-            yield Directory(path, fd, list_directory(fd), [])
+            yield ScannedDirectory(path, fd, list_directory(fd), [])
         finally:
             os.close(fd)
 
 
-def _look(audit: Audit, directory: Directory) -> None:
+def _look(audit: Audit, directory: ScannedDirectory) -> None:
     """Check one directory, and choose its subdirectories that are walked next."""
     try:
         if bare.is_repository(directory.entries):

@@ -10,7 +10,7 @@ from gitguardfs import secret_names
 from gitguardfs.audit import fixes, rows
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.config_check import TOKEN
-from gitguardfs.audit.walk import Directory, Unread, read_file
+from gitguardfs.audit.walk import ScannedDirectory, Unread, read_file
 from gitguardfs.findings import Severity
 
 READ = 1 << 16
@@ -25,7 +25,7 @@ _KEY = re.compile(
 _ASSIGNED = re.compile(r"^[ \t]*(export[ \t]+)?\w+[ \t]*=[ \t]*[\"']?[^\s\"'#]", re.MULTILINE)
 
 
-def check(audit: Audit, directory: Directory) -> None:
+def check(audit: Audit, directory: ScannedDirectory) -> None:
     """Add findings for files that look like secrets and that no rule hides or denies."""
     inside = audit.share.parts(directory.path)
     if not secret_names.DEPENDENCIES.isdisjoint(inside):
@@ -47,7 +47,7 @@ def check(audit: Audit, directory: Directory) -> None:
             audit.unread(path, error)
 
 
-def _holds_secret(directory: Directory, name: str) -> bool:
+def _holds_secret(directory: ScannedDirectory, name: str) -> bool:
     if secret_names.is_secret(name):
         return True
     text = read_file(directory.fd, name, READ, whole=False).decode(errors="replace")
@@ -56,7 +56,7 @@ def _holds_secret(directory: Directory, name: str) -> bool:
     return _KEY.search(text) is not None or TOKEN.search(text) is not None
 
 
-def _note(audit: Audit, directory: Directory, name: str, path: str) -> None:
+def _note(audit: Audit, directory: ScannedDirectory, name: str, path: str) -> None:
     mode = os.stat(name, dir_fd=directory.fd, follow_symlinks=False).st_mode
     hide = fixes.rule("--hide", name)
     if mode & S_IROTH:

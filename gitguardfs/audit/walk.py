@@ -31,12 +31,12 @@ class Unread(Exception):  # noqa: N818  # what happened
     """A file could not be read or parsed; the message says why."""
 
 
-class TooLong(Unread):
+class FileTooLong(Unread):
     """A file is longer than the limit; git may read all of it."""
 
 
 @dataclass
-class Directory:
+class ScannedDirectory:
     """One directory of the tree."""
 
     path: str
@@ -49,7 +49,7 @@ class Directory:
     """Its subdirectories that are walked next; the caller may remove some."""
 
 
-class Walk:
+class TreeScan:
     """One walk of the tree below a directory."""
 
     def __init__(self, top: int, path: str, failed: Callable[[str, OSError], None]) -> None:
@@ -61,7 +61,7 @@ class Walk:
         self.names = 0
         """How many names were listed so far."""
 
-    def directories(self) -> Iterator[Directory]:
+    def directories(self) -> Iterator[ScannedDirectory]:
         """Yield each directory once, a parent before its subdirectories."""
         queue: list[tuple[str, ...]] = [()]
         seen: set[tuple[int, int]] = set()  # a bind mount may lead back up
@@ -81,7 +81,7 @@ class Walk:
                     continue
                 self.names += len(entries)
                 inner = [name for name, kind in entries.items() if kind == S_IFDIR]
-                directory = Directory(path, fd, entries, inner)
+                directory = ScannedDirectory(path, fd, entries, inner)
                 yield directory
                 queue += [(*parts, name) for name in directory.enter]
         finally:
@@ -117,7 +117,7 @@ class Walk:
 
 
 def list_directory(fd: int) -> dict[str, int]:
-    """Return the names in a directory and their types (see ``Directory.entries``). OSError."""
+    """Return the names in a directory and their types, as ``ScannedDirectory.entries``. OSError."""
     entries = {}
     with os.scandir(fd) as listing:
         for entry in listing:
@@ -187,7 +187,7 @@ def read_file(directory: int, name: str, limit: int = MAX_FILE, whole: bool = Tr
     """Return the first ``limit`` bytes of a regular file.
 
     Raises FileNotFoundError, OSError (ELOOP for a symlink), and Unread if it is not a regular file.
-    Raises TooLong if ``whole`` is true and the file is longer than that.
+    Raises FileTooLong if ``whole`` is true and the file is longer than that.
     """
     fd = _open_regular(directory, name)
     try:
@@ -197,7 +197,7 @@ def read_file(directory: int, name: str, limit: int = MAX_FILE, whole: bool = Tr
     finally:
         os.close(fd)
     if whole and len(data) > limit:
-        raise TooLong(f"it is longer than {limit} bytes")
+        raise FileTooLong(f"it is longer than {limit} bytes")
     return data[:limit]
 
 

@@ -11,7 +11,7 @@ from gitguardfs.audit import fixes, rows
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.config_check import hidden, when_allowed
 from gitguardfs.audit.programs import SUBMODULE_URL, external_command
-from gitguardfs.audit.walk import Directory, TooLong, Unread, read_file, resolved
+from gitguardfs.audit.walk import FileTooLong, ScannedDirectory, Unread, read_file, resolved
 from gitguardfs.findings import Severity
 
 TOOLS = {
@@ -35,7 +35,7 @@ _SCRIPTS = ("preinstall", "install", "postinstall", "prepare")
 _INSTALLS_HOOKS = re.compile(r"husky|lefthook|git-?hooks|hookspath|pre-commit", re.IGNORECASE)
 
 
-def check(audit: Audit, directory: Directory, managers: set[str]) -> None:
+def check(audit: Audit, directory: ScannedDirectory, managers: set[str]) -> None:
     """Add findings for a directory of the work tree.
 
     ``managers`` are the programs that have put hooks into its repository.
@@ -66,14 +66,14 @@ def _note_tool(audit: Audit, path: str, reader: str, places: list[str], is_insta
         audit.results.append(rows.TOOLS.finding(detail, fix, Severity.LOW))
 
 
-def _check_package(audit: Audit, directory: Directory, path: str) -> None:
+def _check_package(audit: Audit, directory: ScannedDirectory, path: str) -> None:
     try:
         package = json.loads(read_file(directory.fd, "package.json"))
         scripts = package["scripts"]
         installing = [
             name for name in _SCRIPTS if _INSTALLS_HOOKS.search(str(scripts.get(name, "")))
         ]
-    except TooLong as error:
+    except FileTooLong as error:
         audit.unread(path, error)
         return
     except (OSError, Unread, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -84,7 +84,7 @@ def _check_package(audit: Audit, directory: Directory, path: str) -> None:
         audit.results.append(rows.TOOLS.finding(detail, fix, Severity.LOW))
 
 
-def _check_submodules(audit: Audit, directory: Directory, path: str) -> None:
+def _check_submodules(audit: Audit, directory: ScannedDirectory, path: str) -> None:
     detail = f"{path}: git submodule sync takes addresses from it"
     audit.results.append(
         rows.SUBMODULES.finding(detail, fixes.rule("--protect", ".gitmodules"), Severity.LOW)
@@ -92,7 +92,7 @@ def _check_submodules(audit: Audit, directory: Directory, path: str) -> None:
     try:
         content = read_file(directory.fd, ".gitmodules")
         entries = audit.git.entries_of(content, path)
-    except TooLong as error:
+    except FileTooLong as error:
         audit.unread(path, error)
         return
     except (OSError, Unread):
@@ -105,7 +105,7 @@ def _check_submodules(audit: Audit, directory: Directory, path: str) -> None:
         audit.results.append(rows.SUBMODULES.finding(detail, fixes.unset(entry), Severity.MEDIUM))
 
 
-def _check_symlink(audit: Audit, directory: Directory, name: str) -> None:
+def _check_symlink(audit: Audit, directory: ScannedDirectory, name: str) -> None:
     link = os.path.join(directory.path, name)
     target = resolved(link)
     if audit.share.holds(target):

@@ -33,7 +33,7 @@ _WITH_VALUE = "Nt"
 
 
 @dataclass(frozen=True)
-class Request:
+class UnmountRequest:
     """An unmount that umount(8) asks for: its path, and flags of umount2(2)."""
 
     path: str
@@ -45,7 +45,7 @@ class Request:
         return bool(self.flags & syscalls.MNT_DETACH)
 
 
-def parse(words: Sequence[str]) -> Request:
+def parse(words: Sequence[str]) -> UnmountRequest:
     """Parse the arguments of umount(8), ignoring options without effect here. Raises UserError."""
     paths: list[str] = []
     flags = 0
@@ -61,10 +61,10 @@ def parse(words: Sequence[str]) -> Request:
             rest = rest[1:]
     if len(paths) != 1:
         raise UserError(f"usage: {NAME} MOUNTPOINT [-fl]", "it is run by umount(8)")
-    return Request(paths[0], flags)
+    return UnmountRequest(paths[0], flags)
 
 
-def unmount(request: Request) -> None:
+def unmount(request: UnmountRequest) -> None:
     """Unmount a view that root mounted, notify its daemon, and wait for its end.
 
     Raises UserError, OSError.

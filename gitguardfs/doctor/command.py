@@ -91,7 +91,7 @@ def command(
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, leave)  # so that what was made is removed
     caller = os.environ.get("SUDO_UID") if os.geteuid() == 0 else str(os.geteuid())
-    progress = findings.Progress(sys.stderr)
+    progress = findings.ProgressLine(sys.stderr)
     try:
         if host:
             results = examine_host(place, user, caller, progress.say)

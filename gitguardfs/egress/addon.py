@@ -26,7 +26,7 @@ from gitguardfs.egress.blocked import BlockedLog
 from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.reports import allow_command, error_text, query_note
-from gitguardfs.egress.requests import Request
+from gitguardfs.egress.requests import ProxyRequest
 from gitguardfs.errors import UserError, shown
 
 log = logging.getLogger("gitguardfs.egress")
@@ -154,16 +154,16 @@ class AllowlistAddon:
         )  # fmt: skip
         flow.request.stream = True  # last: mitmproxy sends it as it arrives, and asks no more
 
-    def _request(self, flow: http.HTTPFlow) -> Request:
+    def _request(self, flow: http.HTTPFlow) -> ProxyRequest:
         data = flow.request.data
         client = flow.client_conn
-        return Request(
+        return ProxyRequest(
             data.method, data.scheme.decode("latin-1"), data.host, data.port, data.path,
             data.headers.fields, data.http_version, bool(client.tls), client.sni,
             self._tunnels.get(client.id), data.authority,
         )  # fmt: skip
 
-    def _decide(self, flow: http.HTTPFlow, request: Request) -> Decision:
+    def _decide(self, flow: http.HTTPFlow, request: ProxyRequest) -> Decision:
         if flow.error is not None:  # mitmproxy itself has found it invalid
             return Decision(flow.error.msg, BlockKind.REQUEST)
         try:

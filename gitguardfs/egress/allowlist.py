@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gitguardfs.egress import requests, urls
 from gitguardfs.egress.addresses import PRIVATE_WORD
-from gitguardfs.egress.requests import BadRequestError, CheckedRequest, Request
+from gitguardfs.egress.requests import BadRequestError, CheckedRequest, ProxyRequest
 from gitguardfs.egress.urls import BadUrlError
 from gitguardfs.errors import UserError, shown
 
@@ -108,7 +108,7 @@ class Allowlist:
                 errors.append(LineError(number, line.strip(), str(error)))
         return cls(tuple(rules), tuple(errors))
 
-    def decide(self, request: Request) -> Decision:
+    def decide(self, request: ProxyRequest) -> Decision:
         """Decide on a request as the client sent it."""
         try:
             checked = requests.check(request)

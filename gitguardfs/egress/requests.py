@@ -38,7 +38,7 @@ HOP_BY_HOP_FIELDS = ("Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "T
 """Fields for the connection to the proxy only; they are removed."""
 
 
-class Request(NamedTuple):
+class ProxyRequest(NamedTuple):
     """A request as the client sent it, with nothing normalised."""
 
     method: bytes
@@ -88,7 +88,7 @@ class BadRequestError(Exception):
     """A request that no line can allow; the text says why."""
 
 
-def check(request: Request) -> CheckedRequest:
+def check(request: ProxyRequest) -> CheckedRequest:
     """Return the request in normal form. Raises BadRequestError."""
     try:
         host = urls.normal_host(request.host)
@@ -111,7 +111,7 @@ def check(request: Request) -> CheckedRequest:
     return result
 
 
-def _check_connection(request: Request, result: CheckedRequest) -> None:
+def _check_connection(request: ProxyRequest, result: CheckedRequest) -> None:
     """Raise BadRequestError if the tunnel or the TLS connection is not for the URL's host."""
     if request.authority:
         raise BadRequestError("a whole URL instead of a path, within a tunnel")
@@ -154,7 +154,7 @@ def _check_headers(headers: tuple[tuple[bytes, bytes], ...]) -> None:
 _FRAMING = (b"content-length", b"transfer-encoding")
 
 
-def _check_host_field(request: Request, result: CheckedRequest) -> None:
+def _check_host_field(request: ProxyRequest, result: CheckedRequest) -> None:
     hosts = [value for name, value in request.headers if name.lower() == b"host"]
     if len(hosts) != 1:
         raise BadRequestError("two Host fields" if hosts else "no Host field")
@@ -167,7 +167,7 @@ def _check_host_field(request: Request, result: CheckedRequest) -> None:
         raise BadRequestError("the Host field names another host")
 
 
-def _check_body(request: Request) -> None:
+def _check_body(request: ProxyRequest) -> None:
     """Raise BadRequestError for a body that servers do not expect, or whose end is ambiguous."""
     lengths = [value for name, value in request.headers if name.lower() == b"content-length"]
     codings = [value for name, value in request.headers if name.lower() == b"transfer-encoding"]

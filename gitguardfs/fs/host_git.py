@@ -24,7 +24,7 @@ from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.forming import WAIT
 from gitguardfs.fs.nodes import Node, ancestors
 from gitguardfs.fs.source import DOTGIT, Source, read
-from gitguardfs.fs.walk import TooLong, Walk
+from gitguardfs.fs.walk import PathTooLong, PathWalk
 from gitguardfs.protocol import Later
 
 log = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ class HostGit:
             text = self._read_gitdir(dir_fd)
         else:
             return
-        walk = Walk(self._source, self._descriptors, self._root, lambda *_: False)
+        walk = PathWalk(self._source, self._descriptors, self._root, lambda *_: False)
         found = False
         if not text:
             return  # no gitdir line that git would follow
@@ -174,7 +174,7 @@ class HostGit:
                     if fd >= 0:
                         found = True
                         yield fd
-        except TooLong:  # perhaps an attack by many symlinks: whether git is at work is unknown
+        except PathTooLong:  # perhaps an attack by many symlinks: whether git is at work is unknown
             raise os_error(errno.EBUSY) from None
         if not found and path not in self._not_found and len(self._not_found) < REMEMBERED:
             self._not_found.add(path)

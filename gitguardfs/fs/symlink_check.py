@@ -14,7 +14,7 @@ from contextlib import closing
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import Node
 from gitguardfs.fs.source import DOTGIT, Source
-from gitguardfs.fs.walk import TooLong, Walk
+from gitguardfs.fs.walk import PathTooLong, PathWalk
 from gitguardfs.guard.rules import RuleSet, Verdict
 
 INTO_GIT = "symlink into a repository"
@@ -46,11 +46,11 @@ class SymlinkCheck:
             return ""
         if any(map(self._guard.is_dotgit, text.split(b"/"))):
             return INTO_GIT
-        walk = Walk(self._source, self._descriptors, self._root, self._enter)
+        walk = PathWalk(self._source, self._descriptors, self._root, self._enter)
         try:
             with closing(walk.ends(directory, text)) as ends:
                 return INTO_PROTECTED if any(marked for _, marked in ends) else ""
-        except TooLong:
+        except PathTooLong:
             return TOO_LONG
         except _IntoGit:
             return INTO_GIT

@@ -33,11 +33,11 @@ Rest: TypeAlias = "tuple[bytes, Rest] | None"
 Ends = Generator[tuple[int, bool], None, None]
 
 
-class TooLong(Exception):  # noqa: N818  # what the path is, not that something broke
+class PathTooLong(Exception):  # noqa: N818  # what the path is, not that something broke
     """The path takes more than MAX_STEPS components."""
 
 
-class Walk:
+class PathWalk:
     """Walks one path in all the ways in which the host may resolve it."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Walk:
         """Yield each end of ``path``, which was found in ``directory``: a descriptor, and a mark.
 
         The descriptor is of a directory and valid until the next end is yielded; -1 if nothing is
-        at the end. Ends at other types of objects are left out. Raises TooLong, what ``enter``
+        at the end. Ends at other types of objects are left out. Raises PathTooLong, what ``enter``
         raises, and OSError if the source fails.
         """
         rest = self._parse(path, None)
@@ -74,7 +74,7 @@ class Walk:
     def _count(self, steps: int) -> None:
         self._steps += steps
         if self._steps > MAX_STEPS:
-            raise TooLong
+            raise PathTooLong
 
     def _suffixes(self, rest: Rest, symlinks: int) -> Ends:
         while rest is not None:

@@ -15,7 +15,7 @@ from gitguardfs.host import sandbox
 from gitguardfs.host.directory import existing_directory, secrets_in
 from gitguardfs.options.parsing import split_values
 from gitguardfs.render import krun, quote
-from gitguardfs.render.krun import KrunSpec, Network
+from gitguardfs.render.krun import ContainerNetwork, KrunSpec
 from gitguardfs.render.size import mebibytes
 
 INSTALL = "Fedora: sudo dnf install podman crun-krun"
@@ -26,8 +26,10 @@ PROJECT = click.option(
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Print podman's command; run nothing.")
 
 NETWORKS = {
-    Network.OPEN: "The network is open: the agent reaches whatever containers reach here.",
-    Network.NONE: "The network is closed: the agent reaches nothing, no model's service either.",
+    ContainerNetwork.OPEN: "The network is open: the agent reaches whatever containers reach here.",
+    ContainerNetwork.NONE: (
+        "The network is closed: the agent reaches nothing, no model's service either."
+    ),
 }
 
 
@@ -44,8 +46,8 @@ def command() -> None:
 @click.option("--memory", metavar="SIZE", default="8G", show_default=True, help="Memory.")
 @click.option(
     "--network",
-    type=click.Choice([network.value for network in Network]),
-    default=Network.OPEN.value,
+    type=click.Choice([network.value for network in ContainerNetwork]),
+    default=ContainerNetwork.OPEN.value,
     show_default=True,
     help="What the agent reaches: what containers do, or nothing.",
 )
@@ -68,7 +70,7 @@ def init(
         gid=os.getegid(),
         cpus=cpus,
         memory=mebibytes(memory, "--memory"),
-        network=Network(network),
+        network=ContainerNetwork(network),
         options=split_values(o),
     )
     path, written = sandbox.write(spec, force=force)

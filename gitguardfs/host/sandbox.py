@@ -16,7 +16,7 @@ from gitguardfs import config_files, installation
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import state
 from gitguardfs.render import krun
-from gitguardfs.render.krun import KrunSpec, Network
+from gitguardfs.render.krun import ContainerNetwork, KrunSpec
 
 FILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "files")
 NAME = ".agent-sandbox"
@@ -95,7 +95,7 @@ def load(project: str) -> Sandbox:
     state.made(path)
     try:
         spec = json.loads(content)["spec"]
-        spec["network"] = Network(spec["network"])
+        spec["network"] = ContainerNetwork(spec["network"])
         spec["options"] = tuple(spec["options"])
         found = Sandbox(path, KrunSpec(**spec))
     except (KeyError, TypeError, ValueError):

@@ -21,7 +21,7 @@ from gitguardfs.render.share_spec import (
     GuardPlacement,
     Host,
     Hypervisor,
-    Network,
+    MachineNetwork,
     ShareSpec,
     Transport,
 )
@@ -86,7 +86,7 @@ COMMAND_LIMIT = 10.0
 )
 @click.option(
     "--network",
-    type=click.Choice([network.value for network in Network]),
+    type=click.Choice([network.value for network in MachineNetwork]),
     help="What the machine may reach: open is the internet, your network and services on this "
     "machine's 127.0.0.1; restricted is nothing, with ssh as the way in.  [default: open]",
 )
@@ -126,7 +126,7 @@ def command(
     if run and elsewhere:
         raise UserError("--run starts the guard here", "leave --elsewhere out")
     if network is not None:
-        stated["network"] = Network(network)
+        stated["network"] = MachineNetwork(network)
     real = directory_elsewhere(directory) if elsewhere else existing_directory(directory)
     spec = ShareSpec(
         directory=real,

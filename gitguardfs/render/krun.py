@@ -29,7 +29,7 @@ LEAST_MEMORY = 512
 _PATH = re.compile(r"[^\x00-\x1f\x7f:]+")
 
 
-class Network(StrEnum):
+class ContainerNetwork(StrEnum):
     """What the microVM may reach: the container network, or nothing."""
 
     OPEN = "open"
@@ -48,7 +48,7 @@ class KrunSpec:
     cpus: int = 4
     memory: int = 8192
     """MiB."""
-    network: Network = Network.OPEN
+    network: ContainerNetwork = ContainerNetwork.OPEN
     options: tuple[str, ...] = ()
     """Further options of the guard."""
 
@@ -137,7 +137,7 @@ def run(spec: KrunSpec, command: Sequence[str], *, terminal: bool) -> list[str]:
 
 
 def _network(spec: KrunSpec) -> Iterator[str]:
-    if spec.network is Network.NONE:
+    if spec.network is ContainerNetwork.NONE:
         yield "--network=none"
 
 
@@ -150,7 +150,7 @@ def compose(spec: KrunSpec) -> str:
         "annotations": _size(spec),
         "userns_mode": "keep-id",
         "user": "0:0",
-        **({"network_mode": "none"} if spec.network is Network.NONE else {}),
+        **({"network_mode": "none"} if spec.network is ContainerNetwork.NONE else {}),
         "volumes": [_uninterpolated(mount) for mount in _mounts(spec)],
         **(
             {"environment": {n: _uninterpolated(v) for n, v in environment(spec).items()}}

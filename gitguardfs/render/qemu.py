@@ -6,7 +6,7 @@ import re
 import zlib
 
 from gitguardfs.render import quote
-from gitguardfs.render.share_spec import Network, ShareSpec, Transport
+from gitguardfs.render.share_spec import MachineNetwork, ShareSpec, Transport
 from gitguardfs.render.virtiofsd import QUEUE_SIZE
 
 FIRMWARE = "edk2-aarch64-code.fd"
@@ -91,10 +91,10 @@ def _board(spec: ShareSpec) -> list[str]:
     return ["-machine", "virt", "-bios", spec.host.firmware or FIRMWARE]
 
 
-def _network(network: Network) -> list[str]:
+def _network(network: MachineNetwork) -> list[str]:
     """Return the arguments of a user network; RESTRICTED lets the guest connect to nothing."""
     options = ["user", "model=virtio-net-pci"]
-    if network is Network.RESTRICTED:
+    if network is MachineNetwork.RESTRICTED:
         options += ["restrict=on", "ipv6=off", f"hostfwd=tcp:127.0.0.1:{SSH_PORT}-:22"]
     return ["-nic", ",".join(options)]
 
@@ -106,7 +106,7 @@ def install(spec: ShareSpec) -> list[str]:
     """
     # The board for ARM has no "boot once"; with an empty disk it boots the installer anyway.
     once = [] if spec.host.is_arm else ["-boot", "once=d"]
-    return [*machine(spec), *_network(Network.OPEN), "-cdrom", INSTALLER, *once]
+    return [*machine(spec), *_network(MachineNetwork.OPEN), "-cdrom", INSTALLER, *once]
 
 
 def run(spec: ShareSpec) -> list[str]:
@@ -116,6 +116,6 @@ def run(spec: ShareSpec) -> list[str]:
 
 def login(spec: ShareSpec) -> list[str] | None:
     """Return the command that logs in to the guest; None if its window is used instead."""
-    if spec.network is not Network.RESTRICTED:
+    if spec.network is not MachineNetwork.RESTRICTED:
         return None
     return ["ssh", "-p", str(SSH_PORT), "USER@127.0.0.1"]

@@ -46,7 +46,7 @@ class GuardPlacement(StrEnum):
     HOST = "host"
 
 
-class Network(StrEnum):
+class MachineNetwork(StrEnum):
     """The network of the machine that QEMU starts: open, or nothing but ssh from the host."""
 
     OPEN = "open"
@@ -96,7 +96,7 @@ class ShareSpec:
     cpus: int = 2
     disk: str = field(default="")
     """The path of the guest's disk; empty for one beside the directory."""
-    network: Network = Network.OPEN
+    network: MachineNetwork = MachineNetwork.OPEN
 
     def __post_init__(self) -> None:
         _check_tag(self.tag, self.hypervisor)

@@ -14,7 +14,13 @@ from gitguardfs.render import (
     utm,
     virtiofsd,
 )
-from gitguardfs.render.share_spec import GuardPlacement, Hypervisor, Network, ShareSpec, Transport
+from gitguardfs.render.share_spec import (
+    GuardPlacement,
+    Hypervisor,
+    MachineNetwork,
+    ShareSpec,
+    Transport,
+)
 
 INDENT = "    "
 
@@ -109,7 +115,7 @@ def _qemu(spec: ShareSpec) -> Iterator[Section]:
 
 
 def _network_notes(spec: ShareSpec) -> tuple[str, ...]:
-    if spec.network is Network.RESTRICTED:
+    if spec.network is MachineNetwork.RESTRICTED:
         return (
             "restrict=on: the guest reaches nothing, neither the internet nor this machine's",
             "  services; an agent that works by a network service cannot work there either.",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.vm import qmp
 from gitguardfs.vm.keys import ADMIN
-from gitguardfs.vm.ssh import FAILED, Guest, command
+from gitguardfs.vm.ssh import FAILED, SshGuest, command
 from gitguardfs.vm.state import State
 
 BOOT_LIMIT = 900.0
@@ -54,7 +54,7 @@ class BootError(Exception):
 
 
 @dataclass
-class Progress:
+class BootProgress:
     """A line on standard error: what the command waits for, and for how long."""
 
     started: float = field(default_factory=time.monotonic)
@@ -82,7 +82,7 @@ class Boot:
 
     state: State
     qemu: subprocess.Popen[bytes]
-    progress: Progress
+    progress: BootProgress
 
     def await_monitor(self) -> int:
         """Wait until QEMU answers; return the port of the guest's sshd. Raises BootError."""
@@ -105,7 +105,7 @@ class Boot:
                 raise BootError(f"the guest's sshd did not answer within {BOOT_LIMIT:.0f} seconds")
             time.sleep(_LOOK_EVERY)
 
-    def await_ready(self, guest: Guest) -> None:
+    def await_ready(self, guest: SshGuest) -> None:
         """Wait until the guest is set up. Raises UserError if the setup failed, BootError."""
         remote = ready_script(guest.view)
         deadline = time.monotonic() + BOOT_LIMIT

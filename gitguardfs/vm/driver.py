@@ -207,7 +207,7 @@ def refuse_root() -> None:
         )
 
 
-def _session_in(state: State, guest: ssh.Guest, words: tuple[str, ...]) -> int:
+def _session_in(state: State, guest: ssh.SshGuest, words: tuple[str, ...]) -> int:
     """Run the shell or the command in the guest; return its exit status."""
     terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
     process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT))

@@ -19,7 +19,7 @@ def ports_of(text: str) -> tuple[int, int]:
     return _port(here), _port(there if colon else here)
 
 
-def run(guest: ssh.Guest, here: int, there: int) -> int:
+def run(guest: ssh.SshGuest, here: int, there: int) -> int:
     """Forward until Ctrl-C or until the VM stops; return ssh's status. Raises UserError."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

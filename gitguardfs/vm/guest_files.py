@@ -47,7 +47,7 @@ class GuestFile:
 
 
 @dataclass(frozen=True)
-class Guest:
+class GuestSettings:
     """What differs from one VM to the next."""
 
     ca: str
@@ -62,7 +62,7 @@ class Guest:
     """The provisioning script."""
 
 
-def files(guest: Guest, provision_path: str) -> list[GuestFile]:
+def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
     """Return all files for the guest. The provisioning script is put at ``provision_path``."""
     return [
         GuestFile(CA_FILE, guest.ca),
@@ -132,7 +132,7 @@ def _apt() -> str:
     )
 
 
-def _git(guest: Guest) -> str:
+def _git(guest: GuestSettings) -> str:
     return (
         "[user]\n"
         f"\tname = {_git_value(guest.git_name)}\n\temail = {_git_value(guest.git_email)}\n"
@@ -159,7 +159,7 @@ def _managed_settings() -> str:
     return json.dumps(rules, indent=2) + "\n"
 
 
-def _config(guest: Guest) -> str:
+def _config(guest: GuestSettings) -> str:
     values = {
         "AGENT": AGENT,
         "BUNDLE": BUNDLE,

@@ -15,7 +15,7 @@ from gitguardfs.egress.start import RunningProxy
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.render import qemu
 from gitguardfs.vm import accelerators, keys, provision, qmp, running, ssh, trusted_programs
-from gitguardfs.vm.boot import Boot, BootError, Progress
+from gitguardfs.vm.boot import Boot, BootError, BootProgress
 from gitguardfs.vm.images import Image
 from gitguardfs.vm.keys import Keys
 from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT, Machine, command
@@ -50,13 +50,13 @@ class Launch:
     """False only in tests; see qemu_command.Machine."""
 
 
-def boot(stack: ExitStack, launch: Launch) -> ssh.Guest:
+def boot(stack: ExitStack, launch: Launch) -> ssh.SshGuest:
     """Boot with the first accelerator that works; return how to reach the guest.
 
     What was started is stopped when ``stack`` closes. Raises UserError.
     """
     state = launch.state
-    progress = Progress()
+    progress = BootProgress()
     left = accelerators.candidates(state, platform.system())
     attempts = 0
     while True:
@@ -66,7 +66,7 @@ def boot(stack: ExitStack, launch: Launch) -> ssh.Guest:
             attempt.callback(_end, state, qemu)
             wait = Boot(state, qemu, progress)
             try:
-                guest = ssh.Guest(
+                guest = ssh.SshGuest(
                     launch.keys, wait.await_monitor(), provision.view_of(launch.settings.project)
                 )
                 wait.await_ssh(guest.port)
@@ -157,7 +157,7 @@ def _end(state: State, qemu: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _tunnel(guest: ssh.Guest, proxy: RunningProxy) -> Iterator[None]:
+def _tunnel(guest: ssh.SshGuest, proxy: RunningProxy) -> Iterator[None]:
     """Connect the guest to the proxy by a reverse SSH tunnel, at the usual address.
 
     The tunnel ends when the proxy or this process ends: any other program could get the proxy's
@@ -187,7 +187,7 @@ def _tunnel(guest: ssh.Guest, proxy: RunningProxy) -> Iterator[None]:
         process.wait()
 
 
-def _as_root(guest: ssh.Guest, line: str) -> None:
+def _as_root(guest: ssh.SshGuest, line: str) -> None:
     """Run a shell line in the guest as root. Raises BootError if it fails."""
     words = ssh.command(guest, keys.ADMIN, remote=line)
     done = subprocess.run(words, stdin=subprocess.DEVNULL, check=False)

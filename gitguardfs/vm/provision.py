@@ -10,7 +10,7 @@ import tarfile
 from gitguardfs import installation
 from gitguardfs.constants import AGENT
 from gitguardfs.vm import seed
-from gitguardfs.vm.guest_files import Guest, GuestFile, files
+from gitguardfs.vm.guest_files import GuestFile, GuestSettings, files
 from gitguardfs.vm.keys import ADMIN, HOST, Keys
 from gitguardfs.vm.keys import AGENT as AGENT_KEY
 from gitguardfs.vm.settings import Settings
@@ -35,7 +35,7 @@ def guest_files(settings: Settings, ca: str) -> list[GuestFile]:
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "provision.sh")
     with open(script) as file:
         text = file.read()
-    guest = Guest(
+    guest = GuestSettings(
         ca=ca,
         view=view_of(settings.project),
         mount_options=mount_options(settings),

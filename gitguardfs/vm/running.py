@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.vm import keys, provision, qmp, settings, trusted_programs
-from gitguardfs.vm.ssh import Guest
+from gitguardfs.vm.ssh import SshGuest
 from gitguardfs.vm.state import State, is_held, remove, take
 
 POWERDOWN_LIMIT = 30.0
@@ -34,7 +34,7 @@ def is_running(state: State) -> bool:
     return is_held(state.lock)
 
 
-def guest(state: State, early: bool = False) -> Guest:
+def guest(state: State, early: bool = False) -> SshGuest:
     """Return how to reach the running guest.
 
     Raises UserError if the VM is not running, if ssh or this program lies in the project, or if the
@@ -54,7 +54,7 @@ def guest(state: State, early: bool = False) -> Guest:
     except qmp.NoAnswerError:
         raise not_yet from None
     view = provision.view_of(settings.load(state).project)
-    return Guest(keys.Keys(state.path(keys.DIRECTORY)), port, view)
+    return SshGuest(keys.Keys(state.path(keys.DIRECTORY)), port, view)
 
 
 def resume_if_paused(state: State) -> None:

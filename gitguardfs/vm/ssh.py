@@ -20,7 +20,7 @@ FAILED = 255
 
 
 @dataclass(frozen=True)
-class Guest:
+class SshGuest:
     """What ssh needs to reach a running guest."""
 
     keys: Keys
@@ -30,7 +30,7 @@ class Guest:
     """The directory in which sessions begin: the guarded project."""
 
 
-def options(guest: Guest, user: str, is_batch: bool = True) -> dict[str, str]:
+def options(guest: SshGuest, user: str, is_batch: bool = True) -> dict[str, str]:
     """Return ssh's options for ``user``: names.AGENT or names.ADMIN."""
     return {
         "BatchMode": "yes" if is_batch else "no",
@@ -56,7 +56,7 @@ def options(guest: Guest, user: str, is_batch: bool = True) -> dict[str, str]:
 
 
 def command(
-    guest: Guest, user: str, *more: str, remote: str | None = None, is_batch: bool = True
+    guest: SshGuest, user: str, *more: str, remote: str | None = None, is_batch: bool = True
 ) -> list[str]:
     """Return ``ssh MORE… HOST REMOTE``; ``remote`` is a line for the guest's shell."""
     words = [path_of(SSH), "-F", "/dev/null"]
@@ -65,7 +65,7 @@ def command(
     return [*words, *more, HOST_ALIAS, *([] if remote is None else [remote])]
 
 
-def session(guest: Guest, words: tuple[str, ...], terminal: bool, user: str) -> list[str]:
+def session(guest: SshGuest, words: tuple[str, ...], terminal: bool, user: str) -> list[str]:
     """Return the command for a shell in the project, or for ``words`` there.
 
     A single word is a line for the guest's shell, as for ssh; several are a command with arguments.
@@ -76,20 +76,20 @@ def session(guest: Guest, words: tuple[str, ...], terminal: bool, user: str) -> 
     return command(guest, user, "-t" if terminal else "-T", remote=remote, is_batch=not terminal)
 
 
-def forward(guest: Guest, here: int, there: int) -> list[str]:
+def forward(guest: SshGuest, here: int, there: int) -> list[str]:
     """Return the command that forwards a port of this machine's 127.0.0.1 into the guest."""
     target = f"127.0.0.1:{here}:127.0.0.1:{there}"
     return command(guest, names.AGENT, "-N", "-o", "ExitOnForwardFailure=yes", "-L", target)
 
 
-def tunnel(guest: Guest, address: str, port: int, proxy_port: int) -> list[str]:
+def tunnel(guest: SshGuest, address: str, port: int, proxy_port: int) -> list[str]:
     """Return the command that forwards the guest's ``address``:``port`` to the proxy here."""
     target = f"{address}:{port}:127.0.0.1:{proxy_port}"
     alive = ("-o", "ServerAliveInterval=15", "-o", "ExitOnForwardFailure=yes")
     return command(guest, names.ADMIN, "-N", *alive, "-R", target)
 
 
-def config(guest: Guest, host: str) -> str:
+def config(guest: SshGuest, host: str) -> str:
     """Return a block for an ssh_config(5) file."""
     lines = [f"    {name} {_config_value(v)}" for name, v in options(guest, names.AGENT).items()]
     return "\n".join([f"Host {host}", *lines, ""])

@@ -22,7 +22,7 @@ from gitguardfs.options.parsing import split_values
 from gitguardfs.render.guarded_share import GuardedShare, owner_map
 from gitguardfs.vm_mount import facts, mountpoint, plan_guard, plan_removal, plan_share, report
 from gitguardfs.vm_mount.facts import Facts, SystemPaths
-from gitguardfs.vm_mount.plan_share import Request, Style
+from gitguardfs.vm_mount.plan_share import MountRequest, Style
 from gitguardfs.vm_mount.transaction import Step, Transaction
 
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "virtiofs", "fuse")
@@ -155,7 +155,7 @@ def install(system: SystemPaths, arguments: Arguments) -> int:
 def _install(
     system: SystemPaths,
     state: Facts,
-    request: Request,
+    request: MountRequest,
     arguments: Arguments,
     program: tuple[str, ...],
 ) -> int:
@@ -201,7 +201,7 @@ def _program(system: SystemPaths) -> tuple[str, ...]:
 
 def _request(
     system: SystemPaths, state: Facts, arguments: Arguments, *, is_installed: bool
-) -> Request:
+) -> MountRequest:
     tag = arguments.tag or _ask_tag(state, arguments)
     place = arguments.map_mount or _ask(arguments, "Where is the guarded view to be?")
     if place is None:
@@ -221,7 +221,7 @@ def _request(
         )
     paths = arguments.mount or _mount_of(system, state, tag), place
     mount, map_mount = mountpoint.resolve_all(paths, state.mounts)
-    return Request(
+    return MountRequest(
         tag=tag,
         mount=mount,
         map_mount=map_mount,
@@ -240,7 +240,7 @@ def _mount_of(system: SystemPaths, state: Facts, tag: str) -> str:
     return found[0] if found else plan_share.default_mount(system, tag)
 
 
-def _spec(state: Facts, request: Request) -> GuardedShare:
+def _spec(state: Facts, request: MountRequest) -> GuardedShare:
     share = state.share_at(request.mount.path)
     if share is None:
         raise UserError(
@@ -252,7 +252,11 @@ def _spec(state: Facts, request: Request) -> GuardedShare:
 
 
 def _foresee(
-    system: SystemPaths, state: Facts, request: Request, first: list[Step], program: tuple[str, ...]
+    system: SystemPaths,
+    state: Facts,
+    request: MountRequest,
+    first: list[Step],
+    program: tuple[str, ...],
 ) -> tuple[GuardedShare, list[Step]]:
     """Return the spec of the guarded share, and the steps of the second plan. Raises UserError.
 

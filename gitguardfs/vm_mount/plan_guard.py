@@ -14,7 +14,7 @@ from gitguardfs.render.guarded_share import GuardedShare
 from gitguardfs.vm_mount import plan_boot
 from gitguardfs.vm_mount.facts import Facts, SystemPaths
 from gitguardfs.vm_mount.mountpoint import not_ours
-from gitguardfs.vm_mount.plan_share import Request, check_empty, make
+from gitguardfs.vm_mount.plan_share import MountRequest, check_empty, make
 from gitguardfs.vm_mount.steps_mount import StartGuard, StopGuard
 from gitguardfs.vm_mount.transaction import Step
 
@@ -22,7 +22,7 @@ from gitguardfs.vm_mount.transaction import Step
 def guard_steps(
     system: SystemPaths,
     facts: Facts,
-    request: Request,
+    request: MountRequest,
     spec: GuardedShare,
     program: tuple[str, ...],
 ) -> list[Step]:
@@ -53,7 +53,7 @@ def guard_steps(
     return found
 
 
-def _is_right(facts: Facts, request: Request, spec: GuardedShare) -> bool:
+def _is_right(facts: Facts, request: MountRequest, spec: GuardedShare) -> bool:
     """Return whether a guard runs there with the options and the seal that are asked for."""
     if facts.guard_at(spec.map_mount) is None:
         return False
@@ -75,7 +75,7 @@ def lost_options(facts: Facts, spec: GuardedShare) -> list[str]:
     return guards.lost_options(before, split_o(",".join(spec.guard_options)))
 
 
-def _check_guards(facts: Facts, request: Request) -> None:
+def _check_guards(facts: Facts, request: MountRequest) -> None:
     mount, map_mount = request.mount.path, request.map_mount.path
     top = facts.top_at(map_mount)
     if top is not None and top.fstype != FSTYPE:

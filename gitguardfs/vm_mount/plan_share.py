@@ -39,7 +39,7 @@ Style = Literal["fstab", "systemd", "none"]
 
 
 @dataclass(frozen=True)
-class Request:
+class MountRequest:
     """What the user asks for, validated; paths are resolved."""
 
     tag: str
@@ -143,7 +143,7 @@ def directory_name(tag: str) -> str:
 # The share
 
 
-def share_steps(system: SystemPaths, facts: Facts, request: Request) -> list[Step]:
+def share_steps(system: SystemPaths, facts: Facts, request: MountRequest) -> list[Step]:
     """Return the steps that mount the share; none if it is mounted.
 
     Raises UserError if it cannot be mounted, or could not be closed to others there.
@@ -194,7 +194,7 @@ def check_not_covered(facts: Facts, share: MountInfo) -> None:
         )
 
 
-def _check_place(request: Request) -> None:
+def _check_place(request: MountRequest) -> None:
     """Refuse a mount point of the raw share that an ordinary user could bypass or move."""
     mount = request.mount.path
     _check_closed(mount, request.mount.parents)
@@ -217,7 +217,7 @@ def _check_closed(mount: str, components: tuple[PathComponent, ...]) -> None:
             )
 
 
-def _check_not_elsewhere(facts: Facts, request: Request, present: MountInfo | None) -> None:
+def _check_not_elsewhere(facts: Facts, request: MountRequest, present: MountInfo | None) -> None:
     """Refuse if the share is mounted elsewhere too: by its tag, or as a bind mount of any part."""
     for share in facts.shares():
         where = share.path
@@ -232,7 +232,7 @@ def _check_not_elsewhere(facts: Facts, request: Request, present: MountInfo | No
             )
 
 
-def _private_directory(system: SystemPaths, request: Request) -> list[Step]:
+def _private_directory(system: SystemPaths, request: MountRequest) -> list[Step]:
     if os.path.dirname(request.mount.path) != system.shares:
         return []
     for found in request.mount.components:
@@ -266,7 +266,7 @@ def mount_command(system: SystemPaths, transport: str, tag: str, mount: str) -> 
 # The guard, as far as it is known before that
 
 
-def with_owner(request: Request, transport: str, the_map: str) -> GuardedShare:
+def with_owner(request: MountRequest, transport: str, the_map: str) -> GuardedShare:
     """Return the spec of the guarded share, for a share's type and an id map."""
     return GuardedShare(
         tag=request.tag,
@@ -279,7 +279,7 @@ def with_owner(request: Request, transport: str, the_map: str) -> GuardedShare:
     )
 
 
-def without_unmounted(facts: Facts, request: Request) -> Facts:
+def without_unmounted(facts: Facts, request: MountRequest) -> Facts:
     """Return the facts as they would be after the share is mounted, to plan ahead."""
     transport = request.transport or next(iter(facts.tags.transports_of(request.tag)), "9p")
     share = MountInfo(

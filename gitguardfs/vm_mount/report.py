@@ -12,7 +12,7 @@ from gitguardfs.render import quote
 from gitguardfs.render.guarded_share import GuardedShare
 from gitguardfs.vm_mount import plan_boot, plan_guard
 from gitguardfs.vm_mount.facts import Facts
-from gitguardfs.vm_mount.plan_share import Request
+from gitguardfs.vm_mount.plan_share import MountRequest
 from gitguardfs.vm_mount.steps_files import Write
 from gitguardfs.vm_mount.transaction import Step
 
@@ -52,7 +52,7 @@ def lost_options(state: Facts, spec: GuardedShare) -> Iterator[str]:
 
 
 def result(
-    state: Facts, request: Request, spec: GuardedShare, *, changed: bool, would: bool = False
+    state: Facts, request: MountRequest, spec: GuardedShare, *, changed: bool, would: bool = False
 ) -> Iterator[str]:
     """Yield what is mounted and guarded, and the next command; ``would`` is for --dry-run."""
     policy = _POLICIES[request.policy]

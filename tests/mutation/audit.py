@@ -67,7 +67,7 @@ MUTANTS = (
     fault("alternates-further", "alternates of alternates are not read", "repository",
           "places += [one for one in more if one not in places]", "pass", REPOSITORIES),
     fault("prepared-too-long", "a config too long to be read hides what it says", "bare",
-          "except TooLong as error:", "except ZeroDivisionError as error:", REPOSITORIES),
+          "except FileTooLong as error:", "except ZeroDivisionError as error:", REPOSITORIES),
     fault("hooks-not-executable", "hooks that git does not run are findings", "hooks",
           "return S_ISREG(st.st_mode) and st.st_mode & 0o111 != 0", "return S_ISREG(st.st_mode)",
           HOOKS),

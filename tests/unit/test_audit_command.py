@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gitguardfs.audit import fixes
-from gitguardfs.audit.command import SHOWN, Progress, as_text
+from gitguardfs.audit.command import SHOWN, ScanProgress, as_text
 from gitguardfs.audit.git_config import ConfigEntry, Git
 from gitguardfs.audit.search import ordered
 from gitguardfs.errors import GitguardExit
@@ -133,7 +133,7 @@ def test_progress_is_told_now_and_then_and_leaves_nothing(monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "stderr", stream)
     clock = iter([1.0, 1.05, 1.5])
     monkeypatch.setattr("gitguardfs.audit.command.time.monotonic", lambda: next(clock))
-    progress = Progress()
+    progress = ScanProgress()
     for number in (1, 2, 3):
         progress.say(number, "/share\x1b")
     progress.line.clear()

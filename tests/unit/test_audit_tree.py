@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gitguardfs.audit import programs, walk
-from gitguardfs.audit.walk import Unread, Walk
+from gitguardfs.audit.walk import TreeScan, Unread
 from tests.support import audit_world
 from tests.support.audit_world import World, check_fixes
 
@@ -158,12 +158,12 @@ def opened(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def walked(top: Path) -> tuple[Iterator[walk.Directory], list[tuple[str, int | None]]]:
+def walked(top: Path) -> tuple[Iterator[walk.ScannedDirectory], list[tuple[str, int | None]]]:
     failed: list[tuple[str, int | None]] = []
 
-    def directories() -> Iterator[walk.Directory]:
+    def directories() -> Iterator[walk.ScannedDirectory]:
         with opened(top) as fd:
-            found = Walk(fd, str(top), lambda path, error: failed.append((path, error.errno)))
+            found = TreeScan(fd, str(top), lambda path, error: failed.append((path, error.errno)))
             yield from found.directories()
 
     return directories(), failed

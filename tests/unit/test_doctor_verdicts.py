@@ -626,7 +626,7 @@ def test_every_outcome_has_a_title_of_its_own() -> None:
 def test_progress_is_shown_on_a_terminal_and_leaves_nothing_there(is_terminal: bool) -> None:
     stream = io.StringIO()
     stream.isatty = lambda: is_terminal  # type: ignore[method-assign]
-    progress = findings.Progress(stream)
+    progress = findings.ProgressLine(stream)
     progress.say("the raw\x1b share")
     progress.clear()
     line = "\r\033[Kchecking the raw\\x1b share ...\r\033[K"

@@ -19,7 +19,7 @@ from gitguardfs.egress.allowlist import (
     parse_line,
     validate_line,
 )
-from gitguardfs.egress.requests import CheckedRequest, Request
+from gitguardfs.egress.requests import CheckedRequest, ProxyRequest
 from gitguardfs.egress.urls import BadUrlError, normal_host, normal_target
 from gitguardfs.errors import UserError
 
@@ -40,13 +40,15 @@ NASTY = st.lists(
 ).map(lambda parts: "/" + "".join(parts))  # fmt: skip
 
 
-def request(url: str = "https://example.com/", method: str = "GET", **changes: object) -> Request:
+def request(
+    url: str = "https://example.com/", method: str = "GET", **changes: object
+) -> ProxyRequest:
     """A request as mitmproxy gives it, for a URL that is well formed."""
     scheme, _, rest = url.partition("://")
     where, _, path = rest.partition("/")
     host, port = urls.split_authority(where)
     number = urls.normal_port(port, scheme)
-    made = Request(
+    made = ProxyRequest(
         method=method.encode(),
         scheme=scheme,
         host=host,

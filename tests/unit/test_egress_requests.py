@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gitguardfs.egress import addresses, requests
-from gitguardfs.egress.requests import BadRequestError, Request, check
+from gitguardfs.egress.requests import BadRequestError, ProxyRequest, check
 from tests.unit.test_egress_allowlist import request
 
 HTTPS = request("https://a.test/x")
 HTTP = request("http://a.test/x")
 
 
-def with_fields(*fields: tuple[bytes, bytes], of: Request = HTTPS) -> Request:
+def with_fields(*fields: tuple[bytes, bytes], of: ProxyRequest = HTTPS) -> ProxyRequest:
     return of._replace(headers=of.headers + fields)
 
 
@@ -95,7 +95,7 @@ def test_ordinary_requests_pass() -> None:
         (with_fields((b"X", b"y" * 65536)), "too many"),
     ],
 )  # fmt: skip
-def test_requests_that_could_be_read_in_two_ways(bad: Request, why: str) -> None:
+def test_requests_that_could_be_read_in_two_ways(bad: ProxyRequest, why: str) -> None:
     with pytest.raises(BadRequestError, match=why):
         check(bad)
 

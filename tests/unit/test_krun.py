@@ -20,7 +20,7 @@ from gitguardfs.errors import UserError
 from gitguardfs.host import sandbox
 from gitguardfs.installation import PACKAGE_PARENT
 from gitguardfs.render import krun
-from gitguardfs.render.krun import KrunSpec, Network
+from gitguardfs.render.krun import ContainerNetwork, KrunSpec
 from tests.support.mounting import area
 from tests.support.people import AGENT
 
@@ -56,7 +56,7 @@ def check(compose: dict[str, Any]) -> None:
 OPTIONS = ("protect=a$b c", "git=readonly")
 SPECS = (
     spec(),
-    spec(network=Network.NONE, options=OPTIONS, cpus=2, memory=4096),
+    spec(network=ContainerNetwork.NONE, options=OPTIONS, cpus=2, memory=4096),
     spec(project="/srv/it's a $(shop)"),
 )
 
@@ -105,7 +105,7 @@ def test_podmans_command_has_all_that_the_microvm_needs() -> None:
     assert words[-3] == f"localhost/{name}"
     assert not [word for word in words if word.startswith(("--network", "--privileged", "--cap"))]
     assert "--tty" not in krun.run(spec(), (), terminal=False)
-    assert "--network=none" in krun.run(spec(network=Network.NONE), (), terminal=False)
+    assert "--network=none" in krun.run(spec(network=ContainerNetwork.NONE), (), terminal=False)
 
 
 def test_projects_of_one_name_share_nothing() -> None:
@@ -318,7 +318,7 @@ def test_what_a_run_needs_besides_podman_is_said(host: Host) -> None:
 
 def sandbox_image(host: Host) -> str:
     settings = json.loads((host.sandbox / "settings.json").read_text())["spec"]
-    settings["network"] = Network(settings["network"])
+    settings["network"] = ContainerNetwork(settings["network"])
     settings["options"] = tuple(settings["options"])
     return KrunSpec(**settings).image
 

@@ -106,7 +106,7 @@ def test_the_umount_helpers_page_has_the_options_that_it_takes() -> None:
     assert set(re.findall(r"\\fB\\-(\w)\\fR", page)) == set("lfnrvNt")
     assert "@" not in page
     both = umount.parse(["/view", "-flnrv", "-N", "1", "-t", "fuse"])
-    assert both == umount.Request("/view", syscalls.MNT_DETACH | syscalls.MNT_FORCE)
+    assert both == umount.UnmountRequest("/view", syscalls.MNT_DETACH | syscalls.MNT_FORCE)
 
 
 def test_the_date_is_that_of_a_repeatable_build(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from gitguardfs.render.share_spec import (
     GuardPlacement,
     Host,
     Hypervisor,
-    Network,
+    MachineNetwork,
     ShareSpec,
     Transport,
 )
@@ -316,19 +316,24 @@ def lists_of(value: Any) -> list[list[str]]:
     HOSTS,
     st.sampled_from(Transport),
     st.sampled_from(GuardPlacement),
-    st.sampled_from(Network),
+    st.sampled_from(MachineNetwork),
 )
 @example(
     'my, "pro\'jects" $(id) é', "a,b 'c'", FEDORA, Transport.VIRTIOFS, GuardPlacement.HOST, "open"
 )
 def test_a_shell_takes_from_the_text_what_json_says(
-    name: str, tag: str, host: Host, transport: Transport, guard: GuardPlacement, network: Network
+    name: str,
+    tag: str,
+    host: Host,
+    transport: Transport,
+    guard: GuardPlacement,
+    network: MachineNetwork,
 ) -> None:
     if tag in (".", "..") or ".git" in tag:
         return
     spec = made(
         f"/home/me/{name}", tag, host=host, transport=transport, guard=guard,
-        network=Network(network),
+        network=MachineNetwork(network),
     )  # fmt: skip
     said = share_json.as_object(spec, running=False)
     assert json.loads(json.dumps(said)) == said
@@ -442,7 +447,7 @@ def test_the_text_says_what_the_open_network_opens_and_how_to_close_it() -> None
 
 
 def test_a_restricted_network_has_one_way_in_and_none_out() -> None:
-    spec = made(network=Network.RESTRICTED)
+    spec = made(network=MachineNetwork.RESTRICTED)
     said: Any = share_json.as_object(spec, running=False)
     (nic,) = [words for words in said["qemu"]["run"] if words.startswith("user,")]
     assert nic.split(",")[2:] == ["restrict=on", "ipv6=off", "hostfwd=tcp:127.0.0.1:2222-:22"]

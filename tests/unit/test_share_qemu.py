@@ -18,7 +18,7 @@ import pytest
 
 from gitguardfs.host.share import first_of
 from gitguardfs.render import qemu, virtiofsd
-from gitguardfs.render.share_spec import Host, Network, ShareSpec, Transport
+from gitguardfs.render.share_spec import Host, MachineNetwork, ShareSpec, Transport
 from tests.support.mounting import PLACE
 from tests.unit.test_share import made
 
@@ -118,7 +118,7 @@ def test_qemu_takes_the_installers_command_line(place: Path) -> None:
 
 
 def test_qemu_takes_the_restricted_network_and_opens_one_port_on_the_loopback(place: Path) -> None:
-    spec = created(shared(place, network=Network.RESTRICTED))
+    spec = created(shared(place, network=MachineNetwork.RESTRICTED))
     # Any free port: the printed one may be taken on this machine.
     words = [word.replace(f":{qemu.SSH_PORT}-", ":0-") for word in qemu.run(spec)]
     found = answers(stopped_machine(words, place, asking=[human("info usernet")]))

@@ -264,7 +264,7 @@ def test_what_is_no_port(text: str) -> None:
 
 
 def test_a_busy_port_is_one_line() -> None:
-    guest = ssh_command.Guest(keys.Keys("/none"), 1, "/v")
+    guest = ssh_command.SshGuest(keys.Keys("/none"), 1, "/v")
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
         with pytest.raises(UserError, match=rf"port {port} .*in use.*vm forward {port + 1}:80"):
@@ -415,7 +415,7 @@ def test_the_last_line_is_what_was_said_last(state: State) -> None:
 def ended(state: State, code: int) -> boot.Boot:
     qemu = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
     qemu.wait()
-    return boot.Boot(state, qemu, boot.Progress())
+    return boot.Boot(state, qemu, boot.BootProgress())
 
 
 def test_a_qemu_that_ends_is_noticed_with_what_it_said(state: State) -> None:
@@ -436,7 +436,7 @@ def test_a_panic_ends_the_waiting(state: State) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
         Path(state.console).write_text("Kernel panic - not syncing: x\n")
         with pytest.raises(boot.BootError, match=r"panicked"):
-            boot.Boot(state, qemu, boot.Progress()).await_monitor()
+            boot.Boot(state, qemu, boot.BootProgress()).await_monitor()
         qemu.kill()
 
 
@@ -447,7 +447,7 @@ def test_a_qemu_that_ends_while_ssh_fails_at_once_is_noticed(
     monkeypatch.setattr(boot, "command", lambda *_, **__: failing)
     monkeypatch.setattr(boot, "BOOT_LIMIT", 10.0)
     Path(state.qemu_log).write_text("qemu: it is over\n")
-    guest = ssh_command.Guest(keys.Keys("/none"), 1, "/v")
+    guest = ssh_command.SshGuest(keys.Keys("/none"), 1, "/v")
     with pytest.raises(boot.BootError, match=r"QEMU ended: qemu: it is over"):
         ended(state, 1).await_ready(guest)
 
@@ -458,7 +458,7 @@ def test_a_qemu_that_does_not_answer_is_not_waited_for_forever(
     monkeypatch.setattr(boot, "MONITOR_LIMIT", 0.1)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
         with pytest.raises(boot.BootError, match=r"QEMU does not answer"):
-            boot.Boot(state, qemu, boot.Progress()).await_monitor()
+            boot.Boot(state, qemu, boot.BootProgress()).await_monitor()
         qemu.kill()
 
 

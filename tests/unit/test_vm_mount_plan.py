@@ -43,7 +43,7 @@ from gitguardfs.vm_mount import (
 )
 from gitguardfs.vm_mount.facts import Facts, SystemPaths, Tags
 from gitguardfs.vm_mount.mountpoint import Mountpoint
-from gitguardfs.vm_mount.plan_share import Request
+from gitguardfs.vm_mount.plan_share import MountRequest
 from gitguardfs.vm_mount.steps_files import MakeDirectories, Write
 from gitguardfs.vm_mount.steps_mount import MountShare, StopGuard
 from gitguardfs.vm_mount.transaction import Step, Transaction, Undo
@@ -66,12 +66,12 @@ def way(path: str, *, exists: bool = False, users_from: int = 99, mode: int = 0o
     return Mountpoint(path, steps, () if exists else (paths[-1],))
 
 
-def request(**changed: Any) -> Request:
+def request(**changed: Any) -> MountRequest:
     given: dict[str, Any] = {
         "tag": "projects", "mount": way(RAW), "map_mount": way(VIEW, users_from=2),
         "user": (1000, 1000), "style": "fstab",
     } | changed  # fmt: skip
-    return Request(**given)
+    return MountRequest(**given)
 
 
 def mounted(fstype: str, path: str, source: str, minor: int = 40) -> MountInfo:
@@ -81,11 +81,11 @@ def mounted(fstype: str, path: str, source: str, minor: int = 40) -> MountInfo:
     return mountinfo.parse(line.encode())[0]
 
 
-def share_plan(look: Facts, asked: Request) -> list[str]:
+def share_plan(look: Facts, asked: MountRequest) -> list[str]:
     return [step.describe() for step in plan_share.share_steps(SYSTEM, look, asked)]
 
 
-def guard_plan(look: Facts, asked: Request) -> list[str]:
+def guard_plan(look: Facts, asked: MountRequest) -> list[str]:
     spec = plan_share.with_owner(asked, "9p", "501/1000:@20/@1000")
     steps = plan_guard.guard_steps(SYSTEM, look, asked, spec, PROGRAM)
     return [step.describe() for step in steps]

@@ -141,7 +141,7 @@ def test_the_port_of_ssh_is_read_from_qemus_table() -> None:
 
 # ssh
 
-GUEST = ssh.Guest(keys.Keys("/state/keys"), 40000, "/home/agent/projects/my project")
+GUEST = ssh.SshGuest(keys.Keys("/state/keys"), 40000, "/home/agent/projects/my project")
 
 
 def options_of(words: list[str]) -> dict[str, str]:

@@ -132,7 +132,7 @@ def test_a_session_that_a_panic_ended_is_told_so(
 ) -> None:
     ended = [sys.executable, "-c", f"raise SystemExit({ssh.FAILED})"]
     monkeypatch.setattr(ssh, "session", lambda *_: ended)
-    guest = ssh.Guest(keys.Keys(""), 1, "/home/agent/projects/p")
+    guest = ssh.SshGuest(keys.Keys(""), 1, "/home/agent/projects/p")
     for console, said in (("all is well", "the VM was stopped"), ("Kernel panic", "panicked")):
         Path(state.console).write_text(console)
         assert driver._session_in(state, guest, ()) == 3
@@ -282,7 +282,7 @@ def test_the_tunnel_to_a_proxy_that_has_ended_ends_as_well(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("TUNNELS", str(tmp_path / "tunnels"))
     process = subprocess.Popen(["sleep", "1000"])
-    guest = ssh.Guest(keys.Keys(state.path("keys")), 1, "/p")
+    guest = ssh.SshGuest(keys.Keys(state.path("keys")), 1, "/p")
     try:
         with launch._tunnel(guest, RunningProxy(1, process)):
             until(lambda: (tmp_path / "tunnels").exists(), "the tunnel is there")
@@ -303,7 +303,7 @@ from gitguardfs.egress.start import RunningProxy
 from gitguardfs.vm import keys, launch, ssh
 proxy = subprocess.Popen(["sleep", "1000"], start_new_session=True)
 print(proxy.pid, flush=True)
-with launch._tunnel(ssh.Guest(keys.Keys("/none"), 1, "/p"), RunningProxy(1, proxy)):
+with launch._tunnel(ssh.SshGuest(keys.Keys("/none"), 1, "/p"), RunningProxy(1, proxy)):
     time.sleep(1000)
 """
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import gitguardfs
 from gitguardfs.vm import guest_files, provision, seed
-from gitguardfs.vm.guest_files import Guest, GuestFile
+from gitguardfs.vm.guest_files import GuestFile, GuestSettings
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
 
@@ -161,7 +161,7 @@ def test_each_tool_is_told_of_the_proxy_and_of_its_authority() -> None:
 @pytest.mark.skipif(shutil.which("git") is None, reason="not installed: git")
 @given(name=TEXTS, mail=TEXTS)
 def test_git_reads_the_agents_name_as_it_was_given(name: str, mail: str) -> None:
-    guest = Guest("", "/v", "", name, mail, "")
+    guest = GuestSettings("", "/v", "", name, mail, "")
     text = {f.path: f.content for f in guest_files.files(guest, "/p")}["/etc/gitconfig"]
     for key, value in (("user.name", name), ("user.email", mail)):
         done = subprocess.run(
@@ -174,7 +174,7 @@ def test_git_reads_the_agents_name_as_it_was_given(name: str, mail: str) -> None
 def test_the_provisioning_script_reads_its_values_as_they_were_given(
     view: str, options: str
 ) -> None:
-    guest = Guest("", f"/home/agent/{view}", options, "n", "m", "")
+    guest = GuestSettings("", f"/home/agent/{view}", options, "n", "m", "")
     text = {f.path: f.content for f in guest_files.files(guest, "/p")}[guest_files.CONFIG]
     shown = text + '\nprintf "%s\\0" "$VIEW" "$MOUNT_OPTIONS"'
     done = subprocess.run(["sh"], input=shown.encode(), capture_output=True, check=True)

@@ -114,7 +114,7 @@ def test_what_the_agent_puts_into_path_later_is_not_run(
     trusted_programs.check(project, *trusted_programs.PACKAGES)
     for name in trusted_programs.PACKAGES:
         program_at(inside / name)
-    guest = ssh.Guest(keys.Keys("/none"), 1, "/v")
+    guest = ssh.SshGuest(keys.Keys("/none"), 1, "/v")
     subprocess.run([*ssh.command(guest, keys.AGENT), "-V"], capture_output=True)
     state = states.state_of(project)
     states.create(state)
