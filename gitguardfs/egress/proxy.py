@@ -40,7 +40,7 @@ __all__ = ["RunningProxy", "ca_certificate", "create_files", "run", "start_proxy
 HOST = "127.0.0.1"
 MAX_DATA = 1 << 30
 """Bytes of memory (RLIMIT_DATA): mitmproxy does not limit the header of a request or response."""
-EXTRA_HINT = "pip install 'gitguardfs[vm]'"
+EXTRA_HINT = "in a checkout of gitguardfs: pipx install --force '.[vm]'"
 
 OPTIONS: dict[str, Any] = {
     "listen_host": HOST,

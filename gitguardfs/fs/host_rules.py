@@ -1,4 +1,4 @@
-"""Applies the rules for changes on which git on the host may be at work at the same time.
+"""Applies the rules for changes made while git may be at work on the host.
 
 The rules are in ``symlink_check``, ``host_git``, ``removed_names``, ``forming`` and
 ``moved_trees``. This module applies them before a change, after a change while it can be undone,

@@ -1,7 +1,7 @@
 """Names that large directories were just moved away from.
 
-Whether git on the host was making a repository below is unknown. git continues by the path. So no
-directory or symlink may get such a name for as long as git would need.
+Whether git on the host was making a repository below is unknown. git goes on under the same path.
+So no directory or symlink may get such a name for as long as git would need.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LeftPlaces:
             self._wait(left[0])
 
     def wait_for_below(self, st: os.stat_result) -> None:
-        """Raise Later if one was just moved away from a name in or below a directory."""
+        """Raise Later if a large directory was just moved away from below the directory ``st``."""
         for until, directory in self._left.values():
             if any(step.matches(st) for step in ancestors(directory)):
                 self._wait(until)

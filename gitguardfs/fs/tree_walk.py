@@ -1,4 +1,4 @@
-"""Walks the directories below one, up to a limit that keeps the walk to some milliseconds."""
+"""Walks the directories below a directory, up to a limit that keeps the walk to milliseconds."""
 
 from __future__ import annotations
 

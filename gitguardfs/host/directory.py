@@ -54,7 +54,8 @@ def existing_directory(path: str) -> str:
 def directory_elsewhere(path: str) -> str:
     """Return ``path`` of another machine, normalised. Raises UserError if it must not be shared."""
     if not os.path.isabs(path):
-        raise UserError(f"{path!r} is not an absolute path", "--elsewhere knows no other")
+        hint = "with --elsewhere, give the whole path"
+        raise UserError(f"{path!r} is not an absolute path", hint)
     plain = os.path.normpath(path)
     _check_path(plain, path)
     return plain

@@ -1,9 +1,9 @@
-"""Finds processes that hold something in a directory, and keep it when a mount covers that.
+"""Finds processes that have something in a directory open.
 
 Such a process has its working directory, its root directory, a descriptor or a mapped file there.
-By relative paths it still reaches what lies below, whatever is mounted on top later. It may have
-opened these by any mount of the same file system, in any mount namespace. So a descriptor's file
-system and its path there count, and not the mount by which it was opened.
+By relative paths it would still reach what lies below, after a mount covers the directory. It may
+have opened these by any mount of the same file system, in any mount namespace. So a descriptor's
+file system and its path there count, and not the mount by which it was opened.
 """
 
 from __future__ import annotations

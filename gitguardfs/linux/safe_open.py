@@ -284,7 +284,7 @@ def open_file(path: str, is_root: bool, flags: int, mode: int = 0o600) -> int:
         return fd
     os.close(fd)
     raise UserError(
-        f"{path} is not a file of root's that only root may write, with a single link",
+        f"{path} must belong to root, have one link, and be writable by root alone",
         f"stat {shlex.quote(path)} shows it; choose a file in a directory that only root writes",
     )
 

@@ -83,7 +83,8 @@ class Seal:
     def remove(self) -> None:
         """Remove the seal: unmount exactly this mount, by its descriptor. Raises OSError."""
         try:
-            if _is_covered(mountinfo.number_of(self._lock)):  # umount2 would take that one instead
+            # umount2(2) would unmount the mount on top instead.
+            if _is_covered(mountinfo.number_of(self._lock)):
                 raise OSError(errno.EBUSY, "something is mounted over the seal", self._source)
             syscalls.umount(b"/proc/self/fd/%d" % self._lock, syscalls.MNT_DETACH)
         finally:

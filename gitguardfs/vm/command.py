@@ -80,7 +80,7 @@ def require_extra() -> None:
     if missing:
         raise UserError(
             f"gitguard vm needs {', '.join(missing)}",
-            "pip install 'gitguardfs[vm]'",
+            "in a checkout of gitguardfs: pipx install --force '.[vm]'",
             Exit.SYSTEM,
         )
 

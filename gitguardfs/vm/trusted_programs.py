@@ -21,7 +21,7 @@ PACKAGES = {QEMU_IMG: "qemu-utils", SSH: "openssh-client", SSH_KEYGEN: "openssh-
 """Programs that are needed besides QEMU, with their Debian packages."""
 _EDITABLE_HOOK = ".__path_hook__"
 """The end of the entry that setuptools adds for an editable install, which is not a directory."""
-INSTALL = "install gitguardfs outside of the project: pipx install 'gitguardfs[vm]'"
+INSTALL = "install gitguardfs outside of the project: pipx install '.[vm]' in a checkout"
 
 
 def path_of(name: str) -> str:

@@ -203,7 +203,7 @@ def _request(
     system: SystemPaths, state: Facts, arguments: Arguments, *, is_installed: bool
 ) -> MountRequest:
     tag = arguments.tag or _ask_tag(state, arguments)
-    place = arguments.map_mount or _ask(arguments, "Where is the guarded view to be?")
+    place = arguments.map_mount or _ask(arguments, "Where should the guarded view be mounted?")
     if place is None:
         raise UserError("no mount point for the view", "--map-mount /home/USER/projects")
     style: Style = "systemd" if state.has_systemd else "fstab"
@@ -360,4 +360,4 @@ def _ask_tag(state: Facts, arguments: Arguments) -> str:
         if not arguments.interactive:
             raise
     print_progress(f"The kernel sees these shares: {state.tags.listing()}")
-    return str(click.prompt("Which one? Its tag"))
+    return str(click.prompt("Tag of the share"))

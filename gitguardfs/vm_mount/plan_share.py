@@ -251,7 +251,8 @@ def make(mountpoint: Mountpoint, *, root: bool, user: Ids = (0, 0)) -> list[Step
     nearest = mountpoint.components[-1]
     if nearest.uid != user[0]:
         raise UserError(
-            f"{mountpoint.path} is to belong to user {user[0]}, and {nearest.path} does not",
+            f"{mountpoint.path} cannot be made for user {user[0]}:"
+            f" {nearest.path} belongs to another user",
             f"make the directory first: mkdir {shlex.quote(mountpoint.path)}",
         )
     return [MakeDirectories(mountpoint.missing, user, by=user, fd=mountpoint.fd)]

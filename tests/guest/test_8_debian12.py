@@ -221,7 +221,7 @@ def test_vm_mount_uses_the_packages_unit(packaged: Machine, old: Old) -> None:
 def test_an_upgrade_leaves_a_view_to_its_daemon(packaged: Machine) -> None:
     daemon = packaged.sh("pgrep -f 'bin/gitguardfs --foreground'")
     said = install_package(packaged, VERSIONS[1])
-    assert "still served by the version before" in said
+    assert "still served by the previous version" in said
     assert packaged.sh("pgrep -f 'bin/gitguardfs --foreground'") == daemon
     assert VERSIONS[1] in packaged.sh(["gitguardfs", "--version"])
     packaged.sh("echo upgraded >upgraded", cwd=f"{PACKAGED.view}/demo", uid=AGENT)

@@ -1,4 +1,7 @@
-"""Arrows point one way: what may import what, and who may touch the source."""
+"""Which parts may import which, and which modules may touch the source.
+
+A part is a package of gitguardfs, or a module beside the packages.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import gitguardfs
 
 PACKAGE = Path(gitguardfs.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-ROOMS = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in SOURCES}
+PARTS = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in SOURCES}
 
 LEAVES = {"__init__", "constants", "errors", "paths", "protocol", "signals"}
 """Import nothing of ours; everybody may import them."""
@@ -56,9 +59,9 @@ ALLOWED: dict[str, set[str]] = {
     },
     "commands": {"options", "linux", "mounting", "daemon", "sessions", "vm_mount"},
 }  # fmt: skip
-"""By room or module of the top level, what it may import besides LEAVES; all else is forbidden."""
+"""By part, which others it may import besides LEAVES; all else is forbidden."""
 OF_LINUX = {"fs": {"linux.syscalls"}}
-"""Rooms that may import only some of ``linux``."""
+"""Parts that may import only some modules of ``linux``."""
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "pyfuse3": ("sessions/pyfuse3_session/",),
     "trio": ("sessions/pyfuse3_session/",),
@@ -73,10 +76,10 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "grp": ("accounts.py",),
     "mitmproxy": ("egress/addon.py", "egress/proxy.py"),
 }  # fmt: skip
-"""By package, where it may be imported: files, and rooms with everything in them."""
+"""By imported package, where it may be imported: files, and directories with all in them."""
 
 SERVERS = sorted(
-    path for room in ("guard", "bindfs", "fs", "serving") for path in (PACKAGE / room).glob("*.py")
+    path for part in ("guard", "bindfs", "fs", "serving") for path in (PACKAGE / part).glob("*.py")
 )
 """What decides on requests and answers them."""
 OPTIONS = sorted((PACKAGE / "options").glob("*.py"))
@@ -136,7 +139,7 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def _room(path: Path) -> str:
+def _part(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -149,33 +152,33 @@ def _ours(path: Path) -> set[str]:
     }
 
 
-def test_every_room_has_its_line() -> None:
-    assert set(ALLOWED) | LEAVES == ROOMS
+def test_every_part_is_in_the_table() -> None:
+    assert set(ALLOWED) | LEAVES == PARTS
     assert not set(ALLOWED) & LEAVES
     assert set().union(*ALLOWED.values()) <= set(ALLOWED)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_point_one_way(path: Path) -> None:
-    room, ours = _room(path), _ours(path)
-    allowed = set() if room in LEAVES else ALLOWED[room] | LEAVES | {room}
+def test_imports_are_those_of_the_table(path: Path) -> None:
+    part, ours = _part(path), _ours(path)
+    allowed = set() if part in LEAVES else ALLOWED[part] | LEAVES | {part}
     assert {name.partition(".")[0] for name in ours} <= allowed
-    if room in OF_LINUX:
+    if part in OF_LINUX:
         of_linux = {".".join(name.split(".")[:2]) for name in ours if name.startswith("linux.")}
-        assert of_linux <= OF_LINUX[room]
+        assert of_linux <= OF_LINUX[part]
 
 
-def test_every_arrow_of_the_table_is_used() -> None:
-    used: dict[str, set[str]] = {room: set() for room in ALLOWED}
+def test_every_import_of_the_table_is_used() -> None:
+    used: dict[str, set[str]] = {part: set() for part in ALLOWED}
     for path in SOURCES:
-        used.get(_room(path), set()).update(name.partition(".")[0] for name in _ours(path))
+        used.get(_part(path), set()).update(name.partition(".")[0] for name in _ours(path))
     assert {
-        room: ALLOWED[room] - used[room] for room in ALLOWED if ALLOWED[room] - used[room]
+        part: ALLOWED[part] - used[part] for part in ALLOWED if ALLOWED[part] - used[part]
     } == {}
 
 
 @pytest.mark.parametrize("package", ONLY_IN)
-def test_packages_of_others_stay_in_their_rooms(package: str) -> None:
+def test_packages_of_others_are_imported_only_where_allowed(package: str) -> None:
     importing = {
         str(path.relative_to(PACKAGE))
         for path in SOURCES
@@ -186,9 +189,9 @@ def test_packages_of_others_stay_in_their_rooms(package: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in SOURCES if _room(p) in PURE], ids=lambda p: str(p.relative_to(PACKAGE))
+    "path", [p for p in SOURCES if _part(p) in PURE], ids=lambda p: str(p.relative_to(PACKAGE))
 )
-def test_pure_rooms_have_no_files_programs_or_users_of_their_own(path: Path) -> None:
+def test_pure_parts_have_no_files_programs_or_users_of_their_own(path: Path) -> None:
     tops = {name.partition(".")[0] for name in imports(path)}
     assert not tops & IMPURE_IMPORTS
     assert [call for call in calls_of(path, "os") if call[1] in PATH_CALLS] == []
@@ -256,7 +259,7 @@ def test_every_name_in_the_source_is_relative_and_never_followed() -> None:
 
 def test_the_adapter_is_the_only_one_that_knows_fuse_errors() -> None:
     for path in SOURCES:
-        if "FUSEError" in path.read_text() and _room(path) != "sessions":
+        if "FUSEError" in path.read_text() and _part(path) != "sessions":
             pytest.fail(f"{path} names FUSEError")
 
 

@@ -79,9 +79,9 @@ def guest(monkeypatch: pytest.MonkeyPatch) -> Iterator[Guest]:
         shutil.copytree(REPOSITORY / "guest-setup", setup / "guest-setup")
         common = setup / "guest-setup/common.sh"
         common.write_text(common.read_text().replace("=/usr/local/", f"={here}/local/"))
-        for room in ("", "commands"):
-            (setup / "gitguardfs" / room).mkdir(parents=True, exist_ok=True)
-            (setup / "gitguardfs" / room / "__init__.py").write_text("")
+        for part in ("", "commands"):
+            (setup / "gitguardfs" / part).mkdir(parents=True, exist_ok=True)
+            (setup / "gitguardfs" / part / "__init__.py").write_text("")
         (setup / "gitguardfs/commands/gitguardfs.py").write_text(CLI)
         calls = str(here / "calls")
         (setup / "gitguardfs/commands/vm_mount.py").write_text(VM_MOUNT.format(calls=calls))

@@ -61,11 +61,11 @@ def run(*arguments: str | Path, program: str = "gitguard") -> subprocess.Complet
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("room", ["host", "render", "options", "guard", "bindfs"])
-def test_nothing_that_a_mac_needs_loads_what_only_linux_has(room: str) -> None:
-    names = sorted(path.stem for path in (PACKAGE / room).glob("*.py") if path.stem != "__init__")
+@pytest.mark.parametrize("part", ["host", "render", "options", "guard", "bindfs"])
+def test_nothing_that_a_mac_needs_loads_what_only_linux_has(part: str) -> None:
+    names = sorted(path.stem for path in (PACKAGE / part).glob("*.py") if path.stem != "__init__")
     assert names
-    imports = "\n".join(f"import gitguardfs.{room}.{name}" for name in names)
+    imports = "\n".join(f"import gitguardfs.{part}.{name}" for name in names)
     done = subprocess.run(
         [sys.executable, "-c", f"{LIKE_MACOS}\n{imports}"],
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": PACKAGE_PARENT}, cwd="/",

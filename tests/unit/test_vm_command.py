@@ -72,7 +72,7 @@ def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError) as error:
         command.require_extra()
     assert "needs no_such_module, no_such.package" in str(error.value)
-    assert "pip install 'gitguardfs[vm]'" in str(error.value)
+    assert "pipx install --force '.[vm]'" in str(error.value)
 
 
 @pytest.mark.parametrize("words", [["ssh"], ["stop"], ["logs"], ["status"],

@@ -364,7 +364,7 @@ def test_a_mount_point_in_a_place_of_roots_is_made_by_root_and_given_away() -> N
         (Facts(mounts=(mounted("fuse.gitguardfs", VIEW, "/other"),)), {}, "shows /other"),
         (Facts(mounts=(mounted("fuse.gitguardfs", "/v", RAW),)), {}, "guarded at /v already"),
         (Facts(), {"map_mount": replace(way(VIEW, exists=True), is_empty=False)}, "not empty"),
-        (Facts(), {"user": (7, 7)}, "to belong to user 7"),
+        (Facts(), {"user": (7, 7)}, "cannot be made for user 7: .* belongs to another user"),
         (Facts(fstab=b"a /home/me/projects ext4 defaults"), {}, "line 1 of fstab"),
         (Facts(fstab=b"a /home/me/projects ext4 defaults"), {"style": "systemd"}, "line 1 of"),
         (Facts(units={"gitguardfs@.service": b"mine"}), {"style": "systemd"}, "not written by"),

@@ -55,7 +55,7 @@ def test_this_very_program_may_not_lie_in_the_project(
         link.symlink_to(inside)
         inside = link
     monkeypatch.setattr(where, name, str(inside))
-    with pytest.raises(UserError, match=r"lies in the project .*pipx install 'gitguardfs\[vm\]'"):
+    with pytest.raises(UserError, match=r"lies in the project .*pipx install '\.\[vm\]'"):
         trusted_programs.check(project)
 
 
