@@ -16,7 +16,7 @@ MakeWorld = Callable[..., World]
 
 
 PYFUSE3_ONLY = {
-    "test_boundary", "test_busy_poll", "test_io_thread", "test_listing", "test_pace",
+    "test_boundary", "test_busy_poll", "test_io_thread", "test_listing", "test_blocking",
     "test_read_interrupter", "test_session",
 }  # fmt: skip
 """Modules about pyfuse3's session itself, or about what it does with replies."""

@@ -15,7 +15,7 @@ from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
 from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.test_judged_again import Later, later
+from tests.adapter.test_revalidation import Later, later
 from tests.adapter.world import World, open_descriptors, refused
 
 __all__ = ["later"]

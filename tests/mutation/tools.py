@@ -201,7 +201,7 @@ MUTANTS = (
         "linux/safe_open.py",
         "if link.st_uid != 0:",
         "if False:",
-        ("unit/test_directories.py",),
+        ("unit/test_safe_open.py",),
     ),
     Mutant(
         "resolve-follows-link-in-a-users-directory",
@@ -209,7 +209,7 @@ MUTANTS = (
         "linux/safe_open.py",
         "elif directory is None or directory.st_uid != 0 or directory.st_mode & 0o022:",
         "elif directory is None:",
-        ("unit/test_directories.py",),
+        ("unit/test_safe_open.py",),
     ),
     Mutant(
         "plan-covers-the-system",
