@@ -8,13 +8,12 @@ import time
 from collections.abc import Sequence
 
 from tests.guest import image as images
+from tests.tiers import estimate
 from tests.tiers.catalogue import Tier
 from tests.tiers.running import Run
 
 MOST = 20
 """Failed tests that are named at once, and at the end; one fault can fail them all."""
-IMAGE_SECONDS = 150.0
-"""What it takes to make the images, side by side."""
 EVERY = 20.0
 """Seconds between two lines of progress in a log; a terminal is told each second."""
 
@@ -24,21 +23,10 @@ def minutes(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
-def rough(seconds: float) -> str:
-    """About how long: "40 seconds", "11 minutes"."""
-    if seconds < 100:
-        return f"{max(10, round(seconds / 10) * 10)} seconds"
-    return f"{round(seconds / 60)} minutes"
-
-
 def plan(chosen: Sequence[Tier], left_out: Sequence[tuple[Tier, str]]) -> str:
-    """What is about to be run, and for how long."""
-    lanes: dict[str, float] = {}
-    for tier in chosen:
-        lanes[tier.lane] = lanes.get(tier.lane, 0.0) + tier.seconds
-    missing = sorted({t.image.name for t in chosen if t.image and not images.is_cached(t.image)})
-    whole = max(lanes.values(), default=0.0) + (IMAGE_SECONDS if missing else 0.0)
-    lines = [f"This takes about {rough(whole)} on two processors. Side by side:"]
+    """Return what is about to run and how long it takes."""
+    missing = estimate.missing_images(chosen)
+    lines = [f"This takes about {estimate.of(chosen)} on two processors. Side by side:"]
     lines += [f"  {tier.name:<14} {tier.about}" for tier in chosen]
     if missing:
         lines.append(

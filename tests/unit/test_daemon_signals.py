@@ -92,6 +92,7 @@ def test_nothing_is_done_in_the_handler_itself(mount: _Mount) -> None:
     assert (mount.session.stopped, mount.reread) == (1, 1)
 
 
+@pytest.mark.one_thread
 def test_held_signals_are_received_once_the_receiver_is_installed(mount: _Mount) -> None:
     mount.receiver.note_ready()
     signals.hold()
