@@ -61,7 +61,7 @@ class Guard:
 
 
 GUARDS = (Guard("9p", "fstab"), Guard("virtiofs", "systemd"))
-"""Each transport and each style once; the guest with the oldest system has the other two pairs."""
+"""Each transport and each style once; the guest-old tier has the other two pairs."""
 
 TRANSPORTS = ("9p", "virtiofs")
 HOST_GUARDED = "host-guarded"
@@ -120,7 +120,7 @@ def world(work: Path) -> Iterator[World]:
 
 
 def spare(transport: str) -> str:
-    """Tag of the share that vm-mount is not asked for: mounts with other options use it."""
+    """Return the tag of the share that vm-mount does not guard; other mounts use it."""
     return f"{transport}-spare"
 
 

@@ -1,4 +1,4 @@
-"""Links, devices and times that are shown otherwise, as in bindfs."""
+"""Options that show links, devices and times differently, as in bindfs."""
 
 from __future__ import annotations
 

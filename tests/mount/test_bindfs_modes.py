@@ -1,4 +1,4 @@
-"""Permissions that are shown and changed, as in bindfs: its permission language and chmod."""
+"""Options that change permissions, as in bindfs: its permission language and chmod."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PERMS = (
 REFUSED_BY_BOTH = ("rwx", "z+r", "u+z", "u~r", "01777", "u+r u+w", ",a+r", "a+r,,g+w", "go=u-",
                    "u+r+w")  # fmt: skip
 REFUSED_HERE = ("0888", "8", "u", "")
-"""bindfs takes them, and shows files with other permissions than anybody can have meant."""
+"""bindfs accepts them, and shows files with permissions that nobody can have meant."""
 
 
 def everything(view: Path, source: Path, note: Note) -> None:

@@ -1,4 +1,4 @@
-"""A daemon with bugs in it, put in by hand: a request may fail by one, the mount never does."""
+"""A daemon with bugs put in by the tests: a request may fail by one, the mount never does."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _daemons(here: Path) -> list[int]:
 
 
 def _forget(view: Path) -> None:
-    """The kernel forgets at once what has lost its last name."""
+    """Let the kernel forget an object: it does at once when the last name is removed."""
     (view / "new").touch()
     (view / "new").unlink()
     (view / "next").touch()

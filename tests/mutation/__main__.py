@@ -41,7 +41,7 @@ class Result(NamedTuple):
 
 
 class Failure(Exception):
-    """Nothing can be said; the text says why."""
+    """A run gave no result; the text says why."""
 
 
 def changed(mutant: Mutant, tree: Path = CHECKOUT) -> dict[str, str]:

@@ -103,7 +103,7 @@ MUTANTS = (
     # What makes a repository
     Mutant(
         "repository-without-commondir",
-        "HEAD beside commondir is no repository (rule R3)",
+        "HEAD beside commondir is no repository",
         "guard/repository.py",
         "return mode_of(REFS) is not None or mode_of(COMMONDIR) is not None",
         "return mode_of(REFS) is not None",
@@ -111,7 +111,7 @@ MUTANTS = (
     ),
     Mutant(
         "repository-head-may-follow-refs",
-        "HEAD can be made beside refs (rule R2)",
+        "HEAD can be made beside refs",
         "guard/repository.py",
         "others = is_there(REFS) or is_there(COMMONDIR) or has_payload()",
         "others = is_there(COMMONDIR) or has_payload()",
@@ -141,7 +141,7 @@ MUTANTS = (
         "return is_file(HEAD)",
         REPOSITORY,
     ),
-    # The gate
+    # Checks of every request
     Mutant(
         "gate-change-of-guarded-name",
         "a name that is guarded can be made, removed and moved",
@@ -184,7 +184,7 @@ MUTANTS = (
     ),
     Mutant(
         "gate-repository-is-ordinary",
-        "a bare repository that is there already can be used (rule R3)",
+        "a bare repository that is there already can be used",
         "fs/access.py",
         "if is_repository:",
         "if False:",

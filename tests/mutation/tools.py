@@ -14,7 +14,7 @@ def vm_mount(*names: str) -> tuple[str, ...]:
 
 
 def vm_mount_paths(*names: str) -> tuple[str, ...]:
-    """Tests of vm-mount on paths that the agent bends."""
+    """Tests of vm-mount on paths that the agent redirects by symlinks."""
     return tuple(f"mount/test_vm_mount_paths.py::{name}" for name in names)
 
 

@@ -59,7 +59,7 @@ class _Faults:
 
     @asynccontextmanager
     async def met_by(self, request: str, *paths: str) -> AsyncIterator[None]:
-        """Do what is asked within this: faults come before it, instead of it or after it."""
+        """Carry the request out in the body: a fault comes before it, instead of it or after it."""
         names = [name for path in paths for name in (path.rpartition("/")[2], path)]
         met = self.meet(request, names)
         if met is None:

@@ -1,7 +1,7 @@
 """Run tiers side by side: ``python -m tests.tiers [--durations] TIER... [-- PYTEST-OPTIONS]``.
 
-tests/run.sh has installed what they need by now and has isolated this process, so that nothing
-stays when it is killed.
+tests/run.sh has installed what the tiers need and has isolated this process, so that it leaves
+nothing when it is killed.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _look(runs: list[Run], progress: report.Progress) -> None:
 
 
 def _end(runs: list[Run]) -> None:
-    """Let the tiers end by themselves; what does not is killed when this process is gone."""
+    """Let the tiers end by themselves; those that do not are killed when this process ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     for run in runs:

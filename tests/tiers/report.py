@@ -1,4 +1,4 @@
-"""What a person reads: the plan, the progress, the table at the end."""
+"""The text that a run prints: the plan, the progress, the table at the end."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.tiers.running import Run
 MOST = 20
 """Failed tests that are named at once, and at the end; one fault can fail them all."""
 EVERY = 20.0
-"""Seconds between two lines of progress in a log; a terminal is told each second."""
+"""Seconds between two lines of progress in a log; on a terminal it is one second."""
 
 
 def minutes(seconds: float) -> str:
-    """Minutes and seconds, as ``3:05``."""
+    """Return minutes and seconds, as ``3:05``."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
@@ -37,7 +37,7 @@ def plan(chosen: Sequence[Tier], left_out: Sequence[tuple[Tier, str]]) -> str:
 
 
 class Progress:
-    """One line that is written over in a terminal, and a line now and then in a log."""
+    """One line that is rewritten on a terminal, or a line every EVERY seconds in a log."""
 
     def __init__(self, runs: Sequence[Run], waiting: Sequence[Tier]) -> None:
         self._runs = runs
@@ -89,7 +89,7 @@ def ending(run: Run) -> str:
 
 
 def details(run: Run) -> str:
-    """What a failed tier said; of pytest's words those from the failures on."""
+    """Return what a failed tier printed; of pytest's output only the failures and the summary."""
     text = run.log.read_text(errors="replace")
     for heading in ("= ERRORS =", "= FAILURES ="):
         begin = text.find(heading)
@@ -136,7 +136,7 @@ def _result(run: Run) -> str:
 
 
 def slowest(runs: Sequence[Run], count: int = 20) -> str:
-    """The tests that took longest; a fixture that many share counts for the first."""
+    """Return the slowest tests; a shared fixture counts for the first test that uses it."""
     rows = sorted(((s, run.tier.name, name) for run in runs for s, name in run.durations))
     lines = [f"\nslowest {count} tests:"]
     lines += [f"{s:7.1f} s  {tier:<13} {name}" for s, tier, name in rows[: -count - 1 : -1]]

@@ -1,4 +1,4 @@
-"""Arrows point one way: what may import what, and who may touch the source."""
+"""Which module may import which, and which may use the source."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 SERVERS = sorted(
     path for room in ("guard", "bindfs", "fs", "serving") for path in (PACKAGE / room).glob("*.py")
 )
-"""What decides on requests and answers them."""
+"""Modules that decide on requests and answer them."""
 OPTIONS = sorted((PACKAGE / "options").glob("*.py"))
 PURE = ("guard", "bindfs", "paths", "protocol", "render")
-"""No files, no programs, no users looked up."""
+"""Modules that open no files, start no programs and look up no users."""
 IMPURE_IMPORTS = {"subprocess", "shutil", "socket", "tempfile", "pathlib", "grp", "pwd"}
 
 # Calls of os that take a path or act relative to a directory.

@@ -27,7 +27,7 @@ BOOT_LIMIT = 900.0
 """Seconds after which a `vm up` is taken to hang."""
 LIMIT = 300.0
 ADDRESS = "127.0.0.2"
-"""The registry's: a name would have to be resolved, and 127.0.0.1 is never asked by a proxy."""
+"""The registry's address: a name would have to be resolved, and no proxy is used for 127.0.0.1."""
 LARGE = 100 << 20
 """Bytes of the large file: more than the proxy may ever need."""
 
@@ -46,7 +46,7 @@ where = state.find(None)
 arguments = driver.UpArguments(settings.load(where), words=(sys.argv[1],), restricted=False)
 sys.exit(driver.up(where, arguments))
 """
-"""`vm up` with the guest's network open: the control run of what isolation is tried with."""
+"""`vm up` with the guest's network open: the control run of the probes of isolation."""
 
 
 class Registry(ThreadingHTTPServer):
