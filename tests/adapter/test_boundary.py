@@ -266,7 +266,7 @@ async def test_every_answer_of_pyfuse3_s_types_has_its_check(world: World) -> No
 async def test_a_rate_that_fails_is_no_end(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """What comes after the transfer itself is within the boundary as well."""
+    """The steps after the transfer itself are within the boundary as well."""
     world = make_world(read_rate=1e6, write_rate=1e6)
     handle, _ = await world.create(ROOT_ID, b"f")
     arguments = {"read": (handle, 0, 1), "write": (handle, 0, b"x")}[name]

@@ -341,7 +341,7 @@ async def test_the_time_of_the_last_access_stays_as_it_was_set(
 
 
 async def test_a_crowd_of_git_s_names_is_none_of_git_s(world: World) -> None:
-    """What is remembered of a directory has a limit, however many spellings its names have."""
+    """The names that are remembered of a directory have a limit, in all spellings together."""
     names = ["description" + "\u200d" * number for number in range(80)]
     for name in names:
         (world.source / "other" / name).touch()

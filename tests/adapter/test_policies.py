@@ -1,4 +1,4 @@
-"""What each policy allows and refuses, and the rules on repositories."""
+"""The policies: what each allows and refuses; the rules on repositories."""
 
 from __future__ import annotations
 

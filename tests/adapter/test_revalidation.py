@@ -38,7 +38,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
 
 
 def make_repository(path: Path) -> None:
-    """What the host's ``git init --bare`` needs to be one."""
+    """Make the parts of a repository that ``git init --bare`` makes."""
     (path / "refs").mkdir()
     (path / "HEAD").write_text("ref: refs/heads/main\n")
     (path / "config").write_text("[core]\n")

@@ -165,7 +165,7 @@ CHAINS = {"of itself": ("/c" * 1400, 1), "of others": ("./a/../" * 500 + "c", 39
 
 @pytest.mark.parametrize("chain", CHAINS)
 async def test_components_of_links_count_before_they_are_walked(world: World, chain: str) -> None:
-    """What is left of a path never becomes long, however many links add to it."""
+    """The rest of a path never becomes long, however many links add to it."""
     text, length = CHAINS[chain]
     for number in range(length):
         (world.source / f"c{number or ''}").symlink_to(text + (f"{number + 1}" if number else ""))

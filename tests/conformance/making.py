@@ -60,7 +60,7 @@ UNPRIVILEGED: dict[str, Callable[..., None]] = {
     "mknod fifo": _fifo,
     "mknod socket": _socket,
 }
-"""What every user may make, with a mode."""
+"""The types that every user may make, with a mode."""
 
 MODES = (
     (0o755, 0, 0o755),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tests.support.people import CLONE_NEWUSER, as_user
 
 compared = 0
-"""How many comparisons were made so far in this process (for the summary)."""
+"""The number of comparisons so far in this process, for the summary."""
 
 
 class User(NamedTuple):

@@ -39,13 +39,13 @@ SETUP_INSIDE = Path("usr/local/src/guest-setup")
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is cached, and never written to."""
+    """The cached system, which is never written to."""
 
     root: Path
     first_run: str
-    """What the first run of vm-setup.sh printed."""
+    """The output of the first run of vm-setup.sh."""
     apps_run: str
-    """What the first run of vm-apps.sh printed, with the steps of the distribution's packages."""
+    """The output of the first run of vm-apps.sh, with the steps for the distribution's packages."""
 
 
 def prepare() -> Prepared:

@@ -1,4 +1,4 @@
-"""What is allowed works: requests arrive as they were sent, and answers come back."""
+"""Allowed requests arrive as they were sent, and their answers come back."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ BIG = 1 << 20
 
 @dataclass
 class Connection:
-    """What one client has sent."""
+    """A connection, and the bytes that its client has sent."""
 
     address: tuple[str, int]  # and more, of IPv6
     """The server's address, as the client reached it."""

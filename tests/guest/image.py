@@ -131,7 +131,7 @@ DEBIAN_SELINUX = Recipe(
 
 @dataclass(frozen=True)
 class Image:
-    """What QEMU boots; ``disk`` is never written to."""
+    """The files that QEMU boots; ``disk`` is never written to."""
 
     recipe: Recipe
     kernel: Path
@@ -156,12 +156,12 @@ def obtain(recipe: Recipe) -> Image:
 
 
 def is_cached(recipe: Recipe) -> bool:
-    """Whether the image is there already."""
+    """Return whether the image is in the cache."""
     return _places(recipe)[1].exists()
 
 
 def _places(recipe: Recipe) -> tuple[Path, Path]:
-    """Where the two layers are kept: the packages, and the directory with what is booted."""
+    """Return the paths of the two layers: the packages, and the directory that is booted."""
     packages = hash_of(recipe.suite, *sorted(recipe.packages), *_left_out(recipe))
     cmdline = (recipe.cmdline,) if recipe.is_cloud else ()
     policy = selinux.TEXTS if recipe.has_selinux else ()

@@ -1,4 +1,4 @@
-"""What a crash leaves: a dead path and a sealed share, never an open one."""
+"""A crash leaves a dead mount point and a sealed share, never an open one."""
 
 from __future__ import annotations
 

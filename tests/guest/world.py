@@ -19,13 +19,13 @@ from tests.support.repos import HOST_GID, HOST_UID, as_host, git
 
 CHECKOUT = "/root/checkout"  # out of the agent's reach: it is a raw share too
 TESTS = "/opt/tests"
-"""Where the guest has the project as its user got it, and the tests' own programs."""
+"""Where the guest has a copy of the project, as a user has it, and the tests' own programs."""
 
 KEPT = images.CACHE / "failed"
 """Where consoles and logs of a failed run stay."""
 
 PHASES: list[tuple[str, float]] = []
-"""What took how many seconds, for the summary."""
+"""Phases and their seconds, for the summary."""
 
 
 @contextmanager

@@ -82,7 +82,7 @@ def with_links(source: Path) -> None:
 
 
 def resolving(view: Path, source: Path, note: Note) -> None:
-    """What links look like, and what works through them."""
+    """Note the attributes of links, and the calls that work through them."""
     note.see_all("all", view)
     links = [name for name in sorted(os.listdir(source)) if (source / name).is_symlink()]
     for uid in (0, AGENT, OTHER):

@@ -43,7 +43,7 @@ REFUSED_HERE = ("0888", "8", "u", "")
 
 
 def everything(view: Path, source: Path, note: Note) -> None:
-    """How files, directories, links and others look."""
+    """Note the permissions of files, directories, links and others."""
     note.see_all("all", view)
     note.see("inner", view / "full/inner")
     note.see("root", view)
@@ -76,7 +76,7 @@ def test_malformed_perms_are_refused(perms: str) -> None:
 
 
 def permitted(view: Path, source: Path, note: Note) -> None:
-    """What users can do by the permissions that they are shown."""
+    """Note what users can do with the permissions that they see."""
     for uid in (AGENT, OTHER):
         names = [f"{mode:04o}" for mode in MODES]
         calls = [

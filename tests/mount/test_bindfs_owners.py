@@ -30,7 +30,7 @@ EVERYBODY = (0, AGENT, OTHER, 5, 501)
 
 
 def owners(view: Path, source: Path, note: Note) -> None:
-    """What each user sees, may read, and gets as the owner of new files."""
+    """Note what each user sees, may read, and gets as the owner of new files."""
     _owners(view, source, note, EVERYBODY, ("", "setgid/"))
 
 

@@ -115,7 +115,7 @@ BUGS: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
 
 
 def _command(here: Path, code: str, *options: str) -> list[str]:
-    """How to mount in the background."""
+    """Return the command that mounts in the background."""
     program = [sys.executable, "-c", PROGRAM.format(code)]
     return [*program, str(here / "source"), str(here / "view"), *options]
 

@@ -420,7 +420,7 @@ def _is_as_new(path: Path, time: int) -> bool:
 
 
 def test_a_listing_under_way_survives_what_the_host_does(pair: Pair) -> None:
-    """What was there all the time is listed exactly once."""
+    """Names that exist all the time are listed exactly once."""
     for number in range(2000):
         (pair.host / f"stays{number}").touch()
         if number % 2:

@@ -89,7 +89,7 @@ def examine(view: Path, system: CheckedSystem = QUIET, attack: bool = False) -> 
 
 
 def _rows(results: list[Result]) -> list[dict[str, object]]:
-    """What can leave a child process."""
+    """The exceptions that can leave a child process."""
     return [asdict(result) for result in results]
 
 
@@ -828,7 +828,7 @@ def test_the_scratch_directory_goes_when_the_command_is_stopped(
         deadline = time.monotonic() + 60
         while not left_in(guarded.source) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert left_in(guarded.source), "it never began"
+        assert left_in(guarded.source), "the attacks never began"
         process.send_signal(number)
         assert process.wait(60) != 0
     assert not left_in(guarded.source)
@@ -846,7 +846,7 @@ def test_the_scratch_directory_goes_however_often_the_command_is_stopped(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:
-        until(lambda: left_in(guarded.source), "it never began")
+        until(lambda: left_in(guarded.source), "the attacks never began")
         time.sleep(0.1)
         for number in numbers:
             process.send_signal(number)

@@ -169,7 +169,7 @@ def test_a_busy_view_stays_and_its_seal_too(here: Path) -> None:
 
 
 def test_only_root_s_word_takes_the_seal_off(here: Path) -> None:
-    """The helper has no effect if another user runs it, or while the view is mounted."""
+    """Another user's helper has no effect; nor has root's signal while the view is mounted."""
     with pytest.raises(AssertionError, match=r"ended with 2"):
         with gitguardfs(
             here / "private/source", here / "view", "--seal", expected=(r"not by root",)

@@ -371,7 +371,7 @@ def test_a_share_whose_seal_was_taken_off_is_sealed_again(world: World) -> None:
 
 @contextmanager
 def fake_view(world: World) -> Iterator[None]:
-    """A mount of the agent by fusermount3: it claims to be the guard, and answers only the agent."""
+    """A mount by fusermount3, which claims to be the guard and answers only the agent."""
     world.view.mkdir()
     device = os.open("/dev/fuse", os.O_RDWR)
     try:
@@ -642,7 +642,7 @@ def copies() -> Iterator[None]:
 
 @pytest.fixture(params=[True, False], ids=["told", "untold"])
 def kernel_tells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return whether the kernel names the connection of a FUSE device, as since Linux 6.17."""
+    """Let the kernel name the connection of a FUSE device, or not, as before Linux 6.17."""
     real = guards._connections
     if not request.param:
         known = frozenset[int | None]({None})

@@ -1,4 +1,4 @@
-"""What tests/mutants.sh runs: apply each fault, run its tests, say which survived."""
+"""The program behind tests/mutants.sh: apply each fault, run its tests, list the survivors."""
 
 from __future__ import annotations
 

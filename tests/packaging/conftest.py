@@ -1,4 +1,4 @@
-"""What is built once: the source distribution, and its contents."""
+"""Fixtures that are built once: the source distribution and its contents."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class World:
         return path
 
     def has_run(self) -> bool:
-        """Whether a program of the agent's has run since the last call."""
+        """Return whether a program of the agent's has run since the last call."""
         if not self.ran.exists():
             return False
         self.ran.unlink()

@@ -30,12 +30,12 @@ CHANGING = (
     "WRITE", "FLUSH", "FSYNC", "FSYNCDIR", "RELEASE",
 )  # fmt: skip
 ROOT = "."
-"""What the root is called in a fault."""
+"""The name of the root in a fault."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Which requests are answered wrongly, and how."""
+    """A fault: the requests that it meets, and the answers that they get."""
 
     requests: tuple[str, ...] = READING
     name: str | None = None

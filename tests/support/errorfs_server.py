@@ -116,7 +116,7 @@ class ErrorFiles(pyfuse3.Operations):
         return os.fsdecode(name) if path == ROOT else f"{path}/{os.fsdecode(name)}"
 
     def _name(self, parent: int, name: bytes) -> bytes:
-        """How the name is spelt in the directory."""
+        """Return the spelling of the name in the directory."""
         if not self._fold:
             return name
         for other in os.listdir(_FD % self._node(parent).fd):

@@ -147,7 +147,7 @@ def serve(requests: socket.socket) -> tuple[dict[str, Any], int] | None:
     poll = select.poll()
     poll.register(requests, select.POLLIN)
     children: dict[int, tuple[int, int]] = {}
-    """By pidfd, the child and the pipe on which its end is told."""
+    """By pidfd: the child and the pipe for its exit status."""
     while True:
         for ready, _ in poll.poll():
             if ready == requests.fileno():

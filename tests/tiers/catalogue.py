@@ -37,7 +37,7 @@ class Tier:
     alone: float | None = None
     """About how long it takes when no other lane runs, if that is known."""
     image: images.Recipe | None = None
-    """What it boots."""
+    """The image that it boots."""
     lacks: Callable[[], str] = _nothing
     """What the machine lacks for it; "" if nothing."""
     count: str = ""
@@ -143,4 +143,4 @@ TIERS = (
     ),
 )  # fmt: skip
 QUICK = ("lint", "unit", "adapter")
-"""What --quick runs."""
+"""The tiers of --quick."""

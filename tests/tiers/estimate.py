@@ -1,4 +1,4 @@
-"""How long tiers take: ``python -m tests.tiers.estimate TIER...`` prints it, as "33 minutes".
+"""The duration of tiers: ``python -m tests.tiers.estimate TIER...`` prints it, as "33 minutes".
 
 Standard library only: tests/run.sh calls it before anything is installed.
 """

@@ -144,7 +144,7 @@ def slowest(runs: Sequence[Run], count: int = 20) -> str:
 
 
 def phases(run: Run) -> str:
-    """What a guest spent its time on, as its tests have summed it up."""
+    """Return the seconds of a guest's phases, as its tests printed them."""
     _, heading, rest = run.log.read_text(errors="replace").partition("seconds of each phase")
     lines = rest.split("\n")[1:] if heading else []
     shown = [line for line in lines if line[:7].strip().replace(".", "").isdigit()]

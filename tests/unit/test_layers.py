@@ -56,9 +56,9 @@ ALLOWED: dict[str, set[str]] = {
     },
     "commands": {"options", "linux", "mounting", "daemon", "sessions", "vm_mount"},
 }  # fmt: skip
-"""By room or module of the top level, what it may import besides LEAVES; all else is forbidden."""
+"""By package or module of the top level: what it may import besides LEAVES."""
 OF_LINUX = {"fs": {"linux.syscalls"}}
-"""Rooms that may import only some of ``linux``."""
+"""Packages that may import only some of ``linux``."""
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "pyfuse3": ("sessions/pyfuse3_session/",),
     "trio": ("sessions/pyfuse3_session/",),
@@ -73,7 +73,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "grp": ("accounts.py",),
     "mitmproxy": ("egress/addon.py", "egress/proxy.py"),
 }  # fmt: skip
-"""By package, where it may be imported: files, and rooms with everything in them."""
+"""By library: the files and the packages that may import it."""
 
 SERVERS = sorted(
     path for room in ("guard", "bindfs", "fs", "serving") for path in (PACKAGE / room).glob("*.py")
@@ -138,7 +138,7 @@ def _room(path: Path) -> str:
 
 
 def _ours(path: Path) -> set[str]:
-    """What a file imports of this package, without the package's name."""
+    """Return what a file imports of this package, without the package's name."""
     return {
         name.removeprefix("gitguardfs.").replace("__version__", "__init__")
         for name in imports(path)

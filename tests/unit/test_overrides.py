@@ -1,4 +1,4 @@
-"""How objects overrides beyond the id map, and that the guard has the last word."""
+"""Overrides of attributes beyond the id map; the guard comes last."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ def put(files: dict[str, str], directory: Path) -> None:
 
 
 def systemd_reads(files: dict[str, str], unit: str) -> list[str]:
-    """What a service manager makes of the unit and those it needs (``systemd --test``)."""
+    """Return how a service manager reads the unit and those it needs (``systemd --test``)."""
     with tempfile.TemporaryDirectory(dir=PLACE) as name:
         directory = Path(name)
         put(files, directory)

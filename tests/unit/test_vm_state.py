@@ -224,7 +224,7 @@ def test_what_an_interrupted_reset_has_left_goes_with_the_next_start(project: Pa
 def test_two_commands_may_delete_the_same_leftovers(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a reset of one project's VM and the start of another's do."""
+    """For example the reset of one project's VM and the start of another's."""
     made = state.state_of(str(project))
     state.create(made)
     left = Path(f"{made.directory}{state._REMOVED}1")

@@ -1,4 +1,4 @@
-"""What leaves the guest: packages through the proxy, and nothing else."""
+"""Packages through the proxy leave the guest, and nothing else does."""
 
 from __future__ import annotations
 
