@@ -36,7 +36,7 @@ CASES: dict[str, tuple[tuple[Attack, str], ...]] = {
     "9p": tuple((attack, attack.actors[0]) for attack in TABLE),
     "virtiofs": tuple((attack, attack.actors[-1]) for attack in TABLE),
 }
-"""Each attack over each transport by one of its actors; the actors take turns.
+"""Each attack over each transport by one actor: the first over 9p, the last over virtiofs.
 
 In the mount tier all actors carry out all attacks: the actor and the kind of source are
 independent."""

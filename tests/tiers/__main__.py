@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     named = [name for name in arguments if name != "--durations"]
     in_ci = os.environ.get("CI") == "true"
     chosen, left_out = _sort_out([tier for tier in TIERS if tier.name in named])
-    print(report.plan(chosen, left_out), flush=True)
+    print(report.plan(chosen, left_out, bool(options)), flush=True)
     if left_out and in_ci:
         print("in CI no tier may be left out")
         return 1

@@ -23,10 +23,14 @@ def minutes(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
-def plan(chosen: Sequence[Tier], left_out: Sequence[tuple[Tier, str]]) -> str:
-    """Return what is about to run and how long it takes."""
+def plan(chosen: Sequence[Tier], left_out: Sequence[tuple[Tier, str]], is_selection: bool) -> str:
+    """Return what is about to run and how long it takes.
+
+    With ``is_selection`` options of pytest may leave tests out.
+    """
+    about = "at most" if is_selection else "about"
     missing = estimate.missing_images(chosen)
-    lines = [f"This takes about {estimate.of(chosen)} on two processors. Side by side:"]
+    lines = [f"This takes {about} {estimate.of(chosen)} on two processors. Side by side:"]
     lines += [f"  {tier.name:<14} {tier.about}" for tier in chosen]
     if missing:
         lines.append(
