@@ -16,9 +16,9 @@ from tests.support.isolated import private_mounts
 from tests.support.mounting import AREAS
 from tests.support.people import as_user
 
-# Started in a shell's background, we ignore SIGINT, and so would all that the tests start.
+# A shell starts background jobs with SIGINT ignored; programs of the tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup(1): we go on to, but they do not
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup(1): we ignore it, our children do not
     signal.signal(signal.SIGHUP, lambda *_: None)
 
 settings.register_profile("untimed", settings(), deadline=None)  # machines are busy
@@ -27,7 +27,7 @@ settings.load_profile("untimed")
 IN_CI = os.environ.get("CI") == "true"
 FUSE_DEVICE = Path("/dev/fuse")
 OWN_DEVICES = Path("/mnt")
-"""Where a tmpfs with our own device is mounted for as long as it takes to mount that elsewhere."""
+"""Where a tmpfs with our own device is mounted, until the device is mounted elsewhere."""
 _skipped: list[str] = []
 
 
@@ -57,8 +57,8 @@ def _own_fuse_device() -> None:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that is marked ``one_thread`` in a child process, which has one.
 
-    A signal for a process goes to any thread that does not hold it, and a worker of pytest-xdist
-    has a second one, for its messages.
+    A signal for a process goes to any thread that does not block it, and a worker of pytest-xdist
+    has a second thread, for its messages.
     """
     if pyfuncitem.get_closest_marker("one_thread") is None:
         return None

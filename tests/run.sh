@@ -27,14 +27,14 @@ Runs the tests of gitguardfs, by default all tiers but the last, side by side:
   vm-faults      gitguard vm: what kill -9 leaves, a panic, the hardened VM, a control run of what
                  isolation is tried with; only by its name, since each boot takes minutes
 
-  --quick       lint, unit and adapter: for whoever changes a line
+  --quick       lint, unit and adapter: for a quick check of a change
   --durations   print the 20 slowest tests at the end
   --no-install  install nothing
   --help        show this text
 
-All tiers take about 35 minutes on two processors without hardware virtualisation, --quick a
-minute and a half. The first run installs packages of the distribution and a virtual environment
-in .venv, and makes four images for the virtual machines (10 minutes, on Debian and Ubuntu only).
+All tiers take about 33 minutes on two processors without hardware virtualisation, --quick 90
+seconds. The first run installs packages of the distribution and a virtual environment in .venv,
+and makes four images for the virtual machines (on Debian and Ubuntu only): 10 minutes more.
 Needs root, for mounts and several users. Mounts and processes of the tests are invisible to
 the rest of the machine and go with them, also when they are killed.
 
@@ -44,6 +44,16 @@ TEXT
 }
 
 say() { printf '\n== %s\n' "$*"; }
+
+say_duration() {
+    local tests=''
+    # This Python may be missing or too old; the tests print their duration themselves later.
+    if tests=$(python3 -B -m tests.tiers.estimate "${chosen[@]}" 2>/dev/null); then
+        tests=" The tests take about $tests."
+    fi
+    printf 'Checking packages and .venv; a first run installs them, %s.%s\n' \
+        "which takes some minutes more" "$tests"
+}
 
 install_packages() {
     local -a wanted missing=()
@@ -140,6 +150,7 @@ fi
 if [[ "$install" == yes ]]; then
     log=$(mktemp)
     trap 'rm -f "$log"' EXIT
+    say_duration
     install_packages
     install_python
     rm -f "$log"

@@ -16,7 +16,7 @@ MakeWorld = Callable[..., World]
 
 
 PYFUSE3_ONLY = {
-    "test_boundary", "test_busy_poll", "test_io_thread", "test_listing", "test_pace",
+    "test_boundary", "test_busy_poll", "test_io_thread", "test_listing", "test_blocking",
     "test_read_interrupter", "test_session",
 }  # fmt: skip
 """Modules about pyfuse3's session itself, or about what it does with replies."""
@@ -26,12 +26,12 @@ TESTS_OF_PYFUSE3 = {
     "test_the_end_of_the_mount_lets_nothing_through",
     "test_unsupported_handlers_are_pyfuse3_s_own",
 }
-"""The like in other modules."""
+"""Tests of pyfuse3's session in other modules."""
 SESSIONS = {"pyfuse3": Handlers, "other": OtherSession}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run what makes worlds with each session."""
+    """Run each test that makes worlds once with each session."""
     if "session" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]
         is_only = module in PYFUSE3_ONLY or metafunc.function.__name__ in TESTS_OF_PYFUSE3

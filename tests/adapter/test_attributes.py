@@ -188,6 +188,6 @@ async def test_what_cannot_be_shown_is_not_kept(make_world: MakeWorld) -> None:
                 errno.EOVERFLOW, errno.EIO,
             )  # fmt: skip
     listed = await world.list("")
-    assert len(listed) == 40, "told by name alone"
+    assert len(listed) == 40, "the listing has names alone"
     assert len(world.state.nodes) == 1
     assert open_descriptors() == before

@@ -33,7 +33,7 @@ BUGS = [
 
 
 def arguments(name: str) -> list[object]:
-    """Arguments of the right number for a handler; the parts never get to see them."""
+    """Return as many arguments as a handler takes; no part of the world uses them."""
     ctx = Context()
     table: dict[str, list[object]] = {
         "setattr": [5, _Anything(), _Anything(), None, ctx],
@@ -97,7 +97,7 @@ async def test_a_bug_is_a_logged_eio(
 def test_only_request_errors_leave_the_operations(
     world: World, name: str, error: Exception
 ) -> None:
-    """Also where a session has no boundary of its own. Nothing of the request lives on."""
+    """The session needs no boundary of its own. Nothing of the request is kept."""
     world.break_with(error)
     given = arguments_of(name, tuple(arguments(name)))
     with pytest.raises(RequestError) as raised:
@@ -156,7 +156,7 @@ async def test_an_errno_that_the_kernel_takes_no_reply_with_is_eio(
 
 @pytest.mark.parametrize("error", [*BUGS, OSError(errno.ESTALE, "stale"), FUSEError(errno.EIO)])
 async def test_forget_raises_nothing_and_goes_on(world: World, error: Exception) -> None:
-    """pyfuse3 awaits it in its own loop: whatever left it would end the mount."""
+    """pyfuse3 awaits it in its own loop: an exception that left it would end the mount."""
     for name in "abc":
         (world.source / name).touch()
     nodes = [await world.id(name) for name in "abc"]
@@ -172,7 +172,7 @@ async def test_forget_raises_nothing_and_goes_on(world: World, error: Exception)
     assert len(world.state.nodes) == 1
 
 
-# Whoever is told of a failure may fail, too
+# What reports a failure may fail, too
 
 
 class BrokenHandler(logging.Handler):
@@ -266,7 +266,7 @@ async def test_every_answer_of_pyfuse3_s_types_has_its_check(world: World) -> No
 async def test_a_rate_that_fails_is_no_end(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """What comes after the transfer itself is within the boundary as well."""
+    """The steps after the transfer itself are within the boundary as well."""
     world = make_world(read_rate=1e6, write_rate=1e6)
     handle, _ = await world.create(ROOT_ID, b"f")
     arguments = {"read": (handle, 0, 1), "write": (handle, 0, b"x")}[name]
@@ -279,7 +279,7 @@ async def test_a_rate_that_fails_is_no_end(
 async def test_a_listing_that_breaks_off_has_told_of_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel gets the error alone: what was counted before that is not known to it."""
+    """The kernel gets only the error: it does not know of lookups that were counted before."""
     for name in "abcd":
         (world.source / name).touch()
     told: list[bytes] = []
@@ -312,7 +312,7 @@ async def test_flush_turns_itself_off_where_the_source_is_local(world: World) ->
 async def test_errors_of_a_server_are_reported_at_every_close(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the descriptor for pages of a mapping as well; none is left open."""
+    """This goes for the descriptor for pages of a mapping, too; none is left open."""
     world = make_world(is_local=False)
     (world.source / "f").write_bytes(b"x" * 5000)
     handle = await world.open("f", os.O_RDWR | os.O_APPEND)

@@ -1,4 +1,4 @@
-"""Waiting for requests: at once if one is there, in trio's loop if none comes."""
+"""Waiting for requests: a poll first, then trio's loop if none comes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_what_is_there_is_not_waited_for_in_the_loop(
 async def test_a_request_that_comes_a_little_later_is_still_looked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At the last look of all; nobody waits in trio's loop for it."""
+    """The last poll finds it; nothing waits in trio's loop for it."""
     polls: list[int] = []
 
     def poll(milliseconds: int) -> list[tuple[int, int]]:
@@ -161,7 +161,7 @@ async def test_they_are_not_once_nothing_follows_the_last_of_many(
 async def test_the_end_is_seen_whenever_it_is_said(
     pipe: tuple[int, int], autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Also in the pass of the event loop in which the limit on latency is dropped."""
+    """That holds in the pass of the event loop that drops the limit on latency, too."""
     for _ in range(50):  # trio runs what is due at one time in either order
         ended: list[bool] = []
         low = _low(is_ending=lambda ended=ended: bool(ended))  # type: ignore[misc]
@@ -197,7 +197,7 @@ async def test_processors_are_let_go_at_the_end_although_a_call_is_still_under_w
 
 
 class _CpuLatencyRequest(CpuLatencyRequest):
-    """One that has the right on every machine, and notes what it is told."""
+    """A request that every machine allows, and that notes its calls."""
 
     def __init__(self) -> None:
         self.held = False

@@ -1,4 +1,4 @@
-"""Reading, writing and what the kernel may keep of it."""
+"""Reading and writing, and what the kernel may keep in its page cache."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ SHOWN = PAGES + 5000
 async def test_only_whole_pages_of_a_mapping_go_where_the_kernel_says(
     world: World, mappable: bool, shown: int, offset: int, length: int
 ) -> None:
-    """The host has made the file longer: all else is an append, and goes behind that."""
+    """The host has made the file longer: any other write is an append, behind the new end."""
     path = world.source / "f"
     path.write_bytes(b"x" * shown)
     handle = await world.open("f", (os.O_RDWR if mappable else os.O_WRONLY) | os.O_APPEND)
@@ -127,7 +127,7 @@ async def test_each_handle_has_its_own_mode(world: World) -> None:
 async def test_a_file_that_the_host_has_replaced_by_a_symlink_to_it_is_not_opened(
     world: World, is_git: bool
 ) -> None:
-    """It is the same file, as its number says, but at a place that nobody has looked at."""
+    """Its number says that it is the same file, but nothing has checked its new place."""
     away = world.source / (".git" if is_git else "away")
     away.mkdir()
     (world.source / "f").write_text("text")
@@ -157,7 +157,7 @@ async def test_truncation(world: World, through_handle: bool) -> None:
 
 
 async def _open_close(world: World, path: str) -> tuple[bool, bool]:
-    """Open and close; whether pages are kept, and whether attributes were invalidated."""
+    """Open and close. Returns whether pages are kept and attributes were invalidated."""
     world.invalidated.clear()
     info = await world.ops.open(await world.id(path), os.O_RDONLY, world.ctx)
     await world.ops.release(info.fh)
@@ -169,7 +169,7 @@ async def test_pages_are_kept_while_nothing_changed(
 ) -> None:
     (world.source / "f").write_text("one")
     node = await world.id("f")
-    assert await _open_close(world, "f") == (False, False), "changed a moment ago"
+    assert await _open_close(world, "f") == (False, False), "it was changed a moment ago"
     later = time.time_ns() + 10 * RACY_NS
     monkeypatch.setattr("gitguardfs.serving.files.time.time_ns", lambda: later)
     assert await _open_close(world, "f") == (True, False)
@@ -184,7 +184,7 @@ async def test_pages_are_kept_while_nothing_changed(
 async def test_what_the_guest_has_written_is_not_what_the_kernel_was_told(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if time stamp and size stay the same: all of it within one tick of the clock."""
+    """That holds if time stamp and size stay the same, within one tick of the clock, too."""
     (world.source / "f").write_text("text")
     node = await world.id("f")
     later = time.time_ns() + 10 * RACY_NS

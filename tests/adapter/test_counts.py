@@ -52,7 +52,7 @@ async def test_each_reply_that_names_a_node_counts_once(world: World) -> None:
 
 
 async def test_what_did_not_fit_into_a_listing_was_not_told(world: World) -> None:
-    """The kernel still believes the size that it was told before the host changed the file."""
+    """The kernel still has the size from before the host changed the file."""
     for name in "abc":
         (world.source / name).write_text("text")
     last = list(await world.list(""))[-1]
@@ -83,7 +83,7 @@ async def test_an_entry_that_does_not_fit_is_undone(world: World) -> None:
     handle = await world.ops.opendir(ROOT_ID, world.ctx)
     token = Token(room=5)
     await world.ops.readdir(handle, 0, token)
-    assert len(world.state.nodes) == 1 + 3, "the root and what was told; dots are no lookups"
+    assert len(world.state.nodes) == 1 + 3, "the root and the entries; dots are no lookups"
     assert all(lookups(world, entry.st_ino) == 1 for _, entry, _ in token.entries[2:])
     for _, entry, _ in token.entries[2:]:
         await world.ops.forget([(entry.st_ino, 1)])
@@ -120,7 +120,7 @@ async def test_a_listing_of_many_directories_outlives_the_descriptor_cache(
     token = Token()
     await world.ops.readdir(handle, 0, token)
     await world.ops.releasedir(handle)
-    assert {name for name, _, _ in token.entries[2:]} == names, "what fits is told at once"
+    assert {name for name, _, _ in token.entries[2:]} == names, "one reply holds what fits"
     listed = await world.list("dir")
     assert set(listed) == names
     for name, entry in listed.items():

@@ -1,4 +1,4 @@
-"""Making things: all of it or nothing, and never with the wrong owner."""
+"""Making files and directories: completely or not at all, and never with the wrong owner."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAKERS: dict[str, Callable[[World, Context], Awaitable[Any]]] = {
 async def test_a_file_that_is_there_is_stale_or_with_excl_an_error(
     world: World, flags: int
 ) -> None:
-    """The kernel has not checked its permissions; on ESTALE it looks up, checks and opens."""
+    """The kernel has not checked permissions; on ESTALE it looks up, checks and opens."""
     (world.source / "f").write_text("content")
     before = open_descriptors()
     call = world.ops.create
@@ -123,7 +123,7 @@ async def test_a_share_with_one_owner_for_all_shows_that_owner(
         monkeypatch.setattr(Source, name, no)
     reply = await MAKERS[maker](world, Context(uid=5555, gid=5555))
     info, entry = reply if maker == "create" else (None, reply)
-    assert (entry.st_uid, entry.st_gid) == (0, 0), "what is so, not what was asked for"
+    assert (entry.st_uid, entry.st_gid) == (0, 0), "the real owner, not the wanted one"
     if info is not None:
         await world.ops.release(info.fh)
 

@@ -25,7 +25,7 @@ Pass = Callable[[float], None]
 
 @pytest.fixture
 def pass_time(monkeypatch: pytest.MonkeyPatch) -> Pass:
-    """Let seconds pass, as the daemon sees it; otherwise its clocks stand still."""
+    """Move the daemon's clocks on by seconds; otherwise they stand still."""
     passed = [0.0]
     since, date = time.monotonic(), time.time()
     for module in (forming, left_places):
@@ -40,7 +40,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch) -> Pass:
 
 @pytest.fixture
 def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, pass_time: Pass) -> World:
-    """The host begins to make a repository in ``x``; nobody waits for long."""
+    """The host has begun to make a repository in ``x``; requests do not wait for it."""
     world = make_world()
     monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
     monkeypatch.setattr(forming, "WAIT", 0.0)
@@ -139,7 +139,7 @@ WHOLE: dict[str, Callable[[World], Awaitable[Any]]] = {
 async def test_git_goes_on_in_the_very_directory_that_it_made(
     world: World, pass_time: Pass, way: str
 ) -> None:
-    """It goes by the path: what would come to it would be what the repository is made of."""
+    """git goes by the path: what is moved there would become part of the repository."""
     await mkdir(world, "mine")
     (world.source / "empty").mkdir()
     before = {name: (world.source / name).stat().st_ino for name in ("x", "other", "empty")}
@@ -205,7 +205,7 @@ async def test_one_that_git_makes_while_it_is_moved_is_moved_back(
 async def test_nothing_comes_after_one_that_cannot_be_moved_back(
     world: World, monkeypatch: pytest.MonkeyPatch, pass_time: Pass
 ) -> None:
-    """It has replaced an empty directory."""
+    """The directory has replaced an empty one."""
     (world.source / "p").mkdir()
     (world.source / "p/file").touch()
     for name in ("empty", "mine"):
@@ -228,7 +228,7 @@ async def test_nothing_comes_after_one_that_cannot_be_moved_back(
 async def test_a_large_directory_is_not_looked_through(
     world: World, pass_time: Pass, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody can tell what git is making in it: so nothing comes to its path that leads on."""
+    """What git makes in it is unknown: so nothing is moved to its path."""
     monkeypatch.setattr(tree_walk, "MAX_DIRECTORIES", 3)
     for number in range(4):
         (world.source / f"a/large/{number}").mkdir(parents=True)
@@ -280,7 +280,7 @@ async def test_over_a_share_it_is_known_by_its_last_change(
 async def test_removing_what_was_not_just_made_never_waits(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, is_local: bool, pass_time: Pass
 ) -> None:
-    """Whatever a share tells of the times of its directories."""
+    """That holds whatever times a share gives its directories."""
     world = make_world(is_local=is_local)
     monkeypatch.setattr(forming, "WAIT", 0.0)
     monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
@@ -295,7 +295,7 @@ async def test_removing_what_was_not_just_made_never_waits(
 
     async def rmdir(path: str) -> None:
         parent, _, name = path.rpartition("/")
-        os.utime(world.source / path)  # a share may tell of our own changes late
+        os.utime(world.source / path)  # a share may report our own changes late
         await world.ops.rmdir(await world.id(parent), name.encode(), world.ctx)
 
     for path in ("mine/info", "mine/d", "mine"):
@@ -330,7 +330,7 @@ async def test_an_attribute_set_here_is_no_change_of_the_host_s(world: World) ->
 async def test_the_time_of_the_last_access_stays_as_it_was_set(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the server knows no O_NOATIME, as virtiofsd: the directory is not listed."""
+    """The server may not support O_NOATIME, as virtiofsd: then the directory is not listed."""
     monkeypatch.setattr(os, "O_NOATIME", 0)
     await mkdir(world, "mine")
     node = await world.id("mine")
@@ -341,7 +341,7 @@ async def test_the_time_of_the_last_access_stays_as_it_was_set(
 
 
 async def test_a_crowd_of_git_s_names_is_none_of_git_s(world: World) -> None:
-    """In how many spellings it may be: what is remembered of a directory has a limit."""
+    """The names that are remembered of a directory have a limit, in all spellings together."""
     names = ["description" + "\u200d" * number for number in range(80)]
     for name in names:
         (world.source / "other" / name).touch()
@@ -406,7 +406,7 @@ async def test_unless_the_host_makes_a_repository_in_it(world: World) -> None:
 
 
 async def test_what_was_left_alone_for_long_is_free(world: World, pass_time: Pass) -> None:
-    """By the source's clock, which on a local file system is ours."""
+    """The age is taken from the source's clock; on a local file system that is ours."""
     pass_time(3.0)
     await touch(world, "x/config")
     await touch(world, "x/description2")
@@ -432,7 +432,7 @@ async def test_where_the_clocks_differ_a_first_look_counts_as_a_change(
     await refused(touch(world, "x/config"), errno.EBUSY)
     pass_time(2.0)
     await touch(world, "x/config")
-    # From that on it is known how far they differ.
+    # From then on the difference of the two clocks is known.
     assert world.state.access._forming._age(os.stat(world.source / "x/config")) == 0.0
 
 
@@ -496,7 +496,7 @@ async def test_many_files_made_here_need_few_listings(world: World, listed: list
 async def test_over_a_share_each_change_lists_anew(
     make_world: MakeWorld, listed: list[int], pass_time: Pass
 ) -> None:
-    """The kernel may remember a name for a second that the server has removed."""
+    """The server has removed a name that the kernel's cache may keep for a second."""
     world = make_world(is_local=False)
     await mkdir(world, "mine")
     for number in range(10):
@@ -531,7 +531,7 @@ async def test_a_directory_that_the_host_empties_for_git_is_waited_for(
     make_world: MakeWorld, pass_time: Pass, monkeypatch: pytest.MonkeyPatch,
     stays: bool, asks_server: bool,
 ) -> None:  # fmt: skip
-    """The name that was remembered of it is gone."""
+    """The name that was remembered of the directory is gone."""
     world = make_world(is_local=not asks_server, path_based=asks_server, asks_server=asks_server)
     monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
     monkeypatch.setattr(forming, "WAIT", 0.0)
@@ -570,7 +570,7 @@ async def test_an_alias_of_a_name_of_gits_is_not_taken_for_another_name(
 async def test_another_object_under_the_remembered_name_is_not_trusted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FAT may find an entry of git's by a short name that another entry had before."""
+    """FAT may find git's entry by a short name that another entry had before."""
     await mkdir(world, "mine")
     await touch(world, "mine/DESCRIPT")
     (world.source / "mine/DESCRIPT").unlink()

@@ -22,7 +22,7 @@ from tests.adapter.world import World, refused
 
 @pytest.fixture
 def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> World:
-    """A repository in which git is at work, for longer than anybody waits."""
+    """A repository in which git is at work for longer than a request waits."""
     monkeypatch.setattr(host_git, "WAIT", 0.05)
     monkeypatch.setattr(host_git, "REMEMBERED_FOR", 0.0)
     world = make_world()
@@ -177,7 +177,7 @@ async def test_a_git_file_is_followed(world: World, text: str) -> None:
 
 
 async def test_one_that_leads_too_far_counts_as_locked(world: World) -> None:
-    """Who may make symlinks could see to it that the way to the lock is never walked to its end."""
+    """A user who may make symlinks could make the path to the lock too long to be walked."""
     far = "./" * 1500
     for number in range(4):
         (world.source / f"q{number}").symlink_to(f"{far}q{number + 1}")
@@ -207,7 +207,7 @@ MEANWHILE = [way for way in WAITS if way != "put one over a file"]
 async def test_a_lock_that_comes_meanwhile_undoes_it(
     world: World, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """The second look of the same request finds it."""
+    """The second check of the same request finds the lock."""
     lock(world).unlink()
     before = tree_of(world)
     seen = world.state.host._host_git.wait_for
@@ -220,6 +220,6 @@ async def test_a_lock_that_comes_meanwhile_undoes_it(
 
     monkeypatch.setattr(world.state.host._host_git, "wait_for", look)
     await refused(WAITS[way](world), errno.EBUSY)
-    assert looks, "it was let through by the first look"
+    assert looks, "the first check did not let it through"
     lock(world).unlink()
     assert tree_of(world) == before

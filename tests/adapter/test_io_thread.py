@@ -1,4 +1,4 @@
-"""Calls that may take their time: at once if they do not, and nobody else waits for long."""
+"""Calls that may be slow: quick ones end at once, slow ones do not hold up other requests."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_quick_one_is_waited_for_without_a_pass_of_the_loop(
 
 
 async def test_others_go_on_while_one_takes_its_time(requests: RequestLoop) -> None:
-    """Also others that take their time."""
+    """The others may be slow, too."""
     goes_on = threading.Event()
     done = []
 
@@ -78,7 +78,7 @@ async def test_others_go_on_while_one_takes_its_time(requests: RequestLoop) -> N
 async def test_it_is_not_waited_for_behind_another(
     requests: RequestLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each that takes its time would cost everybody the patience."""
+    """Otherwise each slow call would hold up all requests for as long as INLINE_WAIT."""
     monkeypatch.setattr(
         "gitguardfs.sessions.pyfuse3_session.request_loop.INLINE_WAIT", LIMIT * 1000
     )
@@ -115,7 +115,7 @@ async def test_a_request_is_not_kept_waiting_by_one_that_is_not_expected_to_be_q
 
 
 async def test_who_gives_up_does_not_leave_it_half_done(requests: RequestLoop) -> None:
-    """What it has begun is done to its end, and the next caller gets his own answer."""
+    """A call that has begun finishes, and the next caller gets its own result."""
     goes_on = threading.Event()
     done = []
 

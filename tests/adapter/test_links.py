@@ -1,4 +1,4 @@
-"""Symlinks that are resolved: what takes their place, and what never does."""
+"""Symlinks that are resolved: what is shown in their place, and what never is."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ async def test_by_what_the_view_shows(make_world: MakeWorld) -> None:
 
 
 async def test_a_directory_behind_a_link_is_a_node_of_its_own(world: World) -> None:
-    """The kernel knows one name for a directory: with two it would be moved to and fro."""
+    """The kernel keeps one name for a directory: with two it would move it at each use."""
     link(world, "way", "dir")
     link(world, "other", "dir")
     for path in ("", "/sub"):
@@ -336,7 +336,7 @@ async def test_links_that_lead_to_one_another_come_to_an_end(world: World) -> No
 
 
 async def test_a_directory_lives_on_when_only_a_link_to_it_was_removed(world: World) -> None:
-    """The kernel takes the node behind the link for removed."""
+    """The kernel believes that the node behind the link is removed."""
     link(world, "way", "dir")
     real, behind = await world.id("dir"), await world.id("way")
     await world.ops.rmdir(ROOT_ID, b"way", world.ctx)
@@ -372,7 +372,7 @@ async def test_all_ways_to_a_directory_are_closed_when_it_becomes_git(world: Wor
 
 
 async def test_directories_on_ways_leave_nothing_behind(world: World) -> None:
-    """Users make and remove what a link of the host's leads through, as often as they like."""
+    """Users may make and remove a directory on the path of the host's link many times."""
     link(world, "link", "made/file")
     for _ in range(3):
         entry = await world.ops.mkdir(ROOT_ID, b"made", 0o755, world.ctx)
@@ -414,7 +414,7 @@ async def test_a_deep_way_needs_no_more_descriptors_than_there_are(make_world: M
 async def test_a_link_that_leads_nowhere_is_replaced_where_descriptors_hold_paths(
     make_world: MakeWorld,
 ) -> None:
-    """Going its way takes a new descriptor of the directory that it is in."""
+    """Resolving the link takes a new descriptor of the directory that it is in."""
     world = make_world(symlinks=SymlinkPolicy(), path_based=True)
     fill(world)
     link(world, "dir/l", "../dir/nowhere")
@@ -430,7 +430,7 @@ async def test_an_absolute_link_starts_at_the_root(world: World) -> None:
 
 
 async def test_no_way_leads_through_what_is_denied(world: World) -> None:
-    """Not even to somewhere else: that would tell what is there."""
+    """Not even if it ends elsewhere: that would show what the denied directory holds."""
     (world.source / "bare/hooks").mkdir()
     link(world, "l", "bare/hooks/../../dir/file")
     entry = await world.entry("l")
@@ -438,7 +438,7 @@ async def test_no_way_leads_through_what_is_denied(world: World) -> None:
 
 
 async def test_what_lies_behind_a_link_is_closed_with_the_way_to_it(world: World) -> None:
-    """Also if the kernel has forgotten the directories on it."""
+    """That holds if the kernel has forgotten the directories on the path, too."""
     (world.source / "outer/inner").mkdir(parents=True)
     link(world, "l", "outer/inner")
     inner = await world.id("l")

@@ -1,4 +1,4 @@
-"""Listings of names only: for whom, and what is in them."""
+"""Listings with names only: which processes get them, and what is in them."""
 
 from __future__ import annotations
 

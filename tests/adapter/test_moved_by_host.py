@@ -1,4 +1,4 @@
-"""Directories that the host moves while somebody stays in them: the rules follow them."""
+"""Directories that the host moves while a process is in them: the rules follow them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
 from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.test_judged_again import Later, later
+from tests.adapter.test_revalidation import Later, later
 from tests.adapter.world import World, open_descriptors, refused
 
 __all__ = ["later"]
@@ -138,7 +138,7 @@ async def test_descriptors_do_not_stay(world: World, later: Later) -> None:
 async def test_a_deep_directory_costs_one_look_at_each_above_it(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However few descriptors may be open."""
+    """That takes no more descriptors than may be open."""
     world = make_world(descriptor_limit=16)
     depth = 200
     path = Path(*["d"] * depth)

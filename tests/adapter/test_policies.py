@@ -1,4 +1,4 @@
-"""What each policy opens and closes, and the rules on repositories (R2, R3, R7)."""
+"""The policies: what each allows and refuses; the rules on repositories."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_read_only_is_erofs_and_the_guard_still_eacces(make_world: MakeWor
     await refused(world.list(".git"))
 
 
-# R2: no directory may come to hold HEAD beside refs or commondir
+# No directory may come to hold HEAD beside refs or commondir
 
 HEADS = ["HEAD", "head", "HEAD.", "HE\u200dAD"]
 REFS = ["refs", "Refs", "commondir", "COMMONDIR:x", "ref\u00ads"]
@@ -225,7 +225,7 @@ async def test_a_name_that_leaves_in_the_same_step_does_not_count(world: World) 
     assert os.listdir(world.source / "d") == ["HEAD"]
 
 
-# R3: what looks like a repository is one
+# What looks like a repository is treated as one
 
 
 def bare(world: World, path: str, second: str = "refs") -> None:
@@ -264,7 +264,7 @@ async def test_allow_bare_turns_both_rules_off_and_nothing_else(make_world: Make
     await refused(touch(world, ".git"))
 
 
-# R7: a repository's root stays where it is
+# A repository's root stays where it is
 
 
 @pytest.mark.parametrize("entry", [".git", "GIT~1", ".g\u200cit"])
@@ -286,7 +286,7 @@ async def test_a_directory_that_holds_git_does_not_move(
 
 
 async def test_a_second_name_of_git_is_git(world: World) -> None:
-    """By identity: a hard link of a .git file beside it."""
+    """A hard link of a .git file is known by its inode number."""
     (world.source / ".git").write_text("gitdir: x")
     os.link(world.source / ".git", world.source / "alias")
     assert S_IMODE((await world.entry("alias")).st_mode) == 0

@@ -1,4 +1,4 @@
-"""What was done on a thread is delivered although the reading of a request does not end.
+"""Results of threads are delivered although the read of the next request does not return.
 
 pyfuse3 reads with the interpreter's lock held, as ``ctypes.PyDLL`` does.
 """

@@ -1,4 +1,4 @@
-"""What was removed here, and what git on the host may bring back."""
+"""Names that were removed through the view, and that git on the host may restore."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_with_the_directories_above_them(world: World, top: str) -> None:
 
 @pytest.fixture
 def large(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A repository of the host's in what is too large to be looked through; its path."""
+    """Return the path of a host's repository in a tree that is too large to be searched."""
     monkeypatch.setattr(tree_walk, "MAX_DIRECTORIES", 0)
     path = "deep/er/in/repo.git"
     put(world, path)
@@ -106,7 +106,7 @@ async def make_above(world: World, path: str) -> None:
 
 
 async def test_what_a_large_directory_holds_counts_where_it_was(world: World, large: str) -> None:
-    """The agent can make it large, so that nobody looks at what is in it when it moves."""
+    """The agent can make it so large that it is not searched when it moves."""
     await world.rename("deep", "moved")
     await make_above(world, large)
     for name in ("config", "HEAD"):
@@ -192,7 +192,7 @@ async def test_what_was_made_here_may_go(world: World) -> None:
 
 @pytest.mark.parametrize("is_moved", [False, True])
 async def test_what_the_host_brings_back_was_not_made_here(world: World, is_moved: bool) -> None:
-    """Not even as the very object, whose number a share may also give to another one."""
+    """Not even if it is the same object: a share may give its number to another one, too."""
     await mkdir(world, "own")
     await touch(world, "own/HEAD")
     os.link(world.source / "own/HEAD", world.source / "kept")

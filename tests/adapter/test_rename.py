@@ -1,4 +1,4 @@
-"""Where things are after they moved, and what becomes of what was replaced."""
+"""Where nodes are after a rename, and what happens to those that were replaced."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ async def test_the_host_s_moves_are_found_out(small: World) -> None:
 
 
 async def test_a_directory_swapped_for_a_symlink_is_not_followed(small: World) -> None:
-    """S2: the way to a node leads through no symlink."""
+    """The path to a node is walked without following a symlink."""
     (small.source / "d").mkdir()
     (small.source / "d/config").write_text("ordinary")
     (small.source / ".git").mkdir()
@@ -208,7 +208,7 @@ async def test_nothing_is_moved_to_head_beside_refs(world: World, beside: str, f
 async def test_an_exchange_with_what_comes_only_now_makes_no_repository(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another guard can put it there between our look and the rename."""
+    """Another guard can put it there between our check and the rename."""
     for part in ("refs", "HEAD"):
         (world.source / "d" / part).mkdir(parents=True)
     await world.id("d/HEAD")
@@ -226,7 +226,7 @@ async def test_an_exchange_with_what_comes_only_now_makes_no_repository(
 async def test_where_descriptors_hold_paths_what_is_removed_is_not_opened_again(
     make_world: MakeWorld,
 ) -> None:
-    """Something else, and guarded, may have been moved to its path."""
+    """A guarded object may have been moved to its path."""
     world = make_world(path_based=True)
     handle, node = await world.create(ROOT_ID, b"f")
     await world.ops.write(handle, 0, b"text")
@@ -282,7 +282,7 @@ async def test_a_rename_onto_another_name_of_the_same_file_does_nothing(world: W
 async def test_no_repository_stands_even_for_a_moment(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The host's git may look in between: what can be refused before is not undone after."""
+    """The host's git may look in between: so it is refused before, not undone afterwards."""
     (world.source / "d/refs").mkdir(parents=True)
     (world.source / "d/HEAD").mkdir()
     (world.source / "file").touch()

@@ -1,4 +1,4 @@
-"""Which of several obstacles to a rename is the one that is answered: the first in this table."""
+"""A rename with several obstacles fails with the errno of the first one in this table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNKNOWN = "unknown"
 
 
 class Obstacle(NamedTuple):
-    """Something that a rename cannot do, by what makes it different from one that can be done."""
+    """A reason for a rename to fail: its changes to the arguments of one that succeeds."""
 
     what: str
     changes: dict[str, Any]
@@ -88,11 +88,11 @@ ORDER = [
     ),
     Obstacle("new is there", {"new_name": b"g", "flags": RENAME_NOREPLACE}, errno.EEXIST),
 ]
-"""From the first that is noticed to the last, which is the source's own."""
+"""In the order in which they are checked; the source itself checks the last one."""
 
 
 def both(first: Obstacle, second: Obstacle) -> dict[str, Any] | None:
-    """What makes a rename meet both obstacles; None if none can."""
+    """Return the changes that make a rename meet both obstacles; None if they conflict."""
     shared = first.changes.keys() & second.changes.keys()
     if any(first.changes[key] != second.changes[key] for key in shared):
         return None

@@ -121,7 +121,7 @@ async def test_it_is_walked_from_where_it_stands(world: World) -> None:
 
 
 async def test_what_a_link_means_is_judged_whenever_it_gets_a_name(world: World) -> None:
-    """What it comes to mean where it stands is not seen; but while git works nothing is moved."""
+    """A moved symlink is not checked at its new place, but none moves while git holds its lock."""
     await world.ops.symlink(ROOT_ID, b"link", b"later/store.git/hooks", world.ctx)
     await world.ops.symlink(ROOT_ID, b"later", b".", world.ctx)
     await refused(world.rename("link", "moved"))
@@ -165,7 +165,7 @@ CHAINS = {"of itself": ("/c" * 1400, 1), "of others": ("./a/../" * 500 + "c", 39
 
 @pytest.mark.parametrize("chain", CHAINS)
 async def test_components_of_links_count_before_they_are_walked(world: World, chain: str) -> None:
-    """What is left of a path never becomes long, however many links add to it."""
+    """The rest of a path never becomes long, however many links add to it."""
     text, length = CHAINS[chain]
     for number in range(length):
         (world.source / f"c{number or ''}").symlink_to(text + (f"{number + 1}" if number else ""))
@@ -231,7 +231,7 @@ async def test_no_descriptor_is_left(world: World) -> None:
 
 
 async def test_a_look_along_a_long_way_takes_no_descriptor_away(make_world: MakeWorld) -> None:
-    """Of the directories above, more are opened than are kept."""
+    """More of the directories above are opened than descriptors are kept."""
     world = make_world(descriptor_limit=0)
     deep = "/".join(f"d{number}" for number in range(30))
     for number in range(31):

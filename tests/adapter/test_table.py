@@ -217,7 +217,7 @@ async def test_no_operation_on_a_node_reaches_a_guarded_one(
 async def test_no_operation_on_a_directory_reaches_a_guarded_one(
     world: World, operation: str
 ) -> None:
-    """Opened while it was ordinary; then the host made it .git (T1)."""
+    """The directory was opened while it was ordinary; then the host renamed it to .git."""
     (world.source / "dir").mkdir()
     (world.source / "dir/config").touch()
     node = await world.id("dir")
@@ -261,7 +261,7 @@ async def test_the_host_s_move_back_and_forth_leaves_no_door_open(world: World) 
 
 @pytest.mark.parametrize("number", [0, 2, 12345, 2**62, 2**64 - 1])
 async def test_node_numbers_that_were_never_handed_out_are_stale(world: World, number: int) -> None:
-    """U3: handles and numbers cannot be guessed."""
+    """Handles and node numbers cannot be guessed."""
     for cases in (*FILE_CASES.values(), [lambda w, n: w.ops.opendir(n, w.ctx)]):
         for case in cases:
             await refused(case(world, number), errno.ESTALE)
@@ -313,9 +313,9 @@ async def test_a_refusal_tells_the_audit_who_asked_for_what(
 async def test_a_number_that_a_server_gives_out_again_is_another_object(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Some tell no time of birth, and do not keep a number for who has the object open.
+    """Some shares give no birth time, and reuse the number of an object that is still open.
 
-    ext4 gives a number out again at once; a file system that never does mistakes nothing.
+    ext4 reuses a number at once; on a file system that never does, nothing can go wrong.
     """
     world = make_world(is_local=False)
     monkeypatch.setattr(world.state.source, "btime_ns", lambda _: 0)

@@ -31,7 +31,7 @@ from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
 P = TypeVar("P")
 
 FAILED = (FUSEError, RequestError)
-"""What a session fails a request with."""
+"""The exceptions by which a session fails a request."""
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 """A user's run leaves these tests out; in CI, which runs as root, nothing may be skipped."""
 
@@ -168,7 +168,7 @@ class World:
                     setattr(part, name, Broken(error))
 
     def part(self, kind: type[P]) -> P:
-        """The part of the operations that is a ``kind``."""
+        """Return the part of the operations that is an instance of ``kind``."""
         return next(part for part in self.operations.parts if isinstance(part, kind))
 
     # Requests as the kernel sends them
@@ -237,7 +237,7 @@ def stand_ins() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(handlers, "RequestContext", Context)
         patch.setattr(pyfuse3, "readdir_reply", readdir_reply)
-        # What tests put into the source just before is the host's, and would be waited for.
+        # Tests put files into the source as the host does: requests would wait for these.
         patch.setattr(forming, "FORMING_FOR", 0.0)
         yield
 

@@ -137,7 +137,7 @@ def check_truncate_permission(d: str) -> None:
 
 
 def check_truncation_zeroes_the_tail(d: str) -> None:
-    """What was cut off does not come back when the file grows again, cached or not."""
+    """Bytes that were cut off do not come back when the file grows again, cached or not."""
     path = file(f"{d}/file", data=b"s" * 9_000)
     with descriptor(path, os.O_RDWR) as fd, mmap.mmap(fd, 9_000) as area:
         equal("cached", area[8_999], ord("s"))

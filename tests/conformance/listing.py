@@ -155,7 +155,7 @@ def check_numbers_are_unique_and_stay(d: str) -> None:
 
 
 def check_attributes_from_a_listing(d: str) -> None:
-    """What a listing brought into the kernel's cache is what stat says."""
+    """Attributes that a listing brought into the kernel's cache are those of stat."""
     for number in range(50):
         file(f"{d}/{number}", 0o600 + number, User(1000 + number, 2000 + number), b"x" * number)
     os.listdir(d)

@@ -60,7 +60,7 @@ UNPRIVILEGED: dict[str, Callable[..., None]] = {
     "mknod fifo": _fifo,
     "mknod socket": _socket,
 }
-"""What every user may make, with a mode."""
+"""The types that every user may make, with a mode."""
 
 MODES = (
     (0o755, 0, 0o755),
@@ -270,7 +270,7 @@ def check_following_symlinks(d: str) -> None:
 
 
 def check_temporary_names(d: str) -> None:
-    """What editors and package managers do: many creations and removals of one name."""
+    """Editors and package managers create and remove one name many times."""
     for _ in range(30):
         for kind in ("regular", "dir", "symlink", "fifo"):
             make(kind, f"{d}/name")

@@ -24,7 +24,7 @@ PAGE = mmap.PAGESIZE
 
 
 def check_shared_mapping_and_files(d: str) -> None:
-    """What is written through a shared mapping is read by read(2), and the other way round."""
+    """read(2) reads what a shared mapping wrote, and the other way round."""
     path = file(f"{d}/file", data=bytes(3 * PAGE))
     with descriptor(path, os.O_RDWR) as fd, mmap.mmap(fd, 3 * PAGE) as area:
         for at in (0, 100, PAGE - 2, 2 * PAGE + 5):

@@ -289,7 +289,7 @@ def check_exchange_errors(d: str) -> None:
 
 
 def check_save_by_rename(d: str) -> None:
-    """What editors do: readers see the old or the new text, never a part."""
+    """Saving as editors do: readers see the old or the new text, never a part."""
     path = file(f"{d}/file", data=b"0")
     for number in range(100):
         with open(f"{d}/file.tmp", "wb") as stream:

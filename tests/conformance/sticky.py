@@ -50,7 +50,7 @@ def check_removal(d: str) -> None:
 
 
 def check_renaming_away(d: str) -> None:
-    """The sticky bit of the directory that is left."""
+    """The sticky bit of the directory that an entry is moved out of."""
     for kind, sticky, directory_owner, owner in product(
         KINDS, (True, False), (ROOT, ALICE), (ALICE, BOB)
     ):
@@ -72,7 +72,7 @@ def check_renaming_away(d: str) -> None:
 
 
 def check_renaming_over(d: str) -> None:
-    """The sticky bit of the directory in which something is replaced."""
+    """The sticky bit of the directory in which an entry is replaced."""
     for kind, directory_owner, owner in product(KINDS, (ROOT, ALICE), (ALICE, BOB)):
         source = folder(f"{d}/source", 0o777, ROOT)
         target = folder(f"{d}/target", 0o1777, directory_owner)

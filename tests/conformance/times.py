@@ -237,7 +237,7 @@ def check_touched_file_is_not_newer_than_the_next(d: str) -> None:
 
 
 def check_newer_than(d: str) -> None:
-    """What make does: the later file is the newer one, also against a directory or a chmod."""
+    """As make needs it: the later file is the newer one, also against a directory or a chmod."""
     names = [f"{d}/{number}" for number in range(8)]
     for name in names:
         file(name)

@@ -1,4 +1,4 @@
-"""What the checks are written with: users, outcomes of system calls, time stamps, raw calls."""
+"""Helpers of the checks: users, outcomes of system calls, time stamps, raw calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tests.support.people import CLONE_NEWUSER, as_user
 
 compared = 0
-"""How many comparisons were made so far in this process (for the summary)."""
+"""The number of comparisons so far in this process, for the summary."""
 
 
 class User(NamedTuple):
@@ -65,7 +65,7 @@ def outcome(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
 
 
 class Call(NamedTuple):
-    """One row of a table: what should come of ``function(*args)``."""
+    """One row of a table: the outcome that ``function(*args)`` should have."""
 
     want: str
     function: Callable[..., Any]
@@ -87,7 +87,7 @@ def call(want: str, function: Callable[..., Any], *args: Any) -> Call:
 
 
 def calls(*rows: Call, by: User = ROOT, umask: int = 0o022, label: str = "") -> None:
-    """Make the calls one after the other as one user and compare what comes of each."""
+    """Make the calls one after the other as one user and compare their outcomes."""
 
     def make_all() -> list[str]:
         return [outcome(row.function, *row.args) for row in rows]
@@ -207,8 +207,7 @@ def tick() -> None:
 def stamps(label: str, action: Callable[[], Any], wanted: Mapping[str, str]) -> None:
     """Assert which of mtime (m) and ctime (c) of each path moves when ``action`` is done.
 
-    A path may be missing before or after; then it is looked at under no condition: give the
-    name that exists on both sides.
+    Each path has to exist before and after the action.
     """
     before = {path: os.lstat(path) for path in wanted}
     tick()

@@ -60,7 +60,7 @@ def main(path: Path) -> None:
 
 
 def _settle(session: Session) -> None:
-    """Wait until the screen is the same for two seconds: nothing tells when a window has drawn."""
+    """Wait until the screen is the same for two seconds: no event says that a window has drawn."""
     last, since = b"", time.monotonic()
     while time.monotonic() - since < 2:
         if (now := session.dump.read_bytes()) != last:

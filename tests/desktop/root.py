@@ -1,8 +1,9 @@
 """A root file system of Debian 13 in which vm-setup.sh has been run, and ways to work in it.
 
-Two layers, as with the guest images: the packages of the smallest Debian, by their list, and that
-system after the first run of vm-setup.sh, by the scripts' text. Tests see the second one through an
-overlay, so that what a further run changes is what lies in the overlay's upper directory.
+Two layers are cached, as with the guest images. The first holds the packages of the smallest
+Debian, by a hash of their list; the second that system after the first run of vm-setup.sh, by a
+hash of the scripts' text. Tests see the second one through an overlay, whose upper directory holds
+their changes.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ SETUP_INSIDE = Path("usr/local/src/guest-setup")
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is cached, and never written to."""
+    """The cached system, which is never written to."""
 
     root: Path
     first_run: str
-    """What the first run of vm-setup.sh printed."""
+    """The output of the first run of vm-setup.sh."""
     apps_run: str
-    """What the first run of vm-apps.sh printed, with the steps of the distribution's packages."""
+    """The output of the first run of vm-apps.sh, with the steps for the distribution's packages."""
 
 
 def prepare() -> Prepared:
@@ -129,7 +130,7 @@ class System:
                 raw_calls.umount(path, raw_calls.MNT_DETACH)
 
     def run_script(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a script of guest-setup/ as root, with nobody to ask."""
+        """Run a script of guest-setup/ as root, without a terminal to ask questions on."""
         return self.run("bash", f"/{SETUP_INSIDE}/{name}", *arguments)
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:

@@ -142,7 +142,7 @@ def test_a_file_of_somebody_elses_in_etc_is_left_alone(desktop: Desktop) -> None
 
 @pytest.mark.parametrize("planted", [".config/awesome", ".config", ".config/awesome/rc.lua"])
 def test_root_follows_no_symlink_of_the_users(desktop: Desktop, planted: str) -> None:
-    """The user could lead root's writing into any directory."""
+    """A symlink could redirect a write by root to any directory."""
     home = desktop.system.root / HOME
     roots = desktop.system.root / "etc/cron.d"
     roots.mkdir(exist_ok=True)

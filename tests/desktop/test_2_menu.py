@@ -19,7 +19,7 @@ RECORD = f"""#!/bin/sh
 printf '%s\\n' "$0" "$@" > /{RECORDS}/.new
 mv /{RECORDS}/.new "/{RECORDS}/${{0##*/}}"
 """
-"""Writes its name and arguments down, a line each."""
+"""A program that writes down its name and its arguments, a line each."""
 
 WORD_JOINER = "\N{WORD JOINER}"
 ENTRIES = {

@@ -1,7 +1,7 @@
-"""Ways round a proxy with an allowlist, as data: what a client sends that wants to get SECRET out.
+"""Attempts to send SECRET past a proxy with an allowlist, as data.
 
-Each is sent with `ALLOWED` as the allowlist. SECRET stands in what must not leave: in the path, a
-field or a body; or the request is for another host, which shows in what the servers have seen.
+Each is sent with `ALLOWED` as the allowlist. SECRET is in a part that must not be sent on (the
+path, a header field, a body), or the request is for another host, whose server then records it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Bypass(NamedTuple):
     name: str
     attempt: Callable[[Client], None]
     is_seen: bool = False
-    """Whether a naive rule, an fnmatch of the URL that mitmproxy shows, was seen to let it out."""
+    """Whether a naive rule, fnmatch of the URL that mitmproxy shows, was seen to let it out."""
 
 
 def leaked(upstream: Upstream, asked: list[str]) -> bool:

@@ -1,6 +1,6 @@
 """A proxy as one would write it first: mitmproxy with an fnmatch of the URL that it shows.
 
-It is there to show that the attempts of bypasses.py do get out where nothing stops them.
+It shows that the attempts of bypasses.py get out where nothing stops them.
 Takes the arguments of gitguardfs.egress.proxy.
 """
 

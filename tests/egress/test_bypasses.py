@@ -1,4 +1,4 @@
-"""Ways round the allowlist: nothing of them reaches a server, and no name is asked for."""
+"""Attempts to bypass the allowlist: none reaches a server, and no name is resolved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FENCE = "http://allowed.test/ok/fence"
 
 
 def gets_out(world: World, bypass: Bypass) -> bool:
-    """Carry a bypass out; a request that is allowed is waited for before servers are asked."""
+    """Carry a bypass out and return whether it leaked. A later, allowed request ends the wait."""
     world.forget()
     with world.client() as client:
         bypass.attempt(client)
@@ -32,7 +32,7 @@ def test_nothing_of_it_leaves(world: World, bypass: Bypass) -> None:
 
 
 def test_with_a_naive_rule_they_do_get_out(upstream: Upstream, dns: FakeDns, state: Path) -> None:
-    """So that each of the tests above can fail where this one says so."""
+    """This shows that the tests above can fail."""
     with running(state, upstream, dns, [sys.executable, str(NAIVE)]) as world:
         world.allow(*ALLOWED)
         seen = {bypass.name for bypass in BYPASSES if bypass.is_seen}

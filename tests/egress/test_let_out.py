@@ -1,4 +1,4 @@
-"""What is allowed works: requests arrive as they were sent, and answers come back."""
+"""Allowed requests arrive as they were sent, and their answers come back."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_a_connection_to_a_private_address_serves_the_lines_with_its_word_alone(
 
 
 def test_a_client_that_hangs_up_harms_no_other(world: World) -> None:
-    """The last one here: what it has begun may reach a server a little later."""
+    """This test stays last: a request that it began may reach a server a little later."""
     world.allow("GET http://allowed.test/*", "POST http://allowed.test/post")
     for begun in (
         b"GET http://allowed.test/ok HT",

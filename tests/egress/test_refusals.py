@@ -1,4 +1,4 @@
-"""What a client is told, what the logs say, and that what cannot be decided is denied."""
+"""Refusals: answers and logs; a request that the proxy cannot decide on is denied."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_connections_have_a_limit_and_make_room_when_they_end(world: World) -> N
 
 
 def test_connections_that_lie_idle_keep_nobody_out(world: World) -> None:
-    """Every user of the host can open them."""
+    """Every user of the host can open connections to the proxy."""
     world.allow("GET http://allowed.test/x", "POST http://allowed.test/x")
     with contextlib.ExitStack() as stack:
         busy, *others = [stack.enter_context(world.client()) for _ in range(MAX_CONNECTIONS)]
@@ -113,7 +113,7 @@ def test_idle_connections_are_closed_and_those_in_use_are_not(
             client.send(f"GET http://{host}.test/x HTTP/1.1\r\nHost: {host}.test\r\n\r\n".encode())
             assert client.answer().status == status
         begin = time.monotonic()
-        while time.monotonic() < begin + 1:  # what trickles is no request
+        while time.monotonic() < begin + 1:  # an incomplete head counts as idle
             half.send(b"X: y\r\n")
             time.sleep(0.1)
         for client in (silent, half, tunnel):
@@ -131,7 +131,7 @@ def test_idle_connections_are_closed_and_those_in_use_are_not(
 
 
 def seconds_until_closed(client: Client) -> float:
-    """Read until the proxy closes a connection; a TimeoutError says that it does not."""
+    """Read until the proxy closes a connection. Raises TimeoutError if it does not."""
     begin = time.monotonic()
     with contextlib.suppress(ConnectionResetError):
         while client.socket.recv(65536):
@@ -250,7 +250,7 @@ def test_an_endless_header_ends_at_a_limit_and_others_go_on(
             client.send(b"GET / HTTP/1.1\r\nX: ")
             for _ in range(64):
                 client.send(b"x" * (1 << 20))
-        # What it has read of the header is given back a moment later; until then it refuses all.
+        # The memory of the header is freed a moment later; until then all requests are refused.
         world.wait_until(lambda: world.get("http://allowed.test/").status == 200)
         assert world.peak_memory() < 250 << 20
 

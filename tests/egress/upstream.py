@@ -39,10 +39,10 @@ BIG = 1 << 20
 
 @dataclass
 class Connection:
-    """What one client has sent."""
+    """A connection, and the bytes that its client has sent."""
 
     address: tuple[str, int]  # and more, of IPv6
-    """Of the server, as the client reached it."""
+    """The server's address, as the client reached it."""
     sni: str | None = None
     alpn: str | None = None
     data: bytearray = field(default_factory=bytearray)

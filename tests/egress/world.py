@@ -1,4 +1,4 @@
-"""What tests of the proxy work with: the proxy as a process, upstream servers, a raw client."""
+"""Helpers for tests of the proxy: the proxy as a process, upstream servers, a raw client."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Client:
         return self.socket.selected_alpn_protocol()
 
     def anything(self, seconds: float = 1.0) -> bytes:
-        """Return what comes first, or nothing: what hangs is not waited for."""
+        """Return the next bytes, or none if nothing comes within ``seconds``."""
         self.socket.settimeout(seconds)
         try:
             return self.socket.recv(65536)
@@ -142,7 +142,7 @@ class World:
             return client.answer(method)
 
     def wait_until(self, holds: Callable[[], bool]) -> None:
-        """Wait for what a server is about to see."""
+        """Wait until a condition holds, such as a request that reaches a server."""
         deadline = time.monotonic() + LIMIT
         while not holds():
             assert time.monotonic() < deadline, "it does not come"

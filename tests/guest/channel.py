@@ -29,7 +29,7 @@ class GuestGone(AssertionError):
 
 @dataclass(frozen=True)
 class Done:
-    """What came of a command in the guest."""
+    """The outcome of a command in the guest."""
 
     command: str
     rc: int
@@ -41,12 +41,12 @@ class Done:
         return f"$ {self.command}\n[{self.rc}]\n{self.stdout}{self.stderr}"
 
     def ok(self) -> Done:
-        """Itself, if the command succeeded; AssertionError with its output otherwise."""
+        """Return this outcome. Raises AssertionError with the output if the command failed."""
         assert self.rc == 0, str(self)
         return self
 
     def failed(self, *words: str) -> Done:
-        """Itself, if it failed and said each of the words."""
+        """Return this outcome. Raises AssertionError unless it failed and printed the words."""
         assert self.rc != 0, f"it succeeded: {self}"
         for word in words:
             assert word in self.stdout + self.stderr, f"{word!r} is missing: {self}"
@@ -67,7 +67,7 @@ class Channel:
         self._reader.start()
 
     def _connects(self, path: Path) -> bool:
-        """Whether QEMU listens: its socket is there a moment before."""
+        """Return whether QEMU listens: its socket exists a moment earlier."""
         try:
             self._socket.connect(str(path))
         except ConnectionRefusedError:
@@ -92,9 +92,9 @@ class Channel:
         forked: bool = False,
         **env: str,
     ) -> Future[dict[str, Any]]:
-        """Start a command (a shell line, or words) in the guest; the answer comes as a future.
+        """Start a command (a shell line, or words) in the guest. Returns a future of the answer.
 
-        ``forked``: of a process that has imported the command already, if inside/forks.py runs.
+        ``forked`` forks a process that has imported the command already, if inside/forks.py runs.
         """
         argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
         answer: Future[dict[str, Any]] = Future()
@@ -153,7 +153,7 @@ class Channel:
         try:
             message = json.loads(line)
         except ValueError:
-            return  # what was under way when the guest went down
+            return  # a message that was cut off when the guest went down
         if "hello" in message:
             self._abandon("the guest has rebooted")
             with self._lock:

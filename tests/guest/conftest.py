@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """A failed check shows the guest's last words and keeps its logs."""
+    """Show the end of the guest's console after a failure, and keep its logs."""
     report = yield
     if report.failed:
         for machine in _machines:
@@ -62,7 +62,7 @@ def installed(booted: World) -> World:
 
 @pytest.fixture(scope="session")
 def guarded(installed: World) -> World:
-    """Every share guarded as its user would have it, by vm-mount."""
+    """Guard every share as a user does, by vm-mount."""
     with phase("imports"):
         import_once(installed.machine)
     with phase("vm-mount, twice"):
@@ -73,7 +73,7 @@ def guarded(installed: World) -> World:
 
 @pytest.fixture(scope="session")
 def spares(guarded: World) -> World:
-    """A share of each transport is seen through mounts with every option that a test needs."""
+    """Mount a share of each transport with every option that a test needs."""
     with phase("more mounts"):
         wanted = {attack.options for attack in TABLE} | {("--allow-suid",)}
         mount_spares(guarded.machine, wanted)

@@ -1,4 +1,4 @@
-"""Guest images made of the distribution's packages, kept by a hash of what they are made of.
+"""Guest images made of the distribution's packages, cached by a hash of what they are made of.
 
 Two layers, since the first takes minutes and seldom changes: the packages as a tar archive, and
 the disk with our own files in it. Both are written beside their place and then renamed, below a
@@ -43,7 +43,7 @@ _LEFT_OUT = (
         "drivers/hwmon", "drivers/input", "drivers/hid", "drivers/video", "drivers/bluetooth",
     )),
 )  # fmt: skip
-"""What no guest of ours reads; it halves the time that the packages take to unpack."""
+"""Paths that no guest of ours reads; without them the packages unpack in half the time."""
 
 MASKED = (
     "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer",
@@ -97,14 +97,14 @@ class Recipe:
     """One guest system."""
 
     name: str
-    """Begins the names of its files in the cache, and of no other's."""
+    """The beginning of the names of its files in the cache; no other guest has it."""
     suite: str
     packages: tuple[str, ...]
     disk_mib: int = 3072
     is_cloud: bool = False
-    """Set up by cloud-init from outside, as its users' images are: nothing of ours is in it."""
+    """Set up by cloud-init, as users' images are: it holds none of our files."""
     has_selinux: bool = False
-    """Boots with SELinux enforcing; its files have their labels from the start."""
+    """SELinux is enforcing at the first boot; the files are labelled when the image is made."""
 
     @property
     def cmdline(self) -> str:
@@ -131,7 +131,7 @@ DEBIAN_SELINUX = Recipe(
 
 @dataclass(frozen=True)
 class Image:
-    """What QEMU boots; ``disk`` is never written to."""
+    """The files that QEMU boots; ``disk`` is never written to."""
 
     recipe: Recipe
     kernel: Path
@@ -140,7 +140,7 @@ class Image:
 
 
 def obtain(recipe: Recipe) -> Image:
-    """The image, from the cache or newly built. Raises CalledProcessError with the tool's word."""
+    """Return the image, from the cache or newly built. Raises CalledProcessError."""
     CACHE.mkdir(parents=True, exist_ok=True)
     archive, place = _places(recipe)
     image = Image(recipe, place / "vmlinuz", place / "initrd", place / "disk.img")
@@ -156,12 +156,12 @@ def obtain(recipe: Recipe) -> Image:
 
 
 def is_cached(recipe: Recipe) -> bool:
-    """Whether the image is there already."""
+    """Return whether the image is in the cache."""
     return _places(recipe)[1].exists()
 
 
 def _places(recipe: Recipe) -> tuple[Path, Path]:
-    """Where the two layers are kept: the packages, and the directory with what is booted."""
+    """Return the paths of the two layers: the packages, and the directory that is booted."""
     packages = hash_of(recipe.suite, *sorted(recipe.packages), *_left_out(recipe))
     cmdline = (recipe.cmdline,) if recipe.is_cloud else ()
     policy = selinux.TEXTS if recipe.has_selinux else ()
@@ -234,7 +234,7 @@ def _build_disk(recipe: Recipe, archive: Path, place: Path) -> None:
 
 
 _PREPARE_VERSION = "1"
-"""To be raised when ``_prepare`` does something else to the same files."""
+"""Raise it when ``_prepare`` changes and the list of files does not."""
 
 
 def _left_out(recipe: Recipe) -> tuple[str, ...]:
@@ -261,7 +261,7 @@ def _files(recipe: Recipe) -> list[tuple[str, str]]:
     limits = "DefaultTimeoutStopSec=20s\n"
     also = []
     if recipe.has_selinux:
-        # Four times as long as usual: mounts that run in vain are not to be told by their time.
+        # Four times as long as usual, so that a slow mount does not fail by the limit.
         limits += "DefaultTimeoutStartSec=360s\n"
         also = [("etc/systemd/system/gitguardfs-test-agent.service.d/login.conf", AS_A_LOGIN)]
     return [

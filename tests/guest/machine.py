@@ -26,7 +26,7 @@ BOOT_ATTEMPTS = 2
 
 _TROUBLE = re.compile(r"Kernel panic|Attempted to kill init|emergency mode")
 _WITH_US = ("setpriv", "--pdeathsig", "KILL")
-"""Nothing outlives a run that is killed."""
+"""Ends QEMU and the servers when the run is killed."""
 _VIRTIOFSD = ("/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd")
 
 
@@ -42,7 +42,7 @@ class Share:
 
 @dataclass
 class Machine:
-    """A guest; its disk outlives a stop and a new start."""
+    """A guest; its disk is kept when it is stopped and started again."""
 
     image: images.Image
     work: Path
@@ -50,7 +50,7 @@ class Machine:
     memory_mib: int = 1024
     cpus: int = 2
     boots: list[tuple[str, float]] = field(default_factory=list)
-    """What was booted and in how many seconds, for the report."""
+    """The boots with their seconds, for the report."""
     _qemu: subprocess.Popen[bytes] | None = None
     _servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _channel: Channel | None = None
@@ -103,7 +103,7 @@ class Machine:
             self.kill()
 
     def kill(self) -> None:
-        """End everything that was started, whatever its state."""
+        """Kill everything that was started, whatever its state."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None

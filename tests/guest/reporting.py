@@ -1,4 +1,4 @@
-"""What tiers with virtual machines have in common: what they need, and what they print."""
+"""For all tiers with virtual machines: what the machine must have, and the times they print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the guest with SELinux has beside other guests: labels, and two changes of Debian's policy.
+"""What only the guest with SELinux has: labels, and two changes of Debian's policy.
 
 Fedora's policy differs from Debian's in two things that matter here: see docs/selinux.md.
 """
@@ -33,7 +33,7 @@ MOUNT_CIL = "".join(
 )
 
 TEXTS = ("1", P9_CIL, MOUNT_CIL)
-"""What ``prepare`` makes of the files; the first is to be raised when it does something else."""
+"""The inputs of ``prepare``; raise the first when ``prepare`` changes."""
 
 
 def prepare(root: Path, run: Callable[[list[str]], None]) -> None:

@@ -1,4 +1,4 @@
-"""How a user installs the project in the guest and guards a share."""
+"""Installing the project in the guest and guarding a share, as a user does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ projects /mnt/projects 9p trans=virtio,version=9p2000.L,msize=262144,access=0,_n
 /mnt/projects /home/user/projects fuse.gitguardfs \
 map=501/1000:@20/@1000,x-systemd.requires=/mnt/projects,_netdev,nofail,auto 0 0
 """
-"""fstab as users of bindfs write it; only the Mac's ids are other than in the documents."""
+"""fstab as users of bindfs write it; only the ids of the Mac differ from those in docs/."""
 
 
 def install(machine: Machine) -> Done:
@@ -26,7 +26,7 @@ def install(machine: Machine) -> Done:
 
 
 def import_once(machine: Machine) -> None:
-    """From now on commands that are asked for as ``forked`` come without their imports."""
+    """Start inside/forks.py: from now on commands with ``forked`` need no imports."""
     machine.sh(
         ["systemd-run", "--quiet", "--unit=gitguardfs-tests-forks", "--property=KillMode=process",
          f"--working-directory={TESTS}", "python3", "-m", "tests.guest.inside.forks"]
@@ -59,7 +59,7 @@ def mounted(machine: Machine, path: str) -> list[str]:
 
 
 def spare_view(transport: str, *options: str) -> str:
-    """Where the spare share is seen through a mount with these options."""
+    """Return the path of the spare share's mount with these options."""
     return f"/srv/{transport}{''.join(options)}"
 
 

@@ -1,7 +1,7 @@
 """Attacks in the guest, prepared and judged on the host.
 
-Each attack gets a copy of the project of its own, made on the host before and looked at on the
-host afterwards, natively: in the guest nothing runs but the attack itself.
+Each attack gets its own copy of the project. It is made and later examined on the host, without
+emulation: in the guest only the attack itself runs.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ CASES: dict[str, tuple[tuple[Attack, str], ...]] = {
     "9p": tuple((attack, attack.actors[0]) for attack in TABLE),
     "virtiofs": tuple((attack, attack.actors[-1]) for attack in TABLE),
 }
-"""Each attack over each transport by one actor, which is another one where there are several.
+"""Each attack over each transport by one actor: the first over 9p, the last over virtiofs.
 
-All of them carry out all attacks in the mount tier: who asks and how the source is reached have
-nothing to do with each other."""
+In the mount tier all actors carry out all attacks: the actor and the kind of source are
+independent."""
 
 UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP)
-"""What a share answers to a call that it does not have at all, before any guard is asked."""
+"""Errnos of calls that a share does not support at all: no guard is asked."""
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Siege:
             self.jobs[f"{attack.id}-{actor}"] = job
 
     def start(self, machine: Machine, view_of: Callable[[Attack], str]) -> Future[dict[str, Any]]:
-        """Let the guest carry out everything; ``view_of`` says where it sees the share's root."""
+        """Let the guest carry out all attacks; ``view_of`` returns its path of the share's root."""
         jobs = [
             {
                 "id": name,
@@ -102,11 +102,11 @@ class Siege:
         assert done.rc == 0, f"{done.rc}: {done.stderr[-3000:]}"
 
     def remove(self) -> None:
-        """Take the copies away: what looks at the whole share next is not to be slowed by them."""
+        """Remove the copies: they would slow later tests that read the whole share."""
         shutil.rmtree(self.place)
 
     def check(self, name: str, also: Iterable[int] = ()) -> None:
-        """The attack was refused for the right reason, and the host notices nothing of it."""
+        """Assert that the attack was refused by the right errno and the host sees no change."""
         job = self.jobs[name]
         result = job.result
         assert result is not None, f"{name}: the guest did not get that far"
@@ -126,7 +126,7 @@ class Siege:
 
 
 def carry_out(machine: Machine, sieges: Iterable[tuple[Siege, Callable[[Attack], str]]]) -> None:
-    """Several sieges at the same time; each comes with where the guest sees its share's root."""
+    """Carry out several sieges at the same time, each with the guest's path of its share's root."""
     running = [(siege, siege.start(machine, view_of)) for siege, view_of in sieges]
     for siege, answer in running:
         siege.take(machine, answer)

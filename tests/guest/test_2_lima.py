@@ -20,7 +20,7 @@ from tests.guest.world import LIMA, LIMA_SETUP, World, phase
 from tests.support.repos import HOST_GID, HOST_UID
 
 USER = "lima-agent"
-"""Another one than the agent of the other tests, so that the script has a user to make."""
+"""Not the agent of the other tests, so that the script has to make the user."""
 UID = 1001
 VIEW = f"/home/{USER}/shop"
 OPTIONS = "trans=virtio,version=9p2000.L,msize=262144,cache=none,nofail,comment=cloudconfig"

@@ -167,7 +167,7 @@ def test_what_the_host_moves_can_be_used_where_it_is_then(guarded: World, each: 
 def test_what_the_host_puts_in_the_place_of_another_is_not_mistaken(
     guarded: World, each: Guard
 ) -> None:
-    """As a build does with its results; what is removed then is the old one."""
+    """As builds replace their results; the object that is removed then is the old one."""
     machine, host = guarded.machine, guarded.at[each.tag]
     machine.sh(
         "mkdir -p dist/assets coming/assets && touch dist/assets/gone coming/assets/live && "

@@ -1,4 +1,4 @@
-"""Every way round the guard that threats.md knows, over real shares, on each transport."""
+"""Every attack of ``tests/support/attacks.py`` and ``attacks_planting.py``, over each transport."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ ON_HOST = tuple(
         if "root" in attack.actors and not attack.options and attack.plain == "bindfs"
     }.values()
 )
-"""What root of the guest can try on a share that is guarded on the host, one attack of each kind:
-that guard is the mount tier's. 9p has no renames with flags and no file handles, so those do not
-get as far as the guard."""
+"""Attacks by root of the guest on a share that is guarded on the host, one of each kind: the mount
+tier tries the others on that guard. 9p has no renames with flags and no file handles, so that these
+attacks do not reach the guard."""
 
 
 @pytest.fixture(scope="module")
@@ -102,14 +102,14 @@ def test_with_the_guard_on_the_host_root_of_the_guest_works_as_usual(
 
 @pytest.mark.parametrize("actor", ["agent", "fake root"])
 @EACH
-def test_s3_the_raw_share_is_out_of_reach(guest: Machine, each: Guard, actor: str) -> None:
+def test_the_raw_share_is_out_of_reach(guest: Machine, each: Guard, actor: str) -> None:
     words = ["python3", "-m", "tests.guest.inside.raw_share", each.raw, each.view, each.tag,
              each.transport, actor]  # fmt: skip
     assert json.loads(guest.sh(words, cwd=TESTS, forked=True)) == {}
 
 
-def test_s3_the_ways_to_the_raw_share_are_real(spares: World) -> None:
-    """Root, who may go them, gets through: the probes are not blind."""
+def test_the_ways_to_the_raw_share_are_real(spares: World) -> None:
+    """The probes work: root, which has access, reaches the share."""
     machine, tag = spares.machine, spare("virtiofs")
     words = ["python3", "-m", "tests.guest.inside.raw_share", f"/mnt/raw/{tag}",
              spare_view("virtiofs"), tag, "virtiofs", "root"]  # fmt: skip
@@ -140,16 +140,16 @@ def race(request: pytest.FixtureRequest, spares: World) -> Iterator[dict[str, ob
     yield json.loads(done.stdout)
 
 
-def test_p3_two_processes_never_assemble_a_repository(race: dict[str, object]) -> None:
+def test_two_processes_never_assemble_a_repository(race: dict[str, object]) -> None:
     assert race["both"] == []
     assert race["heads"] and race["others"], "one side was always the first: that is no race"
 
 
-def test_s2_a_directory_that_becomes_a_symlink_leads_nowhere(race: dict[str, object]) -> None:
+def test_a_directory_that_becomes_a_symlink_leads_nowhere(race: dict[str, object]) -> None:
     assert race["leaks"] == 0
 
 
-def test_p1_folded_names_count_as_head_and_refs(race: dict[str, object]) -> None:
+def test_folded_names_count_as_head_and_refs(race: dict[str, object]) -> None:
     assert race["folded"] == []
 
 
@@ -158,7 +158,7 @@ def test_n_spellings_of_git_are_refused_and_nothing_else(race: dict[str, object]
 
 
 @EACH
-def test_t1_a_directory_that_the_host_renames_to_git_is_closed(guarded: World, each: Guard) -> None:
+def test_a_directory_that_the_host_renames_to_git_is_closed(guarded: World, each: Guard) -> None:
     place = guarded.at[each.tag] / "t1"
     with as_host():
         (place / "becomes").mkdir(parents=True)
@@ -207,10 +207,8 @@ ways = {
 
 
 @EACH
-def test_r3_an_open_file_is_no_way_to_what_has_come_to_its_path(
-    guarded: World, each: Guard
-) -> None:
-    """QEMU's 9p server remembers the path of a file, also of one that is removed."""
+def test_an_open_file_is_no_way_to_what_has_come_to_its_path(guarded: World, each: Guard) -> None:
+    """QEMU's 9p server keeps the path of an open file, even if the file is removed."""
     machine, host = guarded.machine, guarded.at[each.tag]
     with as_host():
         (host / "top/mid").mkdir(parents=True)
@@ -252,19 +250,19 @@ ways = {
 
 @pytest.mark.parametrize("how", ["made around it", "put in its place"])
 @EACH
-def test_p4_who_stays_in_a_directory_does_not_get_at_a_repository_there(
+def test_who_stays_in_a_directory_does_not_get_at_a_repository_there(
     guarded: World, each: Guard, how: str
 ) -> None:
     """The kernel never asks for the directory that a process is in."""
     machine = guarded.machine
-    # Stays there: over 9p a name and a number that are used again may be stale for a while.
+    # Not removed: over 9p a name and a number that are used again may be stale for a while.
     name = f"stay-{how.replace(' ', '-')}"
     place = guarded.at[each.tag] / name
     with as_host():
         (place / "d").mkdir(parents=True)
         (place / "script.py").write_text(STAY + TRY)
     staying = machine.channel.start(
-        # That it is not there may be remembered for a second.
+        # The guest may cache for a second that it does not exist.
         f"cd {each.view}; until test -e {name}/script.py; do sleep 0.2; done; "
         f"exec python3 {name}/script.py {each.view}/{name}",
         uid=AGENT,
@@ -291,7 +289,7 @@ def test_p4_who_stays_in_a_directory_does_not_get_at_a_repository_there(
 
 
 @EACH
-def test_x2_set_id_bits_are_dropped(guarded: World, each: Guard) -> None:
+def test_set_id_bits_are_dropped(guarded: World, each: Guard) -> None:
     guarded.machine.sh(
         "cp /bin/true t && chmod 6755 t; test $(stat -c %a t) = 755", cwd=each.view, uid=AGENT
     )
@@ -299,7 +297,7 @@ def test_x2_set_id_bits_are_dropped(guarded: World, each: Guard) -> None:
 
 
 @pytest.mark.parametrize("each", GUARDS[:1], ids=str)
-def test_d1_a_flood_of_names_ends_neither_the_daemon_nor_the_guard(
+def test_a_flood_of_names_ends_neither_the_daemon_nor_the_guard(
     guarded: World, each: Guard
 ) -> None:
     script = (

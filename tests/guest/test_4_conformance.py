@@ -1,9 +1,9 @@
 """The guarded directory answers as a disk does, over 9p and over virtiofs.
 
-What the raw share itself cannot do is not asked of its guard: QEMU's 9p makes no special files,
-has no renames with flags and keeps whole seconds of the times that are set. The guest's clock is
-not the host's either, which is on purpose: it is up to a second behind. So a check that fails on a
-guarded share is carried out on the raw one too, and must fail there. On a disk all of them pass:
+A guard need not do what the raw share itself cannot do: QEMU's 9p makes no special files, has no
+renames with flags and keeps whole seconds of the times that are set. The guest's clock differs from
+the host's on purpose: it is up to a second behind. So a check that fails on a guarded share is
+carried out on the raw one too, and must fail there. On a disk all of them pass:
 the mount tier runs them there.
 """
 
@@ -21,7 +21,7 @@ from tests.guest.world import TESTS, TRANSPORTS, World, phase, spare
 LIMIT = 1200.0
 
 MODULES = ("opening", "times", "content", "memory", "between")
-"""Those that depend on the share. Permissions, names and listings are the mount tier's."""
+"""Checks that depend on the share. The mount tier has permissions, names and listings."""
 MORE = (
     "renaming-save_by_rename", "renaming-replaced_open_file", "renaming-noreplace",
     "renaming-exchange", "links-names_of_one_object", "links-unlinked_open_file",
@@ -43,21 +43,21 @@ KNOWN = {
     ("9p", "links-removed_directory_in_use"): "QEMU's 9p finds what is not open by its path, and "
     "the daemon holds directories by O_PATH descriptors, which the server does not know of",
 }
-"""What the guard makes of a share's own weakness; each of these must really fail."""
+"""Checks that fail because of the share's own limits; each of these must fail."""
 
 BY_CLOCKS = {
     (transport, "times-a_copied_time_is_exact"): "a time alone that is less than 100 ms old is "
     "taken for now: which one that is depends on how far the host's clock is from the guest's"
     for transport in TRANSPORTS
 }
-"""What may differ and may not (docs/design.md), so that nothing can be said of it here."""
+"""Checks that may pass or fail (docs/design.md): neither is an error."""
 
 Outcome = dict[str, str]
 
 
 @pytest.fixture(scope="session")
 def outcomes(spares: World) -> dict[str, Outcome]:
-    """What came of each check over each transport; empty where all was as it should be."""
+    """Return the error of each check over each transport; "" where it passed."""
     views = {transport: spare_view(transport, "--allow-suid") for transport in TRANSPORTS}
     with phase(f"conformance: {len(CHECKS)} checks over {len(views)} transports"):
         return _carry_out(spares.machine, views, dict.fromkeys(TRANSPORTS, CHECKS))

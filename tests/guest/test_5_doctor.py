@@ -1,4 +1,4 @@
-"""``gitguard doctor`` finds nothing in what vm-mount made, and everything that is broken then."""
+"""``gitguard doctor`` finds nothing after vm-mount, and each fault that is made afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Findings = dict[str, str]
 
 
 def examine(machine: Machine, view: str, *options: str) -> tuple[int, Findings, int]:
-    """The exit status, the findings of each check, and how many rows there were."""
+    """Return the exit status, the findings of each check, and the number of rows."""
     done = machine.run(
         ["gitguard", "doctor", view, "--user", "agent", "--json", *options],
         timeout=LIMIT,
@@ -55,8 +55,8 @@ def test_nothing_is_found_where_nothing_is_wrong(guest: Machine, each: Guard) ->
 
 
 def test_a_share_without_its_seal_is_found(guest: Machine) -> None:
-    # What made it unreachable twice over has to go: the seal and the private parent.
-    # On 9p, access=0 would still do.
+    # Both protections have to be removed: the seal and the private parent.
+    # On 9p, access=0 would still protect it.
     each = next(guard for guard in GUARDS if guard.transport == "virtiofs")
     with broken(
         guest,
@@ -69,7 +69,7 @@ def test_a_share_without_its_seal_is_found(guest: Machine) -> None:
 
 @pytest.fixture(scope="module")
 def with_rights(guarded: World) -> Findings:
-    """What is found when the agent may use sudo and is in a group that owns the disks."""
+    """Return the findings when the agent may use sudo and is in a group that owns the disks."""
     guest, path = guarded.machine, "/etc/sudoers.d/agent"
     with broken(
         guest,

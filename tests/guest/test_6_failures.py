@@ -1,4 +1,4 @@
-"""What a crash leaves: a dead path and a sealed share, never an open one."""
+"""A crash leaves a dead mount point and a sealed share, never an open one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BACK_LIMIT = 180.0
 
 
 def pid_of(machine: Machine, guard: Guard) -> str:
-    """The guard's daemon; there has to be exactly one."""
+    """Return the process id of the guard's daemon; there has to be exactly one."""
     # A daemon is started by the launcher's path, by mount(8) or systemd.
     found = machine.run(["pgrep", "-f", f"/gitguardfs .*{guard.view}( |$)"]).stdout.split()
     assert len(found) == 1, found
@@ -26,7 +26,7 @@ def pid_of(machine: Machine, guard: Guard) -> str:
 
 
 def is_closed(machine: Machine, guard: Guard) -> None:
-    """No way to the raw share is open to the agent."""
+    """Assert that the agent cannot reach the raw share."""
     for actor in ("agent", "fake root"):
         words = ["python3", "-m", "tests.guest.inside.raw_share", guard.raw, guard.view,
                  guard.tag, guard.transport, actor]  # fmt: skip
@@ -57,7 +57,7 @@ def test_mounting_again_brings_it_back(guest: Machine, each: Guard) -> None:
 @pytest.mark.parametrize("each", SYSTEMD, ids=str)
 def test_systemd_brings_it_back_by_itself(guest: Machine, each: Guard) -> None:
     before = pid_of(guest, each)
-    # What an agent reads in the meantime, over and over: data of the view or nothing.
+    # In the meantime an agent reads in a loop: it gets data of the view or nothing.
     watching = guest.channel.start(
         f"end=$((SECONDS + 10)); while [ $SECONDS -lt $end ]; do ls -A {each.view} {each.raw} "
         f"2>/dev/null; cat {each.raw}/demo/.git/config {each.view}/demo/.git/config 2>/dev/null; "

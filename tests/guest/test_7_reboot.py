@@ -28,7 +28,7 @@ def rebooted(guarded: World) -> World:
 
 
 def since_boot(machine: Machine, path: str) -> float:
-    """Microseconds after which the unit that mounts ``path`` was up."""
+    """Return how many microseconds after boot the unit that mounts ``path`` was up."""
     unit = machine.sh(["systemd-escape", "-p", "--suffix=mount", path])
     text = machine.sh(["systemctl", "show", "-P", "ActiveEnterTimestampMonotonic", unit])
     return float(text)
@@ -79,7 +79,7 @@ def test_remove_takes_away_all_that_was_made(rebooted: World, each: Guard) -> No
         f"grep -rl -- 'What={each.tag}$' /etc/systemd/system"
     ).stdout == ""  # fmt: skip
     assert BY_HAND in machine.sh("cat /etc/fstab"), "a foreign line is gone"
-    # And again, so that the last boot has something to miss.
+    # Again, so that the last boot has an entry whose share is missing.
     machine.run(vm_mount(each), forked=True).ok()
 
 

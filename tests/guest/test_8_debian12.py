@@ -28,7 +28,7 @@ SOME = tuple(case for case in CASES["9p"] if not case[0].options and case[0].row
 
 @pytest.fixture(scope="module")
 def old_checkout() -> Iterator[Path]:
-    """What the guest is given of the project."""
+    """A copy of the checkout for the guest."""
     with area() as place:
         yield checkout(place / "checkout")
 
@@ -130,7 +130,7 @@ NOT_INSTALLED = (
     "/var/cache/",
     "/var/log/",
 )
-"""Parts of paths with our name that no installation is to take away."""
+"""Parts of paths that contain our name and belong to no installation."""
 PACKAGED = OLD[0]
 
 
@@ -172,7 +172,7 @@ def install_package(machine: Machine, version: str) -> str:
 
 
 def own_files(machine: Machine) -> list[str]:
-    """What is called after us, apart from what the tests put there and from copies for the user."""
+    """Return the files with our name, except those of the tests and copies for the user."""
     found = machine.sh(
         "find / -xdev -name '*gitguard*' -not -path '/root/*' -not -path '/opt/*'"
         " -not -path '/tmp/*'"

@@ -1,5 +1,5 @@
-"""SELinux enforcing, with Debian's policy: a share of each transport, attacks, boots, a user
-who is confined. docs/selinux.md says what of it holds for Fedora.
+"""SELinux enforcing, with Debian's policy: a share of each transport, attacks, boots, and a
+confined user. docs/selinux.md says which of it holds for Fedora, too.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ mv {SAID}.new {SAID}
 
 @dataclass(frozen=True)
 class Denial:
-    """What the kernel's log says of one access that SELinux did not allow."""
+    """One access that SELinux did not allow, from the kernel's log."""
 
     program: str
     permissions: str
@@ -80,9 +80,9 @@ _DENIAL = re.compile(
 
 
 def denials(machine: Machine) -> set[Denial]:
-    """Everything denied since the boot to our programs, or to anybody on views, shares and seals.
+    """Return what was denied since the boot to our programs, and to all on views, shares and seals.
 
-    What others are denied elsewhere is between them and the policy.
+    Other denials do not concern gitguardfs.
     """
     found = {Denial(**m.groupdict()) for m in _DENIAL.finditer(machine.sh("dmesg"))}
     return {d for d in found if d.program in PROGRAMS or d.target in FILE_SYSTEMS}
@@ -362,7 +362,7 @@ def test_where_mount_is_confined_what_fstab_mounts_stays_closed(rebooted: World)
 
 
 def test_what_is_denied_at_boot_is_denied_to_mount_alone(rebooted: World) -> None:
-    """And the log has it: an empty one elsewhere means something."""
+    """The log shows denials, so that an empty log in the other tests means something."""
     found = denials(rebooted.machine)
     assert {d.source for d in found} == {"mount_t"}
     assert Denial("gitguardfs", "fowner", "mount_t", "mount_t", "capability") in found
@@ -370,7 +370,7 @@ def test_what_is_denied_at_boot_is_denied_to_mount_alone(rebooted: World) -> Non
 
 @pytest.fixture(scope="module")
 def with_unconfined_mount(rebooted: World) -> World:
-    """The same disk, booted again with what Fedora's policy has: mount_t is unconfined."""
+    """Boot the same disk again with mount_t unconfined, as in Fedora's policy."""
     machine = rebooted.machine
     machine.sh(f"cp {selinux.MOUNT_UNCONFINED} /etc/selinux/default/policy/policy.* && sync")
     machine.stop()

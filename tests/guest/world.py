@@ -19,13 +19,13 @@ from tests.support.repos import HOST_GID, HOST_UID, as_host, git
 
 CHECKOUT = "/root/checkout"  # out of the agent's reach: it is a raw share too
 TESTS = "/opt/tests"
-"""Where the guest has the project as its user got it, and the tests' own programs."""
+"""Where the guest has a copy of the project, as a user has it, and the tests' own programs."""
 
 KEPT = images.CACHE / "failed"
 """Where consoles and logs of a failed run stay."""
 
 PHASES: list[tuple[str, float]] = []
-"""What took how many seconds, for the summary."""
+"""Phases and their seconds, for the summary."""
 
 
 @contextmanager
@@ -61,7 +61,7 @@ class Guard:
 
 
 GUARDS = (Guard("9p", "fstab"), Guard("virtiofs", "systemd"))
-"""Each transport and each style once; the guest with the oldest system has the other two pairs."""
+"""Each transport and each style once; the guest-old tier has the other two pairs."""
 
 TRANSPORTS = ("9p", "virtiofs")
 HOST_GUARDED = "host-guarded"
@@ -120,7 +120,7 @@ def world(work: Path) -> Iterator[World]:
 
 
 def spare(transport: str) -> str:
-    """Tag of the share that vm-mount is not asked for: mounts with other options use it."""
+    """Return the tag of the share that vm-mount does not guard; other mounts use it."""
     return f"{transport}-spare"
 
 

@@ -1,6 +1,6 @@
-"""Every way round the guard that reaches for metadata which is already there (rows R to S1).
+"""Every attack of ``tests/support/attacks.py``, on repositories that exist already.
 
-Each attack is first shown to work where nothing but the guard would stand against it.
+Each attack is first shown to work where no guard prevents it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _move_directories(view: Path) -> None:
 
 
 @pytest.mark.parametrize("actor", ["agent", "root"])
-def test_r7_directories_with_repositories_further_down_may_move(field: Siege, actor: str) -> None:
+def test_directories_with_repositories_further_down_may_move(field: Siege, actor: str) -> None:
     project = field.project()
     view = field.through_guard(project)
     with pytest.raises(PermissionError):
@@ -66,8 +66,8 @@ def test_r7_directories_with_repositories_further_down_may_move(field: Siege, ac
     git(project / "deeper/pkg/inner", "status")
 
 
-def test_r3a_whiteouts_are_not_made_anywhere(field: Siege) -> None:
-    """A whiteout is a device that is left behind; the mount does not serve the flag."""
+def test_whiteouts_are_not_made_anywhere(field: Siege) -> None:
+    """A whiteout leaves a device behind; the mount does not support the flag."""
     project = field.project()
     view = field.through_guard(project)
     with pytest.raises(OSError) as refused:

@@ -1,6 +1,6 @@
-"""Attacks by what is held or made up: descriptors (T1), a second mount (S2), node ids (U3).
+"""Attacks by kept descriptors, by a second mount of the source, and by guessed node ids.
 
-And two that are not about git: set-id bits (X2) and floods (D1).
+And two that are not about git: set-id bits and floods.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def field() -> Iterator[Siege]:
         yield ready
 
 
-# ------------------------------------------------------------ T1: a directory becomes ``.git``
+# ------------------------------------------------------------ A directory becomes ``.git``
 
 
 def _read_from(directory: int) -> bytes:
@@ -37,7 +37,7 @@ def _read_from(directory: int) -> bytes:
 
 
 def _relative_reads(directory: int) -> dict[str, Callable[[], object]]:
-    """New opens by a descriptor that was got before; each named by what it tries."""
+    """Return attempts to open files by a descriptor that was opened before, by their titles."""
     return {
         "open a file below it": lambda: read_at(directory, "config"),
         "reopen and list it": lambda: os.listdir(
@@ -104,7 +104,7 @@ def _prepare_directory(project: Path) -> None:
 
 
 @pytest.mark.parametrize("held", ["d", "d/sub", "d/sub/deeper"])
-def test_t1_is_real(field: Siege, held: str) -> None:
+def test_descriptors_from_before_are_a_real_way(field: Siege, held: str) -> None:
     project = field.project()
     _prepare_directory(project)
     view = field.through_guard(project, "--git=off", "--allow-bare")
@@ -136,7 +136,7 @@ def test_t1_is_real(field: Siege, held: str) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "".join(value) or "cached",
 )
-def test_t1_no_new_open_by_a_kept_descriptor(
+def test_no_new_open_by_a_kept_descriptor(
     field: Siege, guarding: str, held: str, shown_by: str, options: tuple[str, ...], actor: str
 ) -> None:
     project = field.project()
@@ -166,8 +166,8 @@ def test_t1_no_new_open_by_a_kept_descriptor(
     assert metadata(project) == before
 
 
-def test_t1_an_open_file_keeps_working_but_no_new_one(field: Siege) -> None:
-    """What is documented: a descriptor that was open for writing before stays one."""
+def test_an_open_file_keeps_working_but_no_new_one(field: Siege) -> None:
+    """As documented, a descriptor that was open for writing before can still write."""
     project = field.project()
     _prepare_directory(project)
     view = field.through_guard(project)
@@ -185,11 +185,11 @@ def test_t1_an_open_file_keeps_working_but_no_new_one(field: Siege) -> None:
         os.close(descriptor)
 
 
-# ---------------------------------------------------------------- S2: two over one source
+# ---------------------------------------------------------------- Two mounts of one source
 
 
 def _replace_by_symlink(first: Path, second: Path, crowd: int) -> bytes:
-    """Hold a directory through one mount, put a symlink to .git in its place by the other."""
+    """Keep a directory open in one mount, replace it by a symlink to .git in the other."""
     (first / "d").mkdir()
     held = os.open(first / "d", os.O_PATH | os.O_DIRECTORY)
     for number in range(crowd):
@@ -213,7 +213,9 @@ SWAPS = (_replace_by_symlink, _replace_file_by_symlink)
 
 
 @pytest.mark.parametrize("swap", SWAPS)
-def test_s2_is_real(field: Siege, swap: Callable[[Path, Path, int], bytes]) -> None:
+def test_a_second_mount_is_a_real_way(
+    field: Siege, swap: Callable[[Path, Path, int], bytes]
+) -> None:
     project = field.project()
     with bindfs(field.hidden / "all", field.place / "second", f"--map={MAP}") as second:
         first = field.through_bindfs(project)
@@ -223,7 +225,7 @@ def test_s2_is_real(field: Siege, swap: Callable[[Path, Path, int], bytes]) -> N
 @pytest.mark.parametrize("actor", ["agent", "root"])
 @pytest.mark.parametrize("crowd", [0, 600], ids=["", "evicted"])
 @pytest.mark.parametrize("swap", SWAPS)
-def test_s2_two_guards_do_not_help_each_other(
+def test_two_guards_do_not_help_each_other(
     field: Siege, swap: Callable[[Path, Path, int], bytes], crowd: int, actor: str
 ) -> None:
     project = field.project()
@@ -243,7 +245,7 @@ def test_s2_two_guards_do_not_help_each_other(
     check_git_works(project)
 
 
-# -------------------------------------------------------------------- U3: guessed node ids
+# -------------------------------------------------------------------- Guessed node ids
 
 
 def _open_own_handle(view: Path) -> bytes:
@@ -264,11 +266,11 @@ def _guess(view: Path, nodes: list[int]) -> dict[int, int | None]:
     return outcomes
 
 
-def test_u3_guessed_node_ids_reach_nothing(field: Siege) -> None:
+def test_guessed_node_ids_reach_nothing(field: Siege) -> None:
     """Node ids are the source's inode numbers, so that those below .git can be guessed."""
     project = field.project()
     view = field.through_guard(project)
-    assert act("root", _open_own_handle, view), "handles as such do not work here"
+    assert act("root", _open_own_handle, view), "file handles do not work here at all"
     os.lstat(view / ".git")
     nodes = {os.lstat(path).st_ino for path in [project / ".git", *(project / ".git").rglob("*")]}
     nodes |= {os.lstat(view / ".git").st_ino, os.lstat(view / "split/.git").st_ino}
@@ -281,7 +283,7 @@ def test_u3_guessed_node_ids_reach_nothing(field: Siege) -> None:
     assert set(outcomes.values()) == {errno.EPERM}
 
 
-# ----------------------------------------------------------------------- X2: set-id bits
+# ----------------------------------------------------------------------- Set-id bits
 
 
 def _set_bits(view: Path) -> None:
@@ -299,7 +301,7 @@ def _bits(project: Path) -> dict[str, int]:
     return {name: stat.S_IMODE(os.lstat(project / name).st_mode) for name in names}
 
 
-def test_x2_is_real(field: Siege) -> None:
+def test_set_id_bits_work_without_the_guard(field: Siege) -> None:
     project = field.project()
     as_user(_set_bits, field.through_bindfs(project))
     bits = _bits(project)
@@ -307,13 +309,13 @@ def test_x2_is_real(field: Siege) -> None:
 
 
 @pytest.mark.parametrize("actor", ["agent", "fake root", "root"])
-def test_x2_set_id_bits_are_stripped(field: Siege, actor: str) -> None:
+def test_set_id_bits_are_stripped(field: Siege, actor: str) -> None:
     project = field.project()
     act(actor, _set_bits, field.through_guard(project))
     assert set(_bits(project).values()) == {0o755}
 
 
-def test_x2_allow_suid(field: Siege) -> None:
+def test_set_id_bits_stay_with_allow_suid(field: Siege) -> None:
     project = field.project()
     as_user(_set_bits, field.through_guard(project, "--allow-suid"))
     assert _bits(project) == dict.fromkeys(_bits(project), 0o6755)
@@ -325,17 +327,17 @@ def _set_bits_of_directory(view: Path) -> int:
     return stat.S_IMODE((view / "shared").stat().st_mode)
 
 
-def test_x2_directories_keep_set_gid(field: Siege) -> None:
+def test_directories_keep_set_gid(field: Siege) -> None:
     project = field.project()
     assert as_user(_set_bits_of_directory, field.through_guard(project)) == 0o2775
 
 
-# ------------------------------------------------------------------------------ D1: floods
+# ------------------------------------------------------------------------------ Floods
 
 FLOOD_NAMES = 20_000
 FLOOD_DEPTH = 300
 MEMORY_LIMIT = 400 << 20
-"""What the daemon may come to with 20,000 names; a leak per request would pass it."""
+"""The limit of the daemon's memory with 20,000 names; a leak per request would exceed it."""
 
 
 def _flood(view: Path) -> None:
@@ -371,7 +373,7 @@ def _long_names(view: Path) -> list[int | None]:
     return outcomes
 
 
-def test_d1_floods_leave_the_daemon_up(field: Siege) -> None:
+def test_floods_leave_the_daemon_up(field: Siege) -> None:
     project = field.project()
     os.mkfifo(project / "src/HEAD")
     (project / "src/refs").mkdir()

@@ -1,5 +1,5 @@
-"""Attacks on git of the host: while it works (V2, V5), while it makes a repository (V3), and by
-what it restores later (V4).
+"""Attacks on git on the host: while it works, while it makes a repository, and by names that it
+restores later.
 
 Each is first carried out where the guard is off, and has to succeed there.
 """
@@ -28,7 +28,7 @@ from tests.support.repos import HOST_GID, HOST_UID, MAP, as_host, copy_project, 
 from tests.support.siege import mount_memory
 
 FILES = 600
-"""Files of the tracked directory: for so many git needs long enough to be raced."""
+"""Files of the tracked directory: with so many, git is slow enough to be raced."""
 
 ATTEMPTS = 15
 OFF = ("--git=off", "--allow-bare")
@@ -112,7 +112,7 @@ def host_when_ready(project: Path, mark: Path, *command: str) -> Iterator[None]:
         process.wait(LIMIT)
 
 
-# ------------------------------------------------------------------- V2, V5: while git writes
+# ------------------------------------------------------------------- While git writes
 
 TARGETS: dict[str, Callable[[Path, Path], str]] = {
     "by its name": lambda project, outside: "../.git/hooks",
@@ -143,7 +143,7 @@ cases = pytest.mark.parametrize(
 def _led_elsewhere(
     ground: Ground, text: Callable[[Path, Path], str], swap: attacks.Swap, guarded: bool
 ) -> bool:
-    """Attack one checkout; whether git wrote or ran what it must not."""
+    """Attack one checkout. Returns whether git wrote or ran what it must not."""
     project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
     outside = ground.place / f"outside/{ground.copies}"
     with as_host():
@@ -199,7 +199,7 @@ def test_a_symlink_and_a_directory_are_never_exchanged(ground: Ground) -> None:
 
 def _link_where_it_was_moved(view: Path) -> int | None:
     os.chdir(view / "p/d")
-    os.listdir()  # the view has it open from now on
+    os.listdir()  # the view keeps it open from now on
     (view / "ready").touch()
     while not (view / "moved").exists():
         os.stat(view)
@@ -214,7 +214,7 @@ def _link_where_it_was_moved(view: Path) -> int | None:
 def test_who_stays_in_a_moved_directory_makes_no_link_into_git(
     ground: Ground, guarded: bool
 ) -> None:
-    """Where he came from, the link would lead nowhere."""
+    """From the directory's old place, the link would lead nowhere."""
     project = ground.project()
     script = "while ! [ -e ready ]; do sleep 0.01; done; mv p/d elsewhere && touch moved"
     with as_host():
@@ -227,7 +227,7 @@ def test_who_stays_in_a_moved_directory_makes_no_link_into_git(
     assert (project / "elsewhere/link").is_symlink() is not guarded
 
 
-# ---------------------------------------------------------- V3: while git makes a repository
+# ---------------------------------------------------------- While git makes a repository
 
 MAKING = {
     "init": ("init", "--quiet", "--bare", "new"),
@@ -237,7 +237,7 @@ MAKING = {
 
 
 def _template(ground: Ground) -> Path:
-    """With so much in it that making a repository takes long enough to be raced."""
+    """A template so large that making a repository is slow enough to be raced."""
     template = ground.place / "template"
     if not template.exists():
         (template / "hooks").mkdir(parents=True)
@@ -247,7 +247,7 @@ def _template(ground: Ground) -> Path:
 
 
 def _plants_a_hook(ground: Ground, command: tuple[str, ...], guarded: bool) -> bool:
-    """Attack the making of one repository; whether git of the host keeps the agent's hook."""
+    """Attack the making of one repository. Returns whether git keeps the agent's hook."""
     project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
     command = (command[0], f"--template={_template(ground)}", *command[1:])
     with host_when_ready(project, mark, *command):
@@ -281,9 +281,9 @@ ABOVE = (attacks.by_exchange, attacks.by_two_renames)
 def _goes_on_elsewhere(
     ground: Ground, swap: attacks.Swap, guarded: bool, others: int = 0
 ) -> tuple[bool, int | None]:
-    """Attack the making of ``p/new``; whether git ran the agent's hook, and what he was told.
+    """Attack the making of ``p/new``. Returns whether git ran the hook, and the agent's errno.
 
-    ``others`` is how many directories there are in one beside it.
+    ``others`` is the number of directories in a directory beside it.
     """
     project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
     with as_host():
@@ -304,7 +304,7 @@ def _goes_on_elsewhere(
 
 
 def test_git_goes_on_in_a_prepared_directory_without_the_guard(ground: Ground) -> None:
-    """Between two renames it would have to find nothing, and end, which it mostly does."""
+    """Only by an exchange: between two renames git mostly finds nothing, and ends."""
     swap = attacks.by_exchange
     assert any(_goes_on_elsewhere(ground, swap, guarded=False)[0] for _ in range(ATTEMPTS))
 
@@ -319,13 +319,13 @@ def test_what_is_above_a_repository_that_is_made_stays(ground: Ground, swap: att
 def test_so_it_does_where_there_is_too_much_to_be_looked_through(
     ground: Ground, swap: attacks.Swap
 ) -> None:
-    """It is never exchanged; if it is moved away, what comes after it waits until git has ended."""
+    """It is never exchanged; if it is moved away, the next rename waits for git to end."""
     poisoned, told = _goes_on_elsewhere(ground, swap, guarded=True, others=1000)
     assert not poisoned
     assert told == errno.EACCES or (told is None and swap is attacks.by_two_renames)
 
 
-# ------------------------------------------------------------------ V4: what git restores
+# ------------------------------------------------------------------ Names that git restores
 
 RESTORED: list[tuple[Callable[[Path, str], None], tuple[str, ...]]] = [
     (attacks.remove_refs, ("lib/refs/keep",)),
@@ -354,7 +354,7 @@ def _with_tracked(ground: Ground, tracked: tuple[str, ...]) -> Path:
 
 
 def _restore_and_look(ground: Ground, project: Path, top: str, *restore: str) -> bool:
-    """Let git restore what it tracks, and go there; whether it ran the agent's command."""
+    """Let git restore tracked files and run there. Returns whether it ran the agent's command."""
     git(project, *restore)
     subprocess.run(
         ["git", "status"],
@@ -427,7 +427,7 @@ stops = pytest.mark.parametrize(("name", "stop"), STOPS, ids=lambda it: getattr(
 
 
 def _is_stopped(project: Path, name: str) -> bool:
-    """Run git on the host; whether it waits for somebody to write to the FIFO of that name."""
+    """Run git on the host. Returns whether it waits for a writer of the FIFO of that name."""
     process = subprocess.Popen(
         ["git", OPENED_BY[name]],
         cwd=(project / name).parent,
@@ -469,7 +469,7 @@ def test_git_never_waits(ground: Ground, name: str, stop: Callable[[Path], None]
     assert not _is_stopped(project, name)
 
 
-# ---------------------------------------------------------------------- What stays unhurt
+# ---------------------------------------------------------------------- What still works
 
 
 def _links(view: Path) -> None:

@@ -16,13 +16,13 @@ from tests.support.attacks_planting import PLANTING
 from tests.support.repos import REPOSITORIES, SECRET, as_host, metadata
 from tests.support.siege import Siege, act, siege
 
-# Of the ways to assemble a repository one stands for all; who acts, is not the question here.
+# One way to assemble a repository is enough here, and so is one actor.
 ALL = [
     *ATTACKS,
     *(a for a in PLANTING if a.row not in {"P1", "P2"} or a.name.endswith("by_create")),
 ]
 CHANGING = [a for a in ALL if not a.reads and not a.options]
-# A hidden .git cannot be held by a descriptor to begin with, so that what M2 prepares fails.
+# A hidden .git cannot be opened at all, so that the preparation of M2 fails.
 MISSING = [a for a in ALL if a.row not in {"M2", "U2", "U3", "S1"} and not a.options]
 
 
@@ -137,7 +137,7 @@ def _ruled_project(field: Siege) -> Path:
 
 
 def _steps(view: Path) -> dict[str, Callable[[], object]]:
-    """Everything that the rules above have to refuse, by name."""
+    """Return all steps that the rules above have to refuse, by name."""
 
     def write(name: str) -> Callable[[], object]:
         return lambda: (view / name).write_text("x")
@@ -218,7 +218,7 @@ def test_rules_by_name(field: Siege, actor: str) -> None:
 
 
 def test_rules_by_name_are_real(field: Siege) -> None:
-    """Without the rules nothing refuses these steps, but for what earlier ones took away."""
+    """Without the rules all steps succeed, except for names that earlier steps removed."""
     project = _ruled_project(field)
     view = field.through_guard(project)
     for steps in (_steps, _gone):

@@ -1,6 +1,7 @@
-"""Attacks that assemble a repository or point git at one (rows P1 to P4, F1), and names (N).
+"""Attacks that assemble a repository or point git at one, and other spellings of ``.git``.
 
-Each attack is first shown to work where nothing but the guard would stand against it.
+Each attack of ``tests/support/attacks_planting.py`` is first shown to work where no guard prevents
+it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def test_is_refused(field: Siege, attack: Attack, actor: str) -> None:
     field.is_refused(attack, actor)
 
 
-# ------------------------------------------------------------------------ P: what stays free
+# ------------------------------------------------------------------------ What stays allowed
 
 
 def _add_both(directory: Path, head: str, other: str) -> None:
@@ -61,7 +62,7 @@ def _add_both(directory: Path, head: str, other: str) -> None:
 
 
 @pytest.mark.parametrize(("head", "other"), FOLDED)
-def test_p1_folded_names_count_as_head_and_refs(field: Siege, head: str, other: str) -> None:
+def test_folded_names_count_as_head_and_refs(field: Siege, head: str, other: str) -> None:
     project = field.project()
     as_user(_add_both, field.through_bindfs(project) / "plain", head, other)
     for actor in ("agent", "root"):
@@ -85,7 +86,7 @@ def _make_ordinary_trees(view: Path) -> None:
     (view / "c/HEADS").write_text("")
     (view / "c/refs.txt").write_text("")
     (view / "c/HEAD.md").write_text("")
-    # Once one is gone, the other may come.
+    # When one is removed, the other may be made.
     (view / "a/HEAD").unlink()
     (view / "a/refs").mkdir()
     (view / "b/refs").rmdir()
@@ -93,13 +94,13 @@ def _make_ordinary_trees(view: Path) -> None:
     (view / "b/HEAD").rename(view / "b/head")
 
 
-def test_p1_ordinary_trees_are_not_hurt(field: Siege) -> None:
+def test_ordinary_trees_are_not_hurt(field: Siege) -> None:
     project = field.project()
     as_user(_make_ordinary_trees, field.through_guard(project))
 
 
 @pytest.mark.parametrize("actor", ["agent", "root"])
-def test_p1_allow_bare_lifts_the_rule(field: Siege, actor: str) -> None:
+def test_allow_bare_lifts_the_rule(field: Siege, actor: str) -> None:
     project = field.project()
     view = field.through_guard(project, "--allow-bare")
     act(actor, _add_both, view / "trap", "HEAD", "refs")
@@ -114,7 +115,7 @@ def _look(path: Path) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("name", ["attic/bare.git", "store", ".git", "split/.git", "hollow/.git"])
-def test_p4_repositories_are_shown_guarded(field: Siege, name: str) -> None:
+def test_repositories_are_shown_guarded(field: Siege, name: str) -> None:
     project = field.project()
     kind = os.lstat(project / name).st_mode & 0o170000
     for actor in ("agent", "fake root", "root"):
@@ -125,8 +126,8 @@ def test_p4_repositories_are_shown_guarded(field: Siege, name: str) -> None:
         assert Path(name).name in act(actor, os.listdir, (view / name).parent)
 
 
-def test_p4_a_bare_repository_made_by_the_host_is_guarded_at_once(field: Siege) -> None:
-    """The guest has the directory open and cached as an ordinary one; no new open succeeds."""
+def test_a_bare_repository_made_by_the_host_is_guarded_at_once(field: Siege) -> None:
+    """The guest has the directory cached as an ordinary one; still no new open succeeds."""
     project = field.project()
     view = field.through_guard(project, "--cache-timeout=0")
     as_user((view / "src/main.py").read_bytes)
@@ -139,7 +140,7 @@ def test_p4_a_bare_repository_made_by_the_host_is_guarded_at_once(field: Siege) 
 
 @pytest.mark.parametrize("actor", ["agent", "root"])
 @pytest.mark.parametrize("two_guards", [False, True], ids=["one guard", "two guards"])
-def test_p3_two_processes_never_get_both(field: Siege, actor: str, two_guards: bool) -> None:
+def test_two_processes_never_get_both(field: Siege, actor: str, two_guards: bool) -> None:
     project = field.project()
     bare = field.project()
     _, _, both = act("host", race, bare, bare, 60)
@@ -154,8 +155,8 @@ def test_p3_two_processes_never_get_both(field: Siege, actor: str, two_guards: b
 
 
 @pytest.mark.parametrize("actor", ["agent", "root"])
-def test_p3_what_is_moved_to_head_cannot_be_exchanged_in_time(field: Siege, actor: str) -> None:
-    """A directory may be called HEAD, but it may be a file by the time that it is moved there."""
+def test_what_is_moved_to_head_cannot_be_exchanged_in_time(field: Siege, actor: str) -> None:
+    """A directory may be called HEAD, but it could be replaced by a file just before the rename."""
     project = field.project()
     planted = field.project()
     assert act("host", exchange_race, planted, planted, 400 * RACE_ROUNDS)
@@ -165,7 +166,7 @@ def test_p3_what_is_moved_to_head_cannot_be_exchanged_in_time(field: Siege, acto
     assert sorted(os.listdir(project / "race")) == ["directory", "file", "refs"]
 
 
-# ---------------------------------------------------------------------------------- N: names
+# ---------------------------------------------------------------------------------- Other spellings
 
 GIT_NAMES: tuple[bytes, ...] = tuple(
     name if isinstance(name, bytes) else name.encode()
@@ -307,13 +308,13 @@ STOP_GIT = {
     (b".gitmodules", "_mkfifo"),
     (b".gitmodules", "_symlink"),
 }
-"""What git of the host would open and wait for."""
+"""Names that git on the host would open and wait for."""
 
 
 def _try_each(
     spot: Path, names: tuple[bytes, ...], ways: tuple[Callable[[bytes, bytes], None], ...]
 ) -> list[tuple[bytes, str, int | None]]:
-    """Make each name in each way; returns the errno of each, None where it was made."""
+    """Make each name in each way. Returns the errno of each, None if it was made."""
     outcomes: list[tuple[bytes, str, int | None]] = []
     for way in ways:
         place = bytes(spot) + b"/" + way.__name__.encode()
@@ -356,7 +357,7 @@ def test_n_ordinary_names_stay_usable(field: Siege, actor: str) -> None:
 
 
 def _reach(directory: bytes, name: bytes) -> list[int | None]:
-    """Try to get at a directory ``name`` that holds a file ``inner``."""
+    """Try to reach a directory ``name`` that holds a file ``inner``."""
     path = directory + b"/" + name
 
     def read() -> None:

@@ -1,4 +1,4 @@
-"""The raw share beside the mount (row S3), and the seal over it."""
+"""Ways to the raw share beside the mount, and the seal over it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.siege import act
 
 SEAL = "gitguardfs-seal"
 OPEN_SHARE = (r"seal|reach|raw",)
-"""The warning that a mount gives when it leaves a share open which others can reach."""
+"""The warning of a mount that leaves a share open which others can reach."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ def share() -> Iterator[Share]:
 
 @contextmanager
 def killed_later(share: Share) -> Iterator[Mounted]:
-    """A sealed mount whose daemon the body may kill: it is then not to end with 0."""
+    """A sealed mount whose daemon the body kills, so that it does not exit with 0."""
     with pytest.raises(AssertionError, match=r"ended with -9"):
         with gitguardfs(share.source, share.view, "--map", MAP, "--seal") as mounted:
             yield mounted
@@ -156,7 +156,7 @@ def by_writing(share: Share, pid: int) -> bytes:
 Way = Callable[[Share, int], bytes]
 READING: tuple[Way, ...] = (by_path, by_listing, by_symlink_in_the_mount)
 BY_DAEMON: tuple[Way, ...] = (by_root_of_daemon, by_directory_of_daemon, by_descriptors_of_daemon)
-# umount, move and binds without what lies on top are for the mount's own namespace: EPERM, EINVAL.
+# Another namespace may not unmount, move or bind without the upper mount: EPERM, EINVAL.
 BY_MOUNTS: tuple[Way, ...] = (
     by_unmounting,
     by_detaching,
@@ -178,7 +178,7 @@ def _reads(way: Way, share: Share, pid: int) -> bool:
         raise
 
 
-def test_s3_is_real(share: Share) -> None:
+def test_the_ways_to_the_raw_share_are_real(share: Share) -> None:
     """Without the seal every path to the share is open."""
     with gitguardfs(
         share.source, share.view, "--map", MAP, "--no-seal", expected=OPEN_SHARE
@@ -187,13 +187,13 @@ def test_s3_is_real(share: Share) -> None:
             assert as_user(_reads, way, share, mounted.process.pid), way.__name__
         for way in (by_binding_below, by_binding_with_all, by_overlay):
             assert act("fake root", _reads, way, share, mounted.process.pid), way.__name__
-        # The ways by the daemon's /proc are open to root.
+        # Root can use the ways through the daemon's /proc.
         for way in (by_root_of_daemon, by_directory_of_daemon, by_descriptors_of_daemon):
             assert act("root", _reads, way, share, mounted.process.pid), way.__name__
 
 
 @pytest.mark.parametrize("actor", ["agent", "fake root"])
-def test_s3_the_seal_closes_the_raw_share(share: Share, actor: str) -> None:
+def test_the_seal_closes_the_raw_share(share: Share, actor: str) -> None:
     before = metadata(share.source)
     with gitguardfs(share.source, share.view, "--map", MAP, "--seal") as mounted:
         options = seals(share.source)
@@ -213,7 +213,7 @@ def test_s3_the_seal_closes_the_raw_share(share: Share, actor: str) -> None:
     check_git_works(share.source)
 
 
-def test_s3_the_seal_outlives_a_crash_and_a_restart_takes_it_over(share: Share) -> None:
+def test_the_seal_outlives_a_crash_and_a_restart_takes_it_over(share: Share) -> None:
     with killed_later(share) as mounted:
         mounted.process.send_signal(signal.SIGKILL)
         mounted.process.wait()
@@ -235,7 +235,7 @@ def test_s3_the_seal_outlives_a_crash_and_a_restart_takes_it_over(share: Share) 
     check_git_works(share.source)
 
 
-# ------------------------------------------------------- taking the mount point from under a view
+# ------------------------------------------------------- removing the mount point below a view
 
 
 def _in_an_empty_root(home: Path, act_there: Callable[[int], None]) -> None:
@@ -264,7 +264,7 @@ def _replace(home: Path, name: str) -> None:
 
 @pytest.fixture
 def at_home(share: Share) -> Share:
-    """The view is in a directory of the agent's, as it is in a home."""
+    """A view in a directory of the agent's, as in a home."""
     home = share.place.parent / "home"
     (home / "view").mkdir(parents=True)
     os.chown(home, AGENT, AGENT)
@@ -273,7 +273,7 @@ def at_home(share: Share) -> Share:
 
 
 @pytest.mark.parametrize("take_away", [_remove, _replace])
-def test_s3_taking_the_mount_point_away_is_real(
+def test_taking_the_mount_point_away_is_real(
     at_home: Share, take_away: Callable[[Path, str], None]
 ) -> None:
     with pytest.raises(AssertionError, match=r"ended with 2"):
@@ -285,7 +285,7 @@ def test_s3_taking_the_mount_point_away_is_real(
 
 
 @pytest.mark.parametrize("take_away", [_remove, _replace])
-def test_s3_the_seal_stays_when_the_mount_point_is_taken_away(
+def test_the_seal_stays_when_the_mount_point_is_taken_away(
     at_home: Share, take_away: Callable[[Path, str], None]
 ) -> None:
     with pytest.raises(AssertionError, match=r"ended with 2"):
@@ -299,7 +299,7 @@ def test_s3_the_seal_stays_when_the_mount_point_is_taken_away(
         assert not as_user(_reads, way, at_home, 1), way.__name__
 
 
-def test_s3_a_private_parent_keeps_the_share_closed_without_a_seal() -> None:
+def test_a_private_parent_keeps_the_share_closed_without_a_seal() -> None:
     with area() as place:
         (place / "private").mkdir(mode=0o700)
         os.chown(place / "private", 501, 20)
@@ -311,7 +311,7 @@ def test_s3_a_private_parent_keeps_the_share_closed_without_a_seal() -> None:
             assert [way.__name__ for way in ways if as_user(_reads, way, share, pid)] == []
 
 
-def test_s3_an_open_share_is_warned_about(share: Share) -> None:
+def test_an_open_share_is_warned_about(share: Share) -> None:
     with gitguardfs(share.source, share.view, "--map", MAP, expected=OPEN_SHARE) as mounted:
         text = mounted.log.read_text()
-    assert "warning" in text.lower(), "nothing says that others can reach the share"
+    assert "warning" in text.lower(), "no warning that others can reach the share"

@@ -1,4 +1,4 @@
-"""Taking root's view or seal off by way of FUSE mounts of one's own (rows V1a, V1b and V1c)."""
+"""Attempts of users to remove root's view or seal by FUSE mounts of their own."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.support.people import AGENT, as_user
 
 MAP = "501/1000:@20/@1000"
 RACE_LIMIT = 300.0
-"""Seconds; on an idle machine the race is won within one."""
+"""Seconds; on an idle machine the race is won within one second."""
 EXCHANGE_LIMIT = 100.0
-"""The same, within some."""
+"""Seconds; on an idle machine the race is won within some seconds."""
 
 
 @pytest.fixture
 def here() -> Iterator[Path]:
-    """A share whose root belongs to the agent's number, and the agent's directory for the view."""
+    """A share whose root has the agent's uid, and the agent's directory for the view."""
     with area() as path:
         for name in ("raw/share/.git", "home/view"):
             (path / name).mkdir(parents=True)
@@ -50,7 +50,7 @@ def here() -> Iterator[Path]:
 
 
 def _stack(path: Path) -> list[mountinfo.MountInfo]:
-    """What is mounted at ``path``, the uppermost first."""
+    """Return the mounts at ``path``, the uppermost first."""
     fd = os.open(path, os.O_PATH)
     try:
         return [mount for mount in mountinfo.stack_of(fd) if mount.mount_point == bytes(path)]
@@ -59,7 +59,7 @@ def _stack(path: Path) -> list[mountinfo.MountInfo]:
 
 
 def _is_open(share: Path) -> bool:
-    """Whether the agent can read the raw share."""
+    """Return whether the agent can read the raw share."""
     try:
         return bool(as_user((share / ".git/config").read_text) == "secret")
     except OSError:
@@ -75,7 +75,7 @@ def _run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=LIMIT)
 
 
-# --------------------------------------------------------------------------------------- V1a
+# ------------------------------------------------------------ Unmounting root's view
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def _is_guarded(path: Path) -> bool:
     )
 
 
-def test_v1a_a_view_that_users_take_away_leaves_the_seal(here: Path) -> None:
+def test_a_view_that_users_take_away_leaves_the_seal(here: Path) -> None:
     with _losing_its_view(here, "--seal") as mounted:
         race_for(mounted.path, RACE_LIMIT)
         assert not _is_guarded(mounted.path)
@@ -104,8 +104,8 @@ def test_v1a_a_view_that_users_take_away_leaves_the_seal(here: Path) -> None:
     assert not _is_open(here / "raw/share")
 
 
-def test_v1a_exchanged_mount_points_leave_the_seal(here: Path) -> None:
-    """Root's view comes to the agent's name while fusermount3 has seen the agent's mount there."""
+def test_exchanged_mount_points_leave_the_seal(here: Path) -> None:
+    """The name leads to root's view after fusermount3 has seen the agent's mount there."""
     home = here / "home"
     for name in ("", "own", "new"):
         (home / name).mkdir(exist_ok=True)
@@ -127,7 +127,7 @@ def test_v1a_exchanged_mount_points_leave_the_seal(here: Path) -> None:
         unmount(home / name)
 
 
-def test_v1a_umount_without_the_helper_leaves_the_seal(here: Path) -> None:
+def test_umount_without_the_helper_leaves_the_seal(here: Path) -> None:
     with _losing_its_view(here, "--seal") as mounted:
         subprocess.run(["umount", "-i", mounted.path], check=True)
         assert mounted.process.wait(LIMIT) == 2
@@ -136,12 +136,12 @@ def test_v1a_umount_without_the_helper_leaves_the_seal(here: Path) -> None:
     assert (here / "raw/share/.git/config").read_text() == "secret"
 
 
-# --------------------------------------------------------------------------------------- V1b
+# ------------------------------------------------ Mounts at the share or the view before
 
 
 @pytest.mark.parametrize("served", [True, False], ids=["served", "dead"])
 @pytest.mark.parametrize("place", ["raw/share", "home/view"])
-def test_v1b_a_mount_of_a_user_s_is_refused_and_left(here: Path, place: str, served: bool) -> None:
+def test_a_mount_of_a_user_s_is_refused_and_left(here: Path, place: str, served: bool) -> None:
     with own_mount(here / place, "subtype=gitguardfs", served):
         done = _run(here / "raw/share", here / "home/view", "--seal", "--map", MAP)
         assert done.returncode == 32, done.stderr
@@ -153,14 +153,14 @@ def test_v1b_a_mount_of_a_user_s_is_refused_and_left(here: Path, place: str, ser
         assert not _is_open(here / "raw/share")
 
 
-def test_v1b_no_seal_is_claimed_that_would_not_hold(here: Path) -> None:
-    """Above two mounts of the agent's, a seal would go with them."""
+def test_no_seal_is_claimed_that_would_not_hold(here: Path) -> None:
+    """A seal above two mounts of the agent's would be unmounted together with them."""
     (here / "elsewhere").mkdir()
     os.chown(here / "elsewhere", AGENT, AGENT)
     with own_mount(here / "elsewhere"), own_mount(here / "raw/share"):
         subprocess.run(
             ["mount", "--bind", here / "elsewhere", here / "raw/share"], check=True
-        )  # stands for one that the agent's own server lets it make
+        )  # stands in for a mount that the agent's own server lets it make
         done = _run(here / "raw/share", here / "home/view", "--seal", "--map", MAP)
         assert done.returncode == 32, done.stderr
         assert "is sealed" not in done.stderr
@@ -169,10 +169,10 @@ def test_v1b_no_seal_is_claimed_that_would_not_hold(here: Path) -> None:
         subprocess.run(["umount", "-l", here / "elsewhere"], check=True)
 
 
-def test_v1b_before_linux_6_5_it_is_said_that_no_seal_is_there(
+def test_before_linux_6_5_it_is_said_that_no_seal_is_there(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without MOVE_MOUNT_BENEATH nothing comes between a user's mount and the share."""
+    """Without MOVE_MOUNT_BENEATH no seal can be put between a user's mount and the share."""
     attach = syscalls.attach_tree
 
     def attach_above(tree: int, target: int, beneath: bool = False) -> None:
@@ -219,8 +219,8 @@ def _shared_by_its_owner(here: Path, place: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("place", ["raw/share", "home/view", "home"])
-def test_v1b_one_that_answers_nothing_stops_nobody(here: Path, place: str) -> None:
-    """Not even SIGKILL ends who has asked it: the start would hang, and the share be open."""
+def test_one_that_answers_nothing_stops_nobody(here: Path, place: str) -> None:
+    """Not even SIGKILL ends a process that waits for it: the start would hang, unsealed."""
     os.chown(here / place, AGENT, AGENT)
     arguments = (here / "raw/share", here / "home/view", "--seal", "--map", MAP)
     with _allow_other(here), own_mount(here / place, "subtype=own,allow_other"):
@@ -239,7 +239,7 @@ def test_v1b_one_that_answers_nothing_stops_nobody(here: Path, place: str) -> No
         assert not _is_open(here / "raw/share")
 
 
-def test_v1b_a_mount_that_root_can_use_is_refused_unless_its_owner_is_named(here: Path) -> None:
+def test_a_mount_that_root_can_use_is_refused_unless_its_owner_is_named(here: Path) -> None:
     share, view = here / "raw/share", here / "home/view"
     with _shared_by_its_owner(here, share):
         for options in ((), ("--source-owner", "2000")):
@@ -252,7 +252,7 @@ def test_v1b_a_mount_that_root_can_use_is_refused_unless_its_owner_is_named(here
         subprocess.run(["umount", view], check=True)
 
 
-def test_v1b_a_named_owner_s_is_guarded_again_below_the_seal_of_a_crash(here: Path) -> None:
+def test_a_named_owner_s_is_guarded_again_below_the_seal_of_a_crash(here: Path) -> None:
     share, view = here / "raw/share", here / "home/view"
     options = ("--seal", "--source-owner", str(AGENT))
     with _shared_by_its_owner(here, share):
@@ -268,19 +268,19 @@ def test_v1b_a_named_owner_s_is_guarded_again_below_the_seal_of_a_crash(here: Pa
         subprocess.run(["umount", "-i", "-l", share], check=True)
 
 
-def test_v1b_at_the_mount_point_it_is_refused_whoever_is_named(here: Path) -> None:
+def test_at_the_mount_point_it_is_refused_whoever_is_named(here: Path) -> None:
     with _shared_by_its_owner(here, here / "home/view"):
         done = _run(here / "raw/share", here / "home/view", "--source-owner", str(AGENT))
         assert done.returncode == 32, done.stderr
         assert f"user {AGENT}" in done.stderr
 
 
-# --------------------------------------------------------------------------------------- V1c
+# -------------------------------------------------- Mounts between the checks and the mount
 
 
 @contextmanager
 def _between_check_and_use(here: Path, place: str) -> Iterator[subprocess.Popen[str]]:
-    """gitguardfs has checked its places when the agent mounts at one of them."""
+    """Let the agent mount at a place that gitguardfs has just checked."""
     gate = here / "gate"
     process = subprocess.Popen(
         paused_command(gate, here / "raw/share", here / "home/view", "--seal", "--map", MAP),
@@ -297,7 +297,7 @@ def _between_check_and_use(here: Path, place: str) -> Iterator[subprocess.Popen[
 
 
 @pytest.mark.parametrize("place", ["raw/share", "home/view"])
-def test_v1c_a_mount_that_came_between_undoes_all(here: Path, place: str) -> None:
+def test_a_mount_that_came_between_undoes_all(here: Path, place: str) -> None:
     with _between_check_and_use(here, place) as process:
         _, said = process.communicate(timeout=LIMIT)
         assert process.returncode == 32, said

@@ -65,7 +65,7 @@ def test_chown_takes_set_id_bits_with_it() -> None:
 
 
 def test_what_the_source_will_not_give_away() -> None:
-    """bindfs logs that chown failed and reports success: the file is root's. Ours is not made."""
+    """bindfs reports success although chown failed: the file is root's. gitguardfs makes none."""
     with area() as here:
         for name in ("raw", "share", "theirs"):
             (here / name).mkdir()
@@ -134,7 +134,7 @@ def test_extended_attributes_that_may_only_be_read(options: tuple[str, ...]) -> 
 
 
 def test_other_namespaces_are_not_shown() -> None:
-    """They carry the share's labels, access lists and capabilities; bindfs lets them through."""
+    """They hold the share's labels, access lists and capabilities; bindfs passes them on."""
 
     def build(source: Path) -> None:
         make_tree(source)

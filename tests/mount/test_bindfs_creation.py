@@ -1,4 +1,4 @@
-"""Whose new files are and what permissions they get, as in bindfs."""
+"""The owners and permissions of new files, as in bindfs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_who_owns_what_is_made(options: tuple[str, ...]) -> None:
     ("--create-as-mounter", "--create-for-group=7"),
 ])  # fmt: skip
 def test_who_owns_what_is_made_under_a_map(options: tuple[str, ...]) -> None:
-    """What is made for somebody counts before the map."""
+    """The options for new files take precedence over the map."""
 
     def script(view: Path, source: Path, note: Note) -> None:
         for uid in (0, AGENT, OTHER):

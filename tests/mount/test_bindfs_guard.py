@@ -98,7 +98,7 @@ def _git(source: Path) -> dict[str, object]:
 
 
 def _attack(path: Path) -> dict[str, str]:
-    """What each way to use ``path`` gives; called as a user."""
+    """Return the result of each way to use ``path``; called as a user."""
     note = Note()
     calls = [
         ("read", read, path), ("list", listed, path), ("write", write, path),
@@ -129,7 +129,7 @@ def test_resolved_links_lead_nowhere_guarded(here: Path, who: int, deletion: str
     options = ("--resolve-symlinks", f"--resolved-symlink-deletion={deletion}", "--xattr=rw",
                "--deny=*.env", "-p", "a+rwx")  # fmt: skip
     with guarded(here, *options) as view:
-        assert as_user(read, view / "good") == b"print()\n", "links that may are resolved"
+        assert as_user(read, view / "good") == b"print()\n", "allowed links are resolved"
         assert as_user(listed, view / "good-dir/deep") == ["by-above"]
         for name in LINKS:
             if name in ("to-above", "to-broken-git"):
@@ -183,7 +183,7 @@ def test_a_link_that_is_moved_does_not_come_to_lead_into_git(here: Path) -> None
 
 
 def test_links_that_the_host_retargets_meanwhile(here: Path) -> None:
-    """Whatever moment it is, a reader gets the plain file or nothing."""
+    """At any moment a reader gets the plain file or nothing."""
     source = here / "source"
     (source / "flip").symlink_to("plain")
     (source / "flip-dir").symlink_to("src")
@@ -249,7 +249,7 @@ OPENING = (
 
 @pytest.mark.parametrize("options", OPENING, ids=" ".join)
 def test_no_option_makes_git_usable(here: Path, options: tuple[str, ...]) -> None:
-    """It is there, of type and name; mode 000, owner 0:0, and everything on it is refused."""
+    """It shows its type and name, mode 000, owner 0:0, and every access is refused."""
     before = _git(here / "source")
     with guarded(here, *options) as view:
         for who in (AGENT, OTHER, 0):
@@ -260,7 +260,7 @@ def test_no_option_makes_git_usable(here: Path, options: tuple[str, ...]) -> Non
                 assert looks.startswith(f"{kind} 0000 0:0"), looks
                 given = as_user(_attack, view / name, uid=who)
                 if who == 0:
-                    assert given.pop("chdir"), "the kernel does not ask for root, nor is it of use"
+                    assert given.pop("chdir"), "the kernel lets root in, which gains nothing"
                 assert not {way: got for way, got in given.items() if got in WORKED}, given
                 assert "SECRET" not in str(given)
             for name in (".git/config", ".git/hooks/pre-commit", "store/repository/config"):
@@ -273,7 +273,7 @@ def test_no_option_makes_git_usable(here: Path, options: tuple[str, ...]) -> Non
 
 
 def test_block_devices_within_git_stay_closed(here: Path) -> None:
-    """Also one that is itself named .git, which is shown as what it would be."""
+    """One that is named .git itself is shown as a file, too."""
     os.mknod(here / "source/src/.git2", stat.S_IFBLK | 0o666, os.makedev(7, 7))
     os.rename(here / "source/src/.git2", here / "source/src/.git")
     with guarded(here, "--block-devices-as-files", "-p", "0777", "-u", "1000") as view:
@@ -284,7 +284,7 @@ def test_block_devices_within_git_stay_closed(here: Path) -> None:
 
 
 def test_git_itself_being_a_symlink(here: Path) -> None:
-    """Denied as such: what it leads to is guarded by its own name, or by what is in it."""
+    """The symlink is denied; its target is guarded by its own name or by its contents."""
     source = here / "source"
     subprocess.run(["mv", source / ".git", source / "src/real"], check=True)
     (source / ".git").symlink_to("src/real")

@@ -1,4 +1,4 @@
-"""Links, devices and times that are shown otherwise, as in bindfs."""
+"""Options that show links, devices and times differently, as in bindfs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def with_links(source: Path) -> None:
 
 
 def resolving(view: Path, source: Path, note: Note) -> None:
-    """What links look like, and what works through them."""
+    """Note the attributes of links, and the calls that work through them."""
     note.see_all("all", view)
     links = [name for name in sorted(os.listdir(source)) if (source / name).is_symlink()]
     for uid in (0, AGENT, OTHER):

@@ -1,4 +1,4 @@
-"""Permissions that are shown and changed, as in bindfs: its permission language and chmod."""
+"""Options that change permissions, as in bindfs: its permission language and chmod."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ PERMS = (
 REFUSED_BY_BOTH = ("rwx", "z+r", "u+z", "u~r", "01777", "u+r u+w", ",a+r", "a+r,,g+w", "go=u-",
                    "u+r+w")  # fmt: skip
 REFUSED_HERE = ("0888", "8", "u", "")
-"""bindfs takes them, and shows files with other permissions than anybody can have meant."""
+"""bindfs accepts them, and shows files with permissions that nobody can have meant."""
 
 
 def everything(view: Path, source: Path, note: Note) -> None:
-    """How files, directories, links and others look."""
+    """Note the permissions of files, directories, links and others."""
     note.see_all("all", view)
     note.see("inner", view / "full/inner")
     note.see("root", view)
@@ -76,7 +76,7 @@ def test_malformed_perms_are_refused(perms: str) -> None:
 
 
 def permitted(view: Path, source: Path, note: Note) -> None:
-    """What users can do by the permissions that they are shown."""
+    """Note what users can do with the permissions that they see."""
     for uid in (AGENT, OTHER):
         names = [f"{mode:04o}" for mode in MODES]
         calls = [

@@ -1,4 +1,4 @@
-"""Rates, threads, direct I/O, and what else is written on lines for bindfs."""
+"""Rates, threads, direct I/O, and other options that command lines for bindfs have."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_several_together() -> None:
 
 @pytest.mark.parametrize("option", ["--enable-lock-forwarding", "--enable-ioctl"])
 def test_what_cannot_be_had_is_refused_with_the_reason(option: str) -> None:
-    """bindfs has both (and warns of the first); going on without them could lose data."""
+    """bindfs has both (and warns of the first); ignoring them could lose data."""
     with area() as here:
         for name in ("source", "view"):
             (here / name).mkdir()
@@ -250,7 +250,7 @@ def test_rates_that_are_none_are_refused(rate: str) -> None:
         assert (done.returncode, done.stderr.count("\n")) == (1, 1)
 
 
-# ---------------------------------------------------------------------------------------- Who may
+# ---------------------------------------------------------------------------- Users who may use it
 
 
 @pytest.mark.parametrize("options", [("--no-allow-other",), ("-n",), ("-o", "no-allow-other")])
@@ -278,7 +278,7 @@ def ordinary_users_can_mount(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("--chmod-ignore", "--delete-deny"), ("-m", "1000", "-p", "u=rwX"),
 ])  # fmt: skip
 def test_mounts_of_ordinary_users(options: tuple[str, ...]) -> None:
-    """What is made is the mounting user's, and what he may not do on the source still fails."""
+    """New files are the mounting user's, and what that user may not do on the source fails."""
 
     def script(view: Path, source: Path, note: Note) -> None:
         names = [name for name in sorted(os.listdir(source)) if name[0] in "fdo"]
@@ -308,7 +308,7 @@ def test_mounts_of_ordinary_users(options: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("name", ["a,b", "a b", "a\nb", "a:b", "a\\b", "a\"b'c", "ä€", "-a", "a=b"])
 def test_names_of_source_and_mount_point(name: str) -> None:
-    """Whatever bytes there are in them."""
+    """Names may hold any bytes."""
     with area() as here:
         source, view, theirs = (here / kind / name for kind in ("source", "view", "theirs"))
         for path in (source, view, theirs):

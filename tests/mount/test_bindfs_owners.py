@@ -1,4 +1,4 @@
-"""Whose files seem to be, as in bindfs: forced owners, mirrors, maps and offsets."""
+"""The owners that files show, as in bindfs: forced owners, mirrors, maps and offsets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVERYBODY = (0, AGENT, OTHER, 5, 501)
 
 
 def owners(view: Path, source: Path, note: Note) -> None:
-    """What everybody sees, may read, and gets when he makes something."""
+    """Note what each user sees, may read, and gets as the owner of new files."""
     _owners(view, source, note, EVERYBODY, ("", "setgid/"))
 
 
@@ -139,7 +139,7 @@ def private_groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path
 
 
 def test_sigusr1_rereads_who_is_in_a_group(private_groups: tuple[Path, Path]) -> None:
-    """Who joins is mirrored from then on, who leaves no more; until then nothing changes."""
+    """From the signal on, new members are mirrored and former members are not."""
     here, group = private_groups
     make_tree(here / "source")
     before = group.read_text()
@@ -326,7 +326,7 @@ def giving_ordinary(view: Path, source: Path, note: Note) -> None:
 
 
 def test_an_offset_that_leaves_nothing_of_an_id() -> None:
-    """Less the offset, user 5 would be -5: bindfs leaves his files to root without a word."""
+    """Less the offset, user 5 would be -5: bindfs silently leaves the files to root."""
 
     def script(view: Path, source: Path, note: Note) -> None:
         note("5 makes a file", touch, view / "by-5", uid=5)
@@ -359,7 +359,7 @@ def test_negative_offsets() -> None:
 
 
 def test_an_offset_that_leaves_nothing_of_the_source_s_owner() -> None:
-    """It starts, as bindfs 1.18 does, and what cannot be shown is an error until it can be."""
+    """It starts, as bindfs 1.18 does; objects that cannot be shown are errors until they can be."""
     with area() as here:
         make_tree(here / "source")
         os.chown(here / "source", 0, 0)

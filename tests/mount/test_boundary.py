@@ -1,4 +1,4 @@
-"""A daemon with bugs in it, put in by hand: a request may fail by one, the mount never does."""
+"""A daemon with bugs put in by the tests: a request may fail by one, the mount never does."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _daemons(here: Path) -> list[int]:
 
 
 def _forget(view: Path) -> None:
-    """The kernel forgets at once what has lost its last name."""
+    """Let the kernel forget an object: it does at once when the last name is removed."""
     (view / "new").touch()
     (view / "new").unlink()
     (view / "next").touch()
@@ -115,7 +115,7 @@ BUGS: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
 
 
 def _command(here: Path, code: str, *options: str) -> list[str]:
-    """How to mount in the background."""
+    """Return the command that mounts in the background."""
     program = [sys.executable, "-c", PROGRAM.format(code)]
     return [*program, str(here / "source"), str(here / "view"), *options]
 

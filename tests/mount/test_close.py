@@ -1,4 +1,4 @@
-"""What a server says at close(2) only reaches who closes: each of them, and every time."""
+"""An error that a server reports at close(2) reaches each process that closes, every time."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_programs_say_what_the_server_says(served: tuple[Share, Path], program: 
 
 
 def test_a_local_source_is_not_asked_at_close() -> None:
-    """The kernel stops asking after the first time: a third of what opening and closing costs."""
+    """The kernel stops sending FLUSH after the first one, a third of the cost of open and close."""
     with area() as here:
         here.chmod(0o700)
         (here / "source").mkdir()

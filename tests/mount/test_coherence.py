@@ -20,7 +20,7 @@ MARGIN = 5.0
 """Seconds granted on top of the cache timeout; the machine may be busy."""
 
 LONG = 5.0
-"""A cache timeout that no test would outwait by accident."""
+"""A cache timeout so long that no test reaches its end by accident."""
 
 ROUNDS = 300
 
@@ -294,7 +294,7 @@ def test_lines_that_host_and_guest_append_at_once_are_all_there(pair: Pair) -> N
         )
     ]
     while any(writer.poll() is None for writer in writers):
-        os.stat(pair.guest / "log")  # sizes on their way to the kernel while it writes
+        os.stat(pair.guest / "log")  # the kernel gets sizes while it writes
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
     lines = (pair.host / "log").read_text().splitlines()
     assert len(lines) == 1500
@@ -420,7 +420,7 @@ def _is_as_new(path: Path, time: int) -> bool:
 
 
 def test_a_listing_under_way_survives_what_the_host_does(pair: Pair) -> None:
-    """What was there all the time is listed exactly once."""
+    """Names that exist all the time are listed exactly once."""
     for number in range(2000):
         (pair.host / f"stays{number}").touch()
         if number % 2:

@@ -136,7 +136,7 @@ def test_known_differences(mapped: Mounted) -> None:
 
 
 def test_mapped_owners(mapped: Mounted) -> None:
-    """What 1000 makes in the view is 501's on the share, and the other way round."""
+    """Files that 1000 makes in the view are 501's on the share, and the other way round."""
     view, source = str(mapped.path), str(mapped.source)
     equal("root of the view", owner_of(view), (1000, 1000))
 

@@ -1,4 +1,4 @@
-"""On this machine's own processors: kept awake during requests, and let go after them."""
+"""The limit on this machine's CPU latency: set during requests, dropped after them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REQUESTS = 300
 
 
 def _limit() -> int:
-    """Microseconds, as the kernel has them; nobody's limit if it has no such file."""
+    """Return the kernel's limit in microseconds; UNLIMITED if it has no such file."""
     try:
         return int(struct.unpack("i", cpu_latency.DEVICE.read_bytes())[0])
     except FileNotFoundError:
@@ -34,7 +34,7 @@ def _can_be_kept_awake() -> bool:
 
 
 def _settled() -> int:
-    """The limit after a pause; other views of this machine may be busy for a while."""
+    """Return the limit after a pause; other views of this machine may be busy for a while."""
     for _ in range(100):
         time.sleep(0.05)
         if _limit() != 0:

@@ -59,7 +59,7 @@ def _made(path: Path) -> Path:
 
 
 def _walk(mounted: Mounted) -> int:
-    """Look at everything, read every tenth file; the daemon's most descriptors meanwhile."""
+    """Look at everything, read every tenth file. Returns the most descriptors of the daemon."""
     most = 0
     for d in range(DIRECTORIES):
         directory = f"{mounted.path}/d{d}"
@@ -91,8 +91,8 @@ def test_a_hundred_thousand_files_fit_into_a_thousand_descriptors() -> None:
                 most = _walk(mounted)
                 assert most < LIMIT_NOFILE
                 for d, file in enumerate(files):
-                    assert file.read() == _content(d * 10, 0), "a held file is another one now"
-            assert _walk(mounted) < LIMIT_NOFILE, "again, with everything known to the kernel"
+                    assert file.read() == _content(d * 10, 0), "an open file has become another one"
+            assert _walk(mounted) < LIMIT_NOFILE, "the second time, all of it cached"
 
 
 def test_work_in_directories_whose_descriptors_were_dropped_hits_the_right_files() -> None:
@@ -213,7 +213,7 @@ def test_descriptors_are_given_back_when_the_kernel_forgets() -> None:
             os.listdir(mounted.path)
             start = mounted.descriptors()
             as_user(_mixed_work, str(mounted.path))
-            assert mounted.descriptors() > start + SLACK, "nothing is cached: no test of anything"
+            assert mounted.descriptors() > start + SLACK, "nothing is cached: nothing is tested"
 
             def dropped() -> bool:
                 # 2: dentries and inodes; the kernel then forgets our nodes.
@@ -268,7 +268,7 @@ def test_a_read_that_waits_holds_up_nobody_else(slow: tuple[Slow, Mounted]) -> N
     until(source.somebody_waits, "a read is waiting")
     for turn in range(20):
         as_user(_ordinary_work, str(mounted.path), turn)
-    assert all(reader.poll() is None for reader in readers), "nobody waited: no test of anything"
+    assert all(reader.poll() is None for reader in readers), "no reader waited: nothing is tested"
     source.release()
     for reader in readers:
         assert reader.communicate(timeout=30)[0] == CONTENT

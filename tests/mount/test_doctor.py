@@ -1,4 +1,4 @@
-"""gitguard doctor on real mounts: nothing where all is well, and each fault by its name."""
+"""gitguard doctor on real mounts: no finding where all is well, and one for each fault."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from tests.support.repos import (
 ANY_WARNING = (r"",)
 COMMAND = (sys.executable, "-c", "from gitguardfs.commands.gitguard import main; main()", "doctor")
 QUIET = CheckedSystem(search_path="/nonexistent", doas_files=(), processes="/nonexistent")
-"""A system without sudo and doas, and with nobody else on it, whatever this one has."""
+"""A system without sudo, doas and other processes, whatever this one has."""
 CLEAR = 'echo "User a is not allowed to run sudo on b."'
 
 
@@ -89,7 +89,7 @@ def examine(view: Path, system: CheckedSystem = QUIET, attack: bool = False) -> 
 
 
 def _rows(results: list[Result]) -> list[dict[str, object]]:
-    """What can leave a child process."""
+    """The exceptions that can leave a child process."""
     return [asdict(result) for result in results]
 
 
@@ -238,7 +238,7 @@ def test_a_guard_that_came_back_after_a_crash_gives_no_finding(open_share: Path)
 
 @contextmanager
 def in_own_namespace(*command: str, uid: int = AGENT, keep: bool = False) -> Iterator[int]:
-    """A process of the agent's in a mount namespace; its number.
+    """A process of the agent's in a mount namespace; yields its pid.
 
     Nothing propagates to that, unless it is to ``keep`` what the command has made of it.
     """
@@ -256,8 +256,7 @@ def in_own_namespace(*command: str, uid: int = AGENT, keep: bool = False) -> Ite
 
 
 BEFORE = (r"from before the seal",)
-"""The warning of a start that finds a namespace which shows the share, and is to start all the
-same."""
+"""The warning of a start that goes on although it finds a namespace which shows the share."""
 
 
 def only(place: Path, *numbers: int) -> CheckedSystem:
@@ -297,7 +296,7 @@ sys.stdin.read()
 
 @contextmanager
 def holder(directory: Path) -> Iterator[int]:
-    """A process of the agent's that holds a directory and two files in it; its number."""
+    """A process of the agent's that has a directory and two files in it open; yields its pid."""
     command = ["/usr/bin/python3", "-c", HOLDS, directory, str(AGENT)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -386,7 +385,7 @@ def test_a_seal_that_is_locked_to_its_share_is_no_finding(open_share: Path) -> N
             system = only(open_share, after)
             assert findings(examine(shared / "view", system)) == []
             inside = ["nsenter", "-U", "-m", "-t", str(after)]
-            own = f"mount -t tmpfs none {shared} && mkdir {share}"  # leads nowhere but there
+            own = f"mount -t tmpfs none {shared} && mkdir {share}"  # only that namespace shows it
             subprocess.run([*inside, "sh", "-c", own], check=True)
             assert findings(examine(shared / "view", system)) == []
 
@@ -473,7 +472,7 @@ def test_an_open_share_is_found(open_share: Path) -> None:
     share = open_share / "raw/share"
     with gitguardfs(share, view, "--map", MAP, "--no-seal", expected=ANY_WARNING):
         assert findings(examine(view)) == ["share.path"]
-        share.chmod(0o711)  # not to be listed, but to be entered
+        share.chmod(0o711)  # cannot be listed, can be entered
         assert findings(examine(view)) == ["share.path"]
 
 
@@ -543,7 +542,7 @@ def _mount_as_agent(source: Path, path: Path, options: str = "nonempty") -> None
 
 
 def _let_users_mount(place: Path) -> None:
-    """Go where only we see what is mounted, and let everybody use the FUSE device there.
+    """Enter a mount namespace of our own, and let all users open the FUSE device there.
 
     Here only root may; a copy of it is open to all.
     """
@@ -632,7 +631,7 @@ def test_a_mount_of_the_users_own_that_poses_as_a_guard_is_found(open_share: Pat
 
 
 def _examine_impostor(place: Path) -> list[dict[str, object]]:
-    """Let the agent mount bindfs under our name, where nobody else sees it."""
+    """Let the agent mount bindfs under our name, in a namespace of its own."""
     _let_users_mount(place)
     options = f"subtype=gitguardfs,fsname={place}/raw/share"
     _mount_as_agent(place / "raw/share", place / "view", options)
@@ -676,7 +675,7 @@ def program(path: Path, text: str) -> Path:
             '    (root) NOPASSWD: /bin/x\\n";; *) exit 1;; esac',
             ["rights.sudo"],
         ),
-        ('[ "$(id -u)" = 0 ]', []),  # it has to be asked as the user
+        ('[ "$(id -u)" = 0 ]', []),  # sudo has to be run as the user
     ],
 )
 def test_sudo_without_a_password_is_found(
@@ -693,7 +692,7 @@ def test_sudo_without_a_password_is_found(
     ("text", "status"),
     [
         ('[ "$*" = "-n true" ]', Status.FINDING),
-        ('[ "$(id -u)" != 0 ]', Status.FINDING),  # it is asked as the user
+        ('[ "$(id -u)" != 0 ]', Status.FINDING),  # sudo is run as the user
         ("exit 1", Status.OK),
         ("kill -KILL $PPID", Status.FINDING),  # nothing is known
     ],
@@ -719,7 +718,7 @@ def test_doas_without_a_password_is_found(
 def test_a_doas_that_asks_no_password_for_single_commands_is_told(
     guarded: Mounted, tmp_path: Path, text: str | None, status: Status
 ) -> None:
-    """Also one that is not in the search path."""
+    """That holds for a doas that is not in the search path, too."""
     if text is not None:
         (tmp_path / "doas.conf").write_text(text)
     system = replace(QUIET, doas_files=(str(tmp_path / "doas.conf"),))
@@ -754,7 +753,7 @@ def test_a_launcher_that_the_user_can_write_is_found(guarded: Mounted, place: Pa
     assert findings(examine(guarded.path, system)) == []
 
 
-# --------------------------------------------------------------------- what the attacks are worth
+# --------------------------------------------------------------------- what the attacks can tell
 
 
 def outcomes(view: Path, user: User, source: Path | None = None) -> list[Outcome]:
@@ -829,7 +828,7 @@ def test_the_scratch_directory_goes_when_the_command_is_stopped(
         deadline = time.monotonic() + 60
         while not left_in(guarded.source) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert left_in(guarded.source), "it never began"
+        assert left_in(guarded.source), "the attacks never began"
         process.send_signal(number)
         assert process.wait(60) != 0
     assert not left_in(guarded.source)
@@ -847,7 +846,7 @@ def test_the_scratch_directory_goes_however_often_the_command_is_stopped(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:
-        until(lambda: left_in(guarded.source), "it never began")
+        until(lambda: left_in(guarded.source), "the attacks never began")
         time.sleep(0.1)
         for number in numbers:
             process.send_signal(number)
@@ -913,7 +912,7 @@ def test_the_user_himself_checks_what_he_can_and_is_told(guarded: Mounted) -> No
 
 
 def _examine_as_dicts(view: str) -> list[dict[str, object]]:
-    make_dumpable()  # as a command is that the user starts
+    make_dumpable()  # as is a command that the user starts
     return _rows(doctor.examine(view, None, str(AGENT), QUIET, attack=True))
 
 

@@ -1,4 +1,4 @@
-"""An agent that is there while the doctor tries as the agent cannot make an open way seem closed.
+"""An agent that disturbs the doctor's children cannot make an open way seem closed.
 
 The doctor's children have the agent's uid, so the agent can send them signals and set their limits.
 Each attack is carried out by a process of the agent's on a child that has an open share to find.
@@ -94,7 +94,7 @@ def share() -> Iterator[Path]:
 
 @contextmanager
 def agent(attack: str, share: Path) -> Iterator[tuple[Path, list[str]]]:
-    """A process of the agent's that attacks one child; the file it makes, and what it said."""
+    """Have the agent attack a child; yields the file that its process makes, and its output."""
     done = share.parent / "marks/done"
     said: list[str] = []
     with subprocess.Popen(
@@ -115,7 +115,7 @@ def agent(attack: str, share: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def after(done: Path, way: share_attempts.ShareAttempt) -> share_attempts.ShareAttempt:
-    """The way, once the agent has done what it does."""
+    """Return the attempt, delayed until the agent has attacked."""
 
     def wait(path: str, guards: object) -> None:
         while not done.exists():
@@ -126,7 +126,7 @@ def after(done: Path, way: share_attempts.ShareAttempt) -> share_attempts.ShareA
 
 
 def tried(share: Path, attack: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Result, list[str]]:
-    """What the doctor says of an open share, and what the agent says."""
+    """Return what the doctor says of an open share, and what the agent says."""
     with agent(attack, share) as (done, said):
         ways = (("by its path", after(done, share_attempts.by_path)),)
         monkeypatch.setattr(share_attempts, "PLAIN", ways)
@@ -137,11 +137,11 @@ def tried(share: Path, attack: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Re
 def test_an_answer_cannot_be_forged(share: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result, said = tried(share, "stop forge", monkeypatch)
     assert result.status is Status.FINDING and "stopped its process" in result.detail
-    assert said == [str(errno.EPERM)], "the agent got hold of the answer's socket"
+    assert said == [str(errno.EPERM)], "the agent opened the answer's socket"
 
 
 def test_a_forged_answer_would_not_count(share: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second defence alone: the child ends with the status of its own answer."""
+    """Only the second defence is on: the child's exit status must match its answer."""
     switch_user = run_as.switch_user
 
     def become_dumpable(user: User) -> None:

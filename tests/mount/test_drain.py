@@ -1,4 +1,4 @@
-"""The end of a daemon whose source's server takes requests and does not answer (row E5a)."""
+"""The end of a daemon whose source's server takes requests and does not answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gitguardfs.commands.gitguardfs import main
 drain.SILENCE = 1.0
 main()
 """
-"""gitguardfs that waits for one second without an answer, not for ten."""
+"""gitguardfs, which gives up after one second without an answer, not after ten."""
 _PATIENT = _IMPATIENT.replace("SILENCE = 1.0", "SILENCE = 600.0")
 _STILL_ASKING = _IMPATIENT.replace(
     "main()\n",
@@ -136,7 +136,7 @@ CALLS = {
     ("request_", "number"),
     [*((name, signal.SIGTERM) for name in CALLS), ("LOOKUP", signal.SIGUSR2)],
 )
-def test_e5a_callers_are_answered_and_the_seal_stays(
+def test_callers_are_answered_and_the_seal_stays(
     here: Path, request_: str, number: signal.Signals
 ) -> None:
     with _daemon(here) as hung:
@@ -180,7 +180,7 @@ def _is_free(share: Path) -> bool:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 2), (signal.SIGKILL, -signal.SIGKILL)]
 )
-def test_e5a_a_view_that_never_answered_goes_as_well(
+def test_a_view_that_never_answered_goes_as_well(
     here: Path, number: signal.Signals, code: int
 ) -> None:
     """No thread of the daemon's waits for its own mount: that would outlive even SIGKILL."""
@@ -195,7 +195,7 @@ def test_e5a_a_view_that_never_answered_goes_as_well(
 
 
 def test_a_signal_before_the_mount_is_ready_leaves_the_seal(here: Path) -> None:
-    """A service manager that has waited for too long ends the start so: that is not root's word."""
+    """A service manager ends a slow start by this signal: that is not root's request."""
     first_of_the_view = Fault(("STATFS",), name=ROOT, nth=2, held=True)
     with _daemon(here, first_of_the_view, program=_PATIENT) as hung:
         until(lambda: len(hung.share.hits()) > 0, "the view's STATFS is at the server")

@@ -24,7 +24,7 @@ REFUSED = 125
 
 @dataclass
 class MicroVm:
-    """What the image of a microVM has, in a directory."""
+    """A directory with the contents of a microVM's image."""
 
     area: Path
 

@@ -1,4 +1,4 @@
-"""An error of the source is not absence: what cannot be told is refused, and nothing else is.
+"""An error of the source is not absence: what cannot be classified is refused, nothing else.
 
 The source is a share of our own making, the view most often one without a kernel, so that each
 request of the daemon can be made to fail, one after the other.
@@ -37,7 +37,7 @@ Later = Callable[[], None]
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Later:
-    """Let as much time pass as a judgement holds."""
+    """Return a function that lets VERDICT_TTL pass."""
     passed = [0.0]
     monkeypatch.setattr(revalidation, "monotonic", lambda: time.monotonic() + passed[0])
 
@@ -49,7 +49,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Share, Share]]:
-    """Two shares; the second one folds names as nobody foresaw."""
+    """Two shares; the second one folds names in an unforeseen way."""
     with (
         area() as path,
         errorfs(path / "host", path / "share", path / "control") as plain,
@@ -123,7 +123,7 @@ async def test_a_repository_is_never_open_because_it_does_not_answer(
 
 
 async def test_one_request_that_fails_opens_no_repository(share: Share) -> None:
-    """Whichever it is, and whatever comes of it."""
+    """Each request fails in turn."""
     make_bare(share.host / "b")
     for nth in range(1, 100):
         with guarding(share) as world:
@@ -211,7 +211,7 @@ async def test_looks_that_fail_leave_no_descriptors(share: Share) -> None:
 
 @pytest.mark.parametrize("number", DENIALS, ids=NAMES.get)
 async def test_a_directory_that_nobody_may_enter_is_shown(share: Share, number: int) -> None:
-    """Such as a database's, under a server that is not root."""
+    """For example a database's, over a server that is not root."""
     (share.host / "database").mkdir(mode=0o700)
     (share.host / "database/f").touch()
     os.chown(share.host / "database", 999, 999)

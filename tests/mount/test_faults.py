@@ -1,4 +1,4 @@
-"""What goes wrong is said in one line, and a fault of the source stays the source's."""
+"""Errors are reported in one line, and a fault of the source does not harm the mount."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _killed(mounted: Mounted) -> None:
 
 @contextmanager
 def _to_be_killed(here: Path, *options: str) -> Iterator[Mounted]:
-    """A mount whose daemon does not end well."""
+    """A mount whose daemon does not exit with 0."""
     with ExitStack() as stack:
         mounted = stack.enter_context(gitguardfs(here / "source", here / "view", *options))
         try:
@@ -204,7 +204,7 @@ def test_a_user_clears_his_own_dead_guard_away(here: Path) -> None:
 
 
 def test_a_dead_bindfs_at_the_mount_point_is_named(here: Path) -> None:
-    """It is not ours to take away."""
+    """The mount is not ours, so it is not removed."""
     with bindfs(here / "source", here / "view") as path:
         _kill_bindfs(path)
         _refused(here, MOUNT, f"umount -l {path}", here / "source", path)
@@ -224,7 +224,7 @@ def _kill_bindfs(path: Path) -> None:
 
 
 def _daemons(path: Path, program: str) -> list[int]:
-    """The processes of a program that have ``path`` as an argument."""
+    """Return the processes of a program that have ``path`` as an argument."""
     lines = {int(n): _command_line(n) for n in filter(str.isdigit, os.listdir("/proc"))}
     return [
         pid
@@ -252,7 +252,7 @@ def _is_dead(path: Path, uid: int = 0) -> bool:
 
 
 def _in_own_mounts(prepare: Callable[[Path], None], here: Path, uid: int) -> Any:
-    """Start gitguardfs where ``prepare`` has changed the mounts, for nobody else to see."""
+    """Start gitguardfs in a namespace of its own in which ``prepare`` has changed the mounts."""
     return as_user(_start_there, prepare, here, uid, uid=0)
 
 
@@ -519,7 +519,7 @@ def test_a_source_that_is_read_only_says_so(here: Path) -> None:
 
 
 def _fill(path: str) -> tuple[int, int]:
-    """Write until there is an error; how many bytes write(2) took, and the errno."""
+    """Write until there is an error. Returns how many bytes write(2) took, and the errno."""
     written = 0
     fd = os.open(path, os.O_CREAT | os.O_WRONLY, 0o644)
     try:
@@ -691,7 +691,7 @@ def test_a_host_that_races_causes_ordinary_errors_only(here: Path) -> None:
             host.wait(LIMIT)
         names = sorted(errno.errorcode[number] for number in seen)
         assert seen <= ORDINARY, names
-        assert errno.ENOENT in seen, "the two did not meet: no test of anything"
+        assert errno.ENOENT in seen, "the two did not meet, so nothing is tested"
         assert mounted.alive()
 
 

@@ -1,4 +1,4 @@
-"""A guard that mount(8) starts by a line of fstab (row V10), and the share that it is to guard."""
+"""A guard that mount(8) starts by a line of fstab, and its share."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_by_hand_fstab_does_not_say_where(here: Path) -> None:
 
 
 def test_what_fstab_mounts_at_the_source_must_be_mounted(here: Path) -> None:
-    """The share would come up above a seal, and be open."""
+    """Otherwise the share would be mounted above a seal, and be open."""
     (here / "fstab").write_text(f"projects {here}/source 9p trans=virtio,noauto 0 0\n")
     arguments = command(here / "source", here / "home/view", "--seal")
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)

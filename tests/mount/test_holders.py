@@ -1,4 +1,4 @@
-"""Processes that hold something of the raw share from before the seal (row V6)."""
+"""Processes that have had files of the raw share open since before the seal."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _is_sealed(here: Path) -> bool:
         "its working directory in a namespace of its own",
     ],
 )
-def test_v6_who_holds_the_share_is_named_and_keeps_the_guard_from_starting(
+def test_who_holds_the_share_is_named_and_keeps_the_guard_from_starting(
     here: Path, what: str
 ) -> None:
     with _held(here / "source", what) as pid:
@@ -146,7 +146,7 @@ def test_v6_who_holds_the_share_is_named_and_keeps_the_guard_from_starting(
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
-def test_v6_a_process_that_becomes_another_one_all_the_time_is_not_overlooked(here: Path) -> None:
+def test_a_process_that_becomes_another_one_all_the_time_is_not_overlooked(here: Path) -> None:
     process = subprocess.Popen(
         ["/usr/bin/python3", "-c", _HOP, here / "source", here / "stop"],
         stdout=subprocess.PIPE, **AS_AGENT,
@@ -183,10 +183,10 @@ sys.stdin.read()
 """
 
 
-def test_v6_two_that_hand_a_descriptor_on_while_they_are_looked_at_are_found(
+def test_two_that_hand_a_descriptor_on_while_they_are_looked_at_are_found(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The descriptor is always with the one that is not looked at, until the second look."""
+    """The descriptor is always in the process that is not being examined, until the second pass."""
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     pipes: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": null, "bufsize": 0}
     python = ["/usr/bin/python3", "-c", _HAND_ON]
@@ -233,12 +233,12 @@ def test_v6_two_that_hand_a_descriptor_on_while_they_are_looked_at_are_found(
             process.stdout.close()
 
 
-def test_v6_what_is_beside_the_share_or_in_a_view_of_it_does_not_count(here: Path) -> None:
+def test_what_is_beside_the_share_or_in_a_view_of_it_does_not_count(here: Path) -> None:
     with gitguardfs(
         here / "source", here / "beside", "--git=off", expected=(r"stays open",)
     ) as beside:
         with _held(beside.path, "a descriptor"), _held(here, "none"):
-            # What it inherits from us may be of a mount that this namespace does not show.
+            # Descriptors that it inherits may be of mounts that this namespace does not show.
             null = subprocess.DEVNULL
             with subprocess.Popen(
                 ["sleep", "600"], cwd=here, user=1000, stdout=null, stderr=null
@@ -249,10 +249,10 @@ def test_v6_what_is_beside_the_share_or_in_a_view_of_it_does_not_count(here: Pat
 
 
 @pytest.mark.parametrize(("opened", "status"), [("beside/file", 0), ("source/file", 32)])
-def test_v6_a_descriptor_of_another_namespace_s_mount_counts_by_where_it_leads(
+def test_a_descriptor_of_another_namespace_s_mount_counts_by_where_it_leads(
     here: Path, opened: str, status: int
 ) -> None:
-    """As the output of a service in a namespace of its own, inherited from one around it."""
+    """For example the output of a service in a mount namespace, inherited from outside of it."""
     (here / "beside/file").write_text("text")
     root_s = ["unshare", "--mount", "--propagation=private", "sh", "-c", "echo ready; read line"]
     pipe = subprocess.PIPE
@@ -272,7 +272,7 @@ def test_v6_a_descriptor_of_another_namespace_s_mount_counts_by_where_it_leads(
     assert (f"{process.pid} (sleep): descriptor 0" in done.stderr) == (status != 0)
 
 
-def test_v6_root_s_own_processes_do_not_count_and_others_can_be_allowed(here: Path) -> None:
+def test_root_s_own_processes_do_not_count_and_others_can_be_allowed(here: Path) -> None:
     with subprocess.Popen(["sleep", "600"], cwd=here / "source/sub") as process:
         done = _run(here)
         process.kill()

@@ -32,7 +32,7 @@ SEAL = "gitguardfs-seal"
 
 @pytest.fixture
 def here() -> Iterator[Path]:
-    """``private`` is for root only, so that a source in it is in nobody's reach."""
+    """A directory in which only root can reach ``private``, and so a source in it."""
     with area() as path:
         (path / "private").mkdir(mode=0o700)
         (path / "private/source").mkdir()
@@ -70,13 +70,13 @@ def _daemons(here: Path) -> list[int]:
 
 
 def _mounts_at(path: Path) -> list[list[str]]:
-    """What is mounted at ``path``, lowest first: type and source."""
+    """Return type and source of the mounts at ``path``, lowest first."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return [line.split(" - ")[1].split()[:2] for line in lines if line.split()[4] == str(path)]
 
 
 def _numbers_at(path: Path) -> list[str]:
-    """The numbers of the mounts at ``path``."""
+    """Return the numbers of the mounts at ``path``."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return [line.split()[0] for line in lines if line.split()[4] == str(path)]
 
@@ -91,9 +91,9 @@ def _ended(here: Path) -> None:
 
 
 def _is_gone(pid: int) -> bool:
-    """Whether all it held is closed: it has ended, or only its parent's wait is missing.
+    """Return whether all its descriptors are closed: it has ended, or waits for its parent.
 
-    The first thread is a zombie while others still hold the descriptors.
+    While another thread has them open, only the first thread is a zombie.
     """
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -111,7 +111,7 @@ def _kill(pid: int) -> None:
 
 
 def test_the_command_returns_when_the_mount_answers(here: Path) -> None:
-    """Captured pipes must be let go of: otherwise the caller waits for the daemon's end."""
+    """The daemon closes captured pipes: otherwise the caller waits for its end."""
     done = _run(here / "private/source", here / "view")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (here / "view/file").read_text() == "text"
@@ -169,7 +169,7 @@ def test_a_busy_view_stays_and_its_seal_too(here: Path) -> None:
 
 
 def test_only_root_s_word_takes_the_seal_off(here: Path) -> None:
-    """The helper of another user does nothing; a word for a view that is there counts for none."""
+    """Another user's helper has no effect; nor has root's signal while the view is mounted."""
     with pytest.raises(AssertionError, match=r"ended with 2"):
         with gitguardfs(
             here / "private/source", here / "view", "--seal", expected=(r"not by root",)
@@ -206,7 +206,7 @@ def test_umount_8_is_told_of_the_helper_as_long_as_the_view_is_there(here: Path)
 
 
 def test_a_request_that_outlives_the_mount_is_no_error(here: Path) -> None:
-    """The kernel takes back what is not answered when the last user goes, and wants no reply.
+    """With its last user gone, the kernel withdraws open requests and expects no reply.
 
     The last RELEASE of a view that was unmounted lazily often is such a request. Here the
     daemon has taken it and waits for the source's server while the mount goes.
@@ -294,7 +294,7 @@ SYNC = "import os, sys; fd = os.open(sys.argv[1], os.O_RDWR); os.fsync(fd); prin
 def test_a_signal_unmounts_after_the_requests_in_flight(
     here: Path, number: signal.Signals, program: str
 ) -> None:
-    """Who waits for a read or an fsync gets the answer, not an error."""
+    """A process that waits for a read or an fsync gets the answer, not an error."""
     with slowfs(here / "slow", here / "gate") as slow:
         with gitguardfs(slow.path, here / "view") as mounted:
             waiting = subprocess.Popen(
@@ -381,7 +381,7 @@ def test_a_bug_is_told_in_one_line_with_the_program_s_name(here: Path) -> None:
 
 @pytest.mark.parametrize("pause", [0, 0.001, 0.003, 0.01, 0.03])
 def test_more_signals_do_not_disturb_the_end(here: Path, pause: float) -> None:
-    """A user presses Ctrl-C again, a service manager says it in two ways."""
+    """For example a second Ctrl-C, or a service manager that sends two signals."""
     for others in ((signal.SIGTERM,), (signal.SIGINT, signal.SIGHUP), (signal.SIGUSR1,)):
         with gitguardfs(here / "private/source", here / "view", "--seal") as mounted:
             for number in (signal.SIGTERM, *others):
@@ -396,7 +396,7 @@ KILLS = 500
 
 
 def test_callers_that_are_killed_keep_nobody_waiting(here: Path) -> None:
-    """The kernel takes their requests back, maybe just before the daemon reads them."""
+    """The kernel withdraws their requests, maybe just before the daemon reads them."""
     with slowfs(here / "slow", here / "gate") as slow:
         with gitguardfs(slow.path, here / "view", "--cache-timeout", "0") as mounted:
             waiting = subprocess.Popen(
@@ -448,7 +448,7 @@ def test_a_hangup_of_the_terminal_does_not_end_it(here: Path) -> None:
 
 
 def _in_own_mounts(function: Callable[..., None], here: Path) -> None:
-    """Call it where ``gitguardfs`` is installed in /usr/local/bin, for nobody else to see."""
+    """Call it in a namespace where ``gitguardfs`` is installed in /usr/local/bin."""
     launchers = here / "bin"
     launchers.mkdir()
     launcher = launchers / "gitguardfs"
@@ -668,7 +668,7 @@ def test_a_second_guard_over_a_sealed_source_is_refused(here: Path) -> None:
 def test_a_sealed_source_stays_closed_after_a_crash_and_opens_with_the_next_guard(
     here: Path,
 ) -> None:
-    """The restart needs no --seal: what a seal was left on was worth sealing."""
+    """The restart needs no --seal: the seal of the crashed daemon stays in use."""
     _crash_sealed(here)
     assert os.listdir(here / "source") == []
     with pytest.raises(OSError) as caught:
@@ -692,7 +692,7 @@ def _crash_sealed(here: Path) -> None:
 
 
 def test_a_restart_that_fails_leaves_the_seal_of_the_crashed_daemon(here: Path) -> None:
-    """Otherwise the raw share would be open, and no view there to use instead."""
+    """Otherwise the raw share would be open, without a view to use instead."""
     _crash_sealed(here)
     done = _run(here / "source", here / "view", "-o", "fsname=" + "x" * 5000)
     assert done.returncode == 32, done.stderr
@@ -714,7 +714,7 @@ print(reached)
 
 
 def test_a_restart_never_opens_the_raw_share_for_a_moment(here: Path) -> None:
-    """A descriptor of the share that an agent gets hold of then would last for good."""
+    """An agent could keep a descriptor of the share that it opens in that moment."""
     _crash_sealed(here)
     spy = subprocess.Popen(
         [sys.executable, "-c", SPY, here / "source/file", here / "stop"],
@@ -757,7 +757,7 @@ def test_a_guard_that_does_not_start_seals_what_it_was_to_guard(
 
 
 def test_a_daemon_that_outlives_its_view_unmounts_nothing_else(here: Path) -> None:
-    """Somebody's namespace keeps the view alive; its number is another mount's by then."""
+    """Another namespace keeps the view mounted; its mount number is reused by then."""
     assert _run(here / "source", here / "view", "--seal").returncode == 0
     (number,) = _numbers_at(here / "view")
     keeper = subprocess.Popen(["unshare", "-m", "--propagation", "private", "sleep", "60"])
@@ -782,7 +782,7 @@ def test_a_daemon_that_outlives_its_view_unmounts_nothing_else(here: Path) -> No
         keeper.wait()
         for other in others:
             unmount(other)
-    assert _mounts_at(here / "source") == [["ramfs", SEAL]], "nobody told it that root unmounted"
+    assert _mounts_at(here / "source") == [["ramfs", SEAL]], "it was not told that root unmounted"
 
 
 def test_a_view_that_was_moved_with_its_parent_ends_cleanly(here: Path) -> None:
@@ -842,7 +842,7 @@ def test_a_view_can_take_the_place_of_its_source(here: Path) -> None:
 
 
 def test_a_transfer_that_is_held_back_does_not_hold_up_the_end(here: Path) -> None:
-    """At 1 kB a second it would take minutes."""
+    """At 1 kB a second the transfer would take minutes."""
     (here / "source/large").write_bytes(bytes(300_000))
     with gitguardfs(here / "source", here / "view", "--read-rate", "1000") as mounted:
         reader = subprocess.Popen(["cat", here / "view/large"], stdout=subprocess.DEVNULL)
@@ -870,7 +870,7 @@ def test_one_source_can_be_shown_twice(here: Path) -> None:
 
 
 def test_a_view_can_be_the_source_of_another(here: Path) -> None:
-    """As when the host guards what it exports and the guest guards once more."""
+    """For example if the host guards its export and the guest guards it again."""
     (here / "source/.git").mkdir()
     with gitguardfs(here / "source", here / "view"):
         with gitguardfs(here / "view", here / "second", "--cache-timeout", "0") as second:

@@ -151,7 +151,7 @@ def test_xattr_rw_serves_user_attributes_to_their_owner(here: Path, way: str) ->
 
 
 def _listed_xattrs(path: Path) -> list[str]:
-    """None can be said in two ways."""
+    """Return the names; no attributes can be an empty list or an error."""
     try:
         return os.listxattr(path)
     except OSError as error:
@@ -414,7 +414,7 @@ TIMES = ("nodiratime", "diratime", "atime", "relatime", "norelatime", "strictati
 
 @pytest.mark.parametrize("option", [*TIMES, "silent", "loud", "async", "rw", "_netdev", "nofail"])
 def test_what_mount_8_passes_on_is_accepted(here: Path, option: str) -> None:
-    """Access times are the source's own affair, the rest is meant for others."""
+    """The source decides on access times; the other options are for other programs."""
     _host_file(here, "file")
     with _mounted(here, "-o", option) as mounted:
         assert (mounted.path / "file").read_text() == "text"
@@ -509,7 +509,7 @@ def test_chown_by_others_is_refused(here: Path) -> None:
 
 
 def test_an_id_that_has_no_place_on_the_share_is_refused(here: Path) -> None:
-    """On the share 501 is somebody else's, and would be shown as 1000."""
+    """On the share, 501 is another user, and would be shown as 1000."""
     file = _host_file(here, "file")
     (here / "source").chmod(0o777)
     with _mounted(here, "--map", MAP) as mounted:
@@ -519,7 +519,7 @@ def test_an_id_that_has_no_place_on_the_share_is_refused(here: Path) -> None:
         _fails(errno.EOVERFLOW, as_user, _touch, str(mounted.path / "file2"), uid=501)
         _fails(errno.EOVERFLOW, as_user, os.symlink, "x", str(mounted.path / "l"), uid=501)
         assert os.listdir(mounted.path) == ["file"]
-    assert os.listdir(here / "source") == ["file"], "nothing half made is left"
+    assert os.listdir(here / "source") == ["file"], "no incomplete file is left"
     assert _ids(file) == (501, 20)
 
 
@@ -645,7 +645,7 @@ def test_a_share_with_one_owner_for_all_can_be_written_to(here: Path) -> None:
 
 
 def test_what_would_get_the_wrong_owner_is_not_made(here: Path) -> None:
-    """Refused by the share, and neither reported as done nor left half done."""
+    """The share refuses it: it is not reported as done, and nothing incomplete is left."""
     with _over_bindfs(here, "--chown-deny", "--chgrp-deny") as mounted:
         path = str(mounted.path)
         _fails(errno.EPERM, as_user, _touch, f"{path}/file")

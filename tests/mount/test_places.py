@@ -1,4 +1,4 @@
-"""Other users who own a part of the way to a directory cannot bend it under root's hands."""
+"""Users who own a directory on a path cannot redirect root that walks it."""
 
 from __future__ import annotations
 

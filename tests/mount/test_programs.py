@@ -91,7 +91,7 @@ def desk() -> Iterator[Desk]:
 
 
 def _tree(top: Path) -> dict[str, tuple[object, ...]]:
-    """All that copies should keep: type, mode, time, content, and which names are one file."""
+    """Return all that copies should keep: type, mode, time, content, and names of one file."""
     first: dict[tuple[int, int], str] = {}
     found: dict[str, tuple[object, ...]] = {}
     for directory, directories, files in os.walk(top):

@@ -89,7 +89,7 @@ def test_a_seal_that_a_daemon_holds_is_nobody_else_s(here: Path) -> None:
 
 
 def test_the_seal_of_an_earlier_version_is_taken_over_and_removed(here: Path) -> None:
-    """It was a tmpfs. The share is not open in between."""
+    """The earlier seal was a tmpfs. The share is never open meanwhile."""
     share = here / "a/share"
     (share / "secret").touch()
     options = "ro,nosuid,nodev,noexec,mode=000"
@@ -114,7 +114,7 @@ def test_a_share_is_closed_where_no_guard_comes_about_unless_root_said_no(
 def test_any_error_before_a_guard_comes_about_closes_the_share(
     here: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool
 ) -> None:
-    """Such as an fstab that cannot be read."""
+    """For example an fstab that cannot be read."""
 
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), "/etc/fstab")
@@ -143,7 +143,7 @@ main()
 
 
 def test_the_mount_point_is_compared_again_with_what_was_written_down(here: Path) -> None:
-    """It was another directory when it was looked at first."""
+    """At the first check it was another directory."""
     places = (here / "a/share", here / "view", "-o", f"mountpoint={here}/view")
     done = subprocess.run(
         [sys.executable, "-c", _BENDING, here / "victim", *places],

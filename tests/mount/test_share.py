@@ -44,7 +44,7 @@ def tag() -> Iterator[str]:
     name = f"test-{os.getpid()}"
     yield name
     (VIEWS / name).rmdir()
-    with suppress(OSError):  # somebody's views are there
+    with suppress(OSError):  # other views are mounted there
         VIEWS.rmdir()
 
 
@@ -62,7 +62,7 @@ def share(
 
 @contextmanager
 def stopping(done: subprocess.CompletedProcess[str], uid: int) -> Iterator[dict[str, Any]]:
-    """What was said as JSON; on the way out, stop the guard as it was said."""
+    """Yield the JSON output; at the end, stop the guard by the command in it."""
     assert done.returncode == 0, done.stderr
     said: dict[str, Any] = json.loads(done.stdout)
     view = said["guard"]["mountpoint"]
@@ -119,7 +119,7 @@ def test_code_in_the_working_directory_is_not_run(here: Path, tag: str) -> None:
 
 
 def test_it_works_as_the_installed_launcher_starts_it(here: Path, tag: str) -> None:
-    """By -I and a path that no child inherits."""
+    """The launcher uses -I and a module path that no child inherits."""
     code = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})"
     done = subprocess.run(
         [sys.executable, "-I", "-c", f"{code}; {GITGUARD}",

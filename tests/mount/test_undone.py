@@ -1,7 +1,7 @@
-"""What was done, and turns out to be forbidden, is undone, whatever the source answers meanwhile.
+"""A change that turns out to be forbidden is undone, whatever the source answers meanwhile.
 
-The views are ones without a kernel, over shares of our own making: one that folds names as nobody
-foresaw, and two over one directory, as two guests have it.
+The views have no kernel, and their shares are test servers: one folds names in an unforeseen way;
+two show one directory, as to two guests.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def guarding(*shares: Share, **options: Any) -> Iterator[list[World]]:
         assert open_descriptors() == before
 
 
-# ------------------------------------------------------------- A folding that nobody foresaw
+# ------------------------------------------------------------- An unforeseen folding of names
 
 NAME = os.fsencode(ODD)
 Making = Callable[[World], Awaitable[Any]]
@@ -117,7 +117,7 @@ async def test_nothing_becomes_git_while_git_does_not_answer(folding: Share, how
 
 @pytest.mark.parametrize("how", [name for name in MAKING if name != "exchange"])
 async def test_nor_by_one_request_that_fails(folding: Share, how: str) -> None:
-    """Whichever that is, and also if it is done."""
+    """Each request fails in turn, once not done and once done."""
     for done in (False, True):
         for nth in range(1, 200):
             before = furnish(folding)
@@ -133,7 +133,7 @@ async def test_nor_by_one_request_that_fails(folding: Share, how: str) -> None:
 
 
 async def test_the_host_s_own_is_not_taken_for_ours(folding: Share) -> None:
-    """What was there before is never removed, though the call failed."""
+    """A file that existed before is never removed, although the call failed."""
     (folding.host / ".git").write_text("gitdir: elsewhere\n")
     with guarding(folding) as [world]:
         with folding.failing(Fault(("CREATE", "MKNOD", "LINK", "SYMLINK"), ODD)):
@@ -200,7 +200,7 @@ def _parent(world: World) -> int:
 def test_two_guards_make_no_repository_between_them(
     pair: tuple[Share, Share], head: str, counterpart: tuple[bytes, str], head_is_late: bool
 ) -> None:
-    """One is held back on its way to the disk while the other is made."""
+    """One request is held back by the server while the other name is made."""
     steps = [(b"HEAD", head), counterpart]
     late, quick = steps if head_is_late else steps[::-1]
     host = pair[0].host

@@ -61,7 +61,7 @@ class Manager:
         return self.systemctl("show", "-p", name, "--value", self.unit).stdout.strip()
 
     def mounts(self) -> list[str]:
-        """What is mounted in the area, by type, in order."""
+        """Return the types of the mounts in the area, in order."""
         lines = Path(f"/proc/{self.pid}/mountinfo").read_text().splitlines()
         return [line.partition(" - ")[2].split()[0] for line in lines if str(self.area) in line]
 

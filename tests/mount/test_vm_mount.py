@@ -1,4 +1,4 @@
-"""vm-mount with real files, a real guard, real unmounts; the share is a tmpfs that says 9p."""
+"""vm-mount with real files, a real guard, real unmounts; a tmpfs stands in for a 9p share."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_second_run_changes_nothing_and_says_so(
         assert systemd_world.install(style=style) == 0
     assert capsys.readouterr().out.startswith("Nothing to do:")
     assert systemd_world.state() == before
-    # One look, and one at whose the mounts are that the two paths lead into.
+    # One read of the facts, and one for the owners of the mounts at the two paths.
     assert len(reads) <= READS_OF_NOTHING_TO_DO
 
 
@@ -130,7 +130,7 @@ def test_systemd_gets_units_that_are_enabled_and_running(systemd_world: World) -
     ]  # fmt: skip
 
 
-# --------------------------------------------------------------------------------- going wrong
+# --------------------------------------------------------------------------------- faults
 
 
 def break_guard(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,11 +301,11 @@ def test_without_a_seal_the_raw_share_must_be_in_a_private_place(world: World) -
     is_guarded(world)
 
 
-# ------------------------------------------------------------------------- what really runs
+# --------------------------------------------------------------- the options of the running daemon
 
 
 def daemon_of(world: World) -> tuple[str, ...] | None:
-    """What the daemon of the view was told."""
+    """Return the arguments of the view's daemon; None if there is none."""
     look = facts.gather(world.system)
     return look.running.get(str(world.view))
 
@@ -371,7 +371,7 @@ def test_a_share_whose_seal_was_taken_off_is_sealed_again(world: World) -> None:
 
 @contextmanager
 def fake_view(world: World) -> Iterator[None]:
-    """What fusermount3 mounts for the agent: it claims to be the guard, and answers only him."""
+    """A mount by fusermount3, which claims to be the guard and answers only the agent."""
     world.view.mkdir()
     device = os.open("/dev/fuse", os.O_RDWR)
     try:
@@ -461,12 +461,12 @@ def test_what_mount_resolved_to_another_place_is_refused(world: World) -> None:
     is_guarded(world)
 
 
-# --------------------------------------------------------------------- nobody gets in meanwhile
+# --------------------------------------------------------------------- the raw share is never open
 
 
 @contextmanager
 def nobody_gets_in(path: Path) -> Iterator[None]:
-    """The agent tries to enter a raw share, over and over, and never succeeds."""
+    """Assert that the agent, which tries to enter a raw share in a loop, never succeeds."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -623,12 +623,12 @@ def test_to_ask_whether_a_view_is_used_unmounts_nothing(world: World) -> None:
     is_guarded(world)
 
 
-# --------------------------------------------------------------- copies that the agent has made
+# ------------------------------------------------------ copies of mounts in the agent's namespaces
 
 
 @contextmanager
 def copies() -> Iterator[None]:
-    """The agent is in a mount namespace of his own, which has copies of all that is mounted."""
+    """Keep a mount namespace of the agent's, which has copies of all mounts."""
     command = ["unshare", "-Urm", "sh", "-c", "echo ready; exec sleep 120"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, user=AGENT, group=AGENT, extra_groups=[]
@@ -642,7 +642,7 @@ def copies() -> Iterator[None]:
 
 @pytest.fixture(params=[True, False], ids=["told", "untold"])
 def kernel_tells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the kernel tells whose FUSE device it is, as it does since Linux 6.17."""
+    """Let the kernel name the connection of a FUSE device, or not, as before Linux 6.17."""
     real = guards._connections
     if not request.param:
         known = frozenset[int | None]({None})
@@ -730,7 +730,7 @@ def test_a_live_view_is_not_unmounted_if_another_process_was_taken_for_its_daemo
     is_guarded(world)
 
 
-# ------------------------------------------------------------------------------ what is not ours
+# ------------------------------------------------------------------------------ mounts of others
 
 
 def test_what_somebody_mounted_over_the_share_is_not_taken_for_its_seal(world: World) -> None:
@@ -752,7 +752,7 @@ def test_a_mount_that_took_over_the_number_of_another_stays(world: World) -> Non
     disk.mkdir()
     subprocess.run(["mount", "-t", "ramfs", "disk", disk], check=True)
     (number,) = [m.mnt_id for m in mounts.listed() if m.mount_point == os.fsencode(disk)]
-    # What was looked at is gone, and the kernel gave its number to the disk.
+    # The examined mount is gone, and the kernel has given its number to the disk.
     gone = replace(guard_of(world), mnt_id=number)
     unmounting.unmount(gone)
     unmounting.unmount_share(gone)
@@ -870,7 +870,7 @@ def test_who_removes_a_share_from_within_its_view_is_told_to_leave_it(
     is_guarded(world)
 
 
-# ------------------------------------------------------------------------------- what is refused
+# ------------------------------------------------------------------------------- refusals
 
 
 def full_view(world: World) -> None:
@@ -887,7 +887,7 @@ def test_only_a_flag_of_its_own_covers_what_is_in_a_directory(world: World) -> N
     assert world.state() == before
     assert world.install(cover=True, persist=False) == 0
     is_guarded(world)
-    # What is below the view counts, and not what the view shows.
+    # The files below the view count, not the ones in it.
     with pytest.raises(UserError, match="is not empty"):
         world.install(persist=False, options=("git=hide",))
     assert world.install(persist=False, options=("git=hide",), cover=True) == 0
@@ -952,7 +952,7 @@ def test_the_policy_in_force_and_what_to_do_next_are_said(
 
 
 def test_a_wrong_virtiofs_tag_is_named_as_the_kernel_names_it(world: World) -> None:
-    """Before Linux 6.9 no tag of virtiofs is known, and mount(8) speaks of superblocks."""
+    """Before Linux 6.9 no virtiofs tag is known, and mount(8) reports a bad superblock."""
     (world.area / "sys/bus/virtio/drivers/virtiofs/virtio2").mkdir(parents=True)
     before = world.state()
     for transport in (None, "virtiofs"):

@@ -1,4 +1,4 @@
-"""vm-mount as root on paths that the agent bends meanwhile: it is never led anywhere."""
+"""vm-mount as root on paths that the agent changes meanwhile: it is never redirected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.vm_world import World, is_guarded, mountinfo
 
 @contextmanager
 def bent(world: World, place: Path) -> Iterator[Path]:
-    """``place`` is now the agent's directory, now his symlink to a directory of the system."""
+    """``place`` alternates: the agent's directory, or a symlink to a directory of the system."""
     victim = world.area / "sbin"
     victim.mkdir(exist_ok=True)
     if not place.exists():
@@ -60,7 +60,7 @@ def mount_at(path: Path) -> MountInfo:
 def test_a_symlink_in_the_place_of_a_mount_point_leads_no_unmount_elsewhere(
     two_mounts: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is unmounted goes away at the last moment, and the agent puts a symlink there."""
+    """The mount disappears at the last moment, and the agent puts a symlink there."""
     view, victim = two_mounts
     number_of = mounts.number_of
 
@@ -113,7 +113,7 @@ def test_who_uses_a_copy_of_the_view_in_another_namespace_is_named(world: World)
 
 
 ATTEMPTS = 6
-"""Before paths were walked by descriptors one in eight was led."""
+"""Before paths were walked by descriptors, one attempt in eight was redirected."""
 
 
 @pytest.mark.parametrize("bent_part", ["home/me/projects", "home/me/src"])

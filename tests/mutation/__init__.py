@@ -1,4 +1,4 @@
-"""Small faults, put into the code one at a time, to see whether the tests notice (mutants.sh)."""
+"""Small faults that are put into the code one at a time: the tests should notice (mutants.sh)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests/mutants.sh runs: apply each fault, run its tests, say which survived."""
+"""The program behind tests/mutants.sh: apply each fault, run its tests, list the survivors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Result(NamedTuple):
 
 
 class Failure(Exception):
-    """Nothing can be said; the text says why."""
+    """A run gave no result; the text says why."""
 
 
 def changed(mutant: Mutant, tree: Path = CHECKOUT) -> dict[str, str]:
@@ -72,7 +72,7 @@ def failing_tests(made: Copies, mutants: Sequence[Mutant], limit: float) -> dict
     whole = [part for part in (others, mounting) if part]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
-            broken = pool.submit(made.run, BREAKS_ALL, ["unit/test_mounts.py"], limit)
+            broken = pool.submit(made.run, BREAKS_ALL, ["unit/test_mountinfo.py"], limit)
             runs = [pool.submit(made.run, {}, t, limit * len(t), all_of=True) for t in whole]
             noticed, ended = broken.result(), [future.result() for future in runs]
         except BaseException:

@@ -36,7 +36,7 @@ _ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--", sys.executable)
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run of tests ended."""
+    """The outcome of a run of tests."""
 
     code: int | None
     """pytest's exit status; None if it took too long."""

@@ -9,10 +9,10 @@ COUNTS = ("adapter/test_counts.py",)
 DESCRIPTORS = ("unit/test_descriptors.py",)
 IDS = ("unit/test_idmap.py",)
 LINKS = ("adapter/test_links.py",)
-OWNERS = ("unit/test_idmap.py", "unit/test_policy.py", "adapter/test_attributes.py")
-PERMS = ("unit/test_perms.py",)
+OWNERS = ("unit/test_idmap.py", "unit/test_change_policy.py", "adapter/test_attributes.py")
+PERMS = ("unit/test_permissions.py",)
 RENAME = ("adapter/test_rename.py",)
-VIEW = ("unit/test_view.py",)
+VIEW = ("unit/test_attributes.py",)
 
 MUTANTS = (
     # Ids, modes, attributes
@@ -127,7 +127,7 @@ MUTANTS = (
         "fs/handles.py",
         "bool(flags & (os.O_SYNC | os.O_DSYNC))",
         "flags & os.O_SYNC == os.O_SYNC",
-        (*CONTENT, "adapter/test_pace.py", "unit/test_handles.py"),
+        (*CONTENT, "adapter/test_blocking.py", "unit/test_handles.py"),
     ),
     Mutant(
         "files-short-cached-read",
@@ -135,7 +135,7 @@ MUTANTS = (
         "fs/source.py",
         "if (end == known_end and end % PAGE) or end >= os.fstat(fd).st_size:",
         "if got or end >= os.fstat(fd).st_size:",
-        (*CONTENT, "adapter/test_pace.py"),
+        (*CONTENT, "adapter/test_blocking.py"),
     ),
     # Tables
     Mutant(

@@ -1,21 +1,21 @@
-"""Faults in the guard: names, rules, and the gate that every request passes."""
+"""Faults in the guard: names, rules, and the checks that every request passes."""
 
 from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-NAMES = ("unit/test_names.py",)
+NAMES = ("unit/test_dotgit.py",)
 REPOSITORY = ("unit/test_repository.py",)
-RULES = ("unit/test_guard.py",)
-GATE = ("adapter/test_table.py", "adapter/test_policies.py")
-AGAIN = ("adapter/test_judged_again.py",)
+RULES = ("unit/test_rules.py",)
+ACCESS = ("adapter/test_table.py", "adapter/test_policies.py")
+REVALIDATION = ("adapter/test_revalidation.py",)
 LINKS = ("adapter/test_links.py",)
 ERRORS = ("mount/test_errors.py",)
 UNDONE = ("mount/test_undone.py",)
 FORMING = ("adapter/test_forming.py",)
 MOVED = ("adapter/test_moved_by_host.py",)
 REMOVED = ("adapter/test_removed_names.py",)
-INODES = ("unit/test_inodes.py",)
+NODES = ("unit/test_nodes.py",)
 
 MUTANTS = (
     # Names
@@ -103,7 +103,7 @@ MUTANTS = (
     # What makes a repository
     Mutant(
         "repository-without-commondir",
-        "HEAD beside commondir is no repository (rule R3)",
+        "HEAD beside commondir is no repository",
         "guard/repository.py",
         "return mode_of(REFS) is not None or mode_of(COMMONDIR) is not None",
         "return mode_of(REFS) is not None",
@@ -111,7 +111,7 @@ MUTANTS = (
     ),
     Mutant(
         "repository-head-may-follow-refs",
-        "HEAD can be made beside refs (rule R2)",
+        "HEAD can be made beside refs",
         "guard/repository.py",
         "others = is_there(REFS) or is_there(COMMONDIR) or has_payload()",
         "others = is_there(COMMONDIR) or has_payload()",
@@ -141,14 +141,14 @@ MUTANTS = (
         "return is_file(HEAD)",
         REPOSITORY,
     ),
-    # The gate
+    # Checks of every request
     Mutant(
         "gate-change-of-guarded-name",
         "a name that is guarded can be made, removed and moved",
         "fs/access.py",
         "if verdict is not ALLOW:\n                raise Refused(",
         "if False:\n                raise Refused(",
-        GATE,
+        ACCESS,
     ),
     Mutant(
         "gate-denied-can-be-read",
@@ -156,7 +156,7 @@ MUTANTS = (
         "fs/access.py",
         "if node.verdict is not ALLOW and (change or node.verdict >= Verdict.DENY):",
         "if node.verdict is not ALLOW and change:",
-        GATE,
+        ACCESS,
     ),
     Mutant(
         "gate-read-only-ignored",
@@ -164,7 +164,7 @@ MUTANTS = (
         "fs/access.py",
         "if change and self._read_only:",
         "if False:",
-        GATE,
+        ACCESS,
     ),
     Mutant(
         "gate-below-guarded-is-open",
@@ -172,7 +172,7 @@ MUTANTS = (
         "fs/access.py",
         "if place.parent.verdict > verdict:",
         "if False:",
-        (*GATE, *AGAIN),
+        (*ACCESS, *REVALIDATION),
     ),
     Mutant(
         "gate-second-name-of-git",
@@ -180,15 +180,15 @@ MUTANTS = (
         "fs/access.py",
         "if (st.st_dev, st.st_ino) == dotgit:",
         "if False:",
-        GATE,
+        ACCESS,
     ),
     Mutant(
         "gate-repository-is-ordinary",
-        "a bare repository that is there already can be used (rule R3)",
+        "a bare repository that is there already can be used",
         "fs/access.py",
         "if is_repository:",
         "if False:",
-        GATE,
+        ACCESS,
     ),
     Mutant(
         "gate-repository-root-moves",
@@ -196,7 +196,7 @@ MUTANTS = (
         "fs/access.py",
         "if any(self._guard.is_dotgit(entry) for entry in self._source.names(fd)):",
         "if False:",
-        GATE,
+        ACCESS,
     ),
     Mutant(
         "gate-bare-parent-moves",
@@ -204,7 +204,7 @@ MUTANTS = (
         "fs/access.py",
         "if holds:",
         "if False:",
-        (*GATE, "mount/test_attacks.py::test_is_refused[R7-move_parent_of_bare_repository-root]"),
+        (*ACCESS, "mount/test_attacks.py::test_is_refused[R7-move_parent_of_bare_repository-root]"),
     ),
     Mutant(
         "gate-classified-for-good",
@@ -212,7 +212,7 @@ MUTANTS = (
         "fs/revalidation.py",
         "if monotonic() - directory.classified_at < VERDICT_TTL:",
         "if directory.classified_at:",
-        AGAIN,
+        REVALIDATION,
     ),
     Mutant(
         "gate-exchange-half-checked",
@@ -221,7 +221,7 @@ MUTANTS = (
         "            if exchange:\n"
         "                self._access.check_completes_no_repository(old, False)\n",
         "",
-        (*GATE, "adapter/test_rename.py", "adapter/test_rename_order.py"),
+        (*ACCESS, "adapter/test_rename.py", "adapter/test_rename_order.py"),
     ),
     Mutant(
         "gate-opened-not-compared",
@@ -229,7 +229,7 @@ MUTANTS = (
         "fs/access.py",
         "if not os.path.samestat(self._source.stat(own), st):",
         "if False:",
-        (*GATE, *AGAIN),
+        (*ACCESS, *REVALIDATION),
     ),
     Mutant(
         "gate-unknown-folding-not-compared",
@@ -237,7 +237,7 @@ MUTANTS = (
         "fs/access.py",
         "if is_directory or st.st_nlink > 1 or not names.is_portable(place.name):",
         "if is_directory or st.st_nlink > 1:",
-        (*GATE, "mount/test_errors.py::test_a_git_file_in_such_a_spelling_is_one_too"),
+        (*ACCESS, "mount/test_errors.py::test_a_git_file_in_such_a_spelling_is_one_too"),
     ),
     Mutant(
         "gate-new-name-not-compared",
@@ -245,7 +245,7 @@ MUTANTS = (
         "fs/access.py",
         "if st is not None and self._source.is_at(place.fd, DOTGIT, st):",
         "if False:",
-        (*GATE, "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer"),
+        (*ACCESS, "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer"),
     ),
     Mutant(
         "gate-rename-to-folded-git-stays",
@@ -255,7 +255,7 @@ MUTANTS = (
         "            undo_or_log(undo, lambda: self._access.path(new.parent, new.name))\n"
         "            raise",
         "        except BaseException:\n            raise",
-        (*GATE, "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer"),
+        (*ACCESS, "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer"),
     ),
     Mutant(
         "gate-step-ignores-directory",
@@ -271,7 +271,7 @@ MUTANTS = (
         "fs/revalidation.py",
         "node.classified_at = since",
         "node.classified_at = now",
-        AGAIN,
+        REVALIDATION,
     ),
     Mutant(
         "gate-unreadable-commondir-absent",
@@ -287,7 +287,7 @@ MUTANTS = (
         "fs/revalidation.py",
         "if st is None or not node.matches(st):\n                raise stale()",
         "if False:\n                raise stale()",
-        AGAIN,
+        REVALIDATION,
     ),
     Mutant(
         "gate-moved-not-classified",
@@ -295,7 +295,7 @@ MUTANTS = (
         "fs/revalidation.py",
         "if found > directory.verdict:",
         "if False:",
-        AGAIN,
+        REVALIDATION,
     ),
     Mutant(
         "gate-root-classified-once",
@@ -303,7 +303,7 @@ MUTANTS = (
         "fs/revalidation.py",
         "if verdict is not root.verdict:",
         "if False:",
-        AGAIN,
+        REVALIDATION,
     ),
     Mutant(
         "gate-unreadable-directory-open",
@@ -375,7 +375,7 @@ MUTANTS = (
         "fs/nodes.py",
         "if above is not None and above.verdict > step.verdict:",
         "if above is not None:",
-        (*INODES, *AGAIN),
+        (*NODES, *REVALIDATION),
     ),
     Mutant(
         "nodes-birth-not-compared",
@@ -383,7 +383,7 @@ MUTANTS = (
         "fs/nodes.py",
         "if node is not None and btime_ns and node.btime_ns and btime_ns != node.btime_ns:",
         "if False:",
-        (*INODES, "adapter/test_table.py"),
+        (*NODES, "adapter/test_table.py"),
     ),
     Mutant(
         "gate-any-error-is-nothing",

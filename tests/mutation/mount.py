@@ -1,4 +1,4 @@
-"""Faults in the mount's life: seal, places, requests, audit log."""
+"""Faults in mounting and unmounting, the seal, requests, the audit log."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ AUDIT = ("unit/test_audit_log.py",)
 SEAL = ("unit/test_seal.py",)
 SEALED = (
     "unit/test_seal.py",
-    "mount/test_attacks_seal.py::test_s3_the_seal_closes_the_raw_share",
-    "mount/test_attacks_seal.py::test_s3_the_seal_outlives_a_crash_and_a_restart_takes_it_over",
+    "mount/test_attacks_seal.py::test_the_seal_closes_the_raw_share",
+    "mount/test_attacks_seal.py::test_the_seal_outlives_a_crash_and_a_restart_takes_it_over",
     "mount/test_lifecycle.py::test_a_guard_that_does_not_start_leaves_open_what_was_not_to_be_sealed",
     "mount/test_lifecycle.py::test_the_seal_covers_the_source_while_it_is_guarded",
 )
@@ -104,7 +104,7 @@ MUTANTS = (
         "mounting/seal.py",
         "if _listed(number).parent_id != self.covers or _is_covered(number):",
         "if _is_covered(number):",
-        (*SEALED, "mount/test_attacks_unmount.py::test_v1c_a_mount_that_came_between_undoes_all"),
+        (*SEALED, "mount/test_attacks_unmount.py::test_a_mount_that_came_between_undoes_all"),
     ),
     Mutant(
         "seal-not-after-any-error",
@@ -140,7 +140,7 @@ MUTANTS = (
         "linux/safe_open.py",
         "if mount is not None and is_foreign(mount, also):",
         "if False:",
-        ("mount/test_attacks_unmount.py::test_v1b_one_that_answers_nothing_stops_nobody",),
+        ("mount/test_attacks_unmount.py::test_one_that_answers_nothing_stops_nobody",),
     ),
     Mutant(
         "seal-although-refused",
@@ -258,7 +258,7 @@ MUTANTS = (
         "daemon/drain.py",
         "if now - answered > SILENCE or now - begun > LIMIT:",
         "if False:",
-        ("mount/test_drain.py::test_e5a_callers_are_answered_and_the_seal_stays",),
+        ("mount/test_drain.py::test_callers_are_answered_and_the_seal_stays",),
     ),
     Mutant(
         "close-reports-nothing",

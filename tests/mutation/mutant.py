@@ -10,7 +10,7 @@ class Mutant(NamedTuple):
 
     name: str
     breaks: str
-    """What no longer holds."""
+    """What no longer holds with the fault."""
     file: str
     """Below gitguardfs/."""
     old: str

@@ -14,7 +14,7 @@ def vm_mount(*names: str) -> tuple[str, ...]:
 
 
 def vm_mount_paths(*names: str) -> tuple[str, ...]:
-    """Tests of vm-mount on paths that the agent bends."""
+    """Tests of vm-mount on paths that the agent redirects by symlinks."""
     return tuple(f"mount/test_vm_mount_paths.py::{name}" for name in names)
 
 
@@ -201,7 +201,7 @@ MUTANTS = (
         "linux/safe_open.py",
         "if link.st_uid != 0:",
         "if False:",
-        ("unit/test_directories.py",),
+        ("unit/test_safe_open.py",),
     ),
     Mutant(
         "resolve-follows-link-in-a-users-directory",
@@ -209,7 +209,7 @@ MUTANTS = (
         "linux/safe_open.py",
         "elif directory is None or directory.st_uid != 0 or directory.st_mode & 0o022:",
         "elif directory is None:",
-        ("unit/test_directories.py",),
+        ("unit/test_safe_open.py",),
     ),
     Mutant(
         "plan-covers-the-system",

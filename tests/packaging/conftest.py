@@ -1,4 +1,4 @@
-"""What is built once: the source distribution, and its contents."""
+"""Fixtures that are built once: the source distribution and its contents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.support.mounting import REPOSITORY, area
 
 MADE = (".git", ".venv", "__pycache__", "*.egg-info", "/build", "dist", ".*_cache", ".hypothesis")
-"""In a checkout that was worked in, what is no part of it."""
+"""Files that work in a checkout leaves and that are not part of the source."""
 
 
 def build(hook: str, source: Path, target: Path) -> Path:

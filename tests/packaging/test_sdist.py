@@ -35,7 +35,7 @@ def test_what_is_run_can_be_run(checkout: Path, unpacked: Path) -> None:
 
 
 def pytest_in(unpacked: Path, *arguments: str) -> str:
-    """Output of the unit tests that the source distribution has, over the code that it has."""
+    """Run the unit tests of the source distribution over its own code; return the output."""
     environment = {**os.environ, "PYTHONPATH": str(unpacked)}
     where = subprocess.run(
         [sys.executable, "-c", "import gitguardfs; print(gitguardfs.__file__)"],
@@ -59,7 +59,7 @@ def test_all_its_unit_tests_are_found(unpacked: Path) -> None:
 
 
 def test_those_that_read_more_than_the_package_pass(unpacked: Path) -> None:
-    """The others can tell nothing here: every file is as in the repository."""
+    """The other tests would show nothing new: every file is the same as in the repository."""
     modules = [
         str(path)
         for path in sorted((unpacked / "tests/unit").glob("test_*.py"))
@@ -72,7 +72,7 @@ def test_those_that_read_more_than_the_package_pass(unpacked: Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(unpacked: Path, place: Path) -> zipfile.ZipFile:
-    """Built of the source distribution, as pip does for whoever installs that."""
+    """Build a wheel from the source distribution, as pip does."""
     (place / "wheel").mkdir(exist_ok=True)
     return zipfile.ZipFile(build("build_wheel", unpacked, place / "wheel"))
 

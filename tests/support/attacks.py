@@ -48,9 +48,10 @@ Strike = Callable[[Path, str], object]
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack, and what shows that it worked where nothing stands against it."""
+    """One attack, and how to see that it works where nothing prevents it."""
 
     row: str
+    """The threat's id: of TITLES in gitguardfs/doctor/attack_checks.py, or U3, file handles."""
     name: str
     strike: Strike
     runs: str | None
@@ -63,10 +64,10 @@ class Attack:
     """More errnos for the unprivileged: the kernel refuses before it asks the filesystem."""
     actors: tuple[str, ...]
     options: tuple[str, ...]
-    """What the guarded mount has to be given for the attack to mean something."""
+    """Options that the guarded mount needs for the attack to make sense."""
     plain: str
-    """Where it is shown to be real: "bindfs", or "directory" where bindfs lacks the call, as
-    the distribution's does renames with flags and O_TMPFILE."""
+    """Where it is shown to work: "bindfs", or "directory" for calls that the distribution's bindfs
+    lacks: renames with flags and O_TMPFILE."""
     unguarded: bool
     """It also works through the mount itself when that guards nothing."""
 
@@ -118,7 +119,7 @@ def attack(
 
 @contextmanager
 def preparing() -> Iterator[None]:
-    """Steps that are nobody's business to refuse."""
+    """Steps that a guard must allow."""
     try:
         yield
     except OSError as error:
@@ -129,9 +130,9 @@ HEAD_TEXT = "ref: refs/heads/main\n"
 
 
 def half_repository(path: Path, command: str, worktree: str | None = None) -> Path:
-    """Make what a repository that runs ``command`` consists of, but its HEAD and its config.
+    """Make the parts of a repository that runs ``command``, except for HEAD and the config.
 
-    The config is there under a name that is nobody's business to refuse.
+    The config has a name that a guard must allow.
     """
     for part in ("objects", "refs"):
         (path / part).mkdir(parents=True)
@@ -288,7 +289,7 @@ def rename_prepared_directory_over_empty_git(view: Path, command: str) -> None:
     complete(view / "hollow/.git")
 
 
-# With --allow-bare the rule about repository roots stands alone against these.
+# With --allow-bare only the rule about repository roots prevents these.
 for _options in ((), ("--allow-bare",)):
     _suffix = "".join(_options)
 
@@ -570,7 +571,7 @@ for _name in ("split/.git", ".git/config"):
         os.close(descriptor)
 
 
-# With extended attributes served, and as the mount comes: then nobody serves them at all.
+# With extended attributes served, and by default, without them.
 for _options, _refused in (
     (("--xattr=rw",), (errno.EACCES,)),
     ((), (errno.EACCES, errno.EOPNOTSUPP)),

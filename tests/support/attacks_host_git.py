@@ -1,4 +1,4 @@
-"""Attacks on git of the host while it works in the project, or on what it restores later.
+"""Attacks on git on the host while it works in the project, or by names that it restores later.
 
 ``view`` is the project as the attacker sees it. Standard library only, as in ``attacks``.
 """
@@ -17,7 +17,7 @@ from tests.support.attacks import HEAD_TEXT, write_config
 from tests.support.raw_calls import RENAME_EXCHANGE, renameat2
 
 Swap = Callable[[Path, Path], None]
-"""Put what is at the second path in the place of the first, a directory."""
+"""Put the object at the second path in the place of the first, a directory."""
 
 
 def by_exchange(directory: Path, link: Path) -> None:
@@ -75,7 +75,7 @@ def swap_while_git_writes(view: Path, target: str, swap: Swap, limit: float) -> 
 
 
 def plant_while_git_makes(view: Path, name: str, command: str, limit: float) -> int | None:
-    """Go into a repository as soon as it is seen, and put in what git keeps.
+    """Enter a repository as soon as it appears, and add files that git keeps.
 
     Returns the errno with which that was refused, if it was.
     """
@@ -192,7 +192,7 @@ def move_head_away(view: Path, command: str) -> None:
 
 
 def replace_head_and_remove_it(view: Path, command: str) -> None:
-    """What is put in its place is the attacker's own, and may go."""
+    """The file that replaces HEAD is the attacker's own, and may be removed."""
     (view / "own").write_text("text\n")
     (view / "own").rename(view / "lib/HEAD")
     (view / "lib/HEAD").unlink()

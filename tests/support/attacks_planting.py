@@ -33,7 +33,7 @@ PLANTING: list[Attack] = []
 plant = partial(attack, table=PLANTING)
 
 Add = Callable[[Path, str, Path], None]
-"""Adds the name to the directory; the third is a directory for what has to be prepared."""
+"""Adds the name to the directory; the third argument is a directory for preparations."""
 
 
 def _text(name: str) -> str:
@@ -111,7 +111,7 @@ def by_same_name_rename(directory: Path, name: str, spare: Path) -> None:
 
 
 def by_exchange_of_directory_for_file(directory: Path, name: str, spare: Path) -> None:
-    """The name is there already, as a directory, and that is harmless."""
+    """The name exists as a directory, which is harmless."""
     with preparing():
         (directory / name).mkdir()
         by_create(spare, "file", spare)
@@ -200,7 +200,7 @@ def _all_but_refs(view: Path, command: str) -> Path:
 
 
 def _common(view: Path, command: str) -> Path:
-    """Everything but HEAD, in a place that HEAD and commondir then refer to.
+    """Make everything but HEAD, in a directory that HEAD and commondir then refer to.
 
     Git takes core.worktree from config.worktree alone where there is a commondir.
     """
@@ -479,8 +479,8 @@ def race(view: Path, second: Path, rounds: int) -> tuple[int, int, list[str]]:
 def exchange_race(view: Path, second: Path, rounds: int) -> bool:
     """Move a directory to HEAD beside refs while another process exchanges it for a file.
 
-    The other one goes through ``second``, which may be another view of the same project, and one
-    that remembers nothing. Returns whether HEAD was a file after one of the rounds, the last then.
+    The other process uses ``second``, which may be another view of the same project, without a
+    cache. Returns whether HEAD was a file after a round, which is then the last one.
     """
     spot = view / "race"
     with preparing():

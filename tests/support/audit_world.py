@@ -22,7 +22,7 @@ GUARD = "guard it with "
 
 @dataclass(frozen=True)
 class World:
-    """``home/share/project`` is a repository, ``ran`` is made by whatever the agent gets run."""
+    """``home/share/project`` is a repository; the agent's programs make ``ran`` when they run."""
 
     home: Path
 
@@ -59,21 +59,21 @@ class World:
         return done.stdout
 
     def script(self, path: Path, more: str = "") -> Path:
-        """Put a program of the agent's somewhere."""
+        """Write a program of the agent's to ``path``."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"#!/bin/sh\ntouch {shlex.quote(str(self.ran))}\n{more}")
         path.chmod(0o755)
         return path
 
     def has_run(self) -> bool:
-        """Whether a program of the agent's has run since the last call."""
+        """Return whether a program of the agent's has run since the last call."""
         if not self.ran.exists():
             return False
         self.ran.unlink()
         return True
 
     def audit(self, *options: str, at: Path | None = None) -> list[dict[str, Any]]:
-        """Return the rows of an audit, which must have run nothing and given the right status."""
+        """Audit, assert that nothing was run and the status is right, and return the rows."""
         runner = CliRunner()
         arguments = [str(at or self.share), "--json", *options]
         done = runner.invoke(
@@ -92,7 +92,7 @@ class World:
 
 
 def new(home: Path) -> World:
-    """Make one; the user has set what is advised."""
+    """Make a world in which the user has made the recommended settings."""
     world = World(home)
     world.project.mkdir(parents=True)
     world.git("config", "--global", "safe.bareRepository", "explicit")
@@ -107,7 +107,7 @@ def new(home: Path) -> World:
 
 
 def ways(finding: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the commands and the rules for the guard that a finding comes with."""
+    """Return the commands and the rules for the guard that a finding suggests."""
     every = str(finding["hint"]).split(fixes.OR)
     rules = [way.removeprefix(GUARD) for way in every if way.startswith(GUARD)]
     return [way for way in every if not way.startswith(GUARD)], rules
@@ -130,7 +130,7 @@ def words(rule: str) -> Sequence[str]:
 
 
 def check_fixes(world: World, id: str, severity: str, said: str) -> None:
-    """One finding of a kind is there; each rule that it comes with, and each command, mends it."""
+    """Assert that there is one such finding, and that each suggested rule and command fixes it."""
     found = [row for row in world.findings(id) if said in row["detail"]]
     assert [row["severity"] for row in found] == [severity], world.findings(id)
     commands, rules = ways(found[0])

@@ -1,4 +1,4 @@
-"""A user who exchanges two names under root's hands, over and over."""
+"""A user who exchanges two names in a loop while root uses them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.people import AGENT
 
 @contextmanager
 def exchanged_in_a_loop(one: Path, other: Path) -> Iterator[None]:
-    """A process of the agent's exchanges ``one`` and ``other``, which are the agent's to rename."""
+    """Have the agent exchange ``one`` and ``other``, which it may rename, in a loop."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,7 +1,7 @@
 """A share of our own making: a directory passed through FUSE that answers errors on demand.
 
-Nothing is cached: each look of a client's kernel is a request. The test itself is the share's
-host, in the directory. ``errorfs_server`` is what runs.
+Nothing is cached: each access by a client is a request. The test acts as the share's host, in the
+directory itself. ``errorfs_server`` is the program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ERRNOS = (
     errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EACCES, errno.ENOMEM, errno.EPERM,
     errno.ENOTCONN, errno.EREMOTEIO,
 )  # fmt: skip
-"""What a share may answer that is not absence."""
+"""Errors of a share that do not mean that a name is absent."""
 
 READING = (
     "LOOKUP", "GETATTR", "READLINK", "ACCESS", "STATFS", "OPENDIR", "READDIR", "OPEN", "READ"
@@ -30,31 +30,31 @@ CHANGING = (
     "WRITE", "FLUSH", "FSYNC", "FSYNCDIR", "RELEASE",
 )  # fmt: skip
 ROOT = "."
-"""What the root is called in a fault."""
+"""The name of the root in a fault."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Which requests are answered wrongly, and how."""
+    """A fault: the requests that it meets, and the answers that they get."""
 
     requests: tuple[str, ...] = READING
     name: str | None = None
     """The last component, or the path below the mount's root; a rename goes by both of its ends.
     None is any."""
     error: int = errno.EIO
-    """What is answered; 0 leaves the answer as it is (of what is held back, say)."""
+    """The answer; 0 leaves it as it is, for a request that is only held back, for example."""
     nth: int = 0
-    """Only the nth such request since the fault came to be; 0 is all of them. A client's kernel
-    looks a name that it knows up again if the first answer is an error (d_revalidate)."""
+    """Only the nth such request since the fault was added; 0 is all of them. A client's kernel
+    repeats the lookup of a known name if the first answer is an error (d_revalidate)."""
     done: bool = False
-    """What was asked is done all the same."""
+    """The request is carried out all the same."""
     held: bool = False
     """Nothing is answered, or done, while the fault is in force."""
 
 
 @dataclass
 class Share:
-    """Such a share in use."""
+    """A running share."""
 
     host: Path
     """The directory itself."""

@@ -59,7 +59,7 @@ class _Faults:
 
     @asynccontextmanager
     async def met_by(self, request: str, *paths: str) -> AsyncIterator[None]:
-        """Do what is asked within this: faults come before it, instead of it or after it."""
+        """Carry the request out in the body: a fault comes before it, instead of it or after it."""
         names = [name for path in paths for name in (path.rpartition("/")[2], path)]
         met = self.meet(request, names)
         if met is None:
@@ -116,7 +116,7 @@ class ErrorFiles(pyfuse3.Operations):
         return os.fsdecode(name) if path == ROOT else f"{path}/{os.fsdecode(name)}"
 
     def _name(self, parent: int, name: bytes) -> bytes:
-        """How the name is spelt in the directory."""
+        """Return the spelling of the name in the directory."""
         if not self._fold:
             return name
         for other in os.listdir(_FD % self._node(parent).fd):

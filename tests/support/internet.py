@@ -1,5 +1,7 @@
-"""A small internet of the tests' own: a server with a certificate for many hosts, and the proxy by
-which it is reached, which notes the hosts that it was asked for and refuses those not allowed."""
+"""A stand-in for the internet: a server with a certificate for many hosts, behind a proxy.
+
+The proxy notes the hosts that it is asked for and refuses those that are not allowed.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +129,7 @@ def _answer(net: Internet, request: BaseHTTPRequestHandler, url: str) -> None:
 def _tunnels(net: Internet, port: int) -> type[BaseHTTPRequestHandler]:
     class Tunnels(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            """Answer who comes without a tunnel, by plain HTTP."""
+            """Answer a request without a tunnel, by plain HTTP."""
             _answer(net, self, f"http:{self.path}")
 
         def do_CONNECT(self) -> None:

@@ -1,4 +1,4 @@
-"""Run a command in mount and process namespaces of its own: nothing of it outlives it.
+"""Run a command in mount and process namespaces of its own; all its processes end with it.
 
     python tests/support/isolated.py COMMAND [ARGUMENT ...]
 

@@ -1,4 +1,4 @@
-"""One script of system calls on a bindfs mount and on a gitguardfs mount, and what differed.
+"""Run a script of system calls on a bindfs mount and on a gitguardfs mount, and compare.
 
 Both get the same source tree at the same paths, one after the other. A script notes what each
 of its calls gave: a value, or the name of the errno.
@@ -44,7 +44,7 @@ Differences = Mapping[str, tuple[Any, Any, str]]
 
 
 class Note:
-    """What the calls of a script gave, by label."""
+    """The results of a script's calls, by label."""
 
     def __init__(self) -> None:
         self.results: dict[str, Any] = {}
@@ -95,7 +95,7 @@ class Note:
 
 
 Script = Callable[[Path, Path, Note], None]
-"""Gets the view, the source, and what notes results."""
+"""Gets the view, the source, and a Note for the results."""
 
 
 def _called(calls: Sequence[tuple[Any, ...]], named: dict[str, Any]) -> list[Any]:
@@ -188,8 +188,8 @@ def alike(
 ) -> None:
     """The script gives the same results on bindfs as on gitguardfs with ``--git=off``.
 
-    ``differs`` declares what does not; one that is declared and not there is a failure too.
-    ``uid`` is who mounts, ``ours`` what only gitguardfs gets.
+    ``differs`` declares differences; one that is declared and does not occur is a failure, too.
+    ``uid`` is the user that mounts, ``ours`` are options for gitguardfs alone.
     """
     with mounting.area() as here:
         theirs = recorded(here, script, build, lambda: _bindfs(here, options, uid))
@@ -216,7 +216,7 @@ def recorded(
     build: Callable[[Path], None],
     mounted: Callable[[], Any],
 ) -> dict[str, Any]:
-    """What a script gives on one mount over a tree that is made for it."""
+    """Return the results of a script on one mount over a new tree."""
     source, view = here / "source", here / "view"
     build(source)
     view.mkdir()
@@ -265,6 +265,6 @@ def guarded(here: Path, *options: str) -> Iterator[Path]:
 
 
 def failure(function: Callable[..., Any], *args: Any, **who: Any) -> str:
-    """The errno's name of a call that has to fail; of one that does not, what it gave."""
+    """Return the name of a call's errno, or its result if it did not fail."""
     note = Note()
     return str(note("it", function, *args, **who))

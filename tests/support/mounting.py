@@ -22,7 +22,7 @@ from tests.support.preloaded import Process, starter
 AREA = "GITGUARDFS_TEST_AREA"
 """Environment variable with the directory that a run of all tiers removes at its end."""
 PLACE = os.environ.get(AREA, "/var/tmp")
-"""Where tests make what ordinary users have to reach, on a disk."""
+"""The directory, on a disk, for files that ordinary users have to reach."""
 
 AREAS: list[str] = []
 """The areas that were made in this run; nothing may stay mounted in them."""
@@ -50,7 +50,7 @@ class Mounted:
     """Regular expressions of warnings that this test provokes on purpose."""
 
     def descriptors(self) -> int:
-        """How many descriptors the daemon has open."""
+        """Return how many descriptors the daemon has open."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def alive(self) -> bool:

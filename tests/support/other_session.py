@@ -1,4 +1,4 @@
-"""A session without pyfuse3: proof that ``serving.Operations`` needs no more than its own types.
+"""A session without pyfuse3: it shows that ``serving.Operations`` needs only its own types.
 
 It finds the method for a request by its name in ``GUARDED_BY``, as one that speaks to the kernel
 itself would by the opcode, and answers with objects that look like pyfuse3's to the tests.

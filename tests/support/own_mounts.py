@@ -92,9 +92,9 @@ RACING = 4
 
 @contextmanager
 def racing_for(view: Path, place: Path) -> Iterator[IO[bytes]]:
-    """Have the agent mount and unmount its own at ``place`` until root's view is nowhere.
+    """Have the agent mount and unmount its own at ``place`` until root's view is unmounted.
 
-    The file in the body is at its end then.
+    Reading the yielded file then returns its end.
     """
     racing = subprocess.Popen(
         ["/usr/bin/python3", "-c", _RACE_ELSEWHERE, place, str(RACING), _device(view)],
@@ -115,10 +115,10 @@ def _device(view: Path) -> str:
 
 
 def exchange_mount_points(directory: Path, end: IO[bytes], limit: float) -> int:
-    """Exchange ``view`` and ``own`` until ``end`` is at its end; returns how often.
+    """Exchange ``view`` and ``own`` until ``end`` is at its end. Returns the number of times.
 
-    To be called as the agent in user and mount namespaces of its own. There both are made to be
-    no mount points, by leaving all that was mounted: so the kernel lets them be exchanged.
+    To be called as the agent in user and mount namespaces of its own. There neither is a mount
+    point, since all mounts are left behind: so the kernel lets them be exchanged.
     """
     inside = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     new = directory / "new"
@@ -145,7 +145,7 @@ _RACE_ELSEWHERE = _RACE.replace(
 
 
 def race_for(view: Path, limit: float) -> None:
-    """Have the agent unmount root's view, by several fusermount3 that each have seen one of his.
+    """Have the agent unmount root's view, by several fusermount3 that each saw an agent's mount.
 
     AssertionError if the race is not won within ``limit`` seconds.
     """
@@ -172,9 +172,9 @@ def pausing(*arguments, **more):
 preflight.check = pausing
 main()
 """
-"""gitguardfs that waits for a file, between its checks and what they are for."""
+"""gitguardfs, which waits for a file after its checks, before it mounts."""
 
 
 def paused_command(gate: Path, *arguments: str | Path) -> list[str]:
-    """Return the command that makes ``GATE.reached`` when it has checked, and waits for GATE."""
+    """Return a command that makes ``GATE.reached`` after its checks, and waits for GATE."""
     return [sys.executable, "-c", PAUSED, str(gate), *map(str, arguments)]

@@ -85,7 +85,7 @@ def as_user(
 
 
 def make_dumpable() -> None:
-    """Undo what a change of user has done: /proc/self is the user's again."""
+    """Make /proc/self the user's again after a change of user."""
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 

@@ -1,7 +1,7 @@
 """Starts gitguardfs by forking a process that has imported it, which takes a tenth of the time.
 
-Python's imports are two thirds of what a mount costs here. What is forked goes on as the program
-itself does: with its own arguments, environment, user and descriptors, in the same namespaces.
+Python's imports take two thirds of the time of a mount. The child goes on as the program itself
+does: with its own arguments, environment, user and descriptors, in the same namespaces.
 tests/mount/test_lifecycle.py and others start the real command.
 """
 
@@ -26,11 +26,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 REQUEST_SIZE = 1 << 20
 PR_SET_DUMPABLE = 4
 ROOM = "-" * 8192
-"""An argument that makes room for those of the children."""
+"""An argument whose memory the children use for their own arguments."""
 
 
 class Process:
-    """A process that somebody else has forked, with what tests use of subprocess.Popen."""
+    """A process that another one has forked, with what tests use of subprocess.Popen."""
 
     def __init__(self, status: int) -> None:
         """``status`` is a pipe from which its pid comes, and at its end its exit status."""
@@ -137,7 +137,7 @@ def _umask() -> int:
 
 
 def serve(requests: socket.socket) -> tuple[dict[str, Any], int] | None:
-    """Fork for each request, and tell of each child's end, until nobody can ask any more.
+    """Fork for each request and report each child's end, until the last client is gone.
 
     Returns None then, and in each child its request and the descriptor for its output.
     """
@@ -147,7 +147,7 @@ def serve(requests: socket.socket) -> tuple[dict[str, Any], int] | None:
     poll = select.poll()
     poll.register(requests, select.POLLIN)
     children: dict[int, tuple[int, int]] = {}
-    """By pidfd, the child and the pipe on which its end is told."""
+    """By pidfd: the child and the pipe for its exit status."""
     while True:
         for ready, _ in poll.poll():
             if ready == requests.fileno():
@@ -171,13 +171,13 @@ def serve(requests: socket.socket) -> tuple[dict[str, Any], int] | None:
 
 
 def _tell(status: int, code: int) -> None:
-    with suppress(BrokenPipeError):  # nobody waits for it any more
+    with suppress(BrokenPipeError):  # its client has closed the pipe
         os.write(status, b"%d\n" % code)
     os.close(status)
 
 
 def go_on_as(request: dict[str, Any], log: int) -> None:
-    """Be ``gitguardfs ARGUMENTS`` from here on, which ends the process."""
+    """Become ``gitguardfs ARGUMENTS``; does not return."""
     from gitguardfs.commands.gitguardfs import main
 
     signal.signal(signal.SIGINT, signal.default_int_handler)

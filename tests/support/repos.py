@@ -18,7 +18,7 @@ MAP = "501/1000:@20/@1000"
 """The host's owner seen as the agent, in the spelling of bindfs and of gitguardfs."""
 
 SECRET = "ghp-do-not-let-the-agent-read-this"
-"""Part of the remote's URL in .git/config, and of everything else that must stay unread."""
+"""Part of the remote's URL in .git/config, and of every other text that must not be read."""
 
 REPOSITORIES = (".", "nested", "linked", "split")
 """Directories of the project in which git on the host has to keep working."""
@@ -64,7 +64,7 @@ def git(directory: Path, *arguments: str) -> str:
 
 @contextmanager
 def as_host() -> Iterator[None]:
-    """Do the body with the host owner's effective ids, so that files belong to him."""
+    """Run the body with the host owner's effective ids, so that files belong to the owner."""
     os.setegid(HOST_GID)
     os.seteuid(HOST_UID)
     try:
@@ -147,7 +147,7 @@ def check_git_works(project: Path) -> None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What an object of the source is; two of them are equal when nothing was changed."""
+    """The state of an object of the source; two are equal if nothing was changed."""
 
     mode: int
     uid: int

@@ -55,7 +55,7 @@ class Siege:
     copies: int = 0
 
     def __post_init__(self) -> None:
-        # Nobody but the host's user and root gets at the projects round the mounts.
+        # Only the host's user and root reach the projects without the mounts.
         self.hidden = self.place / "hidden"
         self.hidden.mkdir(mode=0o700)
         os.chown(self.hidden, HOST_UID, HOST_GID)
@@ -96,7 +96,7 @@ class Siege:
         return path, f"touch {path}"
 
     def succeeds(self, attack: Attack) -> None:
-        """It works where nothing but the guard would stand against it."""
+        """Assert that the attack works where no guard prevents it."""
         project = self.project()
         if attack.plain == "directory":
             actor = "fake host" if attack.actors[0] == "fake root" else "host"
@@ -105,7 +105,7 @@ class Siege:
             self._works(attack, project, self.through_bindfs(project), attack.actors[0])
 
     def succeeds_unguarded(self, attack: Attack) -> None:
-        """It works through gitguardfs with the guard off: a refusal is the guard's doing."""
+        """Assert that it works through gitguardfs with the guard off: so the guard refuses it."""
         project = self.project()
         options = {"--git=off", "--allow-bare", *attack.options}
         view = self.through_guard(project, *sorted(options))
@@ -131,9 +131,9 @@ class Siege:
     def is_refused(
         self, attack: Attack, actor: str, *more: str, also: Collection[int] = ()
     ) -> None:
-        """The guard answers with the errno of the table, and the host notices nothing.
+        """Assert that the guard refuses it by an errno of the table and the host sees no change.
 
-        ``more`` are options of the mount, and ``also`` are errnos that they make right.
+        ``more`` are options of the mount, and ``also`` are errnos that are right with them.
         """
         project = self.project()
         before = metadata(project)

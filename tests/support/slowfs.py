@@ -36,7 +36,7 @@ class Slow:
     gate: Path
 
     def somebody_waits(self) -> bool:
-        """Whether a request has come to the gate."""
+        """Return whether a request waits at the gate."""
         return self.gate.with_suffix(".waiting").exists()
 
     def release(self) -> None:

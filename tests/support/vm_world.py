@@ -126,10 +126,10 @@ class World:
         return Path(self.system.fstab).read_bytes()
 
     def state(self) -> dict[str, object]:
-        """All that vm-mount may change: files, directories, mounts."""
+        """Return all that vm-mount may change: files, directories, mounts."""
         found: dict[str, object] = {}
         for where, directories, files in os.walk(self.area):
-            # What is mounted, and the notes of our stand-ins, are nobody's configuration.
+            # The contents of mounts and the notes of our stand-ins are no configuration.
             directories[:] = [d for d in directories if not os.path.ismount(f"{where}/{d}")]
             for name in files:
                 path = Path(where, name)
@@ -206,7 +206,7 @@ def systemd_world(world: World) -> World:
 
 
 def is_guarded(world: World) -> None:
-    """The agent has the files, and neither .git nor the raw share."""
+    """Assert that the agent has the files, and neither .git nor the raw share."""
 
     def look() -> tuple[str, int]:
         return (world.view / "project/hello.c").read_text(), os.stat(world.view / "project").st_uid

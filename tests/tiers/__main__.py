@@ -1,7 +1,7 @@
 """Run tiers side by side: ``python -m tests.tiers [--durations] TIER... [-- PYTEST-OPTIONS]``.
 
-tests/run.sh has installed what they need by now and has isolated this process, so that nothing
-stays when it is killed.
+tests/run.sh has installed what the tiers need and has isolated this process, so that it leaves
+nothing when it is killed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     named = [name for name in arguments if name != "--durations"]
     in_ci = os.environ.get("CI") == "true"
     chosen, left_out = _sort_out([tier for tier in TIERS if tier.name in named])
-    print(report.plan(chosen, left_out), flush=True)
+    print(report.plan(chosen, left_out, bool(options)), flush=True)
     if left_out and in_ci:
         print("in CI no tier may be left out")
         return 1
@@ -140,7 +140,7 @@ def _look(runs: list[Run], progress: report.Progress) -> None:
 
 
 def _end(runs: list[Run]) -> None:
-    """Let the tiers end by themselves; what does not is killed when this process is gone."""
+    """Let the tiers end by themselves; those that do not are killed when this process ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     for run in runs:

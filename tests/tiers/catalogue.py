@@ -30,12 +30,14 @@ class Tier:
     about: str
     command: Sequence[str]
     seconds: float
-    """About what it takes on two processors, beside the others."""
+    """About how long it takes on two processors, beside the tiers of other lanes."""
     is_pytest: bool = True
     lane: str = "tests"
     """Tiers of one lane run one after the other, lanes side by side."""
+    alone: float | None = None
+    """About how long it takes when no other lane runs, if that is known."""
     image: images.Recipe | None = None
-    """What it boots."""
+    """The image that it boots."""
     lacks: Callable[[], str] = _nothing
     """What the machine lacks for it; "" if nothing."""
     count: str = ""
@@ -93,40 +95,41 @@ SELINUX = "tests/guest/test_9_selinux.py"
 
 TIERS = (
     _guest(
-        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 1500,
+        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 1865,
         "guest", images.DEBIAN_13, "tests/guest", f"--ignore={OLDEST}",
         f"--ignore={SELINUX}",
     ),
     Tier(
         "lint", "ruff, mypy, shellcheck",
         ["sh", "-c", LINT, "lint", str(Path(sys.executable).parent)],
-        seconds=20, is_pytest=False, lacks=_missing("shellcheck"),
+        seconds=40, alone=10, is_pytest=False, lacks=_missing("shellcheck"),
     ),
-    Tier("unit", "pure parts, no mount", _shared_out("tests/unit"), seconds=60),
-    Tier("adapter", "request handlers, no mount", _shared_out("tests/adapter"), seconds=20),
+    Tier("unit", "pure parts, no mount", _shared_out("tests/unit"), seconds=194, alone=60),
+    Tier("adapter", "request handlers, no mount", _shared_out("tests/adapter"),
+         seconds=120, alone=20),
     Tier("mount", "real mounts: conformance, attacks, faults, programs",
-         _shared_out("tests/mount"), seconds=1000, lacks=_missing("bindfs", "fusermount3")),
+         _shared_out("tests/mount"), seconds=812, lacks=_missing("bindfs", "fusermount3")),
     Tier(
         "quickstart", "guest-setup/quickstart.sh, on the distribution's own packages",
         # Isolated: tiers that start at the same moment would copy its mounts and so hold its share.
         [sys.executable, str(ISOLATED), "./guest-setup/quickstart.sh"],
-        seconds=30, is_pytest=False, count="ok",
+        seconds=60, is_pytest=False, count="ok",
     ),
     Tier("desktop", "guest-setup/vm-setup.sh in Debian 13, and its desktop under Xvfb",
-         _pytest("tests/desktop"), seconds=40, lacks=_missing("mmdebstrap", "Xvfb")),
+         _pytest("tests/desktop"), seconds=150, lacks=_missing("mmdebstrap", "Xvfb")),
     Tier("packaging", "the source distribution and its own tests, the wheel, the spec file",
-         _pytest("tests/packaging"), seconds=120, lane="egress"),
+         _pytest("tests/packaging"), seconds=60, lane="egress"),
     Tier(
         "egress", "the allowlist proxy, before servers that record what they are sent",
-        _pytest("tests/egress"), seconds=60, lane="egress", lacks=_missing("ip", "ss"),
+        _pytest("tests/egress"), seconds=140, lane="egress", lacks=_missing("ip", "ss"),
     ),
     _guest(
-        "guest-old", "Debian 12 in another one, the oldest system that is supported", 400,
+        "guest-old", "Debian 12 in another one, the oldest system that is supported", 557,
         "tests", images.DEBIAN_12, OLDEST, needs=("dpkg-buildpackage", "dh", "dh_python3"),
     ),
     Tier(
         "vm", "gitguard vm from nothing: the guard, the proxy, isolation; stop, up again, reset",
-        _pytest("tests/vm", f"--ignore={VM_FAULTS}"), seconds=600, lane="egress",
+        _pytest("tests/vm", f"--ignore={VM_FAULTS}"), seconds=1192, lane="egress",
         image=images.DEBIAN_CLOUD, lacks=_missing(*VM_PROGRAMS),
     ),
     _guest(
@@ -140,4 +143,4 @@ TIERS = (
     ),
 )  # fmt: skip
 QUICK = ("lint", "unit", "adapter")
-"""What --quick runs."""
+"""The tiers of --quick."""

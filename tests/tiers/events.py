@@ -39,7 +39,7 @@ class CollectedByWorkers:
 
 
 class Notes:
-    """What is noted while tests run."""
+    """The hooks that note tests while they run."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What a person reads: the plan, the progress, the table at the end."""
+"""The text that a run prints: the plan, the progress, the table at the end."""
 
 from __future__ import annotations
 
@@ -8,37 +8,29 @@ import time
 from collections.abc import Sequence
 
 from tests.guest import image as images
+from tests.tiers import estimate
 from tests.tiers.catalogue import Tier
 from tests.tiers.running import Run
 
 MOST = 20
 """Failed tests that are named at once, and at the end; one fault can fail them all."""
-IMAGE_SECONDS = 150.0
-"""What it takes to make the images, side by side."""
 EVERY = 20.0
-"""Seconds between two lines of progress in a log; a terminal is told each second."""
+"""Seconds between two lines of progress in a log; on a terminal it is one second."""
 
 
 def minutes(seconds: float) -> str:
-    """Minutes and seconds, as ``3:05``."""
+    """Return minutes and seconds, as ``3:05``."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
-def rough(seconds: float) -> str:
-    """About how long: "40 seconds", "11 minutes"."""
-    if seconds < 100:
-        return f"{max(10, round(seconds / 10) * 10)} seconds"
-    return f"{round(seconds / 60)} minutes"
+def plan(chosen: Sequence[Tier], left_out: Sequence[tuple[Tier, str]], is_selection: bool) -> str:
+    """Return what is about to run and how long it takes.
 
-
-def plan(chosen: Sequence[Tier], left_out: Sequence[tuple[Tier, str]]) -> str:
-    """What is about to be run, and for how long."""
-    lanes: dict[str, float] = {}
-    for tier in chosen:
-        lanes[tier.lane] = lanes.get(tier.lane, 0.0) + tier.seconds
-    missing = sorted({t.image.name for t in chosen if t.image and not images.is_cached(t.image)})
-    whole = max(lanes.values(), default=0.0) + (IMAGE_SECONDS if missing else 0.0)
-    lines = [f"This takes about {rough(whole)} on two processors. Side by side:"]
+    With ``is_selection`` options of pytest may leave tests out.
+    """
+    about = "at most" if is_selection else "about"
+    missing = estimate.missing_images(chosen)
+    lines = [f"This takes {about} {estimate.of(chosen)} on two processors. Side by side:"]
     lines += [f"  {tier.name:<14} {tier.about}" for tier in chosen]
     if missing:
         lines.append(
@@ -49,7 +41,7 @@ def plan(chosen: Sequence[Tier], left_out: Sequence[tuple[Tier, str]]) -> str:
 
 
 class Progress:
-    """One line that is written over in a terminal, and a line now and then in a log."""
+    """One line that is rewritten on a terminal, or a line every EVERY seconds in a log."""
 
     def __init__(self, runs: Sequence[Run], waiting: Sequence[Tier]) -> None:
         self._runs = runs
@@ -101,7 +93,7 @@ def ending(run: Run) -> str:
 
 
 def details(run: Run) -> str:
-    """What a failed tier said; of pytest's words those from the failures on."""
+    """Return what a failed tier printed; of pytest's output only the failures and the summary."""
     text = run.log.read_text(errors="replace")
     for heading in ("= ERRORS =", "= FAILURES ="):
         begin = text.find(heading)
@@ -148,7 +140,7 @@ def _result(run: Run) -> str:
 
 
 def slowest(runs: Sequence[Run], count: int = 20) -> str:
-    """The tests that took longest; a fixture that many share counts for the first."""
+    """Return the slowest tests; a shared fixture counts for the first test that uses it."""
     rows = sorted(((s, run.tier.name, name) for run in runs for s, name in run.durations))
     lines = [f"\nslowest {count} tests:"]
     lines += [f"{s:7.1f} s  {tier:<13} {name}" for s, tier, name in rows[: -count - 1 : -1]]
@@ -156,7 +148,7 @@ def slowest(runs: Sequence[Run], count: int = 20) -> str:
 
 
 def phases(run: Run) -> str:
-    """What a guest spent its time on, as its tests have summed it up."""
+    """Return the seconds of a guest's phases, as its tests printed them."""
     _, heading, rest = run.log.read_text(errors="replace").partition("seconds of each phase")
     lines = rest.split("\n")[1:] if heading else []
     shown = [line for line in lines if line[:7].strip().replace(".", "").isdigit()]

@@ -16,7 +16,7 @@ from tests.tiers import events
 from tests.tiers.catalogue import REPOSITORY, Tier
 
 STOP_LIMIT = 40.0
-"""Seconds that a tier which is told to stop has for taking its mounts off."""
+"""Seconds that a tier has to unmount what it mounted after it was told to stop."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def fraction(self) -> float:
-        """How much of it is done: by its tests, before they are known by the usual time."""
+        """The part that is done: by the number of tests, or by the usual time if it has none."""
         if self.is_over:
             return 1.0
         if self.collected:

@@ -1,4 +1,4 @@
-"""The one look-up of users and groups."""
+"""Looking up users and groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gitguard audit`` as it is called, and that what it prints can be carried out."""
+"""The command ``gitguard audit``; the commands that it prints work."""
 
 from __future__ import annotations
 

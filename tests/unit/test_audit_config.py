@@ -1,4 +1,4 @@
-"""Which configuration leads git to the agent: shown with git itself, named, and mended."""
+"""Configuration by which git runs files of the agent: shown with git itself, found, and fixed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DANGERS = {
 
 
 def prepare(world: World) -> None:
-    """Files that make git use filters and drivers; a branch to merge."""
+    """Make files for which git uses filters and drivers, and a branch to merge."""
     world.git("config", "remote.o.url", str(world.project))
     (world.project / ".gitattributes").write_text("a.txt filter=x diff=x merge=x\n")
     (world.project / "a.txt").write_text("one\n")
@@ -440,7 +440,7 @@ def test_a_bare_repository_is_trusted_unless_all_values_say_otherwise(world: Wor
     world.git("config", "--global", "--unset", "safe.bareRepository")
     assert said() == ["safe.bareRepository is not set"]
     world.git("config", "safe.bareRepository", "explicit")
-    assert said(), "git heeds it in no repository"
+    assert said(), "git uses it in no repository"
     commands, _ = ways(world.findings("host.bare")[0])
     audit_world.carry_out(world, commands[0])
     assert not said()

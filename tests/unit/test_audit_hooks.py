@@ -1,4 +1,4 @@
-"""Hooks and helpers that run files of the work tree: shown with git, named, and mended."""
+"""Hooks and helpers that run files of the work tree: shown with git, found, and fixed."""
 
 from __future__ import annotations
 

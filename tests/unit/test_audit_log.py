@@ -1,4 +1,4 @@
-"""Refusals: counted, written as JSON, never in anybody's way."""
+"""Refusals are counted and written as JSON, and no request waits for that."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gitguardfs.serving.audit_log import AuditLog
 
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
 PROMPT = 0.5
-"""Seconds in which a thousand refusals have to be noted, whoever hangs."""
+"""Seconds in which a thousand refusals have to be noted, even if the log's reader hangs."""
 
 
 def opened(path: Path) -> int:

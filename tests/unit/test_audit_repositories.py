@@ -1,4 +1,4 @@
-"""Git directories in odd places, bare repositories and what waits to become one."""
+"""Git directories in odd places, bare repositories, and directories that could become one."""
 
 from __future__ import annotations
 

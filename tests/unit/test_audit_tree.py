@@ -1,4 +1,4 @@
-"""Symlinks and secrets in the work tree, what cannot be looked at, and that nothing is run."""
+"""Symlinks and secrets in the work tree, files that cannot be read; an audit runs nothing."""
 
 from __future__ import annotations
 
@@ -333,7 +333,7 @@ def test_nothing_of_a_repository_is_run(world: World, monkeypatch: pytest.Monkey
     assert all("--no-includes" in command for command in started)
 
 
-# ------------------------------------------------------------ what would keep an audit from its end
+# ----------------------------------------------------- trees that could keep an audit from ending
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_names_that_are_not_utf8_are_one_line_too(tmp_path: Path) -> None:
 
 
 def options_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> MountOptions:
-    """What a command line comes to, without mounting."""
+    """Return the options that a command line leads to, without mounting."""
     found: list[MountOptions] = []
 
     def note(options: MountOptions) -> int:

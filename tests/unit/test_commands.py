@@ -1,4 +1,4 @@
-"""What all commands have in common: help that can be read, exit codes."""
+"""For all commands: their help and their exit codes."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ LIMIT = 60.0
 GIT = ["deny", "readonly", "hide", "off"]
 FREE = {"GLOB", "N", "PERMS", "SECONDS", "ALIGNMENT", "TAG", "UID:GID", "MIB", "NAME", "SIZE",
         "URL", "MAIL", "LINE", "PORT[:GUEST_PORT", "COMMAND...", "-- COMMAND..."}  # fmt: skip
-"""What only the user knows, or another program completes."""
+"""Metavars of values that only the user knows, or that another program completes."""
 
 ANSWERS = [
     ("gitguardfs --git=", GIT),
@@ -65,7 +65,7 @@ def needs(shell: str) -> pytest.MarkDecorator:
 
 @pytest.fixture(scope="module")
 def share() -> Iterator[Path]:
-    """Our files as below /usr/share, and beside them the programs in a directory ``bin``."""
+    """Write our files as below /usr/share, and the programs into a directory ``bin``."""
     with area() as place:
         completion.write(str(place))
         (place / "bin").mkdir()
@@ -177,7 +177,7 @@ TYPED = [
     ("vm-mount --map-mount=a\\ d", "--map-mount=a directory/"),
     ("vm-mount -mm a\\ d", "a directory/"),
 ]
-"""What is typed before the tabulator, and the last word that then stands there."""
+"""The text before the tab key, and the last word after it."""
 SHELLS = {
     "bash": (["bash", "--norc", "--noprofile", "-i"],
              'for f in "$HOME"/bash-completion/completions/*; do . "$f"; done'),
@@ -210,7 +210,7 @@ class Terminal:
         self._type(f"{start}; last-word ready\r")
 
     def complete(self, typed: str) -> str:
-        """Press the tabulator behind ``typed``; return the last word as a program gets it."""
+        """Press the tab key after ``typed``; return the last word as a program gets it."""
         # What comes before the prompt would be taken by the terminal, with its own special keys.
         self._until(lambda: re.search(rb"next\? (\x1b\[\?2004h)?$", self.said) is not None)
         self.said = b""

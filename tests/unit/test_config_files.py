@@ -1,4 +1,4 @@
-"""The writer: whole or not at all, compared before, undone after."""
+"""The writer of files: it writes them whole, compares them first, and can undo that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processors are kept awake while that is asked for, where it can be, and only there."""
+"""The limit on CPU latency is set while it is wanted, on machines that have it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon's log: nobody waits for it, and nobody's request fails by it."""
+"""The daemon's log: no request waits for it or fails by it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gitguardfs.daemon.logs import SpooledHandler
 
 
 class Journal(logging.Handler):
-    """Takes records when it is let."""
+    """A handler that takes records only when the test lets it."""
 
     def __init__(self) -> None:
         super().__init__()

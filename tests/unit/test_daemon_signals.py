@@ -84,7 +84,7 @@ def test_before_the_mount_answers_every_signal_keeps_the_seal(mount: _Mount) -> 
 
 
 def test_nothing_is_done_in_the_handler_itself(mount: _Mount) -> None:
-    """It may interrupt the event loop anywhere."""
+    """The handler may interrupt the event loop anywhere."""
     os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), REREAD)
     assert (mount.session.stopped, mount.reread) == (0, 0)

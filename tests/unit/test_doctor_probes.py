@@ -1,4 +1,4 @@
-"""Trying something in a child: what comes back, and what is left if it goes wrong."""
+"""Functions that run in a child process: their results, and what is left after a failure."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_a_signal_that_comes_up_as_others_are_held_ends_no_removal(
 
 
 def test_only_a_git_that_is_shown_as_open_counts_as_open(tmp_path: Path) -> None:
-    """One that is shown as closed and can be listed, as root here, is a hole and no policy."""
+    """A .git that is shown as closed but can be listed, here by root, is a hole, no policy."""
     git = tmp_path / ".git"
     git.mkdir()
     assert policy_checks.policy_by_reading(ME, str(git)) == "off"
@@ -245,7 +245,7 @@ def test_only_a_git_that_is_shown_as_open_counts_as_open(tmp_path: Path) -> None
     assert policy_checks.report_policy("/m", "unknown").status is Status.NOTE
 
 
-# --------------------------------------------------------------------------- whom, and where
+# --------------------------------------------------------------------------- user and place
 
 
 def test_a_user_is_found_by_name_and_number() -> None:

@@ -1,4 +1,4 @@
-"""What the doctor makes of what it has seen: pure decisions."""
+"""The doctor's verdicts on what it has found: pure functions."""
 
 from __future__ import annotations
 

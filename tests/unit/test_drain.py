@@ -1,4 +1,4 @@
-"""When the end of a daemon gives its source up."""
+"""When an ending daemon stops waiting for its source."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_source_that_goes_on_answering_is_given_up_in_the_end(
 
 
 def test_answers_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each answer starts the silence anew; the clock is the test's own."""
+    """Each answer resets the time without an answer; the clock is the test's own."""
     clock = itertools.count(step=drain.SILENCE * 0.6)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(drain, "LIMIT", FOR_EVER)

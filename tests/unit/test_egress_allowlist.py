@@ -1,4 +1,4 @@
-"""The matcher of the allowlist: what a line means, and what no line can allow."""
+"""The matcher of the allowlist: the meaning of lines, and requests that no line can allow."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_no_line_admits_another_host_or_port(
 @settings(deadline=None)
 @given(TARGETS, NASTY | TARGETS)
 def test_nothing_outside_of_the_prefix_of_a_pattern_is_allowed(prefix: str, target: str) -> None:
-    """Nor anything that a server would resolve to something outside of it."""
+    """Nor a path that a server would resolve to one outside of the prefix."""
     try:
         rule = parse_line(f"GET https://a.test{prefix}*")
     except BadLineError:
@@ -318,7 +318,7 @@ def test_nothing_outside_of_the_prefix_of_a_pattern_is_allowed(prefix: str, targ
 @settings(deadline=None)
 @given(st.lists(st.text("ab?", max_size=3), min_size=2, max_size=4), st.text("ab?", max_size=9))
 def test_matching_is_what_a_regular_expression_says(pieces: list[str], target: str) -> None:
-    """Where ``*`` may not span the first ``?``, but at the end of a pattern."""
+    """``*`` does not match the first ``?``, except at the end of a pattern."""
     *most, last = [re.escape(piece) for piece in pieces]
     # The first ? as another character, which [^!] does not match.
     marked = target.replace("?", "!", 1)

@@ -1,4 +1,4 @@
-"""What goes to root's terminal: names that others have chosen are escaped."""
+"""Messages on root's terminal: names that others have chosen are escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines of fstab: what mount(8) and systemd read out of them, and what becomes of others'."""
+"""The lines of fstab: how mount(8) and systemd read them; foreign lines stay as they are."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_findmnt_finds_no_error_in_the_lines(tmp_path: Path) -> None:
     assert "[E]" not in done.stdout
 
 
-# ------------------------------------------------------------------------- a file with others
+# ------------------------------------------------------------------ a file with foreign lines
 
 FOREIGN = st.sampled_from(
     [
@@ -212,7 +212,7 @@ NOT_FOR_FSTAB = [
     "a,ro", "a,user", "a,noauto", "a,nofail", "a,_netdev", "a,noexec", "a,nosuid", "a,setuid=1",
     "a,b,uhelper=x",
 ]  # fmt: skip
-"""Each of them cut short or taken for an option by mount(8), mount.fuse3 or systemd (measured)."""
+"""Values that mount(8), mount.fuse3 or systemd cut short or take for an option (measured)."""
 
 
 @pytest.mark.parametrize("value", NOT_FOR_FSTAB)

@@ -1,4 +1,4 @@
-"""The shell scripts of guest-setup/: what they promise, and that a dry run keeps its hands off.
+"""The shell scripts of guest-setup/: what they promise; a dry run changes nothing.
 
 They run from a copy that installs below a temporary directory, with a PATH whose package managers
 and file tools are stand-ins: a plan does not depend on what this machine has installed, and a dry
@@ -125,7 +125,7 @@ class Guest:
         )
 
     def plan(self, script: str, *arguments: str) -> str:
-        """What a dry run prints, after a check that it did nothing else."""
+        """Return what a dry run prints; assert that it changed nothing."""
         before = self.installed()
         result = self.run(script, "--dry-run", *arguments)
         assert result.stderr == ""
@@ -139,7 +139,7 @@ class Guest:
 
 
 def packages(plan: str, manager: str) -> list[str]:
-    """The packages that the plan hands to a package manager."""
+    """Return the packages that the plan gives to a package manager."""
     lines = [line for line in plan.splitlines() if f"{manager} install" in line]
     words = [word for line in lines for word in line.split(f"{manager} install")[1].split()]
     return [word for word in words if not word.startswith("-") and "::" not in word]
@@ -273,7 +273,7 @@ def test_a_foreign_program_of_that_name_is_left_alone(guest: Guest) -> None:
      "gitguardfs#/mnt/p /home/me/p fuse defaults 0 0", "  /mnt/p /home/me/p gitguardfs x", "unit"],
 )  # fmt: skip
 def test_what_guards_shares_at_boot_is_not_uninstalled(guest: Guest, kept_by: str) -> None:
-    """The share would be mounted at the next boot all the same, and nothing guard it."""
+    """Otherwise the share would be mounted without a guard at the next boot."""
     root = guest.local.parent
     if kept_by != "unit":
         (root / "fstab").write_text(f"# /a /b fuse.gitguardfs x 0 0\n{kept_by}\n")
@@ -357,7 +357,7 @@ def test_installing_twice_leaves_one_clean_package(root_guest: Guest) -> None:
 
 
 def test_what_was_installed_installs_itself_anew(root_guest: Guest) -> None:
-    """As a guest does it that is given the files of the host's installation."""
+    """As in a guest that gets the files of the host's installation."""
     assert root_guest.run(INSTALL).returncode == 0
     before = root_guest.installed()
     shutil.rmtree(root_guest.checkout)
@@ -476,7 +476,7 @@ def test_nothing_is_installed_where_others_can_change_it(
 
 
 def make_mountpoint(path: Path, holder: Path) -> None:
-    """What quickstart.sh does for a mount point that is missing, by the code of this checkout."""
+    """Make a missing mount point as quickstart.sh does, with the code of this checkout."""
     (holder / "launcher").write_text(f"#!{sys.executable} -I\n")
     script = (SETUP / QUICKSTART).read_text().replace('\nmain "$@"', "")
     (holder / QUICKSTART).write_text(script)

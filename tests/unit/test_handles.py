@@ -1,4 +1,4 @@
-"""Snapshots of directories: bounded together, and none needed to read on."""
+"""Snapshots of directories: their total is bounded, and reading goes on without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose mount namespaces keep a guard from starting."""
+"""Processes whose mount namespaces keep a guard from starting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids there and back."""
+"""Mapping ids to the guest and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guest is given the files of this installation, wherever it is."""
+"""A guest gets the files of this installation, wherever that is."""
 
 from __future__ import annotations
 

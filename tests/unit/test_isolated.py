@@ -1,4 +1,4 @@
-"""What the tests mount and start is their own, and ends with them however they are ended."""
+"""Mounts and processes of an isolated command are its own and end with it, however it ends."""
 
 from __future__ import annotations
 

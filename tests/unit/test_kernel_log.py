@@ -1,4 +1,4 @@
-"""What the kernel says from now on."""
+"""Reading the kernel's messages from now on."""
 
 from __future__ import annotations
 

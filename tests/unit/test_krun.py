@@ -172,7 +172,7 @@ class Host:
         (self.area / "bin" / name).chmod(0o755)
 
     kvm: str = "/dev/null"
-    """What stands for /dev/kvm: everybody may open it."""
+    """A stand-in for /dev/kvm that all users may open."""
 
     def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
         code = f"import gitguardfs.host.krun as krun; krun.KVM_DEVICE = {self.kvm!r}; "

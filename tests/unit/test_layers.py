@@ -81,10 +81,10 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 SERVERS = sorted(
     path for part in ("guard", "bindfs", "fs", "serving") for path in (PACKAGE / part).glob("*.py")
 )
-"""What decides on requests and answers them."""
+"""Modules that decide on requests and answer them."""
 OPTIONS = sorted((PACKAGE / "options").glob("*.py"))
 PURE = ("guard", "bindfs", "protocol", "render")
-"""No files, no programs, no users looked up."""
+"""Parts that open no files, start no programs and look up no users."""
 IMPURE_IMPORTS = {"subprocess", "shutil", "socket", "tempfile", "pathlib", "grp", "pwd"}
 
 # Calls of os that take a path or act relative to a directory.
@@ -144,7 +144,7 @@ def _part(path: Path) -> str:
 
 
 def _ours(path: Path) -> set[str]:
-    """What a file imports of this package, without the package's name."""
+    """Return what a file imports of this package, without the package's name."""
     return {
         name.removeprefix("gitguardfs.").replace("__version__", "__init__")
         for name in imports(path)

@@ -1,4 +1,4 @@
-"""``gitguard lima``: the file against the fields that Lima has, and what it must say."""
+"""``gitguard lima``: the file has only fields that Lima knows, and all that it must have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which devices are local: those that are known to be."""
+"""Which devices count as local: only those that are known to be."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_each_device_is_asked_for(table: Table) -> None:
     local = LocalDevices("/src")
     found = {number: local(_device(number)) for number, *_ in table}
     assert found == {"8:1": True, "0:40": False, "0:41": True, "0:42": False, "0:43": False}
-    assert not local(_device("0:99")), "nobody knows it"
+    assert not local(_device("0:99")), "it is not known"
 
 
 def test_a_device_number_that_is_given_out_again_is_asked_for_anew(

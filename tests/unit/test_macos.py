@@ -13,7 +13,8 @@ import pytest
 import gitguardfs
 from gitguardfs.installation import PACKAGE_PARENT
 
-# What is not on macOS, or is and is of no use there: fcntl's leases, ctypes without renameat2.
+# Modules that macOS lacks, or that do not work there: fcntl without leases, ctypes without
+# renameat2.
 LIKE_MACOS = """
 import importlib.abc, os, platform, sys, types
 

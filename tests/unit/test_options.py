@@ -1,4 +1,4 @@
-"""The languages of --map and -o."""
+"""The syntax of --map and -o."""
 
 from __future__ import annotations
 

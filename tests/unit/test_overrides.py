@@ -1,4 +1,4 @@
-"""How objects overrides beyond the id map, and that the guard has the last word."""
+"""Overrides of attributes beyond the id map; the guard comes last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.nodes import Node
 from gitguardfs.guard.rules import Verdict
 from gitguardfs.protocol import Attributes
-from tests.unit.test_view import fake_stat
+from tests.unit.test_attributes import fake_stat
 
 ROOT = DaemonRights(0, frozenset({0}), read_only=False)
 VIEWER, OTHER = 1000, 1001

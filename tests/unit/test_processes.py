@@ -1,4 +1,4 @@
-"""What /proc tells of a process."""
+"""Reading about a process in /proc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quoting: what a format's own reader makes of a quoted text is the text."""
+"""Quoting: the format's own reader gets the original text back from the quoted one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a package asks before it is removed: whether something would be left open."""
+"""The check before a package is removed: no share may be left open."""
 
 from __future__ import annotations
 

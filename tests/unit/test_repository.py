@@ -1,4 +1,4 @@
-"""What makes a directory a repository (R3), and what must not be added to one (R2)."""
+"""What makes a directory a repository, and which names must not be added to a directory."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_what_must_not_be_added(
 
 
 def forbidden(present: dict[bytes, int]) -> bool:
-    """The states that rule R2 forbids, in other words."""
+    """Return whether a directory with these names is forbidden: the rule in other words."""
     files = {name for name, mode in present.items() if mode != DIRECTORY}
     payload = {b"config", b"config.worktree"} & files or {b"hooks"} & present.keys()
     head = b"HEAD" in files

@@ -186,7 +186,7 @@ def test_commands_about_a_seal_can_be_pasted_into_a_shell(monkeypatch: pytest.Mo
 def test_the_hint_of_a_sealed_path_with_a_space_can_be_pasted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """vm-mount removes the remark about a seal that it took off again."""
+    """vm-mount removes the message about a seal that it has removed again."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(seal, "_seal_if_needed", lambda *_: True)
     said = seal.fail_closed("/mnt/my projects", None, UserError("no mount point", "mkdir it"))

@@ -1,4 +1,4 @@
-"""What the policy lets a guard do that fstab brings back, as selinuxfs answers."""
+"""Whether the policy lets fstab start a guard at boot, by the answers of selinuxfs."""
 
 from __future__ import annotations
 

@@ -289,14 +289,14 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[s
 
 
 def commands_of(text: str) -> list[list[str]]:
-    """The blocks of a text that a shell takes, as the shell takes them."""
+    """Return the commands in the blocks of a text, split as a shell does."""
     blocks: list[list[str]] = [[]]
     for line in text.split("\n"):
         if line.startswith("    "):
             blocks[-1].append(line[4:])
         elif blocks[-1]:
             blocks.append([])
-    # No path holds a newline: a backslash before one can only go on with the line.
+    # No path holds a newline: a backslash before one always continues the line.
     return [shlex.split("\n".join(block).replace("\\\n", "")) for block in blocks if block]
 
 

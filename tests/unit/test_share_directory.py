@@ -1,4 +1,4 @@
-"""Which directories `gitguard share` takes, which it warns of and which it refuses."""
+"""Directories that `gitguard share` accepts, warns about and refuses."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_work_tree_can_be_shared(tmp_path: Path) -> None:
 
 
 def fails(monkeypatch: pytest.MonkeyPatch, name: str, error: int) -> None:
-    """Looking at what is called ``name`` fails with ``error``."""
+    """Let lstat of every ``name`` fail with ``error``."""
     real = os.lstat
 
     def lstat(path: str | bytes | Path) -> os.stat_result:

@@ -1,4 +1,4 @@
-"""The printed arguments, given to a real QEMU and a real virtiofsd. The machine never runs."""
+"""The printed arguments work with a real QEMU and a real virtiofsd; the machine does not run."""
 
 from __future__ import annotations
 

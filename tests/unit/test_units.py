@@ -222,7 +222,7 @@ def test_a_slash_at_the_end_of_a_mount_point_is_no_mistake() -> None:
         assert "not a plain path" in said(units("--mount", wrong))
 
 
-# ----------------------------------------------------------------------- systemd's own reading
+# ------------------------------------------------------------------ the units as systemd reads them
 
 
 def put(files: dict[str, str], directory: Path) -> None:
@@ -233,7 +233,7 @@ def put(files: dict[str, str], directory: Path) -> None:
 
 
 def systemd_reads(files: dict[str, str], unit: str) -> list[str]:
-    """What a service manager makes of the unit and those it needs (``systemd --test``)."""
+    """Return how a service manager reads the unit and those it needs (``systemd --test``)."""
     with tempfile.TemporaryDirectory(dir=PLACE) as name:
         directory = Path(name)
         put(files, directory)
@@ -315,7 +315,7 @@ def test_the_hardening_makes_no_mount_namespace_and_stays_on() -> None:
                  "ProtectProc: default", "ProtectKernelTunables: no", "PrivateNetwork: no",
                  "MemoryDenyWriteExecute: yes", "RestrictRealtime: yes", "DevicePolicy: closed",
                  "Type: notify", "Restart: on-failure", "KeyringMode: private",
-                 # What systemd does of itself is not root's word, which takes the seal off.
+                 # A stop by systemd itself is not root's; only root's takes the seal off.
                  "TimeoutStartFailureMode: kill", "OOMPolicy: continue"):  # fmt: skip
         assert line in service
     (capabilities,) = [line for line in service if line.startswith("CapabilityBoundingSet:")]
@@ -410,7 +410,7 @@ def test_somebody_elses_file_is_not_overwritten(tmp_path: Path, style: str) -> N
     assert units(*out, "--check").return_value == 1
     theirs.unlink()
     assert units(*out).return_value == 0
-    assert units(*out, "-o", "git=hide").return_value == 0  # ours may change
+    assert units(*out, "-o", "git=hide").return_value == 0  # our own file may be changed
 
 
 @given(NAME)

@@ -1,4 +1,4 @@
-"""Which of pyfuse3's records about failed replies are dropped."""
+"""The records of pyfuse3 about failed replies that are dropped."""
 
 from __future__ import annotations
 

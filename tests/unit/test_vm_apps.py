@@ -157,7 +157,7 @@ class User:
         ).stdout.strip()  # fmt: skip
 
     def left(self) -> list[str]:
-        """What lies in ~/.local but for the lock."""
+        """Return the names in ~/.local, except for the lock."""
         found = (self.home / ".local").rglob("*")
         return sorted(p.name for p in found if p.name not in ("opt", "bin", ".vm-apps.lock"))
 

@@ -131,7 +131,7 @@ def test_a_project_that_is_gone_is_one_line(world: Path) -> None:
 
 @pytest.fixture
 def no_boot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What should have been refused fails, and waits for no guest."""
+    """Let a boot fail at once: the command should have been refused."""
 
     def boot(*_: object) -> None:
         raise AssertionError("it was not refused")
@@ -151,7 +151,7 @@ def test_up_takes_no_image_from_the_project(world: Path, no_boot: None) -> None:
 
 
 def test_up_takes_no_authority_from_the_project(world: Path, no_boot: None) -> None:
-    """The agent could write one there, and with it sign for every server."""
+    """The agent could write a certificate authority there, and sign for every server."""
     if shutil.which("qemu-system-x86_64") is None:
         pytest.skip("not installed: qemu-system-x86_64")
     state = states.state_of(str(world / "project"))
@@ -170,7 +170,7 @@ def test_up_takes_no_authority_from_the_project(world: Path, no_boot: None) -> N
 
 
 def test_up_takes_no_authority_that_holds_no_certificate(world: Path, no_boot: None) -> None:
-    """The proxy would not start with it, at this start or any other."""
+    """The proxy would not start with it, now or later."""
     if shutil.which("qemu-system-x86_64") is None:
         pytest.skip("not installed: qemu-system-x86_64")
     state = states.state_of(str(world / "project"))
@@ -289,7 +289,7 @@ def test_secrets_are_named_with_the_option_that_keeps_them_out(tmp_path: Path) -
 
 
 def test_the_printed_options_are_ones_that_hide(tmp_path: Path) -> None:
-    """What is printed can be pasted: the shell's words are settings that leave nothing to name."""
+    """The printed options can be pasted: a shell turns them into settings that hide all secrets."""
     import shlex
 
     for name in ("a b.pem", "x'y.key", "*.p12"):
@@ -368,7 +368,7 @@ def test_a_console_that_grows_is_cut_and_its_end_kept(
 
 @pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="no qemu-system-x86_64")
 def test_qemu_appends_to_its_console(state: State) -> None:
-    """What is cut off must not come back as a hole."""
+    """After the file was truncated, QEMU writes at its new end, without a hole."""
     machine = Machine(state, images.Image("/d"), "/p", 512, 1, "tcg", "x86_64", ())
     words = qemu_command.command(machine)
     chardev = words[words.index("-chardev") + 1]

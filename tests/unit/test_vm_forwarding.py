@@ -26,7 +26,7 @@ def test_a_signal_to_the_command_ends_its_ssh(number: signal.Signals) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"opened\n"
         process.send_signal(number)
-        assert process.stdout.read() == b""  # when nobody has it open any more
+        assert process.stdout.read() == b""  # its end: no process has it open any more
         assert process.wait() == 128 + signal.SIGTERM
 
 

@@ -213,7 +213,7 @@ def test_a_local_file_and_a_directory_with_a_kernel(tmp_path: Path) -> None:
 
 
 def test_an_image_that_the_agent_could_change_is_refused(tmp_path: Path) -> None:
-    """It would boot what the agent has written: guest root reaches the raw share."""
+    """The VM would boot the agent's image, whose root reaches the raw share."""
     project, outside = tmp_path / "project", tmp_path / "project-images"
     for directory in (project, outside):
         directory.mkdir()

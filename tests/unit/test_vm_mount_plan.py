@@ -1,4 +1,4 @@
-"""What vm-mount plans to do, from what it is asked and what it finds; and what it finds."""
+"""vm-mount's plans, from its options and the state of the machine; and reading that state."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PROGRAM = ("/usr/local/bin/gitguardfs",)
 
 
 def way(path: str, *, exists: bool = False, users_from: int = 99, mode: int = 0o755) -> Mountpoint:
-    """A path whose last directory may be missing; from a level on it is user 1000's."""
+    """Return a path whose last directory may be missing; from a level on, user 1000 owns it."""
     parts = path.strip("/").split("/")
     paths = ["/", *("/" + "/".join(parts[: n + 1]) for n in range(len(parts)))]
     found = paths if exists else paths[:-1]
@@ -499,7 +499,7 @@ def test_the_view_goes_before_the_share_and_the_share_before_its_entries(style: 
 
 
 def removed(look: Facts) -> tuple[list[str], str | None]:
-    """What is done to remove a share, and why it stays if it does."""
+    """Return the steps to remove a share, and the reason if it stays."""
     found = plan_removal.find(look, "projects", None, None)
     assert found is not None
     said = [step.describe() for step in plan_removal.remove_steps(SYSTEM, look, found, PROGRAM)]
@@ -893,7 +893,7 @@ WANTED = ("map=501/1000:@20/@1000", "seal")
 
 
 def guarded(told: Sequence[str] | None, *, sealed: bool = True) -> Facts:
-    """What there is when a guard runs whose daemon was told something."""
+    """Return the facts when a guard runs whose daemon has these arguments."""
     found = [mounted("9p", RAW, "projects"), mounted("fuse.gitguardfs", VIEW, RAW)]
     if sealed:
         found.append(mounted("tmpfs", RAW, "gitguardfs-seal"))

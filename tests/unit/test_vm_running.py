@@ -171,7 +171,7 @@ def test_nobody_gets_in_before_the_project_is_guarded(
 def test_a_closed_terminal_does_not_cut_the_guests_way_down_short(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As SIGHUP comes when a window is closed, each write to that terminal fails."""
+    """When SIGHUP comes, since a window was closed, each write to that terminal fails."""
     terminal, ours = os.openpty()
     os.close(terminal)
     process = subprocess.Popen(["sleep", "1000"])
@@ -276,7 +276,7 @@ case "$*" in *" -R "*) echo $$ >>"$TUNNELS"; exec sleep 1000 ;; esac
 def test_the_tunnel_to_a_proxy_that_has_ended_ends_as_well(
     state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its port may be any program's after that, and the guest must reach none of them."""
+    """Another program may then get its port, and the guest must not reach that."""
     (tmp_path / "ssh").write_text(SSH)
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -311,7 +311,7 @@ with launch._tunnel(ssh.SshGuest(keys.Keys("/none"), 1, "/p"), RunningProxy(1, p
 def test_the_tunnel_ends_with_a_starter_that_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its proxy ends as well, and the port may be any program's after that."""
+    """Its proxy ends as well, and another program may then get the port."""
     (tmp_path / "ssh").write_text(SSH)
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

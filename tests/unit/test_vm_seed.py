@@ -1,4 +1,4 @@
-"""What the guest is given: user-data as data, settings for each tool, the running package."""
+"""The files for the guest: user-data, settings for each tool, the running package."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_guest_that_was_never_set_up_is_another_instance_each_time(tmp_path: P
 
 
 def test_a_second_setup_is_another_instance_each_time_until_one_ends(tmp_path: Path) -> None:
-    """One that was killed half done would be taken for done."""
+    """With the same instance, a setup that was killed would count as done."""
     state = State("/srv/p", str(tmp_path))
     older = seed.files("vm", LOGIN, [], b"old")
     first = seed.instance(state, older)

@@ -224,7 +224,7 @@ def test_what_an_interrupted_reset_has_left_goes_with_the_next_start(project: Pa
 def test_two_commands_may_delete_the_same_leftovers(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a reset of one project's VM and the start of another's do."""
+    """For example the reset of one project's VM and the start of another's."""
     made = state.state_of(str(project))
     state.create(made)
     left = Path(f"{made.directory}{state._REMOVED}1")
@@ -235,7 +235,7 @@ def test_two_commands_may_delete_the_same_leftovers(
     def late(path: int) -> nullcontext[list[os.DirEntry[str]]]:
         with whole(path) as found:
             entries = list(found)
-        for entry in entries:  # the other one is quicker
+        for entry in entries:  # the other process removes them first
             os.unlink(entry.name, dir_fd=path)
         return nullcontext(entries)
 
@@ -267,7 +267,7 @@ def test_settings_are_remembered(project: Path) -> None:
 
 
 def test_names_to_hide_are_added_to_those_that_are_hidden() -> None:
-    """The line that `up` prints to hide a new secret must not show the others again."""
+    """The command that `up` prints to hide a new secret keeps the others hidden."""
     old = settings.Settings("/srv/p", hide=(".env", "*.pem"))
     more = settings.merged(old, {"hide": ("x.key", ".env")})
     assert more.hide == (".env", "*.pem", "x.key")

@@ -1,4 +1,4 @@
-"""What runs on the host must lie where the agent cannot write."""
+"""Programs that run on the host must be where the agent cannot write."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_an_interpreter_of_the_project_that_is_a_link_to_the_systems_is_refused(
 def test_modules_are_not_taken_from_the_project(
     project: str, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The package itself may lie elsewhere, and a module that it loads in the project."""
+    """The package may be elsewhere and still load a module from the project."""
     state = states.state_of(project)
     states.create(state)
     Path(state.disk).touch()
@@ -96,7 +96,7 @@ def test_modules_are_not_taken_from_the_project(
 def test_no_program_is_taken_from_the_project(
     project: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A project's directory in PATH, as an active virtual environment's, is no reason to."""
+    """Even if a virtual environment of the project is in PATH."""
     inside = program_at(Path(project) / "bin" / name)
     monkeypatch.setenv("PATH", f"{inside.parent}:{os.environ['PATH']}")
     state = states.state_of(project)

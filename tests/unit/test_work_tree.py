@@ -1,4 +1,4 @@
-"""Names in a work tree that git opens without a look at what they are."""
+"""Names in a work tree that git opens without a check of their type."""
 
 from __future__ import annotations
 

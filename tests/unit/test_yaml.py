@@ -1,4 +1,4 @@
-"""What is written as YAML is what a reader of YAML finds."""
+"""A YAML reader gets the values that were written as YAML."""
 
 from __future__ import annotations
 

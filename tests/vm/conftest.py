@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """A failed check shows the guest's last words and keeps the logs."""
+    """Show the end of the guest's console after a failure, and keep the logs."""
     report = yield
     if report.failed:
         for each in _worlds:

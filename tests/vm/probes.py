@@ -1,4 +1,4 @@
-"""Ways out of the guest, tried inside: each that is answered is printed by its name."""
+"""Probes of the network, run in the guest: it prints the names of those that are answered."""
 
 from __future__ import annotations
 

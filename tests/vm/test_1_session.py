@@ -13,7 +13,7 @@ from tests.vm.world import ADDRESS, World, as_git, command, pid_of_qemu
 
 
 def test_the_first_start_says_what_the_user_should_know(host: World) -> None:
-    """Before anything is started: secrets in the project, and that no model can be reached."""
+    """It first names secrets in the project and says that no model is reachable."""
     with as_host():
         (host.project / ".env").write_text("TOKEN=1\n")
     done = host.vm("up", "--image", str(host.place / "none"))

@@ -1,4 +1,4 @@
-"""What leaves the guest: packages through the proxy, and nothing else."""
+"""Packages through the proxy leave the guest, and nothing else does."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.vm.probes import probe
 from tests.vm.world import LARGE, World, command
 
 PROXY_MEMORY_KIB = 160_000
-"""More than the proxy takes, and less than what it would take with a large answer in memory."""
+"""More memory than the proxy needs, and less than it would need for a large answer."""
 
 
 @pytest.fixture(scope="module")
 def open_registry(host: World, first: object) -> World:
-    """The registry may be asked, by lines of the allowlist."""
+    """Allow requests to the registry by lines of the allowlist."""
     registry = host.registry
     for path in ("simple/*", "files/*", "small", "large"):
         done = host.vm("allow", f"GET {registry.url}/{path}", "private-address")

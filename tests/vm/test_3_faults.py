@@ -1,4 +1,4 @@
-"""What `kill -9` leaves at any moment: the next start mends it. And the hardened VM."""
+"""The next start repairs what `kill -9` leaves at any moment. And the hardened VM."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_start_that_is_killed_early_is_mended(host: World) -> None:
 
 
 def test_the_probes_can_fail(host: World, listening: int) -> None:
-    """The control run: with the network open, what isolation is tried with gets answers."""
+    """The control run: with the network open, the probes of isolation get answers."""
     words = [sys.executable, "-I", "-c", UNRESTRICTED, "echo READY; exec cat"]
     session = Session(host, words, "control run")
     host.sessions.append(session)

@@ -11,7 +11,7 @@ from tests.vm.world import Session, World, is_running, processes_of
 
 def test_leaving_stops_everything(host: World, first: Session) -> None:
     running = first
-    if first.process.poll() is not None:  # the faults came before
+    if first.process.poll() is not None:  # test_3_faults has run
         running = host.up(*OPTIONS, "--no-hardened", "--guard", "guest", what="boot after faults")
     host.sh("echo kept > ~/kept")
     assert processes_of(host)
@@ -34,7 +34,7 @@ def test_another_up_finds_what_was_there(host: World) -> None:
 def test_a_project_that_vanished_is_one_line_and_its_vm_can_be_deleted(host: World) -> None:
     away = host.place / "away"
     os.rename(host.project, away)
-    host.project.mkdir()  # to have a current directory
+    host.project.mkdir()  # a current directory is needed
     os.rename(host.project, host.place / "empty")
     project = ["--project", str(host.project)]
     here = World(host.place, host.place / "empty", host.image, host.registry)

@@ -27,12 +27,12 @@ BOOT_LIMIT = 900.0
 """Seconds after which a `vm up` is taken to hang."""
 LIMIT = 300.0
 ADDRESS = "127.0.0.2"
-"""The registry's: a name would have to be resolved, and 127.0.0.1 is never asked by a proxy."""
+"""The registry's address: a name would have to be resolved, and no proxy is used for 127.0.0.1."""
 LARGE = 100 << 20
 """Bytes of the large file: more than the proxy may ever need."""
 
 PHASES: list[tuple[str, float]] = []
-"""What took how many seconds, for the summary."""
+"""Phases and their seconds, for the summary."""
 
 GITGUARD = (
     f"import sys; sys.path.insert(0, {str(REPOSITORY)!r});"
@@ -46,7 +46,7 @@ where = state.find(None)
 arguments = driver.UpArguments(settings.load(where), words=(sys.argv[1],), restricted=False)
 sys.exit(driver.up(where, arguments))
 """
-"""`vm up` with the guest's network open: the control run of what isolation is tried with."""
+"""`vm up` with the guest's network open: the control run of the probes of isolation."""
 
 
 class Registry(ThreadingHTTPServer):
@@ -230,7 +230,7 @@ class Session:
         PHASES.append((f"{self.what}, from vm up to the command", time.monotonic() - self.started))
 
     def said(self) -> str:
-        """What it has written to standard error."""
+        """Return what it has written to standard error."""
         return self.log.read_text()
 
     def leave(self) -> int:
@@ -255,7 +255,7 @@ class Session:
 
 
 def console(world: World, lines: int = 30) -> str:
-    """The end of what the guest wrote to its console."""
+    """Return the end of the guest's console."""
     with suppress(ValueError, OSError):
         text = (world.state / "console.log").read_text(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
@@ -306,12 +306,12 @@ def _account(place: Path) -> Iterator[None]:
 
 
 def is_running(world: World) -> bool:
-    """Whether anything holds the VM's lock."""
+    """Return whether anything holds the VM's lock."""
     return is_held(str(world.state / "lock"))
 
 
 def processes_of(world: World) -> dict[int, str]:
-    """The processes that have the VM's state directory on their command line."""
+    """Return the processes that have the VM's state directory on their command line."""
     found = {}
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):
@@ -322,7 +322,7 @@ def processes_of(world: World) -> dict[int, str]:
 
 
 def pid_of_qemu(world: World) -> int:
-    """The process id of the running QEMU."""
+    """Return the process id of the running QEMU."""
     for pid, line in processes_of(world).items():
         if line.startswith("qemu-system"):
             return pid

@@ -1,1 +1,1 @@
-"""What runs in the guest: standard library only, started by its plain ``python3``."""
+"""Programs that run in the guest: standard library only, started by its plain ``python3``."""

@@ -1,8 +1,8 @@
-"""Forks commands of a process that has imported them already: gitguardfs's own and the tests'.
+"""Runs commands of gitguardfs and of the tests by forking a process that has imported them.
 
 Under emulation a start of Python with its imports takes five to ten seconds, and a fork a tenth of
-one. What is forked is the installed program, with its own words, user, directory and environment.
-The commands are started anew in test_1_setup and at each boot, and by mount(8) and systemd always.
+one. The installed program is forked, with its own arguments, user, directory and environment. In
+test_1_setup, at each boot, and by mount(8) and systemd, the commands are started without this.
 
 The agent sends one JSON request for each command over a Unix socket, with stdin, stdout and stderr
 as descriptors, and gets its exit status back. If it hangs up, the command is ended.
@@ -47,9 +47,9 @@ def serve(listening: socket.socket) -> None:
     poll = select.poll()
     poll.register(listening, select.POLLIN)
     running: dict[int, tuple[int, socket.socket]] = {}
-    """By pidfd, the command and who asked for it."""
+    """By pidfd: the command and the connection that asked for it."""
     asking: dict[int, int] = {}
-    """By connection, the command."""
+    """By connection: the command."""
     while True:
         for fd, _ in poll.poll():
             if fd == listening.fileno():
@@ -72,13 +72,13 @@ def serve(listening: socket.socket) -> None:
                     poll.unregister(connection)
                     connection.send(b"%d\n" % code)
                 connection.close()
-            elif fd in asking:  # nobody waits for it any more
+            elif fd in asking:  # its client has closed the connection
                 poll.unregister(fd)
                 os.killpg(asking.pop(fd), signal.SIGKILL)
 
 
 def go_on_as(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
-    """Be the command from here on."""
+    """Become the command; does not return."""
     code: object = 70
     try:
         os.setsid()

@@ -1,9 +1,9 @@
 """Attacks that need more than one call at a time; the result is JSON on stdout.
 
-``python -m tests.guest.inside.races VIEW SECOND ROUNDS TRANSPORT``: P3, two processes that
-assemble a repository from its two ends, the second through another view of the same share; S2, a
-directory that the second view replaces by a symlink to ``.git`` while the first is in it; and
-the spellings of names.
+``python -m tests.guest.inside.races VIEW SECOND ROUNDS TRANSPORT`` tries three things. Two
+processes assemble a repository from its two ends, the second through another view of the same
+share. The second view replaces a directory by a symlink to ``.git`` while the first is in it. Names
+are made in many spellings.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tests.support.repos import SECRET
 from tests.support.siege import act
 
 SWAPS = 6
-"""How often a directory is replaced under who is in it; nothing is left to chance there."""
+"""How often a directory is replaced while a process is in it; this is not a race."""
 
 
 def in_two_steps(directory: Path, name: str, spare: Path) -> None:
-    """What an exchange of a prepared file with a directory does, without exchanging."""
+    """Replace a directory by a prepared file in two steps, as an exchange does in one."""
     (directory / name).rmdir()
     (spare / "file").rename(directory / name)
 
 
 def swap(view: Path, second: Path, rounds: int) -> int:
-    """How often the symlink was made or the secret was read."""
+    """Return how often the symlink was made or the secret was read."""
     leaks = 0
     for number in range(rounds):
         spot = view / f"swap{number}"
@@ -40,7 +40,7 @@ def swap(view: Path, second: Path, rounds: int) -> int:
         (second / f"swap{number}").rename(second / f"gone{number}")
         try:
             (second / f"swap{number}").symlink_to(".git")
-            leaks += 1  # that it comes about is refused already
+            leaks += 1  # making it should have been refused
         except PermissionError:
             pass
         for path in ("config", f"../swap{number}/config", str(spot / "config")):
@@ -51,7 +51,8 @@ def swap(view: Path, second: Path, rounds: int) -> int:
 
 
 def folded(view: Path) -> list[str]:
-    """Pairs of names that could be made although a host that folds case sees HEAD and refs."""
+    """Return the pairs of names that could be made and that a host that folds case takes for HEAD
+    and refs."""
     made = []
     for number, (head, other) in enumerate(FOLDED):
         spot = view / f"folded{number}"
@@ -67,11 +68,11 @@ def folded(view: Path) -> list[str]:
 
 NAMES = (".git", ".GIT", "GIT~1", ".git.", ".git::$INDEX_ALLOCATION", ".g\u200cit", ".git\\config")
 ORDINARY = (".gitignore", ".github", "git", "repo.git", "git~2", "..git", " .git")
-"""One of each kind: tests/unit/test_names.py has all spellings."""
+"""One of each kind: tests/unit/test_dotgit.py has all spellings."""
 
 
 def names(view: Path) -> list[str]:
-    """What is wrong with how names are taken."""
+    """Return the names that were allowed or refused by mistake."""
     wrong = []
     for expected, table in ((False, NAMES), (True, ORDINARY)):
         for name in table:

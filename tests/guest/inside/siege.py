@@ -15,11 +15,11 @@ from tests.support.repos import SECRET
 from tests.support.siege import act
 
 TABLE: tuple[Attack, ...] = (*ATTACKS, *PLANTING)
-"""Jobs name an attack by its place here: the host and the guest run the same tests."""
+"""Jobs name an attack by its index here, which is the same on the host and in the guest."""
 
 
 ENTER_NAMESPACES = ("U1", "U2", "U3")
-"""Rows whose attacks leave their process in namespaces where it is nobody else's root."""
+"""Rows whose attacks leave their process in namespaces of its own."""
 
 LIMIT = 120
 """Seconds after which an attack is taken to hang."""

@@ -13,7 +13,7 @@ from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 
 ESCAPED = b" \t\n\\#"
-"""What the kernel writes as an octal number (mangle in fs/proc_namespace.c)."""
+"""The bytes that the kernel writes as octal numbers (mangle in fs/proc_namespace.c)."""
 
 
 def escape(raw: bytes) -> bytes:

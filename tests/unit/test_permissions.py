@@ -1,4 +1,4 @@
-"""The permission language: each rule by example, and what holds for all of them."""
+"""The permission language: each rule by example, and properties of all rules."""
 
 from __future__ import annotations
 

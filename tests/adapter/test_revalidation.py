@@ -1,4 +1,4 @@
-"""Who stays in a directory does not keep it as it was: it is classified again and again.
+"""A directory that a process stays in is classified again after VERDICT_TTL.
 
 The kernel asks for what is in a directory, and not for the directory that a process is in.
 """
@@ -27,7 +27,7 @@ Later = Callable[[], None]
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Later:
-    """Let as much time pass as a judgement holds."""
+    """Return a function that lets VERDICT_TTL pass."""
     passed = [0.0]
     monkeypatch.setattr(revalidation, "monotonic", lambda: time.monotonic() + passed[0])
 
@@ -38,7 +38,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
 
 
 def make_repository(path: Path) -> None:
-    """What the host's ``git init --bare`` needs to be one."""
+    """Make the parts of a repository that ``git init --bare`` makes."""
     (path / "refs").mkdir()
     (path / "HEAD").write_text("ref: refs/heads/main\n")
     (path / "config").write_text("[core]\n")
@@ -99,7 +99,7 @@ async def test_so_is_what_lies_below_it(world: World, later: Later) -> None:
 async def test_looks_below_do_not_put_off_a_look_at_what_is_above(
     world: World, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of them is younger than a second, and the directory above is not."""
+    """Each new directory is younger than a second, the directory above is not."""
     path = planted(world)
     sub = await world.id("d/sub")
     made = 0.0
@@ -172,7 +172,7 @@ async def test_what_the_host_moved_can_still_be_used(world: World, later: Later)
 
 
 async def test_places_that_form_a_ring_are_no_way_without_end(world: World, later: Later) -> None:
-    """As host renames can leave them."""
+    """Renames by the host can leave places like that."""
     planted(world)
     d, deep = await world.id("d"), await world.id("d/sub/deep")
     world.state.nodes.get(d).parent = world.state.nodes.get(deep)
@@ -181,7 +181,7 @@ async def test_places_that_form_a_ring_are_no_way_without_end(world: World, late
 
 
 async def test_a_long_way_takes_no_descriptor_away(make_world: MakeWorld, later: Later) -> None:
-    """Judging what is above one end takes more descriptors than are kept."""
+    """Classifying the directories above one end takes more descriptors than are kept."""
     world = make_world(descriptor_limit=1)
     way = "/".join(f"d{level}" for level in range(40))
     (world.source / way).mkdir(parents=True)
@@ -266,7 +266,7 @@ def _move(world: World, move: Callable[[Path], Path]) -> Path:
 async def test_what_the_host_moves_into_git_is_closed(
     make_world: MakeWorld, later: Later, move: Callable[[Path], Path], is_local: bool, evicted: bool
 ) -> None:
-    """Also where the descriptor of a directory above was closed for want of room."""
+    """The descriptor of a directory above may have been closed, since their number is limited."""
     world = make_world(is_local=is_local)
     _settled(world)
     hooks, f = await world.id("A/b/hooks"), await world.id("A/b/hooks/f")
@@ -339,7 +339,7 @@ async def test_what_the_host_removes_is_no_error_of_ours(world: World, later: La
 async def test_time_counts_from_when_it_was_judged(
     world: World, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not from when something below it was classified by what was known of it."""
+    """Using its verdict for something below it does not make the verdict younger."""
     (world.source / "d/e/f").mkdir(parents=True)
     d, e = await world.id("d"), await world.id("d/e")
     start = time.monotonic()
@@ -378,7 +378,7 @@ async def test_the_root_may_become_a_repository_and_be_none_again(
 
 
 async def test_numbers_that_are_used_again_cost_no_descriptors(world: World, later: Later) -> None:
-    """Directories that were forgotten, and are still where a file was last seen."""
+    """The kernel has forgotten the directories, but they are still the known places of files."""
     names = [f"{number}" for number in range(20)]
     (world.source / "store").mkdir()
     for name in names:

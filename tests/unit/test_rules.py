@@ -1,4 +1,4 @@
-"""Rules to verdicts, and names that complete a repository."""
+"""The verdicts of rules, and names that complete a repository."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ GLOBS = GuardRules(
         (b".env.", DENY), (b".ENV . .", DENY), (b".env::$DATA", DENY), (b"a\\.env", DENY),
         (b"a\\.env.:x", DENY), (b"a.pem ", DENY), (b"secret.", HIDE), (b".env .x", ALLOW),
         (b". .", ALLOW), (b":", ALLOW), (b"\\", ALLOW), (b"a:.env", ALLOW),
-        # as N folds them
+        # as HFS+ folds them
         (".e\u200cnv".encode(), DENY),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the guest sees of an object."""
+"""The attributes of an object that the guest sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the policies let through, and as what."""
+"""Which changes the policies allow, and in what form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which process is taken for a guard's daemon."""
+"""Finding the process that is a guard's daemon."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _daemon(
 
 
 FORMER, CURRENT = (10, 100), (20, 200)
-"""Process number and start; the former one is still ending."""
+"""Process id and start time of two daemons; the former is still ending."""
 
 
 @pytest.mark.parametrize("listed", [(FORMER, CURRENT), (CURRENT, FORMER)])
@@ -55,7 +55,7 @@ def test_what_serves_another_connection_is_not_the_daemon(monkeypatch: pytest.Mo
 def test_a_mount_point_is_recognised_however_it_was_given(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str
 ) -> None:
-    """Before Linux 6.17 the arguments are all there is."""
+    """Before Linux 6.17 a daemon is found by its arguments only."""
     (tmp_path / "home/view").mkdir(parents=True)
     (tmp_path / "link").symlink_to("home")
     path = given if given in ("view", "./view/") else f"{tmp_path}/{given.lstrip('/')}"
@@ -89,7 +89,7 @@ def test_what_a_user_has_started_is_found_and_is_never_the_daemon(
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A process that has what is called the FUSE device here open, by its last descriptor."""
+    """A process that has a stand-in for the FUSE device open, as its last descriptor."""
     device = tmp_path / "fuse"
     device.touch()
     monkeypatch.setattr(guards, "FUSE_DEVICE", str(device))
@@ -107,7 +107,7 @@ def test_a_server_that_closes_a_file_meanwhile_is_found(
     whole = os.listdir
 
     def listdir(path: str) -> list[str]:
-        # One that was open when they were listed.
+        # A descriptor that was closed after it was listed.
         return (["987654"] if path.endswith("/fd") else []) + whole(path)
 
     monkeypatch.setattr(os, "listdir", listdir)

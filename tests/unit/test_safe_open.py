@@ -1,4 +1,4 @@
-"""Walking a path as root: which symlinks are followed, and what is found."""
+"""Opening a path as root: which symlinks are followed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from gitguardfs.errors import UserError
 from gitguardfs.linux import mountinfo, safe_open
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="what is root's is root's to make")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make root's files")
 
 
 def place(path: Path) -> str:

@@ -39,7 +39,7 @@ def see(
 
 
 class Model(RuleBasedStateMachine):
-    """What the kernel knows, as dictionaries."""
+    """A model of what the kernel knows, as dictionaries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,9 +47,9 @@ class Model(RuleBasedStateMachine):
         self.root = self.table.root
         self.counts: dict[Node, int] = {}
         self.parents: dict[Node, Node] = {}
-        """Also of nodes that are forgotten: others may still lie below them."""
+        """Includes nodes that are forgotten: others may still lie below them."""
         self.meaning: dict[tuple[int, int, bool], Node] = {}
-        """What (device, inode, guarded) stands for now."""
+        """The node that (device, inode, guarded) stands for now."""
 
     def _known(self) -> list[Node]:
         return [self.root, *self.counts]
@@ -247,7 +247,7 @@ def test_a_ring_of_places_hangs_nothing() -> None:
 
 @pytest.mark.parametrize("asked_first", range(3))
 def test_a_verdict_goes_all_round_a_ring_of_places(asked_first: int) -> None:
-    """Whichever of its directories is asked for first."""
+    """It does not matter which directory is asked for first."""
     nodes = table()
     a = see(nodes, nodes.root, b"a", fake_stat(10, S_IFDIR))
     b = see(nodes, a, b"b", fake_stat(11, S_IFDIR))
@@ -276,7 +276,7 @@ def test_a_number_that_was_never_handed_out_is_stale(number: int) -> None:
 
 
 def test_what_lies_below_takes_a_verdict_over_when_it_is_asked_for() -> None:
-    """Nothing walks a table of a million nodes because one directory has become guarded."""
+    """So the whole table need not be walked when one directory becomes guarded."""
     nodes = table()
     d = see(nodes, nodes.root, b"d", fake_stat(10, S_IFDIR))
     strict = see(nodes, d, b"a", fake_stat(11), Verdict.HIDE)

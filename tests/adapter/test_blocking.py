@@ -1,4 +1,4 @@
-"""What may wait goes to a thread, unless such calls have been quick of late."""
+"""Calls that may wait run on a thread, unless the last ones were quick."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def always_quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def uncached(*_: object) -> None:
-    """In the place of ``read_nowait``: nothing is in memory."""
+    """Stand in for ``read_nowait`` when nothing is in memory."""
 
 
 @pytest.mark.parametrize("flag", [os.O_SYNC, os.O_DSYNC])
@@ -136,7 +136,7 @@ async def test_what_would_wait_for_one_on_a_thread_is_not_quick(
 async def test_servers_are_always_waited_for_on_threads(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One may be quick with a hundred files and then take its time for another."""
+    """A source may be quick with a hundred files and then slow with another."""
     world = make_world(is_local=False)
     threads = spied(world, monkeypatch)
     monkeypatch.setattr(source, "read_nowait", uncached)
