@@ -136,7 +136,7 @@ def test_umount_without_the_helper_leaves_the_seal(here: Path) -> None:
     assert (here / "raw/share/.git/config").read_text() == "secret"
 
 
-# ------------------------------------------------ Mounts at the share or the view before
+# ------------------------------------------------------ Users' mounts from before the start
 
 
 @pytest.mark.parametrize("served", [True, False], ids=["served", "dead"])
