@@ -54,17 +54,19 @@ def check(audit: Audit, directory: ScannedDirectory) -> None:
 def check_prepared(audit: Audit, directory: ScannedDirectory, is_git: bool = False) -> None:
     """Add findings for a directory that is not a repository yet but has hooks or a config.
 
-    ``git init`` would keep both. They are of low severity in a directory that nothing marks as a
-    future repository: many projects have a directory ``hooks`` or a file ``config``.
+    ``git init`` would keep both, and so would a checkout that brings the other parts. They are of
+    low severity in a directory that nothing marks as a future repository: many projects have a
+    directory ``hooks`` or a file ``config``.
     """
     entries = directory.entries
     if "config" not in entries and "hooks" not in entries and "config.worktree" not in entries:
         return
     is_head = "HEAD" in entries and entries["HEAD"] != S_IFDIR
     nearly = is_head or ("refs" in entries and "objects" in entries)
+    has_part = "refs" in entries or "objects" in entries
     is_called_git = is_git or directory.path.endswith(".git")
     waiting = _armed(audit, directory)
-    if not nearly and not entries.keys() <= _GITS and not is_called_git:
+    if not (nearly or has_part or is_called_git or entries.keys() <= _GITS):
         _note_unmarked(audit, directory, waiting)
         return
     named = is_called_git or len(entries) > 1

@@ -11,12 +11,17 @@ import errno
 import fnmatch
 import os
 import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import lru_cache
+from typing import Literal
 
 from gitguardfs.guard import dotgit
+
+_NormalForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
+_NORMAL_FORMS: tuple[_NormalForm, ...] = ("NFC", "NFD", "NFKC", "NFKD")
 
 
 class Verdict(IntEnum):
@@ -114,11 +119,27 @@ class RuleSet:
 def _readings(name: bytes) -> tuple[str, ...]:
     """Return the names to compare with patterns: ``name``, and its components on NTFS and FAT.
 
-    Each byte that is not UTF-8 becomes one character (surrogateescape).
+    A name that is not ASCII is compared in every normal form as well: to macOS and to Linux
+    casefold directories these are one name. Each byte that is not UTF-8 becomes one character
+    (surrogateescape).
     """
     text = dotgit.without_ignorable(name.decode(errors="surrogateescape"))
-    return (text, *dotgit.as_on_windows(text))
+    readings = (text, *dotgit.as_on_windows(text))
+    if name.isascii():
+        return readings
+    return (*readings, *(_folded(text, form) for text in readings for form in _NORMAL_FORMS))
+
+
+def _folded(text: str, form: _NormalForm) -> str:
+    """Return ``text`` in a normal form, folded to one case (\u00df to ss)."""
+    return unicodedata.normalize(form, unicodedata.normalize("NFD", text).casefold())
 
 
 def _compile(glob: str) -> re.Pattern[str]:
-    return re.compile(fnmatch.translate(dotgit.without_ignorable(glob)), re.IGNORECASE)
+    """Return a pattern of the names that ``glob`` matches, as it stands or composed (NFC).
+
+    NFKC could make a wildcard of a character, and NFD two of one in ``[...]``.
+    """
+    given = dotgit.without_ignorable(glob)
+    globs = (given,) if given.isascii() else (given, _folded(given, "NFC"))
+    return re.compile("|".join(map(fnmatch.translate, globs)), re.IGNORECASE)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import unicodedata
 from stat import S_IFREG, S_IMODE
+from typing import Literal
 
 import pytest
 
@@ -111,6 +113,28 @@ async def test_denied_globs_are_as_closed_as_git(make_world: MakeWorld) -> None:
     await refused(world.open(".ENV"))
     await refused(world.list("a.pem"))
     assert (world.source / ".ENV").read_text() == "secret"
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+@pytest.mark.parametrize("other", ["NFC", "NFD"])
+async def test_rules_hold_in_every_normal_form(
+    make_world: MakeWorld, form: Literal["NFC", "NFD"], other: Literal["NFC", "NFD"]
+) -> None:
+    """APFS and HFS+ take both forms for one name; here the object is there in one of them."""
+    key, summer, hidden = (unicodedata.normalize(form, name) for name in ("clé.pem", "été", "ñ"))
+    rules = GuardRules(deny=(key,), protect=(summer,), hide=(f"{hidden}*",))
+    world = make_world(rules=rules)
+    key, summer, hidden = (unicodedata.normalize(other, name) for name in ("clé.pem", "Été", "ñ1"))
+    (world.source / "plain").touch()
+    (world.source / key).write_text("secret")
+    (world.source / hidden).touch()
+    (world.source / summer).mkdir()
+    assert set(await world.list("")) == {b"plain", key.encode(), summer.encode()}
+    await refused(world.open(key))
+    await change_everything(world, key, is_directory=False)
+    await change_everything(world, summer, is_directory=True)
+    await refused(touch(world, hidden))
+    assert (world.source / key).read_text() == "secret"
 
 
 async def test_read_only_is_erofs_and_the_guard_still_eacces(make_world: MakeWorld) -> None:

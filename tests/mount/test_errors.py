@@ -11,10 +11,11 @@ import os
 import shutil
 import subprocess
 import time
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pyfuse3 import FUSEError
@@ -295,6 +296,21 @@ async def test_a_rule_holds_in_the_spellings_of_other_systems(folding: Share) ->
             assert (await world.entry(name)).st_mode & 0o777 == 0
             await refused(world.open(name))
             await refused(world.create(ROOT_ID, name.encode()))
+
+
+async def test_a_rule_holds_in_both_normal_forms_of_a_name(folding: Share) -> None:
+    """The share takes them for one name, as APFS and HFS+ do."""
+    (folding.host / "clé.pem").write_text("secret")
+    (folding.host / ".été").mkdir()
+    (folding.host / ".été/f").write_text("theirs")
+    with guarding(folding, rules=GuardRules(deny=("clé.pem",), protect=(".été",))) as world:
+        forms: tuple[Literal["NFC", "NFD"], ...] = ("NFC", "NFD")
+        for form in forms:
+            key, summer = (unicodedata.normalize(form, name) for name in ("clé.pem", ".été"))
+            await refused(world.open(key))
+            await refused(world.open(f"{summer}/f", os.O_WRONLY))
+            await refused(world.create(await world.id(summer), b"new"))
+    assert (folding.host / ".été/f").read_text() == "theirs"
 
 
 async def test_a_git_file_in_such_a_spelling_is_one_too(folding: Share) -> None:

@@ -295,6 +295,37 @@ def test_a_repository_with_one_part_missing(world: World, missing: str) -> None:
     assert not status_runs(world, lib)
 
 
+@pytest.mark.parametrize("own", ["refs", "objects"])
+@pytest.mark.parametrize("how", ["switch", "stash"])
+def test_what_a_checkout_completes_is_found_before_and_after(
+    world: World, own: str, how: str
+) -> None:
+    """The guard cannot know what is in a branch or a stash; the limit stands in security.md."""
+    fixture, other = world.project / "fixture", {"refs": "objects", "objects": "refs"}[own]
+    (fixture / other).mkdir(parents=True)
+    (fixture / other / "x").write_text("text\n")
+    (fixture / "HEAD").write_text("ref: refs/heads/main\n")
+    if how == "switch":
+        world.git("switch", "-qc", "feature")
+        world.git("add", "fixture")
+        world.git("commit", "-qm", "fixture")
+        world.git("switch", "-q", "-")
+    else:
+        world.git("stash", "-qu", "--", "fixture")
+    assert not fixture.exists()
+    (fixture / own).mkdir(parents=True)
+    (fixture / "README").write_text("text\n")
+    config = f"{evil_config(world)}\tbare = false\n\tworktree = .\n"
+    (fixture / "config").write_text(config)
+    assert [row["severity"] for row in world.findings("git.prepared")] == ["medium"]
+    world.git(*(["switch", "-q", "feature"] if how == "switch" else ["stash", "pop", "-q"]))
+    assert not status_runs(world, fixture), "git does not trust it"
+    world.git("config", "--global", "safe.bareRepository", "all")
+    assert status_runs(world, fixture)
+    check_fixes(world, "git.bare", "high", "core.fsmonitor")
+    assert not status_runs(world, fixture)
+
+
 def test_a_git_directory_that_waits_to_be_one(world: World) -> None:
     place = world.share / "later"
     world.script(place / ".git/hooks/post-commit")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import unicodedata
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from gitguardfs.guard.rules import GitMode, GuardRules, Refused, RuleSet, Verdict
 
+FORMS: tuple[Literal["NFC", "NFD", "NFKC", "NFKD"], ...] = ("NFC", "NFD", "NFKC", "NFKD")
 ALLOW, READONLY, DENY, HIDE = Verdict.ALLOW, Verdict.READONLY, Verdict.DENY, Verdict.HIDE
 
 
@@ -82,6 +85,41 @@ def test_globs_of_any_characters(glob: str, name: str) -> None:
     assert guard.verdict_of_name(name.encode("utf-8", "surrogateescape"))[0] is DENY
 
 
+@pytest.mark.parametrize(
+    ("glob", "names"),
+    [
+        ("clé.pem", ("clé.pem", "CLÉ.PEM", "clé.pem.", "a\\clé.pem", "clé.pem::$DATA")),
+        ("cl?.pem", ("clé.pem", "CLÉ.pem", "cl\udcff.pem")),
+        ("cl[é].pem", ("clé.pem", "CLÉ.pem")),
+        ("été*", ("été", "ÉTÉ-2.txt")),
+        ("*é??", ("été22", "é\udcff\udcff")),
+        ("한글?", ("한글1", "한글글")),
+        ("straße", ("straße", "STRASSE", "Stra\u1e9ee")),
+        (".env", (".ｅｎｖ", ".e\u200dnv")),
+        ("ﬁle", ("file", "ﬁle", "FILE")),
+        ("cle\u0301", ("clé",)),
+    ],
+)
+def test_globs_match_a_name_in_every_normal_form(glob: str, names: tuple[str, ...]) -> None:
+    for text in (glob, unicodedata.normalize("NFC", glob), unicodedata.normalize("NFD", glob)):
+        guard = RuleSet(GuardRules(deny=(text,)))
+        for name in names:
+            for form in (name, *(unicodedata.normalize(form, name) for form in FORMS)):
+                raw = form.encode("utf-8", "surrogateescape")
+                assert guard.verdict_of_name(raw)[0] is DENY, (text, form)
+
+
+@pytest.mark.parametrize(
+    ("glob", "name"),
+    [
+        ("clé.pem", "cle.pem"), ("cl[é].pem", "cle.pem"), ("cl[é].pem", "cl\u0301.pem"),
+        ("secret？", "secretx"), ("＊.txt", "a.txt"), ("［ab］", "a"), ("é", "éé"),
+    ],
+)  # fmt: skip
+def test_normal_forms_add_no_other_names(glob: str, name: str) -> None:
+    assert RuleSet(GuardRules(deny=(glob,))).verdict_of_name(name.encode())[0] is ALLOW
+
+
 def test_the_strictest_rule_wins_and_is_named() -> None:
     guard = RuleSet(GuardRules(git=GitMode.READONLY, deny=(".g*",), hide=(".git",), protect=("*",)))
     assert guard.verdict_of_name(b".git") == (HIDE, "--hide .git")
@@ -93,6 +131,11 @@ def test_the_strictest_rule_wins_and_is_named() -> None:
 def test_globs_hold_when_git_is_off() -> None:
     guard = RuleSet(GuardRules(git=GitMode.OFF, deny=(".git*",)))
     assert guard.verdict_of_name(b".git")[0] is DENY
+
+
+@given(st.text(max_size=12), st.binary(max_size=12))
+def test_no_glob_raises(glob: str, name: bytes) -> None:
+    assert RuleSet(GuardRules(deny=(glob,))).verdict_of_name(name)[0] in Verdict
 
 
 @given(st.binary(max_size=30))
