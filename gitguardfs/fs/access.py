@@ -295,7 +295,7 @@ class Access:
     def check_completes_no_repository(
         self, place: NodeRef, is_directory: bool, leaving: bytes = b""
     ) -> None:
-        """Refuse to add a name that would make its directory a repository (rule R2).
+        """Refuse to add a name that would make its directory a repository, or most of one.
 
         ``leaving`` is a name that the same operation removes. Raises Refused; OSError if the
         source fails.
@@ -321,8 +321,8 @@ class Access:
         if names.is_portable(place.name):
             return
         self.check_not_folded_to_dotgit(place)
-        if self._guard.checks_fake_repositories and self._source.holds_repository(place.fd):
-            raise self._refused("fake repository", place)
+        if self._guard.checks_fake_repositories:
+            self._check_part_it_was_folded_to(place, is_directory)
 
     def _parts_in(self, place: NodeRef, leaving: bytes) -> dict[bytes, int]:
         """Return the parts of a repository beside ``place``, and their modes.
@@ -331,17 +331,35 @@ class Access:
         that git on the host may restore count as present.
         """
         found = dict(self._removed.at(place.parent))
-        for entry in self._source.names(place.fd):
+        listed = self._source.names(place.fd)
+        looked_up: frozenset[bytes] = frozenset()
+        if not all(map(names.is_portable, listed)):  # the source may fold one of them to a part
+            looked_up = repository.PARTS.difference(*map(repository.parts, listed))
+        for entry in (*listed, *looked_up):
             if entry == place.name:
                 continue
             if entry == leaving and self._removed.was_made_here(place.fd, entry):
                 continue
             for part in repository.parts(entry):
                 mode = self._source.mode_at(place.fd, entry)
-                if S_ISDIR(found.get(part, S_IFDIR)):
-                    # A listed name exists, even if a kernel still caches that it does not.
-                    found[part] = S_IFREG if mode is None else mode
+                if mode is None and entry not in looked_up:
+                    mode = S_IFREG  # listed: it exists, even if a kernel caches that it does not
+                if mode is not None and S_ISDIR(found.get(part, S_IFDIR)):
+                    found[part] = mode
         return found
+
+    def _check_part_it_was_folded_to(self, place: NodeRef, is_directory: bool) -> None:
+        """Check a new name by the part of a repository that the source has folded it to, if any.
+
+        Raises Refused; OSError if the source fails.
+        """
+        needed = any(self._source.find_at(place.fd, part) for part in repository.NEEDED)
+        if not (needed or self._removed.at(place.parent)):
+            return
+        st = self._source.find_at(place.fd, place.name)
+        for part in repository.PARTS:
+            if st is not None and self._source.is_at(place.fd, part, st):
+                self.check_completes_no_repository(place._replace(name=part), is_directory)
 
     def check_not_folded_to_dotgit(self, place: NodeRef) -> None:
         """Refuse a new name that the source has folded to ``.git``.

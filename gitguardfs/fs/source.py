@@ -74,7 +74,7 @@ class Source:
         return other is not None and os.path.samestat(other, st)
 
     def holds_repository(self, fd: int) -> bool:
-        """Return whether a directory is a repository (rule R3).
+        """Return whether a directory is treated as ``.git`` itself.
 
         Looks up git's own spellings: the source's file system does the folding. Raises OSError
         if the source fails; the caller must then refuse.

@@ -94,3 +94,12 @@ def is_portable(name: bytes) -> bool:
     is unknown here. Callers compare its object with ``.git`` by device and inode.
     """
     return _PORTABLE.match(name) is not None
+
+
+def may_be_any_name(name: bytes) -> bool:
+    """Return whether a folding that is unknown here may resolve ``name`` to any other name.
+
+    That can be a name in letters of other scripts, or a short name (with ``~``). A file system
+    changes nothing but the case of ASCII letters, so ``@types`` resolves to no other word.
+    """
+    return not name.isascii() or b"~" in name

@@ -6,6 +6,7 @@ The authority is git: ``is_git_directory`` (setup.c) defines a repository;
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable
 from functools import lru_cache
 from stat import S_ISDIR
@@ -17,6 +18,9 @@ CONFIG, CONFIG_WORKTREE, HOOKS = b"config", b"config.worktree", b"hooks"
 
 PARTS = frozenset((HEAD, REFS, OBJECTS, COMMONDIR, CONFIG, CONFIG_WORKTREE, HOOKS))
 """The names that define a repository, and those that can make git run a program."""
+
+NEEDED = (HEAD, REFS, COMMONDIR)
+"""Each set of parts that ``would_complete`` refuses to complete has one of these."""
 
 MADE_BY_GIT = frozenset(
     (HEAD, b"HEAD.lock", CONFIG, b"config.lock", b"description", HOOKS, b"info", b"branches",
@@ -45,9 +49,18 @@ def meanings(name: bytes) -> frozenset[bytes]:
     """Return the names of this module, in git's spelling, that ``name`` could resolve to."""
     if dotgit.is_portable(name):  # only its case and dots at its end can vary
         return _PLAIN.get(name.lower().rstrip(b"."), _NOTHING)
+    names = {name, _normalized(name)}
     return frozenset(
-        spelling for spelling, pattern in _PATTERNS.items() if dotgit.matches(pattern, name)
+        spelling
+        for spelling, pattern in _PATTERNS.items()
+        if any(dotgit.matches(pattern, one) for one in names)
     )
+
+
+def _normalized(name: bytes) -> bytes:
+    """Return ``name`` as ZFS compares it with normalization=formKC: ``\uff52efs`` is ``refs``."""
+    text = name.decode(errors="surrogateescape")
+    return unicodedata.normalize("NFKC", text).encode(errors="surrogateescape")
 
 
 def parts(name: bytes) -> frozenset[bytes]:
@@ -56,7 +69,7 @@ def parts(name: bytes) -> frozenset[bytes]:
 
 
 def is_repository(mode_of: Modes) -> bool:
-    """Return whether a directory is treated as ``.git`` itself (rule R3).
+    """Return whether a directory is treated as ``.git`` itself.
 
     Such a directory has a HEAD that is no directory, and refs or commondir.
     """
@@ -67,7 +80,7 @@ def is_repository(mode_of: Modes) -> bool:
 
 
 def would_complete(name: bytes, is_directory: bool, mode_of: Modes) -> bool:
-    """Return whether adding ``name`` to a directory is refused (rule R2).
+    """Return whether adding ``name`` would make a directory a repository, or most of one.
 
     A payload is config, config.worktree or hooks: these can make git run a program. Refused are:
     HEAD with refs, commondir or a payload; refs with objects and a payload; and a commondir that
@@ -103,14 +116,14 @@ def _completes(part: bytes, is_directory: bool, mode_of: Modes) -> bool:
 
 @lru_cache(dotgit.CACHED_NAMES)
 def is_read_at_top(name: bytes) -> bool:
-    """Return whether git reads an entry called ``name`` in the top directory of a repository."""
-    return not meanings(name).isdisjoint(READ_AT_TOP)
+    """Return whether git may read an entry called ``name`` in a repository's top directory."""
+    return dotgit.may_be_any_name(name) or not meanings(name).isdisjoint(READ_AT_TOP)
 
 
 @lru_cache(dotgit.CACHED_NAMES)
 def is_read_below(name: bytes) -> bool:
-    """Return whether git reads the entries of a repository's directory called ``name``."""
-    return not meanings(name).isdisjoint(READ_BELOW)
+    """Return whether git may read the entries of a repository's directory called ``name``."""
+    return dotgit.may_be_any_name(name) or not meanings(name).isdisjoint(READ_BELOW)
 
 
 def is_made_by_git(name: bytes) -> bool:

@@ -583,3 +583,40 @@ async def test_another_object_under_the_remembered_name_is_not_trusted(
 
     monkeypatch.setattr(Source, "find_at", by_short_name)
     await refused(touch(world, "mine/config"), errno.EBUSY)
+
+
+@pytest.mark.parametrize("hooks", ["\uff48ooks", "\u029cooks", "HOOKS~1"])
+async def test_git_s_directories_are_recognized_by_other_names(
+    world: World, monkeypatch: pytest.MonkeyPatch, pass_time: Pass, hooks: str
+) -> None:
+    """Wide letters, a folding that no rule knows, or a short name: all lead to ``hooks``."""
+    for method in ("stat_at", "open_node"):
+        call = getattr(Source, method)
+
+        def folding(self: Source, fd: int, name: bytes, call: Callable[..., Any] = call) -> Any:
+            return call(self, fd, b"hooks" if os.fsdecode(name) == hooks else name)
+
+        monkeypatch.setattr(Source, method, folding)
+    below = await world.id(f"x/{hooks}")
+    (world.source / "x/hooks/deep").mkdir()
+    await refused(world.create(below, b"post-update"), errno.EBUSY)
+    await refused(mkdir(world, f"x/{hooks}/deep/more"), errno.EBUSY)
+    end(world.source / "x")
+    await refused(world.create(below, b"post-update"))  # at once, however new the last look is
+    assert sorted(os.listdir(world.source / "x/hooks")) == ["deep", "sample"]
+
+
+@pytest.mark.parametrize("name", ["caf\u00e9", "\u6f22\u5b57", "x~"])
+async def test_names_in_other_scripts_do_not_wait(world: World, name: str) -> None:
+    """The host has just made what is there."""
+    (world.source / f"p/{name}/objects").mkdir(parents=True)
+    (world.source / "p/objects").mkdir()
+    (world.source / f"p/{name}/file").touch()
+    (world.source / f"p/{name}/{name}").touch()
+    (world.source / f"p/{name}/objects/file").touch()
+    await touch(world, f"p/{name}/new-{name}")
+    await touch(world, f"p/{name}/objects/new-{name}")
+    await open_to_write(world, f"p/{name}/{name}")
+    await _chmod(world, f"p/{name}/{name}")
+    await world.rename(f"p/{name}/{name}", f"p/{name}/{name}2")
+    await mkdir(world, f"p/{name}2")

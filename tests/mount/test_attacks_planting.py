@@ -9,14 +9,17 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.attacks import Attack
+from tests.support.attacks import HEAD_TEXT, Attack, half_repository, write_config
 from tests.support.attacks_planting import FOLDED, PLANTING, exchange_race, race
-from tests.support.people import as_user
-from tests.support.repos import check_git_works, differences, git, metadata
+from tests.support.errorfs import errorfs
+from tests.support.mounting import area, gitguardfs
+from tests.support.people import AGENT, as_user
+from tests.support.repos import HOST_GID, HOST_UID, check_git_works, differences, git, metadata
 from tests.support.siege import Siege, act, siege
 
 RACE_ROUNDS = 250
@@ -71,6 +74,33 @@ def test_folded_names_count_as_head_and_refs(field: Siege, head: str, other: str
             act(actor, _add_both, trap, head, other)
         assert refused.value.errno == errno.EACCES
         assert os.listdir(project / trap.name) == [head]
+
+
+def _assemble_in_wide_letters(place: Path, command: str) -> None:
+    trap = half_repository(place / "trap", command, worktree="..")
+    (trap / "refs").rmdir()
+    (trap / "\uff52efs").mkdir()
+    write_config(trap / "\uff43onfig", command, worktree="..")
+    (trap / "HEAD").write_text(HEAD_TEXT)
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_server_that_folds_names_makes_no_repository_of_others(guarded: bool) -> None:
+    with (
+        area() as place,
+        errorfs(place / "host", place / "share", place / "control", fold=True) as share,
+    ):
+        place.chmod(0o777)
+        os.chown(share.host, HOST_UID, HOST_GID)
+        mark = place / "mark"
+        options = ["--no-seal", f"--map={HOST_UID}:{AGENT}"]
+        options += [] if guarded else ["--git=off"]
+        with gitguardfs(share.path, place / "view", *options) as mounted:
+            with pytest.raises(PermissionError) if guarded else nullcontext():
+                as_user(_assemble_in_wide_letters, mounted.path, f"touch {mark}")
+        with suppress(AssertionError):
+            git(share.path / "trap", "status")
+        assert mark.exists() is not guarded
 
 
 def _make_ordinary_trees(view: Path) -> None:

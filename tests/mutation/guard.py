@@ -12,6 +12,7 @@ REVALIDATION = ("adapter/test_revalidation.py",)
 LINKS = ("adapter/test_links.py",)
 ERRORS = ("mount/test_errors.py",)
 UNDONE = ("mount/test_undone.py",)
+FOLDING = ("adapter/test_folding.py",)
 FORMING = ("adapter/test_forming.py",)
 MOVED = ("adapter/test_moved_by_host.py",)
 REMOVED = ("adapter/test_removed_names.py",)
@@ -164,6 +165,62 @@ MUTANTS = (
         "return not is_directory or is_file(HEAD)",
         "return is_file(HEAD)",
         REPOSITORY,
+    ),
+    Mutant(
+        "repository-wide-letters-are-others",
+        "a HEAD in wide letters, which ZFS may take for git's, can be removed unnoticed",
+        "guard/repository.py",
+        "names = {name, _normalized(name)}",
+        "names = {name}",
+        (*REPOSITORY, *FOLDING),
+    ),
+    Mutant(
+        "repository-top-in-known-spellings-only",
+        "a name that the source may fold to one of git's is changed without another look",
+        "guard/repository.py",
+        "return dotgit.may_be_any_name(name) or not meanings(name).isdisjoint(READ_AT_TOP)",
+        "return not meanings(name).isdisjoint(READ_AT_TOP)",
+        REPOSITORY,
+    ),
+    Mutant(
+        "repository-below-in-known-spellings-only",
+        "who calls hooks by a name that the source folds to it plants a hook at once",
+        "guard/repository.py",
+        "return dotgit.may_be_any_name(name) or not meanings(name).isdisjoint(READ_BELOW)",
+        "return not meanings(name).isdisjoint(READ_BELOW)",
+        (*REPOSITORY, *FORMING),
+    ),
+    Mutant(
+        "repository-short-names-are-others",
+        "who calls hooks by its short name plants a hook at once",
+        "guard/dotgit.py",
+        'return not name.isascii() or b"~" in name',
+        "return not name.isascii()",
+        (*REPOSITORY, *FORMING),
+    ),
+    Mutant(
+        "gate-folded-parts-do-not-count",
+        "HEAD can be made beside a name that the source folds to refs",
+        "fs/access.py",
+        "if not all(map(names.is_portable, listed)):",
+        "if False:",
+        FOLDING,
+    ),
+    Mutant(
+        "gate-a-new-part-is-not-recognized",
+        "a name that the source folds to config completes a repository",
+        "fs/access.py",
+        "if st is not None and self._source.is_at(place.fd, part, st):",
+        "if False:",
+        FOLDING,
+    ),
+    Mutant(
+        "gate-a-folded-name-joins-what-may-be-restored",
+        "a name that the source folds to config is made where git may restore HEAD",
+        "fs/access.py",
+        "if not (needed or self._removed.at(place.parent)):",
+        "if not needed:",
+        FOLDING,
     ),
     # Checks of every request
     Mutant(

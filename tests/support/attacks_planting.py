@@ -270,7 +270,7 @@ def assemble_around_existing_files(view: Path, command: str) -> None:
     complete(view / "src")
 
 
-# On a host that folds case, each of these is HEAD or refs. Here they only change what there is.
+# On some file system of a host, each of these is HEAD or refs. Here they only change what there is.
 FOLDED = (
     ("head", "refs"),
     ("HEAD", "Refs"),
@@ -280,6 +280,8 @@ FOLDED = (
     ("H\u00adEAD", "refs"),
     ("HEAD", "refs."),
     ("HEAD", "refs::$DATA"),
+    ("HEAD", "\uff52efs"),
+    ("\uff28EAD", "refs"),
 )
 
 

@@ -111,7 +111,7 @@ def errorfs(host: Path, path: Path, control: Path, fold: bool = False) -> Iterat
     """Mount ``host`` at ``path``, for all users; ``control`` is a path for a file of its own.
 
     With ``fold`` the server compares names by Unicode's NFKC, whatever their case: a folding that
-    no rule of names foresees.
+    the rule for ``.git`` does not foresee.
     """
     host.mkdir(exist_ok=True)
     arguments = ["tests.support.errorfs_server", host, path, control, *(["--fold"] if fold else [])]

@@ -178,6 +178,7 @@ def test_every_way_to_a_forbidden_state_ends_before_it() -> None:
         for name, mode in product(repository.PARTS - state.keys(), kinds[1:]):
             refused = would_complete(name, mode == DIRECTORY, state.get)
             assert refused == forbidden(state | {name: mode}), (state, name, mode)
+            assert not refused or {name, *state} & {*repository.NEEDED}, (state, name)
 
 
 def test_what_git_puts_into_a_new_repository() -> None:
@@ -200,6 +201,13 @@ def test_what_git_puts_into_a_new_repository() -> None:
         (b"HEAD2", set()),
         ("re\u00adfs".encode(), {b"refs"}),
         ("ref\u017f".encode(), {b"refs"}),  # a long s: casefold directories and APFS fold it
+        ("\uff52efs".encode(), {b"refs"}),  # wide letters: ZFS with normalization=formKC
+        ("\U0001d407EAD\uff0e".encode(), {b"HEAD"}),
+        ("x\uff3cco\u200bnfi\u24d6".encode(), {b"config"}),
+        ("\uff48ooks".encode() + b"\xff", {b"hooks"}),
+        ("r\u00e9fs".encode(), set()),
+        ("\u6f22\u5b57".encode(), set()),
+        ("\uff52efs2".encode(), set()),
         (b"commondirs", set()),
         (b"HEAD.lock", {b"HEAD.lock"}),
         (b"config.worktree", {b"config.worktree"}),
@@ -208,3 +216,16 @@ def test_what_git_puts_into_a_new_repository() -> None:
 )
 def test_names_as_file_systems_fold_them(name: bytes, meanings: set[bytes]) -> None:
     assert repository.meanings(name) == meanings
+
+
+@pytest.mark.parametrize("name", ["\u029cooks", "HOOKS~1", "\u6f22\u5b57", "caf\u00e9.txt"])
+def test_git_may_read_names_that_an_unknown_folding_may_change(name: str) -> None:
+    assert repository.is_read_below(name.encode())
+    assert repository.is_read_at_top(name.encode())
+    assert not repository.is_made_by_git(name.encode()), "a listing shows what git called it"
+
+
+@pytest.mark.parametrize("name", [b"@types", b"a b", b"c++", b"[id].tsx", b"x@1.0.0", b"src"])
+def test_it_reads_no_other_word_in_ascii(name: bytes) -> None:
+    assert not repository.is_read_below(name)
+    assert not repository.is_read_at_top(name)

@@ -1,0 +1,146 @@
+"""A source that takes names for a repository's parts by a folding that no rule of names knows."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gitguardfs.fs.source import Source
+from tests.adapter.test_forming import mkdir, remove, touch
+from tests.adapter.world import World, refused
+
+PARTS = {
+    "HEAD": "\u029cEAD",
+    "refs": "\u0280efs",
+    "objects": "\u1d0fbjects",
+    "config": "\u1d04onfig",
+}
+"""By git's spelling: one in small capitals, which no normalization of Unicode changes."""
+
+ODD = [{name} for name in PARTS] + [{*PARTS}]
+"""Which of the parts are spelled oddly."""
+
+SMALL_CAPITALS = str.maketrans("\u0280\u1d0f\u1d04\u029c", "roch")
+
+
+def folded(name: bytes) -> str:
+    text = unicodedata.normalize("NFKC", os.fsdecode(name))
+    return text.translate(SMALL_CAPITALS).casefold()
+
+
+def spelled(dir_fd: int, name: bytes) -> bytes:
+    """Return the name in the directory that the source takes ``name`` for."""
+    names = os.listdir(b"/proc/self/fd/%d" % dir_fd)
+    return next((other for other in names if folded(other) == folded(name)), name)
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Let the source fold names; return how often each question was asked."""
+    count: Counter[str] = Counter()
+
+    def fold(method: str) -> None:
+        call = getattr(Source, method)
+
+        def folding(self: Source, fd: int, name: bytes, *rest: Any) -> Any:
+            count[method] += 1
+            return call(self, fd, spelled(fd, name), *rest)
+
+        monkeypatch.setattr(Source, method, folding)
+
+    for method in ("stat_at", "open_node", "remove"):
+        fold(method)
+    return count
+
+
+async def make(world: World, path: str) -> None:
+    is_directory = folded(os.fsencode(path.rpartition("/")[2])) in ("refs", "objects")
+    await (mkdir if is_directory else touch)(world, path)
+
+
+async def move(world: World, path: str) -> None:
+    await make(world, f"spare/{path.rpartition('/')[2]}")
+    name = os.listdir(world.source / "spare")[0]
+    try:
+        await world.rename(f"spare/{name}", path)
+    finally:
+        left = world.source / "spare" / name
+        if left.is_dir():
+            left.rmdir()
+        left.unlink(missing_ok=True)
+
+
+def is_repository(path: Path) -> bool:
+    """Return whether git would take the directory for a repository, or may complete it."""
+    names = {folded(os.fsencode(name)) for name in os.listdir(path)}
+    return (
+        {"head", "refs"} <= names
+        or {"head", "config"} <= names
+        or {"refs", "objects", "config"} <= names
+    )
+
+
+@pytest.mark.parametrize("add", [make, move])
+async def test_no_order_and_no_spelling_makes_a_repository(
+    world: World, add: Callable[[World, str], Awaitable[None]]
+) -> None:
+    (world.source / "spare").mkdir()
+    spellings = [[PARTS[one] if one in odd else one for one in PARTS] for odd in ODD]
+    orders = [order for names in spellings for order in permutations(names)]
+    for number, names in enumerate(orders):
+        top = world.source / f"d{number}"
+        await mkdir(world, top.name)
+        done: list[str] = []
+        for name in names:
+            refusals = world.audit.refused.total()
+            try:
+                await add(world, f"{top.name}/{name}")
+                done.append(name)
+            except Exception:
+                assert world.audit.refused.total() == refusals + 1, (names, name)
+        assert len(done) < len(names), names
+        assert sorted(os.listdir(top)) == sorted(done)
+        assert not is_repository(top), names
+
+
+@pytest.mark.parametrize("name", ["refs", "\u0280efs", "config", "\u1d04onfig"])
+@pytest.mark.parametrize("head", ["HEAD", "\uff28EAD", "head"])
+async def test_what_the_host_may_restore_counts(world: World, head: str, name: str) -> None:
+    (world.source / "lib/objects").mkdir(parents=True)
+    (world.source / "lib/HEAD").write_text("ref: refs/heads/main\n")
+    await remove(world, f"lib/{head}")
+    await refused(make(world, f"lib/{name}"))
+    assert os.listdir(world.source / "lib") == ["objects"]
+    await touch(world, "lib/\u6f22\u5b57")
+
+
+@pytest.mark.parametrize("name", ["\u00e9t\u00e9", "\u6f22\u5b57", "@types", "x~", "a b"])
+async def test_other_names_are_free(world: World, name: str) -> None:
+    """Also beside parts of the host's that may not be made through the view."""
+    (world.source / "d/hooks").mkdir(parents=True)
+    (world.source / "d/HEAD").touch()
+    await mkdir(world, f"d/{name}")
+    await touch(world, f"d/{name}/{name}")
+    await world.rename(f"d/{name}/{name}", f"d/{name}2")
+    await mkdir(world, f"d/{name}/objects")
+    await touch(world, f"d/{name}/config")
+
+
+@pytest.mark.parametrize("name", ["main.c", "config"])
+async def test_ordinary_names_ask_no_more_than_before(
+    world: World, asked: Counter[str], name: str
+) -> None:
+    await mkdir(world, "d")
+    await touch(world, "d/other")
+    number = await world.id("d")
+    asked.clear()
+    handle, _ = await world.create(number, name.encode())
+    assert asked["stat_at"] <= {"main.c": 1, "config": 4}[name]
+    await world.ops.release(handle)
