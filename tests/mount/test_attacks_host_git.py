@@ -335,6 +335,9 @@ RESTORED: list[tuple[Callable[[Path, str], None], tuple[str, ...]]] = [
     (attacks.replace_head_and_remove_it, ("lib/HEAD", "lib/objects/keep")),
     (attacks.move_the_directory_away, ("lib/HEAD", "lib/objects/keep")),
     (attacks.move_the_parent_away, ("deep/lib/HEAD", "deep/lib/objects/keep")),
+    (attacks.move_a_prepared_directory_there, ("lib/HEAD", "lib/objects/keep")),
+    (attacks.exchange_it_with_a_prepared_parent, ("deep/lib/HEAD", "deep/lib/objects/keep")),
+    (attacks.move_a_large_prepared_parent_there, ("deep/lib/HEAD", "deep/lib/objects/keep")),
     (attacks.add_commondir, ("lib/HEAD",)),
 ]
 restored = pytest.mark.parametrize(
