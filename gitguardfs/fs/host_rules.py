@@ -186,7 +186,8 @@ class HostRules:
     def _note_name(self, place: NodeRef) -> None:
         if repository.parts(place.name):
             with suppress(OSError):  # then the name counts as the host's
-                self._removed.note_made(self._descriptors.of(place.parent), place.name)
+                fd = self._descriptors.of(place.parent)
+                self._removed.note_made(place.parent, fd, place.name)
 
     def _wait_for_rename(self, renaming: Renaming) -> None:
         for _, st in renaming.leaving():

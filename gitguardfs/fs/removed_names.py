@@ -3,7 +3,8 @@
 Suppose that a branch on the host tracks ``lib/HEAD``. An agent could remove that file and make the
 other parts of a repository beside it; the next checkout would complete the repository. So a part
 that the host had made still counts as present at its path. A part that was made through this mount
-does not: git does not restore it.
+does not: git does not restore it. It does again once the index of a repository that it is in has
+changed, since git may have added it.
 
 A moved directory that is too large to be walked is recorded as a whole, by its old and its new
 path: the parts that it now holds count as present at the old path.
@@ -23,7 +24,7 @@ from stat import S_IFREG, S_ISDIR
 from typing import NamedTuple
 
 from gitguardfs.fs.nodes import Node, ancestors
-from gitguardfs.fs.source import Source
+from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.fs.tree_walk import Directory
 from gitguardfs.guard import repository
 from gitguardfs.guard.dotgit import any_spelling
@@ -39,6 +40,8 @@ MAX_MADE = 10_000
 MAX_ABOVE = 10 * MAX_REMOVED
 """Directories at most that the recorded names are in or below."""
 
+LOCK_NAME = b"index.lock"
+
 MAX_PLACES = 64
 """Paths checked for one old path at most, after several moves of large directories."""
 
@@ -49,6 +52,13 @@ Path = tuple[bytes, ...]
 
 Digest = bytes
 """A digest of a directory's path in ``any_spelling``: 16 bytes, so that many take little memory."""
+
+
+Identity = tuple[int, int, int]
+"""Device, inode and birth time of an object."""
+
+IndexState = tuple[tuple[int, int, int, int], ...]
+"""Of the index of each repository around a directory: inode, size, mtime and ctime."""
 
 
 class Removal(NamedTuple):
@@ -73,8 +83,8 @@ class RemovedNames:
         """The directories with recorded names in or below them."""
         self._count = 0
         self._said = False
-        self._made: OrderedDict[tuple[int, int, bytes], tuple[int, int, int]] = OrderedDict()
-        """By directory and name: device, inode and birth time of the object made there."""
+        self._made: OrderedDict[tuple[int, int, bytes], tuple[Identity, IndexState]] = OrderedDict()
+        """By directory and name: the object made there, and the indexes at that time."""
 
     @property
     def knows_any(self) -> bool:
@@ -146,7 +156,7 @@ class RemovedNames:
             for name in self._source.names(fd) if fd >= 0 else ():
                 parts = repository.parts(name)
                 mode = self._source.mode_at(fd, name) if parts else None
-                if mode is not None and not self.was_made_here(fd, name):
+                if mode is not None and not self.was_made_here(path, fd, name):
                     add_parts(found, dict.fromkeys(parts, mode))
         return found
 
@@ -174,11 +184,14 @@ class RemovedNames:
         finally:
             os.close(fd)
 
-    def note_made(self, dir_fd: int, name: bytes) -> None:
+    def note_made(self, directory: Node, dir_fd: int, name: bytes) -> None:
         """Note that this mount made ``name``. Raises OSError if the source fails."""
         key = self._key(dir_fd, name)
-        self._made[key] = self._identity(dir_fd, name)
-        self._made.move_to_end(key)
+        self._made.pop(key, None)
+        state = self._index_state(path_of(directory))
+        if state is None:
+            return
+        self._made[key] = self._identity(dir_fd, name), state
         if len(self._made) > MAX_MADE:
             self._made.popitem(last=False)
 
@@ -189,22 +202,22 @@ class RemovedNames:
         """
         self._made.pop(self._key(dir_fd, name), None)
 
-    def was_made_here(self, dir_fd: int, name: bytes) -> bool:
-        """Return whether the object at ``name`` is recorded as made by this mount.
+    def was_made_here(self, path: Path, dir_fd: int, name: bytes) -> bool:
+        """Return whether this mount made the object at ``name`` and git has not added it since.
 
-        Raises OSError if the source fails.
+        ``path`` is the directory's. Raises OSError if the source fails.
         """
         made = self._made.get(self._key(dir_fd, name))
         if made is None:
             return False
         try:
-            return made == self._identity(dir_fd, name)
-        except FileNotFoundError:  # the host has removed it since its name was seen
+            return made == (self._identity(dir_fd, name), self._index_state(path))
+        except (FileNotFoundError, NotADirectoryError):  # the host has changed something meanwhile
             return False
 
     def losing(self, directory: Node, dir_fd: int, name: bytes, mode: int) -> list[Removal]:
         """Return the parts that are lost with one name. Raises OSError if the source fails."""
-        return self._losing(_spelled(path_of(directory)), dir_fd, name, mode)
+        return self._losing(path_of(directory), dir_fd, name, mode)
 
     def losing_in(self, directory: Node, name: bytes, below: Directory) -> list[Removal]:
         """Return the parts lost with the directory ``below``, which is at or below ``name``.
@@ -213,7 +226,7 @@ class RemovedNames:
         """
         if not any(map(repository.parts, below.file_types)):
             return []
-        path = _spelled(path_of(directory, name, *below.path))
+        path = path_of(directory, name, *below.path)
         return [
             removal
             for name, file_type in below.file_types.items()
@@ -267,9 +280,10 @@ class RemovedNames:
 
     def _losing(self, path: Path, dir_fd: int, name: bytes, mode: int) -> list[Removal]:
         parts = repository.parts(name)
-        if not parts or self.was_made_here(dir_fd, name):
+        if not parts or self.was_made_here(path, dir_fd, name):
             return []
-        return [Removal(path, part, mode) for part in parts]
+        directory = _spelled(path)
+        return [Removal(directory, part, mode) for part in parts]
 
     def _is_known(self, removal: Removal) -> bool:
         # A part that is no directory weighs more: it replaces a directory of that name.
@@ -280,7 +294,43 @@ class RemovedNames:
         st = self._source.stat(dir_fd)
         return st.st_dev, st.st_ino, name
 
-    def _identity(self, dir_fd: int, name: bytes) -> tuple[int, int, int]:
+    def _index_state(self, path: Path) -> IndexState | None:
+        """Return the state of all indexes at or above a directory.
+
+        Returns None if it is unknown: while git writes one, and where ``.git`` is no directory, as
+        in linked worktrees. Raises OSError if the source fails.
+        """
+        state: list[tuple[int, int, int, int]] = []
+        fd = self._source.open_node(self._root_fd, b".")
+        try:
+            for name in (*path, b""):
+                st = self._source.find_at(fd, DOTGIT)
+                if st is not None:
+                    index = self._index(fd) if S_ISDIR(st.st_mode) else None
+                    if index is None:
+                        return None
+                    state.append(index)
+                if name:
+                    below = self._source.open_node(fd, name)
+                    os.close(fd)
+                    fd = below
+        finally:
+            os.close(fd)
+        return tuple(state)
+
+    def _index(self, dir_fd: int) -> tuple[int, int, int, int] | None:
+        git_fd = self._source.open_node(dir_fd, DOTGIT)
+        try:
+            if self._source.find_at(git_fd, LOCK_NAME) is not None:
+                return None
+            st = self._source.find_at(git_fd, b"index")
+        finally:
+            os.close(git_fd)
+        return (
+            (0, 0, 0, 0) if st is None else (st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns)
+        )
+
+    def _identity(self, dir_fd: int, name: bytes) -> Identity:
         fd = self._source.open_node(dir_fd, name)
         try:
             st = self._source.stat(fd)

@@ -334,6 +334,61 @@ async def test_what_the_host_brings_back_was_not_made_here(world: World, is_move
     await refused(mkdir(world, "own/refs"))
 
 
+def commit(world: World, path: str = "") -> None:
+    """Let the host's git write an index, as it does when it adds a file."""
+    (world.source / path / ".git").mkdir(parents=True, exist_ok=True)
+    (world.source / path / ".git/new").write_text("index")
+    (world.source / path / ".git/new").rename(world.source / path / ".git/index")
+
+
+@pytest.mark.parametrize("top", ["", "own"])
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("is_moved", [False, True])
+async def test_what_the_host_has_committed_counts(
+    world: World, top: str, before: bool, is_moved: bool
+) -> None:
+    await make_above(world, "own/er")
+    if before:
+        commit(world, top)
+    await touch(world, "own/er/HEAD")
+    commit(world, top)
+    if is_moved:
+        await world.rename("own/er/HEAD", "own/er/text")
+    else:
+        await remove(world, "own/er/HEAD")
+    await refused(mkdir(world, "own/er/refs"))
+    await mkdir(world, "own/refs")
+
+
+async def test_so_does_what_it_is_adding(world: World) -> None:
+    await mkdir(world, "own")
+    commit(world)
+    await touch(world, "own/HEAD")
+    (world.source / ".git/index.lock").touch()
+    await remove(world, "own/HEAD")
+    (world.source / ".git/index.lock").unlink()
+    await refused(mkdir(world, "own/refs"))
+
+
+async def test_so_does_what_is_in_a_worktree_whose_index_is_elsewhere(world: World) -> None:
+    (world.source / "own").mkdir()
+    (world.source / "own/.git").write_text("gitdir: ../main/.git/worktrees/own\n")
+    await mkdir(world, "own/er")
+    await touch(world, "own/er/HEAD")
+    await remove(world, "own/er/HEAD")
+    await refused(mkdir(world, "own/er/refs"))
+
+
+async def test_other_commits_change_nothing(world: World) -> None:
+    (world.source / "other").mkdir()
+    await mkdir(world, "own")
+    commit(world)
+    await touch(world, "own/HEAD")
+    commit(world, "other")
+    await remove(world, "own/HEAD")
+    await mkdir(world, "own/refs")
+
+
 async def test_so_many_and_no_more(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -399,6 +399,23 @@ def test_nothing_is_left_for_git_to_complete(
 
 
 @pytest.mark.parametrize("guarded", [False, True])
+def test_what_was_committed_meanwhile_is_restored_as_well(ground: Ground, guarded: bool) -> None:
+    """The attacker made the names, and the host has found nothing wrong with them."""
+    project = ground.project()
+    view = ground.view(project, guarded)
+    as_user(attacks.make_head_and_objects, view)
+    git(project, "add", "-f", "lib")
+    git(project, "commit", "--quiet", "--message=more")
+    command = f"touch {ground.place}/marks/{project.name}"
+    if guarded:
+        with pytest.raises(PermissionError):
+            as_user(attacks.remove_head_and_keep_objects, view, command)
+    else:
+        as_user(attacks.remove_head_and_keep_objects, view, command)
+    assert _restore_and_look(ground, project, "lib", "checkout", ".") is not guarded
+
+
+@pytest.mark.parametrize("guarded", [False, True])
 def test_another_branch_completes_nothing(ground: Ground, guarded: bool) -> None:
     project = _with_tracked(ground, ("lib/refs/keep", "lib/objects/keep"))
     git(project, "switch", "--quiet", "--detach", "HEAD~")

@@ -254,6 +254,12 @@ def add_commondir(view: Path, command: str) -> None:
     (view / "common/settings").rename(view / "common/config")
 
 
+def make_head_and_objects(view: Path) -> None:
+    (view / "lib/objects").mkdir(parents=True)
+    (view / "lib/objects/keep").write_text("text\n")
+    (view / "lib/HEAD").write_text(HEAD_TEXT)
+
+
 def add_to_another_branch(view: Path, command: str) -> None:
     """The host's other branch tracks ``lib/refs`` and ``lib/objects``."""
     (view / "lib").mkdir()
