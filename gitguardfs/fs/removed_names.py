@@ -23,6 +23,7 @@ from hashlib import blake2b
 from stat import S_IFREG, S_ISDIR
 from typing import NamedTuple
 
+from gitguardfs.fs.host_git import LOCK_NAME
 from gitguardfs.fs.nodes import Node, ancestors
 from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.fs.tree_walk import Directory
@@ -40,8 +41,6 @@ MAX_MADE = 10_000
 MAX_ABOVE = 10 * MAX_REMOVED
 """Directories at most that the recorded names are in or below."""
 
-LOCK_NAME = b"index.lock"
-
 MAX_PLACES = 64
 """Paths checked for one old path at most, after several moves of large directories."""
 
@@ -52,7 +51,6 @@ Path = tuple[bytes, ...]
 
 Digest = bytes
 """A digest of a directory's path in ``any_spelling``: 16 bytes, so that many take little memory."""
-
 
 Identity = tuple[int, int, int]
 """Device, inode and birth time of an object."""
