@@ -22,7 +22,7 @@ from gitguardfs.errors import os_error
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.nodes import GUARDED, Node, NodeTable, ObjectKey, ancestors, stale
-from gitguardfs.fs.removed_names import RemovedNames
+from gitguardfs.fs.removed_names import RemovedNames, path_of
 from gitguardfs.fs.revalidation import UNREADABLE, Revalidation
 from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.guard import dotgit as names
@@ -338,7 +338,9 @@ class Access:
         for entry in (*listed, *looked_up):
             if entry == place.name:
                 continue
-            if entry == leaving and self._removed.was_made_here(place.fd, entry):
+            if entry == leaving and self._removed.was_made_here(
+                path_of(place.parent), place.fd, entry
+            ):
                 continue
             for part in repository.parts(entry):
                 mode = self._source.mode_at(place.fd, entry)

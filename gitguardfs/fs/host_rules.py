@@ -18,7 +18,7 @@ from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.host_git import HostGit
 from gitguardfs.fs.moved_trees import MovedTrees
 from gitguardfs.fs.nodes import Node
-from gitguardfs.fs.removed_names import TOO_MANY, Removal, RemovedNames
+from gitguardfs.fs.removed_names import TOO_MANY, RemovedNames
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlink_check import SymlinkCheck
@@ -112,7 +112,9 @@ class HostRules:
                 return
             self._access.revalidation.confirm(place.parent)
             found = self._removed.losing(place.parent, place.fd, place.name, st.st_mode)
-            self._note_removed(found, place)
+            if not self._removed.has_room_for(found):
+                raise self._refused(TOO_MANY, place)
+            self._removed.note_removed(found)
 
     def note_gone(self, place: NodeRef) -> None:
         """Note that a name was removed."""
@@ -144,12 +146,9 @@ class HostRules:
         renaming = renaming._replace(  # the checks above may have closed their descriptors
             old=self._access.reopened(renaming.old), new=self._access.reopened(renaming.new)
         )
-        removals = (
-            self._trees.before_rename(renaming) if self._guard.checks_fake_repositories else []
-        )
+        if self._guard.checks_fake_repositories:
+            self._trees.before_rename(renaming)
         self._wait_for_rename(renaming)
-        # Noted before the call: even a call that reports an error may have moved the entry.
-        self._note_removed(removals, renaming.old)
 
     def after_rename(self, renaming: Renaming) -> None:
         """Check again whether git is at work, now that the entries have moved.
@@ -187,7 +186,8 @@ class HostRules:
     def _note_name(self, place: NodeRef) -> None:
         if repository.parts(place.name):
             with suppress(OSError):  # then the name counts as the host's
-                self._removed.note_made(self._descriptors.of(place.parent), place.name)
+                fd = self._descriptors.of(place.parent)
+                self._removed.note_made(place.parent, fd, place.name)
 
     def _wait_for_rename(self, renaming: Renaming) -> None:
         for _, st in renaming.leaving():
@@ -203,11 +203,6 @@ class HostRules:
         rule = self._symlink_check.why_refused(place.parent, text)
         if rule:
             raise self._refused(rule, place)
-
-    def _note_removed(self, removals: list[Removal], place: NodeRef) -> None:
-        if not self._removed.has_room_for(removals):
-            raise self._refused(TOO_MANY, place)
-        self._removed.note_removed(removals)
 
     def _refused(self, rule: str, place: NodeRef) -> Refused:
         return Refused(rule, partial(self._access.path, place.parent, place.name))

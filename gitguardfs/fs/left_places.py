@@ -12,7 +12,7 @@ from time import monotonic
 from gitguardfs.fs import forming
 from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.nodes import Node, ancestors
-from gitguardfs.guard.dotgit import folded
+from gitguardfs.guard.dotgit import any_spelling
 from gitguardfs.protocol import Later
 
 
@@ -49,4 +49,4 @@ class LeftPlaces:
 
 
 def _key(place: NodeRef) -> tuple[int, int, bytes]:
-    return place.parent.dev, place.parent.ino, folded(place.name).lower()
+    return place.parent.dev, place.parent.ino, any_spelling(place.name)

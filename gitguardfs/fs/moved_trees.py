@@ -7,6 +7,9 @@ directory that git may just have made is not removed.
 ``tree_walk`` limits how many directories are checked. A larger tree is never exchanged. After it
 is moved, nothing may get its old name for as long as git would need (``left_places``). Names in it
 that git may restore are then looked up where the tree is (``removed_names``).
+
+A directory also brings names along. What git may restore at its new place must not make a
+repository together with them, as if each name were added there.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Callable, Iterator
 from stat import S_IFDIR, S_IFLNK, S_ISDIR
 
 from gitguardfs.fs.access import NodeRef
+from gitguardfs.fs.arrival import Arrival
 from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.left_places import LeftPlaces
 from gitguardfs.fs.removed_names import TOO_MANY, Removal, RemovedNames
@@ -27,6 +31,11 @@ from gitguardfs.guard.rules import Refused
 from gitguardfs.protocol import Later
 
 TOO_LARGE = "exchange of a directory that is too large to be checked"
+TOO_LARGE_HERE = "too large to be checked, moved to where git may restore parts of a repository"
+
+MAX_ARRIVING = 8192
+"""Directories of an arriving tree that are checked where git may restore something below its new
+name: most trees of packages have fewer, and listing so many takes some tenths of a second."""
 
 
 class MovedTrees:
@@ -51,8 +60,22 @@ class MovedTrees:
         if file_type in (S_IFDIR, S_IFLNK):
             self._left.wait_for(place)
 
-    def before_rename(self, renaming: Renaming) -> list[Removal]:
-        """Return the moved names that git may restore. Raises Later, Refused, OSError."""
+    def before_rename(self, renaming: Renaming) -> None:
+        """Check a rename, and record the moved names that git may restore.
+
+        They are recorded before the call, since even one that reports an error may have moved the
+        entry, and before the arriving trees are checked: of two that are exchanged, each comes to
+        where the other was. Raises Later, Refused, OSError.
+        """
+        removals = self._before_leaving(renaming)
+        if not self._removed.has_room_for(removals):
+            raise self._refused(TOO_MANY, renaming.old)
+        self._removed.note_removed(removals)
+        for (old, st), (new, _) in zip(renaming.leaving(), renaming.arriving(), strict=True):
+            if S_ISDIR(st.st_mode):
+                self._before_arrival(old, new)
+
+    def _before_leaving(self, renaming: Renaming) -> list[Removal]:
         found: list[Removal] = []
         new, target = renaming.new, renaming.target
         if target is not None and not renaming.exchange:
@@ -83,6 +106,17 @@ class MovedTrees:
                 raise self._refused(TOO_MANY, place)
             self._left.note(place)
         return found
+
+    def _before_arrival(self, old: NodeRef, new: NodeRef) -> None:
+        arrival = Arrival(self._removed, old, new)
+        if not arrival.concerns(()):
+            return
+        walk = TreeWalk(self._source, MAX_ARRIVING, arrival.concerns)
+        for directory in self._below(old, walk):
+            if arrival.completes(directory):
+                raise self._refused("fake repository", new)
+        if not walk.is_whole:
+            raise self._refused(TOO_LARGE_HERE, new)
 
     def after_rename(self, renaming: Renaming) -> None:
         """Check the moved trees again. Raises Later, Refused or OSError; the caller then undoes it.

@@ -3,10 +3,13 @@
 Suppose that a branch on the host tracks ``lib/HEAD``. An agent could remove that file and make the
 other parts of a repository beside it; the next checkout would complete the repository. So a part
 that the host had made still counts as present at its path. A part that was made through this mount
-does not: git does not restore it.
+does not: git does not restore it. It does again once the index of a repository that it is in has
+changed, since git may have added it.
 
 A moved directory that is too large to be walked is recorded as a whole, by its old and its new
 path: the parts that it now holds count as present at the old path.
+
+Paths are recorded in ``any_spelling``: a server may take several spellings for one name.
 """
 
 from __future__ import annotations
@@ -14,16 +17,18 @@ from __future__ import annotations
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from stat import S_IFREG, S_ISDIR
 from typing import NamedTuple
 
+from gitguardfs.fs.host_git import LOCK_NAME
 from gitguardfs.fs.nodes import Node, ancestors
-from gitguardfs.fs.source import Source
+from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.fs.tree_walk import Directory
 from gitguardfs.guard import repository
-from gitguardfs.guard.dotgit import folded
+from gitguardfs.guard.dotgit import any_spelling
 
 log = logging.getLogger(__name__)
 
@@ -33,19 +38,32 @@ MAX_REMOVED = 10_000
 MAX_MADE = 10_000
 """Recorded names that this mount made, at most; older ones count as made by the host."""
 
+MAX_ABOVE = 10 * MAX_REMOVED
+"""Directories at most that the recorded names are in or below."""
+
 MAX_PLACES = 64
 """Paths checked for one old path at most, after several moves of large directories."""
 
 TOO_MANY = "too many removed parts of repositories"
 
+Path = tuple[bytes, ...]
+"""The names from the root of the source down."""
+
 Digest = bytes
-"""A digest of a directory's path, case folded: 16 bytes, so that 10,000 take little memory."""
+"""A digest of a directory's path in ``any_spelling``: 16 bytes, so that many take little memory."""
+
+Identity = tuple[int, int, int]
+"""Device, inode and birth time of an object."""
+
+IndexState = tuple[tuple[int, int, int, int], ...]
+"""Of the index of each repository around a directory: inode, size, mtime and ctime."""
 
 
 class Removal(NamedTuple):
     """A part of a repository that is about to be removed or moved away."""
 
-    directory: Digest
+    directory: Path
+    """In ``any_spelling``."""
     part: bytes
     mode: int
 
@@ -57,12 +75,14 @@ class RemovedNames:
         self._source = source
         self._root_fd = root_fd
         self._removed: dict[Digest, dict[bytes, int]] = {}
-        self._moved: dict[Digest, list[tuple[bytes, ...]]] = {}
-        """By the digest of its old path: the paths, from the root, that a large directory got."""
+        self._moved: dict[Digest, list[Path]] = {}
+        """By the digest of its old path: the paths that a large directory got."""
+        self._above: set[Digest] = set()
+        """The directories with recorded names in or below them."""
         self._count = 0
         self._said = False
-        self._made: OrderedDict[tuple[int, int, bytes], tuple[int, int, int]] = OrderedDict()
-        """By directory and name: device, inode and birth time of the object made there."""
+        self._made: OrderedDict[tuple[int, int, bytes], tuple[Identity, IndexState]] = OrderedDict()
+        """By directory and name: the object made there, and the indexes at that time."""
 
     @property
     def knows_any(self) -> bool:
@@ -74,55 +94,102 @@ class RemovedNames:
 
         Raises OSError if the source fails.
         """
-        if not self.knows_any:
-            return {}
+        return self.at_path(path_of(directory)) if self.knows_any else {}
+
+    def at_path(self, path: Path) -> dict[bytes, int]:
+        """Return what ``at`` does, given the path of a directory."""
         found: dict[bytes, int] = {}
-        places = [_names(directory)]
-        seen: set[Digest] = set()
-        while places:
-            path = places.pop()
-            folded_path = tuple(map(_any_case, path))
-            digest = _digest(folded_path)
-            if digest in seen:
-                continue
-            if len(seen) == MAX_PLACES:  # perhaps an attack: all parts count as present
-                return dict.fromkeys(repository.PARTS, S_IFREG)
-            _add(found, self._removed.get(digest, {}))
-            if seen:
-                _add(found, self._present(path))
-            seen.add(digest)
-            for length in range(1, len(path) + 1 if self._moved else 0):
-                for new in self._moved.get(_digest(folded_path[:length]), ()):
-                    places.append((*new, *path[length:]))
+        places = self._places(path)
+        if places is None:  # perhaps an attack: all parts count as present
+            return dict.fromkeys(repository.PARTS, S_IFREG)
+        for digest, place in places.items():
+            add_parts(found, self._removed.get(digest, {}))
+            if place is not path:
+                add_parts(found, self._present(place))
         return found
 
-    def _present(self, path: tuple[bytes, ...]) -> dict[bytes, int]:
+    def may_restore_below(self, path: Path, arriving: Path) -> bool:
+        """Return whether git may restore a name in a directory at ``path``, or below it.
+
+        What the directory ``arriving``, which is about to get that path, holds does not count.
+        Raises OSError if the source fails.
+        """
+        if not self.knows_any:
+            return False
+        places = self._places(path)
+        if places is None or not self._above.isdisjoint(places):
+            return True
+        own = _digest(_spelled(arriving))
+        return any(
+            self._is_directory(place)
+            for digest, place in places.items()
+            if place is not path and digest != own
+        )
+
+    def _places(self, path: Path) -> dict[Digest, Path] | None:
+        """Return a path, then those where moves of large directories took what was there.
+
+        Returns None if there are more than MAX_PLACES.
+        """
+        places = [path]
+        seen: dict[Digest, Path] = {}
+        while places:
+            path = places.pop()
+            spelled = _spelled(path)
+            digest = _digest(spelled)
+            if digest in seen:
+                continue
+            if len(seen) == MAX_PLACES:
+                return None
+            seen[digest] = path
+            for length in range(1, len(path) + 1 if self._moved else 0):
+                for new in self._moved.get(_digest(spelled[:length]), ()):
+                    places.append((*new, *path[length:]))
+        return seen
+
+    def _present(self, path: Path) -> dict[bytes, int]:
         """Return the parts in a directory of the source that this mount did not make."""
+        found: dict[bytes, int] = {}
+        with self._opened(path) as fd, suppress(FileNotFoundError):
+            for name in self._source.names(fd) if fd >= 0 else ():
+                parts = repository.parts(name)
+                mode = self._source.mode_at(fd, name) if parts else None
+                if mode is not None and not self.was_made_here(path, fd, name):
+                    add_parts(found, dict.fromkeys(parts, mode))
+        return found
+
+    def _is_directory(self, path: Path) -> bool:
+        with self._opened(path) as fd:
+            return fd >= 0
+
+    @contextmanager
+    def _opened(self, path: Path) -> Iterator[int]:
+        """Open a directory of the source by its path; -1 if there is none."""
         fd = self._source.open_node(self._root_fd, b".")
         try:
             for name in path:
                 below = self._source.open_node(fd, name)
                 os.close(fd)
                 fd = below
-            if not S_ISDIR(self._source.stat(fd).st_mode):
-                return {}
-            found: dict[bytes, int] = {}
-            for name in self._source.names(fd):
-                parts = repository.parts(name)
-                mode = self._source.mode_at(fd, name) if parts else None
-                if mode is not None and not self.was_made_here(fd, name):
-                    _add(found, dict.fromkeys(parts, mode))
-            return found
+            is_directory = S_ISDIR(self._source.stat(fd).st_mode)
         except (FileNotFoundError, NotADirectoryError):
-            return {}
+            is_directory = False
+        except BaseException:
+            os.close(fd)
+            raise
+        try:
+            yield fd if is_directory else -1
         finally:
             os.close(fd)
 
-    def note_made(self, dir_fd: int, name: bytes) -> None:
+    def note_made(self, directory: Node, dir_fd: int, name: bytes) -> None:
         """Note that this mount made ``name``. Raises OSError if the source fails."""
         key = self._key(dir_fd, name)
-        self._made[key] = self._identity(dir_fd, name)
-        self._made.move_to_end(key)
+        self._made.pop(key, None)
+        state = self._index_state(path_of(directory))
+        if state is None:
+            return
+        self._made[key] = self._identity(dir_fd, name), state
         if len(self._made) > MAX_MADE:
             self._made.popitem(last=False)
 
@@ -133,22 +200,22 @@ class RemovedNames:
         """
         self._made.pop(self._key(dir_fd, name), None)
 
-    def was_made_here(self, dir_fd: int, name: bytes) -> bool:
-        """Return whether the object at ``name`` is recorded as made by this mount.
+    def was_made_here(self, path: Path, dir_fd: int, name: bytes) -> bool:
+        """Return whether this mount made the object at ``name`` and git has not added it since.
 
-        Raises OSError if the source fails.
+        ``path`` is the directory's. Raises OSError if the source fails.
         """
         made = self._made.get(self._key(dir_fd, name))
         if made is None:
             return False
         try:
-            return made == self._identity(dir_fd, name)
-        except FileNotFoundError:  # the host has removed it since its name was seen
+            return made == (self._identity(dir_fd, name), self._index_state(path))
+        except (FileNotFoundError, NotADirectoryError):  # the host has changed something meanwhile
             return False
 
     def losing(self, directory: Node, dir_fd: int, name: bytes, mode: int) -> list[Removal]:
         """Return the parts that are lost with one name. Raises OSError if the source fails."""
-        return self._losing(_path(directory), dir_fd, name, mode)
+        return self._losing(path_of(directory), dir_fd, name, mode)
 
     def losing_in(self, directory: Node, name: bytes, below: Directory) -> list[Removal]:
         """Return the parts lost with the directory ``below``, which is at or below ``name``.
@@ -157,7 +224,7 @@ class RemovedNames:
         """
         if not any(map(repository.parts, below.file_types)):
             return []
-        path = (*_path(directory), *map(_any_case, (name, *below.path)))
+        path = path_of(directory, name, *below.path)
         return [
             removal
             for name, file_type in below.file_types.items()
@@ -166,10 +233,12 @@ class RemovedNames:
 
     def has_room_for(self, removals: list[Removal]) -> bool:
         """Return whether these removals can be recorded; if not, log that once."""
-        return self._has_room(len({one for one in removals if not self._is_known(one)}))
+        new = {one for one in removals if not self._is_known(one)}
+        return self._has_room(len(new), {one.directory for one in new})
 
-    def _has_room(self, more: int) -> bool:
-        if self._count + more <= MAX_REMOVED:
+    def _has_room(self, more: int, directories: set[Path]) -> bool:
+        above = len(self._above) + sum(len(path) for path in directories)
+        if self._count + more <= MAX_REMOVED and (not more or above <= MAX_ABOVE):
             return True
         if not self._said:
             self._said = True
@@ -184,42 +253,82 @@ class RemovedNames:
         """Record removals that ``losing`` and ``losing_in`` returned."""
         for removal in removals:
             if not self._is_known(removal):
-                self._removed.setdefault(removal.directory, {})[removal.part] = removal.mode
-                self._count += 1
+                parts = self._removed.setdefault(_digest(removal.directory), {})
+                parts[removal.part] = removal.mode
+                self._note_above(removal.directory)
 
     def note_large_move(self, old: Node, old_name: bytes, new: Node, new_name: bytes) -> bool:
         """Record the move of a directory too large to be walked; return False if too many are.
 
         The record also stays if the move then fails: nothing is at the new path in that case.
         """
-        key = _digest((*_path(old), _any_case(old_name)))
-        places, place = self._moved.get(key, []), (*_names(new), new_name)
+        path = _spelled(path_of(old, old_name))
+        key = _digest(path)
+        places, place = self._moved.get(key, []), path_of(new, new_name)
         if place not in places:
-            if not self._has_room(1):
+            if not self._has_room(1, {path}):
                 return False
             self._moved[key] = [*places, place]
-            self._count += 1
+            self._note_above(path[:-1])
         return True
 
-    def _losing(
-        self, path: tuple[bytes, ...], dir_fd: int, name: bytes, mode: int
-    ) -> list[Removal]:
+    def _note_above(self, directory: Path) -> None:
+        self._count += 1
+        self._above.update(_digest(directory[:length]) for length in range(len(directory) + 1))
+
+    def _losing(self, path: Path, dir_fd: int, name: bytes, mode: int) -> list[Removal]:
         parts = repository.parts(name)
-        if not parts or self.was_made_here(dir_fd, name):
+        if not parts or self.was_made_here(path, dir_fd, name):
             return []
-        directory = _digest(path)
+        directory = _spelled(path)
         return [Removal(directory, part, mode) for part in parts]
 
     def _is_known(self, removal: Removal) -> bool:
         # A part that is no directory weighs more: it replaces a directory of that name.
-        mode = self._removed.get(removal.directory, {}).get(removal.part)
+        mode = self._removed.get(_digest(removal.directory), {}).get(removal.part)
         return mode is not None and (S_ISDIR(removal.mode) or not S_ISDIR(mode))
 
     def _key(self, dir_fd: int, name: bytes) -> tuple[int, int, bytes]:
         st = self._source.stat(dir_fd)
         return st.st_dev, st.st_ino, name
 
-    def _identity(self, dir_fd: int, name: bytes) -> tuple[int, int, int]:
+    def _index_state(self, path: Path) -> IndexState | None:
+        """Return the state of all indexes at or above a directory.
+
+        Returns None if it is unknown: while git writes one, and where ``.git`` is no directory, as
+        in linked worktrees. Raises OSError if the source fails.
+        """
+        state: list[tuple[int, int, int, int]] = []
+        fd = self._source.open_node(self._root_fd, b".")
+        try:
+            for name in (*path, b""):
+                st = self._source.find_at(fd, DOTGIT)
+                if st is not None:
+                    index = self._index(fd) if S_ISDIR(st.st_mode) else None
+                    if index is None:
+                        return None
+                    state.append(index)
+                if name:
+                    below = self._source.open_node(fd, name)
+                    os.close(fd)
+                    fd = below
+        finally:
+            os.close(fd)
+        return tuple(state)
+
+    def _index(self, dir_fd: int) -> tuple[int, int, int, int] | None:
+        git_fd = self._source.open_node(dir_fd, DOTGIT)
+        try:
+            if self._source.find_at(git_fd, LOCK_NAME) is not None:
+                return None
+            st = self._source.find_at(git_fd, b"index")
+        finally:
+            os.close(git_fd)
+        return (
+            (0, 0, 0, 0) if st is None else (st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns)
+        )
+
+    def _identity(self, dir_fd: int, name: bytes) -> Identity:
         fd = self._source.open_node(dir_fd, name)
         try:
             st = self._source.stat(fd)
@@ -228,24 +337,21 @@ class RemovedNames:
             os.close(fd)
 
 
-def _add(found: dict[bytes, int], more: Mapping[bytes, int]) -> None:
+def add_parts(found: dict[bytes, int], more: Mapping[bytes, int]) -> None:
     """Add ``more`` to ``found``; a part that is no directory replaces one that is."""
     for part, mode in more.items():
         if part not in found or S_ISDIR(found[part]):
             found[part] = mode
 
 
-def _names(directory: Node) -> tuple[bytes, ...]:
-    return tuple(step.name for step in ancestors(directory) if step.name)[::-1]
+def path_of(directory: Node, *names: bytes) -> Path:
+    """Return the path of a directory as last seen, or of what ``names`` lead to from there."""
+    return (*[step.name for step in ancestors(directory) if step.name][::-1], *names)
 
 
-def _path(directory: Node) -> tuple[bytes, ...]:
-    return tuple(map(_any_case, _names(directory)))
+def _spelled(path: Path) -> Path:
+    return tuple(map(any_spelling, path))
 
 
-def _any_case(name: bytes) -> bytes:
-    return folded(name).lower()
-
-
-def _digest(path: tuple[bytes, ...]) -> Digest:
+def _digest(path: Path) -> Digest:
     return blake2b(b"/".join(path), digest_size=16).digest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from stat import S_IFDIR, S_ISDIR
 from typing import NamedTuple
 
@@ -11,6 +11,9 @@ from gitguardfs.fs.source import Source
 
 MAX_DIRECTORIES = 256
 """Directories listed below a moved one: as many as take some milliseconds."""
+
+MAX_DEPTH = 256
+"""Directories on the way down, each of which is open meanwhile."""
 
 
 class Directory(NamedTuple):
@@ -27,11 +30,18 @@ class Directory(NamedTuple):
 class TreeWalk:
     """One walk."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(
+        self,
+        source: Source,
+        limit: int | None = None,
+        enters: Callable[[tuple[bytes, ...]], bool] = lambda _: True,
+    ) -> None:
+        """Take ``limit`` in place of MAX_DIRECTORIES; ``enters`` returns whether a path matters."""
         self._source = source
-        self._left = MAX_DIRECTORIES
+        self._left = MAX_DIRECTORIES if limit is None else limit
+        self._enters = enters
         self.is_whole = True
-        """False if there was more than MAX_DIRECTORIES."""
+        """False if there was more than the limits allow."""
 
     def directories(self, fd: int, path: tuple[bytes, ...] = ()) -> Iterator[Directory]:
         """Yield a directory and those below it. Raises OSError if the source fails."""
@@ -45,9 +55,9 @@ class TreeWalk:
             raise
         yield Directory(path, fd, file_types)
         for name, file_type in file_types.items():
-            if file_type != S_IFDIR:
+            if file_type != S_IFDIR or not self._enters((*path, name)):
                 continue
-            if not self._left:
+            if not self._left or len(path) == MAX_DEPTH:
                 self.is_whole = False
                 return
             self._left -= 1

@@ -9,6 +9,7 @@ are folded in the widest form, and the NTFS rules are applied after the Unicode 
 from __future__ import annotations
 
 import re
+import unicodedata
 from functools import lru_cache
 
 CACHED_NAMES = 1 << 14
@@ -50,6 +51,18 @@ def folded(name: bytes) -> bytes:
     text = _ENDS_NAME.split(text, maxsplit=1)[0]
     # casefold also turns the long s, the kelvin sign and ligatures into ordinary letters.
     return without_ignorable(text).casefold().encode()
+
+
+def any_spelling(name: bytes) -> bytes:
+    """Return a key that is the same for all names that some file system takes for one.
+
+    Case and Unicode normalization do not count, nor do dots and spaces at the end and what follows
+    a colon: NTFS, FAT and SMB servers drop these.
+    """
+    if not name.isascii():
+        text = unicodedata.normalize("NFKD", folded(name).decode())
+        name = unicodedata.normalize("NFKD", text.casefold()).encode()
+    return name.partition(b":")[0].rstrip(b". ").lower()
 
 
 def without_ignorable(text: str) -> str:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gitguardfs.fs import removed_names, tree_walk
+from gitguardfs.fs import moved_trees, removed_names, tree_walk
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.guard.rules import GuardRules
 from gitguardfs.protocol import RENAME_EXCHANGE
@@ -52,10 +52,25 @@ async def test_by_path_also_in_a_new_directory(world: World) -> None:
     await refused(world.rename("lib2/refs", "lib/refs"))
 
 
-async def test_in_any_case(world: World) -> None:
-    await remove(world, "lib/HEAD")
-    await world.rename("lib", "Lib")
-    await refused(mkdir(world, "Lib/Refs"))
+@pytest.mark.parametrize(("name", "spelling"), [
+    ("lib", "Lib"),
+    ("lib", "lib."),
+    ("lib", "lib. ."),
+    ("lib", "lib::$INDEX_ALLOCATION"),
+    ("lib", "l\u00adib"),
+    ("lib", "\uff4cib"),
+    ("libr\u00e9", "libre\u0301"),
+    ("stra\u00dfe", "STRASSE"),
+])  # fmt: skip
+async def test_in_any_spelling(make_world: MakeWorld, name: str, spelling: str) -> None:
+    """Servers of Windows and macOS take these for one name."""
+    world = make_world()
+    put(world, name)
+    await remove(world, f"{name}/HEAD")
+    await world.rename(name, spelling)
+    await refused(mkdir(world, f"{spelling}/Refs"))
+    await mkdir(world, "library")
+    await mkdir(world, "library/refs")
 
 
 async def test_moved_names_too(world: World) -> None:
@@ -174,6 +189,120 @@ async def test_so_many_large_directories_and_no_more(
     await refused(world.rename("a", "b"))
 
 
+async def prepare(world: World, path: str) -> None:
+    """Make a directory of which a repository lacks HEAD."""
+    await make_above(world, f"{path}/refs")
+    await touch(world, f"{path}/config")
+
+
+@pytest.mark.parametrize("names", [
+    ["refs/"], ["config"], ["hooks/"], ["commondir/"], ["refs/", "config"],
+])  # fmt: skip
+async def test_what_a_directory_brings_counts_where_it_arrives(
+    world: World, names: list[str]
+) -> None:
+    await world.rename("lib", "old")
+    await mkdir(world, "d")
+    for name in names:
+        make = mkdir(world, f"d/{name[:-1]}") if name[-1] == "/" else touch(world, f"d/{name}")
+        await make
+    await refused(world.rename("d", "lib"))
+    assert not (world.source / "lib").exists()
+    await world.rename("d", "elsewhere")
+    await world.rename("old", "lib")
+
+
+@pytest.mark.parametrize(("old", "new"), [("d/er", "deep/er"), ("d", "deep")])
+@pytest.mark.parametrize("limit", [0, 256])
+async def test_so_does_what_is_below_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, old: str, new: str, limit: int
+) -> None:
+    """Where the moved tree is too large to be searched, the place where it is now counts."""
+    put(world, "deep/er/lib")
+    await prepare(world, "d/er/lib")
+    monkeypatch.setattr(tree_walk, "MAX_DIRECTORIES", limit)
+    await world.rename(new, "old")
+    await refused(world.rename(old, new))
+
+
+@pytest.mark.parametrize("empty", ["lib", "d"])
+async def test_in_an_exchange_each_arrives_where_the_other_was(world: World, empty: str) -> None:
+    await prepare(world, "d")
+    await refused(world.rename(*(("d", "lib") if empty == "d" else ("lib", "d")), RENAME_EXCHANGE))
+    assert (world.source / "lib/HEAD").exists()
+
+
+async def test_a_directory_with_nothing_of_a_repository_may_come(world: World) -> None:
+    await world.rename("lib", "old")
+    await mkdir(world, "d")
+    await touch(world, "d/main.c")
+    await world.rename("d", "lib")
+    await refused(mkdir(world, "lib/refs"))
+
+
+@pytest.mark.parametrize("limit", [0, 256])
+async def test_a_tree_may_come_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Also one with the repositories of a test suite in it, and again and again."""
+    put(world, "deep/er/repo.git")
+    (world.source / "deep/er/repo.git/refs").mkdir()
+    (world.source / "deep/er/repo.git/config").touch()
+    monkeypatch.setattr(tree_walk, "MAX_DIRECTORIES", limit)
+    monkeypatch.setattr(moved_trees, "MAX_ARRIVING", 0 if limit == 0 else 2)
+    for _ in range(2):
+        await world.rename("deep", "a")
+        await world.rename("a", "b")
+        await world.rename("b", "deep")
+
+
+async def test_a_large_tree_is_searched_only_where_something_may_be_restored(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(world, "deep/er/lib")
+    await remove(world, "deep/er/lib/HEAD")
+    await prepare(world, "d/er/lib")
+    for number in range(5):
+        await make_above(world, f"d/{number}/{number}")
+    monkeypatch.setattr(tree_walk, "MAX_DIRECTORIES", 0)
+    monkeypatch.setattr(moved_trees, "MAX_ARRIVING", 2)
+    await world.rename("d", "e")
+    await world.rename("deep", "old")
+    (world.source / "old").rename(world.source / "elsewhere")
+    await refused(world.rename("e", "deep"))
+    await world.rename("e/er/lib", "lib2")
+    await world.rename("e", "deep")
+
+
+async def test_one_that_is_too_large_for_that_does_not_come(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the kind is known in it; it may take the place of one that is gone."""
+    await make_above(world, "out/a/b")
+    await make_above(world, "new/a/b")
+    monkeypatch.setattr(tree_walk, "MAX_DIRECTORIES", 0)
+    await world.rename("out", "old")
+    monkeypatch.setattr(moved_trees, "MAX_ARRIVING", 1)
+    await refused(world.rename("new", "out"))
+    monkeypatch.setattr(moved_trees, "MAX_ARRIVING", 2)
+    await world.rename("new", "out")
+    await world.rename("out", "new")
+    monkeypatch.setattr(moved_trees, "MAX_ARRIVING", 1)
+    for path in ("old/a/b", "old/a", "old"):
+        await rmdir(world, path)
+    await world.rename("new", "out")
+
+
+async def test_directories_with_removed_names_in_them_are_limited(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removed_names, "MAX_ABOVE", 3)
+    put(world, "a/b/c/d")
+    await remove(world, "lib/HEAD")
+    await refused(remove(world, "a/b/c/d/HEAD"))
+    await rmdir(world, "lib/objects")
+
+
 async def test_what_was_made_here_may_go(world: World) -> None:
     await mkdir(world, "own")
     for _ in range(3):
@@ -203,6 +332,61 @@ async def test_what_the_host_brings_back_was_not_made_here(world: World, is_move
     (world.source / "kept").rename(world.source / "own/HEAD")
     await remove(world, "own/HEAD")
     await refused(mkdir(world, "own/refs"))
+
+
+def commit(world: World, path: str = "") -> None:
+    """Let the host's git write an index, as it does when it adds a file."""
+    (world.source / path / ".git").mkdir(parents=True, exist_ok=True)
+    (world.source / path / ".git/new").write_text("index")
+    (world.source / path / ".git/new").rename(world.source / path / ".git/index")
+
+
+@pytest.mark.parametrize("top", ["", "own"])
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("is_moved", [False, True])
+async def test_what_the_host_has_committed_counts(
+    world: World, top: str, before: bool, is_moved: bool
+) -> None:
+    await make_above(world, "own/er")
+    if before:
+        commit(world, top)
+    await touch(world, "own/er/HEAD")
+    commit(world, top)
+    if is_moved:
+        await world.rename("own/er/HEAD", "own/er/text")
+    else:
+        await remove(world, "own/er/HEAD")
+    await refused(mkdir(world, "own/er/refs"))
+    await mkdir(world, "own/refs")
+
+
+async def test_so_does_what_it_is_adding(world: World) -> None:
+    await mkdir(world, "own")
+    commit(world)
+    await touch(world, "own/HEAD")
+    (world.source / ".git/index.lock").touch()
+    await remove(world, "own/HEAD")
+    (world.source / ".git/index.lock").unlink()
+    await refused(mkdir(world, "own/refs"))
+
+
+async def test_so_does_what_is_in_a_worktree_whose_index_is_elsewhere(world: World) -> None:
+    (world.source / "own").mkdir()
+    (world.source / "own/.git").write_text("gitdir: ../main/.git/worktrees/own\n")
+    await mkdir(world, "own/er")
+    await touch(world, "own/er/HEAD")
+    await remove(world, "own/er/HEAD")
+    await refused(mkdir(world, "own/er/refs"))
+
+
+async def test_other_commits_change_nothing(world: World) -> None:
+    (world.source / "other").mkdir()
+    await mkdir(world, "own")
+    commit(world)
+    await touch(world, "own/HEAD")
+    commit(world, "other")
+    await remove(world, "own/HEAD")
+    await mkdir(world, "own/refs")
 
 
 async def test_so_many_and_no_more(

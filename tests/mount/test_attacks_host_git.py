@@ -335,6 +335,9 @@ RESTORED: list[tuple[Callable[[Path, str], None], tuple[str, ...]]] = [
     (attacks.replace_head_and_remove_it, ("lib/HEAD", "lib/objects/keep")),
     (attacks.move_the_directory_away, ("lib/HEAD", "lib/objects/keep")),
     (attacks.move_the_parent_away, ("deep/lib/HEAD", "deep/lib/objects/keep")),
+    (attacks.move_a_prepared_directory_there, ("lib/HEAD", "lib/objects/keep")),
+    (attacks.exchange_it_with_a_prepared_parent, ("deep/lib/HEAD", "deep/lib/objects/keep")),
+    (attacks.move_a_large_prepared_parent_there, ("deep/lib/HEAD", "deep/lib/objects/keep")),
     (attacks.add_commondir, ("lib/HEAD",)),
 ]
 restored = pytest.mark.parametrize(
@@ -393,6 +396,23 @@ def test_nothing_is_left_for_git_to_complete(
         as_user(strike, view, f"touch {ground.place}/marks/{project.name}")
     assert refused.value.errno == errno.EACCES
     assert not _restore_and_look(ground, project, _top(tracked), "checkout", ".")
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_what_was_committed_meanwhile_is_restored_as_well(ground: Ground, guarded: bool) -> None:
+    """The attacker made the names, and the host has found nothing wrong with them."""
+    project = ground.project()
+    view = ground.view(project, guarded)
+    as_user(attacks.make_head_and_objects, view)
+    git(project, "add", "-f", "lib")
+    git(project, "commit", "--quiet", "--message=more")
+    command = f"touch {ground.place}/marks/{project.name}"
+    if guarded:
+        with pytest.raises(PermissionError):
+            as_user(attacks.remove_head_and_keep_objects, view, command)
+    else:
+        as_user(attacks.remove_head_and_keep_objects, view, command)
+    assert _restore_and_look(ground, project, "lib", "checkout", ".") is not guarded
 
 
 @pytest.mark.parametrize("guarded", [False, True])

@@ -16,6 +16,9 @@ from pathlib import Path
 from tests.support.attacks import HEAD_TEXT, write_config
 from tests.support.raw_calls import RENAME_EXCHANGE, renameat2
 
+LARGE = 257
+"""Directories in a tree that is too large to be searched whenever it is moved."""
+
 Swap = Callable[[Path, Path], None]
 """Put the object at the second path in the place of the first, a directory."""
 
@@ -208,6 +211,30 @@ def move_the_directory_away(view: Path, command: str) -> None:
     _config(view / "lib", command)
 
 
+def move_a_prepared_directory_there(view: Path, command: str) -> None:
+    (view / "d/refs").mkdir(parents=True)
+    _config(view / "d", command)
+    (view / "lib").rename(view / "old")
+    (view / "d").rename(view / "lib")
+
+
+def exchange_it_with_a_prepared_parent(view: Path, command: str) -> None:
+    (view / "d/lib/refs").mkdir(parents=True)
+    _config(view / "d/lib", command)
+    renameat2(view / "d", view / "deep", RENAME_EXCHANGE)
+
+
+def move_a_large_prepared_parent_there(view: Path, command: str) -> None:
+    """Both are too large to be searched as every moved directory is."""
+    (view / "d/lib/refs").mkdir(parents=True)
+    _config(view / "d/lib", command)
+    for top in ("d", "deep"):
+        for number in range(LARGE):
+            (view / top / f"{number:04}").mkdir()
+    (view / "deep").rename(view / "old")
+    (view / "d").rename(view / "deep")
+
+
 def move_the_parent_away(view: Path, command: str) -> None:
     (view / "deep").rename(view / "old")
     (view / "deep/lib").mkdir(parents=True)
@@ -225,6 +252,12 @@ def add_commondir(view: Path, command: str) -> None:
     (view / "lib/commondir").write_text("../common\n")
     write_config(view / "lib/config.worktree", command, worktree="..")
     (view / "common/settings").rename(view / "common/config")
+
+
+def make_head_and_objects(view: Path) -> None:
+    (view / "lib/objects").mkdir(parents=True)
+    (view / "lib/objects/keep").write_text("text\n")
+    (view / "lib/HEAD").write_text(HEAD_TEXT)
 
 
 def add_to_another_branch(view: Path, command: str) -> None:
