@@ -304,7 +304,7 @@ class Access:
             return
         if self._removed.knows_any:  # removed names are recorded by path
             self.revalidation.confirm(place.parent)
-        present = self._parts_in(place, leaving)
+        present = self._parts_in(self.reopened(place), leaving)
         if repository.would_complete(place.name, is_directory, present.get):
             raise self._refused("fake repository", place)
 
@@ -318,6 +318,7 @@ class Access:
         if not self.matters(place.name):
             return
         self.check_completes_no_repository(place, is_directory)
+        place = self.reopened(place)
         if names.is_portable(place.name):
             return
         self.check_not_folded_to_dotgit(place)

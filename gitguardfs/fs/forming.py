@@ -35,6 +35,11 @@ MAX_NAMES = 64
 """Names in a forming directory at most. git puts a dozen there; a directory with more names is not
 forming, and its names are not kept."""
 
+LATE = 0.25
+"""Seconds after this mount changed a directory in which a new ctime of it is taken for its own: a
+share may report a change late. rmdir(2) follows the removal of the last name within milliseconds.
+"""
+
 NEVER = float("-inf")
 """The time of the host's last change if this mount made all changes of a directory."""
 
@@ -44,7 +49,7 @@ WHY = "git on the host may be making a repository"
 class _Seen:
     """The state of a directory when it was last checked."""
 
-    __slots__ = ("changed_at", "ctime", "names", "old_at", "other")
+    __slots__ = ("changed_at", "ctime", "names", "old_at", "other", "ours_at")
 
     def __init__(
         self,
@@ -53,6 +58,7 @@ class _Seen:
         other: OtherEntry | None,
         changed_at: float,
         old_at: float | None,
+        ours_at: float,
     ) -> None:
         self.ctime = ctime
         self.names = names
@@ -64,6 +70,8 @@ class _Seen:
         self.old_at = old_at
         """When the directory was first known not to be newly made by git, in seconds (time.time);
         None if that is not known."""
+        self.ours_at = ours_at
+        """When this mount last made the directory or a change of names in it (time.monotonic)."""
 
 
 class Forming:
@@ -96,7 +104,7 @@ class Forming:
     def note_made(self, st: os.stat_result) -> None:
         """Note an empty directory that this mount has just made."""
         self._seen.pop((st.st_dev, st.st_ino), None)
-        self._note(st, frozenset(), NEVER)
+        self._note(st, frozenset(), NEVER, is_ours=True)
 
     def accept(self, fd: int) -> None:
         """Note that the names in a directory are older than this mount.
@@ -131,17 +139,17 @@ class Forming:
     def wait_for_removal(self, fd: int) -> None:
         """Raise Later if git may just have made the empty directory behind ``fd``.
 
-        The birth time decides, not the last change: this mount may have emptied the directory, and
-        over a share the two cannot be told apart at once. Raises OSError if the source fails.
+        The birth time decides where it is known, not the last change: this mount may have emptied
+        the directory. Raises OSError if the source fails.
         """
         st = self._source.stat(fd)
         seen = self._seen.get((st.st_dev, st.st_ino))
         old_at = None if seen is None else seen.old_at
         birth = self._source.btime_ns(fd) / 10**9 if self._is_local(st.st_dev) else 0.0
-        if old_at is not None and birth <= old_at:  # if not, the inode number was reused
-            return
         age = time.time() - birth
-        if age >= FORMING_FOR and birth:
+        if birth and (age >= FORMING_FOR or (old_at is not None and birth <= old_at)):
+            return  # if made after old_at, the inode number was reused
+        if not birth and seen is not None and self._is_old(seen, st):
             return
         if self._git_names(fd, None)[0] != frozenset():
             return  # not empty: rmdir(2) will fail
@@ -149,6 +157,16 @@ class Forming:
             now = monotonic()
             raise Later(WHY, now + FORMING_FOR - age, now + WAIT)
         self._wait(st, frozenset())
+
+    def _is_old(self, seen: _Seen, st: os.stat_result) -> bool:
+        """Return whether a directory without a birth time is not newly made by git.
+
+        The inode number may have been reused: then ctime has changed, and is new.
+        """
+        if seen.old_at is None:
+            return False
+        is_same = st.st_ctime_ns == seen.ctime or monotonic() < seen.ours_at + LATE
+        return is_same or self._age(st) >= FORMING_FOR
 
     def note_removed(self, st: os.stat_result) -> None:
         """Note that a directory is gone: another one can get its inode number."""
@@ -163,6 +181,7 @@ class Forming:
             changed_at = seen.changed_at
         else:
             changed_at = now
+            seen.old_at = None  # it may be another directory with a reused inode number
         self._note(st, names, changed_at)
         if now < changed_at + FORMING_FOR:
             raise Later(WHY, changed_at + FORMING_FOR, now + WAIT)
@@ -180,15 +199,28 @@ class Forming:
         if seen.names is None:
             # Without ``names`` this mount did not remove the name that git would not put there.
             if names or present is None:
-                self._note(st, present, seen.changed_at, other)
+                self._note(st, present, seen.changed_at, other, is_ours=True)
             return
         if present is None:
-            self._note(st, None, NEVER, other)
+            self._note(st, None, NEVER, other, is_ours=True)
         elif present ^ seen.names <= {*names}:
-            self._note(st, present, seen.changed_at)
+            self._note(st, present, seen.changed_at, is_ours=True)
+
+    def is_as_seen(self, fd: int) -> bool:
+        """Return whether the directory behind ``fd`` has not changed since it was last checked.
+
+        Another directory, with the reused inode number of one that was checked, has changed.
+        Raises OSError if the source fails.
+        """
+        st = self._source.stat(fd)
+        seen = self._seen.get((st.st_dev, st.st_ino))
+        return seen is not None and seen.ctime == st.st_ctime_ns
 
     def note_attributes(self, fd: int) -> None:
         """Note that this mount has just changed attributes of the directory behind ``fd``.
+
+        Only for a directory that ``is_as_seen`` was true of right before: a change by the host
+        must not count as this mount's.
 
         The directory is not listed: servers without O_NOATIME would then change its access time,
         which may just have been set. The next listing shows what the host did meanwhile. A
@@ -240,13 +272,17 @@ class Forming:
         names: frozenset[bytes] | None,
         changed_at: float,
         other: OtherEntry | None = None,
+        is_ours: bool = False,
     ) -> None:
         key = st.st_dev, st.st_ino
         seen = self._seen.get(key)
         old_at = None if seen is None else seen.old_at
+        ours_at = NEVER if seen is None else seen.ours_at
+        if is_ours:
+            ours_at = monotonic()
         if old_at is None and monotonic() >= changed_at + FORMING_FOR:
             old_at = time.time()
-        self._seen[key] = _Seen(st.st_ctime_ns, names, other, changed_at, old_at)
+        self._seen[key] = _Seen(st.st_ctime_ns, names, other, changed_at, old_at, ours_at)
         self._seen.move_to_end(key)
         if len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)

@@ -131,6 +131,7 @@ class HostRules:
         """Check that a rename may be done. Raises Refused, Later, OSError."""
         if self._guard.has_rules:
             self._access.revalidation.confirm(renaming.old.parent, renaming.new.parent)
+        renaming = self._reopened(renaming)
         for place, st in renaming.arriving():
             self.before_adding(place, S_IFMT(st.st_mode))
         if (
@@ -143,9 +144,7 @@ class HostRules:
         for (place, _), text in zip(renaming.arriving(), texts, strict=True):
             if text is not None:
                 self._check_symlink(place, text)
-        renaming = renaming._replace(  # the checks above may have closed their descriptors
-            old=self._access.reopened(renaming.old), new=self._access.reopened(renaming.new)
-        )
+        renaming = self._reopened(renaming)
         if self._guard.checks_fake_repositories:
             self._trees.before_rename(renaming)
         self._wait_for_rename(renaming)
@@ -157,7 +156,7 @@ class HostRules:
         cannot be undone; then no directory that git had checked has become a symlink.
         """
         if self._guard.checks_fake_repositories:
-            self._trees.after_rename(renaming)
+            self._trees.after_rename(self._reopened(renaming))
         if renaming.can_be_undone:
             self._wait_for_rename(renaming)
 
@@ -177,11 +176,20 @@ class HostRules:
                     fd = self._descriptors.of(parent)
                     self._forming.note_change(fd, *(one.name for one in places))
 
-    def note_attributes(self, node: Node, fd: int) -> None:
-        """Note that this mount changed the attributes of an object."""
+    def is_as_seen(self, node: Node, fd: int) -> bool:
+        """Return whether an object is a directory that has not changed since it was checked.
+
+        Asked before its attributes are changed; ``note_attributes`` is for such directories only.
+        """
         if node.is_directory and self._guard.checks_fake_repositories:
-            with suppress(OSError):
-                self._forming.note_attributes(fd)
+            with suppress(OSError):  # then the change counts as the host's
+                return self._forming.is_as_seen(fd)
+        return False
+
+    def note_attributes(self, fd: int) -> None:
+        """Note that this mount changed the attributes of a directory."""
+        with suppress(OSError):
+            self._forming.note_attributes(fd)
 
     def _note_name(self, place: NodeRef) -> None:
         if repository.parts(place.name):
@@ -192,6 +200,11 @@ class HostRules:
     def _wait_for_rename(self, renaming: Renaming) -> None:
         for _, st in renaming.leaving():
             self.wait_for_git(S_IFMT(st.st_mode), renaming.old, renaming.new)
+
+    def _reopened(self, renaming: Renaming) -> Renaming:
+        """Return ``renaming`` with valid descriptors; checks may have closed the old ones."""
+        old, new = self._access.reopened(renaming.old), self._access.reopened(renaming.new)
+        return renaming._replace(old=old, new=new)
 
     def _text(self, place: NodeRef, st: os.stat_result) -> bytes | None:
         """Return the text of a symlink; None if the entry is no symlink."""

@@ -6,6 +6,7 @@ counts as remote, which costs time and loses nothing.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from contextlib import suppress
@@ -28,6 +29,8 @@ class LocalDevices:
         """Answer for the source at ``source``, a path without symlinks."""
         self._path = os.fsencode(source)
         self._answers: dict[int, bool] = {}
+        self._former: dict[int, bool] = {}
+        """The last answer for each device, however old."""
         self._read_at = -VALID_FOR
 
     def __call__(self, device: int) -> bool:
@@ -38,7 +41,20 @@ class LocalDevices:
             self._read_at = now
         answer = self._answers.get(device)
         if answer is None:
-            answer = self._answers[device] = self._ask(device)
+            answer = self._answers[device] = self._ask_with_room(device)
+        return answer
+
+    def _ask_with_room(self, device: int) -> bool:
+        """Return ``_ask``; without descriptors left, the last answer, and remote if there is none.
+
+        The error would be blamed on a process that has enough of them.
+        """
+        try:
+            answer = self._former[device] = self._ask(device)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            return self._former.get(device, False)
         return answer
 
     def all_are(self, device: int) -> bool:

@@ -147,6 +147,8 @@ class Entries:
         old, new = renaming.old, renaming.new
 
         def undo() -> None:
+            # The checks may have closed the descriptors.
+            old, new = self._access.reopened(renaming.old), self._access.reopened(renaming.new)
             if not self._source.is_at(new.fd, new.name, renaming.moved):
                 return
             back = flags if renaming.exchange else RENAME_NOREPLACE

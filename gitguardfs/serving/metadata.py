@@ -92,6 +92,7 @@ class Metadata:
         fd = self._descriptors.of(node)
         uid, gid = self._share_ids(changes)
         mode = self._new_mode_of(node, fd, changes)
+        is_as_seen = self._host.is_as_seen(node, fd)
         if changes.size is not None:
             self._truncate(node, fd, changes.size, handle)
         if (uid, gid) != (-1, -1) or changes == SetAttr():  # chown(-1, -1) sets ctime
@@ -101,7 +102,8 @@ class Metadata:
         atime_ns, mtime_ns = self._times(changes, self._is_local(node.dev))
         if atime_ns is not None or mtime_ns is not None:
             self._source.utimens(fd, atime_ns, mtime_ns)
-        self._host.note_attributes(node, fd)
+        if is_as_seen:
+            self._host.note_attributes(fd)
         reported = self._attributes.report(node, self._source.stat(fd), caller.uid)
         return self._timeouts.reply(node_id, reported)
 

@@ -78,5 +78,7 @@ class Xattrs:
         if self._policy.xattr is XattrPolicy.NONE or not name.startswith(b"user."):
             raise os_error(errno.EOPNOTSUPP)
         fd = self._descriptors.of(node)
+        is_as_seen = self._host.is_as_seen(node, fd)
         change(fd)
-        self._host.note_attributes(node, fd)
+        if is_as_seen:
+            self._host.note_attributes(fd)

@@ -134,9 +134,7 @@ async def test_other_names_are_free(world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["main.c", "config"])
-async def test_ordinary_names_ask_little(
-    world: World, asked: Counter[str], name: str
-) -> None:
+async def test_ordinary_names_ask_little(world: World, asked: Counter[str], name: str) -> None:
     await mkdir(world, "d")
     await touch(world, "d/other")
     number = await world.id("d")

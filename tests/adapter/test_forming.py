@@ -57,6 +57,13 @@ def begin(path: Path) -> None:
     (path / "hooks/sample").write_text("text")
 
 
+def seem_new(path: Path) -> None:
+    """Change an empty directory's ctime, as if it were a new one with a reused inode number."""
+    before = path.stat().st_ctime_ns
+    while path.stat().st_ctime_ns == before:
+        os.utime(path)
+
+
 def end(path: Path) -> None:
     (path / "refs").mkdir()
     (path / "HEAD").write_text("ref: refs/heads/main\n")
@@ -319,6 +326,60 @@ async def test_a_mode_set_here_hides_no_change_of_the_host_s(world: World, pass_
     await refused(touch(world, "y/config"), errno.EBUSY)
 
 
+@pytest.mark.parametrize("is_local", [True, False])
+@pytest.mark.parametrize("attribute", ["mode", "xattr"])
+async def test_nor_that_it_is_another_directory_with_a_reused_inode_number(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, pass_time: Pass,
+    is_local: bool, attribute: str,
+) -> None:  # fmt: skip
+    """git has made it a moment ago. Its ctime shows that, and there is no name in it yet."""
+    world = make_world(is_local=is_local)
+    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
+    monkeypatch.setattr(forming, "WAIT", 0.0)
+    await mkdir(world, "y")
+    node = await world.id("y")
+    seem_new(world.source / "y")
+    if attribute == "mode":
+        await world.setattr(node, mode=0o40700)
+    else:
+        await world.ops.setxattr(node, b"user.x", b"1", world.ctx)
+    await refused(mkdir(world, "y/hooks"), errno.EBUSY)
+    pass_time(2.0)
+    await mkdir(world, "y/hooks")
+
+
+async def test_over_a_share_a_reused_inode_number_is_no_reason_to_remove_it(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, pass_time: Pass
+) -> None:
+    world = make_world(is_local=False)
+    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
+    monkeypatch.setattr(forming, "WAIT", 0.0)
+    await mkdir(world, "y")
+    pass_time(forming.LATE)
+    seem_new(world.source / "y")
+    for _ in range(2):
+        await refused(world.ops.rmdir(ROOT_ID, b"y", world.ctx), errno.EBUSY)
+        await refused(mkdir(world, "y/hooks"), errno.EBUSY)
+    await world.setattr(await world.id("y"), mode=0o40700)
+    await refused(world.ops.rmdir(ROOT_ID, b"y", world.ctx), errno.EBUSY)
+    pass_time(2.0)
+    await world.ops.rmdir(ROOT_ID, b"y", world.ctx)
+
+
+async def test_over_a_share_what_the_host_emptied_long_ago_is_removed_at_once(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, pass_time: Pass
+) -> None:
+    """So a tree of directories that ``make clean`` has emptied goes without a pause for each."""
+    world = make_world(is_local=False)
+    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
+    monkeypatch.setattr(forming, "WAIT", 0.0)
+    await mkdir(world, "y")
+    await touch(world, "y/file")
+    (world.source / "y/file").unlink()
+    pass_time(3.0)
+    await world.ops.rmdir(ROOT_ID, b"y", world.ctx)
+
+
 async def test_an_attribute_set_here_is_no_change_of_the_host_s(world: World) -> None:
     await mkdir(world, "mine")
     await world.ops.setxattr(await world.id("mine"), b"user.x", b"1", world.ctx)
@@ -573,8 +634,7 @@ async def test_another_object_under_the_remembered_name_is_not_trusted(
     """FAT may find git's entry by a short name that another entry had before."""
     await mkdir(world, "mine")
     await touch(world, "mine/DESCRIPT")
-    (world.source / "mine/DESCRIPT").unlink()
-    (world.source / "inode").touch()  # keeps the number from being used again
+    (world.source / "mine/DESCRIPT").rename(world.source / "elsewhere")  # keeps its inode number
     begin(world.source / "mine")
     find_at = Source.find_at
 

@@ -275,6 +275,28 @@ def test_a_repository_that_is_made_is_not_poisoned(ground: Ground, way: str) -> 
     assert not any(_plants_a_hook(ground, MAKING[way], guarded=True) for _ in range(2))
 
 
+def _poisons_under_a_reused_number(ground: Ground, guarded: bool) -> bool:
+    """Attack a new directory whose inode number an empty one of the agent's had before.
+
+    Which number it gets is up to the file system. So the host moves the agent's directory there.
+    """
+    project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
+    view = ground.view(project, guarded)
+    as_user(os.mkdir, view / "mine")
+    with as_host():
+        (project / "mine").rename(project / "new")
+    with host_when_ready(project, mark, "init", "--quiet", "--bare", "new"):
+        as_user(attacks.plant_after_a_chmod, view, "new", f"touch {mark}")
+    assert (project / "new/HEAD").exists()
+    git(project, "push", "--quiet", "./new", "HEAD:refs/heads/pushed")
+    return mark.exists()
+
+
+def test_a_chmod_makes_no_directory_the_agent_s(ground: Ground) -> None:
+    assert _poisons_under_a_reused_number(ground, guarded=False)
+    assert not _poisons_under_a_reused_number(ground, guarded=True)
+
+
 ABOVE = (attacks.by_exchange, attacks.by_two_renames)
 
 

@@ -98,6 +98,23 @@ def plant_while_git_makes(view: Path, name: str, command: str, limit: float) -> 
     return None
 
 
+def plant_after_a_chmod(view: Path, name: str, command: str) -> int | None:
+    """Set the mode of a new directory, start git, and add files that git keeps.
+
+    Returns the errno with which that was refused, if it was.
+    """
+    (view / name).chmod(0o755)
+    (view / "ready").touch()
+    try:
+        (view / name / "hooks").mkdir(exist_ok=True)
+        hook = view / name / "hooks/post-update"
+        hook.write_text(f"#!/bin/sh\n{command}\n")
+        hook.chmod(0o755)
+    except OSError as error:
+        return error.errno
+    return None
+
+
 def swap_above_what_git_makes(view: Path, swap: Swap, command: str, limit: float) -> int | None:
     """Put a prepared directory in the place of ``p`` as soon as there is a ``p/new``.
 

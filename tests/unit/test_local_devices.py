@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -62,6 +63,34 @@ def test_a_device_number_that_is_given_out_again_is_asked_for_anew(
     table[:] = [("0:40", "/src", "nfs4", "")]
     clock[0] += local_devices.VALID_FOR
     assert not local(_device("0:40"))
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EIO])
+def test_without_descriptors_the_last_answer_counts(
+    table: Table, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(local_devices, "monotonic", lambda: clock[0])
+    table.append(("0:40", "/src", "tmpfs", ""))
+    local = LocalDevices("/src")
+    assert local(_device("0:40"))
+
+    def fail() -> list[mountinfo.MountInfo]:
+        raise OSError(number, "")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mountinfo, "listed", fail)
+        assert local(_device("0:40"))
+        clock[0] += 2 * local_devices.VALID_FOR
+        if number == errno.EIO:
+            with pytest.raises(OSError, match="Errno 5"):
+                local(_device("0:40"))
+        else:
+            assert local(_device("0:40"))
+            assert not local(_device("0:41")), "it was never known"
+    table[:] = [("0:40", "/src", "nfs4", "")]
+    clock[0] += local_devices.VALID_FOR
+    assert not local(_device("0:40")), "it is asked for again"
 
 
 @pytest.mark.parametrize(
