@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from benchmarks.place import Place, Workload
 
@@ -101,7 +101,19 @@ def run_each(
             yield error
         finally:
             used[place.key] = time.monotonic()
-            shutil.rmtree(place.truth, ignore_errors=True)
+            _put_aside(place.truth)
+
+
+def _put_aside(directory: Path) -> None:
+    """Move a directory away that has been worked in; all of them go at the end of the run.
+
+    If it were removed, the next one could get its inode number. The guard would take that for a
+    change by the host just now, and wait two seconds.
+    """
+    if directory.exists():
+        kept = directory.parent / "done"
+        kept.mkdir(exist_ok=True)
+        directory.rename(kept / f"{directory.name}-{time.monotonic_ns()}")
 
 
 def _prepared(workload: Workload, place: Place) -> Exception | None:
