@@ -333,14 +333,14 @@ def test_a_signal_ends_it_although_somebody_is_in_the_mount(
 SIGNALLED = """
 import os, sys
 from gitguardfs.commands.gitguardfs import main
-from gitguardfs.daemon import run
+from gitguardfs.daemon import view
 number = int(sys.argv.pop(1))
-mount = run._mount
+mount = view.mount
 def mount_then_signal(*arguments):
     mounted = mount(*arguments)
     os.kill(os.getpid(), number)
     return mounted
-run._mount = mount_then_signal
+view.mount = mount_then_signal
 main()
 """
 
