@@ -309,7 +309,10 @@ def _add_agent(root: Path) -> None:
     os.chown(home, 1000, 1000)
 
 
-def run(command: list[str], env: dict[str, str] | None = None) -> None:
-    done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace")
+def run(command: list[str], env: dict[str, str] | None = None, cwd: Path | None = None) -> None:
+    """Run a command quietly. Raises RuntimeError with the end of what it wrote, if it fails."""
+    done = subprocess.run(
+        command, env=env, cwd=cwd, capture_output=True, text=True, errors="replace"
+    )
     if done.returncode != 0:
         raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr[-2000:]}")

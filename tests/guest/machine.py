@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gitguardfs.vm_mount.command import MODULES
+from tests.guest import emulator
 from tests.guest import image as images
 from tests.guest.channel import Channel, Done, GuestGone
 from tests.guest.inside.agent import PORT
@@ -178,7 +179,7 @@ class Machine:
     def command(self) -> list[str]:
         """QEMU's command line. Emulated, since hardware virtualisation is rare where CI runs."""
         found = [
-            "qemu-system-x86_64", "-accel", "tcg,thread=multi",
+            str(emulator.directory() / emulator.NAME), "-accel", "tcg,thread=multi",
             # A plain processor: emulating the newest costs a fifth more, most of it in the kernel,
             # for five-level page tables, protection keys and copies by single bytes (erms).
             "-cpu", "qemu64,+rdrand", "-smp", str(self.cpus), "-m", str(self.memory_mib),

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gitguardfs.vm.state import is_held
+from tests.guest import emulator
 from tests.support.mounting import REPOSITORY, area
 from tests.support.repos import HOST_GID, HOST_UID, git, make_project
 
@@ -138,7 +139,7 @@ class World:
     def environment(self) -> dict[str, str]:
         home = self.place / "home"
         return {
-            "PATH": os.environ["PATH"],
+            "PATH": f"{emulator.directory()}:{os.environ['PATH']}",
             "HOME": str(home),
             "XDG_RUNTIME_DIR": str(self.place / "run"),
             "SECRET_OF_THE_HOST": "do-not-take-me-along",
