@@ -180,7 +180,9 @@ class Forming:
         elif (seen.ctime, seen.names) == (st.st_ctime_ns, names):
             changed_at = seen.changed_at
         else:
-            changed_at = now
+            # Unless ctime went on, its clock is too coarse or was set back, and tells nothing.
+            is_dated = st.st_ctime_ns > seen.ctime and self._is_asked(st)
+            changed_at = now - self._age(st) if is_dated else now
             seen.old_at = None  # it may be another directory with a reused inode number
         self._note(st, names, changed_at)
         if now < changed_at + FORMING_FOR:
@@ -256,11 +258,14 @@ class Forming:
         seen = self._seen.get((st.st_dev, st.st_ino))
         if seen is None or seen.other is None or not dotgit.is_portable(seen.other.name):
             return None
-        is_asked = self._is_local(st.st_dev) or self._asks_server(st.st_dev)
-        return seen.other if is_asked else None
+        return seen.other if self._is_asked(st) else None
+
+    def _is_asked(self, st: os.stat_result) -> bool:
+        """Return whether nothing between here and a directory's file system remembers its state."""
+        return self._is_local(st.st_dev) or self._asks_server(st.st_dev)
 
     def _age(self, st: os.stat_result) -> float:
-        """Return how many seconds ago a directory, not checked before, was changed."""
+        """Return how many seconds ago a directory was changed, by its ctime."""
         offset = 0.0 if self._is_local(st.st_dev) else self._clock_offsets.get(st.st_dev)
         if offset is None:
             return 0.0  # the clock is not known yet: nothing was made there

@@ -25,7 +25,9 @@ Pass = Callable[[float], None]
 
 @pytest.fixture
 def pass_time(monkeypatch: pytest.MonkeyPatch) -> Pass:
-    """Move the daemon's clocks on by seconds; otherwise they stand still."""
+    """Move the daemon's clocks on by seconds; otherwise they stand still, and no request waits."""
+    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
+    monkeypatch.setattr(forming, "WAIT", 0.0)
     passed = [0.0]
     since, date = time.monotonic(), time.time()
     for module in (forming, left_places):
@@ -39,11 +41,9 @@ def pass_time(monkeypatch: pytest.MonkeyPatch) -> Pass:
 
 
 @pytest.fixture
-def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, pass_time: Pass) -> World:
+def world(make_world: MakeWorld, pass_time: Pass) -> World:
     """The host has begun to make a repository in ``x``; requests do not wait for it."""
     world = make_world()
-    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
-    monkeypatch.setattr(forming, "WAIT", 0.0)
     begin(world.source / "x")
     (world.source / "other").mkdir()
     (world.source / "other/file").write_text("text")
@@ -271,11 +271,9 @@ async def test_an_empty_one_that_git_has_just_made_is_not_removed(
 
 
 async def test_over_a_share_it_is_known_by_its_last_change(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, pass_time: Pass
+    make_world: MakeWorld, pass_time: Pass
 ) -> None:
     world = make_world(is_local=False)
-    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
-    monkeypatch.setattr(forming, "WAIT", 0.0)
     await mkdir(world, "mine")
     (world.source / "new").mkdir()
     await refused(world.ops.rmdir(ROOT_ID, b"new", world.ctx), errno.EBUSY)
@@ -285,12 +283,10 @@ async def test_over_a_share_it_is_known_by_its_last_change(
 
 @pytest.mark.parametrize("is_local", [True, False])
 async def test_removing_what_was_not_just_made_never_waits(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, is_local: bool, pass_time: Pass
+    make_world: MakeWorld, is_local: bool, pass_time: Pass
 ) -> None:
     """That holds whatever times a share gives its directories."""
     world = make_world(is_local=is_local)
-    monkeypatch.setattr(forming, "WAIT", 0.0)
-    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
     pass_time(1.5)  # in truth no clock stands still
     for path in ("mine", "mine/info", "mine/d"):
         await mkdir(world, path)
@@ -329,13 +325,11 @@ async def test_a_mode_set_here_hides_no_change_of_the_host_s(world: World, pass_
 @pytest.mark.parametrize("is_local", [True, False])
 @pytest.mark.parametrize("attribute", ["mode", "xattr"])
 async def test_nor_that_it_is_another_directory_with_a_reused_inode_number(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, pass_time: Pass,
+    make_world: MakeWorld, pass_time: Pass,
     is_local: bool, attribute: str,
 ) -> None:  # fmt: skip
     """git has made it a moment ago. Its ctime shows that, and there is no name in it yet."""
     world = make_world(is_local=is_local)
-    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
-    monkeypatch.setattr(forming, "WAIT", 0.0)
     await mkdir(world, "y")
     node = await world.id("y")
     seem_new(world.source / "y")
@@ -349,11 +343,9 @@ async def test_nor_that_it_is_another_directory_with_a_reused_inode_number(
 
 
 async def test_over_a_share_a_reused_inode_number_is_no_reason_to_remove_it(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, pass_time: Pass
+    make_world: MakeWorld, pass_time: Pass
 ) -> None:
     world = make_world(is_local=False)
-    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
-    monkeypatch.setattr(forming, "WAIT", 0.0)
     await mkdir(world, "y")
     pass_time(forming.LATE)
     seem_new(world.source / "y")
@@ -367,17 +359,51 @@ async def test_over_a_share_a_reused_inode_number_is_no_reason_to_remove_it(
 
 
 async def test_over_a_share_what_the_host_emptied_long_ago_is_removed_at_once(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, pass_time: Pass
+    make_world: MakeWorld, pass_time: Pass
 ) -> None:
     """So a tree of directories that ``make clean`` has emptied goes without a pause for each."""
     world = make_world(is_local=False)
-    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
-    monkeypatch.setattr(forming, "WAIT", 0.0)
     await mkdir(world, "y")
     await touch(world, "y/file")
     (world.source / "y/file").unlink()
     pass_time(3.0)
     await world.ops.rmdir(ROOT_ID, b"y", world.ctx)
+
+
+CHANGED = {"locally": (True, False), "9p": (False, True), "virtiofs": (False, False)}
+
+
+@pytest.mark.parametrize("is_local, asks_server", CHANGED.values(), ids=CHANGED)
+async def test_a_change_of_the_host_s_counts_from_when_it_was_made(
+    make_world: MakeWorld, pass_time: Pass, is_local: bool,
+    asks_server: bool,
+) -> None:  # fmt: skip
+    """Not from when it is first seen: many directories that the host emptied go without a pause.
+
+    Over virtiofs the guest may remember an older ctime: there it counts from when it is seen.
+    """
+    world = make_world(is_local=is_local, asks_server=asks_server)
+    await mkdir(world, "y")
+    await touch(world, "y/config")
+    (world.source / "y/config").unlink()
+    pass_time(2.5)
+    if not (is_local or asks_server):
+        await refused(touch(world, "y/config"), errno.EBUSY)
+        pass_time(2.0)
+    await touch(world, "y/config")
+
+
+async def test_a_clock_of_the_share_that_goes_back_makes_no_change_old(
+    make_world: MakeWorld, pass_time: Pass
+) -> None:
+    world = make_world(is_local=False, asks_server=True)
+    await mkdir(world, "y")
+    seen = world.state.access._forming._seen
+    (y,) = [seen[key] for key in seen if key[1] == (world.source / "y").stat().st_ino]
+    y.ctime += 3600 * 10**9
+    begin(world.source / "y")
+    pass_time(2.5)
+    await refused(touch(world, "y/config"), errno.EBUSY)
 
 
 async def test_an_attribute_set_here_is_no_change_of_the_host_s(world: World) -> None:
@@ -426,6 +452,7 @@ async def test_who_waits_goes_on_by_himself(world: World, monkeypatch: pytest.Mo
 
 
 async def test_each_change_of_the_host_s_starts_anew(world: World, pass_time: Pass) -> None:
+    pass_time(-1.9)  # so that the next change is made now, by the clock of the file system
     await refused(touch(world, "x/config"), errno.EBUSY)
     pass_time(1.9)
     (world.source / "x/objects").mkdir()
@@ -485,8 +512,6 @@ async def test_where_the_clocks_differ_a_first_look_counts_as_a_change(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, pass_time: Pass
 ) -> None:
     world = make_world(is_local=False)
-    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
-    monkeypatch.setattr(forming, "WAIT", 0.0)
     ahead = time.time() + 3600
     monkeypatch.setattr(forming, "time", SimpleNamespace(time=lambda: ahead))
     begin(world.source / "x")
@@ -589,13 +614,11 @@ async def test_a_rename_within_a_directory_lists_it_once(
 @pytest.mark.parametrize("asks_server", [True, False])
 @pytest.mark.parametrize("stays", [True, False])
 async def test_a_directory_that_the_host_empties_for_git_is_waited_for(
-    make_world: MakeWorld, pass_time: Pass, monkeypatch: pytest.MonkeyPatch,
+    make_world: MakeWorld, pass_time: Pass,
     stays: bool, asks_server: bool,
 ) -> None:  # fmt: skip
     """The name that was remembered of the directory is gone."""
     world = make_world(is_local=not asks_server, path_based=asks_server, asks_server=asks_server)
-    monkeypatch.setattr(forming, "FORMING_FOR", 2.0)
-    monkeypatch.setattr(forming, "WAIT", 0.0)
     await mkdir(world, "mine")
     for number in range(3):
         await touch(world, f"mine/{number}")

@@ -544,6 +544,22 @@ MUTANTS = (
         FORMING,
     ),
     Mutant(
+        "host-change-seen-late-is-dated-by-an-old-ctime",
+        "over virtiofs a change of the host counts from a ctime that the guest remembers",
+        "fs/forming.py",
+        "is_dated = st.st_ctime_ns > seen.ctime and self._is_asked(st)",
+        "is_dated = st.st_ctime_ns > seen.ctime",
+        FORMING,
+    ),
+    Mutant(
+        "host-change-is-dated-by-a-clock-that-went-back",
+        "after the host's clock was set back, what git makes counts as old",
+        "fs/forming.py",
+        "is_dated = st.st_ctime_ns > seen.ctime and self._is_asked(st)",
+        "is_dated = self._is_asked(st)",
+        FORMING,
+    ),
+    Mutant(
         "rename-checks-another-directory",
         "the second end of an exchange is checked by a descriptor that was closed",
         "fs/access.py",
