@@ -46,13 +46,16 @@ class DescriptorCache:
         Raises OSError(ESTALE) if the node's object is not found, and any other OSError of the
         source.
         """
-        if self._path_based and node.parent is not None and not node.is_directory:
-            self.close(node)  # the cached one may lead to another object by now
+        if self._path_based and not node.is_directory:
+            if node.parent is not None:
+                self.close(node)  # the cached one may lead to another object by now
+            elif node.open_fds:
+                return node.open_fds[0]  # its name is gone: only open files hold the object
         if node.fd >= 0:
             if node in self._cached:
                 self._cached.move_to_end(node)
             return node.fd
-        if node.open_fds and (node.parent is None or not self._path_based):
+        if node.open_fds and not self._path_based:
             return node.open_fds[0]
         fd = self._reopen(node)
         self.keep(node, fd)

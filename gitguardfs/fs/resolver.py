@@ -193,8 +193,12 @@ class Resolver:
         if node is None:
             os.close(fd)
             return
-        self._descriptors.keep(node, fd)
         last = node.is_directory or st.st_nlink <= 1
+        if self._path_based and not last:  # only its other names lead to it
+            os.close(fd)
+            self._descriptors.close(node)
+        else:
+            self._descriptors.keep(node, fd)
         if last:
             self._nodes.unhash(node)
             self._descriptors.pin(node)

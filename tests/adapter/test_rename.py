@@ -305,9 +305,28 @@ async def test_where_descriptors_hold_paths_what_is_removed_is_not_opened_again(
     for flags in (os.O_RDONLY, os.O_RDWR):
         await refused(world.ops.open(node, flags, world.ctx), errno.ESTALE)
     await refused(world.setattr(node, size=0), errno.ESTALE)
+    assert (await world.ops.getattr(node, world.ctx)).st_size == 4
     assert bytes(await world.ops.read(handle, 0, 10)) == b"text"
     assert (world.source / "f").read_text() == "another"
     await world.ops.release(handle)
+
+
+async def test_where_descriptors_hold_paths_another_name_is_looked_for(
+    make_world: MakeWorld,
+) -> None:
+    """ESTALE lets the kernel look up the name that it was asked for; ENOENT would reach the user.
+
+    A descriptor of the removed name leads nowhere there.
+    """
+    world = make_world(path_based=True)
+    (world.source / "f").touch()
+    os.link(world.source / "f", world.source / "g")
+    node = await world.id("g")
+    assert await world.id("f") == node
+    await world.ops.unlink(ROOT_ID, b"f", world.ctx)
+    await refused(world.ops.getattr(node, world.ctx), errno.ESTALE)
+    assert await world.id("g") == node
+    assert (await world.ops.getattr(node, world.ctx)).st_nlink == 1
 
 
 async def test_where_descriptors_hold_paths_those_of_each_look_count(make_world: MakeWorld) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 from functools import partial
 
 from tests.conformance.tools import (
@@ -285,3 +286,13 @@ def check_one_of_two_names_goes(d: str) -> None:
         os.unlink(f"{d}/other")
         os.unlink(path)
         equal("links", os.fstat(fd).st_nlink, 0)
+
+
+def check_name_looked_up_later_than_the_one_that_goes(d: str) -> None:
+    # Caches that last for a second know the second name, and not the first, when that is removed.
+    first, second = file(f"{d}/first"), f"{d}/second"
+    time.sleep(0.7)
+    os.link(first, second)
+    time.sleep(0.5)
+    os.unlink(first)
+    equal("links", os.lstat(second).st_nlink, 1)

@@ -26,6 +26,7 @@ MORE = (
     "renaming-save_by_rename", "renaming-replaced_open_file", "renaming-noreplace",
     "renaming-exchange", "links-names_of_one_object", "links-unlinked_open_file",
     "links-removed_directory_in_use", "links-one_of_two_names_goes", "making-group_of_new_objects",
+    "links-name_looked_up_later_than_the_one_that_goes",
 )  # fmt: skip
 SLOW = (
     "content-many_open_files", "between-callers_are_told_apart",

@@ -178,6 +178,22 @@ MUTANTS = (
         "if False:",
         DESCRIPTORS,
     ),
+    Mutant(
+        "descriptors-of-a-name-that-is-gone",
+        "over 9p a file is looked for by the name that it has lost, not by its other names",
+        "fs/resolver.py",
+        "if self._path_based and not last:",
+        "if False:",
+        RENAME,
+    ),
+    Mutant(
+        "descriptors-of-a-file-that-is-gone",
+        "over 9p a removed file is looked for by its name, not by what holds it open",
+        "fs/descriptors.py",
+        "            elif node.open_fds:",
+        "            elif False:",
+        DESCRIPTORS,
+    ),
     # Resolved symlinks
     Mutant(
         "links-absolute-from-here",

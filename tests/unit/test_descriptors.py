@@ -208,6 +208,23 @@ def test_a_second_descriptor_is_closed(place: Directory) -> None:
     assert node.fd == fd and open_fds() == before
 
 
+def test_where_descriptors_hold_paths_what_is_removed_is_known_by_its_open_file(
+    place: Directory,
+) -> None:
+    (place.path / "f").touch()
+    node = place.node("f")
+    cache = DescriptorCache(MINIMUM, path_based=True)
+    with open(place.path / "f") as opened:
+        node.open_fds = (opened.fileno(),)
+        assert cache.of(node) == node.fd
+        assert node.fd != opened.fileno()
+        node.parent = None
+        assert cache.of(node) == opened.fileno()
+    node.open_fds = ()
+    assert cache.of(node) == node.fd
+    cache.close_all()
+
+
 LOW_LIMIT = """
 import errno, os, resource, sys
 from gitguardfs.fs.descriptors import IN_USE, OPEN_NODE, DescriptorCache
