@@ -35,7 +35,7 @@ def run(options: Options, say: Say) -> Results:
     if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
         sys.exit(f"benchmarks: not installed: {', '.join(missing)} (run.sh --guest installs them)")
     # Imported here: only this function needs the package of the tests.
-    from tests.guest import image
+    from tests.guest import emulator, image
     from tests.guest.machine import Machine, Share
     from tests.guest.setting_up import install
     from tests.guest.world import CHECKOUT, checkout
@@ -58,7 +58,7 @@ def run(options: Options, say: Say) -> Results:
         obtained = image.obtain(image.DEBIAN_13)
         (work / "machine").mkdir()
         machine = Machine(
-            obtained, work / "machine", [*shares, Share("checkout", shared, read_only=True)]
+            obtained, work / "machine", [*shares, Share("checkout", shared, read_only=True)], cpus=2
         )
         try:
             say("booting the guest")
@@ -66,6 +66,8 @@ def run(options: Options, say: Say) -> Results:
             results.about["kernel"] = machine.sh("uname -r")
             results.about["Python"] = machine.sh("python3 -V").removeprefix("Python ")
             results.about["pyfuse3"] = "Debian 13's"
+            version = emulator.version_of(emulator.directory() / emulator.NAME)
+            results.about["QEMU"] = ".".join(map(str, version))
             results.about["machine"] = f"emulated, {machine.cpus} cores, {machine.memory_mib} MiB"
             machine.sh(f"mkdir -p {CHECKOUT} && mount -t 9p -o ro,trans=virtio checkout {CHECKOUT}")
             say("installing gitguardfs and bindfs in the guest")

@@ -112,7 +112,7 @@ class Recipe:
         return _CMDLINE.format(security=_ENFORCING if self.has_selinux else _SECURITY_OFF)
 
 
-DEBIAN_13 = Recipe("debian13", "trixie", (*_BOOT, *_GITGUARDFS, *_TOOLS, "python3-rich"))
+DEBIAN_13 = Recipe("debian13", "trixie", (*_BOOT, *_GITGUARDFS, *_TOOLS))
 DEBIAN_CLOUD = Recipe(
     "cloud13", "trixie",
     (*_BOOT, *_GITGUARDFS, "cloud-init", "openssh-server", "sudo", "ca-certificates", "curl",

@@ -49,7 +49,9 @@ class Machine:
     work: Path
     shares: list[Share]
     memory_mib: int = 1024
-    cpus: int = 2
+    cpus: int = 1
+    """More than one costs time where other guests run beside: a processor that waits for a lock
+    spins while the one that holds it is not being emulated."""
     boots: list[tuple[str, float]] = field(default_factory=list)
     """The boots with their seconds, for the report."""
     _qemu: subprocess.Popen[bytes] | None = None

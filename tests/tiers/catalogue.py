@@ -95,7 +95,7 @@ SELINUX = "tests/guest/test_9_selinux.py"
 
 TIERS = (
     _guest(
-        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 1865,
+        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 1290,
         "guest", images.DEBIAN_13, "tests/guest", f"--ignore={OLDEST}",
         f"--ignore={SELINUX}",
     ),
@@ -104,11 +104,12 @@ TIERS = (
         ["sh", "-c", LINT, "lint", str(Path(sys.executable).parent)],
         seconds=40, alone=10, is_pytest=False, lacks=_missing("shellcheck"),
     ),
-    Tier("unit", "pure parts, no mount", _shared_out("tests/unit"), seconds=194, alone=60),
+    Tier("unit", "pure parts, no mount", _shared_out("tests/unit"), seconds=130, alone=60),
     Tier("adapter", "request handlers, no mount", _shared_out("tests/adapter"),
-         seconds=120, alone=20),
+         seconds=40, alone=20),
     Tier("mount", "real mounts: conformance, attacks, faults, programs",
-         _shared_out("tests/mount"), seconds=812, lacks=_missing("bindfs", "fusermount3")),
+         _shared_out("tests/mount"), seconds=640, alone=340,
+         lacks=_missing("bindfs", "fusermount3")),
     Tier(
         "quickstart", "guest-setup/quickstart.sh, on the distribution's own packages",
         # Isolated: tiers that start at the same moment would copy its mounts and so hold its share.
@@ -124,16 +125,16 @@ TIERS = (
         _pytest("tests/egress"), seconds=140, lane="egress", lacks=_missing("ip", "ss"),
     ),
     _guest(
-        "guest-old", "Debian 12 in another one, the oldest system that is supported", 557,
+        "guest-old", "Debian 12 in another one, the oldest system that is supported", 345,
         "tests", images.DEBIAN_12, OLDEST, needs=("dpkg-buildpackage", "dh", "dh_python3"),
     ),
     Tier(
         "vm", "gitguard vm from nothing: the guard, the proxy, isolation; stop, up again, reset",
-        _pytest("tests/vm", f"--ignore={VM_FAULTS}"), seconds=1192, lane="egress",
+        _pytest("tests/vm", f"--ignore={VM_FAULTS}"), seconds=650, lane="egress",
         image=images.DEBIAN_CLOUD, lacks=_missing(*VM_PROGRAMS),
     ),
     _guest(
-        "guest-selinux", "Debian 13 with SELinux enforcing", 600, "egress", images.DEBIAN_SELINUX,
+        "guest-selinux", "Debian 13 with SELinux enforcing", 470, "egress", images.DEBIAN_SELINUX,
         SELINUX,
     ),
     Tier(

@@ -1,4 +1,4 @@
-"""The duration of tiers: ``python -m tests.tiers.estimate TIER...`` prints it, as "33 minutes".
+"""The duration of tiers: ``python -m tests.tiers.estimate TIER...`` prints it, as "22 minutes".
 
 Standard library only: tests/run.sh calls it before anything is installed.
 """
