@@ -50,7 +50,7 @@ class DescriptorCache:
             if node.parent is not None:
                 self.close(node)  # the cached one may lead to another object by now
             elif node.open_fds:
-                return node.open_fds[0]  # its name is gone: only open files hold the object
+                return node.open_fds[0]  # without a name, an open file leads to the object
         if node.fd >= 0:
             if node in self._cached:
                 self._cached.move_to_end(node)

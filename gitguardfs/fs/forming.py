@@ -126,7 +126,8 @@ class Forming:
         if names is None:
             self._note(st, None, NEVER, other)
         else:
-            self._wait(st, names)
+            # A ctime from before the listing would date names that were made in between.
+            self._wait(self._source.stat(fd), names)
 
     def wait_for_listed(self, fd: int, listed: Collection[bytes]) -> None:
         """Raise Later if the directory behind ``fd``, with the names ``listed``, is forming.
@@ -156,7 +157,7 @@ class Forming:
         if birth and age >= 0:
             now = monotonic()
             raise Later(WHY, now + FORMING_FOR - age, now + WAIT)
-        self._wait(st, frozenset())
+        self._wait(self._source.stat(fd), frozenset())
 
     def _is_old(self, seen: _Seen, st: os.stat_result) -> bool:
         """Return whether a directory without a birth time is not newly made by git.
@@ -180,9 +181,9 @@ class Forming:
         elif (seen.ctime, seen.names) == (st.st_ctime_ns, names):
             changed_at = seen.changed_at
         else:
-            # Unless ctime went on, its clock is too coarse or was set back, and tells nothing.
-            is_dated = st.st_ctime_ns > seen.ctime and self._is_asked(st)
-            changed_at = now - self._age(st) if is_dated else now
+            # Not since its ctime, as for a directory never checked: the clocks of guest and share
+            # may have been set after they were compared.
+            changed_at = now
             seen.old_at = None  # it may be another directory with a reused inode number
         self._note(st, names, changed_at)
         if now < changed_at + FORMING_FOR:
@@ -258,14 +259,11 @@ class Forming:
         seen = self._seen.get((st.st_dev, st.st_ino))
         if seen is None or seen.other is None or not dotgit.is_portable(seen.other.name):
             return None
-        return seen.other if self._is_asked(st) else None
-
-    def _is_asked(self, st: os.stat_result) -> bool:
-        """Return whether nothing between here and a directory's file system remembers its state."""
-        return self._is_local(st.st_dev) or self._asks_server(st.st_dev)
+        is_asked = self._is_local(st.st_dev) or self._asks_server(st.st_dev)
+        return seen.other if is_asked else None
 
     def _age(self, st: os.stat_result) -> float:
-        """Return how many seconds ago a directory was changed, by its ctime."""
+        """Return how many seconds ago a directory, not checked before, was changed."""
         offset = 0.0 if self._is_local(st.st_dev) else self._clock_offsets.get(st.st_dev)
         if offset is None:
             return 0.0  # the clock is not known yet: nothing was made there

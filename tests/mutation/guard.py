@@ -544,19 +544,11 @@ MUTANTS = (
         FORMING,
     ),
     Mutant(
-        "host-change-seen-late-is-dated-by-an-old-ctime",
-        "over virtiofs a change of the host counts from a ctime that the guest remembers",
+        "host-forming-dated-before-it-is-listed",
+        "names that git has just made count as old as the ctime that was read before them",
         "fs/forming.py",
-        "is_dated = st.st_ctime_ns > seen.ctime and self._is_asked(st)",
-        "is_dated = st.st_ctime_ns > seen.ctime",
-        FORMING,
-    ),
-    Mutant(
-        "host-change-is-dated-by-a-clock-that-went-back",
-        "after the host's clock was set back, what git makes counts as old",
-        "fs/forming.py",
-        "is_dated = st.st_ctime_ns > seen.ctime and self._is_asked(st)",
-        "is_dated = self._is_asked(st)",
+        "self._wait(self._source.stat(fd), names)",
+        "self._wait(st, names)",
         FORMING,
     ),
     Mutant(

@@ -139,7 +139,7 @@ class World:
     def environment(self) -> dict[str, str]:
         home = self.place / "home"
         return {
-            "PATH": f"{emulator.directory()}:{os.environ['PATH']}",
+            "PATH": emulator.search_path(),
             "HOME": str(home),
             "XDG_RUNTIME_DIR": str(self.place / "run"),
             "SECRET_OF_THE_HOST": "do-not-take-me-along",
