@@ -40,6 +40,10 @@ LATE = 0.25
 share may report a change late. rmdir(2) follows the removal of the last name within milliseconds.
 """
 
+SHARE_REMEMBERS = 1.0
+"""Seconds for which the kernel may remember an older ctime of a directory over virtiofs (virtiofsd
+with --cache=auto)."""
+
 NEVER = float("-inf")
 """The time of the host's last change if this mount made all changes of a directory."""
 
@@ -94,12 +98,13 @@ class Forming:
         self._asks_server = asks_server
         self._seen: OrderedDict[tuple[int, int], _Seen] = OrderedDict()
         self._clock_offsets: dict[int, float] = {}
-        """By st_dev: how many seconds its server's clock is ahead of this machine's."""
+        """By st_dev: how many seconds its server's clock is ahead of time.monotonic. This machine's
+        clock is not compared: setting it would make what the host changes look old."""
 
     def note_clock(self, made: os.stat_result) -> None:
         """Measure how far the source's clock is ahead, from an object that was just made."""
         if not self._is_local(made.st_dev):
-            self._clock_offsets[made.st_dev] = made.st_ctime - time.time()
+            self._clock_offsets[made.st_dev] = made.st_ctime - monotonic()
 
     def note_made(self, st: os.stat_result) -> None:
         """Note an empty directory that this mount has just made."""
@@ -264,10 +269,15 @@ class Forming:
 
     def _age(self, st: os.stat_result) -> float:
         """Return how many seconds ago a directory, not checked before, was changed."""
-        offset = 0.0 if self._is_local(st.st_dev) else self._clock_offsets.get(st.st_dev)
-        if offset is None:
+        if self._is_local(st.st_dev):
+            now = time.time()
+        elif (offset := self._clock_offsets.get(st.st_dev)) is not None:
+            now = monotonic() + offset
+            if not self._asks_server(st.st_dev):
+                now -= SHARE_REMEMBERS
+        else:
             return 0.0  # the clock is not known yet: nothing was made there
-        return max(time.time() + offset - st.st_ctime, 0.0)
+        return max(now - st.st_ctime, 0.0)
 
     def _note(
         self,

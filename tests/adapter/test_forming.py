@@ -303,7 +303,7 @@ async def test_removing_what_was_not_just_made_never_waits(
 
     for path in ("mine/info", "mine/d", "mine"):
         await rmdir(path)
-    pass_time(3.0)
+    pass_time(3.5)
     await remove(world, "theirs/hooks/file")
     if is_local:
         await rmdir("theirs/hooks/d")
@@ -366,7 +366,7 @@ async def test_over_a_share_what_the_host_emptied_long_ago_is_removed_at_once(
     await mkdir(world, "y")
     await touch(world, "y/file")
     (world.source / "y/file").unlink()
-    pass_time(3.0)
+    pass_time(3.5)
     await world.ops.rmdir(ROOT_ID, b"y", world.ctx)
 
 
@@ -512,7 +512,35 @@ async def test_where_the_clocks_differ_a_first_look_counts_as_a_change(
     pass_time(2.0)
     await touch(world, "x/config")
     # From then on the difference of the two clocks is known.
-    assert world.state.access._forming._age(os.stat(world.source / "x/config")) == 0.0
+    made = os.stat(world.source / "x/config")
+    assert world.state.access._forming._age(made) == pytest.approx(0.0, abs=1e-3)
+
+
+async def test_setting_the_guest_s_clock_makes_no_change_old(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, pass_time: Pass
+) -> None:
+    world = make_world(is_local=False)
+    await mkdir(world, "mine")  # shows how far the share's clock is ahead
+    later = time.time() + 3600
+    monkeypatch.setattr(forming, "time", SimpleNamespace(time=lambda: later))
+    begin(world.source / "x")
+    await refused(touch(world, "x/config"), errno.EBUSY)
+    pass_time(2.5)
+    await touch(world, "x/config")
+
+
+@pytest.mark.parametrize("asks_server", [True, False])
+async def test_a_share_may_show_an_older_change_for_a_second(
+    make_world: MakeWorld, pass_time: Pass, asks_server: bool
+) -> None:
+    world = make_world(is_local=False, asks_server=asks_server)
+    await mkdir(world, "mine")
+    begin(world.source / "x")
+    pass_time(2.5)
+    if not asks_server:
+        await refused(touch(world, "x/config"), errno.EBUSY)
+        pass_time(1.0)
+    await touch(world, "x/config")
 
 
 async def test_it_is_only_for_the_guard(

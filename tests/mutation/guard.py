@@ -552,6 +552,22 @@ MUTANTS = (
         FORMING,
     ),
     Mutant(
+        "host-forming-dated-by-the-guest-clock",
+        "what git makes on a share counts as old once the guest's clock is set on",
+        "fs/forming.py",
+        "now = monotonic() + offset",
+        "now = time.time()",
+        ("adapter/test_forming.py::test_setting_the_guest_s_clock_makes_no_change_old",),
+    ),
+    Mutant(
+        "host-forming-dated-by-an-older-change",
+        "over virtiofs what git makes counts as old by a ctime that the kernel remembers",
+        "fs/forming.py",
+        "now -= SHARE_REMEMBERS",
+        "pass",
+        FORMING,
+    ),
+    Mutant(
         "rename-checks-another-directory",
         "the second end of an exchange is checked by a descriptor that was closed",
         "fs/access.py",
