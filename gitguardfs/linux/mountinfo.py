@@ -120,18 +120,19 @@ def parse(text: bytes) -> list[MountInfo]:
                 mnt_id=int(fields[0]),
                 parent_id=int(fields[1]),
                 device=fields[2].decode(),
-                root=_unescape(fields[3]),
-                mount_point=_unescape(fields[4]),
+                root=unescape(fields[3]),
+                mount_point=unescape(fields[4]),
                 options=os.fsdecode(fields[5]),
-                fstype=os.fsdecode(_unescape(rest[0])),
-                source=os.fsdecode(_unescape(rest[1])),
-                super_options=os.fsdecode(_unescape(rest[2])) if len(rest) > 2 else "",
+                fstype=os.fsdecode(unescape(rest[0])),
+                source=os.fsdecode(unescape(rest[1])),
+                super_options=os.fsdecode(unescape(rest[2])) if len(rest) > 2 else "",
             )
         )
     return found
 
 
-def _unescape(field: bytes) -> bytes:
+def unescape(field: bytes) -> bytes:
+    """Return a name as it is; the kernel and libmount write some bytes of names in octal."""
     if b"\\" not in field:
         return field
     return re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), field)

@@ -24,11 +24,13 @@ from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import Exit, UserError, os_error
 from gitguardfs.linux import mountinfo, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.mounting import utab
 
 NAME = "gitguardfs-seal"
 SEAL_FSTYPE = "ramfs"
 """Not tmpfs: systemd orders a mount with a tmpfs on it after swap.target. Once the seal is off,
-systemd would never finish stopping that target, and the machine would not shut down."""
+systemd would never finish stopping that target, and the machine would not shut down. mounting/utab
+does the rest of that."""
 _FSTYPES = (SEAL_FSTYPE, "tmpfs")
 """The types that a seal may have: daemons of earlier versions used tmpfs."""
 _ATTRIBUTES = (
@@ -71,6 +73,9 @@ class Seal:
             else:
                 self.keep()
             raise
+        if seal is None:
+            with suppress(OSError):  # the share is unmounted meanwhile
+                utab.add_seal(_listed(self.covers), NAME, SEAL_FSTYPE)
 
     def check(self) -> None:
         """Raise OSError(ESTALE) if the seal is not on ``covers``, or a mount is on top of it."""

@@ -120,6 +120,10 @@ class Machine:
 
     # ------------------------------------------------------------------------- use
 
+    @property
+    def is_running(self) -> bool:
+        return self._qemu is not None
+
     def run(self, command: Any, **how: Any) -> Done:
         """Run a command in the guest: a shell line or a list of words. See Channel.start."""
         assert self._channel is not None, "the guest is not running"

@@ -15,11 +15,32 @@ EACH = pytest.mark.parametrize("each", GUARDS, ids=str)
 LIMIT = 180.0
 
 
+def enter_by_hand(machine: Machine) -> None:
+    """Do what test_1_setup has done, unless it was not run."""
+    if machine.run("grep -q ^projects /etc/fstab").rc != 0:
+        guard_by_hand(machine)
+
+
+@EACH
+def test_remove_takes_away_all_that_was_made(guarded: World, each: Guard) -> None:
+    machine = guarded.machine
+    enter_by_hand(machine)
+    machine.run([*vm_mount(each), "--remove"], forked=True).ok()
+    assert mounted(machine, each.view) == []
+    assert mounted(machine, each.raw) == []
+    assert machine.run(f"grep -r -- {each.tag} /etc/fstab").stdout == ""
+    assert machine.run(
+        f"find /etc/systemd/system -name '*{each.tag.replace('-', 'x2d')}*' ; "
+        f"grep -rl -- 'What={each.tag}$' /etc/systemd/system"
+    ).stdout == ""  # fmt: skip
+    assert BY_HAND in machine.sh("cat /etc/fstab"), "a foreign line is gone"
+    machine.run(vm_mount(each), forked=True).ok()  # again, for the boots
+
+
 @pytest.fixture(scope="session")
 def rebooted(guarded: World) -> World:
     machine = guarded.machine
-    if machine.run("grep -q ^projects /etc/fstab").rc != 0:
-        guard_by_hand(machine)
+    enter_by_hand(machine)
     machine.sh("sync")
     machine.reboot()
     with phase("reboot: all units settled"):
@@ -67,31 +88,26 @@ def test_no_units_wait_for_each_other(rebooted: World) -> None:
     assert log == ""
 
 
-@EACH
-def test_remove_takes_away_all_that_was_made(rebooted: World, each: Guard) -> None:
-    machine = rebooted.machine
-    machine.run([*vm_mount(each), "--remove"], forked=True).ok()
-    assert mounted(machine, each.view) == []
-    assert mounted(machine, each.raw) == []
-    assert machine.run(f"grep -r -- {each.tag} /etc/fstab").stdout == ""
-    assert machine.run(
-        f"find /etc/systemd/system -name '*{each.tag.replace('-', 'x2d')}*' ; "
-        f"grep -rl -- 'What={each.tag}$' /etc/systemd/system"
-    ).stdout == ""  # fmt: skip
-    assert BY_HAND in machine.sh("cat /etc/fstab"), "a foreign line is gone"
-    # Again, so that the last boot has an entry whose share is missing.
-    machine.run(vm_mount(each), forked=True).ok()
+@pytest.fixture(scope="session")
+def went_down(rebooted: World) -> World:
+    """Guards that the boot has mounted, and nobody has touched, do not keep it from going down."""
+    rebooted.machine.stop()
+    return rebooted
+
+
+def test_the_machine_goes_down_in_order(went_down: World) -> None:
+    """The machine.stop of the fixture fails if that takes long."""
+    assert not went_down.machine.is_running
 
 
 @pytest.fixture(scope="session")
-def without_shares(rebooted: World) -> World:
+def without_shares(went_down: World) -> World:
     """The same disk, in a machine that has none of the shares."""
-    machine = rebooted.machine
-    machine.stop()
+    machine = went_down.machine
     machine.shares.clear()
     machine.console.write_text("")
     machine.start("boot without the shares")
-    return rebooted
+    return went_down
 
 
 def test_without_the_shares_the_guest_reaches_a_login(without_shares: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from gitguardfs.daemon import run
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo
-from gitguardfs.mounting import fstab_check, seal
+from gitguardfs.mounting import fstab_check, seal, utab
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.sessions.choice import session_factory
 from tests.support.mounting import LIMIT, area, gitguardfs, unmount
@@ -75,6 +76,34 @@ def test_what_is_mounted_over_a_seal_is_noticed_and_left(here: Path) -> None:
         sealed.remove()
     found = [m.source for m in mountinfo.listed() if m.mount_point == bytes(here / "a/share")]
     assert sorted(found) == sorted([seal.NAME, "own"])
+
+
+@pytest.mark.parametrize(("options", "is_remote"), [("_netdev,nofail", True), ("nofail", False)])
+def test_systemd_takes_a_seal_for_a_remote_mount_if_the_share_is_one(
+    here: Path, umount_helper: None, options: str, is_remote: bool
+) -> None:
+    """Else the mount's order changes when the seal goes, and the machine does not shut down."""
+    share = here / "b/the share"
+    share.mkdir()
+
+    def seen() -> list[tuple[str, bool]]:
+        """Types and _netdev of what is mounted there, as libmount tells systemd."""
+        command = ["findmnt", "-m", "-J", "-o", "FSTYPE,OPTIONS", "--mountpoint", share]
+        found = json.loads(subprocess.check_output(command))["filesystems"]
+        return [(m["fstype"], "_netdev" in m["options"].split(",")) for m in found]
+
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "share", share], check=True)
+    try:
+        for _ in range(2):
+            sealed = _sealed(share)
+            assert sorted(seen()) == [("ramfs", is_remote), ("tmpfs", is_remote)]
+            sealed.remove()
+            assert seen() == [("tmpfs", is_remote)]
+    finally:
+        subprocess.run(["umount", "-l", "-R", share], check=True)
+    escaped = str(share).replace(" ", r"\040")
+    entry = f"SRC={seal.NAME} TARGET={escaped} "
+    assert Path(utab.PATH).read_text().count(entry) <= 1
 
 
 def test_a_seal_that_a_daemon_holds_is_nobody_else_s(here: Path) -> None:

@@ -56,6 +56,14 @@ MUTANTS = (
         AUDIT,
     ),
     Mutant(
+        "seal-of-a-remote-share-is-local",
+        "systemd takes the seal of a remote share for a local mount",
+        "mounting/utab.py",
+        "    if NETDEV not in _options(share.source, share.mount_point):\n",
+        "    if True:\n",
+        ("mount/test_seal_mounts.py",),
+    ),
+    Mutant(
         "seal-lock-ignored",
         "the seal of a daemon that lives counts as nobody's",
         "mounting/seal.py",
