@@ -168,7 +168,7 @@ link_shared_files() {
         if [[ -e "$USR_SHARE/$file" || -L "$USR_SHARE/$file" ]] && ! is_our_link "$file"; then
             warn "$USR_SHARE/$file was not written by this script: it stays"
         else
-            run mkdir -p "$(dirname "$USR_SHARE/$file")"
+            [[ -d "$USR_SHARE/${file%/*}" ]] || run mkdir -p "$USR_SHARE/${file%/*}"
             run ln -sfT "$SHARED/$file" "$USR_SHARE/$file"
         fi
     done < <(shared_files)
@@ -176,9 +176,11 @@ link_shared_files() {
 
 unlink_shared_files() {
     local file
+    local -a ours=()
     while read -r file; do
-        ! is_our_link "$file" || run rm -f "$USR_SHARE/$file"
+        ! is_our_link "$file" || ours+=("$USR_SHARE/$file")
     done < <(shared_files)
+    ((${#ours[@]} == 0)) || run rm -f "${ours[@]}"
 }
 
 launcher_text() {

@@ -61,7 +61,9 @@ MASKED = (
 
 _CMDLINE = (
     "root=/dev/vda rw quiet mitigations=off {security} tsc=unstable "
-    "systemd.show_status=error random.trust_cpu=on"
+    "systemd.show_status=error random.trust_cpu=on "
+    # udev would load them for parts of the emulated machine that no test uses.
+    "module_blacklist=libata,kvm,kvm_amd,iTCO_wdt,i2c_i801,lpc_ich,powernow_k8,efi_pstore"
 )
 """Kernel arguments beside the console's: an emulated kernel has enough to do."""
 _SECURITY_OFF = "audit=0 apparmor=0 selinux=0"

@@ -10,7 +10,6 @@ import errno
 import json
 import shutil
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,7 +76,7 @@ class Siege:
             job = Job(attack, actor, project, mark, metadata(project))
             self.jobs[f"{attack.id}-{actor}"] = job
 
-    def start(self, machine: Machine, view_of: Callable[[Attack], str]) -> Future[dict[str, Any]]:
+    def carry_out(self, machine: Machine, view_of: Callable[[Attack], str]) -> None:
         """Let the guest carry out all attacks; ``view_of`` returns its path of the share's root."""
         jobs = [
             {
@@ -90,12 +89,7 @@ class Siege:
             for name, job in self.jobs.items()
         ]
         command = ["python3", "-m", "tests.guest.inside.siege"]
-        return machine.channel.start(
-            command, cwd=TESTS, stdin=json.dumps(jobs), timeout=LIMIT, forked=True
-        )
-
-    def take(self, machine: Machine, answer: Future[dict[str, Any]]) -> None:
-        done = machine.channel.finish("the siege", answer, LIMIT)
+        done = machine.run(command, cwd=TESTS, stdin=json.dumps(jobs), timeout=LIMIT, forked=True)
         for line in done.stdout.splitlines():
             result = json.loads(line)
             self.jobs[result["id"]].result = result
@@ -123,10 +117,3 @@ class Siege:
             f"{name}: {errno.errorcode.get(found, found)}: {result['text']}, expected "
             f"{sorted(errno.errorcode[number] for number in allowed)}"
         )
-
-
-def carry_out(machine: Machine, sieges: Iterable[tuple[Siege, Callable[[Attack], str]]]) -> None:
-    """Carry out several sieges at the same time, each with the guest's path of its share's root."""
-    running = [(siege, siege.start(machine, view_of)) for siege, view_of in sieges]
-    for siege, answer in running:
-        siege.take(machine, answer)

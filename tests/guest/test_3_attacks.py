@@ -13,7 +13,7 @@ import pytest
 from tests.guest.inside.siege import TABLE
 from tests.guest.machine import Machine
 from tests.guest.setting_up import AGENT, spare_view
-from tests.guest.sieges import CASES, UNSUPPORTED, Siege, carry_out
+from tests.guest.sieges import CASES, UNSUPPORTED, Siege
 from tests.guest.world import GUARDS, HOST_GUARDED, TESTS, TRANSPORTS, Guard, World, phase, spare
 from tests.support.attacks import Attack
 from tests.support.repos import as_host, git, make_project, metadata
@@ -59,7 +59,8 @@ def sieges(spares: World) -> Iterator[dict[str, Siege]]:
         return ON[name].view
 
     with phase(f"attacks: {sum(len(siege.jobs) for siege in found.values())} in the guest"):
-        carry_out(machine, [(siege, partial(view_of, name)) for name, siege in found.items()])
+        for name, siege in found.items():
+            siege.carry_out(machine, partial(view_of, name))
     yield found
     for siege in found.values():
         siege.remove()

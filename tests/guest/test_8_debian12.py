@@ -15,8 +15,16 @@ from tests.guest.channel import Done
 from tests.guest.machine import Machine, Share
 from tests.guest.packaged import DIST, VERSIONS, build
 from tests.guest.setting_up import AGENT, guard, import_once, install, mounted, vm_mount
-from tests.guest.sieges import CASES, Siege, carry_out
-from tests.guest.world import CHECKOUT, PHASES, TESTS, Guard, checkout, make_demo, phase
+from tests.guest.sieges import CASES, Siege
+from tests.guest.world import (
+    CHECKOUT,
+    PHASES,
+    Guard,
+    checkout,
+    make_demo,
+    phase,
+    take_checkout,
+)
 from tests.support.attacks import Attack
 from tests.support.mounting import area
 from tests.support.repos import HOST_GID, HOST_UID, git
@@ -50,8 +58,7 @@ def old(
         machine = Machine(image, tmp_path_factory.mktemp("debian12"), shares)
         try:
             machine.start()
-            machine.sh(f"mkdir -p {CHECKOUT} && mount -t 9p -o ro,trans=virtio checkout {CHECKOUT}")
-            machine.sh(f"mkdir {TESTS} && cp -r {CHECKOUT}/tests {TESTS} && >{TESTS}/pytest.py")
+            take_checkout(machine)
             with phase("Debian 12: install.sh and vm-mount, twice"):
                 install(machine)
                 import_once(machine)
@@ -102,7 +109,8 @@ def sieges(old: Old) -> dict[str, Siege]:
         return each.view
 
     with phase(f"Debian 12: {len(SOME) * len(OLD)} attacks"):
-        carry_out(machine, [(found[each.tag], partial(view_of, each)) for each in OLD])
+        for each in OLD:
+            found[each.tag].carry_out(machine, partial(view_of, each))
     return found
 
 

@@ -17,8 +17,16 @@ from tests.guest import image as images
 from tests.guest import selinux
 from tests.guest.machine import Machine, Share
 from tests.guest.setting_up import AGENT, MAP, guard, install, mounted, vm_mount
-from tests.guest.sieges import CASES, Siege, carry_out
-from tests.guest.world import CHECKOUT, PHASES, TESTS, Guard, checkout, make_demo, phase
+from tests.guest.sieges import CASES, Siege
+from tests.guest.world import (
+    CHECKOUT,
+    PHASES,
+    Guard,
+    checkout,
+    make_demo,
+    phase,
+    take_checkout,
+)
 from tests.support.attacks import Attack
 from tests.support.mounting import area
 from tests.support.repos import HOST_GID, HOST_UID, git
@@ -110,8 +118,7 @@ def enforcing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         machine = Machine(image, tmp_path_factory.mktemp("selinux"), shares)
         try:
             machine.start()
-            machine.sh(f"mkdir -p {CHECKOUT} && mount -t 9p -o ro,trans=virtio checkout {CHECKOUT}")
-            machine.sh(f"mkdir {TESTS} && cp -r {CHECKOUT}/tests {TESTS} && >{TESTS}/pytest.py")
+            take_checkout(machine)
             with phase("SELinux: install.sh and vm-mount, twice"):
                 done = install(machine)
                 assert "umount does not call" not in done.stdout + done.stderr, str(done)
@@ -297,10 +304,8 @@ def sieges(enforcing: World) -> dict[str, Siege]:
         return each.view
 
     with phase(f"SELinux: {len(SOME) * len(BY_SYSTEMD)} attacks"):
-        carry_out(
-            enforcing.machine,
-            [(found[each.tag], partial(view_of, each)) for each in BY_SYSTEMD],
-        )
+        for each in BY_SYSTEMD:
+            found[each.tag].carry_out(enforcing.machine, partial(view_of, each))
     return found
 
 

@@ -110,9 +110,7 @@ def world(work: Path) -> Iterator[World]:
         machine = Machine(image, work, shares)
         try:
             machine.start()
-            machine.sh(f"mkdir -p {CHECKOUT} && mount -t 9p -o ro,trans=virtio checkout {CHECKOUT}")
-            # The helpers of other tiers import pytest, which is not in the guest, to skip.
-            machine.sh(f"mkdir {TESTS} && cp -r {CHECKOUT}/tests {TESTS} && >{TESTS}/pytest.py")
+            take_checkout(machine)
             yield World(place, machine, at)
         finally:
             PHASES.extend((f"Debian 13: {what}", seconds) for what, seconds in machine.boots)
@@ -131,15 +129,24 @@ def _share_root(path: Path) -> Path:
 
 
 def checkout(path: Path) -> Path:
-    """A copy of the working tree, as a user's clone would be; edits meanwhile do no harm."""
-    path.mkdir()
-    for name in ("gitguardfs", "guest-setup", "systemd", "tests"):
-        if (REPOSITORY / name).exists():
-            shutil.copytree(
-                REPOSITORY / name, path / name, ignore=shutil.ignore_patterns("__pycache__")
-            )
-    shutil.copy(REPOSITORY / "pyproject.toml", path)
+    """A copy of the working tree, as a user's clone would be; edits meanwhile do no harm.
+
+    Of the tests it has what runs in the guest.
+    """
+    no_caches = shutil.ignore_patterns("__pycache__")
+    for name in ("gitguardfs", "guest-setup", "systemd", "tests/conformance", "tests/support",
+                 "tests/guest/inside"):  # fmt: skip
+        shutil.copytree(REPOSITORY / name, path / name, ignore=no_caches)
+    for name in ("pyproject.toml", "tests/__init__.py", "tests/guest/__init__.py"):
+        shutil.copy(REPOSITORY / name, path / name)
     return path
+
+
+def take_checkout(machine: Machine) -> None:
+    """Mount what the host shares by the tag "checkout", and copy the tests out of it."""
+    machine.sh(f"mkdir -p {CHECKOUT} && mount -t 9p -o ro,trans=virtio checkout {CHECKOUT}")
+    # The helpers of other tiers import pytest, which is not in the guest, to skip.
+    machine.sh(f"mkdir {TESTS} && cp -r {CHECKOUT}/tests {TESTS} && >{TESTS}/pytest.py")
 
 
 def make_demo(path: Path) -> None:

@@ -58,15 +58,18 @@ def test_all_its_unit_tests_are_found(unpacked: Path) -> None:
     } == (modules)
 
 
+SLOW = ("test_cli.py", "test_guest_setup.py", "test_vm_apps.py")
+
+
 def test_those_that_read_more_than_the_package_pass(unpacked: Path) -> None:
-    """The other tests would show nothing new: every file is the same as in the repository."""
+    """All but the slow ones. Others would show nothing new: every file is the repository's."""
     modules = [
         str(path)
         for path in sorted((unpacked / "tests/unit").glob("test_*.py"))
-        if re.search(r"parents\[|REPOSITORY", path.read_text())
+        if path.name not in SLOW and re.search(r"parents\[|REPOSITORY", path.read_text())
     ]
     assert len(modules) > 5
-    said = pytest_in(unpacked, "-n", "2", "--dist=loadfile", *modules)
+    said = pytest_in(unpacked, *modules)
     assert " passed" in said and " failed" not in said
 
 
