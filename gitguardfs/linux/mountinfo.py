@@ -135,7 +135,7 @@ def unescape(field: bytes) -> bytes:
     """Return a name as it is; the kernel and libmount write some bytes of names in octal."""
     if b"\\" not in field:
         return field
-    return re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), field)
+    return re.sub(rb"\\([0-3][0-7]{2})", lambda m: bytes([int(m[1], 8)]), field)
 
 
 def listed(process: str = "/proc/self", proc: int | None = None) -> list[MountInfo]:

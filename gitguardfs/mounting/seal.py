@@ -29,8 +29,8 @@ from gitguardfs.mounting import utab
 NAME = "gitguardfs-seal"
 SEAL_FSTYPE = "ramfs"
 """Not tmpfs: systemd orders a mount with a tmpfs on it after swap.target. Once the seal is off,
-systemd would never finish stopping that target, and the machine would not shut down. mounting/utab
-does the rest of that."""
+systemd would never finish stopping that target, and the machine would not shut down. For the same
+reason a seal on a remote share has to be remote (mounting/utab)."""
 _FSTYPES = (SEAL_FSTYPE, "tmpfs")
 """The types that a seal may have: daemons of earlier versions used tmpfs."""
 _ATTRIBUTES = (
@@ -73,9 +73,8 @@ class Seal:
             else:
                 self.keep()
             raise
-        if seal is None:
-            with suppress(OSError):  # the share is unmounted meanwhile
-                utab.add_seal(_listed(self.covers), NAME, SEAL_FSTYPE)
+        with suppress(OSError):  # root has unmounted one of them since
+            utab.add_seal(_listed(self.covers), _listed(mountinfo.number_of(self._lock)))
 
     def check(self) -> None:
         """Raise OSError(ESTALE) if the seal is not on ``covers``, or a mount is on top of it."""

@@ -4,10 +4,11 @@ umount(8) finds the umount helper of a view there. Without that entry it takes t
 statfs(2), which is only ``fuse``, and unmounts the view without the helper, which signals the
 daemon.
 
-systemd finds _netdev there, which makes a mount a remote one. A mount unit stands for what is on
-top at its path: first the share, then the seal. Without _netdev the seal orders the unit after
-local-fs-pre.target. That is undone when the seal is removed, during shutdown, and systemd (257)
-then does not notice that nothing keeps that target from stopping: the machine does not go down.
+systemd finds _netdev there, by which a mount is a remote one. Its mount unit stands for what is on
+top at the path: first the share, then the seal. If the share is remote and the seal is not, systemd
+orders the unit after remote-fs-pre.target, then after local-fs-pre.target, and in a shutdown, when
+the seal is removed, after the former again. systemd 257 does not try again to stop
+local-fs-pre.target then, waits for that for ever, and the machine does not go down.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from gitguardfs.constants import FSTYPE, SUBTYPE, SYSTEM_PATH
 from gitguardfs.linux import mountinfo
 
 PATH = "/run/mount/utab"
-NETDEV = "_netdev"
+_NETDEV = "_netdev"
+_REMOTE_TYPES = {
+    "afs", "ceph", "cifs", "davfs", "gfs", "gfs2", "glusterfs", "lustre", "ncp", "ncpfs", "nfs",
+    "nfs4", "ocfs2", "pvfs2", "smb3", "smbfs", "sshfs",
+}  # fmt: skip
+"""What systemd takes for a remote mount without _netdev (fstype_is_network)."""
 LIMIT = 5.0
 """Seconds for mount(8) to write one line; another process may hold the lock of the file."""
 
@@ -38,27 +44,28 @@ def remove(mount: mountinfo.MountInfo) -> None:
     _call("umount", "--fake", "--", mount.path)
 
 
-def add_seal(share: mountinfo.MountInfo, name: str, fstype: str) -> None:
-    """Let systemd take a seal on ``share`` for a remote mount if it takes ``share`` for one.
+def add_seal(share: mountinfo.MountInfo, seal: mountinfo.MountInfo) -> None:
+    """Let systemd take a seal for a remote mount if it takes the share below it for one.
 
     To be called when the seal is on: any user can hold the lock of the file and so delay this.
     systemd watches the file. The entry is left when the seal goes: ``umount --fake`` could remove
-    the share's instead.
+    the share's instead. A seal on a directory of the share has a mount unit of its own, which goes
+    with it.
     """
-    if NETDEV not in _options(share.source, share.mount_point):
+    if seal.mount_point != share.mount_point or _NETDEV in _options(seal):
         return
-    if NETDEV not in _options(name, share.mount_point):
-        _call("mount", "-f", "-t", fstype, "-o", NETDEV, "--", name, share.path)
+    if share.fstype.removeprefix("fuse.") in _REMOTE_TYPES or _NETDEV in _options(share):
+        _call("mount", "-f", "-t", seal.fstype, "-o", _NETDEV, "--", seal.source, seal.path)
 
 
-def _options(source: str, mount_point: bytes) -> set[str]:
-    """Return the options that are recorded for the mounts of a source at a mount point."""
+def _options(mount: mountinfo.MountInfo) -> set[str]:
+    """Return the options that are recorded for mounts of this source at this mount point."""
     found: set[str] = set()
     with suppress(OSError), open(PATH, "rb") as file:
         for line in file:
             entry = dict(field.partition(b"=")[::2] for field in line.split())
             names = [mountinfo.unescape(entry.get(key, b"")) for key in (b"SRC", b"TARGET")]
-            if names == [os.fsencode(source), mount_point]:
+            if names == [os.fsencode(mount.source), mount.mount_point]:
                 found.update(os.fsdecode(entry.get(b"OPTS", b"")).split(","))
     return found
 

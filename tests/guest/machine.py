@@ -82,28 +82,36 @@ class Machine:
         raise GuestGone(f"{what}: no boot came up; the console ends with\n{self.tail()}")
 
     def reboot(self, what: str = "reboot") -> None:
-        """Reboot from within; if the new boot fails, a fresh start of QEMU stands in for it."""
+        """Reboot from within; if the new boot fails, a fresh start of QEMU stands in for it.
+
+        Raises GuestGone if the guest does not go down.
+        """
         assert self._channel is not None
         started = time.monotonic()
+        said = self.console.stat().st_size
         before = self._channel.boot_id
         self._channel.start(["systemctl", "reboot"])
         if self._is_up(before):
             self.boots.append((what, time.monotonic() - started))
             return
+        if b"reboot: Restarting system" not in self.console.read_bytes()[said:]:
+            raise GuestGone(f"the guest does not go down:\n{self.tail()}")
         shutil.copy(self.console, self.work / "console-failed-reboot.log")
         self.kill()
         self.start(f"{what}, second attempt")
 
     def stop(self) -> None:
-        """Shut down in an orderly way."""
+        """Shut down in an orderly way. Raises GuestGone if that does not end, or not well."""
         assert self._channel is not None and self._qemu is not None
         self._channel.start(["systemctl", "poweroff"])
         try:
-            self._qemu.wait(DOWN_LIMIT)
+            status = self._qemu.wait(DOWN_LIMIT)
         except subprocess.TimeoutExpired:
             raise GuestGone(f"the guest does not go down:\n{self.tail()}") from None
         finally:
             self.kill()
+        if status != 0 or b"reboot: Power down" not in self.console.read_bytes():
+            raise GuestGone(f"QEMU ended with status {status}:\n{self.tail()}")
 
     def kill(self) -> None:
         """Kill everything that was started, whatever its state."""
@@ -119,10 +127,6 @@ class Machine:
         self._servers.clear()
 
     # ------------------------------------------------------------------------- use
-
-    @property
-    def is_running(self) -> bool:
-        return self._qemu is not None
 
     def run(self, command: Any, **how: Any) -> Done:
         """Run a command in the guest: a shell line or a list of words. See Channel.start."""

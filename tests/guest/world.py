@@ -129,9 +129,9 @@ def _share_root(path: Path) -> Path:
 
 
 def checkout(path: Path) -> Path:
-    """A copy of the working tree, as a user's clone would be; edits meanwhile do no harm.
+    """A copy of the working tree, of the tests only what runs in the guest.
 
-    Of the tests it has what runs in the guest.
+    It is a copy so that edits meanwhile do no harm.
     """
     no_caches = shutil.ignore_patterns("__pycache__")
     for name in ("gitguardfs", "guest-setup", "systemd", "tests/conformance", "tests/support",

@@ -78,32 +78,55 @@ def test_what_is_mounted_over_a_seal_is_noticed_and_left(here: Path) -> None:
     assert sorted(found) == sorted([seal.NAME, "own"])
 
 
-@pytest.mark.parametrize(("options", "is_remote"), [("_netdev,nofail", True), ("nofail", False)])
-def test_systemd_takes_a_seal_for_a_remote_mount_if_the_share_is_one(
-    here: Path, umount_helper: None, options: str, is_remote: bool
-) -> None:
-    """Else the mount's order changes when the seal goes, and the machine does not shut down."""
-    share = here / "b/the share"
-    share.mkdir()
+def _types(path: Path) -> list[tuple[str, bool]]:
+    """Types and _netdev of what is mounted there, as libmount tells systemd."""
+    command = ["findmnt", "-m", "-J", "-o", "FSTYPE,OPTIONS", "--mountpoint", path]
+    found = json.loads(subprocess.check_output(command))["filesystems"]
+    return sorted((m["fstype"], "_netdev" in m["options"].split(",")) for m in found)
 
-    def seen() -> list[tuple[str, bool]]:
-        """Types and _netdev of what is mounted there, as libmount tells systemd."""
-        command = ["findmnt", "-m", "-J", "-o", "FSTYPE,OPTIONS", "--mountpoint", share]
-        found = json.loads(subprocess.check_output(command))["filesystems"]
-        return [(m["fstype"], "_netdev" in m["options"].split(",")) for m in found]
 
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "share", share], check=True)
+@pytest.fixture(params=[True, False], ids=["remote", "local"])
+def share(here: Path, umount_helper: None, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A share that is mounted with _netdev, or without."""
+    path = here / ("b/a remote one" if request.param else "b/a local one")
+    path.mkdir()
+    options = "_netdev,nofail" if request.param else "nofail"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "share", path], check=True)
     try:
-        for _ in range(2):
-            sealed = _sealed(share)
-            assert sorted(seen()) == [("ramfs", is_remote), ("tmpfs", is_remote)]
-            sealed.remove()
-            assert seen() == [("tmpfs", is_remote)]
+        yield path
     finally:
-        subprocess.run(["umount", "-l", "-R", share], check=True)
+        subprocess.run(["umount", "-l", "-R", path], check=True)
+
+
+def test_systemd_takes_a_seal_for_a_remote_mount_if_the_share_is_one(share: Path) -> None:
+    """Else the mount's order changes when the seal goes, and the machine does not shut down."""
+    is_remote = "remote" in share.name
     escaped = str(share).replace(" ", r"\040")
     entry = f"SRC={seal.NAME} TARGET={escaped} "
-    assert Path(utab.PATH).read_text().count(entry) <= 1
+    for _ in range(3):
+        sealed = _sealed(share)
+        assert _types(share) == [("ramfs", is_remote), ("tmpfs", is_remote)]
+        assert Path(utab.PATH).read_text().count(entry) == is_remote
+        sealed.remove()
+        assert _types(share) == [("tmpfs", is_remote)]
+
+
+def test_so_it_does_with_one_that_is_taken_over(share: Path) -> None:
+    """A daemon of an earlier version has written no entry for its seal."""
+    is_remote = "remote" in share.name
+    subprocess.run(["mount", "-i", "-n", "-t", "ramfs", seal.NAME, share], check=True)
+    assert _types(share) == [("ramfs", False), ("tmpfs", is_remote)]
+    sealed = _sealed(share)
+    assert _types(share) == [("ramfs", is_remote), ("tmpfs", is_remote)]
+    sealed.remove()
+
+
+def test_a_seal_on_a_directory_of_a_share_has_no_entry(share: Path) -> None:
+    (share / "project").mkdir()
+    sealed = _sealed(share / "project")
+    assert _types(share / "project") == [("ramfs", False)]
+    assert _types(share) == [("tmpfs", "remote" in share.name)]
+    sealed.remove()
 
 
 def test_a_seal_that_a_daemon_holds_is_nobody_else_s(here: Path) -> None:

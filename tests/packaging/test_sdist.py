@@ -62,7 +62,7 @@ SLOW = ("test_cli.py", "test_guest_setup.py", "test_vm_apps.py")
 
 
 def test_those_that_read_more_than_the_package_pass(unpacked: Path) -> None:
-    """All but the slow ones. Others would show nothing new: every file is the repository's."""
+    """All but the slow ones. The rest would show nothing new: its files are the repository's."""
     modules = [
         str(path)
         for path in sorted((unpacked / "tests/unit").glob("test_*.py"))
