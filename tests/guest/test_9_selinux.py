@@ -413,3 +413,15 @@ def test_vm_mount_does_fstab_then(with_unconfined_mount: World) -> None:
 
 def test_nothing_of_ours_is_denied_then(with_unconfined_mount: World) -> None:
     assert denials(with_unconfined_mount.machine) == set()
+
+
+@EACH
+def test_remove_takes_away_what_a_boot_has_mounted(
+    with_unconfined_mount: World, each: Guard
+) -> None:
+    machine = with_unconfined_mount.machine
+    assert mounted(machine, each.view) == ["fuse.gitguardfs"]
+    machine.run(vm_mount(each, "--remove")).ok()
+    assert mounted(machine, each.view) == []
+    assert mounted(machine, each.raw) == []
+    assert machine.run(f"grep -rl -- 'What={each.tag}$' /etc/systemd/system").stdout == ""
