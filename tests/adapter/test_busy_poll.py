@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pyfuse3
 import pytest
 import trio
 import trio.testing
 
+from gitguardfs.serving.operations import Operations
 from gitguardfs.sessions.pyfuse3_session import busy_poll
 from gitguardfs.sessions.pyfuse3_session.cpu_latency import CpuLatencyRequest
 from gitguardfs.sessions.pyfuse3_session.read_interrupter import ReadInterrupter
 from gitguardfs.sessions.pyfuse3_session.request_loop import RequestLoop
+from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3SessionFactory
 
 
 @pytest.fixture
@@ -250,3 +255,22 @@ def test_a_pyfuse3_that_does_not_know_trio_by_that_name_is_left_alone(
     monkeypatch.setattr(pyfuse3, "trio", trio)
     _low().install()
     assert isinstance(pyfuse3.trio, busy_poll._Trio)  # type: ignore[attr-defined]
+
+
+def test_pyfuse3_creates_its_lock_without_locking_in_every_release(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Releases before 3.5 create it in pyfuse3.init, later ones at the first request."""
+    locks: list[object] = []
+
+    def init(_handlers: object, _mountpoint: str, _options: set[str]) -> None:
+        locks.append(pyfuse3.trio.Lock())  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(pyfuse3, "init", init)
+    monkeypatch.setattr(pyfuse3, "trio", trio)
+    operations = cast("Operations", SimpleNamespace(boundary=None))
+    session = Pyfuse3SessionFactory()(operations)
+    fd = os.open(tmp_path, os.O_PATH)
+    session.mount(fd, set())
+    os.close(fd)
+    assert [type(lock) for lock in locks] == [busy_poll._NoLock]

@@ -181,6 +181,14 @@ MUTANTS = (
         ("adapter/test_busy_poll.py",),
     ),
     Mutant(
+        "requests-with-a-lock",
+        "pyfuse3 before 3.5 takes a lock of trio for each request",
+        "sessions/pyfuse3_session/session.py",
+        "        self._loop.install()\n",
+        "",
+        ("adapter/test_busy_poll.py",),
+    ),
+    Mutant(
         "requests-helper-keeps-process",
         "a thread that waits for a server that is gone keeps the process",
         "sessions/pyfuse3_session/io_thread.py",

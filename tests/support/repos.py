@@ -213,6 +213,7 @@ def differences(before: dict[str, Recorded], after: dict[str, Recorded]) -> list
     lines = [f"gone: {name}" for name in before.keys() - after.keys()]
     lines += [f"new: {name}" for name in after.keys() - before.keys()]
     for name in before.keys() & after.keys():
-        old, new = asdict(before[name]), asdict(after[name])
-        lines += [f"changed: {name}: {field}" for field in old if old[field] != new[field]]
+        if before[name] != after[name]:
+            old, new = asdict(before[name]), asdict(after[name])
+            lines += [f"changed: {name}: {field}" for field in old if old[field] != new[field]]
     return sorted(lines)

@@ -56,12 +56,13 @@ class RequestLoop:
         """Whether the session only finishes the requests under way."""
         return self._ending.is_set()
 
-    async def serve(self) -> None:
-        """Serve until the file system is unmounted or ``stop`` is called."""
+    def install(self) -> None:
+        """Make pyfuse3 wait by ``BusyPoll``. Call it before pyfuse3.init.
+
+        In releases before 3.5, pyfuse3.init creates the lock of pyfuse3's loop.
+        """
         if not hasattr(pyfuse3, "_session_loop"):  # private; in every release so far
-            await pyfuse3.main()
             return
-        self._interrupter.install()
         self._busy_poll = BusyPoll(
             lambda: self._waiting == 0,
             self._ending.is_set,
@@ -69,6 +70,13 @@ class RequestLoop:
             no_cpu_idle=self._no_cpu_idle,
         )
         self._busy_poll.install()
+
+    async def serve(self) -> None:
+        """Serve until the file system is unmounted or ``stop`` is called."""
+        if self._busy_poll is None:
+            await pyfuse3.main()
+            return
+        self._interrupter.install()
         unwanted = UnwantedReplies(self._busy_poll.has_ended)
         unwanted.install()
         try:
