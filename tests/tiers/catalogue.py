@@ -95,16 +95,16 @@ SELINUX = "tests/guest/test_9_selinux.py"
 
 TIERS = (
     _guest(
-        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 1290,
+        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 1180,
         "guest", images.DEBIAN_13, "tests/guest", f"--ignore={OLDEST}",
         f"--ignore={SELINUX}",
     ),
     Tier(
         "lint", "ruff, mypy, shellcheck",
         ["sh", "-c", LINT, "lint", str(Path(sys.executable).parent)],
-        seconds=40, alone=10, is_pytest=False, lacks=_missing("shellcheck"),
+        seconds=20, alone=10, is_pytest=False, lacks=_missing("shellcheck"),
     ),
-    Tier("unit", "pure parts, no mount", _shared_out("tests/unit"), seconds=130, alone=60),
+    Tier("unit", "pure parts, no mount", _shared_out("tests/unit"), seconds=120, alone=60),
     Tier("adapter", "request handlers, no mount", _shared_out("tests/adapter"),
          seconds=40, alone=20),
     Tier("mount", "real mounts: conformance, attacks, faults, programs",
@@ -114,18 +114,18 @@ TIERS = (
         "quickstart", "guest-setup/quickstart.sh, on the distribution's own packages",
         # Isolated: tiers that start at the same moment would copy its mounts and so hold its share.
         [sys.executable, str(ISOLATED), "./guest-setup/quickstart.sh"],
-        seconds=60, is_pytest=False, count="ok",
+        seconds=20, is_pytest=False, count="ok",
     ),
     Tier("desktop", "guest-setup/vm-setup.sh in Debian 13, and its desktop under Xvfb",
-         _pytest("tests/desktop"), seconds=150, lacks=_missing("mmdebstrap", "Xvfb")),
+         _pytest("tests/desktop"), seconds=60, lacks=_missing("mmdebstrap", "Xvfb")),
     Tier("packaging", "the source distribution and its own tests, the wheel, the spec file",
-         _pytest("tests/packaging"), seconds=60, lane="egress"),
+         _pytest("tests/packaging"), seconds=40, lane="egress"),
     Tier(
         "egress", "the allowlist proxy, before servers that record what they are sent",
-        _pytest("tests/egress"), seconds=140, lane="egress", lacks=_missing("ip", "ss"),
+        _pytest("tests/egress"), seconds=75, lane="egress", lacks=_missing("ip", "ss"),
     ),
     _guest(
-        "guest-old", "Debian 12 in another one, the oldest system that is supported", 345,
+        "guest-old", "Debian 12 in another one, the oldest system that is supported", 280,
         "tests", images.DEBIAN_12, OLDEST, needs=("dpkg-buildpackage", "dh", "dh_python3"),
     ),
     Tier(
@@ -134,7 +134,7 @@ TIERS = (
         image=images.DEBIAN_CLOUD, lacks=_missing(*VM_PROGRAMS),
     ),
     _guest(
-        "guest-selinux", "Debian 13 with SELinux enforcing", 470, "egress", images.DEBIAN_SELINUX,
+        "guest-selinux", "Debian 13 with SELinux enforcing", 410, "egress", images.DEBIAN_SELINUX,
         SELINUX,
     ),
     Tier(
