@@ -257,10 +257,10 @@ def test_a_pyfuse3_that_does_not_know_trio_by_that_name_is_left_alone(
     assert isinstance(pyfuse3.trio, busy_poll._Trio)  # type: ignore[attr-defined]
 
 
-def test_pyfuse3_creates_its_lock_without_locking_in_every_release(
+def test_a_lock_that_pyfuse3_creates_in_init_does_not_lock(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Releases before 3.5 create it in pyfuse3.init, later ones at the first request."""
+    """Releases before 3.4.1 create it there, later ones at the first request."""
     locks: list[object] = []
 
     def init(_handlers: object, _mountpoint: str, _options: set[str]) -> None:

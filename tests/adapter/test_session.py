@@ -1,6 +1,9 @@
-"""Calls that the session makes for signal handlers, between two requests."""
+"""The session's calls between two requests, and its question to a new mount."""
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import pytest
 import trio
@@ -46,3 +49,19 @@ def test_a_call_after_serving_is_dropped(served: Pyfuse3Session) -> None:
     served.call_soon(lambda: made.append("late"))
     served.stop()
     assert made == []
+
+
+@pytest.mark.parametrize("stat", ["/bin/false", "/nonexistent/stat", "/usr/bin/stat"])
+def test_without_a_usable_stat_python_asks_the_new_mount(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stat: str
+) -> None:
+    python, asked = tmp_path / "python", tmp_path / "asked"
+    python.write_text(f'#!/bin/sh\necho "$5" >{asked}\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(module, "STAT", stat)
+    monkeypatch.setattr(sys, "executable", str(python))
+    module._ask(str(tmp_path))
+    if stat == "/usr/bin/stat":
+        assert not asked.exists()
+    else:
+        assert asked.read_text() == f"{tmp_path}\n"

@@ -182,10 +182,14 @@ MUTANTS = (
     ),
     Mutant(
         "requests-with-a-lock",
-        "pyfuse3 before 3.5 takes a lock of trio for each request",
+        "pyfuse3 before 3.4.1 takes a lock of trio for each request",
         "sessions/pyfuse3_session/session.py",
-        "        self._loop.install()\n",
-        "",
+        "        self._loop.install()\n"
+        "        try:\n"
+        "            pyfuse3.init(self._handlers, target, options)\n",
+        "        try:\n"
+        "            pyfuse3.init(self._handlers, target, options)\n"
+        "            self._loop.install()\n",
         ("adapter/test_busy_poll.py",),
     ),
     Mutant(

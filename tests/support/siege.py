@@ -151,7 +151,7 @@ class Siege:
             raise AssertionError(f"{attack.id} as {actor} was not refused; it returned {got!r}")
         changed = differences(before, metadata(project))
         assert not changed, f"{attack.id} as {actor}: {changed}"
-        if not self.git_was_tried:  # once is enough: the metadata has not changed by a byte
+        if not self.git_was_tried:  # once: the metadata is unchanged, as was just compared
             check_git_works(project)
             self.git_was_tried = True
         if attack.runs is not None and (project / attack.runs).is_dir():

@@ -59,7 +59,7 @@ class RequestLoop:
     def install(self) -> None:
         """Make pyfuse3 wait by ``BusyPoll``. Call it before pyfuse3.init.
 
-        In releases before 3.5, pyfuse3.init creates the lock of pyfuse3's loop.
+        In releases before 3.4.1, pyfuse3.init creates the lock of pyfuse3's loop.
         """
         if not hasattr(pyfuse3, "_session_loop"):  # private; in every release so far
             return

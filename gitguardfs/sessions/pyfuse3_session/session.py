@@ -6,7 +6,6 @@ import ctypes
 import gc
 import logging
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from contextlib import suppress
 import pyfuse3
 import trio
 
-from gitguardfs.constants import SYSTEM_PATH
 from gitguardfs.linux import safe_open
 from gitguardfs.serving.operations import Operations
 from gitguardfs.sessions.base import MountFailed
@@ -27,6 +25,8 @@ log = logging.getLogger(__name__)
 
 ANSWER_LIMIT = 30.0
 """Seconds after which a warning says that a new mount does not answer yet."""
+STAT = "/usr/bin/stat"
+"""A fixed path: a search for the program could meet the new mount, which may not answer."""
 
 
 class Pyfuse3SessionFactory:
@@ -139,13 +139,15 @@ def _ask(mountpoint: str) -> None:
     """
     leave_to_main_thread()  # this thread may still run when the daemon is told to end
     code = "import os, sys; os.statvfs(sys.argv[1])"
-    ask = [sys.executable, "-I", "-S", "-c", code]
-    if stat := shutil.which("stat", path=SYSTEM_PATH):  # starts in a tenth of Python's time
-        ask = [stat, "-f", "--"]
-    subprocess.run(
-        [*ask, mountpoint], check=False,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    # stat starts in a tenth of Python's time; not every system has it, or its -f.
+    for program in ([STAT, "-f", "--"], [sys.executable, "-I", "-S", "-c", code]):
+        with suppress(OSError):
+            asked = subprocess.run(
+                [*program, mountpoint], check=False,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            if asked.returncode == 0:
+                return
 
 
 def versions() -> str:
