@@ -208,6 +208,12 @@ def metadata(project: Path) -> dict[str, Recorded]:
     return found
 
 
+def access(project: Path) -> dict[str, tuple[int, int, int]]:
+    """Record mode, user and group of each working tree: git refuses those of other users."""
+    found = {name: os.stat(project / name) for name in REPOSITORIES}
+    return {name: (state.st_mode, state.st_uid, state.st_gid) for name, state in found.items()}
+
+
 def differences(before: dict[str, Recorded], after: dict[str, Recorded]) -> list[str]:
     """Name what differs between two records of ``metadata``, one line each."""
     lines = [f"gone: {name}" for name in before.keys() - after.keys()]

@@ -19,6 +19,7 @@ from tests.support.repos import (
     HOST_UID,
     MAP,
     SECRET,
+    access,
     check_git_works,
     copy_project,
     differences,
@@ -137,7 +138,7 @@ class Siege:
         ``more`` are options of the mount, and ``also`` are errnos that are right with them.
         """
         project = self.project()
-        before = metadata(project)
+        before, access_before = metadata(project), access(project)
         mark, command = self.mark()
         view = self.through_guard(project, *attack.options, *more)
         allowed = attack.refused | set(also)
@@ -151,7 +152,8 @@ class Siege:
             raise AssertionError(f"{attack.id} as {actor} was not refused; it returned {got!r}")
         changed = differences(before, metadata(project))
         assert not changed, f"{attack.id} as {actor}: {changed}"
-        if not self.git_was_tried:  # once: the metadata is unchanged, as was just compared
+        assert access(project) == access_before, f"{attack.id} as {actor}"
+        if not self.git_was_tried:  # once: all that git needs is unchanged, as was just compared
             check_git_works(project)
             self.git_was_tried = True
         if attack.runs is not None and (project / attack.runs).is_dir():
