@@ -373,6 +373,7 @@ def _long_names(view: Path) -> list[int | None]:
     return outcomes
 
 
+@pytest.mark.every_processor
 def test_floods_leave_the_daemon_up(field: Siege) -> None:
     project = field.project()
     os.mkfifo(project / "src/HEAD")

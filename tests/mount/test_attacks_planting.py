@@ -170,6 +170,7 @@ def test_a_bare_repository_made_by_the_host_is_guarded_at_once(field: Siege) -> 
 
 @pytest.mark.parametrize("actor", ["agent", "root"])
 @pytest.mark.parametrize("two_guards", [False, True], ids=["one guard", "two guards"])
+@pytest.mark.every_processor
 def test_two_processes_never_get_both(field: Siege, actor: str, two_guards: bool) -> None:
     project = field.project()
     bare = field.project()
@@ -185,6 +186,7 @@ def test_two_processes_never_get_both(field: Siege, actor: str, two_guards: bool
 
 
 @pytest.mark.parametrize("actor", ["agent", "root"])
+@pytest.mark.every_processor
 def test_what_is_moved_to_head_cannot_be_exchanged_in_time(field: Siege, actor: str) -> None:
     """A directory may be called HEAD, but it could be replaced by a file just before the rename."""
     project = field.project()

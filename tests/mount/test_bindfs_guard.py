@@ -182,6 +182,7 @@ def test_a_link_that_is_moved_does_not_come_to_lead_into_git(here: Path) -> None
             assert failure(read, view / name, uid=AGENT) in ("EACCES", "ENOENT")
 
 
+@pytest.mark.every_processor
 def test_links_that_the_host_retargets_meanwhile(here: Path) -> None:
     """At any moment a reader gets the plain file or nothing."""
     source = here / "source"

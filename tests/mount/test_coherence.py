@@ -215,6 +215,7 @@ def test_an_edit_that_keeps_the_size_is_shown_as_well(long_cached: Pair) -> None
     assert not stale
 
 
+@pytest.mark.every_processor
 def test_a_replaced_file_is_shown_within_the_timeout_and_never_mixed(pair: Pair) -> None:
     """Editors write a new file and rename it over the old one."""
     file, seen = pair.host / "file", pair.guest / "file"
@@ -282,6 +283,7 @@ for turn in range(500):
 """
 
 
+@pytest.mark.every_processor
 def test_lines_that_host_and_guest_append_at_once_are_all_there(pair: Pair) -> None:
     (pair.host / "log").touch()
     (pair.host / "log").chmod(0o666)

@@ -656,6 +656,7 @@ ORDINARY = {
 }  # fmt: skip
 
 
+@pytest.mark.every_processor
 def test_a_host_that_races_causes_ordinary_errors_only(here: Path) -> None:
     """Names vanish between listing and use, directories become files and back."""
     (here / "source/shared").mkdir()

@@ -146,6 +146,7 @@ def test_who_holds_the_share_is_named_and_keeps_the_guard_from_starting(
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
+@pytest.mark.every_processor
 def test_a_process_that_becomes_another_one_all_the_time_is_not_overlooked(here: Path) -> None:
     process = subprocess.Popen(
         ["/usr/bin/python3", "-c", _HOP, here / "source", here / "stop"],
@@ -183,6 +184,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.every_processor
 def test_two_that_hand_a_descriptor_on_while_they_are_looked_at_are_found(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

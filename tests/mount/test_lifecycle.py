@@ -713,6 +713,7 @@ print(reached)
 """
 
 
+@pytest.mark.every_processor
 def test_a_restart_never_opens_the_raw_share_for_a_moment(here: Path) -> None:
     """An agent could keep a descriptor of the share that it opens in that moment."""
     _crash_sealed(here)

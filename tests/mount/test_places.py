@@ -54,6 +54,7 @@ def test_root_s_own_symlinks_are_followed(here: Path) -> None:
     subprocess.run(["umount", here / "home/dev/projects"], check=True)
 
 
+@pytest.mark.every_processor
 def test_a_parent_that_is_swapped_all_the_time_never_leads_root_elsewhere(here: Path) -> None:
     """The agent exchanges a directory and a symlink while root mounts."""
     (here / "home/other").symlink_to(here / "victim")

@@ -317,6 +317,7 @@ for turn in range({TRANSACTIONS}):
 
 
 @pytest.mark.parametrize("journal", ["delete", "wal", "truncate"])
+@pytest.mark.every_processor
 def test_sqlite_keeps_transactions_of_two_processes_apart(desk: Desk, journal: str) -> None:
     """WAL shares memory between the processes through a mapped file."""
     as_user(_make_database, str(desk.guest / "data.db"), journal)

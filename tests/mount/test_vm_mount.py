@@ -494,6 +494,7 @@ def nobody_gets_in(path: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
+@pytest.mark.every_processor
 def test_the_raw_share_is_never_open_while_it_is_set_up_or_changed(
     systemd_world: World, style: str
 ) -> None:

@@ -117,6 +117,7 @@ ATTEMPTS = 6
 
 
 @pytest.mark.parametrize("bent_part", ["home/me/projects", "home/me/src"])
+@pytest.mark.every_processor
 def test_no_exchanged_symlink_leads_the_view_to_a_directory_of_the_system(
     world: World, bent_part: str
 ) -> None:
@@ -133,6 +134,7 @@ def test_no_exchanged_symlink_leads_the_view_to_a_directory_of_the_system(
             subprocess.run(["umount", "-l", view], check=False, capture_output=True)
 
 
+@pytest.mark.every_processor
 def test_the_walk_of_a_path_never_comes_to_where_an_exchanged_symlink_leads(world: World) -> None:
     (world.area / "sbin/sub").mkdir(parents=True)
     found = set()

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.mounting import AREA
-from tests.tiers import report
+from tests.tiers import allotment, report
+from tests.tiers.allotment import Lane
 from tests.tiers.catalogue import TIERS, Tier
 from tests.tiers.running import STOP_LIMIT, Run
 
@@ -87,6 +88,7 @@ def _make_removable(path: Path) -> None:
 
 def _run(chosen: list[Tier], place: Path, options: list[str], durations: bool) -> int:
     started = time.monotonic()
+    lanes = allotment.lanes(chosen, os.sched_getaffinity(0))
     runs: list[Run] = []
     waiting = list(chosen)
     progress = report.Progress(runs, waiting)
@@ -94,7 +96,7 @@ def _run(chosen: list[Tier], place: Path, options: list[str], durations: bool) -
         signal.signal(number, _stop)
     try:
         while waiting or not all(run.is_over for run in runs):
-            _start_next(runs, waiting, place, options)
+            _start_next(runs, waiting, lanes, place, options)
             _look(runs, progress)
             time.sleep(0.2)
         stopped = False
@@ -115,14 +117,16 @@ def _stop(*_: object) -> None:
     raise Stopped
 
 
-def _start_next(runs: list[Run], waiting: list[Tier], place: Path, options: list[str]) -> None:
-    """Start the next tier of each lane in which none is running."""
-    busy = {run.tier.lane for run in runs if not run.is_over}
-    for tier in list(waiting):
-        if tier.lane not in busy:
-            busy.add(tier.lane)
+def _start_next(
+    runs: list[Run], waiting: list[Tier], lanes: Sequence[Lane], place: Path, options: list[str]
+) -> None:
+    """Start the next tier in each lane in which none is running."""
+    busy = {run.lane for run in runs if not run.is_over}
+    for lane in lanes:
+        tier = next((tier for tier in waiting if tier.is_short == lane.is_short), None)
+        if tier is not None and lane not in busy:
             waiting.remove(tier)
-            runs.append(Run(tier, place / tier.name))
+            runs.append(Run(tier, lane, place / tier.name))
             runs[-1].start(options)
 
 

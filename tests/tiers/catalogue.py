@@ -30,12 +30,12 @@ class Tier:
     about: str
     command: Sequence[str]
     seconds: float
-    """About how long it takes on two processors, beside the tiers of other lanes."""
+    """About how long it takes on two processors, beside other tiers."""
     is_pytest: bool = True
-    lane: str = "tests"
-    """Tiers of one lane run one after the other, lanes side by side."""
+    is_short: bool = False
+    """Short tiers run one after the other, beside the others and on any processor."""
     alone: float | None = None
-    """About how long it takes when no other lane runs, if that is known."""
+    """About how long it takes without virtual machines beside it, if that is known."""
     image: images.Recipe | None = None
     """The image that it boots."""
     lacks: Callable[[], str] = _nothing
@@ -78,14 +78,13 @@ def _guest(
     name: str,
     about: str,
     seconds: float,
-    lane: str,
     image: images.Recipe,
     *chosen: str,
     needs: Sequence[str] = (),
 ) -> Tier:
     """A virtual machine of its own, for the tests that are chosen."""
     lacks = _missing(*GUEST_PROGRAMS, *needs)
-    return Tier(name, about, _pytest(*chosen), seconds, lane=lane, image=image, lacks=lacks)
+    return Tier(name, about, _pytest(*chosen), seconds, image=image, lacks=lacks)
 
 
 OLDEST = "tests/guest/test_8_debian12.py"
@@ -95,53 +94,52 @@ SELINUX = "tests/guest/test_9_selinux.py"
 
 TIERS = (
     _guest(
-        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 1180,
-        "guest", images.DEBIAN_13, "tests/guest", f"--ignore={OLDEST}",
-        f"--ignore={SELINUX}",
+        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 700,
+        images.DEBIAN_13, "tests/guest", f"--ignore={OLDEST}", f"--ignore={SELINUX}",
     ),
     Tier(
         "lint", "ruff, mypy, shellcheck",
         ["sh", "-c", LINT, "lint", str(Path(sys.executable).parent)],
-        seconds=20, alone=10, is_pytest=False, lacks=_missing("shellcheck"),
+        seconds=20, alone=10, is_pytest=False, is_short=True, lacks=_missing("shellcheck"),
     ),
-    Tier("unit", "pure parts, no mount", _shared_out("tests/unit"), seconds=120, alone=60),
-    Tier("adapter", "request handlers, no mount", _shared_out("tests/adapter"),
-         seconds=40, alone=20),
     Tier("mount", "real mounts: conformance, attacks, faults, programs",
-         _shared_out("tests/mount"), seconds=640, alone=340,
+         _shared_out("tests/mount"), seconds=560, alone=340,
          lacks=_missing("bindfs", "fusermount3")),
     Tier(
         "quickstart", "guest-setup/quickstart.sh, on the distribution's own packages",
         # Isolated: tiers that start at the same moment would copy its mounts and so hold its share.
         [sys.executable, str(ISOLATED), "./guest-setup/quickstart.sh"],
-        seconds=20, is_pytest=False, count="ok",
+        seconds=10, is_pytest=False, is_short=True, count="ok",
     ),
-    Tier("desktop", "guest-setup/vm-setup.sh in Debian 13, and its desktop under Xvfb",
-         _pytest("tests/desktop"), seconds=60, lacks=_missing("mmdebstrap", "Xvfb")),
     Tier("packaging", "the source distribution and its own tests, the wheel, the spec file",
-         _pytest("tests/packaging"), seconds=40, lane="egress"),
+         _pytest("tests/packaging"), seconds=40, is_short=True),
     Tier(
         "egress", "the allowlist proxy, before servers that record what they are sent",
-        _pytest("tests/egress"), seconds=75, lane="egress", lacks=_missing("ip", "ss"),
+        _pytest("tests/egress"), seconds=75, is_short=True, lacks=_missing("ip", "ss"),
     ),
-    _guest(
-        "guest-old", "Debian 12 in another one, the oldest system that is supported", 280,
-        "tests", images.DEBIAN_12, OLDEST, needs=("dpkg-buildpackage", "dh", "dh_python3"),
-    ),
+    Tier("desktop", "guest-setup/vm-setup.sh in Debian 13, and its desktop under Xvfb",
+         _pytest("tests/desktop"), seconds=45, is_short=True, lacks=_missing("mmdebstrap", "Xvfb")),
     Tier(
         "vm", "gitguard vm from nothing: the guard, the proxy, isolation; stop, up again, reset",
-        _pytest("tests/vm", f"--ignore={VM_FAULTS}"), seconds=650, lane="egress",
+        _pytest("tests/vm", f"--ignore={VM_FAULTS}"), seconds=390,
         image=images.DEBIAN_CLOUD, lacks=_missing(*VM_PROGRAMS),
     ),
     _guest(
-        "guest-selinux", "Debian 13 with SELinux enforcing", 410, "egress", images.DEBIAN_SELINUX,
-        SELINUX,
+        "guest-selinux", "Debian 13 with SELinux enforcing", 330, images.DEBIAN_SELINUX, SELINUX,
     ),
+    _guest(
+        "guest-old", "Debian 12 in another one, the oldest system that is supported", 190,
+        images.DEBIAN_12, OLDEST, needs=("dpkg-buildpackage", "dh", "dh_python3"),
+    ),
+    Tier("unit", "pure parts, no mount", _shared_out("tests/unit"), seconds=120, alone=60),
+    Tier("adapter", "request handlers, no mount", _shared_out("tests/adapter"),
+         seconds=40, alone=20),
     Tier(
         "vm-faults", "gitguard vm: what kill -9 leaves, a panic, the hardened VM, a control run",
-        _pytest(VM_FAULTS), seconds=900, lane="vm", image=images.DEBIAN_CLOUD,
+        _pytest(VM_FAULTS), seconds=900, image=images.DEBIAN_CLOUD,
         lacks=_missing(*VM_PROGRAMS),
     ),
 )  # fmt: skip
+"""In the order in which they start: the longest first, so that all end at about the same time."""
 QUICK = ("lint", "unit", "adapter")
 """The tiers of --quick."""

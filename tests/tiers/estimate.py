@@ -23,15 +23,17 @@ def missing_images(chosen: Sequence[Tier]) -> list[str]:
 def of(chosen: Sequence[Tier]) -> str:
     """Return about how long the tiers take together: "40 seconds", "11 minutes".
 
-    The longest lane decides. In a lane that runs alone, tiers are faster than beside others.
+    Long tiers run side by side if one of them is a virtual machine (see ``allotment``). The
+    processors are two, as the seconds in the catalogue are.
     """
-    lanes: dict[str, list[Tier]] = {}
-    for tier in chosen:
-        lanes.setdefault(tier.lane, []).append(tier)
-    if len(lanes) == 1:
-        seconds = sum(tier.alone or tier.seconds for tier in chosen)
+    long = [tier for tier in chosen if not tier.is_short]
+    short = [tier for tier in chosen if tier.is_short]
+    if any(tier.image for tier in long):
+        longest = max(tier.seconds for tier in long)
+        seconds = max(longest, sum(tier.seconds for tier in long) / 2)
     else:
-        seconds = max((sum(t.seconds for t in lane) for lane in lanes.values()), default=0.0)
+        seconds = sum(tier.alone or tier.seconds for tier in long)
+    seconds = max(seconds, sum(tier.alone or tier.seconds for tier in short))
     if missing_images(chosen):
         seconds += IMAGE_SECONDS
     if seconds < 110:

@@ -10,9 +10,11 @@ import subprocess
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tests.tiers import events
+from tests.tiers.allotment import Lane
 from tests.tiers.catalogue import REPOSITORY, Tier
 
 STOP_LIMIT = 40.0
@@ -24,6 +26,7 @@ class Run:
     """A tier that was started, and what is known of it so far."""
 
     tier: Tier
+    lane: Lane
     work: Path
     """A directory of its own, for its logs and for what its tests make."""
     started: float = field(default_factory=time.monotonic)
@@ -78,6 +81,7 @@ class Run:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # we pass on what the terminal sends, once
+                preexec_fn=partial(os.sched_setaffinity, 0, self.lane.processors),
             )
 
     def look(self) -> list[str]:
