@@ -11,7 +11,8 @@ usage() {
     cat <<TEXT
 Usage: sudo ./tests/run.sh [OPTION...] [TIER...] [-- PYTEST-OPTIONS]
 
-Runs the tests of gitguardfs, by default all tiers but the last, side by side:
+Runs the tests of gitguardfs, by default all tiers but the last, as many at a time as
+there are processors:
   lint           ruff, mypy, shellcheck
   unit           pure parts, no mount
   adapter        request handlers, no mount
@@ -32,7 +33,7 @@ Runs the tests of gitguardfs, by default all tiers but the last, side by side:
   --no-install  install nothing
   --help        show this text
 
-All tiers take 20 to 23 minutes on two processors without hardware virtualisation, --quick 90
+All tiers take about 20 minutes on two processors without hardware virtualisation, --quick 90
 seconds. The first run installs packages of the distribution and a virtual environment in .venv,
 and makes four images for the virtual machines (on Debian and Ubuntu only): 10 minutes more.
 Needs root, for mounts and several users. Mounts and processes of the tests are invisible to

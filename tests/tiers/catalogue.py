@@ -94,7 +94,7 @@ SELINUX = "tests/guest/test_9_selinux.py"
 
 TIERS = (
     _guest(
-        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 700,
+        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 690,
         images.DEBIAN_13, "tests/guest", f"--ignore={OLDEST}", f"--ignore={SELINUX}",
     ),
     Tier(
@@ -103,7 +103,7 @@ TIERS = (
         seconds=20, alone=10, is_pytest=False, is_short=True, lacks=_missing("shellcheck"),
     ),
     Tier("mount", "real mounts: conformance, attacks, faults, programs",
-         _shared_out("tests/mount"), seconds=560, alone=340,
+         _shared_out("tests/mount"), seconds=545, alone=340,
          lacks=_missing("bindfs", "fusermount3")),
     Tier(
         "quickstart", "guest-setup/quickstart.sh, on the distribution's own packages",
@@ -115,23 +115,23 @@ TIERS = (
          _pytest("tests/packaging"), seconds=40, is_short=True),
     Tier(
         "egress", "the allowlist proxy, before servers that record what they are sent",
-        _pytest("tests/egress"), seconds=75, is_short=True, lacks=_missing("ip", "ss"),
+        _pytest("tests/egress"), seconds=65, is_short=True, lacks=_missing("ip", "ss"),
     ),
     Tier("desktop", "guest-setup/vm-setup.sh in Debian 13, and its desktop under Xvfb",
-         _pytest("tests/desktop"), seconds=45, is_short=True, lacks=_missing("mmdebstrap", "Xvfb")),
+         _pytest("tests/desktop"), seconds=20, is_short=True, lacks=_missing("mmdebstrap", "Xvfb")),
     Tier(
         "vm", "gitguard vm from nothing: the guard, the proxy, isolation; stop, up again, reset",
-        _pytest("tests/vm", f"--ignore={VM_FAULTS}"), seconds=390,
+        _pytest("tests/vm", f"--ignore={VM_FAULTS}"), seconds=310,
         image=images.DEBIAN_CLOUD, lacks=_missing(*VM_PROGRAMS),
     ),
     _guest(
-        "guest-selinux", "Debian 13 with SELinux enforcing", 330, images.DEBIAN_SELINUX, SELINUX,
+        "guest-selinux", "Debian 13 with SELinux enforcing", 300, images.DEBIAN_SELINUX, SELINUX,
     ),
     _guest(
-        "guest-old", "Debian 12 in another one, the oldest system that is supported", 190,
+        "guest-old", "Debian 12 in another one, the oldest system that is supported", 200,
         images.DEBIAN_12, OLDEST, needs=("dpkg-buildpackage", "dh", "dh_python3"),
     ),
-    Tier("unit", "pure parts, no mount", _shared_out("tests/unit"), seconds=120, alone=60),
+    Tier("unit", "pure parts, no mount", _shared_out("tests/unit"), seconds=115, alone=60),
     Tier("adapter", "request handlers, no mount", _shared_out("tests/adapter"),
          seconds=40, alone=20),
     Tier(
