@@ -11,8 +11,8 @@ usage() {
     cat <<TEXT
 Usage: sudo ./tests/run.sh [OPTION...] [TIER...] [-- PYTEST-OPTIONS]
 
-Runs the tests of gitguardfs, by default all tiers but the last, as many at a time as
-there are processors:
+Runs the tests of gitguardfs, by default all tiers but the last, side by side
+where virtual machines are among them:
   lint           ruff, mypy, shellcheck
   unit           pure parts, no mount
   adapter        request handlers, no mount

@@ -1,8 +1,8 @@
 """How many tiers run at a time, and which processors they may use.
 
 An emulated guest needs its processor's caches for itself. Where guests and mount tests share two
-processors, the scheduler moves each of them about; with a processor each, the same work takes four
-fifths of the processor time.
+processors, the scheduler moves each of them about; with a processor each, the same work takes three
+quarters of the processor time.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Tier:
     about: str
     command: Sequence[str]
     seconds: float
-    """About how long it takes on two processors, beside other tiers."""
+    """About how long it takes on one of two processors, beside other tiers."""
     is_pytest: bool = True
     is_short: bool = False
     """Short tiers run one after the other, beside the others and on any processor."""

@@ -23,8 +23,8 @@ def missing_images(chosen: Sequence[Tier]) -> list[str]:
 def of(chosen: Sequence[Tier]) -> str:
     """Return about how long the tiers take together: "40 seconds", "11 minutes".
 
-    Long tiers run side by side if one of them is a virtual machine (see ``allotment``). The
-    processors are two, as the seconds in the catalogue are.
+    Long tiers run side by side if one of them is a virtual machine (see ``allotment``). It
+    assumes two processors, as do the seconds in the catalogue.
     """
     long = [tier for tier in chosen if not tier.is_short]
     short = [tier for tier in chosen if tier.is_short]
