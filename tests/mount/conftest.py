@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.support import processors
 from tests.support.mounting import PLACE, REPOSITORY
 from tests.support.vm_world import systemd_world, world
 
@@ -34,13 +36,9 @@ def umount_helper() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def every_processor(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tests in which processes compete use all processors, if the tier is bound to one of them."""
-    if request.node.get_closest_marker("every_processor") is None:
+    marked = request.node.get_closest_marker("every_processor") is not None
+    with processors.all_in_use() if marked else nullcontext():
         yield
-        return
-    own = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    yield
-    os.sched_setaffinity(0, own)
 
 
 def _install_helper(work: Path) -> tuple[str, str]:

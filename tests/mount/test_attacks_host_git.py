@@ -33,6 +33,8 @@ FILES = 600
 ATTEMPTS = 15
 OFF = ("--git=off", "--allow-bare")
 
+pytestmark = pytest.mark.every_processor
+
 
 @dataclass
 class Ground:
@@ -163,7 +165,6 @@ def _led_elsewhere(
 
 
 @cases
-@pytest.mark.every_processor
 def test_git_is_led_elsewhere_without_the_guard(
     ground: Ground, target: str, text: Callable[[Path, Path], str], swap: attacks.Swap
 ) -> None:
@@ -171,7 +172,6 @@ def test_git_is_led_elsewhere_without_the_guard(
 
 
 @cases
-@pytest.mark.every_processor
 def test_git_is_not_led_elsewhere(
     ground: Ground, target: str, text: Callable[[Path, Path], str], swap: attacks.Swap
 ) -> None:
@@ -194,7 +194,6 @@ def _swap_and_back(view: Path) -> list[int | None]:
     return outcomes
 
 
-@pytest.mark.every_processor
 def test_a_symlink_and_a_directory_are_never_exchanged(ground: Ground) -> None:
     view = ground.view(ground.project(), guarded=True)
     assert as_user(_swap_and_back, view) == [errno.EACCES, errno.EACCES]
@@ -214,7 +213,6 @@ def _link_where_it_was_moved(view: Path) -> int | None:
 
 
 @pytest.mark.parametrize("guarded", [False, True])
-@pytest.mark.every_processor
 def test_who_stays_in_a_moved_directory_makes_no_link_into_git(
     ground: Ground, guarded: bool
 ) -> None:

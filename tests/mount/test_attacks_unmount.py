@@ -93,6 +93,7 @@ def _is_guarded(path: Path) -> bool:
     )
 
 
+@pytest.mark.every_processor
 def test_a_view_that_users_take_away_leaves_the_seal(here: Path) -> None:
     with _losing_its_view(here, "--seal") as mounted:
         race_for(mounted.path, RACE_LIMIT)
@@ -104,6 +105,7 @@ def test_a_view_that_users_take_away_leaves_the_seal(here: Path) -> None:
     assert not _is_open(here / "raw/share")
 
 
+@pytest.mark.every_processor
 def test_exchanged_mount_points_leave_the_seal(here: Path) -> None:
     """The name leads to root's view after fusermount3 has seen the agent's mount there."""
     home = here / "home"

@@ -835,6 +835,7 @@ def test_the_scratch_directory_goes_when_the_command_is_stopped(
     assert lasting(metadata(guarded.source)) == before
 
 
+@pytest.mark.every_processor
 @pytest.mark.parametrize("gap", [0.003, 0.008])
 @pytest.mark.parametrize("numbers", [(signal.SIGTERM,) * 2, (signal.SIGHUP, signal.SIGTERM)])
 def test_the_scratch_directory_goes_however_often_the_command_is_stopped(

@@ -379,6 +379,7 @@ def test_a_bug_is_told_in_one_line_with_the_program_s_name(here: Path) -> None:
     assert done.stderr.splitlines()[-1] == "gitguardfs: ended by a bug"
 
 
+@pytest.mark.every_processor
 @pytest.mark.parametrize("pause", [0, 0.001, 0.003, 0.01, 0.03])
 def test_more_signals_do_not_disturb_the_end(here: Path, pause: float) -> None:
     """For example a second Ctrl-C, or a service manager that sends two signals."""
@@ -395,6 +396,7 @@ def test_more_signals_do_not_disturb_the_end(here: Path, pause: float) -> None:
 KILLS = 500
 
 
+@pytest.mark.every_processor
 def test_callers_that_are_killed_keep_nobody_waiting(here: Path) -> None:
     """The kernel withdraws their requests, maybe just before the daemon reads them."""
     with slowfs(here / "slow", here / "gate") as slow:

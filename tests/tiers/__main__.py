@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support import processors
 from tests.support.mounting import AREA
 from tests.tiers import allotment, report
 from tests.tiers.allotment import Lane
@@ -57,6 +58,7 @@ def main(arguments: list[str]) -> int:
         lock = os.open(place, os.O_RDONLY)  # held until the end, also by what is started
         fcntl.flock(lock, fcntl.LOCK_SH)
         os.environ[AREA] = name
+        processors.name_those_of_the_run()
         status = _run(chosen, place, options, durations)
         os.close(lock)
         _make_removable(place)
@@ -88,7 +90,7 @@ def _make_removable(path: Path) -> None:
 
 def _run(chosen: list[Tier], place: Path, options: list[str], durations: bool) -> int:
     started = time.monotonic()
-    lanes = allotment.lanes(chosen, os.sched_getaffinity(0))
+    lanes = allotment.lanes(chosen, processors.of_the_run())
     runs: list[Run] = []
     waiting = list(chosen)
     progress = report.Progress(runs, waiting)

@@ -28,7 +28,8 @@ def lanes(chosen: Sequence[Tier], processors: Collection[int]) -> list[Lane]:
 
     Without a virtual machine, long tiers run one after the other: their tests are distributed to
     all processors. With one, as many run at a time as there are processors, each on its own; if
-    there are more processors than tiers, the scheduler is left to distribute them.
+    there are more processors than tiers, the scheduler is left to distribute them. Tests in which
+    processes compete use all processors nevertheless (tests/support/processors.py).
     """
     everywhere = frozenset(processors)
     long = [tier for tier in chosen if not tier.is_short]

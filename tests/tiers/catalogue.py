@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -14,8 +12,6 @@ from tests.guest import image as images
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ISOLATED = REPOSITORY / "tests/support/isolated.py"
-WORKERS = max(2, os.cpu_count() or 2)
-"""Processes that share the tests of a tier; a mount test waits for its daemon half of the time."""
 
 
 def _nothing() -> str:
@@ -32,6 +28,11 @@ class Tier:
     seconds: float
     """About how long it takes on one of two processors, beside other tiers."""
     is_pytest: bool = True
+    has_workers: bool = False
+    """Whether its modules are distributed to workers that have mounts and processes of their own.
+
+    A module stays with one worker: its tests share mounts.
+    """
     is_short: bool = False
     """Short tiers run one after the other, beside the others and on any processor."""
     alone: float | None = None
@@ -46,15 +47,6 @@ class Tier:
 
 def _pytest(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-p", "tests.tiers.events", *arguments]
-
-
-def _shared_out(directory: str) -> list[str]:
-    """A directory's tests for workers that each have mounts and processes of their own.
-
-    A module stays with one worker: its tests share mounts.
-    """
-    worker = shlex.join([sys.executable, str(ISOLATED), sys.executable])
-    return _pytest(directory, "--dist=loadfile", f"--tx={WORKERS}*popen//python={worker}")
 
 
 def _missing(*programs: str) -> Callable[[], str]:
@@ -93,6 +85,11 @@ VM_PROGRAMS = (*GUEST_PROGRAMS, "ssh", "openssl", "curl")
 SELINUX = "tests/guest/test_9_selinux.py"
 
 TIERS = (
+    Tier(
+        "vm-faults", "gitguard vm: what kill -9 leaves, a panic, the hardened VM, a control run",
+        _pytest(VM_FAULTS), seconds=900, image=images.DEBIAN_CLOUD,
+        lacks=_missing(*VM_PROGRAMS),
+    ),
     _guest(
         "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 690,
         images.DEBIAN_13, "tests/guest", f"--ignore={OLDEST}", f"--ignore={SELINUX}",
@@ -103,7 +100,7 @@ TIERS = (
         seconds=20, alone=10, is_pytest=False, is_short=True, lacks=_missing("shellcheck"),
     ),
     Tier("mount", "real mounts: conformance, attacks, faults, programs",
-         _shared_out("tests/mount"), seconds=545, alone=340,
+         _pytest("tests/mount"), seconds=545, has_workers=True, alone=340,
          lacks=_missing("bindfs", "fusermount3")),
     Tier(
         "quickstart", "guest-setup/quickstart.sh, on the distribution's own packages",
@@ -131,14 +128,10 @@ TIERS = (
         "guest-old", "Debian 12 in another one, the oldest system that is supported", 200,
         images.DEBIAN_12, OLDEST, needs=("dpkg-buildpackage", "dh", "dh_python3"),
     ),
-    Tier("unit", "pure parts, no mount", _shared_out("tests/unit"), seconds=115, alone=60),
-    Tier("adapter", "request handlers, no mount", _shared_out("tests/adapter"),
-         seconds=40, alone=20),
-    Tier(
-        "vm-faults", "gitguard vm: what kill -9 leaves, a panic, the hardened VM, a control run",
-        _pytest(VM_FAULTS), seconds=900, image=images.DEBIAN_CLOUD,
-        lacks=_missing(*VM_PROGRAMS),
-    ),
+    Tier("unit", "pure parts, no mount",
+         _pytest("tests/unit"), seconds=115, has_workers=True, alone=60),
+    Tier("adapter", "request handlers, no mount",
+         _pytest("tests/adapter"), seconds=40, has_workers=True, alone=20),
 )  # fmt: skip
 """In the order in which they start: the longest first, so that all end at about the same time."""
 QUICK = ("lint", "unit", "adapter")

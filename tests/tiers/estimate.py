@@ -23,17 +23,14 @@ def missing_images(chosen: Sequence[Tier]) -> list[str]:
 def of(chosen: Sequence[Tier]) -> str:
     """Return about how long the tiers take together: "40 seconds", "11 minutes".
 
-    Long tiers run side by side if one of them is a virtual machine (see ``allotment``). It
-    assumes two processors, as do the seconds in the catalogue.
+    It assumes two processors, as do the seconds in the catalogue: each tier with a virtual machine
+    or beside one is on one of them, and without virtual machines a tier uses both.
     """
-    long = [tier for tier in chosen if not tier.is_short]
-    short = [tier for tier in chosen if tier.is_short]
-    if any(tier.image for tier in long):
-        longest = max(tier.seconds for tier in long)
-        seconds = max(longest, sum(tier.seconds for tier in long) / 2)
+    if any(tier.image for tier in chosen):
+        longest = max(tier.seconds for tier in chosen)
+        seconds = max(longest, sum(tier.seconds for tier in chosen) / 2)
     else:
-        seconds = sum(tier.alone or tier.seconds for tier in long)
-    seconds = max(seconds, sum(tier.alone or tier.seconds for tier in short))
+        seconds = sum(tier.alone or tier.seconds for tier in chosen)
     if missing_images(chosen):
         seconds += IMAGE_SECONDS
     if seconds < 110:

@@ -30,7 +30,7 @@ def plan(chosen: Sequence[Tier], left_out: Sequence[tuple[Tier, str]], is_select
     """
     about = "at most" if is_selection else "about"
     missing = estimate.missing_images(chosen)
-    lines = [f"This takes {about} {estimate.of(chosen)} on two processors. Side by side:"]
+    lines = [f"This takes {about} {estimate.of(chosen)} on two processors. The tiers:"]
     lines += [f"  {tier.name:<14} {tier.about}" for tier in chosen]
     if missing:
         lines.append(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,10 +17,16 @@ from pathlib import Path
 
 from tests.tiers import events
 from tests.tiers.allotment import Lane
-from tests.tiers.catalogue import REPOSITORY, Tier
+from tests.tiers.catalogue import ISOLATED, REPOSITORY, Tier
 
 STOP_LIMIT = 40.0
 """Seconds that a tier has to unmount what it mounted after it was told to stop."""
+
+
+def _workers(processors: int) -> list[str]:
+    """Options of pytest for isolated workers: two at least, since a test also waits for daemons."""
+    worker = shlex.join([sys.executable, str(ISOLATED), sys.executable])
+    return ["--dist=loadfile", f"--tx={max(2, processors)}*popen//python={worker}"]
 
 
 @dataclass
@@ -72,6 +80,8 @@ class Run:
         command = list(self.tier.command)
         if self.tier.is_pytest:
             command += [f"--basetemp={self.work}/pytest", *options]
+        if self.tier.has_workers:
+            command += _workers(len(self.lane.processors))
         with open(self.log, "wb") as log:
             self._process = subprocess.Popen(
                 command,
