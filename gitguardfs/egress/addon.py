@@ -12,7 +12,7 @@ import logging
 import socket
 from collections.abc import Mapping
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from mitmproxy import dns, http, tcp, udp
@@ -25,6 +25,7 @@ from gitguardfs.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.egress.blocked import BlockedLog
 from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients
 from gitguardfs.egress.files import StateFiles, read_allowlist
+from gitguardfs.egress.limited_reader import LimitedReader
 from gitguardfs.egress.reports import allow_command, error_text, query_note
 from gitguardfs.egress.requests import ProxyRequest
 from gitguardfs.errors import UserError, shown
@@ -68,6 +69,7 @@ class AllowlistAddon:
         self._connections = connections
         self._log = BlockedLog(files.blocked)
         self._clients = Clients(self._close)
+        self._readers: dict[str, LimitedReader] = {}
         self._approvals: dict[str, Approval] = {}
         self._tunnels: dict[str, tuple[str, int]] = {}
         self._private: dict[str, set[tuple[str, int]]] = {}
@@ -78,10 +80,16 @@ class AllowlistAddon:
         if not self._clients.add(client.id):
             client.error = "too many connections at a time"
             log.warning("refused a connection: there are %d already", MAX_CONNECTIONS)
+            return
+        io = self._connections[client.id].transports[client]
+        assert isinstance(io.reader, asyncio.StreamReader)
+        self._readers[client.id] = LimitedReader(io.reader)
+        io.reader = self._readers[client.id]  # type: ignore[assignment]  # only read() is called
 
     def client_disconnected(self, client: Client) -> None:
         """Forget a client."""
         self._clients.remove(client.id)
+        self._readers.pop(client.id, None)
         self._approvals.pop(client.id, None)
         self._tunnels.pop(client.id, None)
         self._private.pop(client.id, None)
@@ -116,8 +124,10 @@ class AllowlistAddon:
     def requestheaders(self, flow: http.HTTPFlow) -> None:
         """Approve a request, or answer it with status 418."""
         client = flow.client_conn.id
+        reader = self._readers[client]
         self._approvals.pop(client, None)
         self._clients.set_idle(client)
+        reader.release()
         try:
             request = self._request(flow)
             decision = self._decide(flow, request)
@@ -143,6 +153,7 @@ class AllowlistAddon:
             return
         log.info("allowed %s %s", method, checked.url)
         self._clients.set_busy(client)
+        reader.hold()
         for name in requests.HOP_BY_HOP_FIELDS:
             flow.request.headers.pop(name, None)
         flow.request.data.host = checked.host
@@ -152,7 +163,8 @@ class AllowlistAddon:
             checked.host, checked.port, checked.scheme == "https", rule.is_private_allowed,
             checked.method, checked.url,
         )  # fmt: skip
-        flow.request.stream = True  # last: mitmproxy sends it as it arrives, and asks no more
+        # last: mitmproxy sends the body as it arrives, and asks no more
+        flow.request.stream = partial(_pass_on, reader)
 
     def _request(self, flow: http.HTTPFlow) -> ProxyRequest:
         data = flow.request.data
@@ -267,8 +279,10 @@ class AllowlistAddon:
 
     def response(self, flow: http.HTTPFlow) -> None:
         """Note that the response is complete: the connection is idle."""
-        if _APPROVED in flow.metadata:
-            self._clients.set_idle(flow.client_conn.id)
+        client = flow.client_conn.id
+        if _APPROVED in flow.metadata and client in self._readers:
+            self._clients.set_idle(client)
+            self._readers[client].release()
 
     def error(self, flow: http.HTTPFlow) -> None:
         """Note that the request has failed: the connection is idle."""
@@ -285,6 +299,18 @@ class AllowlistAddon:
     def dns_request(self, flow: dns.DNSFlow) -> None:
         """Kill a connection that is not HTTP."""
         flow.kill()
+
+
+def _pass_on(reader: LimitedReader, part: bytes) -> bytes:
+    """Return a part of a request's body, for the server, to which a connection is now open.
+
+    After the last part, which is empty, what the client sends has to wait for the response.
+    """
+    if part:
+        reader.release()
+    else:
+        reader.hold()
+    return part
 
 
 @lru_cache(maxsize=1)

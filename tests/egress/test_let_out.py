@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import random
+import socket
 from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from tests.egress.bypasses import head
 from tests.egress.upstream import PRIVATE, PUBLIC, SILENT_PORT, UNTRUSTED_PORT
@@ -160,6 +164,87 @@ def test_large_downloads_and_uploads_keep_the_proxy_small(world: World) -> None:
     assert world.get("http://allowed.test/post", "POST", body=b"x" * (50 << 20)).status == 200
     grown = world.peak_memory() - before
     assert grown < 40 << 20, f"{grown >> 20} MiB more"
+
+
+SLOW_PORT = 446
+SLOW = f"allowed.test:{SLOW_PORT}"
+
+
+def test_an_upload_waits_in_the_client_until_its_server_accepts_the_connection(
+    world: World,
+) -> None:
+    world.allow(f"POST http://{SLOW}/up")
+    body = random.randbytes(64 << 20)
+    with (
+        socket.create_server((PUBLIC, SLOW_PORT), backlog=0) as server,
+        socket.create_connection((PUBLIC, SLOW_PORT)),  # takes the only place in the queue
+        world.client() as client,
+    ):
+        client.send(head(f"POST http://{SLOW}/up", f"Content-Length: {len(body)}", host=SLOW))
+        sent = client.send_until_blocked(body)
+        assert sent < len(body) / 2, f"{sent >> 20} MiB"
+        with server.accept()[0], server.accept()[0] as upstream, ThreadPoolExecutor(1) as pool:
+            pool.submit(client.send, body[sent:])
+            received = upstream.makefile("rb")
+            while received.readline() != b"\r\n":
+                pass
+            assert received.read(len(body)) == body
+            upstream.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nxx")
+            assert client.answer("POST").body == b"xx"
+
+
+def test_an_upload_waits_in_the_client_until_its_server_speaks_tls(world: World) -> None:
+    world.allow(f"POST https://{SLOW}/up")
+    body = bytes(64 << 20)
+    with socket.create_server((PUBLIC, SLOW_PORT)), world.client() as client:
+        client.tunnel(SLOW)
+        client.send(head("POST /up", f"Content-Length: {len(body)}", host=SLOW))
+        sent = client.send_until_blocked(body)
+        assert sent < len(body) / 2, f"{sent >> 20} MiB"
+
+
+@pytest.mark.parametrize("body", [b"", b"data"])
+def test_what_follows_a_request_waits_in_the_client_until_the_response(
+    world: World, body: bytes
+) -> None:
+    world.allow(f"POST http://{SLOW}/slow")
+    request = head(f"POST http://{SLOW}/slow", f"Content-Length: {len(body)}", host=SLOW) + body
+    with socket.create_server((PUBLIC, SLOW_PORT)) as server, world.client() as client:
+        client.send(request)
+        with server.accept()[0] as upstream:
+            following = request * 1_000_000
+            sent = client.send_until_blocked(following)
+            assert sent < len(following) / 2, f"{sent >> 20} MiB"
+            upstream.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nxx")
+            assert client.answer().body == b"xx"
+
+
+def test_a_connection_goes_on_after_a_response_that_came_before_the_end_of_the_request(
+    world: World,
+) -> None:
+    world.allow(f"POST http://{SLOW}/early")
+    with socket.create_server((PUBLIC, SLOW_PORT)) as server, world.client() as client:
+        client.send(head(f"POST http://{SLOW}/early", "Content-Length: 4", host=SLOW) + b"da")
+        with server.accept()[0] as upstream:
+            upstream.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nxx")
+            assert client.answer().body == b"xx"
+            client.send(b"ta")
+            for _ in range(50):
+                client.send(head(f"GET http://{SLOW}/other", "X-Long: " + "x" * 8000, host=SLOW))
+                assert client.answer().status == 418
+
+
+def test_requests_that_are_sent_together_are_answered_in_their_order(world: World) -> None:
+    world.allow("GET http://allowed.test/ok/*")
+    with world.client() as client:
+        for count in range(1, 41):
+            client.send(head(f"GET http://allowed.test/ok/size={count}"))
+        answers = client.socket.makefile("rb")
+        for count in range(1, 41):
+            assert answers.readline().startswith(b"HTTP/1.1 200 ")
+            while answers.readline() != b"\r\n":
+                pass
+            assert answers.read(count) == b"x" * count
 
 
 def test_a_server_that_fails_is_a_502_that_says_how(world: World) -> None:

@@ -48,6 +48,16 @@ class Client:
         with contextlib.suppress(OSError):  # it may have hung up already
             self.socket.sendall(data)
 
+    def send_until_blocked(self, data: bytes) -> int:
+        """Send until no byte is taken for a second. Return how many bytes were."""
+        sent = 0
+        self.socket.settimeout(1)
+        with contextlib.suppress(TimeoutError), memoryview(data) as view:
+            while sent < len(data):
+                sent += self.socket.send(view[sent : sent + 65536])
+        self.socket.settimeout(LIMIT)
+        return sent
+
     def answer(self, method: str = "GET") -> Answer:
         response = http.client.HTTPResponse(self.socket, method=method)
         try:
