@@ -262,9 +262,44 @@ MUTANTS = (
         "addon-buffers-requests",
         "bodies are kept in memory until they are whole",
         "egress/addon.py",
-        "        flow.request.stream = True  #",
-        "        #",
+        "        flow.request.stream = partial(_pass_on, reader)\n",
+        "",
         ("egress/test_let_out.py::test_large_downloads_and_uploads_keep_the_proxy_small",),
+    ),
+    Mutant(
+        "addon-reads-before-connecting",
+        "an upload is kept in memory until its server can be reached",
+        "egress/addon.py",
+        "        self._clients.set_busy(client)\n        reader.hold()\n",
+        "        self._clients.set_busy(client)\n",
+        (
+            "egress/test_let_out.py"
+            "::test_an_upload_waits_in_the_client_until_its_server_accepts_the_connection",
+            "egress/test_let_out.py"
+            "::test_an_upload_waits_in_the_client_until_its_server_speaks_tls",
+        ),
+    ),
+    Mutant(
+        "addon-reads-before-the-response",
+        "what follows a request is kept in memory until the response",
+        "egress/addon.py",
+        "        reader.hold()\n    return part\n",
+        "        pass\n    return part\n",
+        (
+            "egress/test_let_out.py"
+            "::test_what_follows_a_request_waits_in_the_client_until_the_response",
+        ),
+    ),
+    Mutant(
+        "addon-holds-after-the-response",
+        "a connection is no longer read after a response that came early",
+        "egress/addon.py",
+        "        self._clients.set_idle(client)\n        reader.release()\n",
+        "        self._clients.set_idle(client)\n",
+        (
+            "egress/test_let_out.py"
+            "::test_a_connection_goes_on_after_a_response_that_came_before_the_end_of_the_request",
+        ),
     ),
     Mutant(
         "addon-buffers-responses",
