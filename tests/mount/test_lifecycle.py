@@ -360,6 +360,33 @@ def test_a_signal_right_after_the_mount_leaves_no_dead_mount(
     assert len(_mounts_at(here / "private/source")) == 1
 
 
+SIGNALLED_AT_THE_END = """
+import os, signal
+from gitguardfs.commands.gitguardfs import main
+set_wakeup_fd = signal.set_wakeup_fd
+def signal_then_set(fd, **options):
+    if fd == -1:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return set_wakeup_fd(fd, **options)
+signal.set_wakeup_fd = signal_then_set
+main()
+"""
+
+
+def test_a_signal_in_the_last_moment_is_no_error(here: Path) -> None:
+    """Python notes each signal in a descriptor: not in one that is closed already."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SIGNALLED_AT_THE_END, "-f", "--no-seal",
+         here / "private/source", here / "view"],
+        cwd=REPOSITORY, stderr=subprocess.PIPE, text=True,
+    ) as daemon:  # fmt: skip
+        until(lambda: (here / "view/file").exists(), "the view answers")
+        daemon.send_signal(signal.SIGTERM)
+        assert "wakeup fd" not in daemon.communicate(timeout=LIMIT)[1]
+    assert daemon.returncode == 0
+    assert _mounts_at(here / "view") == []
+
+
 BROKEN = """
 from gitguardfs.commands.gitguardfs import main
 from gitguardfs.daemon import build

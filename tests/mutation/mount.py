@@ -16,6 +16,14 @@ SEALED = (
 
 MUTANTS = (
     Mutant(
+        "signal-to-a-closed-socket",
+        "a signal in the last moment is written to a socket that is closed",
+        "sessions/pyfuse3_session/session.py",
+        "signal.set_wakeup_fd(-1)",
+        "pass",
+        ("mount/test_lifecycle.py::test_a_signal_in_the_last_moment_is_no_error",),
+    ),
+    Mutant(
         "audit-does-not-count",
         "refusals are not counted",
         "serving/audit_log.py",

@@ -11,6 +11,7 @@ import signal
 import socket
 import stat
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -427,15 +428,27 @@ def race(view: Path, second: Path, rounds: int) -> tuple[int, int, list[str]]:
     mine, theirs = socket.socketpair()
 
     def run(meeting: socket.socket, add: Callable[[int], None]) -> None:
+        was_added, took, wait = False, 0.0, 0.0
         for number in range(rounds):
-            meeting.send(b".")
-            if not meeting.recv(1):
+            meeting.send(b"1" if was_added else b"0")
+            answer = meeting.recv(1)
+            if not answer:
                 return  # the other one has failed
+            # Whoever was the first waits longer the next time, so that each of them is, sometimes.
+            if was_added and answer == b"0":
+                wait += took / 2
+            elif answer == b"1" and not was_added:
+                wait = max(0.0, wait - took / 2)
+            time.sleep(wait)
+            begin = time.monotonic()
             try:
                 add(number)
+                was_added = True
             except OSError as error:
+                was_added = False
                 if error.errno != errno.EACCES:
                     raise
+            took = time.monotonic() - begin
 
     def add_head(number: int) -> None:
         spot = view / f"race/{number}"

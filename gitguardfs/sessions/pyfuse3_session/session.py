@@ -6,6 +6,7 @@ import ctypes
 import gc
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -77,12 +78,17 @@ class Pyfuse3Session:
         self._token = trio.lowlevel.current_trio_token()
         for call in self._early:
             self._token.run_sync_soon(call)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_announce, self._mountpoint, ready)
-            gc.collect()
-            gc.freeze()
-            await self._loop.serve()
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_announce, self._mountpoint, ready)
+                gc.collect()
+                gc.freeze()
+                await self._loop.serve()
+                nursery.cancel_scope.cancel()
+        finally:
+            # trio.run closes this descriptor before it takes it back from Python. A signal in
+            # between would be written to a closed socket, or to a file that got the same number.
+            signal.set_wakeup_fd(-1)
 
     def stop(self) -> None:
         """Finish the requests under way, and take no more. May be called in a signal handler."""
