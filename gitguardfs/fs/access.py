@@ -113,13 +113,13 @@ class Access:
             self._settle(node.parent, node.name, is_new=False)
         return node
 
-    def settle(self, place: NodeRef) -> None:
+    def settle(self, ref: NodeRef) -> None:
         """Wait while git on the host may be making a repository of a directory to be changed.
 
         Raises Later; Refused if the directory has become a repository or lies in one; OSError of
         the source.
         """
-        self._settle(place.parent, place.name, is_new=True)
+        self._settle(ref.parent, ref.name, is_new=True)
 
     def _settle(self, directory: Node, name: bytes, is_new: bool) -> None:
         """Classify again if git would read ``name``, however new the verdict is; then wait.
@@ -175,12 +175,12 @@ class Access:
             raise Refused(rule, partial(self.path, directory, name))
         return NodeRef(directory, self._descriptors.of(directory), name)
 
-    def reopened(self, place: NodeRef) -> NodeRef:
-        """Return ``place`` with a valid descriptor; opening others may have closed the old one.
+    def reopened(self, ref: NodeRef) -> NodeRef:
+        """Return ``ref`` with a valid descriptor; opening others may have closed the old one.
 
         Raises OSError.
         """
-        return make(NodeRef, (place.parent, self._descriptors.of(place.parent), place.name))
+        return make(NodeRef, (ref.parent, self._descriptors.of(ref.parent), ref.name))
 
     def dotgit(self, dir_fd: int) -> ObjectKey | None:
         """Return device and inode of a directory's ``.git``; None if there is none.
@@ -193,41 +193,41 @@ class Access:
         return None if st is None else (st.st_dev, st.st_ino)
 
     def classify(
-        self, place: NodeRef, st: os.stat_result, dotgit: ObjectKey | bool | None = True
+        self, ref: NodeRef, st: os.stat_result, dotgit: ObjectKey | bool | None = True
     ) -> Classified:
         """Return the verdict on an entry, by its name, parent, device and inode, and content.
 
-        ``dotgit`` is the result of ``self.dotgit(place.fd)`` if the caller has it. Raises
+        ``dotgit`` is the result of ``self.dotgit(ref.fd)`` if the caller has it. Raises
         OSError if the source fails: only ENOENT and ENOTDIR mean "not there".
         """
         guard = self._guard
-        verdict, rule = guard.verdict_of_name(place.name)
-        if place.parent.verdict > verdict:
-            verdict, rule = place.parent.verdict, place.parent.rule
+        verdict, rule = guard.verdict_of_name(ref.name)
+        if ref.parent.verdict > verdict:
+            verdict, rule = ref.parent.verdict, ref.parent.rule
         if not guard.guards_git or verdict >= guard.git_verdict:
             return make(Classified, (verdict, rule, -1, 0, True))
         is_directory = S_ISDIR(st.st_mode)
         # A second name of .git: a hard link, or a folding that dotgit.py does not know.
-        if is_directory or st.st_nlink > 1 or not names.is_portable(place.name):
+        if is_directory or st.st_nlink > 1 or not names.is_portable(ref.name):
             if dotgit is True:
-                dotgit = self.dotgit(place.fd)
+                dotgit = self.dotgit(ref.fd)
             if (st.st_dev, st.st_ino) == dotgit:
                 return Classified(guard.git_verdict, "git alias")
         if not (is_directory and guard.checks_fake_repositories):
             return make(Classified, (verdict, rule, -1, 0, True))
-        return self._classify_directory(place, st, verdict, rule)
+        return self._classify_directory(ref, st, verdict, rule)
 
     def _classify_directory(
-        self, place: NodeRef, st: os.stat_result, verdict: Verdict, rule: str
+        self, ref: NodeRef, st: os.stat_result, verdict: Verdict, rule: str
     ) -> Classified:
         """Classify a directory that is no second name of ``.git``, given the verdict so far."""
-        known = self._nodes.find_below(place.parent, st)
+        known = self._nodes.find_below(ref.parent, st)
         if verdict is not ALLOW:
             known = self._nodes.find(st, GUARDED)
         if known is not None and known.fd >= 0 and not self._path_based:
             fd, own = known.fd, -1
         else:
-            fd = own = self._source.open_node(place.fd, place.name)
+            fd = own = self._source.open_node(ref.fd, ref.name)
         try:
             btime_ns = 0
             if own >= 0:
@@ -246,29 +246,29 @@ class Access:
         return make(Classified, (verdict, rule, own, btime_ns, True))
 
     def verdict_of(
-        self, place: NodeRef, st: os.stat_result, dotgit: ObjectKey | bool | None = True
+        self, ref: NodeRef, st: os.stat_result, dotgit: ObjectKey | bool | None = True
     ) -> tuple[Verdict, str]:
         """Return the verdict on an entry and the rule behind it, as ``classify`` does.
 
         A directory that cannot be searched is denied. Raises OSError as ``classify`` does.
         """
-        classified = self.classify(place, st, dotgit)
+        classified = self.classify(ref, st, dotgit)
         if classified.fd >= 0:
             os.close(classified.fd)
         if not classified.is_open and classified.verdict < Verdict.DENY:
             return Verdict.DENY, UNREADABLE
         return classified.verdict, classified.rule
 
-    def check_unguarded(self, place: NodeRef, st: os.stat_result) -> None:
+    def check_unguarded(self, ref: NodeRef, st: os.stat_result) -> None:
         """Refuse to remove or move an entry whose verdict is not ALLOW.
 
         Raises Refused; OSError as ``classify`` does.
         """
-        verdict, rule = self.verdict_of(place, st)
+        verdict, rule = self.verdict_of(ref, st)
         if verdict is not ALLOW:
-            raise self._refused(rule, place)
+            raise self._refused(rule, ref)
 
-    def check_holds_no_repository(self, place: NodeRef, fd: int, st: os.stat_result) -> None:
+    def check_holds_no_repository(self, ref: NodeRef, fd: int, st: os.stat_result) -> None:
         """Refuse to move a directory that holds a repository.
 
         A relative ``gitdir:`` in that repository, or one that points to it, would lead elsewhere.
@@ -277,13 +277,13 @@ class Access:
         if not self._guard.guards_git or not S_ISDIR(st.st_mode):
             return
         if any(self._guard.is_dotgit(entry) for entry in self._source.names(fd)):
-            raise self._refused("repository root", place)
+            raise self._refused("repository root", ref)
         try:
             holds = self._guard.checks_fake_repositories and self._source.has_repository_inside(fd)
         except PermissionError:
-            raise self._refused(UNREADABLE, place) from None
+            raise self._refused(UNREADABLE, ref) from None
         if holds:
-            raise self._refused("holds a repository", place)
+            raise self._refused("holds a repository", ref)
 
     def matters(self, name: bytes) -> bool:
         """Return whether ``name`` is a repository's part or might be folded to ``.git``."""
@@ -293,88 +293,86 @@ class Access:
         )
 
     def check_completes_no_repository(
-        self, place: NodeRef, is_directory: bool, leaving: bytes = b""
+        self, ref: NodeRef, is_directory: bool, leaving: bytes = b""
     ) -> None:
         """Refuse to add a name that would make its directory a repository, or most of one.
 
         ``leaving`` is a name that the same operation removes. Raises Refused; OSError if the
         source fails.
         """
-        if not (self._guard.checks_fake_repositories and repository.parts(place.name)):
+        if not (self._guard.checks_fake_repositories and repository.parts(ref.name)):
             return
         if self._removed.knows_any:  # removed names are recorded by path
-            self.revalidation.confirm(place.parent)
-        present = self._parts_in(self.reopened(place), leaving)
-        if repository.would_complete(place.name, is_directory, present.get):
-            raise self._refused("fake repository", place)
+            self.revalidation.confirm(ref.parent)
+        present = self._parts_in(self.reopened(ref), leaving)
+        if repository.would_complete(ref.name, is_directory, present.get):
+            raise self._refused("fake repository", ref)
 
-    def check_added(self, place: NodeRef, is_directory: bool) -> None:
+    def check_added(self, ref: NodeRef, is_directory: bool) -> None:
         """Check a name again after it was added.
 
         Another guard over the same source, in another kernel, may have added the missing part of a
         repository meanwhile; and the source may have folded the name. Raises Refused or OSError;
         after either, the caller removes the name again.
         """
-        if not self.matters(place.name):
+        if not self.matters(ref.name):
             return
-        self.check_completes_no_repository(place, is_directory)
-        place = self.reopened(place)
-        if names.is_portable(place.name):
+        self.check_completes_no_repository(ref, is_directory)
+        ref = self.reopened(ref)
+        if names.is_portable(ref.name):
             return
-        self.check_not_folded_to_dotgit(place)
+        self.check_not_folded_to_dotgit(ref)
         if self._guard.checks_fake_repositories:
-            self._check_part_it_was_folded_to(place, is_directory)
+            self._check_part_it_was_folded_to(ref, is_directory)
 
-    def _parts_in(self, place: NodeRef, leaving: bytes) -> dict[bytes, int]:
-        """Return the parts of a repository beside ``place``, and their modes.
+    def _parts_in(self, ref: NodeRef, leaving: bytes) -> dict[bytes, int]:
+        """Return the parts of a repository beside ``ref``, and their modes.
 
         If several entries could resolve to one part, an entry that is no directory decides. Parts
         that git on the host may restore count as present.
         """
-        found = dict(self._removed.at(place.parent))
-        listed = self._source.names(place.fd)
+        found = dict(self._removed.at(ref.parent))
+        listed = self._source.names(ref.fd)
         looked_up: frozenset[bytes] = frozenset()
         if not all(map(names.is_portable, listed)):  # the source may fold one of them to a part
             looked_up = repository.PARTS.difference(*map(repository.parts, listed))
         for entry in (*listed, *looked_up):
-            if entry == place.name:
+            if entry == ref.name:
                 continue
-            if entry == leaving and self._removed.was_made_here(
-                path_of(place.parent), place.fd, entry
-            ):
+            if entry == leaving and self._removed.was_made_here(path_of(ref.parent), ref.fd, entry):
                 continue
             for part in repository.parts(entry):
-                mode = self._source.mode_at(place.fd, entry)
+                mode = self._source.mode_at(ref.fd, entry)
                 if mode is None and entry not in looked_up:
                     mode = S_IFREG  # listed: it exists, even if a kernel caches that it does not
                 if mode is not None and S_ISDIR(found.get(part, S_IFDIR)):
                     found[part] = mode
         return found
 
-    def _check_part_it_was_folded_to(self, place: NodeRef, is_directory: bool) -> None:
+    def _check_part_it_was_folded_to(self, ref: NodeRef, is_directory: bool) -> None:
         """Check a new name by the part of a repository that the source has folded it to, if any.
 
         Raises Refused; OSError if the source fails.
         """
-        needed = any(self._source.find_at(place.fd, part) for part in repository.NEEDED)
-        if not (needed or self._removed.at(place.parent)):
+        needed = any(self._source.find_at(ref.fd, part) for part in repository.NEEDED)
+        if not (needed or self._removed.at(ref.parent)):
             return
-        st = self._source.find_at(place.fd, place.name)
+        st = self._source.find_at(ref.fd, ref.name)
         for part in repository.PARTS:
-            if st is not None and self._source.is_at(place.fd, part, st):
-                self.check_completes_no_repository(place._replace(name=part), is_directory)
+            if st is not None and self._source.is_at(ref.fd, part, st):
+                self.check_completes_no_repository(ref._replace(name=part), is_directory)
 
-    def check_not_folded_to_dotgit(self, place: NodeRef) -> None:
+    def check_not_folded_to_dotgit(self, ref: NodeRef) -> None:
         """Refuse a new name that the source has folded to ``.git``.
 
         Raises Refused; OSError if the source fails.
         """
-        st = self._source.find_at(place.fd, place.name)
-        if st is not None and self._source.is_at(place.fd, DOTGIT, st):
-            raise self._refused("git alias", place)
+        st = self._source.find_at(ref.fd, ref.name)
+        if st is not None and self._source.is_at(ref.fd, DOTGIT, st):
+            raise self._refused("git alias", ref)
 
-    def _refused(self, rule: str, place: NodeRef) -> Refused:
-        return Refused(rule, partial(self.path, place.parent, place.name))
+    def _refused(self, rule: str, ref: NodeRef) -> Refused:
+        return Refused(rule, partial(self.path, ref.parent, ref.name))
 
     def path(self, node: Node, name: bytes | None = None) -> bytes:
         """Return the path where a node was last seen, relative to the mount's root, for messages.

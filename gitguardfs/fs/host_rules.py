@@ -57,70 +57,70 @@ class HostRules:
 
     # A new name
 
-    def before_adding(self, place: NodeRef, file_type: int) -> None:
+    def before_adding(self, ref: NodeRef, file_type: int) -> None:
         """Check that an object of type ``file_type`` (S_IFMT) may get a new name.
 
         Raises Refused, Later.
         """
-        if self._guard.guards_git and work_tree.stops_git(place.name, file_type):
-            raise self._refused(STOPS_GIT, place)
+        if self._guard.guards_git and work_tree.stops_git(ref.name, file_type):
+            raise self._refused(STOPS_GIT, ref)
         if self._guard.checks_fake_repositories:
-            self._trees.before_adding(place, file_type)
+            self._trees.before_adding(ref, file_type)
 
-    def before_symlink(self, place: NodeRef, text: bytes) -> None:
+    def before_symlink(self, ref: NodeRef, text: bytes) -> None:
         """Check that a symlink with ``text`` may be made or get another name.
 
         Raises Refused, Later, OSError.
         """
         if self._guard.has_rules:
-            self._access.revalidation.confirm(place.parent)
-            self._check_symlink(place, text)
+            self._access.revalidation.confirm(ref.parent)
+            self._check_symlink(ref, text)
         if self._guard.guards_git:
-            self._host_git.wait_for(place.parent)
+            self._host_git.wait_for(ref.parent)
 
-    def wait_for_git(self, file_type: int, *places: NodeRef) -> None:
+    def wait_for_git(self, file_type: int, *refs: NodeRef) -> None:
         """Wait for git on the host, before or after a symlink or directory is made or moved.
 
         Raises Refused, Later, OSError.
         """
         if self._guard.guards_git and file_type in (S_IFLNK, S_IFDIR):
-            directories = [place.parent for place in places]
+            directories = [ref.parent for ref in refs]
             self._access.revalidation.confirm(*directories)
             self._host_git.wait_for(*directories)
 
-    def note_made(self, place: NodeRef, st: os.stat_result, is_new: bool) -> None:
+    def note_made(self, ref: NodeRef, st: os.stat_result, is_new: bool) -> None:
         """Note that a name was made for good."""
         if not self._guard.checks_fake_repositories:
             return
-        self._note_name(place)
+        self._note_name(ref)
         if is_new:
             self._forming.note_clock(st)
             if S_ISDIR(st.st_mode):
                 self._forming.note_made(st)
-        self.note_change(place)
+        self.note_change(ref)
 
     # Names that go or move
 
-    def before_removal(self, place: NodeRef, st: os.stat_result, fd: int) -> None:
+    def before_removal(self, ref: NodeRef, st: os.stat_result, fd: int) -> None:
         """Check that an entry, of which ``fd`` is a descriptor, may be removed.
 
         Raises Refused, Later, OSError.
         """
         if self._guard.checks_fake_repositories:
             self._trees.before_removal(st, fd)
-            if not repository.parts(place.name):
+            if not repository.parts(ref.name):
                 return
-            self._access.revalidation.confirm(place.parent)
-            found = self._removed.losing(place.parent, place.fd, place.name, st.st_mode)
+            self._access.revalidation.confirm(ref.parent)
+            found = self._removed.losing(ref.parent, ref.fd, ref.name, st.st_mode)
             if not self._removed.has_room_for(found):
-                raise self._refused(TOO_MANY, place)
+                raise self._refused(TOO_MANY, ref)
             self._removed.note_removed(found)
 
-    def note_gone(self, place: NodeRef) -> None:
+    def note_gone(self, ref: NodeRef) -> None:
         """Note that a name was removed."""
-        if self._guard.checks_fake_repositories and repository.parts(place.name):
+        if self._guard.checks_fake_repositories and repository.parts(ref.name):
             with suppress(OSError):
-                self._removed.note_gone(self._descriptors.of(place.parent), place.name)
+                self._removed.note_gone(self._descriptors.of(ref.parent), ref.name)
 
     def note_removed(self, st: os.stat_result) -> None:
         """Note that an object has lost a name."""
@@ -132,18 +132,18 @@ class HostRules:
         if self._guard.has_rules:
             self._access.revalidation.confirm(renaming.old.parent, renaming.new.parent)
         renaming = self._reopened(renaming)
-        for place, st in renaming.arriving():
-            self.before_adding(place, S_IFMT(st.st_mode))
+        for ref, st in renaming.arriving():
+            self.before_adding(ref, S_IFMT(st.st_mode))
         if (
             renaming.exchange
             and self._guard.has_rules
             and renaming.file_types == {S_IFLNK, S_IFDIR}
         ):
             raise self._refused(EXCHANGED, renaming.old)
-        texts = [self._text(place, st) for place, st in renaming.leaving()]
-        for (place, _), text in zip(renaming.arriving(), texts, strict=True):
+        texts = [self._text(ref, st) for ref, st in renaming.leaving()]
+        for (ref, _), text in zip(renaming.arriving(), texts, strict=True):
             if text is not None:
-                self._check_symlink(place, text)
+                self._check_symlink(ref, text)
         renaming = self._reopened(renaming)
         if self._guard.checks_fake_repositories:
             self._trees.before_rename(renaming)
@@ -163,18 +163,18 @@ class HostRules:
     def note_moved(self, renaming: Renaming) -> None:
         """Note that a rename was done for good."""
         if self._guard.checks_fake_repositories:
-            for place, _ in renaming.leaving():
-                self.note_gone(place)
-            for place, _ in renaming.arriving():
-                self._note_name(place)
+            for ref, _ in renaming.leaving():
+                self.note_gone(ref)
+            for ref, _ in renaming.arriving():
+                self._note_name(ref)
 
-    def note_change(self, *places: NodeRef) -> None:
+    def note_change(self, *refs: NodeRef) -> None:
         """Note that this mount changed names in directories, or failed to, or undid a change."""
         if self._guard.checks_fake_repositories:
             with suppress(OSError):  # then the change counts as the host's
-                for parent in {place.parent for place in places}:
+                for parent in {ref.parent for ref in refs}:
                     fd = self._descriptors.of(parent)
-                    self._forming.note_change(fd, *(one.name for one in places))
+                    self._forming.note_change(fd, *(one.name for one in refs))
 
     def is_as_seen(self, node: Node, fd: int) -> bool:
         """Return whether an object is a directory that has not changed since it was checked.
@@ -191,11 +191,11 @@ class HostRules:
         with suppress(OSError):
             self._forming.note_attributes(fd)
 
-    def _note_name(self, place: NodeRef) -> None:
-        if repository.parts(place.name):
+    def _note_name(self, ref: NodeRef) -> None:
+        if repository.parts(ref.name):
             with suppress(OSError):  # then the name counts as the host's
-                fd = self._descriptors.of(place.parent)
-                self._removed.note_made(place.parent, fd, place.name)
+                fd = self._descriptors.of(ref.parent)
+                self._removed.note_made(ref.parent, fd, ref.name)
 
     def _wait_for_rename(self, renaming: Renaming) -> None:
         for _, st in renaming.leaving():
@@ -206,16 +206,16 @@ class HostRules:
         old, new = self._access.reopened(renaming.old), self._access.reopened(renaming.new)
         return renaming._replace(old=old, new=new)
 
-    def _text(self, place: NodeRef, st: os.stat_result) -> bytes | None:
+    def _text(self, ref: NodeRef, st: os.stat_result) -> bytes | None:
         """Return the text of a symlink; None if the entry is no symlink."""
         if not S_ISLNK(st.st_mode):
             return None
-        return self._source.readlink_at(place.fd, place.name)
+        return self._source.readlink_at(ref.fd, ref.name)
 
-    def _check_symlink(self, place: NodeRef, text: bytes) -> None:
-        rule = self._symlink_check.why_refused(place.parent, text)
+    def _check_symlink(self, ref: NodeRef, text: bytes) -> None:
+        rule = self._symlink_check.why_refused(ref.parent, text)
         if rule:
-            raise self._refused(rule, place)
+            raise self._refused(rule, ref)
 
-    def _refused(self, rule: str, place: NodeRef) -> Refused:
-        return Refused(rule, partial(self._access.path, place.parent, place.name))
+    def _refused(self, rule: str, ref: NodeRef) -> Refused:
+        return Refused(rule, partial(self._access.path, ref.parent, ref.name))

@@ -23,16 +23,16 @@ class LeftPlaces:
         self._left: dict[tuple[int, int, bytes], tuple[float, Node]] = {}
         """By directory (device, inode) and name: until when (time.monotonic), and the directory."""
 
-    def note(self, place: NodeRef) -> None:
-        """Note that a large directory is moved away from ``place``."""
+    def note(self, ref: NodeRef) -> None:
+        """Note that a large directory is moved away from ``ref``."""
         now = monotonic()
         # No limit is needed: each entry costs the guest milliseconds, and lasts FORMING_FOR.
         self._left = {key: left for key, left in self._left.items() if left[0] > now}
-        self._left[_key(place)] = now + forming.FORMING_FOR, place.parent
+        self._left[_key(ref)] = now + forming.FORMING_FOR, ref.parent
 
-    def wait_for(self, place: NodeRef) -> None:
-        """Raise Later if a large directory was just moved away from ``place``."""
-        left = self._left.get(_key(place)) if self._left else None
+    def wait_for(self, ref: NodeRef) -> None:
+        """Raise Later if a large directory was just moved away from ``ref``."""
+        left = self._left.get(_key(ref)) if self._left else None
         if left is not None:
             self._wait(left[0])
 
@@ -48,5 +48,5 @@ class LeftPlaces:
             raise Later(forming.WHY, until, now + forming.WAIT)
 
 
-def _key(place: NodeRef) -> tuple[int, int, bytes]:
-    return place.parent.dev, place.parent.ino, any_spelling(place.name)
+def _key(ref: NodeRef) -> tuple[int, int, bytes]:
+    return ref.parent.dev, ref.parent.ino, any_spelling(ref.name)

@@ -55,10 +55,10 @@ class MovedTrees:
         self._refused = refused
         self._left = LeftPlaces()
 
-    def before_adding(self, place: NodeRef, file_type: int) -> None:
+    def before_adding(self, ref: NodeRef, file_type: int) -> None:
         """Raise Later if an object of type ``file_type`` (S_IFMT) must not get the name yet."""
         if file_type in (S_IFDIR, S_IFLNK):
-            self._left.wait_for(place)
+            self._left.wait_for(ref)
 
     def before_rename(self, renaming: Renaming) -> None:
         """Check a rename, and record the moved names that git may restore.
@@ -85,26 +85,26 @@ class MovedTrees:
             finally:
                 os.close(fd)
             found += self._removed.losing(new.parent, new.fd, new.name, target.st_mode)
-        for place, st in renaming.leaving():
-            found += self._removed.losing(place.parent, place.fd, place.name, st.st_mode)
+        for ref, st in renaming.leaving():
+            found += self._removed.losing(ref.parent, ref.fd, ref.name, st.st_mode)
             if S_ISDIR(st.st_mode):
-                found += self._before_move(place, st, renaming)
+                found += self._before_move(ref, st, renaming)
         return found
 
-    def _before_move(self, place: NodeRef, st: os.stat_result, renaming: Renaming) -> list[Removal]:
+    def _before_move(self, ref: NodeRef, st: os.stat_result, renaming: Renaming) -> list[Removal]:
         self._left.wait_for_below(st)
         found: list[Removal] = []
         walk = TreeWalk(self._source)
-        for directory in self._below(place, walk):
+        for directory in self._below(ref, walk):
             self._forming.wait_for_listed(directory.fd, directory.file_types)
-            found += self._removed.losing_in(place.parent, place.name, directory)
+            found += self._removed.losing_in(ref.parent, ref.name, directory)
         if not walk.is_whole:
             if renaming.exchange:
-                raise self._refused(TOO_LARGE, place)
+                raise self._refused(TOO_LARGE, ref)
             new = renaming.new
-            if not self._removed.note_large_move(place.parent, place.name, new.parent, new.name):
-                raise self._refused(TOO_MANY, place)
-            self._left.note(place)
+            if not self._removed.note_large_move(ref.parent, ref.name, new.parent, new.name):
+                raise self._refused(TOO_MANY, ref)
+            self._left.note(ref)
         return found
 
     def _before_arrival(self, old: NodeRef, new: NodeRef) -> None:
@@ -132,10 +132,10 @@ class MovedTrees:
             self._left.note(renaming.old)
 
     def _check_again(self, renaming: Renaming) -> None:
-        for place, st in renaming.arriving():
+        for ref, st in renaming.arriving():
             if not S_ISDIR(st.st_mode):
                 continue
-            for directory in self._below(place, TreeWalk(self._source)):
+            for directory in self._below(ref, TreeWalk(self._source)):
                 if not directory.path:  # this mount changed it, by the rename
                     self._forming.note_change(directory.fd)
                 self._forming.wait_for_listed(directory.fd, directory.file_types)
@@ -146,12 +146,12 @@ class MovedTrees:
             self._left.wait_for_below(st)
             self._forming.wait_for_removal(fd)
 
-    def _below(self, place: NodeRef, walk: TreeWalk) -> Iterator[Directory]:
-        fd = self._source.open_node(place.fd, place.name)
+    def _below(self, ref: NodeRef, walk: TreeWalk) -> Iterator[Directory]:
+        fd = self._source.open_node(ref.fd, ref.name)
         try:
             if S_ISDIR(self._source.stat(fd).st_mode):
                 yield from walk.directories(fd)
         except PermissionError:
-            raise self._refused(UNREADABLE, place) from None
+            raise self._refused(UNREADABLE, ref) from None
         finally:
             os.close(fd)

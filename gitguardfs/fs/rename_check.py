@@ -113,8 +113,8 @@ class RenameCheck:
         Raises Refused, Later, OSError(EBUSY, ESTALE), and any other OSError of the source; after
         each, the caller moves the entries back.
         """
-        for place, _ in renaming.arriving():
-            self._access.check_added(place, False)
+        for ref, _ in renaming.arriving():
+            self._access.check_added(ref, False)
         self._host.after_rename(renaming)
 
     def undoes_failed(self, renaming: Renaming) -> bool:
@@ -122,7 +122,7 @@ class RenameCheck:
 
         It must be if a new name could be ``.git`` or a part of a repository.
         """
-        return any(self._access.matters(place.name) for place, _ in renaming.arriving())
+        return any(self._access.matters(ref.name) for ref, _ in renaming.arriving())
 
     def _target_of(self, caller: Caller, new: NodeRef) -> NodeRef:
         """Return the place of the target if a resolved symlink is at ``new``; else ``new``."""
@@ -132,19 +132,19 @@ class RenameCheck:
         replaced = new if target is None else self._symlinks.check_replaceable(caller, target)
         return self._access.reopened(replaced)
 
-    def _check_end(self, place: NodeRef, fds: list[int], moves: bool) -> os.stat_result | None:
+    def _check_end(self, ref: NodeRef, fds: list[int], moves: bool) -> os.stat_result | None:
         """Check one end of a rename; add a descriptor that is needed later to ``fds``.
 
         Returns the attributes of the entry, or None if there is no entry.
         """
-        st = self._source.find_at(place.fd, place.name)
+        st = self._source.find_at(ref.fd, ref.name)
         if st is None:
             return None
         if not moves or S_ISDIR(st.st_mode):
-            fd = self._source.open_node(place.fd, place.name)
+            fd = self._source.open_node(ref.fd, ref.name)
             fds.append(fd)
             st = self._source.stat(fd)
-        self._access.check_unguarded(place, st)
+        self._access.check_unguarded(ref, st)
         if moves and S_ISDIR(st.st_mode):
-            self._access.check_holds_no_repository(place, fds[-1], st)
+            self._access.check_holds_no_repository(ref, fds[-1], st)
         return st

@@ -48,30 +48,30 @@ class Resolver:
 
     def entry(
         self,
-        place: NodeRef,
+        ref: NodeRef,
         st: os.stat_result,
         uid: GuestUid,
         dotgit: ObjectKey | bool | None = True,
     ) -> tuple[Node, Attributes] | None:
-        """Return the node of ``place``, and its attributes for ``uid``; count a lookup of it.
+        """Return the node of ``ref``, and its attributes for ``uid``; count a lookup of it.
 
         Returns None if the entry is hidden. ``dotgit`` is device and inode of the directory's
         ``.git``, if the caller has them. Raises Refused, Later, OSError.
         """
         if self.symlinks is not None and S_ISLNK(st.st_mode):
-            node, st = self._resolved(self.symlinks, place, st, dotgit)
+            node, st = self._resolved(self.symlinks, ref, st, dotgit)
         else:
-            node = self.find_or_add(place, st, dotgit)
+            node = self.find_or_add(ref, st, dotgit)
         return None if node is None else (node, self._counted(node, st, uid))
 
     def new_entry(
-        self, place: NodeRef, st: os.stat_result, uid: GuestUid
+        self, ref: NodeRef, st: os.stat_result, uid: GuestUid
     ) -> tuple[Node, Attributes] | None:
         """Return the node of an object that was just made, as ``entry`` does.
 
         Raises OSError.
         """
-        node = self.find_or_add(place, st)
+        node = self.find_or_add(ref, st)
         return None if node is None else (node, self._counted(node, st, uid))
 
     def _counted(self, node: Node, st: os.stat_result, uid: GuestUid) -> Attributes:
@@ -103,7 +103,7 @@ class Resolver:
     def _resolved(
         self,
         symlinks: SymlinkResolver,
-        place: NodeRef,
+        ref: NodeRef,
         st: os.stat_result,
         dotgit: ObjectKey | bool | None,
     ) -> tuple[Node | None, os.stat_result]:
@@ -111,39 +111,39 @@ class Resolver:
 
         A symlink whose target is refused is shown as a denied symlink.
         """
-        if self._access.verdict_of(place, st, dotgit)[0] is ALLOW:
+        if self._access.verdict_of(ref, st, dotgit)[0] is ALLOW:
             try:
-                target = symlinks.target(place)
+                target = symlinks.target(ref)
             except Refused as refused:
                 denied = self._nodes.get_or_add(
-                    place.parent, place.name, st, Verdict.DENY, refused.rule
+                    ref.parent, ref.name, st, Verdict.DENY, refused.rule
                 )
                 return denied, st
             if target is not None:
-                return self.find_or_add(target.place, target.st, subtree=target.subtree), target.st
-            place = self._access.reopened(place)
-        return self.find_or_add(place, st, dotgit), st
+                return self.find_or_add(target.ref, target.st, subtree=target.subtree), target.st
+            ref = self._access.reopened(ref)
+        return self.find_or_add(ref, st, dotgit), st
 
     def find_or_add(
         self,
-        place: NodeRef,
+        ref: NodeRef,
         st: os.stat_result,
         dotgit: ObjectKey | bool | None = True,
         subtree: LinkedSubtree | None = None,
     ) -> Node | None:
-        """Return the node of the object at ``place``, or None if hidden; count no lookup.
+        """Return the node of the object at ``ref``, or None if hidden; count no lookup.
 
         Raises OSError.
         """
-        classified = self._access.classify(place, st, dotgit)
+        classified = self._access.classify(ref, st, dotgit)
         if classified.verdict is HIDE:
             if classified.fd >= 0:
                 os.close(classified.fd)
             self._nodes.restrict_known(st, classified.verdict, classified.rule)
             return None
         node = self._nodes.get_or_add(
-            place.parent,
-            place.name,
+            ref.parent,
+            ref.name,
             st,
             classified.verdict,
             classified.rule,
@@ -168,14 +168,14 @@ class Resolver:
 
     # Changes of names
 
-    def release_number(self, place: NodeRef, st: os.stat_result) -> None:
-        """Unhash a stale node that has the inode number of an object just made at ``place``.
+    def release_number(self, ref: NodeRef, st: os.stat_result) -> None:
+        """Unhash a stale node that has the inode number of an object just made at ``ref``.
 
         An open descriptor keeps a local file system from reusing the number, but not a server. The
         node is not stale if its object is still at its old name: then another guard has linked or
-        moved the object to ``place``.
+        moved the object to ``ref``.
         """
-        former = self._nodes.find_below(place.parent, st)
+        former = self._nodes.find_below(ref.parent, st)
         if former is None:
             return
         with suppress(OSError):
@@ -183,13 +183,13 @@ class Resolver:
                 return
         self._nodes.unhash(former)
 
-    def note_removed(self, place: NodeRef, st: os.stat_result, fd: int) -> None:
+    def note_removed(self, ref: NodeRef, st: os.stat_result, fd: int) -> None:
         """Note that a name is gone; take over ``fd``, a descriptor of its object.
 
         If the kernel still uses an object without a name, only ``fd`` reaches it from now on.
         """
         self._host.note_removed(st)
-        node = self._nodes.find_below(place.parent, st)
+        node = self._nodes.find_below(ref.parent, st)
         if node is None:
             os.close(fd)
             return
@@ -205,7 +205,7 @@ class Resolver:
             if self.symlinks is not None:
                 self.symlinks.unpin(node)
                 self._drop_unknown(node)
-        if last or (node.parent is place.parent and node.name == place.name):
+        if last or (node.parent is ref.parent and node.name == ref.name):
             node.parent = None
 
     def note_renamed(self, renaming: Renaming, target_fd: int) -> None:
@@ -215,10 +215,10 @@ class Resolver:
         """
         if target_fd >= 0 and renaming.target is not None:
             self.note_removed(renaming.new, renaming.target, target_fd)
-        for place, st in reversed(renaming.arriving()):
-            node = self._nodes.find_below(place.parent, st)
+        for ref, st in reversed(renaming.arriving()):
+            node = self._nodes.find_below(ref.parent, st)
             if node is not None:
-                node.parent, node.name = place.parent, place.name
+                node.parent, node.name = ref.parent, ref.name
 
     def unhash_target(self, st: os.stat_result, subtree: LinkedSubtree) -> None:
         """Unhash the node of a resolved symlink's target, after the symlink was removed."""

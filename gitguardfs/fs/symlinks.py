@@ -37,7 +37,7 @@ OUTSIDE = "symlink out of the source"
 class LinkTarget(NamedTuple):
     """The object that a symlink leads to."""
 
-    place: NodeRef
+    ref: NodeRef
     st: os.stat_result
     subtree: LinkedSubtree | None = None
     """The linked subtree of a directory; None for another object."""
@@ -72,19 +72,19 @@ class SymlinkResolver:
         self._subtrees: dict[tuple[int, int, int], LinkedSubtree] = {}
         self._variants = count(GUARDED + 1)
 
-    def target(self, place: NodeRef) -> LinkTarget | None:
-        """Return the target of the symlink at ``place``.
+    def target(self, ref: NodeRef) -> LinkTarget | None:
+        """Return the target of the symlink at ``ref``.
 
         Returns None if nothing is there, or if the target is a directory above the symlink: that
         tree would have no end. Raises Refused if the target is outside of the source or may not be
         read, and OSError of the source.
         """
-        way = self._way_to(place.parent)
+        way = self._way_to(ref.parent)
         above = frozenset((node.dev, node.ino) for node in way)
-        if place.parent.subtree is not None:
-            above |= place.parent.subtree.ancestors
-        own = self._source.stat_at(place.fd, place.name)
-        rest = [place.name]
+        if ref.parent.subtree is not None:
+            above |= ref.parent.subtree.ancestors
+        own = self._source.stat_at(ref.fd, ref.name)
+        rest = [ref.name]
         symlinks = 0
         while rest:
             name = rest.pop()
@@ -92,7 +92,7 @@ class SymlinkResolver:
                 continue
             if name == b"..":
                 if len(way) == 1:
-                    raise self._refused(place)
+                    raise self._refused(ref)
                 way.pop()
                 continue
             step = self._access.link_component(way[-1], name)
@@ -109,7 +109,7 @@ class SymlinkResolver:
                 text = self._text(step)
                 parts = text.split(b"/")
                 if text.startswith(b"/"):
-                    parts = self._below_source(place, parts)
+                    parts = self._below_source(ref, parts)
                     del way[1:]
                 rest += reversed(parts)
             elif S_ISDIR(st.st_mode):
@@ -118,7 +118,7 @@ class SymlinkResolver:
                 return None if rest else self._checked(LinkTarget(step, st))
         if (way[-1].dev, way[-1].ino) in above:
             return None
-        return self._checked(self._as_target(way, self._subtree(place.parent, own, above)))
+        return self._checked(self._as_target(way, self._subtree(ref.parent, own, above)))
 
     def _subtree(
         self, parent: Node, link: os.stat_result, above: frozenset[ObjectKey]
@@ -135,13 +135,13 @@ class SymlinkResolver:
         """Unpin a directory that was removed: nothing can be found behind it any more."""
         node.is_pinned = False
 
-    def replaced(self, place: NodeRef) -> LinkTarget | None:
-        """Return the target of a symlink at ``place``, which a rename replaces; None if no symlink.
+    def replaced(self, ref: NodeRef) -> LinkTarget | None:
+        """Return the target of a symlink at ``ref``, which a rename replaces; None if no symlink.
 
         Raises as ``target`` does.
         """
-        st = self._source.find_at(place.fd, place.name)
-        return self.target(place) if st is not None and S_ISLNK(st.st_mode) else None
+        st = self._source.find_at(ref.fd, ref.name)
+        return self.target(ref) if st is not None and S_ISLNK(st.st_mode) else None
 
     def check_replaceable(self, caller: Caller, target: LinkTarget) -> NodeRef:
         """Return the place of a symlink's target, which is about to be removed or replaced.
@@ -150,17 +150,17 @@ class SymlinkResolver:
         OSError(EACCES) if ``caller`` has no permission in the target's directory, by the
         attributes that the guest sees; Refused, Later, and any other OSError of the source.
         """
-        self._access.settle(target.place)  # while nothing is removed yet
-        place = self._access.reopened(target.place)
-        self._access.check_unguarded(place, target.st)
-        place = self._access.reopened(place)
+        self._access.settle(target.ref)  # while nothing is removed yet
+        ref = self._access.reopened(target.ref)
+        self._access.check_unguarded(ref, target.st)
+        ref = self._access.reopened(ref)
         directory, entry = (
             self._attributes.unguarded(0, st, caller.uid)
-            for st in (self._source.stat(place.fd), target.st)
+            for st in (self._source.stat(ref.fd), target.st)
         )
         if not may_remove((caller.uid, caller.gid), directory, entry):
             raise os_error(errno.EACCES)
-        return place
+        return ref
 
     def _way_to(self, directory: Node) -> list[Node]:
         way = [directory]
@@ -179,11 +179,11 @@ class SymlinkResolver:
                 raise stale() from None
             raise
 
-    def _below_source(self, place: NodeRef, parts: list[bytes]) -> list[bytes]:
+    def _below_source(self, ref: NodeRef, parts: list[bytes]) -> list[bytes]:
         parts = [part for part in parts if part not in (b"", b".")]
         length = len(self._source_parts)
         if parts[:length] != self._source_parts:
-            raise self._refused(place)
+            raise self._refused(ref)
         return parts[length:]
 
     def _directory(self, step: NodeRef, st: os.stat_result) -> Node:
@@ -199,13 +199,13 @@ class SymlinkResolver:
         return LinkTarget(step, self._source.stat_at(step.fd, step.name), subtree)
 
     def _checked(self, target: LinkTarget) -> LinkTarget:
-        verdict, rule = self._access.verdict_of(target.place, target.st)
+        verdict, rule = self._access.verdict_of(target.ref, target.st)
         if verdict >= Verdict.DENY:
-            raise Refused(rule, partial(self._access.path, target.place.parent, target.place.name))
+            raise Refused(rule, partial(self._access.path, target.ref.parent, target.ref.name))
         return target
 
-    def _refused(self, place: NodeRef) -> Refused:
-        return Refused(OUTSIDE, partial(self._access.path, place.parent, place.name))
+    def _refused(self, ref: NodeRef) -> Refused:
+        return Refused(OUTSIDE, partial(self._access.path, ref.parent, ref.name))
 
 
 def may_remove(caller: tuple[int, int], directory: Attributes, entry: Attributes) -> bool:

@@ -122,8 +122,8 @@ class Directories:
                 if dotgit is True:
                     dotgit = self._access.dotgit(dir_fd)
                 st = self._source.stat_at(dir_fd, name)
-                place = make(NodeRef, (handle.node, dir_fd, name))
-                found = self._resolver.entry(place, st, handle.uid, dotgit)
+                ref = make(NodeRef, (handle.node, dir_fd, name))
+                found = self._resolver.entry(ref, st, handle.uid, dotgit)
                 if found is None:
                     continue
             except FileNotFoundError:

@@ -66,45 +66,45 @@ class Entries:
         self._remove(caller, parent_id, name, is_directory=True)
 
     def _remove(self, caller: Caller, parent_id: NodeId, name: bytes, is_directory: bool) -> None:
-        place = self._access.name(parent_id, name, change=True)
+        ref = self._access.name(parent_id, name, change=True)
 
         def remove(st: os.stat_result) -> None:
             if self._symlinks is not None and S_ISLNK(st.st_mode):
-                self._remove_link(caller, self._symlinks, place)
+                self._remove_link(caller, self._symlinks, ref)
             else:
-                self._source.remove(place.fd, place.name, is_directory)
+                self._source.remove(ref.fd, ref.name, is_directory)
 
-        self._remove_at(place, remove)
+        self._remove_at(ref, remove)
 
-    def _remove_at(self, place: NodeRef, remove: Callable[[os.stat_result], None]) -> None:
-        fd = self._source.open_node(place.fd, place.name)
+    def _remove_at(self, ref: NodeRef, remove: Callable[[os.stat_result], None]) -> None:
+        fd = self._source.open_node(ref.fd, ref.name)
         try:
             st = self._source.stat(fd)
-            self._access.check_unguarded(place, st)
+            self._access.check_unguarded(ref, st)
             self._policy.check_removal_allowed()
-            self._host.before_removal(place, st, fd)
+            self._host.before_removal(ref, st, fd)
             remove(st)
         except BaseException:
             os.close(fd)
             raise
-        self._host.note_gone(place)
-        self._host.note_change(place)
-        self._resolver.note_removed(place, st, fd)
+        self._host.note_gone(ref)
+        self._host.note_change(ref)
+        self._resolver.note_removed(ref, st, fd)
 
-    def _remove_link(self, caller: Caller, resolved: SymlinkResolver, place: NodeRef) -> None:
+    def _remove_link(self, caller: Caller, resolved: SymlinkResolver, ref: NodeRef) -> None:
         """Remove a symlink that is shown as its target, and the target if the policy says so."""
         deletion = resolved.deletion
         if deletion is Deletion.DENY:
             raise os_error(errno.EPERM)
         target = None
         with suppress(Refused):  # the target is forbidden: only the symlink is removed
-            target = resolved.target(place)
+            target = resolved.target(ref)
         takes_target = deletion in (Deletion.SYMLINK_FIRST, Deletion.TARGET_FIRST)
         if target is not None and takes_target:
             resolved.check_replaceable(caller, target)
         if target is not None and deletion is Deletion.TARGET_FIRST:
             self._remove_target(target)
-        self._source.remove(self._access.reopened(place).fd, place.name, is_directory=False)
+        self._source.remove(self._access.reopened(ref).fd, ref.name, is_directory=False)
         if target is None:
             return
         if deletion is Deletion.SYMLINK_FIRST:
@@ -117,9 +117,9 @@ class Entries:
             self._resolver.unhash_target(target.st, target.subtree)
 
     def _remove_target(self, target: LinkTarget) -> None:
-        place = self._access.reopened(target.place)
+        ref = self._access.reopened(target.ref)
         is_directory = S_ISDIR(target.st.st_mode)
-        self._remove_at(place, lambda _: self._source.remove(place.fd, place.name, is_directory))
+        self._remove_at(ref, lambda _: self._source.remove(ref.fd, ref.name, is_directory))
 
     @guarded_by(GuardedBy.NAME)
     def rename(

@@ -41,13 +41,13 @@ class Lookup:
         Raises RequestError: EACCES below a guarded directory, ENOENT (with an entry timeout, a
         negative reply is returned), ESTALE, or the source's error.
         """
-        place = self._access.name(parent_id, name)
+        ref = self._access.name(parent_id, name)
         try:
-            st = self._source.stat_at(place.fd, name)
+            st = self._source.stat_at(ref.fd, name)
         except FileNotFoundError:
             found = None
         else:
-            found = self._resolver.entry(place, st, caller.uid)
+            found = self._resolver.entry(ref, st, caller.uid)
         if found is None:
             if not self._timeouts.entry:
                 raise RequestError(errno.ENOENT)

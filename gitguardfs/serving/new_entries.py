@@ -103,10 +103,10 @@ class NewEntries:
     @guarded_by(GuardedBy.NAME)
     def symlink(self, caller: Caller, parent_id: NodeId, name: bytes, target: bytes) -> EntryReply:
         """Make a symlink that belongs to the caller; EPERM if the mount resolves symlinks."""
-        place = self._access.name(parent_id, name, change=True)
+        ref = self._access.name(parent_id, name, change=True)
         if self._resolves_symlinks:
             raise os_error(errno.EPERM)
-        self._host.before_symlink(place, target)
+        self._host.before_symlink(ref, target)
 
         def make(dir_fd: int) -> int:
             self._source.symlink(dir_fd, name, target)
@@ -158,60 +158,60 @@ class NewEntries:
         Returns the node, its attributes and what ``make`` returned; counts a lookup. Raises
         Refused, Later, OSError: FileExistsError, ESTALE, EROFS, EPERM, or the source's.
         """
-        place = self._access.name(parent_id, name, change=True)
-        self._host.before_adding(place, _file_type_of(mode))
-        directory = self._source.stat(place.fd)
+        ref = self._access.name(parent_id, name, change=True)
+        self._host.before_adding(ref, _file_type_of(mode))
+        directory = self._source.stat(ref.fd)
         owner = self._new_owner(caller, directory) if linked is None else None
-        self._access.check_completes_no_repository(place, S_ISDIR(mode))
-        fd = self._make(place, mode, make, linked)
+        self._access.check_completes_no_repository(ref, S_ISDIR(mode))
+        fd = self._make(ref, mode, make, linked)
         made = fd
         is_ours = True
         try:
             if fd < 0:
-                made = self._source.open_node(place.fd, place.name)
+                made = self._source.open_node(ref.fd, ref.name)
                 is_ours = self._is_ours(made, mode, directory.st_ctime_ns if linked is None else 0)
                 if not is_ours:
                     raise stale()
-            self._access.check_added(place, S_ISDIR(mode))
+            self._access.check_added(ref, S_ISDIR(mode))
             st = self._source.stat(made)
             if S_ISLNK(st.st_mode):
-                self._host.wait_for_git(S_IFLNK, place)
+                self._host.wait_for_git(S_IFLNK, ref)
             if owner is not None:
                 st = self._give(owner, made, st, mode)
             if linked is None:
-                self._resolver.release_number(place, st)
-            found = self._resolver.new_entry(place, st, caller.uid)
+                self._resolver.release_number(ref, st)
+            found = self._resolver.new_entry(ref, st, caller.uid)
             if found is None:
                 raise stale()
         except BaseException:
             if is_ours:
-                self._undo(place, made, mode, linked)
+                self._undo(ref, made, mode, linked)
             if made >= 0:
                 os.close(made)
-            self._host.note_change(place)
+            self._host.note_change(ref)
             raise
         if fd < 0:
             os.close(made)
-        self._host.note_made(place, st, linked is None)
+        self._host.note_made(ref, st, linked is None)
         return (*found, fd)
 
     def _make(
-        self, place: NodeRef, mode: int, make: Callable[[int], int], linked: Node | None
+        self, ref: NodeRef, mode: int, make: Callable[[int], int], linked: Node | None
     ) -> int:
         """Run ``make``. If it fails, remove what a server has made all the same, if it matters.
 
         A name matters that could be ``.git`` or a part of a repository. What had the name before
         the call is left alone.
         """
-        was_free = self._access.matters(place.name)
-        was_free = was_free and self._source.find_at(place.fd, place.name) is None
+        was_free = self._access.matters(ref.name)
+        was_free = was_free and self._source.find_at(ref.fd, ref.name) is None
         try:
-            return make(place.fd)
+            return make(ref.fd)
         except FileExistsError:
             raise
         except OSError:
             if was_free:
-                self._undo(place, -1, mode, linked)
+                self._undo(ref, -1, mode, linked)
             raise
 
     def _is_ours(self, made: int, mode: int, before: int) -> bool:
@@ -225,7 +225,7 @@ class NewEntries:
         is_old = 0 < birth < before - CLOCK_TICK_NS
         return S_IFMT(self._source.stat(made).st_mode) == _file_type_of(mode) and not is_old
 
-    def _undo(self, place: NodeRef, made: int, mode: int, linked: Node | None) -> None:
+    def _undo(self, ref: NodeRef, made: int, mode: int, linked: Node | None) -> None:
         """Remove the name that was just made, if it still leads to the new object.
 
         ``made`` is a descriptor of the object. Without one (-1), an object is removed only if it
@@ -233,7 +233,7 @@ class NewEntries:
         """
 
         def undo() -> None:
-            st = self._source.find_at(place.fd, place.name)
+            st = self._source.find_at(ref.fd, ref.name)
             if st is None:
                 return
             if made >= 0:
@@ -245,9 +245,9 @@ class NewEntries:
                     S_ISREG(st.st_mode) and st.st_size
                 )
             if is_it:
-                self._source.remove(place.fd, place.name, S_ISDIR(mode))
+                self._source.remove(ref.fd, ref.name, S_ISDIR(mode))
 
-        undo_or_log(undo, lambda: self._access.path(place.parent, place.name))
+        undo_or_log(undo, lambda: self._access.path(ref.parent, ref.name))
 
     def _new_owner(self, caller: Caller, directory: os.stat_result) -> tuple[int, int] | None:
         if not self._can_chown:

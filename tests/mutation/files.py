@@ -150,7 +150,7 @@ MUTANTS = (
         "nodes-lost-name-takes-all",
         "when one name of a file goes, the place of another is forgotten",
         "fs/resolver.py",
-        "if last or (node.parent is place.parent and node.name == place.name):",
+        "if last or (node.parent is ref.parent and node.name == ref.name):",
         "if True:",
         RENAME,
     ),
