@@ -260,11 +260,10 @@ def _files(recipe: Recipe) -> list[tuple[str, str]]:
             ("etc/hostname", "localhost\n"),
             ("etc/machine-id", "0123456789abcdef0123456789abcdef\n"),
         ]
-    limits = "DefaultTimeoutStopSec=20s\n"
+    # Four times as long as usual, so that no mount fails by the limit when the machine is busy.
+    limits = "DefaultTimeoutStopSec=20s\nDefaultTimeoutStartSec=360s\n"
     also = []
     if recipe.has_selinux:
-        # Four times as long as usual, so that a slow mount does not fail by the limit.
-        limits += "DefaultTimeoutStartSec=360s\n"
         also = [("etc/systemd/system/gitguardfs-test-agent.service.d/login.conf", AS_A_LOGIN)]
     return [
         *also,
