@@ -39,6 +39,10 @@ def parse(arguments: Sequence[str]) -> Options:
         "by side; write a table, figures as JSON and a chart. Needs root. A complete run takes "
         "some 25 minutes, --quick 4."
     )
+    parser.epilog = (
+        "Example: sudo ./benchmarks/run.sh --quick --only find. docs/performance.md has the "
+        "figures of the last complete run, and what they mean."
+    )
     add = parser.add_argument
     add("--quick", action="store_true", help="a smaller tree and three rounds")
     add("--only", action="append", default=[], metavar="NAME",

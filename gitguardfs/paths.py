@@ -1,4 +1,4 @@
-"""Comparison of paths as text, and the mode of what is at one."""
+"""Compares paths as text, and reads the mode of the object at a path."""
 
 from __future__ import annotations
 

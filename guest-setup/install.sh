@@ -41,8 +41,12 @@ Usage: ${0##*/} [--dry-run] [--venv] [--uninstall] [--help]
 
 Installs gitguardfs on Debian 12/13, Ubuntu 24.04+ or Fedora 41+:
 the programs gitguardfs, gitguard and vm-mount in $BIN, their code below $PREFIX,
-$SBIN/umount.fuse.gitguardfs, by which umount takes a seal off with its view,
+$SBIN/umount.fuse.gitguardfs, with which umount removes a view's seal too,
 and manual pages and completion for bash, zsh and fish in $USR_SHARE.
+Run it again to upgrade. docs/guest.md says how to mount and guard a share then.
+
+  sudo $0
+  sudo $0 --uninstall
 
   --venv       build pyfuse3 in a virtual environment ($VENV)
                instead of using the distribution's packages (always so on Fedora)

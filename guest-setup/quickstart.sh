@@ -25,6 +25,9 @@ directory SOURCE (usually the share of the virtual machine) at MOUNTPOINT, with 
 of reach; OPTIONS go to gitguardfs as they are. Without SOURCE and MOUNTPOINT it shows on
 a small project in a temporary directory what an agent can and cannot do.
 
+The view is gone after a reboot; vm-mount mounts one at every boot (docs/guest.md).
+
+  sudo $0
   sudo $0 /mnt/projects /home/USER/projects --map 1000:1000
 END
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts small faults into copies of the code, and says which of them the tests do not notice.
+# Puts small faults into copies of the code, and lists those that the tests do not notice.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -8,27 +8,28 @@ usage() {
 Usage: sudo ./tests/mutants.sh [NAME...]
        ./tests/mutants.sh --list
 
-Applies one small fault at a time to a copy of this checkout, runs the tests that should know,
-and says which faults survive: each is a test to write, or code to delete.
+Puts one small fault at a time into a copy of this checkout, runs the tests that should notice it,
+and lists the faults that survive. For each, write a test or delete code.
 
   NAME    only these faults; a shell pattern such as 'gate-*' means all that match
   --list  the names, what each fault breaks, and the tests that should notice it
 
 The faults are listed in tests/mutation/*.py as (name, what it breaks, file, old text, new text,
-tests). To add one, write an entry and run it by its name. An entry whose old text does not stand
-exactly once in its file is stale, which is an error and never a survivor.
+tests). To add one, write an entry and run it by its name. An entry is stale if its old text does
+not occur exactly once in its file. That is an error, never a survivor.
 
-First the tests are run without a fault: where one fails, nothing would follow from its failure, and
-the faults that it should notice are left out as errors. Then come the faults, two at a time, each for ${limit} seconds at most (a test that hangs
-has noticed). All of them take some minutes. Your working tree is not written to: every run has
-mount and process namespaces of its own, where a copy stands in the place of the checkout, so
-that nothing stays mounted or running whenever and however it is ended.
+First the tests are run without a fault. If one fails then, the faults that it should notice are
+errors and are not tried. Then come the faults, two at a time, each for ${limit} seconds at most; a
+test that hangs counts as noticing. All of them take some minutes. Your working tree is not written
+to: every run has mount and process namespaces of its own, in which a copy is mounted over the
+checkout. However a run ends, nothing stays mounted or running.
 
-Needs root, and .venv as ./tests/run.sh makes it.
+  sudo ./tests/mutants.sh 'seal-*'
 
-Exit status: 0 every fault was noticed, but for those that are listed with a reason (survives);
-1 one survived; 2 something cannot be said: wrong usage, a stale entry, tests that fail without a
-fault.
+Needs root, and .venv as ./tests/run.sh makes it. CONTRIBUTING.md says more.
+
+Exit status: 0 every fault was noticed, except those that are listed with a reason (survives);
+1 one survived; 2 wrong usage, a stale entry, or tests that fail without a fault.
 TEXT
 }
 

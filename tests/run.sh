@@ -11,8 +11,8 @@ usage() {
     cat <<TEXT
 Usage: sudo ./tests/run.sh [OPTION...] [TIER...] [-- PYTEST-OPTIONS]
 
-Runs the tests of gitguardfs, by default all tiers but the last, side by side
-where virtual machines are among them:
+Runs the tests of gitguardfs, by default all tiers but the last. If tiers with virtual
+machines are among them, several run at a time. The tiers:
   lint           ruff, mypy, shellcheck
   unit           pure parts, no mount
   adapter        request handlers, no mount
@@ -33,11 +33,14 @@ where virtual machines are among them:
   --no-install  install nothing
   --help        show this text
 
+  sudo ./tests/run.sh --quick
+  sudo ./tests/run.sh mount -- -k seal -x
+
 All tiers take about 20 minutes on two processors without hardware virtualisation, --quick 90
 seconds. The first run installs packages of the distribution and a virtual environment in .venv,
 and makes four images for the virtual machines (on Debian and Ubuntu only): 10 minutes more.
 Needs root, for mounts and several users. Mounts and processes of the tests are invisible to
-the rest of the machine and go with them, also when they are killed.
+the rest of the machine and end with them, also when they are killed. CONTRIBUTING.md says more.
 
 The exit status is 0 if all is well, 1 if a test failed or a tier could not be run, 2 for a
 mistake in the options, 130 if the run was stopped.

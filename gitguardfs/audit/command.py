@@ -34,10 +34,10 @@ Examples:
 
 Run it on the host, on the directory itself, not on a guarded view of it. The audit changes nothing
 and runs nothing of a repository: no hook, filter, alias, pager or fsmonitor. Run by root, it first
-switches to the owner of DIR.
+switches to the owner of DIR. docs/audit.md of the source has all kinds of findings.
 
 \b
-Exit codes: 0 nothing found, 1 findings, 2 wrong usage, 3 anything else.
+Exit codes: 0 done, 1 findings (--fail-on), 2 wrong usage, 3 anything else.
 """
 
 

@@ -58,10 +58,24 @@ class _Lazy(click.Group):
             formatter.write_dl([(name, one.summary) for name, one in COMMANDS.items()])
 
 
+EPILOG = """\b
+Examples:
+  gitguard share ~/projects --tag projects       on the host
+  sudo gitguard doctor ~/projects --user agent   in the guest
+  gitguard audit ~/projects                      on the host, before git
+  gitguard doctor --help                         the same for each command
+
+README.md and docs/ of the source say more.
+
+\b
+Exit codes: 0 done, 1 findings, 2 wrong usage, 3 anything else.
+"""
+
+
 @click.command(
     cls=_Lazy,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 findings, 2 wrong usage, 3 anything else.",
+    epilog=EPILOG,
 )
 @click.version_option(__version__, prog_name="gitguard", message="%(prog)s %(version)s")
 def group() -> None:

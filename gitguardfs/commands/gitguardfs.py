@@ -28,8 +28,11 @@ Examples:
   mount -t fuse.gitguardfs /mnt/projects /home/me/projects -o map=1000:1000
   umount ~/projects
 
+In docs/ of the source, bindfs.md compares the options with those of bindfs, and security.md has the
+rules of the guard.
+
 \b
-Exit codes: 0 done, 1 wrong usage, 2 something is missing on this system,
+Exit codes, as of mount(8): 0 done, 1 wrong usage, 2 an error of the system,
 32 the mount failed.
 """
 

@@ -1,7 +1,7 @@
 """Writes the daemon's log: to standard error, then to syslog. Never blocks, never raises.
 
-A thread writes the lines. A stopped terminal or a stuck journal must not stop a mount, and an error
-in writing a line must not fail the request that the line is about.
+A thread writes the lines. A stopped terminal or a stuck journal must not stop a mount. An error in
+writing a line must not fail the request that the line is about.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mounts and unmounts the view, each on the very mount that was checked."""
+"""Mounts the view on the directory that was checked, and unmounts exactly that mount."""
 
 from __future__ import annotations
 

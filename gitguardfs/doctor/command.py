@@ -48,9 +48,10 @@ Examples:
 
 --attack makes a directory in MOUNTPOINT for the attacks and removes it again. On existing
 repositories it tries only attacks that do no harm if they succeed. Polkit is not checked.
+docs/doctor.md of the source has all checks.
 
 \b
-Exit codes: 0 nothing found, 1 findings, 2 wrong usage, 3 anything else.
+Exit codes: 0 done, 1 findings (--fail-on), 2 wrong usage, 3 anything else.
 """
 
 AUDIT = "gitguard audit DIR, for each directory that is shared"

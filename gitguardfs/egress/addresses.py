@@ -1,4 +1,4 @@
-"""Which addresses the proxy may connect to. Pure."""
+"""Decides which addresses the proxy may connect to. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Limits how much of what a client sends is kept in memory while it cannot be sent on.
 
-mitmproxy reads from a client at all times. While it looks up a host, connects to it, agrees on TLS
-with it or waits for its response, it keeps what it has read in a queue without a limit.
+mitmproxy reads from a client at all times, also while it looks up a host, connects to it, agrees on
+TLS with it or waits for its response. It keeps what it has read in a queue without a limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Start the proxy as a process that ends when the process that started it ends."""
+"""Starts the proxy as a process that ends when the process that started it ends."""
 
 from __future__ import annotations
 

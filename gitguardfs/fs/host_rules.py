@@ -152,8 +152,8 @@ class HostRules:
     def after_rename(self, renaming: Renaming) -> None:
         """Check again whether git is at work, now that the entries have moved.
 
-        The caller moves them back on Later, Refused or OSError. A rename that replaced an entry
-        cannot be undone; then no directory that git had checked has become a symlink.
+        Raises Refused, Later, OSError; the caller then moves them back. A rename that replaced an
+        entry cannot be undone; then no directory that git had checked has become a symlink.
         """
         if self._guard.checks_fake_repositories:
             self._trees.after_rename(self._reopened(renaming))

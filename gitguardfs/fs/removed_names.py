@@ -3,8 +3,8 @@
 Suppose that a branch on the host tracks ``lib/HEAD``. An agent could remove that file and make the
 other parts of a repository beside it; the next checkout would complete the repository. So a part
 that the host had made still counts as present at its path. A part that was made through this mount
-does not: git does not restore it. It does again once the index of a repository that it is in has
-changed, since git may have added it.
+does not count: git does not restore it. It counts once the index of a repository around it has
+changed, since git may have added it to that index.
 
 A moved directory that is too large to be walked is recorded as a whole, by its old and its new
 path: the parts that it now holds count as present at the old path.

@@ -23,7 +23,7 @@ from gitguardfs.protocol import Attributes, GuestUid, NodeId
 
 
 class Resolver:
-    """Finds and adds nodes. Its methods raise Refused, Later and OSError."""
+    """Finds and adds nodes. Each method names what it raises."""
 
     def __init__(
         self,

@@ -103,7 +103,7 @@ class Revalidation:
     def confirm(self, *directories: Node) -> None:
         """Check that the node table has directories at their present places; update it if not.
 
-        Raises Refused for a directory that the host has moved below a guarded one, OSError(ESTALE)
+        Raises Refused for a directory that the host has moved below a guarded one; OSError(ESTALE)
         if a place cannot be found out, and any other OSError of the source.
         """
         for directory in dict.fromkeys(directories):

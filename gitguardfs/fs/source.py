@@ -3,7 +3,7 @@
 Each call is relative to a directory's descriptor and takes one component. It follows no symlink at
 that component, so replacing a directory by a symlink leads no call elsewhere. An object of which
 the daemon holds a descriptor is reached by ``/proc/self/fd/N``: that link leads to the object
-itself, not along a path. Every method raises OSError if its call fails.
+itself, not along a path.
 """
 
 from __future__ import annotations
@@ -46,11 +46,14 @@ class Source:
     # Reading
 
     def stat(self, fd: int) -> os.stat_result:
-        """Return the attributes of an open object."""
+        """Return the attributes of an open object. Raises OSError."""
         return os.fstat(fd)
 
     def stat_at(self, dir_fd: int, name: bytes) -> os.stat_result:
-        """Return the attributes of an entry; of a symlink itself, never of its target."""
+        """Return the attributes of an entry; of a symlink itself, never of its target.
+
+        Raises OSError.
+        """
         return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
 
     def find_at(self, dir_fd: int, name: bytes) -> os.stat_result | None:
@@ -98,11 +101,11 @@ class Source:
         return False
 
     def btime_ns(self, fd: int) -> int:
-        """Return the birth time in nanoseconds; 0 if the file system has none."""
+        """Return the birth time in nanoseconds; 0 if the file system has none. Raises OSError."""
         return syscalls.birth_ns(fd)
 
     def names(self, fd: int) -> list[bytes]:
-        """Return the names in a directory, without ``.`` and ``..``."""
+        """Return the names in a directory, without ``.`` and ``..``. Raises OSError."""
         return self._descriptors.with_room(lambda: os.listdir(_HERE % fd))
 
     def names_if(
@@ -111,7 +114,7 @@ class Source:
         """Return a directory's names, or None and an entry whose name is not ``wanted``.
 
         With more than ``limit`` names, all wanted so far, returns (None, None). Leaves the
-        directory's access time unchanged if the daemon may use O_NOATIME.
+        directory's access time unchanged if the daemon may use O_NOATIME. Raises OSError.
         """
         found: set[bytes] = set()
         opened = self._open_unnoticed(fd)
@@ -136,12 +139,15 @@ class Source:
             return self._descriptors.open(flags, _HERE % fd, None)
 
     def typed_names(self, fd: int) -> dict[bytes, tuple[int, int]]:
-        """Return type (S_IFMT) and inode number by name; S_IFDIR for all but files and symlinks."""
+        """Return type (S_IFMT) and inode number by name; S_IFDIR for all but files and symlinks.
+
+        Raises OSError.
+        """
         with self._descriptors.with_room(lambda: os.scandir(_HERE % fd)) as entries:
             return {entry.name: (_type_of(entry), entry.inode()) for entry in entries}
 
     def readlink(self, fd: int) -> bytes:
-        """Return the text of a symlink."""
+        """Return the text of a symlink. Raises OSError."""
         return os.readlink(b"", dir_fd=fd)
 
     def readlink_at(self, dir_fd: int, name: bytes) -> bytes:
@@ -149,26 +155,32 @@ class Source:
         return os.readlink(name, dir_fd=dir_fd)
 
     def statvfs(self, fd: int) -> os.statvfs_result:
-        """Return size and free space of the file system."""
+        """Return size and free space of the file system. Raises OSError."""
         return os.statvfs(fd)
 
     # Opening
 
     def open_node(self, dir_fd: int, name: bytes) -> int:
-        """Open an O_PATH descriptor of an entry; of a symlink itself, never of its target."""
+        """Open an O_PATH descriptor of an entry; of a symlink itself, never of its target.
+
+        Raises OSError.
+        """
         return self._descriptors.open(OPEN_NODE, name, dir_fd)
 
     def open_file(self, fd: int, flags: int) -> int:
-        """Open the regular file behind an O_PATH descriptor, with other flags."""
+        """Open the regular file behind an O_PATH descriptor, with other flags. Raises OSError."""
         return self._descriptors.open(flags | os.O_CLOEXEC, _HERE % fd, None)
 
     def open_file_at(self, dir_fd: int, name: bytes, flags: int) -> int:
-        """Open an entry that was a regular file; the caller checks that it still is that file."""
+        """Open an entry that was a regular file; the caller checks that it still is that file.
+
+        Raises OSError.
+        """
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC | NO_BLOCKING
         return self._descriptors.open(flags, name, dir_fd)
 
     def open_directory(self, fd: int) -> int:
-        """Open a directory for fsync."""
+        """Open a directory for fsync. Raises OSError."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         return self._descriptors.open(flags, _HERE % fd, None)
 
@@ -177,7 +189,10 @@ class Source:
         return self._descriptors.with_room(lambda: syscalls.open_parent(fd))
 
     def name_of(self, dir_fd: int, st: os.stat_result) -> bytes | None:
-        """Return the name of the directory of ``st`` in the one above; None if it is not there."""
+        """Return the name of the directory of ``st`` in the one above; None if it is not there.
+
+        Raises OSError.
+        """
         with self._descriptors.with_room(lambda: os.scandir(_HERE % dir_fd)) as entries:
             alike = [entry.name for entry in entries if entry.inode() == st.st_ino]
         return next((name for name in alike if self.is_at(dir_fd, name, st)), None)
@@ -190,30 +205,30 @@ class Source:
         return self._descriptors.open(flags, name, dir_fd, mode)
 
     def mkdir(self, dir_fd: int, name: bytes, mode: int) -> None:
-        """Create a directory."""
+        """Create a directory. Raises OSError."""
         os.mkdir(name, mode, dir_fd=dir_fd)
 
     def mknod(self, dir_fd: int, name: bytes, mode: int, rdev: int) -> None:
-        """Create a file, FIFO, socket or device."""
+        """Create a file, FIFO, socket or device. Raises OSError."""
         os.mknod(name, mode, rdev, dir_fd=dir_fd)
 
     def symlink(self, dir_fd: int, name: bytes, target: bytes) -> None:
-        """Create a symlink."""
+        """Create a symlink. Raises OSError."""
         os.symlink(target, name, dir_fd=dir_fd)
 
     def link(self, fd: int, dir_fd: int, name: bytes) -> None:
-        """Give the object behind ``fd`` another name."""
+        """Give the object behind ``fd`` another name. Raises OSError."""
         os.link(_HERE % fd, name, dst_dir_fd=dir_fd, follow_symlinks=True)
 
     def remove(self, dir_fd: int, name: bytes, is_directory: bool) -> None:
-        """Remove an entry."""
+        """Remove an entry. Raises OSError."""
         if is_directory:
             os.rmdir(name, dir_fd=dir_fd)
         else:
             os.unlink(name, dir_fd=dir_fd)
 
     def rename(self, old_fd: int, old: bytes, new_fd: int, new: bytes, flags: int) -> None:
-        """Rename or exchange entries."""
+        """Rename or exchange entries. Raises OSError."""
         if flags:
             syscalls.renameat2(old_fd, old, new_fd, new, flags)
         else:
@@ -222,40 +237,49 @@ class Source:
     # Changing attributes
 
     def chown(self, fd: int, uid: int, gid: int) -> None:
-        """Change the owner of the object behind ``fd``; -1 leaves an id unchanged."""
+        """Change the owner of the object behind ``fd``; -1 leaves an id unchanged.
+
+        Raises OSError.
+        """
         os.chown(_HERE % fd, uid, gid)
 
     def chmod(self, fd: int, mode: int) -> None:
-        """Change the permission bits of the object behind ``fd``."""
+        """Change the permission bits of the object behind ``fd``. Raises OSError."""
         os.chmod(_HERE % fd, mode)
 
     def truncate(self, fd: int, size: int, writable: bool) -> None:
-        """Set the size of the file behind ``fd``; ``writable``: ``fd`` is open for writing."""
+        """Set the size of the file behind ``fd``; ``writable``: ``fd`` is open for writing.
+
+        Raises OSError.
+        """
         if writable:
             os.ftruncate(fd, size)
         else:
             os.truncate(_HERE % fd, size)
 
     def utimens(self, fd: int, atime_ns: int | None, mtime_ns: int | None) -> None:
-        """Set times in nanoseconds; None leaves one unchanged, NOW sets the source's clock."""
+        """Set times in nanoseconds; None leaves one unchanged, NOW sets the source's clock.
+
+        Raises OSError.
+        """
         syscalls.utimens(_HERE % fd, atime_ns, mtime_ns)
 
     # Extended attributes
 
     def getxattr(self, fd: int, name: bytes) -> bytes:
-        """Return the value of an extended attribute."""
+        """Return the value of an extended attribute. Raises OSError."""
         return os.getxattr(_HERE % fd, name)
 
     def listxattr(self, fd: int) -> list[bytes]:
-        """Return the names of the extended attributes."""
+        """Return the names of the extended attributes. Raises OSError."""
         return [os.fsencode(name) for name in os.listxattr(_HERE % fd)]
 
     def setxattr(self, fd: int, name: bytes, value: bytes) -> None:
-        """Set an extended attribute."""
+        """Set an extended attribute. Raises OSError."""
         os.setxattr(_HERE % fd, name, value)
 
     def removexattr(self, fd: int, name: bytes) -> None:
-        """Remove an extended attribute."""
+        """Remove an extended attribute. Raises OSError."""
         os.removexattr(_HERE % fd, name)
 
 

@@ -1,4 +1,4 @@
-"""Walks the directories below a directory, up to a limit that keeps the walk to milliseconds."""
+"""Walks the directories below a directory, up to a limit, so that it takes milliseconds."""
 
 from __future__ import annotations
 

@@ -33,23 +33,48 @@ NETWORKS = {
 }
 
 
-@click.group(
-    epilog="Exit codes: 0 done, 2 wrong usage, 3 anything else; run: those of the command."
-)
+EPILOG = """\b
+Examples:
+  gitguard krun init --project ~/projects/shop    write the files
+  gitguard krun build --project ~/projects/shop   make the image
+  gitguard krun run --project ~/projects/shop     a shell in the microVM
+
+It needs Linux with /dev/kvm, podman, and crun built with libkrun. docs/krun.md of the source says
+more.
+
+\b
+Exit codes: 0 done, 2 wrong usage, 3 anything else; run: those of the command.
+"""
+
+INIT_EPILOG = """\b
+Examples:
+  gitguard krun init --project ~/projects/shop --network none
+  gitguard krun init --memory 4096M -o git=readonly,protect=.github
+"""
+
+RUN_EPILOG = """\b
+Examples:
+  gitguard krun run                               a shell
+  gitguard krun run -- claude --continue          one command
+"""
+
+
+@click.group(epilog=EPILOG)
 def command() -> None:
     """Run an agent in a microVM of podman and krun that sees the project through the guard."""
 
 
-@command.command("init", short_help="Write .agent-sandbox for a project.")
+@command.command("init", short_help="Write .agent-sandbox for a project.", epilog=INIT_EPILOG)
 @PROJECT
 @click.option("--cpus", metavar="N", type=int, default=4, show_default=True, help="Processors.")
-@click.option("--memory", metavar="SIZE", default="8G", show_default=True, help="Memory.")
+@click.option("--memory", metavar="SIZE", default="8G", show_default=True,
+              help="Memory: 8G, 4096M, or a number of MiB.")  # fmt: skip
 @click.option(
     "--network",
     type=click.Choice([network.value for network in ContainerNetwork]),
     default=ContainerNetwork.OPEN.value,
     show_default=True,
-    help="What the agent reaches: what containers do, or nothing.",
+    help="What the agent reaches: what containers reach, or nothing.",
 )
 @click.option(
     "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=readonly"
@@ -90,7 +115,7 @@ def init(
 @PROJECT
 @DRY_RUN
 def build(project: str, dry_run: bool) -> int:
-    """Build the image; it contains the same gitguardfs that runs here."""
+    """Build the image of the microVM; it contains the same gitguardfs that runs here."""
     found = sandbox.load(existing_directory(project))
     words = krun.build(found.spec, found.path)
     if dry_run:
@@ -104,6 +129,7 @@ def build(project: str, dry_run: bool) -> int:
 @command.command(
     "run",
     short_help="Run a command, or a shell, as the agent.",
+    epilog=RUN_EPILOG,
     context_settings={"ignore_unknown_options": True},
 )
 @PROJECT
@@ -112,7 +138,7 @@ def build(project: str, dry_run: bool) -> int:
 def run(project: str, dry_run: bool, words: tuple[str, ...]) -> int:
     """Run COMMAND, or a shell, as the agent in a microVM; its exit code is that of the command.
 
-    Options of COMMAND follow a --, as in: gitguard krun run -- claude --version
+    Put -- before a COMMAND that has options.
     """
     found = sandbox.load(existing_directory(project))
     terminal = sys.stdin.isatty() and sys.stdout.isatty()

@@ -27,7 +27,9 @@ Examples:
   gitguard lima --image fedora --tool node --tool python --memory 16G
       the current directory in a Fedora with other tools
   gitguard lima -o git=readonly,protect=.github --output -
-      .git to be read but not changed; print the file
+      .git can be read but not changed; print the file
+
+docs/lima.md of the source says how the instance is built, and what stays open.
 
 \b
 Exit codes: 0 done, 2 wrong usage, 3 anything else.
@@ -42,7 +44,8 @@ Exit codes: 0 done, 2 wrong usage, 3 anything else.
     "--name", metavar="NAME", help="The instance's name.  [default: agent-, and the project's]"
 )
 @click.option("--cpus", metavar="N", type=int, default=4, show_default=True, help="Processors.")
-@click.option("--memory", metavar="SIZE", default="8G", show_default=True, help="Memory.")
+@click.option("--memory", metavar="SIZE", default="8G", show_default=True,
+              help="Memory: 8G, 4096M, or a number of MiB.")  # fmt: skip
 @click.option(
     "--disk",
     metavar="SIZE",

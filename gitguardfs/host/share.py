@@ -37,7 +37,9 @@ Examples:
   gitguard share ~/projects --for utm
       what to choose in UTM on a Mac
   gitguard share ~/projects --tag projects --guard host --run
-      guard .git here, below the export: out of reach even for guest root
+      guard .git here and share the view: out of reach even for guest root
+
+docs/qemu-utm-libvirt.md of the source goes through it step by step.
 
 \b
 Exit codes: 0 done, 2 wrong usage, 3 anything else.

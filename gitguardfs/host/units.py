@@ -30,6 +30,8 @@ Examples:
       units; then: systemctl daemon-reload
       systemctl enable --now gitguardfs@home-me-src.service
 
+vm-mount writes the same and mounts. docs/guest.md of the source explains the lines.
+
 \b
 Exit codes: 0 done, 1 files differ (--check), 2 wrong usage, 3 anything else.
 """

@@ -4,11 +4,12 @@ umount(8) finds the umount helper of a view there. Without that entry it takes t
 statfs(2), which is only ``fuse``, and unmounts the view without the helper, which signals the
 daemon.
 
-systemd finds _netdev there, by which a mount is a remote one. Its mount unit stands for what is on
-top at the path: first the share, then the seal. If the share is remote and the seal is not, systemd
-orders the unit after remote-fs-pre.target, then after local-fs-pre.target, and in a shutdown, when
-the seal is removed, after the former again. systemd 257 does not try again to stop
-local-fs-pre.target then, waits for that for ever, and the machine does not go down.
+systemd finds _netdev there, which marks a mount as remote. Its mount unit is for the topmost mount
+at the path: first the share, then the seal. If the share is remote and the seal is not, systemd
+orders the unit after remote-fs-pre.target, and after local-fs-pre.target once the seal is on. In a
+shutdown the seal is removed, and systemd orders the unit after remote-fs-pre.target again. systemd
+257 then does not try again to stop local-fs-pre.target and waits for it for ever: the machine does
+not go down.
 """
 
 from __future__ import annotations

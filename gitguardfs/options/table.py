@@ -68,7 +68,8 @@ OPTIONS = (
     Option("hide", GUARD, "Do not show names that match GLOB. Repeatable.", "GLOB", multiple=True),
     Option("allow-bare", GUARD, "Let directories become, and be used as, bare repositories."),
     Option("allow-suid", GUARD, "Keep set-user-id and set-group-id bits of files."),
-    Option("audit-log", GUARD, "Append each refusal to FILE as a line of JSON.", "FILE"),
+    Option("audit-log", GUARD, "Append each request that the daemon refuses to FILE, as a line of "
+           "JSON. It does not hold what the kernel refuses: most reading of .git.", "FILE"),
     Option("seal", GUARD, "Cover SOURCE while it is guarded, so that only the view can be used. "
            "The default when root mounts the root of a 9p or virtiofs share."),
     Option("allow-holders", GUARD, "Guard SOURCE even if processes hold files or directories of it "

@@ -43,7 +43,7 @@ class LatencyTracker:
         self._under_way -= 1
 
     def timed(self, call: Callable[..., R], *args: Any) -> R:
-        """Make a call and note how long it takes; on any thread."""
+        """Make a call and note how long it takes; on any thread. Raises what the call raises."""
         since = perf_counter()
         try:
             return call(*args)

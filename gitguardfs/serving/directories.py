@@ -63,7 +63,10 @@ class Directories:
 
     @guarded_by(GuardedBy.NODE)
     def opendir(self, caller: Caller, node_id: NodeId) -> HandleId:
-        """Open a directory; return its handle. Raises EACCES by the guard, or ESTALE."""
+        """Open a directory; return its handle.
+
+        Raises RequestError: EACCES by the guard, ESTALE, or the source's error.
+        """
         node = self._access.node(node_id)
         return self._handles.add_directory(DirectoryHandle(node, caller.uid, caller.pid))
 
@@ -158,7 +161,7 @@ class Directories:
 
     @guarded_by(GuardedBy.HANDLE)
     def releasedir(self, handle_id: HandleId) -> None:
-        """Close a directory's handle."""
+        """Close a directory's handle. Raises RequestError."""
         self._handles.release_directory(handle_id)
 
 

@@ -57,12 +57,12 @@ class Entries:
 
     @guarded_by(GuardedBy.NAME)
     def unlink(self, caller: Caller, parent_id: NodeId, name: bytes) -> None:
-        """Remove an entry that is not a directory."""
+        """Remove an entry that is not a directory. Raises Later, RequestError."""
         self._remove(caller, parent_id, name, is_directory=False)
 
     @guarded_by(GuardedBy.NAME)
     def rmdir(self, caller: Caller, parent_id: NodeId, name: bytes) -> None:
-        """Remove an empty directory."""
+        """Remove an empty directory. Raises Later, RequestError."""
         self._remove(caller, parent_id, name, is_directory=True)
 
     def _remove(self, caller: Caller, parent_id: NodeId, name: bytes, is_directory: bool) -> None:
@@ -131,7 +131,10 @@ class Entries:
         new_name: bytes,
         flags: int,
     ) -> None:
-        """Move an entry, replacing one at the new name, or (RENAME_EXCHANGE) swap two entries."""
+        """Move an entry, replacing one at the new name, or (RENAME_EXCHANGE) swap two entries.
+
+        Raises Later, RequestError.
+        """
         old, new = (old_parent_id, old_name), (new_parent_id, new_name)
         with self._renames.check_rename(caller, old, new, flags) as checked:
             self._move(checked.renaming, flags)

@@ -42,9 +42,9 @@ class Files:
     """The requests on open files.
 
     Each raises RequestError; ``create``, and ``open`` for writing or with O_TRUNC, may also raise
-    Later.
-    EACCES comes from the guard, EPERM from the change policy, EROFS from a read-only mount or
-    object, ESTALE from a node whose object is gone. Other errors are the source's.
+    Later. An unknown handle gives EBADF. EACCES comes from the guard, EPERM from the change
+    policy, EROFS from a read-only mount or object, ESTALE from a node whose object is gone. Other
+    errors are the source's.
     """
 
     def __init__(
@@ -97,7 +97,10 @@ class Files:
 
     @guarded_by(GuardedBy.NODE)
     def open(self, caller: Caller, node_id: NodeId, flags: int) -> OpenReply:
-        """Open a file; the reply says whether the kernel may keep cached pages and attributes."""
+        """Open a file; the reply says whether the kernel may keep cached pages and attributes.
+
+        Raises Later; RequestError, as the class says, and ENXIO for what has no content.
+        """
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         node = self._access.node(node_id, change=writes or bool(flags & os.O_TRUNC))
         if node.file_type not in self._content_types:
@@ -189,8 +192,9 @@ class Files:
     def create(
         self, caller: Caller, parent_id: NodeId, name: bytes, mode: int, flags: int
     ) -> tuple[OpenReply, EntryReply]:
-        """Make a file and open it. Raises EEXIST with O_EXCL, and otherwise ESTALE, if it exists.
+        """Make a file and open it.
 
+        Raises Later; RequestError, for a file that exists EEXIST with O_EXCL and otherwise ESTALE.
         The kernel has not checked the permissions of a file that was made meanwhile. After ESTALE
         it looks the name up again and opens what it finds (do_filp_open).
         """
@@ -211,7 +215,7 @@ class Files:
 
     @guarded_by(GuardedBy.HANDLE)
     def read(self, handle_id: HandleId, offset: int, size: int) -> ReadData | Blocking[ReadData]:
-        """Read from an open file; at once if that needs no wait. EBADF for an unknown handle."""
+        """Read from an open file; at once if that needs no wait. Raises RequestError."""
         handle = self._handles.file(handle_id)
         if handle.is_local and handle.supports_nowait:
             try:
@@ -231,7 +235,7 @@ class Files:
 
     @guarded_by(GuardedBy.HANDLE)
     def write(self, handle_id: HandleId, offset: int, data: bytes) -> int | Blocking[int]:
-        """Write to an open file; return the bytes written. EBADF for an unknown handle."""
+        """Write to an open file; return the number of bytes written. Raises RequestError."""
         handle = self._handles.file(handle_id)
         fd = self._write_target(handle, offset, len(data))
         is_small = len(data) <= INLINE_LIMIT
@@ -249,7 +253,10 @@ class Files:
 
     @guarded_by(GuardedBy.HANDLE)
     def flush(self, handle_id: HandleId) -> Blocking[None] | None:
-        """Report write errors at close(2), if the source may report them only then; else ENOSYS."""
+        """Report write errors at close(2), if the source may report them only then.
+
+        Raises RequestError: ENOSYS if the source reports them earlier.
+        """
         if not self._closes_late:  # the kernel stops asking after the first ENOSYS
             raise RequestError(errno.ENOSYS)
         handle = self._handles.file(handle_id)
@@ -282,7 +289,10 @@ class Files:
 
     @guarded_by(GuardedBy.HANDLE)
     def fsync(self, handle_id: HandleId, datasync: bool) -> Blocking[None]:
-        """Return the call that waits until what was written is on the disk (fsync(2))."""
+        """Return the call that waits until what was written is on the disk (fsync(2)).
+
+        Raises RequestError.
+        """
         handle = self._handles.file(handle_id)
         unsynced, handle.node.unsynced = handle.node.unsynced, 0
         return Blocking(
@@ -292,7 +302,7 @@ class Files:
 
     @guarded_by(GuardedBy.HANDLE)
     def release(self, handle_id: HandleId) -> None:
-        """Close a file's handle."""
+        """Close a file's handle. Raises RequestError."""
         self._handles.release_file(handle_id)
 
 

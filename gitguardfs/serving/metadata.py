@@ -65,7 +65,7 @@ class Metadata:
 
     @guarded_by(GuardedBy.NODE)
     def getattr(self, caller: Caller, node_id: NodeId) -> EntryReply:
-        """Return the attributes of a node, also of a guarded one. Raises ESTALE."""
+        """Return the attributes of a node, also of a guarded one. Raises RequestError(ESTALE)."""
         if node_id == ROOT_ID:
             self._access.revalidation.revalidate_root()
         node = self._nodes.get(node_id)
@@ -88,7 +88,10 @@ class Metadata:
     def setattr(
         self, caller: Caller, node_id: NodeId, changes: SetAttr, handle: HandleId | None
     ) -> EntryReply:
-        """Change attributes; ``handle`` is that of the open file if it is changed by descriptor."""
+        """Change attributes; ``handle`` is that of the open file if it is changed by descriptor.
+
+        Raises Later; RequestError, as the class says, and EINVAL for the size of what is no file.
+        """
         node = self._access.node(node_id, change=True)
         fd = self._descriptors.of(node)
         uid, gid = self._share_ids(changes)
@@ -156,16 +159,19 @@ class Metadata:
 
     @guarded_by(GuardedBy.NODE)
     def readlink(self, caller: Caller, node_id: NodeId) -> bytes:
-        """Return the text of a symlink."""
+        """Return the text of a symlink. Raises RequestError."""
         node = self._access.node(node_id)
         return self._source.readlink(self._descriptors.of(node))
 
     @guarded_by(GuardedBy.NODE)
     def access(self, caller: Caller, node_id: NodeId, mask: int) -> None:
-        """Check that the guard allows ``mask`` (access(2)); the kernel checks permissions."""
+        """Check that the guard allows ``mask`` (access(2)); the kernel checks permissions.
+
+        Raises RequestError; with W_OK, Later.
+        """
         self._access.node(node_id, change=bool(mask & os.W_OK))
 
     @guarded_by(GuardedBy.NOTHING)
     def statfs(self, caller: Caller) -> os.statvfs_result:
-        """Return size and free space of the source (statvfs(3))."""
+        """Return size and free space of the source (statvfs(3)). Raises RequestError."""
         return self._source.statvfs(self._nodes.root.fd)

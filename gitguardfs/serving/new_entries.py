@@ -77,7 +77,7 @@ class NewEntries:
 
     @guarded_by(GuardedBy.NAME)
     def mkdir(self, caller: Caller, parent_id: NodeId, name: bytes, mode: int) -> EntryReply:
-        """Make a directory that belongs to the caller."""
+        """Make a directory that belongs to the caller. Raises Later, RequestError."""
         mode = self._policy.new_mode(S_IFDIR | mode)
 
         def make(dir_fd: int) -> int:
@@ -90,7 +90,10 @@ class NewEntries:
     def mknod(
         self, caller: Caller, parent_id: NodeId, name: bytes, mode: int, rdev: int
     ) -> EntryReply:
-        """Make a file, FIFO, socket or device that belongs to the caller."""
+        """Make a file, FIFO, socket or device that belongs to the caller.
+
+        Raises Later, RequestError.
+        """
         mode = S_IFMT(mode) | self._attributes.mode_for_source(S_IFMT(mode), mode)
         mode = self._policy.new_mode(mode)
 
@@ -102,7 +105,10 @@ class NewEntries:
 
     @guarded_by(GuardedBy.NAME)
     def symlink(self, caller: Caller, parent_id: NodeId, name: bytes, target: bytes) -> EntryReply:
-        """Make a symlink that belongs to the caller; EPERM if the mount resolves symlinks."""
+        """Make a symlink that belongs to the caller.
+
+        Raises Later; RequestError, as the class says, and EPERM if the mount resolves symlinks.
+        """
         ref = self._access.name(parent_id, name, change=True)
         if self._resolves_symlinks:
             raise os_error(errno.EPERM)
@@ -116,7 +122,7 @@ class NewEntries:
 
     @guarded_by(GuardedBy.NAME)
     def link(self, caller: Caller, node_id: NodeId, parent_id: NodeId, name: bytes) -> EntryReply:
-        """Give a file another name; its owner does not change."""
+        """Give a file another name; its owner does not change. Raises Later, RequestError."""
         node = self._access.node(node_id, change=True)
         if node.file_type == S_IFLNK:
             text = self._source.readlink(self._descriptors.of(node))

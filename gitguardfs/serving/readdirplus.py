@@ -1,4 +1,4 @@
-"""Which processes want attributes with their listings.
+"""Decides which processes get attributes with their listings.
 
 A listing with attributes costs a stat and a node for each entry. A program that only walks the
 names, such as find, gets names alone if the session can report those.

@@ -42,7 +42,11 @@ class Xattrs:
 
     @guarded_by(GuardedBy.NODE)
     def getxattr(self, caller: Caller, node_id: NodeId, name: bytes) -> bytes:
-        """Return a value. ENODATA outside of ``user.``; ENOSYS, which the kernel caches, if off."""
+        """Return a value.
+
+        Raises RequestError: ENODATA outside of ``user.``; ENOSYS, which the kernel caches, if
+        xattrs are off.
+        """
         node = self._node(node_id)
         if not name.startswith(b"user."):
             raise os_error(errno.ENODATA)
@@ -50,7 +54,10 @@ class Xattrs:
 
     @guarded_by(GuardedBy.NODE)
     def listxattr(self, caller: Caller, node_id: NodeId) -> list[bytes]:
-        """Return the names in ``user.``; ENOSYS, which the kernel caches, if xattrs are off."""
+        """Return the names in ``user.``.
+
+        Raises RequestError: ENOSYS, which the kernel caches, if xattrs are off.
+        """
         found = self._source.listxattr(self._descriptors.of(self._node(node_id)))
         return [name for name in found if name.startswith(b"user.")]
 
@@ -62,12 +69,16 @@ class Xattrs:
 
     @guarded_by(GuardedBy.NODE)
     def setxattr(self, caller: Caller, node_id: NodeId, name: bytes, value: bytes) -> None:
-        """Set a value. EOPNOTSUPP outside of ``user.`` or if off; EACCES if they are read-only."""
+        """Set a value.
+
+        Raises Later; RequestError: EOPNOTSUPP outside of ``user.`` or if xattrs are off, EACCES if
+        they are read-only.
+        """
         self._change(node_id, name, lambda fd: self._source.setxattr(fd, name, value))
 
     @guarded_by(GuardedBy.NODE)
     def removexattr(self, caller: Caller, node_id: NodeId, name: bytes) -> None:
-        """Remove an attribute. Errors as ``setxattr``."""
+        """Remove an attribute. Raises as ``setxattr`` does."""
         self._change(node_id, name, lambda fd: self._source.removexattr(fd, name))
 
     def _change(self, node_id: NodeId, name: bytes, change: Callable[[int], None]) -> None:

@@ -1,4 +1,4 @@
-"""Choose QEMU's accelerator, and remember which one has failed.
+"""Chooses QEMU's accelerator, and remembers which one has failed.
 
 A /dev/kvm that can be opened may still not work: in a virtual machine it may stop at the first
 instruction that it cannot emulate. So KVM is tried by a real start. A failure is remembered until

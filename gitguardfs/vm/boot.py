@@ -1,4 +1,4 @@
-"""Wait until a started guest is ready, and show the progress on one line."""
+"""Waits until a started guest is ready, and shows the progress on one line."""
 
 from __future__ import annotations
 

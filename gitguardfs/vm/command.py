@@ -25,6 +25,8 @@ Examples:
   gitguard vm blocked                       what the proxy has blocked
   gitguard vm allow 'GET https://example.org/docs/*'
 
+In docs/ of the source, vm.md says more, and egress.md has the rules of the allowlist.
+
 \b
 Exit codes: up and ssh return the status of their shell or command.
 Otherwise: 0 done, 2 wrong usage, 3 any other error.
@@ -38,6 +40,30 @@ Examples:
   gitguard vm up --guard host                   guards .git against the guest's root too
 
 Settings are remembered for the next start; vm status shows them, vm reset deletes them.
+"""
+
+SSH_EPILOG = """\b
+Examples:
+  gitguard vm ssh                                  a shell as the agent
+  gitguard vm ssh 'cd ~/projects/hello && make'    one line for the shell
+  gitguard vm ssh --root apt install nodejs        as the guest's root
+"""
+
+ALLOW_EPILOG = """\b
+Examples:
+  gitguard vm allow 'GET https://example.org/docs/*'
+  gitguard vm allow 'POST https://api.example.org/v1/messages'
+"""
+
+FORWARD_EPILOG = """\b
+Examples:
+  gitguard vm forward 3000         127.0.0.1:3000 leads to port 3000 of the guest
+  gitguard vm forward 8080:3000    127.0.0.1:8080 leads to port 3000 of the guest
+"""
+
+SSH_CONFIG_EPILOG = """\b
+Examples:
+  gitguard vm ssh-config >>~/.ssh/config
 """
 
 _SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
@@ -100,7 +126,9 @@ def _is_installed(name: str) -> bool:
 @_project
 @click.option("--image", metavar="IMAGE", help="A name (debian-13), a file, a directory with a "
               "kernel, or URL#sha512=HEX.  [default: debian-13]")  # fmt: skip
-@click.option("--memory", metavar="SIZE", help="The guest's memory.  [default: 8G]")
+@click.option(
+    "--memory", metavar="SIZE", help="The guest's memory, such as 8G or 4096M.  [default: 8G]"
+)
 @click.option("--cpus", metavar="N", type=int, help="The guest's processors.  [default: 4]")
 @click.option("--guard", type=click.Choice(["guest", "host"]),
               help="Where .git is guarded.  [default: guest]")  # fmt: skip
@@ -151,7 +179,9 @@ def up(
     return driver.up(where, driver.UpArguments(new, presets, words, upstream_ca))
 
 
-@command.command(short_help="Open another shell in the running VM.", context_settings=_WORDS)
+@command.command(
+    short_help="Open another shell in the running VM.", epilog=SSH_EPILOG, context_settings=_WORDS
+)
 @_project
 @click.option("--root", is_flag=True, help="Log in as the guest's root, to administer the guest.")
 @click.argument("words", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
@@ -252,7 +282,7 @@ def blocked(project: str | None) -> None:
     click.echo(reports.blocked_text(Path(state.existing(project).directory)))
 
 
-@command.command(short_help="Add a line to the allowlist.")
+@command.command(short_help="Add a line to the allowlist.", epilog=ALLOW_EPILOG)
 @_project
 @click.argument("line", nargs=-1, required=True)
 def allow(project: str | None, line: tuple[str, ...]) -> None:
@@ -269,7 +299,9 @@ def allow(project: str | None, line: tuple[str, ...]) -> None:
     click.echo(reports.allow(Path(state.existing(project).directory), " ".join(line)))
 
 
-@command.command(short_help="Forward a local port into the VM, until Ctrl-C.")
+@command.command(
+    short_help="Forward a local port into the VM, until Ctrl-C.", epilog=FORWARD_EPILOG
+)
 @_project
 @click.argument("ports", metavar="PORT[:GUEST_PORT]")
 def forward(project: str | None, ports: str) -> int:
@@ -280,7 +312,9 @@ def forward(project: str | None, ports: str) -> int:
     return forwarding.run(running.guest(state.existing(project)), here, there)
 
 
-@command.command(short_help="Print a block for ~/.ssh/config.", name="ssh-config")
+@command.command(
+    short_help="Print a block for ~/.ssh/config.", name="ssh-config", epilog=SSH_CONFIG_EPILOG
+)
 @_project
 def ssh_config(project: str | None) -> None:
     """Print a block for ~/.ssh/config, for editors that work over SSH.

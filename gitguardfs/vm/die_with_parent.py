@@ -1,4 +1,4 @@
-"""Run a command, and kill it when the process that started this program ends.
+"""Runs a command, and kills it when the process that started this program ends.
 
 ``python -I -S die_with_parent.py COMMAND…``, with a pipe as standard input. The command is killed
 when no process has the pipe's other end open any more. This file imports nothing of gitguardfs.

@@ -1,4 +1,4 @@
-"""`vm up`: start everything in order, run the session, and stop everything in reverse order.
+"""`vm up`: starts everything in order, runs the session, and stops everything in reverse order.
 
 A shell that ends, an error and a signal all stop what was started. If `vm up` was killed by `kill
 -9`, the next start cleans up: the locks tell what still runs.

@@ -1,4 +1,4 @@
-"""Fetch a file and check its SHA-512: shows progress, and resumes an interrupted download."""
+"""Fetches a file and checks its SHA-512; shows progress and resumes an interrupted download."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forward a local port into the VM, for a server that the agent has started there."""
+"""Forwards a local port into the VM, for a server that the agent has started there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start QEMU with the first accelerator that works, wait for the guest, and stop both."""
+"""Starts QEMU with the first accelerator that works, waits for the guest, and stops both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Print the logs of a VM without control characters, and bound the console's size.
+"""Prints the logs of a VM without control characters, and limits the size of the console's.
 
 The guest writes the console: what it writes must neither act on a terminal nor fill the disk.
 """

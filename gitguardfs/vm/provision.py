@@ -1,4 +1,4 @@
-"""Collect what the guest is set up with: this gitguardfs, and the script that installs it."""
+"""Collects what the guest is set up with: this gitguardfs, and the script that installs it."""
 
 from __future__ import annotations
 

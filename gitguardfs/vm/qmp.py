@@ -1,4 +1,4 @@
-"""Send commands to a running QEMU by QMP: one connection each, since QMP serves one at a time."""
+"""Sends commands to a running QEMU by QMP: a connection each, since QMP serves one at a time."""
 
 from __future__ import annotations
 

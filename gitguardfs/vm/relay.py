@@ -1,4 +1,4 @@
-"""Copy one connection of the guest to the proxy. QEMU starts this program for each connection.
+"""Copies one connection of the guest to the proxy. QEMU starts this for each connection.
 
 ``python -I -S relay.py STATE_DIRECTORY``, with the guest's connection as standard input and output.
 The program imports little, so that it starts quickly. Standard error is the guest's connection too,

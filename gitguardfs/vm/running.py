@@ -1,4 +1,4 @@
-"""Find a running VM, and stop it, also if the `vm up` that started it was killed."""
+"""Finds a running VM and stops it, also if the `vm up` that started it was killed."""
 
 from __future__ import annotations
 

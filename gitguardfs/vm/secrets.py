@@ -1,4 +1,4 @@
-"""Find files of a project whose names look like secrets, and how to hide them. Reads names only."""
+"""Finds files of a project whose names look like secrets, to offer --hide. Reads names only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the seed: NoCloud data on a small ISO image, which cloud-init reads in the guest.
+"""Writes the seed: NoCloud data on a small ISO image, which cloud-init reads in the guest.
 
 PyYAML writes all of it, since names of projects come from users, and keys have newlines.
 """

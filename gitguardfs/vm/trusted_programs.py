@@ -1,4 +1,4 @@
-"""Find the programs that run on the host, and refuse those in the project: the agent writes there.
+"""Finds the programs that run on the host; refuses those in the project, where the agent writes.
 
 A program is looked up in PATH once, and run by the absolute path that was checked. So what the
 agent puts into a directory of PATH later is not run.

@@ -34,8 +34,11 @@ Examples:
   sudo vm-mount -mm /home/me/share -o git=readonly,hide=.env
   sudo vm-mount --remove --tag projects
 
+docs/guest.md of the source says what is written, and what is refused.
+
 \b
-Exit codes, as of mount(8): 0 done, 1 wrong usage, 2 the system, 32 a mount.
+Exit codes, as of mount(8): 0 done, 1 wrong usage, 2 an error of the system,
+32 a mount failed.
 """
 
 
@@ -68,7 +71,9 @@ class Arguments:
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("--tag", metavar="TAG", help="The share's mount tag.  [default: share, as UTM's]")
+@click.option(
+    "--tag", metavar="TAG", help="The share's mount tag.  [default: share, if it is the only one]"
+)
 @click.option(
     "-m",
     "--mount",

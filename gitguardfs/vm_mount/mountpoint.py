@@ -1,4 +1,4 @@
-"""Mount points as they are asked for: resolved by descriptors, and made if they are missing.
+"""Mount points that the user names: resolved by descriptors, and made if they are missing.
 
 quickstart.sh runs ``main``, since its shell cannot walk a path by descriptors.
 """
