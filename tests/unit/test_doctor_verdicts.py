@@ -32,7 +32,7 @@ from gitguardfs.doctor import (
     command as doctor,
 )
 from gitguardfs.doctor.attack_checks import Outcome, OutcomeKind
-from gitguardfs.doctor.context import CheckedSystem, Context, Table, holding, top_at
+from gitguardfs.doctor.context import CheckedSystem, Context, Table, holding
 from gitguardfs.doctor.privilege_checks import ProgramOutput
 from gitguardfs.doctor.search import SearchResult
 from gitguardfs.findings import Result, Row, Severity, Status
@@ -82,7 +82,7 @@ def test_a_mount_is_found_with_its_options_and_device() -> None:
     assert GUARD.path == "/home/agent/projects"
     assert {"nosuid", "user_id=0", "allow_other"} <= GUARD.all_options
     assert GUARD.st_dev == 40
-    top = top_at(TABLE, "/mnt/my share")
+    top = mountinfo.top_at("/mnt/my share", TABLE)
     assert top is not None and top.source == "gitguardfs-seal"
 
 
