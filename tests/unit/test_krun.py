@@ -17,15 +17,14 @@ import pytest
 import yaml
 
 from gitguardfs.errors import UserError
-from gitguardfs.host import sandbox
-from gitguardfs.installation import PACKAGE_PARENT
+from gitguardfs.installation import PACKAGE_DIRECTORY, PACKAGE_PARENT
 from gitguardfs.render import krun
 from gitguardfs.render.krun import ContainerNetwork, KrunSpec
 from tests.support.mounting import area
 from tests.support.people import AGENT
 
 SCHEMA = json.loads((Path(__file__).parent / "compose-schema.json").read_text())
-FILES = Path(sandbox.FILES)
+FILES = Path(PACKAGE_DIRECTORY, "host/files")
 PYTHON_BIN = Path(sys.executable).parent
 """Where pip has put the programs of the test requirements."""
 
