@@ -8,7 +8,7 @@ import re
 import tarfile
 
 from gitguardfs import installation
-from gitguardfs.constants import AGENT
+from gitguardfs.constants import AGENT_HOME
 from gitguardfs.vm import seed
 from gitguardfs.vm.guest_files import GuestFile, GuestSettings, files
 from gitguardfs.vm.keys import ADMIN, HOST, Keys
@@ -16,7 +16,6 @@ from gitguardfs.vm.keys import AGENT as AGENT_KEY
 from gitguardfs.vm.settings import Settings
 
 _LEFT_OUT = frozenset(("__pycache__",))
-HOME = f"/home/{AGENT}"
 
 
 def content(name: str, settings: Settings, keys: Keys, ca: str) -> dict[str, bytes]:
@@ -51,7 +50,7 @@ def view_of(project: str) -> str:
     name = re.sub(r"[^\w.+@ -]", "_", os.path.basename(project)).strip()
     if not name.strip(".") or name.startswith("-"):
         name = f"project{name}"
-    return f"{HOME}/projects/{name}"
+    return f"{AGENT_HOME}/projects/{name}"
 
 
 def mount_options(settings: Settings) -> str:

@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass, field
 
 from gitguardfs import accounts, config_files
-from gitguardfs.constants import SHARE_TYPES, SUBTYPE, SYSTEM_PATH
+from gitguardfs.constants import SHARE_TYPES, SHARES, SUBTYPE, SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import kernel_log, mountinfo, safe_open, selinux
 from gitguardfs.linux.mountinfo import MountInfo
@@ -28,7 +28,7 @@ class SystemPaths:
     units: str = "/etc/systemd/system"
     packaged_units: str = "/usr/lib/systemd/system"
     """Where a package installs its units; one of the same name in ``units`` overrides it."""
-    shares: str = "/var/lib/gitguardfs/shares"
+    shares: str = SHARES
     """Holds the default mount points of raw shares; owned by root, mode 0700."""
     sys: str = "/sys"
     booted_systemd: str = "/run/systemd/system"

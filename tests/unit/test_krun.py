@@ -16,6 +16,7 @@ import jsonschema
 import pytest
 import yaml
 
+from gitguardfs.constants import PROJECT_SHARE
 from gitguardfs.errors import UserError
 from gitguardfs.installation import PACKAGE_DIRECTORY, PACKAGE_PARENT
 from gitguardfs.render import krun
@@ -96,7 +97,7 @@ def test_podmans_command_has_all_that_the_microvm_needs() -> None:
     for word in (
         "--rm", "--interactive", "--tty", "--annotation=krun.cpus=2",
         "--annotation=krun.ram_mib=4096", "--userns=keep-id", "--user=0:0",
-        f"--volume=/srv/shop:{krun.SHARE}:z", f"--volume={name}-venv:/home/agent/.venv",
+        f"--volume=/srv/shop:{PROJECT_SHARE}:z", f"--volume={name}-venv:/home/agent/.venv",
         f"--volume={name}-config:/home/agent/.claude",
         "--env=GITGUARD_OPTIONS=protect=a$b c,git=readonly",
     ):  # fmt: skip
