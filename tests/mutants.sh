@@ -11,7 +11,7 @@ Usage: sudo ./tests/mutants.sh [NAME...]
 Applies one small fault at a time to a copy of this checkout, runs the tests that should know,
 and says which faults survive: each is a test to write, or code to delete.
 
-  NAME    only these faults; a shell pattern such as 'gate-*' means all that match
+  NAME    only these faults; a shell pattern such as 'access-*' means all that match
   --list  the names, what each fault breaks, and the tests that should notice it
 
 The faults are listed in tests/mutation/*.py as (name, what it breaks, file, old text, new text,
