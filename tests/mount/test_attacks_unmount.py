@@ -25,8 +25,8 @@ from tests.support.own_mounts import (
     unmount_own,
 )
 from tests.support.people import AGENT, as_user
+from tests.support.repos import MAP
 
-MAP = "501/1000:@20/@1000"
 RACE_LIMIT = 300.0
 """Seconds; on an idle machine the race is won within one second."""
 EXCHANGE_LIMIT = 100.0
