@@ -244,8 +244,8 @@ def test_each_mount_that_shows_the_guarded_directory_is_known() -> None:
         "/home/view/in it",
         "/srv/above/p",
     }
-    backing = {10: ("/data/raw",), 12: ("/data/raw/p/src",), 7: ("/elsewhere",)}
-    ways = other_mounts.by_fuse(WAYS, "/data/raw/p", backing)
+    by_mount = {10: ("/data/raw",), 12: ("/data/raw/p/src",), 7: ("/elsewhere",)}
+    ways = other_mounts.by_fuse(WAYS, "/data/raw/p", by_mount)
     assert {path: seen.mnt_id for path, seen in ways.items()} == {
         "/srv/fuse/p": 10,
         "/home/second": 12,
