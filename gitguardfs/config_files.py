@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from gitguardfs.constants import MAX_SYMLINKS, SELINUX_LABEL
-from gitguardfs.errors import GitguardExit, UserError, shown
+from gitguardfs.errors import GitguardExit, UserError, os_error, shown
 
 BACKUP_SUFFIX = ".before-gitguardfs"
 
@@ -183,7 +183,7 @@ def _place_of(path: str, *, make: bool = False) -> Iterator[_Place]:
                     "replace it by the file",
                 )
             path = os.path.join(os.path.dirname(path), target)
-    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), named)
+    raise os_error(errno.ELOOP, named)
 
 
 def _may_follow(link: _Place) -> bool:
@@ -215,7 +215,7 @@ def _open_directory(path: str, make: bool) -> int:
     found = safe_open.resolve(path)
     if found.missing and not make:
         os.close(found.fd)
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        raise os_error(errno.ENOENT, path)
     fd = found.fd
     for name in found.missing:
         try:

@@ -39,9 +39,9 @@ class UserError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
-def os_error(number: int) -> OSError:
-    """Return an OSError with errno ``number`` and its text."""
-    return OSError(number, os.strerror(number))
+def os_error(number: int, path: str | None = None) -> OSError:
+    """Return an OSError with errno ``number``, its text, and the path that it is about."""
+    return OSError(number, os.strerror(number), path)
 
 
 def warn(text: str) -> None:

@@ -15,7 +15,8 @@ import tempfile
 import gitguardfs
 from gitguardfs.errors import Exit, UserError
 
-PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(gitguardfs.__file__)))
+PACKAGE_DIRECTORY = os.path.dirname(os.path.abspath(gitguardfs.__file__))
+PACKAGE_PARENT = os.path.dirname(PACKAGE_DIRECTORY)
 """The directory that contains this package."""
 
 PACKAGE = "gitguardfs"
@@ -33,6 +34,12 @@ def command(*arguments: str) -> list[str]:
     start = "from gitguardfs.commands.gitguardfs import main; main()"
     code = f"import sys; sys.path.insert(0, {PACKAGE_PARENT!r}); {start}"
     return [sys.executable, "-I", "-c", code, *arguments]
+
+
+def text(path: str) -> str:
+    """Return the text of a file of this package, by its path in the package. Raises OSError."""
+    with open(os.path.join(PACKAGE_DIRECTORY, path), encoding="utf-8") as file:
+        return file.read()
 
 
 def script_directory(parent: str = PACKAGE_PARENT) -> str:

@@ -11,7 +11,7 @@ Usage: sudo ./tests/mutants.sh [NAME...]
 Puts one small fault at a time into a copy of this checkout, runs the tests that should notice it,
 and lists the faults that survive. For each, write a test or delete code.
 
-  NAME    only these faults; a shell pattern such as 'gate-*' means all that match
+  NAME    only these faults; a shell pattern such as 'access-*' means all that match
   --list  the names, what each fault breaks, and the tests that should notice it
 
 The faults are listed in tests/mutation/*.py as (name, what it breaks, file, old text, new text,

@@ -131,10 +131,10 @@ def _armed(audit: Audit, directory: ScannedDirectory) -> list[Armed]:
             for entry in entries
             if is_program(entry) or entry.is_include
         ]
-    kind, path = directory.entries.get("hooks"), os.path.join(directory.path, "hooks")
-    if kind == S_IFLNK:
+    file_type, path = directory.entries.get("hooks"), os.path.join(directory.path, "hooks")
+    if file_type == S_IFLNK:
         found.append(Armed(path, f"{path}, a symlink", fixes.remove(path)))
-    elif kind == S_IFDIR:
+    elif file_type == S_IFDIR:
         try:
             fd = os.open("hooks", DIRECTORY_FLAGS, dir_fd=directory.fd)
         except OSError:

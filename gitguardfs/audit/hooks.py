@@ -49,9 +49,9 @@ _LIMIT = 1 << 18
 def active(hooks: int) -> dict[str, int]:
     """Return the hooks in a directory that git runs, and their types. Raises OSError."""
     return {
-        name: kind
-        for name, kind in sorted(list_directory(hooks).items())
-        if name in NAMES and (kind == S_IFLNK or _is_executable(hooks, name))
+        name: file_type
+        for name, file_type in sorted(list_directory(hooks).items())
+        if name in NAMES and (file_type == S_IFLNK or _is_executable(hooks, name))
     }
 
 
@@ -64,15 +64,15 @@ def check(audit: Audit, git_dir: int, path: str, worktree: str) -> set[str]:
     """Check the hooks of a git directory; return the ``MANAGERS`` that have put some there."""
     managers: set[str] = set()
     hooks = os.path.join(path, "hooks")
-    kind = list_directory(git_dir).get("hooks")
-    if kind == S_IFLNK:
+    file_type = list_directory(git_dir).get("hooks")
+    if file_type == S_IFLNK:
         target = resolved(hooks)
         if places := audit.share.agents_places(hooks):
             fix = fixes.either(fixes.remove(hooks), _protect(places))
             audit.results.append(rows.HOOK.finding(f"{hooks} leads to {target}", fix))
         elif os.path.isdir(target):
             managers = check_directory(audit, target, worktree)
-    elif kind == S_IFDIR:
+    elif file_type == S_IFDIR:
         fd = os.open("hooks", DIRECTORY_FLAGS, dir_fd=git_dir)
         try:
             managers = _check(audit, fd, hooks, worktree)
@@ -92,12 +92,12 @@ def check_directory(audit: Audit, path: str, worktree: str) -> set[str]:
 
 def _check(audit: Audit, hooks: int, path: str, worktree: str) -> set[str]:
     managers: set[str] = set()
-    for name, kind in active(hooks).items():
+    for name, file_type in active(hooks).items():
         hook = os.path.join(path, name)
         try:
             directory, base = hooks, name
             opened = -1
-            if kind == S_IFLNK:
+            if file_type == S_IFLNK:
                 target = resolved(hook)
                 if places := audit.share.agents_places(hook):
                     fix = fixes.either(fixes.remove(hook), _protect(places))

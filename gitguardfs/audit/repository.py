@@ -40,14 +40,14 @@ def examine(audit: Audit, directory: ScannedDirectory, name: str) -> set[str]:
     Returns the programs (``hooks.MANAGERS``) that have put hooks into it.
     """
     place = os.path.join(directory.path, name)
-    kind = directory.entries[name]
+    file_type = directory.entries[name]
     try:
-        if kind == S_IFDIR:
+        if file_type == S_IFDIR:
             fd = os.open(name, DIRECTORY_FLAGS, dir_fd=directory.fd)
             path = place
         else:
-            target = _target(directory, name, kind)
-            if target is None or not _may_be_there(audit, place, target, kind == S_IFLNK):
+            target = _target(directory, name, file_type)
+            if target is None or not _may_be_there(audit, place, target, file_type == S_IFLNK):
                 return set()
             path = resolved(os.path.join(directory.path, target))
             try:
@@ -63,12 +63,12 @@ def examine(audit: Audit, directory: ScannedDirectory, name: str) -> set[str]:
         return set()
 
 
-def _target(directory: ScannedDirectory, name: str, kind: int) -> str | None:
+def _target(directory: ScannedDirectory, name: str, file_type: int) -> str | None:
     """Return where a ``.git`` that is not a directory leads; None if git ignores it."""
-    if kind == S_IFLNK:
+    if file_type == S_IFLNK:
         return os.readlink(name, dir_fd=directory.fd)
     content = read_file(directory.fd, name)
-    if kind != S_IFREG or not content.startswith(_GITDIR):
+    if file_type != S_IFREG or not content.startswith(_GITDIR):
         return None
     return _path_in(content.removeprefix(_GITDIR))
 
@@ -199,9 +199,9 @@ def _check_owner(audit: Audit, fd: int, path: str) -> None:
 
 def _check_symlinks(audit: Audit, path: str, entries: dict[str, int]) -> None:
     """Add findings for symlinks in a git directory; module ``hooks`` checks ``hooks`` itself."""
-    for name, kind in entries.items():
+    for name, file_type in entries.items():
         link = os.path.join(path, name)
-        if kind == S_IFLNK and name != "hooks" and audit.share.is_agents(link):
+        if file_type == S_IFLNK and name != "hooks" and audit.share.is_agents(link):
             detail = f"{link} leads to {resolved(link)}"
             audit.results.append(rows.DIRECTORY.finding(detail, fixes.remove(link)))
 

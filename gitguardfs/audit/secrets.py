@@ -30,8 +30,8 @@ def check(audit: Audit, directory: ScannedDirectory) -> None:
     inside = audit.share.parts(directory.path)
     if not secret_names.DEPENDENCIES.isdisjoint(inside):
         return
-    for name, kind in directory.entries.items():
-        if kind != S_IFREG or not secret_names.may_hold_secret(name):
+    for name, file_type in directory.entries.items():
+        if file_type != S_IFREG or not secret_names.may_hold_secret(name):
             continue
         path = os.path.join(directory.path, name)
         if audit.share.is_unreadable(path):

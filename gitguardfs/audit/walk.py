@@ -80,7 +80,7 @@ class TreeScan:
                     self._failed(path, error)
                     continue
                 self.names += len(entries)
-                inner = [name for name, kind in entries.items() if kind == S_IFDIR]
+                inner = [name for name, file_type in entries.items() if file_type == S_IFDIR]
                 directory = ScannedDirectory(path, fd, entries, inner)
                 yield directory
                 queue += [(*parts, name) for name in directory.enter]
@@ -122,12 +122,12 @@ def list_directory(fd: int) -> dict[str, int]:
     with os.scandir(fd) as listing:
         for entry in listing:
             if entry.is_symlink():
-                kind = S_IFLNK
+                file_type = S_IFLNK
             elif entry.is_dir(follow_symlinks=False):
-                kind = S_IFDIR
+                file_type = S_IFDIR
             else:
-                kind = S_IFREG if entry.is_file(follow_symlinks=False) else 0
-            entries[entry.name] = kind
+                file_type = S_IFREG if entry.is_file(follow_symlinks=False) else 0
+            entries[entry.name] = file_type
     return entries
 
 

@@ -40,15 +40,15 @@ def check(audit: Audit, directory: ScannedDirectory, managers: set[str]) -> None
 
     ``managers`` are the programs that have put hooks into its repository.
     """
-    for name, kind in directory.entries.items():
+    for name, file_type in directory.entries.items():
         path = os.path.join(directory.path, name)
         if name in TOOLS and (places := audit.share.agents_places(path)):
             _note_tool(audit, path, TOOLS[name], places, is_installed=TOOLS[name] in managers)
-        elif name == "package.json" and kind == S_IFREG and not _is_kept(audit, path):
+        elif name == "package.json" and file_type == S_IFREG and not _is_kept(audit, path):
             _check_package(audit, directory, path)
-        elif name == ".gitmodules" and kind == S_IFREG and not _is_kept(audit, path):
+        elif name == ".gitmodules" and file_type == S_IFREG and not _is_kept(audit, path):
             _check_submodules(audit, directory, path)
-        if kind == S_IFLNK:
+        if file_type == S_IFLNK:
             _check_symlink(audit, directory, name)
 
 

@@ -30,7 +30,6 @@ from gitguardfs.doctor.context import (
     Table,
     find_user,
     read_table,
-    top_at,
 )
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result, Row, Severity, Status
@@ -320,7 +319,7 @@ def owner_of(mountpoint: str, table: Table) -> str | None:
 
     If the view does not answer: of the mounting user, unless root; then of its parent directory.
     """
-    top = top_at(table, mountpoint)
+    top = mountinfo.top_at(mountpoint, table)
     options = top.all_options if top is not None else frozenset[str]()
     mounter = next((o.removeprefix("user_id=") for o in options if o.startswith("user_id=")), "0")
     for path in (mountpoint, os.path.dirname(mountpoint)) if mountpoint else ():

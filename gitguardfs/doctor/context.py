@@ -37,14 +37,9 @@ def read_table(pid: str = "self") -> Table:
         return ()
 
 
-def top_at(table: Table, path: str) -> MountInfo | None:
-    """Return the topmost mount at exactly ``path``; None if there is none."""
-    return mountinfo.uppermost(table, os.fsencode(path))
-
-
 def holding(table: Table, path: str) -> MountInfo | None:
     """Return the mount that the resolved ``path`` lies in."""
-    while (seen := top_at(table, path)) is None and path not in ("", "/"):
+    while (seen := mountinfo.top_at(path, table)) is None and path not in ("", "/"):
         path = os.path.dirname(path)
     return seen
 
@@ -116,7 +111,7 @@ class Context:
     @property
     def guard(self) -> MountInfo | None:
         """Return the gitguardfs mount on top at the mount point; None if there is none."""
-        seen = top_at(self.table, self.mountpoint)
+        seen = mountinfo.top_at(self.mountpoint, self.table)
         return seen if seen is not None and seen.fstype == FSTYPE else None
 
 

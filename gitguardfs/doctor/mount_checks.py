@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from gitguardfs.constants import DEAD, FSTYPE, SUBTYPE
-from gitguardfs.doctor.context import Context, Table, read_table, top_at
+from gitguardfs.doctor.context import Context, Table, read_table
 from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.linux import mountinfo, processes, run_as
 from gitguardfs.linux.mountinfo import MountInfo
@@ -44,7 +44,7 @@ def check_mounted(context: Context) -> Result:
     """Check that the topmost mount is a guard."""
     place = context.mountpoint
     row = Row("guard.mounted", f"a guard is mounted at {place}", f"no guard is mounted at {place}")
-    top = top_at(context.table, context.mountpoint)
+    top = mountinfo.top_at(context.mountpoint, context.table)
     quoted = quote.shell([place])
     hint = f"gitguardfs SOURCE {quoted} --map auto, or mount its entry in fstab"
     if top is None:

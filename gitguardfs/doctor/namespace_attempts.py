@@ -16,14 +16,14 @@ from gitguardfs.doctor import other_mounts, share_attempts
 from gitguardfs.doctor.context import Table
 from gitguardfs.linux import mountinfo, processes, run_as, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
-from gitguardfs.linux.namespaces import NS_GET_USERNS, Identity, mounted_namespace
+from gitguardfs.linux.namespaces import NS_GET_USERNS, NamespaceId, mounted_namespace
 from gitguardfs.linux.run_as import SetupFailed, User, preparing
 from gitguardfs.paths import is_inside
 
 
 def unmount_covers(
     path: str,
-    identity: Identity,
+    identity: NamespaceId,
     user: User,
     table: Table,
     sources: Collection[str],

@@ -60,18 +60,20 @@ def raw_mounts(table: Table, source: str) -> list[MountInfo]:
     return [seen for seen in bare if own is not None and seen.path == own.path]
 
 
-def by_fuse(table: Table, source: str, backing: dict[int, tuple[str, ...]]) -> dict[str, MountInfo]:
-    """Return the FUSE mounts that show ``source``, by path. ``backing``: sources by mnt_id."""
+def by_fuse(
+    table: Table, source: str, by_mount: dict[int, tuple[str, ...]]
+) -> dict[str, MountInfo]:
+    """Return the FUSE mounts that show ``source``, by path. ``by_mount``: sources by mnt_id."""
     found = {}
     for seen in table:
-        for root in backing.get(seen.mnt_id, ()):
+        for root in by_mount.get(seen.mnt_id, ()):
             path = shown_at(root, seen.path, source)
             if path is not None and holding(table, path) is seen:
                 found[path] = seen
     return found
 
 
-def backing_of(context: Context) -> dict[int, tuple[str, ...]]:
+def sources_by_mount(context: Context) -> dict[int, tuple[str, ...]]:
     """Return the sources of every FUSE mount but the guard of ``context``, by mnt_id."""
     return {
         seen.mnt_id: sources_of(seen, serving(seen, context.servers))
@@ -82,11 +84,11 @@ def backing_of(context: Context) -> dict[int, tuple[str, ...]]:
 
 def unguarded_paths(context: Context, sources: tuple[str, ...]) -> set[str]:
     """Return the paths at which the guarded directory is visible without any guard."""
-    backing = backing_of(context)
+    by_mount = sources_by_mount(context)
     found: set[str] = set()
     for source in sources:
         found |= by_device(context.table, source)
-        mounts = by_fuse(context.table, source, backing)
+        mounts = by_fuse(context.table, source, by_mount)
         found |= {path for path, seen in mounts.items() if seen.fstype != FSTYPE}
     return found
 
@@ -95,11 +97,11 @@ def other_guards(context: Context) -> list[str]:
     """Return the mount points of other guards that show a part of the same directory."""
     if context.guard is None:
         return []
-    backing = backing_of(context)
+    by_mount = sources_by_mount(context)
     found = {
         seen.path
         for source in sources_of(context.guard, context.daemons)
-        for seen in by_fuse(context.table, source, backing).values()
+        for seen in by_fuse(context.table, source, by_mount).values()
         if seen.fstype == FSTYPE
     }
     return sorted(found - {context.mountpoint})

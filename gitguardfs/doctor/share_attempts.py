@@ -121,10 +121,10 @@ def by_process(pid: int, link: str) -> None:
 LINKS = ("root", "cwd", "fd")
 
 
-def by_tag(tag: str, kind: str) -> None:
+def by_tag(tag: str, transport: str) -> None:
     """Mount the share a second time, by its tag."""
-    data = "trans=virtio,version=9p2000.L" if kind == "9p" else ""
+    data = "trans=virtio,version=9p2000.L" if transport == "9p" else ""
     with preparing():
         target = next(target for target in TARGETS if os.path.isdir(target))
-    mount(tag, target, kind, data=data)
+    mount(tag, target, transport, data=data)
     umount(target, MNT_DETACH)

@@ -201,9 +201,9 @@ def _by_tag(user: User, tags: dict[str, str]) -> Result:
     try:
         routes = [
             tag
-            for tag, kind in sorted(tags.items())
+            for tag, transport in sorted(tags.items())
             for fake_root in (False, True)
-            if _mounts(user, tag, kind, fake_root)
+            if _mounts(user, tag, transport, fake_root)
         ]
     except NoAnswer as error:
         return row.disturbed(error)
@@ -213,8 +213,8 @@ def _by_tag(user: User, tags: dict[str, str]) -> Result:
     return row.ok(", ".join(sorted(tags)))
 
 
-def _mounts(user: User, tag: str, kind: str, fake_root: bool) -> bool:
+def _mounts(user: User, tag: str, transport: str, fake_root: bool) -> bool:
     try:
-        return _reaches(partial(share_attempts.by_tag, tag, kind), user, fake_root)
+        return _reaches(partial(share_attempts.by_tag, tag, transport), user, fake_root)
     except SetupFailed:
         return False

@@ -44,10 +44,6 @@ class RunningProxy:
         """The proxy's process id."""
         return self.process.pid
 
-    def is_alive(self) -> bool:
-        """Return whether the proxy still runs."""
-        return self.process.poll() is None
-
     def stop(self) -> None:
         """End the proxy and wait for it; do nothing if it has ended."""
         _stop(self.process)

@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from time import monotonic
 
+from gitguardfs.fs.nodes import NEVER
 from gitguardfs.fs.source import OtherEntry, Source
 from gitguardfs.guard import dotgit, repository
 from gitguardfs.protocol import Later
@@ -44,9 +45,6 @@ SHARE_REMEMBERS = 1.0
 """Seconds for which the kernel may remember an older ctime of a directory over virtiofs (virtiofsd
 with --cache=auto)."""
 
-NEVER = float("-inf")
-"""The time of the host's last change if this mount made all changes of a directory."""
-
 WHY = "git on the host may be making a repository"
 
 
@@ -70,7 +68,8 @@ class _Seen:
         self.other = other
         """An entry that git does not put into a repository; None if the directory held none."""
         self.changed_at = changed_at
-        """When the host last changed the directory, in seconds (time.monotonic)."""
+        """When the host last changed the directory, in seconds (time.monotonic); NEVER if
+        this mount made all its changes."""
         self.old_at = old_at
         """When the directory was first known not to be newly made by git, in seconds (time.time);
         None if that is not known."""

@@ -32,7 +32,7 @@ ObjectKey = tuple[int, int]
 """Device and inode."""
 
 NEVER = float("-inf")
-"""``classified_at`` of a directory that has to be classified again at each use."""
+"""Earlier than any time. As ``classified_at``: the directory is classified again at each use."""
 
 FIRST_OWN_ID = 1 << 62
 """The first node number of our own; file systems do not use such large inode numbers."""

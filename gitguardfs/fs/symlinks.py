@@ -95,9 +95,9 @@ class SymlinkResolver:
                     raise self._refused(ref)
                 way.pop()
                 continue
-            step = self._access.link_component(way[-1], name)
+            component = self._access.link_component(way[-1], name)
             try:
-                st = self._source.stat_at(step.fd, name)
+                st = self._source.stat_at(component.fd, name)
             except OSError as error:
                 if error.errno in LEADS_NOWHERE:
                     return None
@@ -106,16 +106,16 @@ class SymlinkResolver:
                 symlinks += 1
                 if symlinks > MAX_SYMLINKS:
                     return None
-                text = self._text(step)
+                text = self._text(component)
                 parts = text.split(b"/")
                 if text.startswith(b"/"):
                     parts = self._below_source(ref, parts)
                     del way[1:]
                 rest += reversed(parts)
             elif S_ISDIR(st.st_mode):
-                way.append(self._directory(step, st))
+                way.append(self._directory(component, st))
             else:
-                return None if rest else self._checked(LinkTarget(step, st))
+                return None if rest else self._checked(LinkTarget(component, st))
         if (way[-1].dev, way[-1].ino) in above:
             return None
         return self._checked(self._as_target(way, self._subtree(ref.parent, own, above)))
@@ -171,9 +171,9 @@ class SymlinkResolver:
             way.append(above)
         return way[::-1]
 
-    def _text(self, step: NodeRef) -> bytes:
+    def _text(self, component: NodeRef) -> bytes:
         try:
-            return self._source.readlink_at(step.fd, step.name)
+            return self._source.readlink_at(component.fd, component.name)
         except OSError as error:
             if error.errno == errno.EINVAL:  # it is no symlink any more
                 raise stale() from None
@@ -186,17 +186,17 @@ class SymlinkResolver:
             raise self._refused(ref)
         return parts[length:]
 
-    def _directory(self, step: NodeRef, st: os.stat_result) -> Node:
-        node = self._find_or_add(step, st)
+    def _directory(self, component: NodeRef, st: os.stat_result) -> Node:
+        node = self._find_or_add(component, st)
         if node is None:
-            raise Refused("hidden", partial(self._access.path, step.parent, step.name))
+            raise Refused("hidden", partial(self._access.path, component.parent, component.name))
         node.is_pinned = True
         return node
 
     def _as_target(self, way: list[Node], subtree: LinkedSubtree) -> LinkTarget:
         parent, node = way[-2:]
-        step = self._access.link_component(parent, node.name)
-        return LinkTarget(step, self._source.stat_at(step.fd, step.name), subtree)
+        component = self._access.link_component(parent, node.name)
+        return LinkTarget(component, self._source.stat_at(component.fd, component.name), subtree)
 
     def _checked(self, target: LinkTarget) -> LinkTarget:
         verdict, rule = self._access.verdict_of(target.ref, target.st)

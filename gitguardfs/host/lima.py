@@ -17,7 +17,6 @@ from gitguardfs.render import lima, lima_text
 from gitguardfs.render.lima import Distribution, LimaSpec, Tool
 from gitguardfs.render.size import mebibytes
 
-FILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "files")
 STDOUT = "-"
 
 EPILOG = """\b
@@ -162,9 +161,5 @@ def _write(file: str, text: str, project: str) -> None:
 
 def _texts() -> dict[str, str]:
     """Return the texts of all provisioning scripts, by file name."""
-    found = {}
-    for entry in os.listdir(FILES):
-        if entry.startswith("lima_"):
-            with open(os.path.join(FILES, entry), encoding="utf-8") as file:
-                found[entry] = file.read()
-    return found
+    names = ("lima_guard.sh", *(f"lima_tool_{tool}.sh" for tool in Tool))
+    return {name: installation.text(f"host/files/{name}") for name in names}

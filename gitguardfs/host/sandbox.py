@@ -18,7 +18,6 @@ from gitguardfs.host import state
 from gitguardfs.render import krun
 from gitguardfs.render.krun import ContainerNetwork, KrunSpec
 
-FILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "files")
 NAME = ".agent-sandbox"
 SETTINGS = "settings.json"
 SETUP = "setup"
@@ -49,8 +48,8 @@ def write(spec: KrunSpec, *, force: bool) -> tuple[str, list[str]]:
     state.check_apart(path, spec.project)
     state.made(path)
     wanted = {
-        "Dockerfile": _text("Dockerfile"),
-        "entrypoint.sh": _text("entrypoint.sh"),
+        "Dockerfile": installation.text("host/files/Dockerfile"),
+        "entrypoint.sh": installation.text("host/files/entrypoint.sh"),
         "compose.yaml": krun.compose(spec),
     }
     known = _written(path)
@@ -112,11 +111,6 @@ def _written(path: str) -> dict[str, str]:
         return {str(name): str(digest) for name, digest in found.items()}
     except (AttributeError, KeyError, TypeError, ValueError):
         return {}
-
-
-def _text(name: str) -> str:
-    with open(os.path.join(FILES, name), encoding="utf-8") as file:
-        return file.read()
 
 
 def _digest(content: bytes) -> str:

@@ -172,7 +172,7 @@ def this_host() -> Host:
         group=accounts.group_name(gid),
         runtime="/run" if uid == 0 else os.environ.get("XDG_RUNTIME_DIR"),
         selinux=needs_label(_os_release(), _getenforce()),
-        is_arm=platform.machine() in ("aarch64", "arm64"),
+        is_arm=qemu.is_arm(platform.machine()),
         is_mac=platform.system() == "Darwin",
         firmware=first_of(qemu.FIRMWARE_PLACES),
         virtiofsd=first_of(virtiofsd.PLACES),

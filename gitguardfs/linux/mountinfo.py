@@ -149,19 +149,16 @@ def listed(process: str = "/proc/self", proc: int | None = None) -> list[MountIn
         return parse(file.read())
 
 
-def uppermost(table: Iterable[MountInfo], path: bytes) -> MountInfo | None:
-    """Return the mount of ``table`` that is on top of exactly ``path``, if any is.
+def top_at(path: str, table: Iterable[MountInfo] | None = None) -> MountInfo | None:
+    """Return the mount on top of exactly ``path`` (resolved); None if nothing is mounted there.
 
-    The last one listed need not be on top: a mount may be put beneath an older one.
+    ``table`` is a list of mounts, by default of those that this process sees. The last one listed
+    need not be on top: a mount may be put beneath an older one.
     """
-    found = [m for m in table if m.mount_point == path]
+    mount_point = os.fsencode(path)
+    found = [m for m in (listed() if table is None else table) if m.mount_point == mount_point]
     covered = {m.parent_id for m in found if m.parent_id != m.mnt_id}
     return next((m for m in reversed(found) if m.mnt_id not in covered), None)
-
-
-def top_at(path: str) -> MountInfo | None:
-    """Return the mount that is on top of exactly ``path`` (resolved), if any is."""
-    return uppermost(listed(), os.fsencode(path))
 
 
 def stack_of(fd: int) -> list[MountInfo]:

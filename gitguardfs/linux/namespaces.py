@@ -25,14 +25,14 @@ LOOKS = 3
 """How often to search: two processes may hand a descriptor to each other meanwhile."""
 
 _NAME = re.compile(rb"mnt:\[([0-9]+)\]")
-Identity = tuple[int, int]
+NamespaceId = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class MountNamespace:
     """One mount namespace, by one of the things that keep it."""
 
-    identity: Identity
+    identity: NamespaceId
     """Device and inode number (namespaces(7)); (0, 0) if the kernel does not show them."""
     path: str
     """The file to open for it, which may lie in a user's directory."""
@@ -49,7 +49,7 @@ class MountNamespace:
     """
 
 
-def own() -> Identity:
+def own() -> NamespaceId:
     """Return the identity of this process's mount namespace."""
     st = os.stat("/proc/self/ns/mnt")
     return st.st_dev, st.st_ino
@@ -153,7 +153,7 @@ def _named(process: str) -> tuple[str, frozenset[int]]:
     return label, frozenset(processes.user_ids(status))
 
 
-def _asked(path: str) -> tuple[Identity, frozenset[int] | None]:
+def _asked(path: str) -> tuple[NamespaceId, frozenset[int] | None]:
     """Return identity and makers of a namespace; (0, 0) and None if opening it is denied."""
     try:
         namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

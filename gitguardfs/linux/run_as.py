@@ -27,7 +27,15 @@ ENDING_LIMIT = 1.0
 """Seconds that a hung child gets to undo its change and to end."""
 ANSWER_BYTES = 1 << 20
 """The longest answer that is accepted."""
-KINDS = ("returned", "oserror", "unprepared", "left", "become", "lost", "failed")
+KINDS = (
+    "returned",
+    "oserror",
+    "setup failed",
+    "undo failed",
+    "switch failed",
+    "no answer",
+    "failed",
+)
 """Kinds of answers; the exit status of a child is its answer's position here, from 1."""
 ANSWER_FD = 3
 """The child's end of the socket."""
@@ -167,20 +175,20 @@ def _outcome(call: Callable[[], object], user: User | None, root: str | None) ->
             try:
                 switch_user(user)
             except OSError as error:
-                return ["become", f"switching to {user.name}: {error.strerror}"]
+                return ["switch failed", f"switching to {user.name}: {error.strerror}"]
         return ["returned", call()]
     except OSError as error:
         if error.errno in SHORTAGES:
-            return ["lost", f"its process could not go on: {error.strerror}"]
+            return ["no answer", f"its process could not go on: {error.strerror}"]
         return ["oserror", error.errno or 0, error.strerror or str(error)]
     except MemoryError:
-        return ["lost", "its process could not go on: no memory"]
+        return ["no answer", "its process could not go on: no memory"]
     except SetupFailed as error:
-        return ["unprepared", str(error)]
+        return ["setup failed", str(error)]
     except UndoFailed as error:
-        return ["left", str(error)]
+        return ["undo failed", str(error)]
     except NoAnswer as error:
-        return ["lost", str(error)]
+        return ["no answer", str(error)]
     except BaseException:
         return ["failed", traceback.format_exc()]
 
@@ -301,12 +309,12 @@ def _answer(data: bytes, status: int) -> Any:
         text = str(rest[0])
     except (ValueError, TypeError, IndexError):
         raise NoAnswer("its process ended without an answer, or was killed") from None
-    if kind == "become":
+    if kind == "switch failed":
         raise SwitchUserFailed(text)
-    if kind == "unprepared":
+    if kind == "setup failed":
         raise SetupFailed(text)
-    if kind == "left":
+    if kind == "undo failed":
         raise UndoFailed(text)
-    if kind == "lost":
+    if kind == "no answer":
         raise NoAnswer(text)
     raise RuntimeError(text)

@@ -249,7 +249,7 @@ def _result(
 ) -> ResolvedPath:
     last = stats[-1]
     if last is not None and not S_ISDIR(last.st_mode):
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path_of(fd))
+        raise os_error(errno.ENOTDIR, path_of(fd))
     if ".." in rest:
         raise os_error(errno.ENOENT)
     found = [

@@ -17,7 +17,6 @@ STATX_BTIME = 0x800
 UTIME_NOW = (1 << 30) - 1
 UTIME_OMIT = (1 << 30) - 2
 
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC, AT_RECURSIVE = 1, os.O_CLOEXEC, 0x8000
@@ -150,9 +149,11 @@ def device_of(fd: int) -> int:
     return os.makedev(result.dev_major, result.dev_minor)
 
 
-def mount(source: str, target: str | bytes, kind: str = "", flags: int = 0, data: str = "") -> None:
+def mount(
+    source: str, target: str | bytes, fstype: str = "", flags: int = 0, data: str = ""
+) -> None:
     """Mount a file system (mount(2))."""
-    texts = (os.fsencode(source), os.fsencode(target), kind.encode())
+    texts = (os.fsencode(source), os.fsencode(target), fstype.encode())
     _check(_libc.mount(*texts, ctypes.c_ulong(flags), os.fsencode(data) or None))
 
 
@@ -191,12 +192,12 @@ def clone_tree(path: bytes, *, recursive: bool = True) -> int:
     return _syscall(_SYS_OPEN_TREE, AT_FDCWD, path, ctypes.c_uint(flags))
 
 
-def new_mount(kind: str, source: str, attributes: int, options: dict[str, str]) -> int:
+def new_mount(fstype: str, source: str, attributes: int, options: dict[str, str]) -> int:
     """Return a descriptor of a new file system that is mounted nowhere yet (fsmount(2)).
 
     ``attributes`` are MOUNT_ATTR_*. An option without a value is a flag.
     """
-    context = _syscall(_SYS_FSOPEN, kind.encode(), 1)  # FSOPEN_CLOEXEC
+    context = _syscall(_SYS_FSOPEN, fstype.encode(), 1)  # FSOPEN_CLOEXEC
     try:
         for key, value in {"source": source, **options}.items():
             command = _FSCONFIG_SET_STRING if value else _FSCONFIG_SET_FLAG

@@ -28,7 +28,7 @@ mount there and not answer."""
 _NOT_REACHED = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOTCONN, errno.ECONNABORTED)
 
 
-class _Seen(IntEnum):
+class _Exposure(IntEnum):
     """The exit status of the child that looks into a namespace."""
 
     CLOSED = 0
@@ -72,9 +72,9 @@ def _shown_by_namespaces(source: str, wanted: Sequence[MountedDirectory]) -> lis
     found = []
     for space in spaces:
         seen = _look_into(space, wanted, known)
-        if seen is _Seen.OPEN:
+        if seen is _Exposure.OPEN:
             found.append(f"{shown(space.label)}: a mount namespace that shows it")
-        elif seen is _Seen.UNKNOWN:
+        elif seen is _Exposure.UNKNOWN:
             found.append(f"{shown(space.label)}: a mount namespace that cannot be looked into")
     return found
 
@@ -92,30 +92,30 @@ def _is_users(space: MountNamespace) -> bool:
 
 def _look_into(
     space: MountNamespace, wanted: Sequence[MountedDirectory], known: Collection[str]
-) -> _Seen:
+) -> _Exposure:
     """Return, by a child, whether a namespace shows one of ``wanted``, or can be made to."""
     pid = os.fork()
     if pid == 0:
-        code = _Seen.UNKNOWN
+        code = _Exposure.UNKNOWN
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(LIMIT)
             code = _enter(space, wanted, known)
         except (FileNotFoundError, ProcessLookupError):
-            code = _Seen.CLOSED if space.process else _Seen.UNKNOWN  # the process has ended
+            code = _Exposure.CLOSED if space.process else _Exposure.UNKNOWN  # the process has ended
         finally:
             os._exit(code)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return _Seen(status) if status in set(_Seen) else _Seen.UNKNOWN
+    return _Exposure(status) if status in set(_Exposure) else _Exposure.UNKNOWN
 
 
 def _enter(
     space: MountNamespace, wanted: Sequence[MountedDirectory], known: Collection[str]
-) -> _Seen:
+) -> _Exposure:
     fd = os.open(space.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     st = os.fstat(fd)
     if (st.st_dev, st.st_ino) != space.identity:
-        return _Seen.UNKNOWN
+        return _Exposure.UNKNOWN
     # Opened before entering: the namespace may have no /proc, or another one.
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     owner = fcntl.ioctl(fd, namespaces.NS_GET_USERNS)
@@ -130,9 +130,9 @@ def _enter(
         for place in wanted:
             path = place.shown_by(mount)
             if path is not None and _is_open(path, place, table[number + 1 :] if is_users else ()):
-                return _Seen.OPEN
+                return _Exposure.OPEN
     kept = {name for mount in table if (name := namespaces.mounted_namespace(mount)) is not None}
-    return _Seen.CLOSED if kept <= set(known) else _Seen.UNKNOWN
+    return _Exposure.CLOSED if kept <= set(known) else _Exposure.UNKNOWN
 
 
 def _is_open(path: bytes, place: MountedDirectory, covers: Sequence[MountInfo]) -> bool:

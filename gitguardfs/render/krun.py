@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gitguardfs.constants import AGENT_HOME, PROJECT_SHARE
 from gitguardfs.errors import UserError
 from gitguardfs.options.parsing import quote_o
 from gitguardfs.render import yaml
@@ -16,9 +17,6 @@ from gitguardfs.render.guarded_share import check_guard_options
 from gitguardfs.render.yaml import Value
 
 RUNTIME = "krun"
-SHARE = "/var/lib/gitguardfs/shares/project"
-"""Where the microVM mounts the raw project, below a directory that only root may enter."""
-HOME = "/home/agent"
 COMPOSE_HEADER = """\
 # Written by gitguardfs (gitguard krun init).
 # podman-compose run --rm agent does what gitguard krun run does.
@@ -93,13 +91,16 @@ def _size(spec: KrunSpec) -> dict[str, str]:
 
 def volumes(spec: KrunSpec) -> dict[str, str]:
     """Return the names of the volumes, by their mount points."""
-    return {f"{HOME}/.venv": f"{spec.name}-venv", f"{HOME}/.claude": f"{spec.name}-config"}
+    return {
+        f"{AGENT_HOME}/.venv": f"{spec.name}-venv",
+        f"{AGENT_HOME}/.claude": f"{spec.name}-config",
+    }
 
 
 def _mounts(spec: KrunSpec) -> list[str]:
     # z: podman gives the directory the SELinux label that all containers may use.
     named = [f"{name}:{place}" for place, name in volumes(spec).items()]
-    return [f"{spec.project}:{SHARE}:z", *named]
+    return [f"{spec.project}:{PROJECT_SHARE}:z", *named]
 
 
 def _build_arguments(spec: KrunSpec) -> dict[str, str]:

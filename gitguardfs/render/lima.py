@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import urlsplit
 
-from gitguardfs.constants import AGENT, NOT_PROXIED
+from gitguardfs.constants import AGENT, AGENT_HOME, HOLDER, NOT_PROXIED, PROJECT_SHARE
 from gitguardfs.errors import UserError
 from gitguardfs.options.parsing import quote_o
 from gitguardfs.render import yaml
@@ -17,9 +17,6 @@ from gitguardfs.render.guarded_share import check_guard_options
 from gitguardfs.render.virtiofsd import QUEUE_SIZE
 from gitguardfs.render.yaml import Value
 
-HOLDER = "/var/lib/gitguardfs"
-"""The guest's directory that only root may enter; vm-mount mounts its shares there as well."""
-SHARE = f"{HOLDER}/shares/project"
 SETUP = f"{HOLDER}/setup"
 HEADER = "# Written by gitguardfs (gitguard lima).\n"
 """The first line, which marks the file as ours."""
@@ -144,7 +141,7 @@ class LimaSpec:
     @property
     def view(self) -> str:
         """Return the path of the guarded view in the guest."""
-        return f"/home/{AGENT}/{directory_name(self.project)}"
+        return f"{AGENT_HOME}/{directory_name(self.project)}"
 
 
 def directory_name(project: str) -> str:
@@ -180,7 +177,7 @@ def _with_settings(script: str, spec: LimaSpec) -> str:
     every = {
         "HOLDER": HOLDER,
         "SETUP": SETUP,
-        "SHARE": SHARE,
+        "SHARE": PROJECT_SHARE,
         "VIEW": spec.view,
         "AGENT": AGENT,
         "OPTIONS": ",".join(map(quote_o, spec.options)),
@@ -201,7 +198,7 @@ def instance(spec: LimaSpec, files: Mapping[str, str]) -> dict[str, Value]:
         "disk": f"{spec.disk}MiB",
         "mountType": spec.transport,
         "mounts": [
-            _mount(spec, spec.project, SHARE, writable=True),
+            _mount(spec, spec.project, PROJECT_SHARE, writable=True),
             _mount(spec, spec.setup, SETUP, writable=False),
         ],
         # Lima would otherwise forward each port that the agent opens to the host's 127.0.0.1.

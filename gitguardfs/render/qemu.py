@@ -70,7 +70,7 @@ def machine(spec: ShareSpec) -> list[str]:
     """Return the machine without network and share."""
     accelerator = "hvf" if spec.host.is_mac else "kvm"
     return [
-        program(spec),
+        program(spec.host.is_arm),
         *_board(spec),
         *("-accel", accelerator, "-accel", "tcg"),
         *("-cpu", "max"),
@@ -80,9 +80,14 @@ def machine(spec: ShareSpec) -> list[str]:
     ]
 
 
-def program(spec: ShareSpec) -> str:
-    """Return the QEMU that emulates the host's own kind of processor."""
-    return "qemu-system-aarch64" if spec.host.is_arm else "qemu-system-x86_64"
+def program(is_arm: bool) -> str:
+    """Return the QEMU that emulates 64-bit ARM, or a PC."""
+    return "qemu-system-aarch64" if is_arm else "qemu-system-x86_64"
+
+
+def is_arm(processor: str) -> bool:
+    """Return whether platform.machine() of a host stands for 64-bit ARM."""
+    return processor in ("aarch64", "arm64")
 
 
 def _board(spec: ShareSpec) -> list[str]:

@@ -189,19 +189,19 @@ def shares(units: dict[str, bytes]) -> dict[str, str]:
 
 def guards(units: dict[str, bytes]) -> dict[str, str]:
     """Return the source by mount point of each guard that our files among ``units`` start."""
-    found = {}
-    for name, text in _ours(units).items():
-        source = re.search(r'(?m)^Environment="GITGUARDFS_SOURCE=((?:[^"\\]|\\.)*)"$', text)
-        if name.endswith(".service.d/share.conf") and source:
-            found[_instance_path(name)] = re.sub(r"\\(.)", r"\1", source[1]).replace("%%", "%")
-    return found
+    return _variable(units, "GITGUARDFS_SOURCE")
 
 
 def options(units: dict[str, bytes]) -> dict[str, str]:
     """Return the options (as for ``-o``) by mount point of the same guards."""
+    return _variable(units, "GITGUARDFS_OPTIONS")
+
+
+def _variable(units: dict[str, bytes], variable: str) -> dict[str, str]:
+    """Return the value of an environment variable by mount point of the same guards."""
     found = {}
     for name, text in _ours(units).items():
-        line = re.search(r'(?m)^Environment="GITGUARDFS_OPTIONS=((?:[^"\\]|\\.)*)"$', text)
+        line = re.search(rf'(?m)^Environment="{variable}=((?:[^"\\]|\\.)*)"$', text)
         if name.endswith(".service.d/share.conf") and line:
             found[_instance_path(name)] = re.sub(r"\\(.)", r"\1", line[1]).replace("%%", "%")
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from gitguardfs.protocol import NodeId
 from gitguardfs.serving.operations import Operations
 
 
@@ -41,7 +42,7 @@ class Session(Protocol):
         must not raise.
         """
 
-    def invalidate(self, node: int) -> None:
+    def invalidate(self, node: NodeId) -> None:
         """Make the kernel drop the cached attributes of a node. Raises OSError.
 
         Takes no lock that a request may hold.

@@ -79,7 +79,7 @@ def _project(command: Any) -> Any:
     )(command)
 
 
-class _Command(click.Command):
+class _NeedsExtra(click.Command):
     """A command that needs the packages of the extra ``vm``; its --help does not."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -88,7 +88,7 @@ class _Command(click.Command):
 
 
 class _Group(click.Group):
-    command_class = _Command
+    command_class = _NeedsExtra
 
 
 @click.group(name="vm", cls=_Group, epilog=EPILOG, context_settings=_SETTINGS)

@@ -24,6 +24,7 @@ from gitguardfs.egress.files import StateFiles
 from gitguardfs.egress.presets import PRESETS
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
 from gitguardfs.host.directory import existing_directory
+from gitguardfs.render import qemu
 from gitguardfs.vm import (
     host_guard,
     images,
@@ -72,7 +73,7 @@ def up(state: State, arguments: UpArguments) -> int:
     """
     check_programs()
     existing_directory(state.project)
-    trusted_programs.check(state.project, _qemu(), *trusted_programs.PACKAGES)
+    trusted_programs.check(state.project, qemu.program(_is_arm()), *trusted_programs.PACKAGES)
     authority = _authority(arguments, state.project)
     with ExitStack() as stack:
         states.create(state)
@@ -154,7 +155,7 @@ def _ensure_allowlist(files: Path, presets: tuple[str, ...]) -> None:
 def check_programs() -> None:
     """Raise UserError if a program is missing; the hint names its package."""
     package = "qemu-system-arm" if _is_arm() else "qemu-system-x86"
-    for program, holder in {_qemu(): package, **trusted_programs.PACKAGES}.items():
+    for program, holder in {qemu.program(_is_arm()): package, **trusted_programs.PACKAGES}.items():
         if shutil.which(program) is None:
             install = "brew install qemu" if sys.platform == "darwin" else f"apt install {holder}"
             raise UserError(f"{program} is not installed", install, Exit.SYSTEM)
@@ -233,9 +234,5 @@ def _answers(state: State) -> bool:
         return False
 
 
-def _qemu() -> str:
-    return "qemu-system-aarch64" if _is_arm() else "qemu-system-x86_64"
-
-
 def _is_arm() -> bool:
-    return platform.machine() in ("aarch64", "arm64")
+    return qemu.is_arm(platform.machine())

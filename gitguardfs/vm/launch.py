@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
+from gitguardfs import installation
 from gitguardfs.egress.start import RunningProxy
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.render import qemu
@@ -96,7 +97,7 @@ def boot(stack: ExitStack, launch: Launch) -> ssh.SshGuest:
 
 
 def _machine(launch: Launch, accelerator: str) -> Machine:
-    relay = os.path.join(os.path.dirname(os.path.abspath(__file__)), "relay.py")
+    relay = os.path.join(installation.PACKAGE_DIRECTORY, "vm/relay.py")
     return Machine(
         state=launch.state,
         image=launch.image,
@@ -164,7 +165,7 @@ def _tunnel(guest: ssh.SshGuest, proxy: RunningProxy) -> Iterator[None]:
     port after that.
     """
     _as_root(guest, f"ip address replace {PROXY_ADDRESS}/32 dev lo")
-    wrapper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "die_with_parent.py")
+    wrapper = os.path.join(installation.PACKAGE_DIRECTORY, "vm/die_with_parent.py")
     tunnel = ssh.tunnel(guest, PROXY_ADDRESS, PROXY_PORT, proxy.port)
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", wrapper, *tunnel],

@@ -8,7 +8,7 @@ import re
 import tarfile
 
 from gitguardfs import installation
-from gitguardfs.constants import AGENT
+from gitguardfs.constants import AGENT_HOME
 from gitguardfs.vm import seed
 from gitguardfs.vm.guest_files import GuestFile, GuestSettings, files
 from gitguardfs.vm.keys import ADMIN, HOST, Keys
@@ -16,7 +16,6 @@ from gitguardfs.vm.keys import AGENT as AGENT_KEY
 from gitguardfs.vm.settings import Settings
 
 _LEFT_OUT = frozenset(("__pycache__",))
-HOME = f"/home/{AGENT}"
 
 
 def content(name: str, settings: Settings, keys: Keys, ca: str) -> dict[str, bytes]:
@@ -32,16 +31,13 @@ def content(name: str, settings: Settings, keys: Keys, ca: str) -> dict[str, byt
 
 def guest_files(settings: Settings, ca: str) -> list[GuestFile]:
     """Return the files that cloud-init writes before provisioning. Raises OSError."""
-    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "provision.sh")
-    with open(script) as file:
-        text = file.read()
     guest = GuestSettings(
         ca=ca,
         view=view_of(settings.project),
         mount_options=mount_options(settings),
         git_name=settings.git_name,
         git_email=settings.git_email,
-        provision=text,
+        provision=installation.text("vm/provision.sh"),
     )
     return files(guest, seed.PROVISION)
 
@@ -54,7 +50,7 @@ def view_of(project: str) -> str:
     name = re.sub(r"[^\w.+@ -]", "_", os.path.basename(project)).strip()
     if not name.strip(".") or name.startswith("-"):
         name = f"project{name}"
-    return f"{HOME}/projects/{name}"
+    return f"{AGENT_HOME}/projects/{name}"
 
 
 def mount_options(settings: Settings) -> str:
@@ -68,11 +64,10 @@ def payload() -> bytes:
 
     The bytes are the same each time. Raises UserError if the installation has no scripts, OSError.
     """
-    root = os.path.join(installation.PACKAGE_PARENT, installation.PACKAGE)
     scripts = installation.script_directory()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for directory, below, names in os.walk(root):
+        for directory, below, names in os.walk(installation.PACKAGE_DIRECTORY):
             below[:] = sorted(name for name in below if name not in _LEFT_OUT)
             for name in sorted(names):
                 path = os.path.join(directory, name)

@@ -47,12 +47,17 @@ class Machine:
     restricted: bool = True
     """False only in tests, to show that their attempts to get out would work without it."""
 
+    @property
+    def is_arm(self) -> bool:
+        """Return whether the host is 64-bit ARM, and so the guest as well."""
+        return qemu.is_arm(self.processor)
+
 
 def command(machine: Machine) -> list[str]:
     """Return the command that starts the machine; it runs until the guest is off."""
     state = machine.state
     return [
-        "qemu-system-aarch64" if _is_arm(machine) else "qemu-system-x86_64",
+        qemu.program(machine.is_arm),
         *("-name", f"gitguard-{state.name}", "-nodefaults", "-no-user-config"),
         *("-display", "none", "-no-reboot"),
         *_board(machine),
@@ -70,26 +75,22 @@ def command(machine: Machine) -> list[str]:
     ]
 
 
-def _is_arm(machine: Machine) -> bool:
-    return machine.processor in ("aarch64", "arm64")
-
-
 def _cpu(machine: Machine) -> str:
     model = _PROCESSORS[machine.accelerator]
     # An emulator takes a fifth longer with page tables of five levels.
-    is_emulated_pc = machine.accelerator == "tcg" and not _is_arm(machine)
+    is_emulated_pc = machine.accelerator == "tcg" and not machine.is_arm
     return f"{model},la57=off" if is_emulated_pc else model
 
 
 def _board(machine: Machine) -> list[str]:
-    board = ["-machine", "virt" if _is_arm(machine) else "q35"]
+    board = ["-machine", "virt" if machine.is_arm else "q35"]
     image = machine.image
     if image.kernel is not None:
-        console = "ttyAMA0" if _is_arm(machine) else "ttyS0"
+        console = "ttyAMA0" if machine.is_arm else "ttyS0"
         board += ["-kernel", image.kernel, "-append", f"console={console} {image.append}"]
         if image.initrd is not None:
             board += ["-initrd", image.initrd]
-    elif _is_arm(machine):
+    elif machine.is_arm:
         board += ["-bios", machine.firmware]
     return board
 

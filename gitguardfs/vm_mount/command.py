@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import click
@@ -19,13 +20,14 @@ from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.installation import command as this_gitguardfs
 from gitguardfs.linux.programs import ENVIRONMENT
 from gitguardfs.options.parsing import split_values
+from gitguardfs.render.guarded_share import MODULES as TRANSPORT_MODULES
 from gitguardfs.render.guarded_share import GuardedShare, owner_map
 from gitguardfs.vm_mount import facts, mountpoint, plan_guard, plan_removal, plan_share, report
 from gitguardfs.vm_mount.facts import Facts, SystemPaths
 from gitguardfs.vm_mount.plan_share import MountRequest, Style
 from gitguardfs.vm_mount.transaction import Step, Transaction
 
-MODULES = ("virtio_pci", "9pnet_virtio", "9p", "virtiofs", "fuse")
+MODULES = (*dict.fromkeys(chain(*TRANSPORT_MODULES.values())), "9p", "fuse")
 
 EPILOG = """\b
 Examples:

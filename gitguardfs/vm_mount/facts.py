@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass, field
 
 from gitguardfs import accounts, config_files
-from gitguardfs.constants import SHARE_TYPES, SUBTYPE, SYSTEM_PATH
+from gitguardfs.constants import SHARE_TYPES, SHARES, SUBTYPE, SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import kernel_log, mountinfo, safe_open, selinux
 from gitguardfs.linux.mountinfo import MountInfo
@@ -28,7 +28,7 @@ class SystemPaths:
     units: str = "/etc/systemd/system"
     packaged_units: str = "/usr/lib/systemd/system"
     """Where a package installs its units; one of the same name in ``units`` overrides it."""
-    shares: str = "/var/lib/gitguardfs/shares"
+    shares: str = SHARES
     """Holds the default mount points of raw shares; owned by root, mode 0700."""
     sys: str = "/sys"
     booted_systemd: str = "/run/systemd/system"
@@ -113,7 +113,7 @@ class Facts:
 
     def is_sealed(self, path: str) -> bool:
         """Return whether a seal is on top of the mounts at ``path``."""
-        top = self.top_at(path)
+        top = mountinfo.top_at(path, self.mounts)
         return top is not None and seal.is_seal(top)
 
     def cover_of(self, share: MountInfo) -> MountInfo | None:
@@ -121,10 +121,6 @@ class Facts:
         stack = [m for m in self.mounts if m.mount_point == share.mount_point]
         above = stack[stack.index(share) + 1 :]
         return next((m for m in above if not seal.is_seal(m)), None)
-
-    def top_at(self, path: str) -> MountInfo | None:
-        """Return the topmost mount at ``path``; None if nothing is mounted there."""
-        return mountinfo.uppermost(self.mounts, os.fsencode(path))
 
 
 def gather(system: SystemPaths) -> Facts:

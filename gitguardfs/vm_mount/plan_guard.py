@@ -6,6 +6,7 @@ import shlex
 
 from gitguardfs.constants import FSTYPE, SUBTYPE
 from gitguardfs.errors import Exit, UserError
+from gitguardfs.linux import mountinfo
 from gitguardfs.mounting import guards
 from gitguardfs.options import fstab_entries
 from gitguardfs.options.parsing import quote_o, split_o
@@ -77,7 +78,7 @@ def lost_options(facts: Facts, spec: GuardedShare) -> list[str]:
 
 def _check_guards(facts: Facts, request: MountRequest) -> None:
     mount, map_mount = request.mount.path, request.map_mount.path
-    top = facts.top_at(map_mount)
+    top = mountinfo.top_at(map_mount, facts.mounts)
     if top is not None and top.fstype != FSTYPE:
         raise UserError(f"{top.fstype} is mounted at {map_mount}", "choose another --map-mount")
     if top is not None and not guards.is_guard(top):

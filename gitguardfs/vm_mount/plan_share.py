@@ -17,6 +17,7 @@ from typing import Literal
 from gitguardfs.constants import UTM_TAG
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.guard.rules import GitMode
+from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.programs import Ids
 from gitguardfs.linux.safe_open import PathComponent
@@ -157,7 +158,7 @@ def share_steps(system: SystemPaths, facts: Facts, request: MountRequest) -> lis
             raise UserError(f"{mount} shows the share {present.source}", "choose another --mount")
         check_not_covered(facts, present)
         return []
-    top = facts.top_at(mount)
+    top = mountinfo.top_at(mount, facts.mounts)
     if top is not None:
         raise UserError(f"{top.fstype} is mounted at {mount}", "choose another --mount")
     check_not_of_the_system(mount)

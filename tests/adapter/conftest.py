@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
-from tests.adapter.world import World, open_descriptors, stand_ins
+from tests.adapter.world import World, later, open_descriptors, stand_ins
 from tests.support.other_session import OtherSession
+
+__all__ = ["later", "make_world", "world"]
 
 MakeWorld = Callable[..., World]
 

@@ -12,6 +12,7 @@ import pytest
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, StatvfsData
 
 from gitguardfs.bindfs.rate_limit import RateLimit
+from gitguardfs.errors import os_error
 from gitguardfs.fs import source
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.nodes import ROOT_ID
@@ -120,7 +121,7 @@ async def test_an_oserror_without_an_errno_is_a_bug_too(
 async def test_an_errno_is_passed_on_and_is_no_bug(
     world: World, caplog: pytest.LogCaptureFixture, name: str, number: int
 ) -> None:
-    world.break_with(OSError(number, os.strerror(number)))
+    world.break_with(os_error(number))
     await refused(getattr(world.ops, name)(*arguments(name)), number)
     assert not caplog.records
 

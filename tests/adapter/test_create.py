@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gitguardfs.errors import os_error
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
 from tests.adapter.conftest import MakeWorld
@@ -89,6 +90,15 @@ def world_umask() -> int:
     return mask
 
 
+def refuse_chown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the source refuse to change any owner."""
+
+    def refuse(*_: object) -> None:
+        raise os_error(errno.EPERM)
+
+    monkeypatch.setattr(Source, "chown", refuse)
+
+
 @needs_root
 @pytest.mark.parametrize("maker", MAKERS)
 async def test_an_owner_that_cannot_be_set_undoes_it(
@@ -96,12 +106,7 @@ async def test_an_owner_that_cannot_be_set_undoes_it(
 ) -> None:
     os.chown(world.source, 4321, 4321)
     world = make_world()  # one that knows the new owner of the share
-
-    def no(*_: object) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    for name in ("chown",):
-        monkeypatch.setattr(Source, name, no)
+    refuse_chown(monkeypatch)
     before = open_descriptors()
     await refused(MAKERS[maker](world, Context(uid=5555, gid=5555)), errno.EPERM)
     assert os.listdir(world.source) == []
@@ -115,12 +120,7 @@ async def test_a_share_with_one_owner_for_all_shows_that_owner(
     make_world: MakeWorld, maker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world()
-
-    def no(*_: object) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    for name in ("chown",):
-        monkeypatch.setattr(Source, name, no)
+    refuse_chown(monkeypatch)
     reply = await MAKERS[maker](world, Context(uid=5555, gid=5555))
     info, entry = reply if maker == "create" else (None, reply)
     assert (entry.st_uid, entry.st_gid) == (0, 0), "the real owner, not the wanted one"

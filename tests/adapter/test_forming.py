@@ -190,12 +190,8 @@ async def test_so_do_the_directories_above_it_stay(
     await ABOVE[way](world)
 
 
-@pytest.mark.parametrize("flags", [0, RENAME_EXCHANGE])
-async def test_one_that_git_makes_while_it_is_moved_is_moved_back(
-    world: World, monkeypatch: pytest.MonkeyPatch, flags: int
-) -> None:
-    (world.source / "p").mkdir()
-    (world.source / "p/file").touch()
+def make_before_the_rename(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let git make ``p/new`` after the checks of the next rename."""
     rename = Source.rename
 
     def make_and_rename(self: Source, *arguments: Any) -> None:
@@ -204,6 +200,15 @@ async def test_one_that_git_makes_while_it_is_moved_is_moved_back(
         rename(self, *arguments)
 
     monkeypatch.setattr(Source, "rename", make_and_rename)
+
+
+@pytest.mark.parametrize("flags", [0, RENAME_EXCHANGE])
+async def test_one_that_git_makes_while_it_is_moved_is_moved_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, flags: int
+) -> None:
+    (world.source / "p").mkdir()
+    (world.source / "p/file").touch()
+    make_before_the_rename(world, monkeypatch)
     await refused(world.rename("p", "other" if flags else "y", flags), errno.EBUSY)
     assert (world.source / "p/new").is_dir()
     assert (world.source / "other/file").exists()
@@ -217,14 +222,7 @@ async def test_nothing_comes_after_one_that_cannot_be_moved_back(
     (world.source / "p/file").touch()
     for name in ("empty", "mine"):
         await mkdir(world, name)
-    rename = Source.rename
-
-    def make_and_rename(self: Source, *arguments: Any) -> None:
-        monkeypatch.setattr(Source, "rename", rename)
-        (world.source / "p/new").mkdir()
-        rename(self, *arguments)
-
-    monkeypatch.setattr(Source, "rename", make_and_rename)
+    make_before_the_rename(world, monkeypatch)
     await world.rename("p", "empty")
     assert (world.source / "empty/new").is_dir()
     await refused(world.rename("mine", "p"), errno.EBUSY)

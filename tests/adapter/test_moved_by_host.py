@@ -15,10 +15,7 @@ from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
 from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.test_revalidation import Later, later
-from tests.adapter.world import World, open_descriptors, refused
-
-__all__ = ["later"]
+from tests.adapter.world import Later, World, count_calls, open_descriptors, refused
 
 
 @pytest.fixture
@@ -144,26 +141,7 @@ async def test_a_deep_directory_costs_one_look_at_each_above_it(
     path = Path(*["d"] * depth)
     (world.source / path).mkdir(parents=True)
     deep = await world.id(str(path))
-    calls = 0
-
-    def counted(name: str) -> None:
-        original = getattr(Source, name)
-
-        def call(*arguments: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            return original(*arguments)
-
-        monkeypatch.setattr(Source, name, call)
-
-    opened = world.state.descriptors.open
-
-    def count_open(*arguments: Any) -> int:
-        nonlocal calls
-        calls += 1
-        return opened(*arguments)
-
-    monkeypatch.setattr(world.state.descriptors, "open", count_open)
-    counted("find_at")
+    opened = count_calls(monkeypatch, world.state.descriptors, "open")
+    found = count_calls(monkeypatch, Source, "find_at")
     await world.ops.symlink(deep, b"new", b"nowhere", world.ctx)
-    assert calls < 10 * depth
+    assert len(opened) + len(found) < 10 * depth

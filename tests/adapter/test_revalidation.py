@@ -20,21 +20,7 @@ from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
 from gitguardfs.guard.rules import GitMode, GuardRules
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.world import Fields, Token, World, open_descriptors, refused
-
-Later = Callable[[], None]
-
-
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> Later:
-    """Return a function that lets VERDICT_TTL pass."""
-    passed = [0.0]
-    monkeypatch.setattr(revalidation, "monotonic", lambda: time.monotonic() + passed[0])
-
-    def pass_time() -> None:
-        passed[0] += revalidation.VERDICT_TTL
-
-    return pass_time
+from tests.adapter.world import Fields, Later, Token, World, open_descriptors, refused
 
 
 def make_repository(path: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from gitguardfs.fs.symlink_check import TOO_LONG
 from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.world import FAILED, World, refused
+from tests.adapter.world import FAILED, World, count_calls, refused
 
 RULES = GuardRules(protect=(".github",), deny=("secrets",), hide=(".idea",))
 
@@ -186,17 +185,9 @@ async def test_climbing_out_of_a_deep_directory_opens_only_where_it_ends(
     depth = 200
     (world.source / Path(*["d"] * depth)).mkdir(parents=True)
     deep = world.state.nodes.get(await world.id("d/" * depth))
-    opened = world.state.descriptors.open
-    calls = 0
-
-    def count_open(*arguments: Any) -> int:
-        nonlocal calls
-        calls += 1
-        return opened(*arguments)
-
-    monkeypatch.setattr(world.state.descriptors, "open", count_open)
+    calls = count_calls(monkeypatch, world.state.descriptors, "open")
     assert world.state.host._symlink_check.why_refused(deep, b"../" * (depth - 1)) == ""
-    assert calls < 3 * depth
+    assert len(calls) < 3 * depth
 
 
 async def test_an_error_on_the_way_is_no_permission(

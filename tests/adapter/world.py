@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import errno
 import os
-from collections.abc import Awaitable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from pyfuse3 import EntryAttributes, FUSEError
 
 from gitguardfs.bindfs.change_policy import ChangePolicy, SymlinkPolicy, XattrPolicy
 from gitguardfs.bindfs.idmap import IdMap
-from gitguardfs.fs import forming
+from gitguardfs.fs import forming, revalidation
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.mount_state import MountState
 from gitguardfs.fs.nodes import ROOT_ID, Node
@@ -29,11 +30,37 @@ from gitguardfs.sessions.pyfuse3_session import handlers
 from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
 
 P = TypeVar("P")
+Later = Callable[[], None]
 
 FAILED = (FUSEError, RequestError)
 """The exceptions by which a session fails a request."""
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 """A user's run leaves these tests out; in CI, which runs as root, nothing may be skipped."""
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """Return a function that lets VERDICT_TTL pass."""
+    passed = [0.0]
+    monkeypatch.setattr(revalidation, "monotonic", lambda: time.monotonic() + passed[0])
+
+    def pass_time() -> None:
+        passed[0] += revalidation.VERDICT_TTL
+
+    return pass_time
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[str]:
+    """Return a list that gets ``name`` at each call of this method of an object or a class."""
+    original = getattr(owner, name)
+    calls: list[str] = []
+
+    def call(*arguments: Any) -> Any:
+        calls.append(name)
+        return original(*arguments)
+
+    monkeypatch.setattr(owner, name, call)
+    return calls
 
 
 @dataclass

@@ -42,7 +42,7 @@ def _shared(
 @pytest.fixture
 def world(_shared: World) -> World:
     """The proxy that most tests share, with an empty allowlist."""
-    assert _shared.proxy.is_alive()
+    assert _shared.proxy.process.poll() is None
     _shared.allow()
     return _shared
 

@@ -43,7 +43,7 @@ def wait_until_gone(pid: int) -> None:
 def test_it_starts_stops_and_starts_again(state: Path) -> None:
     proxy = start_proxy(state)
     try:
-        assert proxy.is_alive()
+        assert proxy.process.poll() is None
         found = json.loads((state / "proxy.json").read_text())
         assert found == {"pid": proxy.pid, "port": proxy.port}
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in state.iterdir()}
@@ -58,7 +58,7 @@ def test_it_starts_stops_and_starts_again(state: Path) -> None:
         assert [line.split()[3] for line in ours] == [f"127.0.0.1:{proxy.port}"]
     finally:
         proxy.stop()
-    assert not proxy.is_alive()
+    assert proxy.process.poll() is not None
     assert proxy.process.returncode == 0
     assert not (state / "proxy.json").exists()
     before = ca_certificate(state)
@@ -113,7 +113,7 @@ def test_a_start_that_was_killed_leaves_nothing_in_the_way(state: Path) -> None:
     assert report.proxy_pid(State("/srv/p", str(state))) == proxy.pid
     proxy.process.kill()
     wait_until_gone(proxy.pid)
-    assert not proxy.is_alive()
+    assert proxy.process.poll() is not None
     proxy.stop()
     with socket.create_server(("127.0.0.1", proxy.port)):  # another program has the port now
         assert report.proxy_pid(State("/srv/p", str(state))) is None

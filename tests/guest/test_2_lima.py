@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gitguardfs.constants import HOLDER, PROJECT_SHARE
 from gitguardfs.host import lima as host_lima
 from gitguardfs.render import lima
 from gitguardfs.render.lima import LimaSpec, Tool
@@ -25,7 +26,7 @@ UID = 1001
 VIEW = f"/home/{USER}/shop"
 OPTIONS = "trans=virtio,version=9p2000.L,msize=262144,cache=none,nofail,comment=cloudconfig"
 FSTAB = f"""\
-{LIMA} {lima.SHARE} 9p rw,{OPTIONS} 0 0
+{LIMA} {PROJECT_SHARE} 9p rw,{OPTIONS} 0 0
 {LIMA_SETUP} {lima.SETUP} 9p ro,{OPTIONS} 0 0
 """
 
@@ -61,14 +62,14 @@ def instance(booted: World) -> Iterator[Instance]:
     assert isinstance(probe, list) and isinstance(probe[0], dict)
     machine.sh("cp /etc/fstab /root/fstab.before-lima")
     machine.run("cat >>/etc/fstab", stdin=FSTAB).ok()
-    machine.sh(f"mkdir -p {lima.SHARE} {lima.SETUP} && systemctl daemon-reload")
-    machine.sh(f"mount {lima.SHARE} && mount {lima.SETUP}")
+    machine.sh(f"mkdir -p {PROJECT_SHARE} {lima.SETUP} && systemctl daemon-reload")
+    machine.sh(f"mount {PROJECT_SHARE} && mount {lima.SETUP}")
     made = Instance(machine, scripts, str(probe[0]["script"]))
     try:
         yield made
     finally:
         machine.run(["vm-mount", "--remove", "--tag", LIMA, "--map-mount", VIEW])
-        machine.sh(f"umount {lima.SHARE} {lima.SETUP}")
+        machine.sh(f"umount {PROJECT_SHARE} {lima.SETUP}")
         machine.sh("cp /root/fstab.before-lima /etc/fstab && systemctl daemon-reload")
         machine.run(["userdel", "--remove", USER])
 
@@ -87,7 +88,7 @@ def provisioned(instance: Instance) -> Instance:
 def test_the_project_is_guarded_where_the_agent_sees_it(provisioned: Instance) -> None:
     machine = provisioned.machine
     assert mounted(machine, VIEW) == ["fuse.gitguardfs"]
-    assert mounted(machine, lima.SHARE) == ["9p", "ramfs"]
+    assert mounted(machine, PROJECT_SHARE) == ["9p", "ramfs"]
     assert machine.sh(f"stat -c '%u:%g' {VIEW}/demo/README", uid=UID) == f"{UID}:{UID}"
     machine.run([provisioned.probe], uid=UID).ok()
 
@@ -101,8 +102,8 @@ def test_the_agent_has_a_user_of_its_own_without_sudo(provisioned: Instance) -> 
 
 def test_what_the_agent_is_to_reach_is_the_view_alone(provisioned: Instance) -> None:
     machine = provisioned.machine
-    assert machine.sh(f"stat -c '%U %a' {lima.HOLDER}") == "root 700"
-    for path in (lima.SHARE, lima.SETUP, lima.HOLDER):
+    assert machine.sh(f"stat -c '%U %a' {HOLDER}") == "root 700"
+    for path in (PROJECT_SHARE, lima.SETUP, HOLDER):
         machine.run(f"ls {path}", uid=UID).failed("Permission denied")
         machine.run(f"unshare -Urm ls {path}", uid=UID).failed("Permission denied")
     for attack in ("cat .git/config", "mv .git x", "echo evil >.git/hooks/post-checkout",

@@ -12,11 +12,14 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.adapter.world import later
 from tests.support import processors
 from tests.support.mounting import PLACE, REPOSITORY
+from tests.support.people import reachable_python
+from tests.support.siege import Siege, siege
 from tests.support.vm_world import systemd_world, world
 
-__all__ = ["systemd_world", "umount_helper", "world"]
+__all__ = ["later", "systemd_world", "umount_helper", "world"]
 
 HELPER = "umount.fuse.gitguardfs"
 
@@ -38,6 +41,21 @@ def every_processor(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tests in which processes compete use all processors, if the tier is bound to one of them."""
     marked = request.node.get_closest_marker("every_processor") is not None
     with processors.all_in_use() if marked else nullcontext():
+        yield
+
+
+@pytest.fixture(scope="module")
+def field() -> Iterator[Siege]:
+    """Return projects to attack, guarded and not, once for each module."""
+    with siege() as ready:
+        yield ready
+
+
+@pytest.fixture
+def ordinary_users_can_mount(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Start daemons by a Python that ordinary users can run."""
+    with reachable_python() as python:
+        monkeypatch.setattr(sys, "executable", python)
         yield
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,7 @@ from tests.support.attacks import ATTACKS, Attack
 from tests.support.people import as_user
 from tests.support.raw_calls import RENAME_EXCHANGE, RENAME_WHITEOUT, renameat2
 from tests.support.repos import check_git_works, git
-from tests.support.siege import Siege, act, siege
-
-
-@pytest.fixture(scope="module")
-def field() -> Iterator[Siege]:
-    with siege() as ready:
-        yield ready
+from tests.support.siege import Siege, act
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.id)

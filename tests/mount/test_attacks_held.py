@@ -9,7 +9,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,14 +19,7 @@ from tests.support.mounting import area, bindfs, gitguardfs
 from tests.support.people import as_user
 from tests.support.raw_calls import name_to_handle, open_by_handle, open_guessed_node, read_at
 from tests.support.repos import HOST_GID, HOST_UID, MAP, SECRET, as_host, check_git_works, metadata
-from tests.support.siege import Siege, act, siege
-
-
-@pytest.fixture(scope="module")
-def field() -> Iterator[Siege]:
-    with siege() as ready:
-        yield ready
-
+from tests.support.siege import Siege, act
 
 # ------------------------------------------------------------ A directory becomes ``.git``
 

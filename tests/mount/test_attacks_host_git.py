@@ -94,20 +94,25 @@ def _make_original(path: Path) -> Path:
     return path
 
 
-@contextmanager
-def host_when_ready(project: Path, mark: Path, *command: str) -> Iterator[None]:
-    """Run git on the host as soon as there is a file called ready in the project."""
-    script = 'while ! [ -e ready ]; do sleep 0.01; done; exec git "$@"'
-    process = subprocess.Popen(
-        ["sh", "-c", script, "sh", *command],
-        cwd=project,
-        env=git_environment() | {"MARK": str(mark)},
+def _started(directory: Path, *command: str, **environment: str) -> subprocess.Popen[bytes]:
+    """Start a command of the host's user with git's environment."""
+    return subprocess.Popen(
+        command,
+        cwd=directory,
+        env=git_environment() | environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         user=HOST_UID,
         group=HOST_GID,
         extra_groups=[],
     )
+
+
+@contextmanager
+def host_when_ready(project: Path, mark: Path, *command: str) -> Iterator[None]:
+    """Run git on the host as soon as there is a file called ready in the project."""
+    script = 'while ! [ -e ready ]; do sleep 0.01; done; exec git "$@"'
+    process = _started(project, "sh", "-c", script, "sh", *command, MARK=str(mark))
     try:
         yield
     finally:
@@ -472,16 +477,7 @@ stops = pytest.mark.parametrize(("name", "stop"), STOPS, ids=lambda it: getattr(
 
 def _is_stopped(project: Path, name: str) -> bool:
     """Run git on the host. Returns whether it waits for a writer of the FIFO of that name."""
-    process = subprocess.Popen(
-        ["git", OPENED_BY[name]],
-        cwd=(project / name).parent,
-        env=git_environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        user=HOST_UID,
-        group=HOST_GID,
-        extra_groups=[],
-    )
+    process = _started((project / name).parent, "git", OPENED_BY[name])
     try:
         while process.poll() is None:
             with suppress(OSError):  # ENXIO: nobody reads it
@@ -598,14 +594,7 @@ def test_a_build_works_while_the_host_switches_branches(ground: Ground) -> None:
     git(project, "add", "-f", "p/config")
     git(project, "commit", "--quiet", "--message=other")
     script = "while ! [ -e stop ]; do git switch -q main && git switch -q other || exit 1; done"
-    switching = subprocess.Popen(
-        ["sh", "-c", script],
-        cwd=project,
-        env=git_environment(),
-        user=HOST_UID,
-        group=HOST_GID,
-        extra_groups=[],
-    )
+    switching = _started(project, "sh", "-c", script)
     try:
         as_user(_build, ground.view(project, guarded=True), 40)
     finally:

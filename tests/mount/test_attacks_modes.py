@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ import pytest
 from tests.support.attacks import ATTACKS, Attack
 from tests.support.attacks_planting import PLANTING
 from tests.support.repos import REPOSITORIES, SECRET, as_host, metadata
-from tests.support.siege import Siege, act, siege
+from tests.support.siege import Siege, act
 
 # One way to assemble a repository is enough here, and so is one actor.
 ALL = [
@@ -24,12 +24,6 @@ ALL = [
 CHANGING = [a for a in ALL if not a.reads and not a.options]
 # A hidden .git cannot be opened at all, so that the preparation of M2 fails.
 MISSING = [a for a in ALL if a.row not in {"M2", "U2", "U3", "S1"} and not a.options]
-
-
-@pytest.fixture(scope="module")
-def field() -> Iterator[Siege]:
-    with siege() as ready:
-        yield ready
 
 
 def _git_log(directory: Path) -> str:

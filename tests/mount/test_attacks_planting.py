@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -20,15 +20,9 @@ from tests.support.errorfs import errorfs
 from tests.support.mounting import area, gitguardfs
 from tests.support.people import AGENT, as_user
 from tests.support.repos import HOST_GID, HOST_UID, check_git_works, differences, git, metadata
-from tests.support.siege import Siege, act, siege
+from tests.support.siege import Siege, act
 
 RACE_ROUNDS = 250
-
-
-@pytest.fixture(scope="module")
-def field() -> Iterator[Siege]:
-    with siege() as ready:
-        yield ready
 
 
 @pytest.mark.parametrize("attack", PLANTING, ids=lambda attack: attack.id)

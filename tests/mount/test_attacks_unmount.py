@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.errors import UserError
+from gitguardfs.errors import UserError, os_error
 from gitguardfs.linux import mountinfo, syscalls
 from gitguardfs.mounting import seal
 from tests.support.mounting import LIMIT, Mounted, area, command, gitguardfs, unmount, until
@@ -25,8 +25,8 @@ from tests.support.own_mounts import (
     unmount_own,
 )
 from tests.support.people import AGENT, as_user
+from tests.support.repos import MAP
 
-MAP = "501/1000:@20/@1000"
 RACE_LIMIT = 300.0
 """Seconds; on an idle machine the race is won within one second."""
 EXCHANGE_LIMIT = 100.0
@@ -179,7 +179,7 @@ def test_before_linux_6_5_it_is_said_that_no_seal_is_there(
 
     def attach_above(tree: int, target: int, beneath: bool = False) -> None:
         if beneath:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            raise os_error(errno.EINVAL)
         attach(tree, target)
 
     monkeypatch.setattr(syscalls, "attach_tree", attach_above)

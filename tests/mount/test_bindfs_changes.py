@@ -11,11 +11,10 @@ import pytest
 
 from gitguardfs import protocol
 from gitguardfs.linux import syscalls
-from tests.support.likeness import Note, alike, failure, listed, make_tree, read, seen, write
+from tests.support.likeness import OTHER, Note, alike, failure, listed, make_tree, read, seen, write
 from tests.support.mounting import area, bindfs, gitguardfs
 from tests.support.people import AGENT
 
-OTHER = 1001
 RULES = ("normal", "ignore", "deny")
 
 

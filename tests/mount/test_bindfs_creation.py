@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.likeness import Note, alike, make_tree, seen, touch, write
+from tests.support.likeness import OTHER, Note, alike, make_tree, seen, touch, write
 from tests.support.people import AGENT
 
-OTHER = 1001
 PLACES = ("", "setgid/", "sticky/", "full/")
 
 

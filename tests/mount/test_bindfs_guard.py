@@ -14,6 +14,7 @@ from time import monotonic
 import pytest
 
 from tests.support.likeness import (
+    OTHER,
     Note,
     failure,
     guarded,
@@ -26,7 +27,6 @@ from tests.support.likeness import (
 from tests.support.mounting import area
 from tests.support.people import AGENT, as_user
 
-OTHER = 1001
 SECRET = b"url = https://user:SECRET@host/repository\n"
 DELETIONS = ("deny", "symlink-only", "symlink-first", "target-first")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.likeness import (
+    OTHER,
     Note,
     alike,
     listed,
@@ -24,7 +25,6 @@ from tests.support.likeness import (
 from tests.support.mounting import area
 from tests.support.people import AGENT
 
-OTHER = 1001
 DELETIONS = ("deny", "symlink-only", "symlink-first", "target-first")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 
 from tests.support.likeness import (
     MODES,
+    OTHER,
     Note,
     alike,
     listed,
@@ -24,9 +23,7 @@ from tests.support.likeness import (
     write,
 )  # fmt: skip
 from tests.support.mounting import area, bindfs, command
-from tests.support.people import AGENT, reachable_python
-
-OTHER = 1001
+from tests.support.people import AGENT
 
 PERMS = (
     "0", "7", "0644", "644", "00755", "0777", "0644,a+X", "0000,u=rD", "0000:u+rD",
@@ -142,13 +139,6 @@ def test_realistic_permissions_of_root() -> None:
     """Root may do all but run what nobody may run."""
     alike(everything, "--realistic-permissions")
     alike(everything, "-o", "realistic-permissions", "-p", "0777")
-
-
-@pytest.fixture
-def ordinary_users_can_mount(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with reachable_python() as python:
-        monkeypatch.setattr(sys, "executable", python)
-        yield
 
 
 @pytest.mark.usefixtures("ordinary_users_can_mount")

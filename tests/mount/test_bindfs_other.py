@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.likeness import (
+    OTHER,
     Note,
     alike,
     failure,
@@ -26,9 +26,8 @@ from tests.support.likeness import (
     write,
 )  # fmt: skip
 from tests.support.mounting import area, bindfs, command, gitguardfs
-from tests.support.people import AGENT, reachable_python
+from tests.support.people import AGENT
 
-OTHER = 1001
 KIB = 1024
 
 
@@ -263,13 +262,6 @@ def test_a_mount_for_the_mounting_user_alone(options: tuple[str, ...]) -> None:
             note(f"{uid} makes", touch, view / "made", uid=uid)
 
     alike(script, *options)
-
-
-@pytest.fixture
-def ordinary_users_can_mount(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with reachable_python() as python:
-        monkeypatch.setattr(sys, "executable", python)
-        yield
 
 
 @pytest.mark.usefixtures("ordinary_users_can_mount")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.likeness import (
+    OTHER,
     OWNERS,
     Note,
     alike,
@@ -25,7 +26,6 @@ from tests.support.likeness import (
 from tests.support.mounting import area, gitguardfs, until
 from tests.support.people import AGENT, as_user
 
-OTHER = 1001
 EVERYBODY = (0, AGENT, OTHER, 5, 501)
 
 

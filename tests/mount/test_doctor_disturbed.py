@@ -26,6 +26,7 @@ from gitguardfs.doctor import (
 from gitguardfs.doctor import (
     search as probes_tree,
 )
+from gitguardfs.errors import os_error
 from gitguardfs.findings import Result, Status
 from gitguardfs.linux import processes, run_as, syscalls
 from gitguardfs.linux.run_as import NoAnswer, SwitchUserFailed, User
@@ -191,7 +192,7 @@ def test_namespaces_that_the_user_has_used_up_are_not_taken_for_none(
     share: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def used_up() -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise os_error(errno.ENOSPC)
 
     monkeypatch.setattr(syscalls, "unshare_user_and_mounts", used_up)
     result = share_checks._in_namespace(USER, str(share), ())

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
-import time
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -21,31 +19,15 @@ import pytest
 from pyfuse3 import FUSEError
 
 from gitguardfs.errors import Exit
-from gitguardfs.fs import revalidation
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.guard.rules import GuardRules
 from gitguardfs.mounting import seal
-from tests.adapter.world import World, open_descriptors, refused, stand_ins
+from tests.adapter.world import Later, World, open_descriptors, refused, stand_ins
 from tests.support.errorfs import ERRNOS, READING, ROOT, Fault, Share, errorfs
 from tests.support.mounting import area, command, gitguardfs
 
 NAMES = {number: errno.errorcode[number] for number in ERRNOS}
 DENIALS = (errno.EACCES, errno.EPERM)
-UNCLEAR = [number for number in ERRNOS if number not in DENIALS]
-
-Later = Callable[[], None]
-
-
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> Later:
-    """Return a function that lets VERDICT_TTL pass."""
-    passed = [0.0]
-    monkeypatch.setattr(revalidation, "monotonic", lambda: time.monotonic() + passed[0])
-
-    def pass_time() -> None:
-        passed[0] += revalidation.VERDICT_TTL
-
-    return pass_time
 
 
 @pytest.fixture(scope="module")
@@ -61,19 +43,12 @@ def served() -> Iterator[tuple[Share, Share]]:
 
 @pytest.fixture
 def share(served: tuple[Share, Share]) -> Share:
-    return _emptied(served[0])
+    return served[0].emptied()
 
 
 @pytest.fixture
 def folding(served: tuple[Share, Share]) -> Share:
-    return _emptied(served[1])
-
-
-def _emptied(share: Share) -> Share:
-    share.clear()
-    for path in share.host.iterdir():
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    return share
+    return served[1].emptied()
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import json
 import os
 import stat
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,10 +15,10 @@ from typing import Any
 import pytest
 
 from tests.support.mounting import Mounted, area, bindfs, command, gitguardfs, unmount, until
-from tests.support.people import AGENT, as_user, reachable_python
+from tests.support.people import AGENT, as_user
+from tests.support.repos import MAP
 
 HOST_UID, HOST_GID = 501, 20
-MAP = "501/1000:@20/@1000"
 
 OTHER = 2000
 """A second ordinary user of the guest, whose id no map mentions."""
@@ -591,13 +590,6 @@ def test_others_are_kept_out_by_the_mapped_owners(here: Path) -> None:
 def _read(path: str) -> str:
     with open(path) as file:
         return file.read()
-
-
-@pytest.fixture
-def ordinary_users_can_mount(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with reachable_python() as python:
-        monkeypatch.setattr(sys, "executable", python)
-        yield
 
 
 # -------------------------------------------------- A daemon that cannot change the owners

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.daemon import run
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.errors import Exit, UserError, os_error
 from gitguardfs.linux import mountinfo
 from gitguardfs.mounting import fstab_check, seal, utab
 from gitguardfs.options.mount_options import MountOptions
@@ -169,7 +169,7 @@ def test_any_error_before_a_guard_comes_about_closes_the_share(
     """For example an fstab that cannot be read."""
 
     def fail(*_: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), "/etc/fstab")
+        raise os_error(errno.EIO, "/etc/fstab")
 
     monkeypatch.setattr(fstab_check, "check_mounted", fail)
     options = MountOptions(str(here / "a/share"), str(here / "view"), seal=wanted)

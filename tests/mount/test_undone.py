@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -43,21 +42,14 @@ def shares() -> Iterator[tuple[Share, Share, Share]]:
         yield folding, first, second
 
 
-def _empty(share: Share) -> Share:
-    share.clear()
-    for path in share.host.iterdir():
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    return share
-
-
 @pytest.fixture
 def folding(shares: tuple[Share, Share, Share]) -> Share:
-    return _empty(shares[0])
+    return shares[0].emptied()
 
 
 @pytest.fixture
 def pair(shares: tuple[Share, Share, Share]) -> tuple[Share, Share]:
-    return _empty(shares[1]), _empty(shares[2])
+    return shares[1].emptied(), shares[2].emptied()
 
 
 @contextmanager
@@ -97,7 +89,7 @@ MAKING: dict[str, tuple[str, Making]] = {
 
 
 def furnish(share: Share) -> list[str]:
-    _empty(share)
+    share.emptied()
     (share.host / "d/hooks").mkdir(parents=True)
     (share.host / "odd").mkdir()
     (share.host / "file").write_text("gitdir: evil\n")

@@ -57,7 +57,7 @@ MUTANTS = (
         OWNERS,
     ),
     Mutant(
-        "perms-x-for-all",
+        "permissions-x-for-all",
         "X makes files executable that nobody could execute",
         "bindfs/permissions.py",
         'elif is_directory or (operand == "X" and original & 0o111):',
@@ -65,7 +65,7 @@ MUTANTS = (
         PERMS,
     ),
     Mutant(
-        "perms-equals-adds",
+        "permissions-equals-adds",
         "= keeps the bits that it does not name",
         "bindfs/permissions.py",
         "return mode & ~self.who | bits",
@@ -73,7 +73,7 @@ MUTANTS = (
         PERMS,
     ),
     Mutant(
-        "perms-copy-of-the-wrong",
+        "permissions-copy-of-the-wrong",
         "a copy of u, g or o takes the owner's bits for all",
         "bindfs/permissions.py",
         '_SHIFT = {"u": 6, "g": 3, "o": 0}',
@@ -81,7 +81,7 @@ MUTANTS = (
         PERMS,
     ),
     Mutant(
-        "view-denied-shows-owner",
+        "attributes-denied-shows-owner",
         "a denied object is shown with its owner, who passes its mode in a user namespace",
         "fs/attributes.py",
         "return shown._replace(mode=S_IFMT(st.st_mode), uid=0, gid=0)",
@@ -89,7 +89,7 @@ MUTANTS = (
         VIEW,
     ),
     Mutant(
-        "view-shows-set-id",
+        "attributes-shows-set-id",
         "set-id bits of files are shown",
         "fs/attributes.py",
         "            mode &= ~SET_ID_BITS\n        shown",
@@ -106,7 +106,7 @@ MUTANTS = (
         (*CONTENT, *RENAME),
     ),
     Mutant(
-        "files-write-keeps-told",
+        "files-write-keeps-reported",
         "after a write the kernel keeps pages that the host has changed",
         "serving/files.py",
         "node.reported = 0  # the kernel may discard attributes that it is sent during a write",
@@ -139,8 +139,8 @@ MUTANTS = (
     ),
     # Tables
     Mutant(
-        "nodes-untold-stays-told",
-        "an entry that did not fit into a listing counts as told",
+        "nodes-unreported-stays-reported",
+        "an entry that did not fit into a listing counts as reported",
         "fs/resolver.py",
         "        node.reported = 0\n        self._drop_unknown(node)",
         "        self._drop_unknown(node)",

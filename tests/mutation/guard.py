@@ -199,7 +199,7 @@ MUTANTS = (
         (*REPOSITORY, *FORMING),
     ),
     Mutant(
-        "gate-folded-parts-do-not-count",
+        "access-folded-parts-do-not-count",
         "HEAD can be made beside a name that the source folds to refs",
         "fs/access.py",
         "if not all(map(names.is_portable, listed)):",
@@ -207,7 +207,7 @@ MUTANTS = (
         FOLDING,
     ),
     Mutant(
-        "gate-a-new-part-is-not-recognized",
+        "access-a-new-part-is-not-recognized",
         "a name that the source folds to config completes a repository",
         "fs/access.py",
         "if st is not None and self._source.is_at(ref.fd, part, st):",
@@ -215,7 +215,7 @@ MUTANTS = (
         FOLDING,
     ),
     Mutant(
-        "gate-a-folded-name-joins-what-may-be-restored",
+        "access-a-folded-name-joins-what-may-be-restored",
         "a name that the source folds to config is made where git may restore HEAD",
         "fs/access.py",
         "if not (needed or self._removed.at(ref.parent)):",
@@ -224,7 +224,7 @@ MUTANTS = (
     ),
     # Checks of every request
     Mutant(
-        "gate-change-of-guarded-name",
+        "access-change-of-guarded-name",
         "a name that is guarded can be made, removed and moved",
         "fs/access.py",
         "if verdict is not ALLOW:\n                raise Refused(",
@@ -232,7 +232,7 @@ MUTANTS = (
         ACCESS,
     ),
     Mutant(
-        "gate-denied-can-be-read",
+        "access-denied-can-be-read",
         "a denied node is as open as a read-only one",
         "fs/access.py",
         "if node.verdict is not ALLOW and (change or node.verdict >= Verdict.DENY):",
@@ -240,7 +240,7 @@ MUTANTS = (
         ACCESS,
     ),
     Mutant(
-        "gate-read-only-ignored",
+        "access-read-only-ignored",
         "-o ro is left to the kernel",
         "fs/access.py",
         "if change and self._read_only:",
@@ -248,7 +248,7 @@ MUTANTS = (
         ACCESS,
     ),
     Mutant(
-        "gate-below-guarded-is-open",
+        "access-below-guarded-is-open",
         "what lies below a guarded directory is classified by its own name alone",
         "fs/access.py",
         "if ref.parent.verdict > verdict:",
@@ -256,7 +256,7 @@ MUTANTS = (
         (*ACCESS, *REVALIDATION),
     ),
     Mutant(
-        "gate-second-name-of-git",
+        "access-second-name-of-git",
         "a hard link of a .git file is ordinary",
         "fs/access.py",
         "if (st.st_dev, st.st_ino) == dotgit:",
@@ -264,7 +264,7 @@ MUTANTS = (
         ACCESS,
     ),
     Mutant(
-        "gate-repository-is-ordinary",
+        "access-repository-is-ordinary",
         "a bare repository that is there already can be used",
         "fs/access.py",
         "if is_repository:",
@@ -272,7 +272,7 @@ MUTANTS = (
         ACCESS,
     ),
     Mutant(
-        "gate-repository-root-moves",
+        "access-repository-root-moves",
         "a directory that holds .git can be moved",
         "fs/access.py",
         "if any(self._guard.is_dotgit(entry) for entry in self._source.names(fd)):",
@@ -280,7 +280,7 @@ MUTANTS = (
         ACCESS,
     ),
     Mutant(
-        "gate-bare-parent-moves",
+        "access-bare-parent-moves",
         "a directory that holds a bare repository can be moved",
         "fs/access.py",
         "if holds:",
@@ -288,7 +288,7 @@ MUTANTS = (
         (*ACCESS, "mount/test_attacks.py::test_is_refused[R7-move_parent_of_bare_repository-root]"),
     ),
     Mutant(
-        "gate-classified-for-good",
+        "access-classified-for-good",
         "a directory that somebody stays in is never classified again",
         "fs/revalidation.py",
         "if monotonic() - directory.classified_at < VERDICT_TTL:",
@@ -296,7 +296,7 @@ MUTANTS = (
         REVALIDATION,
     ),
     Mutant(
-        "gate-exchange-half-checked",
+        "access-exchange-half-checked",
         "an exchange can bring refs beside HEAD at its other end",
         "fs/rename_check.py",
         "            if exchange:\n"
@@ -305,7 +305,7 @@ MUTANTS = (
         (*ACCESS, "adapter/test_rename.py", "adapter/test_rename_order.py"),
     ),
     Mutant(
-        "gate-opened-not-compared",
+        "access-opened-not-compared",
         "a directory that was exchanged while it was classified passes as the one that was seen",
         "fs/access.py",
         "if not os.path.samestat(self._source.stat(own), st):",
@@ -313,7 +313,7 @@ MUTANTS = (
         (*ACCESS, *REVALIDATION),
     ),
     Mutant(
-        "gate-unknown-folding-not-compared",
+        "access-unknown-folding-not-compared",
         "a name that the source folds to .git in a way of its own is ordinary",
         "fs/access.py",
         "if is_directory or st.st_nlink > 1 or not names.is_portable(ref.name):",
@@ -321,15 +321,15 @@ MUTANTS = (
         (*ACCESS, "mount/test_errors.py::test_a_git_file_in_such_a_spelling_is_one_too"),
     ),
     Mutant(
-        "gate-new-name-not-compared",
-        "not_dotgit does nothing: what the source folds to .git can be made",
+        "access-new-name-not-compared",
+        "check_not_folded_to_dotgit does nothing: what the source folds to .git can be made",
         "fs/access.py",
         "if st is not None and self._source.is_at(ref.fd, DOTGIT, st):",
         "if False:",
         (*ACCESS, "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer"),
     ),
     Mutant(
-        "gate-rename-to-folded-git-stays",
+        "access-rename-to-folded-git-stays",
         "a rename that turned out to lead to .git is refused, but not undone",
         "serving/entries.py",
         "        except BaseException:\n"
@@ -339,7 +339,7 @@ MUTANTS = (
         (*ACCESS, "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer"),
     ),
     Mutant(
-        "gate-step-ignores-directory",
+        "access-component-ignores-directory",
         "a symlink may lead through a denied directory whose name is ordinary",
         "fs/access.py",
         "if directory.verdict >= verdict:",
@@ -347,7 +347,7 @@ MUTANTS = (
         LINKS,
     ),
     Mutant(
-        "gate-classified-since-now",
+        "access-classified-since-now",
         "a look below puts off the next look at what is above",
         "fs/revalidation.py",
         "node.classified_at = since",
@@ -355,7 +355,7 @@ MUTANTS = (
         REVALIDATION,
     ),
     Mutant(
-        "gate-unreadable-commondir-absent",
+        "access-unreadable-commondir-absent",
         "HEAD, refs or commondir that cannot be looked at counts as not there",
         "fs/source.py",
         "except (FileNotFoundError, NotADirectoryError):\n            return None",
@@ -363,7 +363,7 @@ MUTANTS = (
         ("mount/test_errors.py::test_a_repository_is_never_open_because_it_does_not_answer",),
     ),
     Mutant(
-        "gate-moved-not-noticed",
+        "access-moved-not-noticed",
         "a directory that the host has moved counts as being where it was seen",
         "fs/revalidation.py",
         "if st is None or not node.matches(st):\n                raise stale()",
@@ -371,7 +371,7 @@ MUTANTS = (
         REVALIDATION,
     ),
     Mutant(
-        "gate-moved-not-classified",
+        "access-moved-not-classified",
         "what the host has moved into .git stays open",
         "fs/revalidation.py",
         "if found > directory.verdict:",
@@ -379,7 +379,7 @@ MUTANTS = (
         REVALIDATION,
     ),
     Mutant(
-        "gate-root-classified-once",
+        "access-root-classified-once",
         "a source that the host makes a repository stays open",
         "fs/revalidation.py",
         "if verdict is not root.verdict:",
@@ -387,7 +387,7 @@ MUTANTS = (
         REVALIDATION,
     ),
     Mutant(
-        "gate-unreadable-directory-open",
+        "access-unreadable-directory-open",
         "a directory that cannot be looked into is classified once and for all",
         "fs/resolver.py",
         "if not classified.is_open:",
@@ -395,7 +395,7 @@ MUTANTS = (
         ERRORS,
     ),
     Mutant(
-        "gate-new-name-not-looked-at-again",
+        "access-new-name-not-looked-at-again",
         "two guards over one share make a repository between them",
         "serving/new_entries.py",
         "self._access.check_added(ref, S_ISDIR(mode))",
@@ -403,7 +403,7 @@ MUTANTS = (
         UNDONE,
     ),
     Mutant(
-        "gate-rename-not-looked-at-again",
+        "access-rename-not-looked-at-again",
         "two guards over one share make a repository between them by a rename",
         "fs/rename_check.py",
         "            self._access.check_added(ref, False)",
@@ -411,7 +411,7 @@ MUTANTS = (
         UNDONE,
     ),
     Mutant(
-        "gate-failed-call-not-looked-for",
+        "access-failed-call-not-looked-for",
         "a call that was done and answered with an error leaves what it made",
         "serving/new_entries.py",
         "            if was_free:",
@@ -419,7 +419,7 @@ MUTANTS = (
         UNDONE,
     ),
     Mutant(
-        "gate-failed-chown-is-done",
+        "access-failed-chown-is-done",
         "a chown that fails by EIO leaves a file of root's",
         "serving/new_entries.py",
         "if error.errno in OWNS_ALL and st.st_uid",
@@ -427,7 +427,7 @@ MUTANTS = (
         UNDONE,
     ),
     Mutant(
-        "gate-listing-drops-names",
+        "access-listing-drops-names",
         "an entry whose lookup fails vanishes from a listing",
         "serving/directories.py",
         "if not self._access.hides(name):",
@@ -467,7 +467,7 @@ MUTANTS = (
         (*NODES, "adapter/test_table.py"),
     ),
     Mutant(
-        "gate-any-error-is-nothing",
+        "access-any-error-is-nothing",
         'any error of the source counts as "not there"',
         "fs/source.py",
         "            return self.stat_at(dir_fd, name)\n"

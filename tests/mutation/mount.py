@@ -151,7 +151,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "places-ask-foreign-mounts",
+        "preflight-asks-foreign-mounts",
         "a user's FUSE mount that answers nothing stops the start for good",
         "linux/safe_open.py",
         "if mount is not None and is_foreign(mount, also):",

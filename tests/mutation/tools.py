@@ -44,7 +44,7 @@ MUTANTS = (
         PLAN,
     ),
     Mutant(
-        "writer-overwrites-others",
+        "written-files-overwrites-others",
         "a file that somebody changed meanwhile is overwritten",
         "config_files.py",
         "if place.content() != change.before:",
@@ -52,7 +52,7 @@ MUTANTS = (
         WRITER,
     ),
     Mutant(
-        "writer-leaves-temporary",
+        "written-files-leaves-temporary",
         "a write that fails leaves its temporary file",
         "config_files.py",
         "                os.unlink(temporary, dir_fd=here)",
@@ -60,7 +60,7 @@ MUTANTS = (
         WRITER,
     ),
     Mutant(
-        "writer-follows-foreign-symlink",
+        "written-files-follows-foreign-symlink",
         "a symlink of another user's is followed",
         "config_files.py",
         "if not _may_follow(place):",
@@ -68,7 +68,7 @@ MUTANTS = (
         WRITER,
     ),
     Mutant(
-        "writer-forgets-owner",
+        "written-files-forgets-owner",
         "a file that is replaced becomes root's",
         "config_files.py",
         "        os.fchown(descriptor, st.st_uid, st.st_gid)\n",
@@ -76,7 +76,7 @@ MUTANTS = (
         WRITER,
     ),
     Mutant(
-        "writer-second-backup",
+        "written-files-second-backup",
         "a second change overwrites the backup of what was there first",
         "config_files.py",
         "if not saved.exists():",

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import time
@@ -282,6 +281,3 @@ def add_to_another_branch(view: Path, command: str) -> None:
     (view / "lib").mkdir()
     (view / "lib/HEAD").write_text(HEAD_TEXT)
     _config(view / "lib", command)
-
-
-REFUSALS = (errno.EACCES, errno.EBUSY, errno.EPERM)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,6 +79,13 @@ class Share:
         for number in numbers:
             self._faults.pop(number, None)
         self._write()
+
+    def emptied(self) -> Share:
+        """Take all faults back and remove all files; return the share."""
+        self.clear()
+        for path in self.host.iterdir():
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        return self
 
     @contextmanager
     def failing(self, *faults: Fault) -> Iterator[None]:

@@ -22,7 +22,7 @@ from gitguardfs.doctor import (
     command as doctor,
 )
 from gitguardfs.doctor.context import CheckedSystem, find_user
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.errors import Exit, UserError, os_error
 from gitguardfs.findings import Result, Status
 from gitguardfs.linux import namespaces, run_as
 from gitguardfs.linux.run_as import NoAnswer, SetupFailed, SwitchUserFailed, UndoFailed, User
@@ -31,7 +31,7 @@ ME = User(os.getuid(), os.getgid(), tuple(os.getgroups()), "me")
 
 
 def fail(number: int) -> None:
-    raise OSError(number, os.strerror(number))
+    raise os_error(number)
 
 
 def test_what_a_function_returns_or_raises_comes_back() -> None:

@@ -32,7 +32,7 @@ from gitguardfs.doctor import (
     command as doctor,
 )
 from gitguardfs.doctor.attack_checks import Outcome, OutcomeKind
-from gitguardfs.doctor.context import CheckedSystem, Context, Table, holding, top_at
+from gitguardfs.doctor.context import CheckedSystem, Context, Table, holding
 from gitguardfs.doctor.privilege_checks import ProgramOutput
 from gitguardfs.doctor.search import SearchResult
 from gitguardfs.findings import Result, Row, Severity, Status
@@ -82,7 +82,7 @@ def test_a_mount_is_found_with_its_options_and_device() -> None:
     assert GUARD.path == "/home/agent/projects"
     assert {"nosuid", "user_id=0", "allow_other"} <= GUARD.all_options
     assert GUARD.st_dev == 40
-    top = top_at(TABLE, "/mnt/my share")
+    top = mountinfo.top_at("/mnt/my share", TABLE)
     assert top is not None and top.source == "gitguardfs-seal"
 
 
@@ -244,8 +244,8 @@ def test_each_mount_that_shows_the_guarded_directory_is_known() -> None:
         "/home/view/in it",
         "/srv/above/p",
     }
-    backing = {10: ("/data/raw",), 12: ("/data/raw/p/src",), 7: ("/elsewhere",)}
-    ways = other_mounts.by_fuse(WAYS, "/data/raw/p", backing)
+    by_mount = {10: ("/data/raw",), 12: ("/data/raw/p/src",), 7: ("/elsewhere",)}
+    ways = other_mounts.by_fuse(WAYS, "/data/raw/p", by_mount)
     assert {path: seen.mnt_id for path, seen in ways.items()} == {
         "/srv/fuse/p": 10,
         "/home/second": 12,

@@ -16,16 +16,16 @@ import jsonschema
 import pytest
 import yaml
 
+from gitguardfs.constants import PROJECT_SHARE
 from gitguardfs.errors import UserError
-from gitguardfs.host import sandbox
-from gitguardfs.installation import PACKAGE_PARENT
+from gitguardfs.installation import PACKAGE_DIRECTORY, PACKAGE_PARENT
 from gitguardfs.render import krun
 from gitguardfs.render.krun import ContainerNetwork, KrunSpec
 from tests.support.mounting import area
 from tests.support.people import AGENT
 
 SCHEMA = json.loads((Path(__file__).parent / "compose-schema.json").read_text())
-FILES = Path(sandbox.FILES)
+FILES = Path(PACKAGE_DIRECTORY, "host/files")
 PYTHON_BIN = Path(sys.executable).parent
 """Where pip has put the programs of the test requirements."""
 
@@ -97,7 +97,7 @@ def test_podmans_command_has_all_that_the_microvm_needs() -> None:
     for word in (
         "--rm", "--interactive", "--tty", "--annotation=krun.cpus=2",
         "--annotation=krun.ram_mib=4096", "--userns=keep-id", "--user=0:0",
-        f"--volume=/srv/shop:{krun.SHARE}:z", f"--volume={name}-venv:/home/agent/.venv",
+        f"--volume=/srv/shop:{PROJECT_SHARE}:z", f"--volume={name}-venv:/home/agent/.venv",
         f"--volume={name}-config:/home/agent/.claude",
         "--env=GITGUARD_OPTIONS=protect=a$b c,git=readonly",
     ):  # fmt: skip

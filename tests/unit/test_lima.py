@@ -15,6 +15,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from gitguardfs.constants import HOLDER
 from gitguardfs.errors import UserError
 from gitguardfs.host import lima as command_module
 from gitguardfs.host.lima import command
@@ -95,7 +96,7 @@ def test_the_project_is_mounted_below_a_directory_of_roots_and_not_where_the_age
     assert project["location"] == "/srv/shop" and project["writable"] is True
     assert setup["location"] == "/srv/state/guest-files" and setup["writable"] is False
     for mount in (project, setup):
-        assert mount["mountPoint"].startswith(f"{lima.HOLDER}/")
+        assert mount["mountPoint"].startswith(f"{HOLDER}/")
     guard = found["provision"][0]["script"]
     assert 'install -d -o root -g root -m 0700 "$HOLDER"\n' in guard
     assert (

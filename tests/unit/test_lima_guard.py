@@ -92,7 +92,7 @@ def guest(monkeypatch: pytest.MonkeyPatch) -> Iterator[Guest]:
         made.tool("dpkg-query", "printf installed")
         monkeypatch.setattr(lima, "HOLDER", str(made.holder))
         monkeypatch.setattr(lima, "SETUP", str(setup))
-        monkeypatch.setattr(lima, "SHARE", str(made.holder / "shares/project"))
+        monkeypatch.setattr(lima, "PROJECT_SHARE", str(made.holder / "shares/project"))
         spec = LimaSpec(
             project="/home/me/shop", name="agent", setup="/s", options=("git=readonly", "hide=a b")
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gitguardfs.errors import UserError
+from gitguardfs.errors import UserError, os_error
 from gitguardfs.host import share
 from gitguardfs.host.directory import directory_elsewhere, existing_directory, secrets_in
 
@@ -59,7 +59,7 @@ def fails(monkeypatch: pytest.MonkeyPatch, name: str, error: int) -> None:
 
     def lstat(path: str | bytes | Path) -> os.stat_result:
         if os.path.basename(os.fsdecode(path)) == name:
-            raise OSError(error, os.strerror(error))
+            raise os_error(error)
         return real(path)
 
     monkeypatch.setattr(os, "lstat", lstat)

@@ -26,7 +26,7 @@ AWKWARD = "a, b=c,,d \"e\" 'f' é $x %y\\z"
 TAGS = ["projects", "a,b", "my share", "é=1"]
 LIMIT = 60.0
 
-PROGRAM = qemu.program(made())
+PROGRAM = qemu.program(made().host.is_arm)
 pytestmark = pytest.mark.skipif(
     shutil.which(PROGRAM) is None, reason=f"{PROGRAM} is not installed (qemu-system-x86)"
 )

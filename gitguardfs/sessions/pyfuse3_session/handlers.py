@@ -54,7 +54,7 @@ class Handlers(pyfuse3.Operations):
     def __init__(
         self,
         operations: Operations,
-        invalidate: Callable[[int], None],
+        invalidate: Callable[[NodeId], None],
         *,
         no_cpu_idle: bool = False,
     ) -> None:
