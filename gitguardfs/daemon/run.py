@@ -312,9 +312,8 @@ def _refuse_holders(
 
     ``device`` is the st_dev of the source below the seal.
     """
-    text = seal_bypasses.describe(paths.source, sealed.covers, device)
+    text, hint = seal_bypasses.describe(paths.source, sealed.covers, device)
     if text and not options.allow_holders:
-        hint = "leave the directory or end it, then start again; or --allow-holders"
         raise UserError(text, hint, Exit.MOUNT)
     if text:
         log.warning("%s", text)

@@ -93,14 +93,14 @@ def find_holders(wanted: Sequence[MountedDirectory], proc: str = PROC) -> list[H
 
     Only root may call this. Processes whose user ids are all 0 are left out, and so is a process
     that ends meanwhile; its children are searched. ``proc`` lists the processes. Raises OSError if
-    a process cannot be searched, EAGAIN if new processes keep starting.
+    a process cannot be searched, EAGAIN if users keep starting new processes.
     """
     found: dict[int, Holder] = {}
     sent: list[dict[int, Holder]] = []
     seen: set[int] = set()
     for look in range(1, MAX_SEARCHES + 1):
-        listed = set(map(int, processes.pids(proc)))
-        users = {pid: uid for pid in listed if (uid := _user_of(f"{proc}/{pid}")) != 0}
+        owners = {int(pid): _user_of(f"{proc}/{pid}") for pid in processes.pids(proc)}
+        users = {pid: uid for pid, uid in owners.items() if uid}
         attached = _AttachedMounts(proc)
         for pid in random.sample(sorted(users), len(users)):
             look_at = partial(_held_objects, wanted=wanted, attached=attached)
@@ -110,21 +110,24 @@ def find_holders(wanted: Sequence[MountedDirectory], proc: str = PROC) -> list[H
                 found[pid] = Holder(pid, one.uid, one.name, tuple(dict.fromkeys(held)))
         waiting = (_holder(proc, pid, uid, _sockets_with_descriptors) for pid, uid in users.items())
         sent.append({one.pid: one for one in waiting if one is not None})
-        is_stable = listed <= seen
+        # Root may start processes all the time, as a build of root's does. One that has ended may
+        # have been a user's, with a child that is not listed.
+        to_search = {pid for pid, uid in owners.items() if uid != 0}
+        is_stable = to_search <= seen
         if (is_stable or found) and (look >= MIN_SEARCHES or (look > 1 and not users)):
             if all(sent):  # a descriptor that is in a socket only for a moment does not count
                 found = {**sent[-1], **found}
             return [found[pid] for pid in sorted(found)]
-        seen |= listed
-    raise OSError(errno.EAGAIN, "processes start and end too fast to be searched")
+        seen |= to_search
+    raise OSError(errno.EAGAIN, "processes of users start and end too fast to be searched")
 
 
-def _user_of(process: str) -> int:
-    """Return one of a process's user ids that is not 0; 0 if there is none, or it has ended."""
+def _user_of(process: str) -> int | None:
+    """Return a user id of a process that is not 0; 0 if it has none; None if it has ended."""
     try:
         return next((uid for uid in processes.uids_of(process) if uid != 0), 0)
     except (FileNotFoundError, ProcessLookupError):
-        return 0
+        return None
 
 
 class _AttachedMounts:

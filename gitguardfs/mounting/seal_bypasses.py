@@ -1,6 +1,6 @@
 """Finds processes and mount namespaces that still reach a share after it was sealed.
 
-The result is one line, for the message with which a guard refuses to start.
+The result is text, for the message with which a guard refuses to start.
 """
 
 from __future__ import annotations
@@ -36,11 +36,16 @@ class _Exposure(IntEnum):
     UNKNOWN = 2
 
 
-def describe(source: str, number: int, device: int) -> str:
-    """Return a line that names what holds the just sealed ``source``, or a part of it; "" if none.
+END_THEM = "leave the directory or end it, then start again; or --allow-holders"
+WHEN_IDLE = "start again when users start fewer programs; or --allow-holders"
+SEARCH_FAILED = "--allow-holders starts all the same, with a warning"
 
-    ``number`` is the mnt_id of the mount that the seal covers; ``device`` is the st_dev of
-    ``source`` below the seal.
+
+def describe(source: str, number: int, device: int) -> tuple[str, str]:
+    """Return what holds the just sealed ``source``, or a part of it, and what to do about that.
+
+    Each is one line; both are empty if nothing holds it. ``number`` is the mnt_id of the mount that
+    the seal covers; ``device`` is the st_dev of ``source`` below the seal.
     """
     table = mountinfo.listed()
     try:
@@ -53,11 +58,14 @@ def describe(source: str, number: int, device: int) -> str:
         found += _shown_by_namespaces(source, wanted)
     except OSError as error:
         needs = " (CAP_SYS_PTRACE)" if isinstance(error, PermissionError) else ""
-        return f"cannot find what holds {source} from before the seal: {error.strerror}{needs}"
+        hint = WHEN_IDLE if error.errno == errno.EAGAIN else SEARCH_FAILED
+        text = f"cannot find what holds {source} from before the seal: {error.strerror}{needs}"
+        return text, hint
     if not found:
-        return ""
+        return "", ""
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return f"processes hold {source} from before the seal: {'; '.join(found[:NAMED])}{more}"
+    named = "; ".join(found[:NAMED])
+    return f"processes hold {source} from before the seal: {named}{more}", END_THEM
 
 
 def _shown_by_namespaces(source: str, wanted: Sequence[MountedDirectory]) -> list[str]:

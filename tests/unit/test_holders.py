@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.linux import holders, mountinfo
+from gitguardfs.linux import holders, mountinfo, processes
 from gitguardfs.linux.namespaces import MountNamespace
 from gitguardfs.mounting import seal_bypasses
 
@@ -32,6 +32,41 @@ def test_a_namespace_counts_if_a_user_can_get_into_it(
     known = None if makers is None else frozenset(makers)
     space = MountNamespace((4, 7), "/x", "x", process, frozenset(uids), known)
     assert seal_bypasses._is_users(space) is expected
+
+
+@pytest.mark.parametrize(
+    ("newest", "ends"),
+    [
+        pytest.param({0}, True, id="roots"),
+        pytest.param({1000}, False, id="a user's"),
+        pytest.param({0, 1000}, False, id="set-uid"),
+        pytest.param(set(), False, id="ended"),
+    ],
+)
+def test_only_what_users_start_keeps_a_search_from_ending(
+    newest: set[int], ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time that processes are listed, one more has started."""
+    started: list[str] = []
+
+    def pids(_proc: str) -> list[str]:
+        started.append(str(len(started) + 2))
+        (tmp_path / started[-1] / "task").mkdir(parents=True)
+        (tmp_path / started[-1] / "maps").touch()
+        return started
+
+    def uids_of(process: str) -> set[int]:
+        if not newest:
+            raise FileNotFoundError
+        return newest
+
+    monkeypatch.setattr(processes, "pids", pids)
+    monkeypatch.setattr(processes, "uids_of", uids_of)
+    if ends:
+        assert holders.find_holders([], str(tmp_path)) == []
+    else:
+        with pytest.raises(BlockingIOError, match="too fast"):
+            holders.find_holders([], str(tmp_path))
 
 
 SHARED_MEMORY = """
