@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -77,7 +77,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """In CI, make a module that skips itself an error; pytest-xdist reports nothing else of it."""
     report = yield
     if IN_CI and report.skipped:

@@ -73,8 +73,6 @@ def _init(command: Sequence[str], parent: int) -> None:
 
 def _wait_for(child: int) -> int:
     for number in FORWARDED:
-        if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
-            continue  # nohup(1)
         signal.signal(number, lambda received, _frame: _pass_on(child, received))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     while True:

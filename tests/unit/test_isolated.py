@@ -80,18 +80,6 @@ def test_a_signal_is_not_lost_while_it_starts(number: signal.Signals) -> None:
         assert process.returncode in (-number, 128 + number)
 
 
-def test_a_hangup_that_is_ignored_stays_ignored() -> None:
-    """nohup(1) starts a run that outlives its terminal."""
-    command = [sys.executable, isolated.__file__, "sh", "-c", "echo ready; read line; echo done"]
-    with subprocess.Popen(
-        ["nohup", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-        process.send_signal(signal.SIGHUP)
-        assert process.communicate(b"\n", timeout=60)[0] == b"done\n"
-        assert process.returncode == 0
-
-
 def test_without_the_right_to_isolate_it_says_so() -> None:
     done = subprocess.run(
         [sys.executable, isolated.__file__, "true"], user=65534, capture_output=True, text=True

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ TOOLS = ("bash", "chmod", "cp", "dirname", "flock", "mktemp", "python3", "rm", "
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as the tests do")
 
 
-def run(script: Path, *arguments: str, **more: object) -> subprocess.CompletedProcess[str]:
+def run(script: Path, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run([script, *arguments], capture_output=True, text=True, **more)
 
 

@@ -176,6 +176,8 @@ runner.TIERS = (
     script("odd", "printf '\\\\377\\\\303\\\\244'; exit 1"),
     script("endless", "trap 'echo ended >$GITGUARDFS_TEST_AREA/../ended; exit 0' TERM;"
            " touch $GITGUARDFS_TEST_AREA/../begun; while :; do sleep 0.1; done"),
+    script("patient", "cd $GITGUARDFS_TEST_AREA/..; touch begun;"
+           " while [ ! -e go ]; do sleep 0.1; done"),
     Tier("empty", "empty", [sys.executable, "-m", "pytest", "-p", "tests.tiers.events",
          f"--rootdir={sys.argv[1]}", "-p", "no:cacheprovider", "tests/unit/test_tiers.py"], 1.0),
 )
@@ -183,9 +185,11 @@ sys.exit(runner.main(sys.argv[2:]))
 """
 
 
-def start(place: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+def start(
+    place: Path, *arguments: str, before: tuple[str, ...] = (), **environment: str
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", RUNNER, place, *arguments],
+        [*before, sys.executable, "-c", RUNNER, place, *arguments],
         cwd=REPOSITORY, env={**os.environ, "CI": "", **environment}, text=True, errors="replace",
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
@@ -231,6 +235,15 @@ def test_a_run_that_is_stopped_lets_its_tiers_end_and_removes_its_files(
     assert process.returncode == 130, output
     assert (tmp_path / "ended").exists() and "Traceback" not in output
     assert sorted(os.listdir(tmp_path)) == ["begun", "ended"]
+
+
+def test_a_run_that_nohup_started_outlives_its_terminal(tmp_path: Path) -> None:
+    process = start(tmp_path, "patient", before=("nohup",))
+    until((tmp_path / "begun").exists, "the tier runs", LIMIT)
+    process.send_signal(signal.SIGHUP)
+    (tmp_path / "go").touch()
+    output = process.communicate(timeout=LIMIT)[0]
+    assert (process.returncode, "patient: ok" in output) == (0, True), output
 
 
 def test_a_killed_run_s_files_go_with_the_next_and_a_live_one_s_stay(tmp_path: Path) -> None:
