@@ -297,4 +297,21 @@ MUTANTS = (
         "    pass",
         LEFTOVERS,
     ),
+    Mutant(
+        "cache-leftovers-stay",
+        "what a killed run was making for the cache stays until something is made again",
+        "tests/tiers/__main__.py",
+        "    leftovers.remove_stale(images.NEW, images.CACHE)\n",
+        "",
+        (f"{RUNNING}::test_a_killed_run_s_files_go_with_the_next_and_a_live_one_s_stay",),
+    ),
+    Mutant(
+        "cache-image-in-an-unlocked-place",
+        "an image is made in a directory that no run removes if this one is killed",
+        "tests/guest/image.py",
+        "with leftovers.directory(NEW, CACHE) as work:",
+        "with __import__('contextlib').nullcontext(CACHE / '.new-x') as work:\n"
+        "        work.mkdir()",
+        LEFTOVERS,
+    ),
 )

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.guest import image as images
 from tests.support import leftovers, processors
 from tests.support.mounting import AREA
 from tests.tiers import allotment, report
@@ -62,6 +63,7 @@ def main(arguments: list[str]) -> int:
     if not chosen:
         print("nothing is left to run")
         return 1
+    leftovers.remove_stale(images.NEW, images.CACHE)
     with leftovers.directory(PREFIX, PLACE) as place:
         place.chmod(0o755)
         os.environ[AREA] = str(place)

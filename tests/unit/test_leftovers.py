@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.desktop import root
+from tests.guest import emulator
 from tests.guest import image as images
 from tests.support import leftovers
 from tests.support.mounting import REPOSITORY
@@ -112,6 +114,31 @@ def test_another_user_s_directory_is_not_touched(tmp_path: Path) -> None:
     os.chown(theirs, 65534, 65534)
     leftovers.remove_stale(PREFIX, tmp_path)
     assert theirs.is_dir()
+
+
+def _fails(*_: object, **more: object) -> None:
+    raise RuntimeError("as if it were killed here")
+
+
+@pytest.mark.parametrize("made", ["an image", "an emulator", "a desktop"])
+def test_what_is_made_for_the_cache_is_made_in_such_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    (tmp_path / ".new-killed").mkdir()
+    monkeypatch.setattr(images, "CACHE", tmp_path)
+    monkeypatch.setattr(emulator, "CACHE", tmp_path)
+    monkeypatch.setattr(root, "DEBS", tmp_path / "desktop-debs")
+    for module in (images, emulator):
+        monkeypatch.setattr(module, "run", _fails)
+    archive, place = tmp_path / "archive", tmp_path / "place"
+    ways = {
+        "an image": lambda: images._build_disk(images.DEBIAN_12, archive, place),
+        "an emulator": emulator._unpack,
+        "a desktop": lambda: root._build(archive, place),
+    }
+    with pytest.raises(RuntimeError, match="killed here"):
+        ways[made]()
+    assert list(tmp_path.glob(".new-*")) == []
 
 
 USES = """

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import leftovers
 from tests.support.mounting import REPOSITORY, until
 from tests.tiers import report
 from tests.tiers.allotment import Lane
@@ -169,6 +170,7 @@ from tests.tiers.catalogue import Tier
 def script(name, text, **more):
     return Tier(name, name, ["sh", "-c", text], 1.0, is_pytest=False, **more)
 runner.PLACE = sys.argv[1]
+runner.images.CACHE = Path(sys.argv[1], "cache")
 runner.TIERS = (
     script("good", "true"),
     script("bad", "echo the reason; exit 3", is_short=True),
@@ -254,8 +256,12 @@ def test_a_killed_run_s_files_go_with_the_next_and_a_live_one_s_stay(tmp_path: P
     assert (used / "endless/log").exists()
     process.kill()
     process.communicate(timeout=LIMIT)
+    (tmp_path / "cache/.new-image/root").mkdir(parents=True)
+    (tmp_path / "cache/.new-held").mkdir()
+    held = leftovers.hold(tmp_path / "cache/.new-held")
     start(tmp_path, "good").communicate(timeout=LIMIT)
-    assert not used.exists()
+    os.close(held)
+    assert not used.exists() and os.listdir(tmp_path / "cache") == [".new-held"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for workers' namespaces")
