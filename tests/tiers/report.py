@@ -137,7 +137,7 @@ def table(
 
 
 def _result(run: Run) -> str:
-    if not run.is_over:
+    if run.is_stopped:
         return "stopped"
     if run.is_failed:
         return f"FAILED ({run.fault})"

@@ -57,6 +57,8 @@ class Run:
     durations: list[tuple[float, str]] = field(default_factory=list)
     is_selection: bool = False
     """Whether options of pytest may leave tests out."""
+    is_stopped: bool = False
+    """Whether it was told to end before it had."""
     _read: int = 0
     _process: subprocess.Popen[bytes] | None = None
 
@@ -169,4 +171,5 @@ class Run:
     def stop(self) -> None:
         """Tell it to end in its own way."""
         if self._process is not None and not self.is_over:
+            self.is_stopped = True
             os.kill(self._process.pid, signal.SIGINT if self.tier.is_pytest else signal.SIGTERM)

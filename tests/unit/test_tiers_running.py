@@ -236,6 +236,9 @@ def test_a_run_that_is_stopped_lets_its_tiers_end_and_removes_its_files(
     output = process.communicate(timeout=LIMIT)[0]
     assert process.returncode == 130, output
     assert (tmp_path / "ended").exists() and "Traceback" not in output
+    assert next(line for line in output.splitlines() if line.startswith("endless ")).endswith(
+        "  stopped"
+    )
     assert sorted(os.listdir(tmp_path)) == ["begun", "ended"]
 
 
