@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -74,6 +74,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/mount/" in str(item.path):
             item.add_marker(pytest.mark.skip(reason="needs root, for real mounts"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """In CI, make a module that skips itself an error; pytest-xdist reports nothing else of it."""
+    report = yield
+    if IN_CI and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"in CI nothing may be skipped: {collector.nodeid}: {report.longrepr}"
+    return report
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -32,6 +32,7 @@ machines are among them, several run at a time. The tiers:
   --durations   print the 20 slowest tests at the end
   --no-install  install nothing
   --help        show this text
+  -- OPTION...  options of pytest, for each tier that it runs: ./tests/run.sh mount -- -k seal -x
 
   sudo ./tests/run.sh --quick
   sudo ./tests/run.sh mount -- -k seal -x
@@ -42,8 +43,9 @@ and makes four images for the virtual machines (on Debian and Ubuntu only): 10 m
 Needs root, for mounts and several users. Mounts and processes of the tests are invisible to
 the rest of the machine and end with them, also when they are killed. CONTRIBUTING.md says more.
 
-The exit status is 0 if all is well, 1 if a test failed or a tier could not be run, 2 for a
-mistake in the options, 130 if the run was stopped.
+A tier that needs what this machine lacks is left out, and named at the end; with CI=true that
+is a failure. The exit status is 0 if all is well, 1 if a test failed or nothing could be run,
+2 for a mistake in the options, 130 if the run was stopped.
 TEXT
 }
 
@@ -57,6 +59,12 @@ say_duration() {
     fi
     printf 'Checking packages and .venv; a first run installs them, %s.%s\n' \
         "which takes some minutes more" "$tests"
+}
+
+not_installed() {
+    printf 'tests/run.sh: not installed: %s\n' "$1" >&2
+    echo "Is there a network? With what is there: $0 --no-install" >&2
+    exit 1
 }
 
 install_packages() {
@@ -80,9 +88,9 @@ install_packages() {
         done
         ((${#missing[@]})) || return 0
         say "installing ${missing[*]}"
-        apt-get update -q >/dev/null
+        apt-get update -q >/dev/null || not_installed "${missing[*]}"
         DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
-            "${missing[@]}" >/dev/null
+            -o DPkg::Lock::Timeout=600 "${missing[@]}" >/dev/null || not_installed "${missing[*]}"
     elif command -v dnf >/dev/null; then
         wanted=(fuse3 fuse3-devel pkgconf-pkg-config gcc make git bindfs rsync sqlite ripgrep
             inotify-tools attr e2fsprogs ShellCheck python3-devel npm tar util-linux iproute
@@ -92,7 +100,7 @@ install_packages() {
         done
         ((${#missing[@]})) || return 0
         say "installing ${missing[*]}"
-        dnf install -q -y "${missing[@]}"
+        dnf install -q -y "${missing[@]}" || not_installed "${missing[*]}"
     else
         echo "tests/run.sh: neither apt-get nor dnf: install the needed programs yourself" >&2
     fi
@@ -104,7 +112,7 @@ install_python() {
         # The system's own, if it is new enough: ordinary users can run it, which tests need.
         local python=/usr/bin/python3
         "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || python=python3
-        "$python" -m venv --clear .venv
+        "$python" -m venv --clear .venv || not_installed .venv
     fi
     local stamp=.venv/requirements.sha256 now
     now=$(sha256sum pyproject.toml)
@@ -112,15 +120,22 @@ install_python() {
     say "installing Python packages in .venv"
     .venv/bin/pip install -q --disable-pip-version-check -e '.[test,vm]' 2>"$log" || {
         cat "$log" >&2
-        return 1
+        not_installed "Python packages in .venv"
     }
     printf '%s' "$now" >"$stamp"
 }
 
 wrong() {
-    printf 'tests/run.sh: %s\n\n' "$1" >&2
-    usage >&2
+    printf 'tests/run.sh: %s; ./tests/run.sh --help lists options and tiers\n' "$1" >&2
     exit 2
+}
+
+is_tier() {
+    local tier
+    for tier in "${tiers[@]}" "${by_name[@]}"; do
+        [[ "$1" != "$tier" ]] || return 0
+    done
+    return 1
 }
 
 arguments=("$@") chosen=() options=() install=yes pytest_options=()
@@ -132,7 +147,7 @@ while (($#)); do
         --quick) chosen+=("${quick[@]}") ;;
         --) pytest_options=("$@") && break ;;
         -*) wrong "no such option: $1" ;;
-        *) [[ " ${tiers[*]} ${by_name[*]} " == *" $1 "* ]] || wrong "no such tier: $1" && chosen+=("$1") ;;
+        *) is_tier "$1" || wrong "no such tier: $1" && chosen+=("$1") ;;
     esac
     shift
 done
@@ -141,8 +156,21 @@ done
 
 # Several tests run the checkout as ordinary users, who cannot enter somebody's private directory.
 if ! setpriv --reuid 65534 --regid 65534 --clear-groups test -r "$PWD/tests/run.sh"; then
+    if [[ "$install" == no ]]; then
+        echo "tests/run.sh: ordinary users cannot reach $PWD, and a copy has no .venv:" \
+            "run without --no-install, or clone below /var/tmp" >&2
+        exit 1
+    fi
+    # What runs in the copy inherits the descriptor, so that it holds the copy if we are killed.
+    for left in /var/tmp/gitguardfs-checkout-*; do
+        [[ -d "$left" && ! -L "$left" && -O "$left" ]] || continue
+        flock -n "$left" rm -rf "$left" || true
+    done
     copy=$(mktemp -d /var/tmp/gitguardfs-checkout-XXXXXX)
     trap 'rm -rf "$copy"' EXIT
+    exec {held}<"$copy"
+    flock -s "$held"
+    chmod 755 "$copy" # fails if another run has removed it before it was locked
     say "ordinary users cannot reach $PWD: running in a copy, $copy"
     cp -a . "$copy"
     rm -rf "$copy/.venv"
@@ -156,8 +184,15 @@ if [[ "$install" == yes ]]; then
     trap 'rm -f "$log"' EXIT
     say_duration
     install_packages
+    exec {turn}<tests/run.sh
+    flock "$turn" # two runs do not make one .venv at a time
     install_python
+    exec {turn}<&-
     rm -f "$log"
+fi
+if [[ ! -x .venv/bin/python ]]; then
+    echo "tests/run.sh: there is no .venv: run without --no-install" >&2
+    exit 1
 fi
 unset PYTHONDONTWRITEBYTECODE # a thousand starts of Python would compile the same modules
 exec .venv/bin/python tests/support/isolated.py .venv/bin/python -m tests.tiers \

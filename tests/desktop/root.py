@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.guest import image as images
-from tests.support import raw_calls
+from tests.support import leftovers, raw_calls
 from tests.support.mounting import REPOSITORY
 
 SETUP = REPOSITORY / "guest-setup"
@@ -59,9 +58,7 @@ def prepare() -> Prepared:
             images.build_archive(MINIMAL, archive)
         if not place.exists():
             _build(archive, place)
-        for old in images.CACHE.glob("desktop-*"):
-            if old not in (archive, place, DEBS):
-                shutil.rmtree(old) if old.is_dir() else old.unlink()
+        images.use(MINIMAL, place, archive, DEBS)
     return Prepared(place / "root", *((place / name).read_text() for name, _ in FIRST_RUNS))
 
 
@@ -76,8 +73,8 @@ def _build(archive: Path, place: Path) -> None:
     images.say("desktop: running vm-setup.sh in Debian 13 (1-2 minutes) ...")
     started = time.monotonic()
     DEBS.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=images.CACHE) as work:
-        new = Path(work, "image")
+    with leftovers.directory(images.NEW, images.CACHE) as work:
+        new = work / "image"
         root = new / "root"
         root.mkdir(parents=True)
         images.run(["tar", "-xpf", str(archive), "-C", str(root)])

@@ -12,11 +12,11 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from shlex import quote
 
-from tests.guest.image import CACHE, locked, run, say
+from tests.guest.image import CACHE, NEW, locked, run, say
+from tests.support import leftovers
 
 NAME = "qemu-system-x86_64"
 SLOW = (9, 0)
@@ -85,8 +85,8 @@ def _is_debian_12() -> bool:
 def _unpack() -> None:
     """Fetch the packages with apt, which checks their signatures. Raises RuntimeError, OSError."""
     say(f"fetching QEMU of {BACKPORTS} (10 seconds) ...")
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=CACHE) as name:
-        work, new = Path(name), Path(name, "qemu")
+    with leftovers.directory(NEW, CACHE) as work:
+        new = work / "qemu"
         sources = work / "sources.list"
         sources.write_text(f"deb {ARCHIVE} {BACKPORTS} main\n")
         for needed in ("lists/partial", "cache/archives/partial"):

@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,8 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.guest import initrd, selinux
+from tests.support import leftovers
 
 CACHE = Path(os.environ.get("GITGUARDFS_TEST_CACHE", "/var/cache/gitguardfs-tests"))
+NEW = ".new-"
+"""The beginning of the names of directories in which something for the cache is made."""
 AGENT_FILE = Path(__file__).parent / "inside/agent.py"
 
 _BOOT = (
@@ -151,10 +153,28 @@ def obtain(recipe: Recipe) -> Image:
             build_archive(recipe, archive)
         if not place.exists():
             _build_disk(recipe, archive, place)
-        for old in CACHE.glob(f"{recipe.name}-*"):
-            if old not in (archive, place):
-                shutil.rmtree(old) if old.is_dir() else old.unlink()
+        use(recipe, place, archive)
     return image
+
+
+def use(recipe: Recipe, place: Path, *kept: Path) -> None:
+    """Hold the directory that is booted until this process ends, and remove those of earlier texts.
+
+    Another checkout may be running its tests with one of them, which then stays. Called below the
+    lock of the recipe.
+    """
+    _held.append(leftovers.hold(place))
+    for old in CACHE.glob(f"{recipe.name}-*"):
+        if old in (place, *kept):
+            continue
+        if old.is_dir():
+            leftovers.remove_unless_held(old)
+        else:
+            old.unlink()
+
+
+_held: list[int] = []
+"""Descriptors of the directories that this process uses."""
 
 
 def is_cached(recipe: Recipe) -> bool:
@@ -215,8 +235,8 @@ def build_archive(recipe: Recipe, archive: Path) -> None:
 def _build_disk(recipe: Recipe, archive: Path, place: Path) -> None:
     started = time.monotonic()
     say(f"{recipe.name}: making the disk ...")
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=CACHE) as work:
-        root, new = Path(work, "root"), Path(work, "image")
+    with leftovers.directory(NEW, CACHE) as work:
+        root, new = work / "root", work / "image"
         root.mkdir()
         new.mkdir()
         run(["tar", "-xpf", str(archive), "-C", str(root)])

@@ -224,6 +224,7 @@ def test_reading_and_writing_take_their_time(way: str, rate: str) -> None:
                     assert read(view / "data") == bytes(128 * KIB)
 
 
+@pytest.mark.every_processor
 def test_two_readers_share_one_limit() -> None:
     with area() as here:
         (here / "source").mkdir()

@@ -25,7 +25,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -49,6 +49,11 @@ from tests.support.mounting import Mounted, area, gitguardfs
 
 HANG_LIMIT = 120
 CHECKS = all_checks()
+RACES = (
+    "content-two_appenders", "between-callers_are_told_apart", "between-flock_wakes",
+    "between-fifo",
+)  # fmt: skip
+"""Checks in which processes compete."""
 MOUNTS: dict[str, tuple[str, ...]] = {
     "uncached": ("--allow-suid", "--cache-timeout", "0"),
     "mapped": ("--allow-suid", "--map", "501/1000:@20/@1000"),
@@ -94,9 +99,16 @@ def hang_limit() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hang_limit")
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS.keys())
-def test_conformance(check: Callable[[str], None], directory: str) -> None:
-    check(directory)
+@pytest.mark.parametrize("name", [name for name in CHECKS if name not in RACES])
+def test_conformance(name: str, directory: str) -> None:
+    CHECKS[name](directory)
+
+
+@pytest.mark.every_processor
+@pytest.mark.usefixtures("hang_limit")
+@pytest.mark.parametrize("name", RACES)
+def test_conformance_of_processes_that_compete(name: str, directory: str) -> None:
+    CHECKS[name](directory)
 
 
 @pytest.fixture(scope="module")

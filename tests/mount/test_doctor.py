@@ -814,6 +814,7 @@ def test_the_scratch_directory_goes_whatever_happens(
     assert not left_in(guarded.source)
 
 
+@pytest.mark.every_processor
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_the_scratch_directory_goes_when_the_command_is_stopped(
     guarded: Mounted, number: signal.Signals

@@ -121,6 +121,7 @@ def elsewhere(share: Path, system: Callable[[], CheckedSystem]) -> Result:
     return said
 
 
+@pytest.mark.every_processor
 @pytest.mark.parametrize(
     ("what", "told"),
     [
@@ -143,6 +144,7 @@ def test_a_namespace_that_the_user_can_enter_is_found(share: Path, what: str, to
     assert said.detail == told.format(pid=pid, fd=fd, share=raw)
 
 
+@pytest.mark.every_processor
 def test_a_namespace_that_is_kept_in_one_without_processes_is_a_finding(share: Path) -> None:
     with keeping("mount in a descriptor") as pid:
         said = elsewhere(share, lambda: only(share, pid))
@@ -150,6 +152,7 @@ def test_a_namespace_that_is_kept_in_one_without_processes_is_a_finding(share: P
     assert "leads to" in said.detail
 
 
+@pytest.mark.every_processor
 def test_a_namespace_that_is_mounted_here_is_found(share: Path) -> None:
     (share / "space").touch()
     with keeping("descriptors") as pid:
@@ -174,6 +177,7 @@ def start(share: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.every_processor
 @pytest.mark.parametrize(
     "what", ["process", "descriptor", "mount", "mount in a descriptor", "subordinate"]
 )

@@ -434,6 +434,7 @@ program: main.o part.o
 """
 
 
+@pytest.mark.every_processor
 def test_make_builds_what_changed_and_nothing_else(desk: Desk) -> None:
     needs("gcc")
     needs("make")

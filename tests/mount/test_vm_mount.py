@@ -650,6 +650,7 @@ def kernel_tells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(guards, "_connections", lambda pid: known if real(pid) else real(pid))
 
 
+@pytest.mark.every_processor
 @pytest.mark.usefixtures("kernel_tells")
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
 def test_a_copy_of_the_view_in_the_agents_namespace_locks_nobody_out(
@@ -682,6 +683,7 @@ def test_a_daemon_that_has_a_view_is_not_taken_for_a_forgotten_one(world: World)
     is_guarded(world)
 
 
+@pytest.mark.every_processor
 @pytest.mark.usefixtures("kernel_tells")
 def test_an_earlier_daemon_at_the_place_of_the_view_is_not_taken_for_its_daemon(
     world: World,

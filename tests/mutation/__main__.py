@@ -46,11 +46,10 @@ class Failure(Exception):
 
 def changed(mutant: Mutant, tree: Path = CHECKOUT) -> dict[str, str]:
     """Return the file that the fault is put into, with its new text. Raises Failure if stale."""
-    path = f"gitguardfs/{mutant.file}"
-    text = (tree / path).read_text()
+    text = (tree / mutant.path).read_text()
     if (times := text.count(mutant.old)) != 1:
-        raise Failure(f"{mutant.name} is stale: its old text stands {times} times in {path}")
-    return {path: text.replace(mutant.old, mutant.new)}
+        raise Failure(f"{mutant.name} is stale: its old text stands {times} times in {mutant.path}")
+    return {mutant.path: text.replace(mutant.old, mutant.new)}
 
 
 def chosen(names: Sequence[str]) -> list[Mutant]:

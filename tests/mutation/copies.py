@@ -8,7 +8,6 @@ when pytest ends, when it takes too long, and when we are killed ourselves.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from pathlib import Path
 from threading import Lock
 from time import monotonic
 
+from tests.support import leftovers
 from tests.support.mounting import AREA
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -126,14 +126,8 @@ class Copies:
 @contextmanager
 def copies() -> Iterator[Copies]:
     """Copy the checkout as it is now; also removes what runs that were killed have left."""
-    for left in PLACE.glob(f"{PREFIX}*"):
-        if not left.is_symlink() and left.stat().st_uid == os.geteuid():
-            _remove_unless_in_use(left)
-    work = Path(tempfile.mkdtemp(prefix=PREFIX, dir=PLACE))
-    work.chmod(0o755)
-    lock = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    try:
+    with leftovers.directory(PREFIX, PLACE) as work:
+        work.chmod(0o755)
         tree = work / "tree"
         shutil.copytree(CHECKOUT, tree, symlinks=True, ignore=_NOT_COPIED)
         # Known to be current by the source's text: its time says nothing of a changed copy.
@@ -143,20 +137,6 @@ def copies() -> Iterator[Copies]:
             check=True,
         )  # fmt: skip
         yield Copies(work, tree)
-    finally:
-        _remove(work)
-        os.close(lock)
-
-
-def _remove_unless_in_use(directory: Path) -> None:
-    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _remove(directory)
-    except BlockingIOError:
-        pass
-    finally:
-        os.close(lock)
 
 
 def _remove(directory: Path) -> None:

@@ -12,10 +12,15 @@ class Mutant(NamedTuple):
     breaks: str
     """What no longer holds with the fault."""
     file: str
-    """Below gitguardfs/."""
+    """Below gitguardfs/, or one of the tests' own, which begins with tests/."""
     old: str
     new: str
     tests: tuple[str, ...]
     """Below tests/, as pytest takes them: the tests that should notice it."""
     survives: str = ""
     """Why no test notices it, where that is known and accepted."""
+
+    @property
+    def path(self) -> str:
+        """The file, below the checkout."""
+        return self.file if self.file.startswith("tests/") else f"gitguardfs/{self.file}"

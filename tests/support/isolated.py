@@ -15,6 +15,7 @@ import select
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWPID = 0x20000000
@@ -39,6 +40,9 @@ def run(command: Sequence[str]) -> int:
     alive, ours = os.pipe()
     private_mounts()
     _check(_libc.unshare(CLONE_NEWPID))
+    # Held back until there is somebody to pass them on to: the first process of a namespace
+    # would lose those that it has no handler for.
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     child = os.fork()
     if child == 0:
         os.close(ours)
@@ -58,6 +62,7 @@ def _init(command: Sequence[str], parent: int) -> None:
     _mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     program = os.fork()
     if program == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         try:
             os.execvp(command[0], list(command))
         except OSError as error:
@@ -69,6 +74,7 @@ def _init(command: Sequence[str], parent: int) -> None:
 def _wait_for(child: int) -> int:
     for number in FORWARDED:
         signal.signal(number, lambda received, _frame: _pass_on(child, received))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     while True:
         pid, status = os.wait()
         if pid == child:
@@ -78,7 +84,8 @@ def _wait_for(child: int) -> int:
 
 def _pass_on(child: int, number: int) -> None:
     # A signal of the terminal has reached the whole group already; one more does no harm.
-    os.kill(child, number)
+    with suppress(ProcessLookupError):  # it has ended at this moment
+        os.kill(child, number)
 
 
 def _mount(source: bytes, target: bytes, fstype: bytes | None, flags: int) -> None:
@@ -94,4 +101,7 @@ def _check(result: int) -> None:
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    sys.exit(run(sys.argv[1:]))
+    try:
+        sys.exit(run(sys.argv[1:]))
+    except PermissionError as error:
+        sys.exit(f"cannot make mount and process namespaces, which takes root: {error.strerror}")

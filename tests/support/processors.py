@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 OF_THE_RUN = "GGFS_TEST_PROCESSORS"
 """The environment variable in which tests/tiers names the processors of the whole run: "0,1"."""
@@ -47,9 +46,21 @@ def all_in_use() -> Iterator[None]:
 
 def _bind_all(processors: set[int]) -> None:
     """Bind every thread of the namespace; those that start meanwhile are found by the next look."""
-    bound: set[int] = set()
-    while new := {int(path.name) for path in Path("/proc").glob("[0-9]*/task/[0-9]*")} - bound:
-        for thread in new:
+    while others := [thread for thread in _threads() if _lacks(thread, processors)]:
+        for thread in others:
             with suppress(ProcessLookupError):
                 os.sched_setaffinity(thread, processors)
-        bound |= new
+
+
+def _threads() -> list[int]:
+    found: list[int] = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            found += map(int, os.listdir(f"/proc/{process}/task"))
+    return found
+
+
+def _lacks(thread: int, processors: set[int]) -> bool:
+    with suppress(ProcessLookupError):
+        return os.sched_getaffinity(thread) != processors
+    return False

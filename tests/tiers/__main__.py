@@ -6,18 +6,15 @@ nothing when it is killed.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support import processors
+from tests.guest import image as images
+from tests.support import leftovers, processors
 from tests.support.mounting import AREA
 from tests.tiers import allotment, report
 from tests.tiers.allotment import Lane
@@ -30,12 +27,27 @@ PLACE = "/var/tmp"
 """Every user can reach it, and it is on a disk: a tmpfs is no stand-in for one."""
 
 
-class Stopped(Exception):
-    """A signal asked to end."""
+class Stop:
+    """Whether a signal has asked to end: noted only, so that it interrupts nothing halfway.
+
+    One Ctrl-C arrives three times: from the terminal, and from both processes that isolate this.
+    """
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup(1)
+            signal.signal(number, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.is_asked = True
 
 
 def main(arguments: list[str]) -> int:
     """Run the chosen tiers. Returns 0, 1 if anything failed, 130 if it was stopped."""
+    stop = Stop()
+    sys.stdout.reconfigure(errors="backslashreplace")  # a test's output has any character
     options: list[str] = []
     if "--" in arguments:
         at = arguments.index("--")
@@ -51,18 +63,12 @@ def main(arguments: list[str]) -> int:
     if not chosen:
         print("nothing is left to run")
         return 1
-    _remove_stale()
-    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=PLACE, ignore_cleanup_errors=True) as name:
-        place = Path(name)
+    leftovers.remove_stale(images.NEW, images.CACHE)
+    with leftovers.directory(PREFIX, PLACE) as place:
         place.chmod(0o755)
-        lock = os.open(place, os.O_RDONLY)  # held until the end, also by what is started
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        os.environ[AREA] = name
+        os.environ[AREA] = str(place)
         processors.name_those_of_the_run()
-        status = _run(chosen, place, options, durations)
-        os.close(lock)
-        _make_removable(place)
-    return status
+        return _run(chosen, left_out, place, options, durations, stop)
 
 
 def _sort_out(tiers: Sequence[Tier]) -> tuple[list[Tier], list[tuple[Tier, str]]]:
@@ -70,53 +76,36 @@ def _sort_out(tiers: Sequence[Tier]) -> tuple[list[Tier], list[tuple[Tier, str]]
     return [tier for tier, why in lacks if not why], [(tier, why) for tier, why in lacks if why]
 
 
-def _remove_stale() -> None:
-    """Remove what runs that were killed have left: files only, since mounts went with them."""
-    for path in Path(PLACE).glob(f"{PREFIX}*"):
-        lock = os.open(path, os.O_RDONLY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            continue
-        finally:
-            os.close(lock)
-        _make_removable(path)
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _make_removable(path: Path) -> None:
-    subprocess.run(["chattr", "-R", "-i", "-a", path], capture_output=True, check=False)
-
-
-def _run(chosen: list[Tier], place: Path, options: list[str], durations: bool) -> int:
+def _run(
+    chosen: list[Tier],
+    left_out: list[tuple[Tier, str]],
+    place: Path,
+    options: list[str],
+    durations: bool,
+    stop: Stop,
+) -> int:
     started = time.monotonic()
     lanes = allotment.lanes(chosen, processors.of_the_run())
     runs: list[Run] = []
     waiting = list(chosen)
     progress = report.Progress(runs, waiting)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)
-    try:
-        while waiting or not all(run.is_over for run in runs):
-            _start_next(runs, waiting, lanes, place, options)
-            _look(runs, progress)
-            time.sleep(0.2)
-        stopped = False
-    except Stopped:
-        stopped = True
+    while not stop.is_asked and (waiting or not all(run.is_over for run in runs)):
+        _start_next(runs, waiting, lanes, place, options)
+        _look(runs, progress)
+        time.sleep(0.2)
+    if stop.is_asked:
         progress.say("stopping ...")
         _end(runs)
     if durations:
         print(report.slowest(runs))
         print(*(report.phases(run) for run in runs if run.tier.image), sep="\n")
-    print(report.table(runs, waiting, time.monotonic() - started), flush=True)
-    if stopped:
+    print(report.table(runs, waiting, left_out, time.monotonic() - started), flush=True)
+    if stop.is_asked:
         return 130
-    return 1 if any(run.is_failed for run in runs) else 0
-
-
-def _stop(*_: object) -> None:
-    raise Stopped
+    if not any(run.has_tested for run in runs):
+        print(*map(report.details, runs), "nothing was tested", sep="\n")
+        return 1
+    return int(any(run.is_failed for run in runs))
 
 
 def _start_next(
@@ -147,8 +136,6 @@ def _look(runs: list[Run], progress: report.Progress) -> None:
 
 def _end(runs: list[Run]) -> None:
     """Let the tiers end by themselves; those that do not are killed when this process ends."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
     for run in runs:
         run.stop()
     deadline = time.monotonic() + STOP_LIMIT

@@ -105,8 +105,10 @@ TIERS = (
     Tier(
         "quickstart", "guest-setup/quickstart.sh, on the distribution's own packages",
         # Isolated: tiers that start at the same moment would copy its mounts and so hold its share.
-        [sys.executable, str(ISOLATED), "./guest-setup/quickstart.sh"],
-        seconds=10, is_pytest=False, is_short=True, count="ok",
+        # Below a lock: a run beside this one would change what is installed.
+        ["flock", "--no-fork", "/opt",
+         sys.executable, str(ISOLATED), "./guest-setup/quickstart.sh"],
+        seconds=10, is_pytest=False, is_short=True, count="ok", lacks=_missing("flock"),
     ),
     Tier("packaging", "the source distribution and its own tests, the wheel, the spec file",
          _pytest("tests/packaging"), seconds=40, is_short=True),

@@ -62,6 +62,7 @@ class Notes:
         elif report.skipped:
             why = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
             self._outcomes.setdefault(name, ("skipped", why.removeprefix("Skipped: ")))
-        if report.when == "teardown":
+        # A worker that crashed reports neither a phase that there is nor a teardown.
+        if report.when not in ("setup", "call"):
             outcome, why = self._outcomes.pop(name, ("passed", ""))
             _note(test=name, outcome=outcome, seconds=self._seconds.pop(name), why=why)

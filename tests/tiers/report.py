@@ -88,8 +88,7 @@ def _state(run: Run) -> str:
 
 def ending(run: Run) -> str:
     """One line for a tier that is over."""
-    what = "FAILED" if run.is_failed else "ok"
-    return f"{run.tier.name}: {what} after {minutes(run.seconds)}"
+    return f"{run.tier.name}: {_result(run)} after {minutes(run.seconds)}"
 
 
 def details(run: Run) -> str:
@@ -103,7 +102,12 @@ def details(run: Run) -> str:
     return f"\n== what {run.tier.name} said\n{text}"
 
 
-def table(runs: Sequence[Run], waiting: Sequence[Tier], seconds: float) -> str:
+def table(
+    runs: Sequence[Run],
+    waiting: Sequence[Tier],
+    left_out: Sequence[tuple[Tier, str]],
+    seconds: float,
+) -> str:
     """A row a tier, and the sums; the last line is for programs that look for one."""
     head = f"{'tier':<14}{'passed':>8}{'failed':>8}{'skipped':>9}{'time':>8}{'processor':>11}"
     lines = ["", head]
@@ -115,6 +119,7 @@ def table(runs: Sequence[Run], waiting: Sequence[Tier], seconds: float) -> str:
             f"{minutes(run.seconds):>8}{minutes(run.processor_seconds):>11}  {_result(run)}"
         )
     lines += [f"{tier.name:<14}{'not run':>8}" for tier in waiting]
+    lines += [f"{tier.name:<14}{'not run':>8}  LEFT OUT ({why})" for tier, why in left_out]
     passed, failed, skipped = (
         sum(run.outcomes[what] for run in runs) for what in ("passed", "failed", "skipped")
     )
@@ -132,11 +137,11 @@ def table(runs: Sequence[Run], waiting: Sequence[Tier], seconds: float) -> str:
 
 
 def _result(run: Run) -> str:
-    if not run.is_over:
+    if run.is_stopped:
         return "stopped"
     if run.is_failed:
-        return f"FAILED (exit status {run.status})"
-    return "ok"
+        return f"FAILED ({run.fault})"
+    return "ok" if run.has_tested else "no test chosen"
 
 
 def slowest(runs: Sequence[Run], count: int = 20) -> str:

@@ -19,6 +19,10 @@ from tests.tiers import events
 from tests.tiers.allotment import Lane
 from tests.tiers.catalogue import ISOLATED, REPOSITORY, Tier
 
+NO_TESTS = 5
+"""pytest's exit status if the options leave no test of a tier."""
+RESTARTS = 2
+"""Workers of a tier that may crash; one more ends the tier."""
 STOP_LIMIT = 40.0
 """Seconds that a tier has to unmount what it mounted after it was told to stop."""
 
@@ -26,7 +30,12 @@ STOP_LIMIT = 40.0
 def _workers(processors: int) -> list[str]:
     """Options of pytest for isolated workers: two at least, since a test also waits for daemons."""
     worker = shlex.join([sys.executable, str(ISOLATED), sys.executable])
-    return ["--dist=loadfile", f"--tx={max(2, processors)}*popen//python={worker}"]
+    return [
+        "--dist=loadfile",
+        f"--tx={max(2, processors)}*popen//python={worker}",
+        # A test that ends its worker is given to the next one, without end.
+        f"--max-worker-restart={RESTARTS}",
+    ]
 
 
 @dataclass
@@ -46,6 +55,10 @@ class Run:
     why_skipped: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     durations: list[tuple[float, str]] = field(default_factory=list)
+    is_selection: bool = False
+    """Whether options of pytest may leave tests out."""
+    is_stopped: bool = False
+    """Whether it was told to end before it had."""
     _read: int = 0
     _process: subprocess.Popen[bytes] | None = None
 
@@ -63,7 +76,27 @@ class Run:
 
     @property
     def is_failed(self) -> bool:
-        return self.status not in (None, 0)
+        return bool(self.fault)
+
+    @property
+    def fault(self) -> str:
+        """Why a tier that is over has failed; "" if it has not, or is not over.
+
+        A process can also end with 0 halfway: by a test, or by what a test started.
+        """
+        if not self.is_over or (self.is_selection and self.status in (0, NO_TESTS)):
+            return ""
+        found = [f"exit status {self.status}"] if self.status else []
+        done = self.outcomes.total()
+        if not done and (self.tier.is_pytest or self.tier.count):
+            found.append("nothing was tested")
+        elif done < self.collected and not self.is_selection:
+            found.append(f"{self.collected - done} tests did not run")
+        return ", ".join(found)
+
+    @property
+    def has_tested(self) -> bool:
+        return not self.tier.is_pytest or bool(self.outcomes.total())
 
     @property
     def fraction(self) -> float:
@@ -71,11 +104,12 @@ class Run:
         if self.is_over:
             return 1.0
         if self.collected:
-            return sum(self.outcomes.values()) / self.collected
+            return min(sum(self.outcomes.values()) / self.collected, 1.0)
         return min(self.seconds / self.tier.seconds, 0.9) if not self.tier.is_pytest else 0.0
 
     def start(self, options: list[str]) -> None:
         """Start it; ``options`` are pytest's."""
+        self.is_selection = self.tier.is_pytest and bool(options)
         self.work.mkdir()
         command = list(self.tier.command)
         if self.tier.is_pytest:
@@ -116,6 +150,8 @@ class Run:
             self.collected = int(str(event["collected"]))
             return
         name, outcome = str(event["test"]), str(event["outcome"])
+        if name in self.failures:  # ended another worker, or failed in its last phase too
+            return
         self.outcomes[outcome] += 1
         self.durations.append((float(str(event["seconds"])), name))
         if outcome == "failed":
@@ -135,4 +171,5 @@ class Run:
     def stop(self) -> None:
         """Tell it to end in its own way."""
         if self._process is not None and not self.is_over:
+            self.is_stopped = True
             os.kill(self._process.pid, signal.SIGINT if self.tier.is_pytest else signal.SIGTERM)

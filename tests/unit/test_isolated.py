@@ -67,6 +67,27 @@ def test_daemons_end_with_it_even_if_it_is_killed(number: signal.Signals) -> Non
     process.stdout.close()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_not_lost_while_it_starts(number: signal.Signals) -> None:
+    """It ends at once, whenever the signal comes; the command would go on for ten minutes."""
+    for _ in range(8):
+        process = start("exec sleep 600")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while not children.read_text():
+            pass
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        assert process.returncode in (-number, 128 + number)
+
+
+def test_without_the_right_to_isolate_it_says_so() -> None:
+    done = subprocess.run(
+        [sys.executable, isolated.__file__, "true"], user=65534, capture_output=True, text=True
+    )
+    assert done.returncode == 1 and "which takes root" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_each_process_with_tests_has_mounts_of_its_own() -> None:
     def namespace(pid: int | str) -> str:
         return os.readlink(f"/proc/{pid}/ns/mnt")

@@ -25,7 +25,7 @@ def test_every_name_is_its_own() -> None:
 def test_the_old_text_stands_once_and_the_new_one_is_python(name: str) -> None:
     mutant = BY_NAME[name]
     (text,) = mutation.changed(mutant).values()
-    assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(_read(f"gitguardfs/{mutant.file}")))
+    assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(_read(mutant.path)))
 
 
 @pytest.mark.parametrize("test", sorted({test for mutant in MUTANTS for test in mutant.tests}))

@@ -99,13 +99,41 @@ with processors.all_in_use():
     pids.append(child())
     assert given() == [every] * 4, given()
 assert given() == [{min(every)}] * 4, given()
+try:
+    with processors.all_in_use():
+        raise InterruptedError
+except InterruptedError:
+    assert given() == [{min(every)}] * 4, given()
+"""
+STORM = """
+import os, subprocess, sys
+from tests.support import processors
+every = os.sched_getaffinity(0)
+processors.name_those_of_the_run()
+os.sched_setaffinity(0, {min(every)})
+storm = "while :; do true & true & wait; done"
+storms = [subprocess.Popen(["sh", "-c", storm]) for _ in range(3)]
+for _ in range(150):
+    with processors.all_in_use():
+        assert [os.sched_getaffinity(each.pid) for each in storms] == [every] * 3
+    assert [os.sched_getaffinity(each.pid) for each in storms] == [{min(every)}] * 3
 """
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for namespaces")
 def test_a_race_can_use_all_processors_of_the_run_in_every_process() -> None:
     """Also a process that was started while one processor had to do."""
+    _run_isolated(BOUND)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for namespaces")
+def test_processes_that_come_and_go_meanwhile_disturb_nothing() -> None:
+    _run_isolated(STORM)
+
+
+def _run_isolated(code: str) -> None:
     done = subprocess.run(
-        [sys.executable, isolated.__file__, sys.executable, "-c", BOUND], cwd=REPOSITORY
-    )
-    assert done.returncode == 0
+        [sys.executable, isolated.__file__, sys.executable, "-c", code],
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
