@@ -26,8 +26,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tree=$work/gitguardfs-$version
 mkdir -p "$tree" "$output"
-cp -R gitguardfs guest-setup packaging pyproject.toml CHANGELOG.md LICENSE README.md SECURITY.md \
-    docs "$tree"
+cp -R --parents gitguardfs guest-setup packaging docs benchmarks/results pyproject.toml \
+    CHANGELOG.md CONTRIBUTING.md LICENSE README.md SECURITY.md "$tree"
 mv "$tree/packaging/debian" "$tree/debian"
 cat >"$tree/debian/changelog" <<END
 gitguardfs ($version) unstable; urgency=medium

@@ -1,4 +1,4 @@
-"""Fixtures that are built once: the source distribution and its contents."""
+"""Fixtures that are built once: the source distribution, the Debian package, their contents."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.documents import broken_links
 from tests.support.mounting import REPOSITORY, area
 
 MADE = (".git", ".venv", "__pycache__", "*.egg-info", "/build", "dist", ".*_cache", ".hypothesis")
@@ -27,6 +28,16 @@ def build(hook: str, source: Path, target: Path) -> Path:
     assert done.returncode == 0, done.stderr
     assert "Deprecat" not in done.stderr, done.stderr
     return target / done.stdout.splitlines()[-1]
+
+
+def lost_links(tree: Path) -> dict[str, list[str]]:
+    """Return the links of each document in an unpacked package that lead to no file of it."""
+    directory = tree / "usr/share/doc/gitguardfs"
+    documents = {str(path.relative_to(directory)): path for path in directory.rglob("*.md")}
+    here = [*REPOSITORY.glob("docs/*.md"), *(REPOSITORY / name for name in (
+        "README.md", "SECURITY.md", "CONTRIBUTING.md", "packaging/README.md"))]  # fmt: skip
+    assert {str(path.relative_to(REPOSITORY)) for path in here} <= set(documents)
+    return {name: found for name, path in documents.items() if (found := broken_links(path))}
 
 
 @pytest.fixture(scope="session")
@@ -60,3 +71,13 @@ def unpacked(sdist: Path, place: Path) -> Path:
     (top,) = (place / "unpacked").iterdir()
     os.chmod(top, 0o755)
     return top
+
+
+@pytest.fixture(scope="session")
+def deb(checkout: Path, place: Path) -> Path:
+    done = subprocess.run(
+        [checkout / "packaging/build-deb.sh", place / "deb"],
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return Path(done.stdout.splitlines()[-1])
