@@ -17,9 +17,9 @@ where virtual machines are among them:
   unit           pure parts, no mount
   adapter        request handlers, no mount
   mount          real mounts: conformance, attacks, faults, programs
-  packaging      the source distribution and its own tests, the wheel, the spec file
+  packaging      the source distribution and its own tests, the wheel, the packages' files
   quickstart     guest-setup/quickstart.sh, on the distribution's own packages
-  desktop        guest-setup/vm-setup.sh in Debian 13, and its desktop under Xvfb
+  desktop        Debian 13: vm-setup.sh and its desktop under Xvfb; the Debian package
   egress         the allowlist proxy, before servers that record what they are sent
   guest          Debian 13 in a virtual machine with real 9p and virtiofs shares
   guest-old      Debian 12 in another one, the oldest system that is supported
