@@ -37,6 +37,7 @@ gitguardfs ($version) unstable; urgency=medium
  -- The gitguardfs developers <gitguardfs@example.org>  $(LC_ALL=C date -R -u -d "@$epoch")
 END
 
-(cd "$tree" && dpkg-buildpackage --build=binary --no-sign --root-command=fakeroot)
+# -I: nothing is compiled, so the packages of build-essential are not needed.
+(cd "$tree" && dpkg-checkbuilddeps -I && dpkg-buildpackage --build=binary --no-sign -d)
 mv "$work/gitguardfs_${version}_all.deb" "$output/"
 echo "$output/gitguardfs_${version}_all.deb"

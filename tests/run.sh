@@ -64,7 +64,7 @@ install_packages() {
             inotify-tools attr e2fsprogs shellcheck python3-dev python3-venv tar util-linux
             qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debian-archive-keyring iproute2
             systemd libxml2-utils libvirt0 xvfb curl openssl openssh-client zsh fish groff-base mandoc
-            debhelper dh-python dpkg-dev fakeroot python3-click rpm cpio)
+            debhelper dh-python dpkg-dev python3-click rpm cpio)
         command -v npm >/dev/null || wanted+=(npm)
         # Newer releases have virtiofsd and the schemas of libvirt in packages of their own.
         for package in virtiofsd libvirt-common; do
