@@ -26,8 +26,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tree=$work/gitguardfs-$version
 mkdir -p "$tree" "$output"
-cp -R gitguardfs guest-setup packaging pyproject.toml CHANGELOG.md LICENSE README.md SECURITY.md \
-    docs "$tree"
+cp -R --parents gitguardfs guest-setup packaging docs benchmarks/results pyproject.toml \
+    CHANGELOG.md CONTRIBUTING.md LICENSE README.md SECURITY.md "$tree"
 mv "$tree/packaging/debian" "$tree/debian"
 cat >"$tree/debian/changelog" <<END
 gitguardfs ($version) unstable; urgency=medium
@@ -37,6 +37,7 @@ gitguardfs ($version) unstable; urgency=medium
  -- The gitguardfs developers <gitguardfs@example.org>  $(LC_ALL=C date -R -u -d "@$epoch")
 END
 
-(cd "$tree" && dpkg-buildpackage --build=binary --no-sign --root-command=fakeroot)
+# -I: nothing is compiled, so the packages of build-essential are not needed.
+(cd "$tree" && dpkg-checkbuilddeps -I && dpkg-buildpackage --build=binary --no-sign -d)
 mv "$work/gitguardfs_${version}_all.deb" "$output/"
 echo "$output/gitguardfs_${version}_all.deb"

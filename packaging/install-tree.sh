@@ -52,6 +52,13 @@ install -m 0644 guest-setup/{common,steps}.sh "$destdir$modules/guest-setup"
 install -m 0755 guest-setup/{install,vm-apps}.sh "$destdir$modules/guest-setup"
 install -m 0755 packaging/refuse-removal.sh "$destdir$modules/refuse-removal.sh"
 
+# At the same places as in the repository, so that their links lead to each other.
+documents=$destdir/usr/share/doc/gitguardfs
+for file in README.md SECURITY.md CONTRIBUTING.md docs/* packaging/README.md \
+    benchmarks/results/*.{md,svg}; do
+    install -D -m 0644 "$file" "$documents/$file"
+done
+
 while read -r name module function; do
     directory=/usr/bin
     # umount(8) looks for helpers in /sbin alone, which is a symlink to this directory.

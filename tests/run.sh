@@ -17,9 +17,9 @@ machines are among them, several run at a time. The tiers:
   unit           pure parts, no mount
   adapter        request handlers, no mount
   mount          real mounts: conformance, attacks, faults, programs
-  packaging      the source distribution and its own tests, the wheel, the spec file
+  packaging      the source distribution and its own tests, the wheel, the packages' files
   quickstart     guest-setup/quickstart.sh, on the distribution's own packages
-  desktop        guest-setup/vm-setup.sh in Debian 13, and its desktop under Xvfb
+  desktop        Debian 13: vm-setup.sh and its desktop under Xvfb; the Debian package
   egress         the allowlist proxy, before servers that record what they are sent
   guest          Debian 13 in a virtual machine with real 9p and virtiofs shares
   guest-old      Debian 12 in another one, the oldest system that is supported
@@ -75,7 +75,7 @@ install_packages() {
             inotify-tools attr e2fsprogs shellcheck python3-dev python3-venv tar util-linux
             qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debian-archive-keyring iproute2
             systemd libxml2-utils libvirt0 xvfb curl openssl openssh-client zsh fish groff-base mandoc
-            debhelper dh-python dpkg-dev fakeroot python3-click rpm cpio)
+            debhelper dh-python dpkg-dev python3-click rpm cpio)
         command -v npm >/dev/null || wanted+=(npm)
         # Newer releases have virtiofsd and the schemas of libvirt in packages of their own.
         for package in virtiofsd libvirt-common; do

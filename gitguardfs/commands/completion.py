@@ -226,20 +226,28 @@ def _members(incomplete: str) -> list[CompletionItem[Any]]:
 
 
 def _o_options(incomplete: str) -> list[CompletionItem[Any]]:
-    """Complete the last of a list of ``-o`` options, or its value if it has fixed choices."""
+    """Complete the last of a list of ``-o`` options, or its value."""
     begin = incomplete.rfind(",") + 1
     before, typed = incomplete[:begin], incomplete[begin:]
-    name, equals, _ = typed.partition("=")
+    name, equals, value = typed.partition("=")
     if equals:
-        choices = next((_choices(o.metavar) for o in OPTIONS if o.name == name), ())
-        values = [f"{name}={choice}" for choice in choices]
-        return [CompletionItem(before + value) for value in values if value.startswith(typed)]
+        return _o_value(name, f"{before}{name}=", value)
     return [
         CompletionItem(f"{before}{word}", type="open" if word.endswith("=") else "plain")
         for option in OPTIONS
         if not option.hidden
         for word in _spellings(option)
         if word.startswith(typed)
+    ]
+
+
+def _o_value(name: str, before: str, value: str) -> list[CompletionItem[Any]]:
+    """Complete the value of the ``-o`` option called ``name``; ``before`` stands before it."""
+    metavar = next((o.metavar for o in OPTIONS if name in (o.name, *o.aliases)), "")
+    candidates = _candidates(metavar)
+    return [
+        CompletionItem(before + item.value, type=item.type, held=before + (item.held or ""))
+        for item in (candidates(value) if candidates else ())
     ]
 
 
@@ -264,6 +272,12 @@ VALUES: dict[str, Callable[[str], list[CompletionItem[Any]]]] = {
 """The completion of a value, by the metavar of its option or argument."""
 
 
+def _candidates(metavar: str) -> Callable[[str], list[CompletionItem[Any]]] | None:
+    """Return what completes a value with this metavar; None if only the user knows it."""
+    choices = _choices(metavar)
+    return _one_of(*choices) if choices else VALUES.get(metavar)
+
+
 def metavar_of(param: click.Parameter) -> str:
     """Return the metavar of an option or argument, without brackets."""
     return (param.metavar or (param.name or "").upper()).strip("[]")
@@ -273,10 +287,9 @@ def _prepare(command: click.Command, args: list[str]) -> None:
     """Give each option of a command, and of the subcommand in ``args``, the type for its values."""
     context = click.Context(command)
     for param in command.params:
-        metavar = metavar_of(param)
-        choices = _choices(metavar)
-        if param.type is click.STRING and (choices or metavar in VALUES):
-            param.type = _Value(_one_of(*choices) if choices else VALUES[metavar])
+        candidates = _candidates(metavar_of(param))
+        if param.type is click.STRING and candidates:
+            param.type = _Value(candidates)
     if isinstance(command, click.Group):
         names = set(command.list_commands(context))
         for number, word in enumerate(args):

@@ -3,12 +3,14 @@
 Two layers are cached, as with the guest images. The first holds the packages of the smallest
 Debian, by a hash of their list; the second that system after the first run of vm-setup.sh, by a
 hash of the scripts' text. Tests see the second one through an overlay, whose upper directory holds
-their changes.
+their changes. Beside what the scripts install, it has the files of the packages that our Debian
+package depends on: apt installs them in a test, without a network.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -34,6 +36,10 @@ FIRST_RUNS = (
 )
 SETUP_INSIDE = Path("usr/local/src/guest-setup")
 """Where the root file system shows the scripts of this checkout."""
+CONTROL = REPOSITORY / "packaging/debian/control"
+ARCHIVES = Path("var/cache/dependencies")
+"""Where the root file system has what our Debian package depends on, as packages."""
+FROM_ARCHIVES = f"--option=Dir::Cache::archives=/{ARCHIVES}"
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,13 @@ def _texts() -> list[str]:
     """The texts that the second layer is made by."""
     paths = [SETUP / name for name in ("common.sh", "steps.sh", "vm-setup.sh", "vm-apps.sh")]
     paths += sorted((SETUP / "awesome").glob("*.lua"))
-    return [Path(__file__).read_text(), *(path.read_text() for path in paths)]
+    return [Path(__file__).read_text(), *(path.read_text() for path in paths), *_dependencies()]
+
+
+def _dependencies() -> list[str]:
+    """Return the names of the packages that our Debian package depends on."""
+    (text,) = re.findall(r"^Depends:\n((?: .*\n)+)", CONTROL.read_text(), re.MULTILINE)
+    return re.findall(r"^ ([a-z0-9.+-]+)", text, re.MULTILINE)
 
 
 def _build(archive: Path, place: Path) -> None:
@@ -88,6 +100,11 @@ def _build(archive: Path, place: Path) -> None:
                 if done.returncode != 0:
                     raise RuntimeError(f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
                 (new / log).write_text(done.stdout + done.stderr)
+            (root / ARCHIVES).mkdir()
+            fetch = ["apt-get", "install", "-y", "--download-only", FROM_ARCHIVES]
+            done = system.run(*fetch, *_dependencies())
+            if done.returncode != 0:
+                raise RuntimeError(f"{fetch}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
         new.rename(place)
     images.say(f"desktop: it is there after {time.monotonic() - started:.0f} s")
 

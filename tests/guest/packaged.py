@@ -12,8 +12,8 @@ from tests.support.mounting import REPOSITORY, area
 DIST = "dist"
 """Below the guest's checkout: where the packages are."""
 VERSIONS = (gitguardfs.__version__, f"{gitguardfs.__version__}+1")
-_PARTS = ("gitguardfs", "guest-setup", "packaging", "docs", "pyproject.toml", "CHANGELOG.md",
-          "LICENSE", "README.md", "SECURITY.md")  # fmt: skip
+_PARTS = ("gitguardfs", "guest-setup", "packaging", "docs", "benchmarks", "pyproject.toml",
+          "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md")  # fmt: skip
 
 
 def build(checkout: Path) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures that are built once: the source distribution and its contents."""
+"""Fixtures that are built once: the source distribution, the Debian package, their contents."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.support import raw_calls
+from tests.support.documents import broken_links
 from tests.support.mounting import REPOSITORY, area
 
 MADE = (".git", ".venv", "__pycache__", "*.egg-info", "/build", "dist", ".*_cache", ".hypothesis")
@@ -27,6 +30,16 @@ def build(hook: str, source: Path, target: Path) -> Path:
     assert done.returncode == 0, done.stderr
     assert "Deprecat" not in done.stderr, done.stderr
     return target / done.stdout.splitlines()[-1]
+
+
+def lost_links(tree: Path) -> dict[str, list[str]]:
+    """Return the links of each document in an unpacked package that lead to no file of it."""
+    directory = tree / "usr/share/doc/gitguardfs"
+    documents = {str(path.relative_to(directory)): path for path in directory.rglob("*.md")}
+    here = [*REPOSITORY.glob("docs/*.md"), *(REPOSITORY / name for name in (
+        "README.md", "SECURITY.md", "CONTRIBUTING.md", "packaging/README.md"))]  # fmt: skip
+    assert {str(path.relative_to(REPOSITORY)) for path in here} <= set(documents)
+    return {name: found for name, path in documents.items() if (found := broken_links(path))}
 
 
 @pytest.fixture(scope="session")
@@ -60,3 +73,39 @@ def unpacked(sdist: Path, place: Path) -> Path:
     (top,) = (place / "unpacked").iterdir()
     os.chmod(top, 0o755)
     return top
+
+
+NOT_ASKED_FOR = ("build-essential", "fakeroot", "gcc", "g++")
+"""Packages that apt need not install beside those that build-deb.sh names."""
+INSTALLED = Path("/var/lib/dpkg/status")
+
+
+@contextmanager
+def only_what_is_asked_for(status: Path) -> Iterator[None]:
+    """Let dpkg take what NOT_ASKED_FOR lists as not installed; write what it reads to ``status``.
+
+    Only root's tests have mounts of their own, in which that can be done.
+    """
+    if os.geteuid() != 0:
+        yield
+        return
+    left_out = tuple(f"Package: {name}\n" for name in NOT_ASKED_FOR)
+    packages = INSTALLED.read_text().split("\n\n")
+    status.write_text("\n\n".join(one for one in packages if not one.startswith(left_out)))
+    raw_calls.mount(str(status), INSTALLED, flags=raw_calls.MS_BIND)
+    try:
+        yield
+    finally:
+        raw_calls.umount(INSTALLED)
+
+
+@pytest.fixture(scope="session")
+def deb(checkout: Path, place: Path) -> Path:
+    """The Debian package, built with no other packages than its script names."""
+    with only_what_is_asked_for(place / "status"):
+        done = subprocess.run(
+            [checkout / "packaging/build-deb.sh", place / "deb"],
+            capture_output=True, text=True, check=False, timeout=600,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return Path(done.stdout.splitlines()[-1])

@@ -16,7 +16,7 @@ import gitguardfs
 from gitguardfs import installation
 from gitguardfs.commands import completion, manual
 from gitguardfs.commands.programs import PROGRAMS
-from tests.packaging.conftest import build
+from tests.packaging.conftest import build, lost_links
 from tests.support.mounting import REPOSITORY
 
 SPEC = REPOSITORY / "packaging/gitguardfs.spec"
@@ -108,19 +108,31 @@ def test_it_has_programs_pages_completion_and_unit(package: Path) -> None:
         assert f"{MODULES}/{name}" in listed
 
 
-def test_its_programs_find_their_modules(package: Path, tmp_path: Path) -> None:
-    with open(tmp_path / "archive", "wb") as archive:
+@pytest.fixture(scope="module")
+def tree(package: Path, place: Path) -> Path:
+    """Unpack the package."""
+    root = place / "rpm/unpacked"
+    root.mkdir()
+    with open(place / "rpm/archive", "wb") as archive:
         subprocess.run(["rpm2cpio", package], stdout=archive, check=True)
-    with open(tmp_path / "archive", "rb") as archive:
+    with open(place / "rpm/archive", "rb") as archive:
         subprocess.run(
             ["cpio", "-id", "--quiet", "--no-absolute-filenames"],
-            stdin=archive, cwd=tmp_path, check=True,
+            stdin=archive, cwd=root, check=True,
         )  # fmt: skip
-    text = (tmp_path / "usr/bin/gitguardfs").read_text()
+    return root
+
+
+def test_its_programs_find_their_modules(tree: Path) -> None:
+    text = (tree / "usr/bin/gitguardfs").read_text()
     assert text.startswith("#!/usr/bin/python3 -I\n") and f'"{MODULES}"' in text
     assert "from gitguardfs.commands.gitguardfs import main" in text
-    unit = (tmp_path / "usr/lib/systemd/system/gitguardfs@.service").read_text()
+    unit = (tree / "usr/lib/systemd/system/gitguardfs@.service").read_text()
     assert "ExecStart=/usr/bin/gitguardfs " in unit
+
+
+def test_the_links_of_its_documents_lead_to_its_files(tree: Path) -> None:
+    assert lost_links(tree) == {}
 
 
 def test_it_is_not_removed_while_something_guards(package: Path) -> None:

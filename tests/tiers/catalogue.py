@@ -58,6 +58,7 @@ def _missing(*programs: str) -> Callable[[], str]:
 
 
 GUEST_PROGRAMS = ("qemu-system-x86_64", "qemu-img", "mmdebstrap", "mke2fs")
+PACKAGE_PROGRAMS = ("dpkg-buildpackage", "dh", "dh_python3")
 LINT = """set -e
 "$1/ruff" check .
 "$1/ruff" format --check .
@@ -110,14 +111,17 @@ TIERS = (
          sys.executable, str(ISOLATED), "./guest-setup/quickstart.sh"],
         seconds=10, is_pytest=False, is_short=True, count="ok", lacks=_missing("flock"),
     ),
-    Tier("packaging", "the source distribution and its own tests, the wheel, the spec file",
-         _pytest("tests/packaging"), seconds=40, is_short=True),
+    Tier("packaging", "the source distribution and its own tests, the wheel, the packages' files",
+         _pytest("tests/packaging"), seconds=50, is_short=True),
     Tier(
         "egress", "the allowlist proxy, before servers that record what they are sent",
         _pytest("tests/egress"), seconds=65, is_short=True, lacks=_missing("ip", "ss"),
     ),
-    Tier("desktop", "guest-setup/vm-setup.sh in Debian 13, and its desktop under Xvfb",
-         _pytest("tests/desktop"), seconds=20, is_short=True, lacks=_missing("mmdebstrap", "Xvfb")),
+    Tier(
+        "desktop", "Debian 13: vm-setup.sh and its desktop under Xvfb; the Debian package",
+        _pytest("tests/desktop"), seconds=80, is_short=True,
+        lacks=_missing("mmdebstrap", "Xvfb", *PACKAGE_PROGRAMS),
+    ),
     Tier(
         "vm", "gitguard vm from nothing: the guard, the proxy, isolation; stop, up again, reset",
         _pytest("tests/vm", f"--ignore={VM_FAULTS}"), seconds=310,
@@ -128,7 +132,7 @@ TIERS = (
     ),
     _guest(
         "guest-old", "Debian 12 in another one, the oldest system that is supported", 200,
-        images.DEBIAN_12, OLDEST, needs=("dpkg-buildpackage", "dh", "dh_python3"),
+        images.DEBIAN_12, OLDEST, needs=PACKAGE_PROGRAMS,
     ),
     Tier("unit", "pure parts, no mount",
          _pytest("tests/unit"), seconds=115, has_workers=True, alone=60),

@@ -37,11 +37,13 @@ ANSWERS = [
     ("gitguardfs --xattr=r", ["ro", "rw"]),
     ("gitguardfs -o git=", GIT),
     ("gitguardfs -o ro,map=1000:1000,git=h", ["hide"]),
+    ("gitguardfs -o map=a", ["auto"]),
     ("gitguardfs -o allow-b", ["allow-bare"]),
     ("gitguardfs -o ro,allow-b", ["ro,allow-bare"]),
     ("gitguardfs --resolved", ["--resolved-symlink-deletion"]),
     ("gitguardfs --map ", ["auto"]),
     ("gitguard ", list(COMMANDS)),
+    ("gitguard vm s", ["ssh", "ssh-config", "status", "stop"]),
     ("gitguard vm up --allow ", list(PRESETS)),
     ("gitguard vm up --allow=go", ["google", "go"]),
     ("gitguard vm up --project '/tmp/a b' --allow gi", ["github-read"]),
@@ -54,9 +56,12 @@ ANSWERS = [
 DIRECTORIES = [
     "gitguardfs --seal ", "gitguardfs /usr ", "vm-mount -mm ", "vm-mount --map-mount=",
     "gitguard share ", "gitguard audit ", "gitguard units --output ", "gitguard vm up --project ",
-    "gitguard doctor --attack ",
+    "gitguard doctor --attack ", "gitguardfs -o ro,mountpoint=",
 ]  # fmt: skip
-FILES = ["gitguardfs --audit-log ", "gitguardfs --map-passwd=", "gitguard vm up --upstream-ca "]
+FILES = [
+    "gitguardfs --audit-log ", "gitguardfs --map-passwd=", "gitguard vm up --upstream-ca ",
+    "gitguardfs -o ro,audit-log=", "gitguard krun init -o audit-log=/va",
+]  # fmt: skip
 
 
 def needs(shell: str) -> pytest.MarkDecorator:
@@ -170,6 +175,9 @@ TYPED = [
     ("gitguardfs --audit-log=a\\ f", "--audit-log=a file"),
     ("gitguardfs --seal a\\ d", "a directory/"),
     ("gitguardfs -o map=1000:1000,git=hi", "map=1000:1000,git=hide"),
+    ("gitguardfs -o ro,audit-log=a\\ f", "ro,audit-log=a file"),
+    ("gitguardfs -o force-user=daem", "force-user=daemon"),
+    ("gitguardfs -o ro,mirror=root:@daem", "ro,mirror=root:@daemon"),
     ("gitguardfs --force-user=daem", "--force-user=daemon"),
     ("gitguardfs --mirror root:@daem", "root:@daemon"),
     ("gitguard vm up --allow cra", "crates"),
@@ -265,6 +273,8 @@ FISH_ANSWERS = [
     ("gitguardfs -o ro,git=h", ["ro,git=hide"]),
     ("gitguardfs --seal a", ["a directory/"]),
     ("gitguardfs --audit-log=a\\ f", ["--audit-log=a file"]),
+    ("gitguardfs -o ro,audit-log=a\\ f", ["ro,audit-log=a file"]),
+    ("gitguardfs -o force-user=daem", ["force-user=daemon"]),
     ("gitguardfs --force-user=daem", ["--force-user=daemon"]),
     ("vm-mount --map-mount=a", ["--map-mount=a directory/"]),
     ("gitguardfs --mirror root:@daem", ["root:@daemon"]),

@@ -11,6 +11,7 @@ import click
 import pytest
 
 from gitguardfs.commands.programs import PROGRAMS, NamedCommand, every_command
+from tests.support.documents import broken_links, links
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
@@ -43,29 +44,6 @@ OF_OTHER_PROGRAMS = frozenset(
 )
 """Options of git, podman, virtiofsd and others that documents name without their program."""
 EACH = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-
-
-def slug(heading: str) -> str:
-    """Return the anchor that a heading gets from git servers."""
-    plain = re.sub(r"[`*]|\]\([^)]*\)|\[", "", heading).strip().lower()
-    return re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
-
-
-def anchors(document: Path) -> set[str]:
-    return {slug(title) for title in re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)}
-
-
-def broken_links(document: Path) -> list[str]:
-    """Return the relative links that lead nowhere."""
-    broken = []
-    for link in re.findall(r"\]\(([^()\s]+)\)", document.read_text()):
-        if re.match(r"[a-z]+:", link):
-            continue
-        path, _, anchor = link.partition("#")
-        target = document.parent / path if path else document
-        if not target.exists() or (anchor and anchor not in anchors(target)):
-            broken.append(link)
-    return broken
 
 
 @EACH
@@ -191,8 +169,8 @@ def test_every_document_is_linked_from_another() -> None:
     linked = {
         (document.parent / link.partition("#")[0]).resolve()
         for document in DOCUMENTS
-        for link in re.findall(r"\]\(([^()\s]+)\)", document.read_text())
-        if not re.match(r"[a-z]+:|#", link)
+        for link in links(document)
+        if not link.startswith("#")
     }
     assert {path for path in DOCUMENTS if path.parent.name == "docs"} <= linked
 

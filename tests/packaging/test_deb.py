@@ -1,0 +1,26 @@
+"""The files of the Debian package. The guest and desktop tiers test its life on a system."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.conftest import lost_links
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("dh_python3") is None, reason="debhelper is not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def tree(deb: Path, place: Path) -> Path:
+    """Unpack the package."""
+    subprocess.run(["dpkg-deb", "--extract", deb, place / "deb/unpacked"], check=True)
+    return place / "deb/unpacked"
+
+
+def test_the_links_of_its_documents_lead_to_its_files(tree: Path) -> None:
+    assert lost_links(tree) == {}
