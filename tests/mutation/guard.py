@@ -496,6 +496,19 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "host-git-is-not-looked-for-again",
+        "a directory without a repository is taken for one without git later on",
+        "fs/host_git.py",
+        "        if dotgit is None:\n            return\n        path =",
+        """\
+        key = b"%d" % directory.ino
+        if dotgit is None or key in self._not_found:
+            self._not_found.add(key)
+            return
+        path =""",
+        ("adapter/test_host_git.py::test_a_repository_that_was_not_there_a_moment_ago",),
+    ),
+    Mutant(
         "host-fifo-is-free",
         "a FIFO gets a name that git opens",
         "fs/host_rules.py",
