@@ -475,6 +475,14 @@ MUTANTS = (
         "            return self.stat_at(dir_fd, name)\n        except OSError:",
         ERRORS,
     ),
+    Mutant(
+        "rules-forget-short-names",
+        "what --deny names can be used by its 8.3 name",
+        "fs/access.py",
+        "        if guard.has_globs and names.may_be_short_name(ref.name):",
+        "        if False:",
+        ("adapter/test_folding.py::test_a_short_name_is_no_way_round_a_rule",),
+    ),
     # What holds because git on the host may be at work
     Mutant(
         "host-symlink-is-exchanged",
