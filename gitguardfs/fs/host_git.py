@@ -12,7 +12,6 @@ import errno
 import logging
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import chain
@@ -36,10 +35,8 @@ SLOWER = 1 / 16
 """The pause until the next check, as a part of the time waited so far."""
 MAX_ASK_AGAIN = 0.25
 
-REMEMBERED_FOR = 1.0
-"""Seconds for which it is cached whether a directory holds a ``.git``."""
-REMEMBERED = 4096
-"""Directories for which that is cached."""
+MAX_LOGGED = 4096
+"""``.git`` files that are logged at most; the limit bounds memory."""
 
 LOCK_NAME = b"index.lock"
 GITDIR = b"gitdir:"
@@ -79,8 +76,6 @@ class HostGit:
         self._source = source
         self._root = root
         self._path = path
-        self._holds_git: OrderedDict[tuple[int, int], tuple[float, bool]] = OrderedDict()
-        """By directory: when the cached answer expires, and whether there is a ``.git``."""
         self._waited: dict[tuple[int, int], _Waited] = {}
         """By the directory that holds the lock."""
         self._not_found: set[bytes] = set()
@@ -97,26 +92,16 @@ class HostGit:
         for directory in dict.fromkeys(above):
             for below in directories:  # the caller uses these: the newest stay open
                 self._descriptors.of(below)
-            if not self._holds_no_git(directory):
-                self._wait_for_repository(directory)
-
-    def _holds_no_git(self, directory: Node) -> bool:
-        """Return whether a directory held no ``.git`` when last checked; cached."""
-        key = directory.dev, directory.ino
-        now = monotonic()
-        until, holds_git = self._holds_git.get(key, (0.0, True))
-        if now >= until:
-            dotgit = self._source.find_at(self._descriptors.of(directory), DOTGIT)
-            holds_git = dotgit is not None
-            self._holds_git[key] = now + REMEMBERED_FOR, holds_git
-            self._holds_git.move_to_end(key)
-            if len(self._holds_git) > REMEMBERED:
-                self._holds_git.popitem(last=False)
-        return not holds_git
+            self._wait_for_repository(directory)
 
     def _wait_for_repository(self, directory: Node) -> None:
+        # That there was no ``.git`` a moment ago says nothing: ``git clone`` and ``git worktree
+        # add`` make one in an empty directory, and check files out milliseconds later.
+        dotgit = self._source.find_at(self._descriptors.of(directory), DOTGIT)
+        if dotgit is None:
+            return
         path = self._path(directory, DOTGIT)
-        for git_fd in self._git_directories(directory, path):
+        for git_fd in self._git_directories(directory, dotgit, path):
             here = self._source.stat(git_fd)
             repository = here.st_dev, here.st_ino
             st = self._source.find_at(git_fd, LOCK_NAME)
@@ -147,15 +132,15 @@ class HostGit:
             )
         raise os_error(errno.EBUSY)
 
-    def _git_directories(self, directory: Node, path: bytes) -> Iterator[int]:
+    def _git_directories(
+        self, directory: Node, dotgit: os.stat_result, path: bytes
+    ) -> Iterator[int]:
         """Yield descriptors of the directories that a directory's ``.git`` may lead to.
 
-        Each is valid until the next one is yielded.
+        ``dotgit`` has the attributes of that ``.git``, and ``path`` is its path for messages. Each
+        descriptor is valid until the next one is yielded.
         """
         dir_fd = self._descriptors.of(directory)
-        dotgit = self._source.find_at(dir_fd, DOTGIT)
-        if dotgit is None:
-            return
         if S_ISDIR(dotgit.st_mode):
             text = DOTGIT
         elif S_ISLNK(dotgit.st_mode):
@@ -176,7 +161,7 @@ class HostGit:
                         yield fd
         except PathTooLong:  # perhaps an attack by many symlinks: whether git is at work is unknown
             raise os_error(errno.EBUSY) from None
-        if not found and path not in self._not_found and len(self._not_found) < REMEMBERED:
+        if not found and path not in self._not_found and len(self._not_found) < MAX_LOGGED:
             self._not_found.add(path)
             log.info(
                 "%s leads out of the source: gitguardfs cannot see whether git is at work there",

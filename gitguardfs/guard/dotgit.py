@@ -33,6 +33,9 @@ _ENDS_NAME = re.compile("[\ufffe\uffff]")
 
 _DOTGIT = _component(rb"\.git|git~1")
 
+# An 8.3 name: FAT and NTFS give ``.env.local`` the second name ``ENV~1.LOC``.
+_SHORT = re.compile(rb"[^.~]{1,6}~[0-9]{1,6}(?:\.[^.]{1,3})?\Z")
+
 # On every file system, names of these characters fold only as the patterns above do.
 _PORTABLE = re.compile(rb"[A-Za-z0-9._-]+\Z")
 
@@ -107,6 +110,11 @@ def is_portable(name: bytes) -> bool:
     is unknown here. Callers compare its object with ``.git`` by device and inode.
     """
     return _PORTABLE.match(name) is not None
+
+
+def may_be_short_name(name: bytes) -> bool:
+    """Return whether FAT or NTFS may have made ``name`` up for an entry with a longer name."""
+    return _SHORT.match(name) is not None
 
 
 def may_be_any_name(name: bytes) -> bool:

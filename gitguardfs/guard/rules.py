@@ -94,7 +94,9 @@ class RuleSet:
             )
             for glob in globs
         )
-        self.has_rules = self.guards_git or bool(self._globs)
+        self.has_globs = bool(self._globs)
+        """Whether there is a rule of ``--deny``, ``--protect`` or ``--hide``."""
+        self.has_rules = self.guards_git or self.has_globs
         """Whether any rule is on."""
         self.hides = self.git_verdict is Verdict.HIDE or bool(rules.hide)
         """Whether anything is kept out of listings."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import unicodedata
 from collections import Counter
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from gitguardfs.fs.source import Source
+from gitguardfs.guard.rules import GuardRules
+from tests.adapter.conftest import MakeWorld
 from tests.adapter.test_forming import mkdir, remove, touch
 from tests.adapter.world import World, refused
 
@@ -142,3 +145,29 @@ async def test_ordinary_names_ask_little(world: World, asked: Counter[str], name
     handle, _ = await world.create(number, name.encode())
     assert asked["stat_at"] <= {"main.c": 1, "config": 6}[name]
     await world.ops.release(handle)
+
+
+@pytest.mark.parametrize("option", ["deny", "protect", "hide"])
+async def test_a_short_name_is_no_way_round_a_rule(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """FAT and NTFS find ``.env.local`` by a second name, which no listing shows."""
+    world = make_world(rules=GuardRules(**{option: (".env*",)}))
+    (world.source / ".env.local").write_text("secret")
+    (world.source / "ENV~2.LOC").write_text("ordinary")
+    for method in ("stat_at", "open_node", "open_file_at"):
+        call = getattr(Source, method)
+
+        def by_short_name(self: Source, fd: int, name: bytes, *rest: Any, call: Any = call) -> Any:
+            return call(self, fd, b".env.local" if name == b"ENV~1.LOC" else name, *rest)
+
+        monkeypatch.setattr(Source, method, by_short_name)
+    numbers = (errno.EACCES, errno.ENOENT) if option == "hide" else (errno.EACCES,)
+    if option != "protect":
+        await refused(world.open("ENV~1.LOC"), *numbers)
+    await refused(world.open("ENV~1.LOC", os.O_WRONLY), *numbers)
+    await refused(remove(world, "ENV~1.LOC"), *numbers)
+    await refused(world.rename("ENV~1.LOC", "other"), *numbers)
+    await refused(world.rename("ENV~2.LOC", "ENV~1.LOC"), *numbers)
+    assert (world.source / ".env.local").read_text() == "secret"
+    await world.open("ENV~2.LOC", os.O_WRONLY)

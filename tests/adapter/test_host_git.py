@@ -24,7 +24,6 @@ from tests.adapter.world import World, refused
 def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> World:
     """A repository in which git is at work for longer than a request waits."""
     monkeypatch.setattr(host_git, "WAIT", 0.05)
-    monkeypatch.setattr(host_git, "REMEMBERED_FOR", 0.0)
     world = make_world()
     for name in ("r/.git", "r/d/e", "r/d2", "r/full", "free/d"):
         (world.source / name).mkdir(parents=True)
@@ -89,6 +88,15 @@ async def test_while_git_works(world: World, way: str) -> None:
     lock(world).unlink()
     await WAITS[way](world)
     assert tree_of(world) != before
+
+
+async def test_a_repository_that_was_not_there_a_moment_ago(world: World) -> None:
+    """``git clone`` into an empty directory takes milliseconds from ``.git`` to the lock."""
+    await symlink(world, "free/d/new")
+    (world.source / "free/.git").mkdir()
+    (world.source / "free/.git/index.lock").touch()
+    await refused(world.rename("free/d", "free/new"), errno.EBUSY)
+    await refused(symlink(world, "free/d/other"), errno.EBUSY)
 
 
 @pytest.mark.parametrize("way", IS_FREE)

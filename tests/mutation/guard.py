@@ -475,6 +475,14 @@ MUTANTS = (
         "            return self.stat_at(dir_fd, name)\n        except OSError:",
         ERRORS,
     ),
+    Mutant(
+        "rules-forget-short-names",
+        "what --deny names can be used by its 8.3 name",
+        "fs/access.py",
+        "        if guard.has_globs and names.may_be_short_name(ref.name):",
+        "        if False:",
+        ("adapter/test_folding.py::test_a_short_name_is_no_way_round_a_rule",),
+    ),
     # What holds because git on the host may be at work
     Mutant(
         "host-symlink-is-exchanged",
@@ -494,6 +502,19 @@ MUTANTS = (
             "adapter/test_host_git.py",
             "mount/test_attacks_host_git.py::test_git_is_not_led_elsewhere",
         ),
+    ),
+    Mutant(
+        "host-git-is-not-looked-for-again",
+        "a directory without a repository is taken for one without git later on",
+        "fs/host_git.py",
+        "        if dotgit is None:\n            return\n        path =",
+        """\
+        key = b"%d" % directory.ino
+        if dotgit is None or key in self._not_found:
+            self._not_found.add(key)
+            return
+        path =""",
+        ("adapter/test_host_git.py::test_a_repository_that_was_not_there_a_moment_ago",),
     ),
     Mutant(
         "host-fifo-is-free",

@@ -263,3 +263,13 @@ def test_whatever_the_installed_git_refuses_is_guarded(repository: Path) -> None
 )  # fmt: skip
 def test_only_plain_names_need_no_comparison_by_identity(name: bytes, portable: bool) -> None:
     assert dotgit.is_portable(name) == portable
+
+
+@pytest.mark.parametrize("name", [b"ENV~1", b"ENV~1.LOC", b"CREDEN~1.JSO", b"cr1f2a~3.k"])
+def test_a_short_name(name: bytes) -> None:
+    assert dotgit.may_be_short_name(name)
+
+
+@pytest.mark.parametrize("name", [b".env", b"~1", b"x~", b"main.c.~1~", b"longname~1", b"a~1.json"])
+def test_no_short_name(name: bytes) -> None:
+    assert not dotgit.may_be_short_name(name)
