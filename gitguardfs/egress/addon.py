@@ -25,7 +25,7 @@ from gitguardfs.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.egress.blocked import BlockedLog
 from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients
 from gitguardfs.egress.files import StateFiles, read_allowlist
-from gitguardfs.egress.limited_reader import LimitedReader
+from gitguardfs.egress.limited_reader import MAX_KEPT, MAX_WHOLE, LimitedReader
 from gitguardfs.egress.reports import allow_command, error_text, query_note
 from gitguardfs.egress.requests import ProxyRequest
 from gitguardfs.errors import UserError, shown
@@ -127,7 +127,7 @@ class AllowlistAddon:
         reader = self._readers[client]
         self._approvals.pop(client, None)
         self._clients.set_idle(client)
-        reader.release()
+        reader.permit(MAX_WHOLE)
         try:
             request = self._request(flow)
             decision = self._decide(flow, request)
@@ -153,7 +153,7 @@ class AllowlistAddon:
             return
         log.info("allowed %s %s", method, checked.url)
         self._clients.set_busy(client)
-        reader.hold()
+        reader.permit(MAX_KEPT)
         for name in requests.HOP_BY_HOP_FIELDS:
             flow.request.headers.pop(name, None)
         flow.request.data.host = checked.host
@@ -282,7 +282,7 @@ class AllowlistAddon:
         client = flow.client_conn.id
         if _APPROVED in flow.metadata and client in self._readers:
             self._clients.set_idle(client)
-            self._readers[client].release()
+            self._readers[client].permit(MAX_WHOLE)
 
     def error(self, flow: http.HTTPFlow) -> None:
         """Note that the request has failed: the connection is idle."""
@@ -306,10 +306,7 @@ def _pass_on(reader: LimitedReader, part: bytes) -> bytes:
 
     After the last part, which is empty, what the client sends has to wait for the response.
     """
-    if part:
-        reader.release()
-    else:
-        reader.hold()
+    reader.permit(MAX_KEPT)
     return part
 
 

@@ -176,8 +176,16 @@ MUTANTS = (
         "addresses-private",
         "a host with a private address needs no word in its line",
         "egress/addresses.py",
-        "    if meant.is_global and address.is_global:\n",
+        "    if meant.is_global and address.is_global and _is_in_public_network(address):\n",
         "    if True:\n",
+        REQUESTS,
+    ),
+    Mutant(
+        "addresses-unallocated",
+        "an IPv6 address is public unless Python knows it to be private",
+        "egress/addresses.py",
+        "is_global and _is_in_public_network(address):",
+        "is_global:",
         REQUESTS,
     ),
     Mutant(
@@ -267,39 +275,55 @@ MUTANTS = (
         ("egress/test_let_out.py::test_large_downloads_and_uploads_keep_the_proxy_small",),
     ),
     Mutant(
-        "addon-reads-before-connecting",
-        "an upload is kept in memory until its server can be reached",
-        "egress/addon.py",
-        "        self._clients.set_busy(client)\n        reader.hold()\n",
-        "        self._clients.set_busy(client)\n",
+        "reader-has-no-limit",
+        "headers, and what cannot be sent on yet, are kept in memory",
+        "egress/limited_reader.py",
+        "        if self._left <= 0:\n",
+        "        if False:\n",
         (
             "egress/test_let_out.py"
             "::test_an_upload_waits_in_the_client_until_its_server_accepts_the_connection",
             "egress/test_let_out.py"
             "::test_an_upload_waits_in_the_client_until_its_server_speaks_tls",
-        ),
-    ),
-    Mutant(
-        "addon-reads-before-the-response",
-        "what follows a request is kept in memory until the response",
-        "egress/addon.py",
-        "        reader.hold()\n    return part\n",
-        "        pass\n    return part\n",
-        (
             "egress/test_let_out.py"
             "::test_what_follows_a_request_waits_in_the_client_until_the_response",
+            "egress/test_refusals.py::test_an_endless_header_waits_in_the_client",
         ),
     ),
     Mutant(
-        "addon-holds-after-the-response",
-        "a connection is no longer read after a response that came early",
+        "addon-counts-all-requests",
+        "a connection is no longer read after some requests",
         "egress/addon.py",
-        "        self._clients.set_idle(client)\n        reader.release()\n",
-        "        self._clients.set_idle(client)\n",
+        "        reader.permit(MAX_WHOLE)\n        try:\n",
+        "        try:\n",
         (
             "egress/test_let_out.py"
             "::test_a_connection_goes_on_after_a_response_that_came_before_the_end_of_the_request",
         ),
+    ),
+    Mutant(
+        "addon-holds-after-the-response",
+        "after a response, a request with a long header is not answered",
+        "egress/addon.py",
+        "            self._readers[client].permit(MAX_WHOLE)\n",
+        "",
+        ("egress/test_refusals.py::test_what_is_very_long_is_logged_in_part",),
+    ),
+    Mutant(
+        "addon-counts-whole-uploads",
+        "an upload ends when the proxy has read some of it",
+        "egress/addon.py",
+        "    reader.permit(MAX_KEPT)\n    return part\n",
+        "    return part\n",
+        ("egress/test_let_out.py::test_large_downloads_and_uploads_keep_the_proxy_small",),
+    ),
+    Mutant(
+        "log-of-long-lines",
+        "a line that is no HTTP is logged whole",
+        "egress/proxy.py",
+        "shown(text[:MAX_MESSAGE] + cut,",
+        "shown(text,",
+        ("egress/test_refusals.py::test_a_line_that_is_no_http_is_logged_in_part",),
     ),
     Mutant(
         "addon-buffers-responses",
