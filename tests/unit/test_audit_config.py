@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ DANGERS = {
     "sequence.editor": ("./evil", ["rebase", "-i", "--root"]),
     "filter.x.clean": ("./evil", ["add", "a.txt"]),
     "filter.x.process": ("./evil", ["add", "a.txt"]),
+    "filter.x.smudge": (f"'{sys.executable}' -m evil", ["checkout", "other"]),
     "diff.external": ("./evil", ["diff"]),
     "diff.x.textconv": ("./evil", ["diff"]),
     "diff.x.command": ("./evil", ["diff"]),
@@ -64,6 +66,7 @@ def test_a_program_of_the_agents_is_run_by_git_named_and_mended(world: World, ke
     value, command = DANGERS[key]
     name = "hooks/post-commit" if key == "core.hooksPath" else "evil"
     world.script(world.project / name, "cat\n" if key.startswith("filter") else "")
+    (world.project / "evil.py").write_text(f"open({str(world.ran)!r}, 'w')\n")
     world.git("config", key, value)
     if command[0] in ("add", "diff"):
         (world.project / "a.txt").write_text("four\n")
@@ -77,6 +80,26 @@ def test_a_program_of_the_agents_is_run_by_git_named_and_mended(world: World, ke
     world.has_run()
     check_fixes(world, "git.config", "high", f"{key.lower()} = ")
     assert not runs()
+
+
+def test_a_driver_without_a_name(world: World) -> None:
+    prepare(world)
+    world.script(world.project / "evil", "cat\n")
+    world.git("config", "filter..clean", "./evil")
+    (world.project / ".gitattributes").write_text("a.txt filter=\n")
+    (world.project / "a.txt").write_text("four\n")
+    world.git("add", "a.txt")
+    assert world.has_run()
+    check_fixes(world, "git.config", "high", "filter..clean")
+
+
+def test_a_configuration_of_ssh_in_the_work_tree(world: World) -> None:
+    world.git("config", "core.sshCommand", "ssh -F ssh_config")
+    assert not world.findings("git.config")
+    (world.project / "ssh_config").write_text(f"ProxyCommand touch '{world.ran}'\n")
+    world.git("ls-remote", "ssh://host.invalid/x", check=False)
+    assert world.has_run()
+    check_fixes(world, "git.config", "high", "core.sshcommand")
 
 
 @pytest.mark.parametrize("where", ["repository", "user"])
@@ -379,7 +402,10 @@ def test_every_key_that_names_a_program_is_judged(key: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("!./x", True), ("!tools/x", True), ("log -c core.fsmonitor=./x", True),
+    [("!./x", True), ("!tools/x", True), ("!.git/x && tools/x", True), ("!. x", True),
+     ("!python3 -m http.server", True), ("!python3 -Im http.server", False), ("!sh -e x", True),
+     ("!sh -c x", False), ("!/bin/sh /x", False), ("!tools/sh /x", True),
+     ("log -c core.fsmonitor=./x", True),
      ("-c core.sshCommand='./x' fetch", True), ("!git push origin $1", False),
      ("log origin/main..HEAD", False), ("-c color.ui=always log", False), ("!ls a", False),
      ("!make x", False)],
