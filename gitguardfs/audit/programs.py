@@ -24,7 +24,7 @@ PROGRAMS = re.compile(
     re.DOTALL,
 )
 """Keys whose value is a command (git-config(1)); sections and names are in lower case."""
-DIRECTORIES = frozenset({"core.hookspath", "init.templatedir"})
+DIRECTORIES = frozenset({"core.hookspath", "init.templatedir", "gitflow.path.hooks"})
 """Keys whose value is a directory with hooks."""
 COMMANDS_AFTER_MARK = re.compile(r"alias\..+|submodule\..+\.update", re.DOTALL)
 """Keys whose value is a shell command only after ``!``, and otherwise git's own keyword."""
@@ -65,6 +65,12 @@ _PYTHON = re.compile(
 )
 """Python, also by the name of a variable, and its options, without quotes."""
 _BOOLEAN = re.compile(r"(?i)(true|false|yes|no|on|off|\d+)?")
+_STARTED_BY_GIT = re.compile(
+    r"(?:^|\s)(?:-x|-O|--(?:exec|extcmd|open-files-in-pager|upload-pack|receive-pack)|run|foreach)"
+    r"[\s=]*[\"']?([^\"'\s]+)"
+)
+"""In an alias: an option of one of git's commands, and the program that the command starts."""
+_SEARCHED = re.compile(r"\bPATH=[\"']?([^\"'\s]*)")
 _FROM_TOP = re.compile(r"--show-(toplevel|prefix)|\$\(?pwd|\$\{?(PWD|GIT_PREFIX|GIT_WORK_TREE)")
 
 
@@ -195,8 +201,9 @@ class Judge:
         )
 
     def _is_configured(self, words: str, worktree: str | None) -> bool:
-        """Return whether an alias passes git such a value (-c KEY=VALUE)."""
-        return any(
+        """Return whether an alias passes git such a value (-c KEY=VALUE), or such a program."""
+        started = _STARTED_BY_GIT.findall(words)
+        return any(self._runs(program, worktree) for program in started) or any(
             self._leads_there(ConfigEntry("", key.lower(), None), value, worktree)
             for key, value in re.findall(r"-c\s*[\"']?([\w.-]{1,250})=([^\"']+|\S+)", words)
         )
@@ -210,6 +217,8 @@ class Judge:
             return True
         if imports_from_directory(command) and self._is_reached(".", worktree):
             return True
+        if any(self.is_searched(path, worktree) for path in _SEARCHED.findall(command)):
+            return True
         for part in SEPARATOR.split(command):
             words = [re.sub(r"^\w+=", "", word) for word in part.split()]
             if any(self._is_named(word, worktree) for word in words):
@@ -220,15 +229,24 @@ class Judge:
         return False
 
     def _is_given(self, command: str, worktree: str | None) -> bool:
-        """Return whether an argument of a command is a file at the top of the work tree.
+        """Return whether an argument of a command is a file of the work tree.
 
         It may be a configuration that names programs, as with ``ssh -F FILE``.
         """
         if worktree is None:
             return False
         arguments = [word for part in SEPARATOR.split(command) for word in part.split()[1:]]
-        paths = [os.path.join(worktree, word) for word in arguments if "/" not in word]
+        arguments += [word[2:] for word in arguments if word.startswith("-")]
+        arguments += [word.rpartition("=")[2] for word in arguments]
+        paths = [os.path.join(worktree, word) for word in arguments if word]
         return any(os.path.isfile(path) and self.share.is_agents(path) for path in paths)
+
+    def is_searched(self, directories: str, worktree: str | None = None) -> bool:
+        """Return whether the agent can write one of the directories of a PATH."""
+        return any(
+            not path.startswith("$") and self._is_reached(path or ".", worktree)
+            for path in directories.split(":")
+        )
 
     def _is_named(self, word: str, worktree: str | None) -> bool:
         """Return whether a word of a command is a path that the agent can write."""

@@ -55,8 +55,8 @@ MUTANTS = (
           '        if word.startswith(("./", "../")):\n'
           '            return not self.share.is_kept(word.split("/"))\n', "", CONFIG),
     fault("programs-hooks-path", "a core.hooksPath in the work tree is free", "programs",
-          'DIRECTORIES = frozenset({"core.hookspath", "init.templatedir"})',
-          'DIRECTORIES = frozenset({"init.templatedir"})', CONFIG),
+          'DIRECTORIES = frozenset({"core.hookspath", "init.templatedir", "gitflow.path.hooks"})',
+          'DIRECTORIES = frozenset({"init.templatedir", "gitflow.path.hooks"})', CONFIG),
     fault("hooks-symlink", "a hook that is a symlink into the work tree is free", "hooks",
           "if places := audit.share.agents_places(hook):", "if False:", HOOKS),
     fault("hooks-directory", "a directory of hooks that is a symlink is free", "hooks",
@@ -137,6 +137,16 @@ MUTANTS = (
           " or self._is_given(command, worktree))", ")", CONFIG),
     fault("nameless-driver", "a driver whose name is empty is free", "programs",
           r"filter\..*\.(clean", r"filter\..+\.(clean", CONFIG),
+    fault("own-configuration", "where git looks for the user's own, the agent may make it",
+          "config_check", "if audit.share.is_agents(path) and not _has_entries(audit, path):\n"
+          '            detail = f"git reads',
+          'if False:\n            detail = f"git reads', CONFIG),
+    fault("searched", "git is looked for in the work tree", "config_check",
+          "if audit.judge.is_searched(value):", "if False:", CONFIG),
+    fault("programs-of-environment", "GIT_SSH_COMMAND names a program of the agent's",
+          "config_check", "elif any(audit.judge", "elif False and any(audit.judge", CONFIG),
+    fault("started-by-git", "an alias of difftool starts a program of the agent's", "programs",
+          "any(self._runs(program, worktree) for program in started) or any(", "any(", CONFIG),
     fault("quoting", "a rule for a name with brackets is for other names", "fixes",
           "glob.escape(name)", "name", CONFIG),
 )  # fmt: skip

@@ -37,6 +37,9 @@ DANGERS = {
     "diff.x.command": ("./evil", ["diff"]),
     "merge.x.driver": ("./evil %A", ["merge", "-q", "other"]),
     "alias.x": ("!./evil", ["x"]),
+    "alias.y": ("grep -O./evil one", ["y"]),
+    "alias.z": ("difftool -y -x ./evil HEAD^", ["z"]),
+    "alias.r": ("rebase --exec ./evil HEAD^", ["r"]),
     "gpg.program": ("./evil", ["commit", "-S", "--allow-empty", "-qm", "x"]),
     "credential.helper": ("!./evil", ["credential", "fill"]),
     "trailer.x.command": ("./evil", ["interpret-trailers", "--trailer", "x=1"]),
@@ -341,9 +344,53 @@ def test_a_file_that_the_environment_names_and_the_agent_could_make(
         monkeypatch.setenv(name, value)
         (found,) = world.findings("git.config")
         assert found["detail"] == f"{name}={value}: {said}" and found["hint"] == f"unset {name}"
-    (world.share / "own").write_text("")
+    (world.share / "own").write_text("# nothing yet\n")
+    (found,) = world.findings("git.config")
+    assert found["detail"].endswith("/own: the agent can make that file")
     monkeypatch.setenv(name, f"{world.home}/nothing")
     assert not world.findings("git.config")
+
+
+def test_a_configuration_that_the_agent_could_make_where_git_looks_for_the_users(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "which the agent can make or write"
+    for name in (".gitconfig", ".config/git/config"):
+        path = world.home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+        found = world.findings("git.config", at=world.home)
+        assert f"git reads {path}, {said}" in [row["detail"] for row in found]
+        path.write_text(f"[core]\n\tfsmonitor = {world.script(world.project / 'evil')}\n")
+        world.git("status")
+        assert world.has_run()
+        path.write_text("")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(world.share / "cfg"))
+    (last,) = world.findings("git.config")
+    assert last["detail"] == f"git reads {world.share}/cfg/git/config, {said}"
+
+
+@pytest.mark.parametrize("name", git_config.VARIABLES)
+def test_programs_in_the_environment(
+    world: World, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "/usr/bin/true")
+    assert not world.findings("git.config")
+    monkeypatch.setenv(name, f"{world.project}/evil")
+    (found,) = world.findings("git.config")
+    assert found["severity"] == "high" and found["hint"] == f"unset {name}"
+    assert found["detail"] == f"{name}={world.project}/evil: git runs what the agent can write"
+
+
+@pytest.mark.parametrize("path", ["", ".", "bin", "./bin", "{share}/project/bin"])
+def test_programs_are_looked_for_where_the_agent_writes(
+    world: World, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"/usr/bin:{world.home}/bin:/bin")
+    assert not world.findings("git.config")
+    monkeypatch.setenv("PATH", f"/usr/bin:{path.format(share=world.share)}:/bin")
+    (found,) = world.findings("git.config")
+    assert "git looks for programs where the agent can write" in found["detail"]
 
 
 def test_values_in_the_environment_count_as_gits_do(
@@ -405,7 +452,8 @@ def test_every_key_that_names_a_program_is_judged(key: str) -> None:
     [("!./x", True), ("!tools/x", True), ("!.git/x && tools/x", True), ("!. x", True),
      ("!python3 -m http.server", True), ("!python3 -Im http.server", False), ("!sh -e x", True),
      ("!sh -c x", False), ("!/bin/sh /x", False), ("!tools/sh /x", True),
-     ("log -c core.fsmonitor=./x", True),
+     ("!PATH=bin:$PATH x", True), ("!PATH=$HOME/bin:/bin x", False), ("cherry-pick -x", False),
+     ("diff -Oorder", False), ("bisect run tools/x", True), ("log -c core.fsmonitor=./x", True),
      ("-c core.sshCommand='./x' fetch", True), ("!git push origin $1", False),
      ("log origin/main..HEAD", False), ("-c color.ui=always log", False), ("!ls a", False),
      ("!make x", False)],
