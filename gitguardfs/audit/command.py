@@ -20,7 +20,7 @@ from gitguardfs.command_line import FAIL_ON, JSON
 from gitguardfs.constants import FSTYPE
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result
-from gitguardfs.guard.rules import GuardRules, RuleSet
+from gitguardfs.guard.rules import GuardRules, RuleSet, check_glob
 
 SHOWN = 20
 """How many findings of one kind are printed, to fit a screen; --json lists all."""
@@ -71,6 +71,8 @@ def command(
     work tree, git directories in unusual places, symlinks that lead out of DIR, credentials and
     secrets. Each finding comes with its fix: a command, or a rule for the guard.
     """
+    for glob in (*deny, *protect, *hide):
+        check_glob(glob)
     guard = RuleSet(GuardRules(deny=deny, protect=protect, hide=hide))
     top = _open(directory)
     progress = ScanProgress()
