@@ -50,8 +50,14 @@ _FROM_TOP = re.compile(
 _FROM_HOOK = re.compile(r"dirname[^)`]*[)`][\"']?/+([^\s\"'`;|&)]+)")
 _PRINTS = re.compile(r"\s*(echo|printf) ([^;|&`$]|\$(?!\())*$")
 """A line that prints, and runs no second command."""
-_RELATIVE = re.compile(r"(?!refs/)[\w.@+-]+(/[\w.@+-]+)*")
-"""A relative path without variables and wildcards, and not the name of a reference."""
+_RELATIVE = re.compile(r"(?!refs/|git-[\w-]+$)[\w.@+-]+(/[\w.@+-]+)*")
+"""A relative path without variables and wildcards; neither a reference nor a script of git's."""
+_PRINTED = re.compile(
+    r"""\b(?:echo|printf)(?:\s+(?:'[^']*'|"(?:[^"$`]|\$(?!\())*"|[^\s;|&`'"$)}]+))*"""
+)
+"""A command that prints, and what it prints."""
+_TEXT = re.compile(r"\s*(?:(?:cat\b[^|]*|:)\s*)?<<-?\s*[\\\"']?(\w+)[\"']?\s*(?:>.*)?$")
+"""The line before a text that is printed, or ignored; the word that ends it."""
 _CASE = re.compile(r"^\s*[^\s()]+\)")
 """A pattern of a shell's ``case``."""
 _LIMIT = 1 << 18
@@ -177,16 +183,21 @@ def _lines(text: str) -> list[str]:
 def runs(audit: Audit, hook: str, text: str, worktree: str) -> list[str]:
     """Return the files that a script names and that the agent can write."""
     named: list[str] = []
+    ends: str | None = None
     for line in _lines(text):
+        if ends is not None and line.strip() == ends:
+            ends = None
         if _PRINTS.match(line):
             continue  # prints a name, and runs nothing
         named += [os.path.join(worktree, rest) for rest in _FROM_TOP.findall(line)]
         named += [os.path.join(os.path.dirname(hook), rest) for rest in _FROM_HOOK.findall(line)]
-        for part in SEPARATOR.split(_CASE.sub("", line)):
+        for part in SEPARATOR.split(line):
             named += _named(part.split(), worktree)
-            file = file_run_by(part)
-            if _RELATIVE.fullmatch(file):  # whether it exists or not: the agent can make it
-                named.append(os.path.join(worktree, file))
+        if ends is None:  # a file counts whether it exists or not: the agent can make it
+            files = map(file_run_by, SEPARATOR.split(_PRINTED.sub("", _CASE.sub("", line))))
+            named += [os.path.join(worktree, file) for file in files if _RELATIVE.fullmatch(file)]
+        if text_begins := _TEXT.match(line):
+            ends = text_begins[1]
     return [
         os.path.normpath(path)
         for path in named

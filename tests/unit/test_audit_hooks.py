@@ -79,6 +79,7 @@ def test_a_hook_that_runs_a_file_of_the_work_tree(world: World, line: str) -> No
     ["[ -f tools/x ] && tools/x", "if test -e y; then . ./y; fi", "[ -e y ] && source y",
      "[ ! -f tools/x ] || sh -e tools/x", "timeout 5 tools/x", "nice -n 5 sh tools/x",
      "if tools/x; then exit 1; fi", "A=1 tools/x", "echo | xargs tools/x",
+     "cat <<END\ntext\nEND\ntools/x", "sh <<END\ntools/x\nEND",
      "echo start; tools/x", 'printf %s "$(tools/x)"'],
 )  # fmt: skip
 def test_a_hook_that_runs_a_file_which_the_agent_may_yet_make(world: World, line: str) -> None:
@@ -232,6 +233,9 @@ def test_hooks_that_run_nothing_of_the_work_tree_are_free(world: World) -> None:
         "pre-rebase": "#!/bin/sh\ncd ./docs && grep -r x ./docs\n",
         "pre-receive": "#!/bin/sh\ncase $1 in\nrefs/heads/a) true ;;\ndocs/a) true ;;\nesac\n",
         "commit-msg": "#!/bin/sh\nfind . -name '*.c' | perl -ne 'print'\nsh -c \"true\"\n",
+        "applypatch-msg": "#!/bin/sh\n. git-sh-setup\ncat >&2 <<'END'\nand/or this\nEND\n",
+        "pre-applypatch": '#!/bin/sh\ntrue || { echo "docs/x of $1"; printf docs/y; exit 1; }\n',
+        "push-to-checkout": "#!/bin/sh\nexit\n<<\\END\n`next`. This\nEND\n",
         "post-rewrite": "#!/bin/sh\nFILE=docs/a\nfor x in docs/a docs/b; do true; done\n",
         "not-a-hook": "#!/bin/sh\n./x\n",
         "commit-msg.sample": "#!/bin/sh\n./x\n",
