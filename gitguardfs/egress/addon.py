@@ -8,6 +8,7 @@ that client. A hook that raises an exception approves nothing, so the request is
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 from collections.abc import Mapping
@@ -34,6 +35,8 @@ log = logging.getLogger("gitguardfs.egress")
 
 DNS_PORTS = (53, 5353)
 """mitmproxy would read what comes through a tunnel to these ports as DNS."""
+COLLECT_AFTER = 32
+"""Connections that ended, after which memory is collected. Each may have left some MiB."""
 _APPROVED = "gitguardfs-approved"
 
 
@@ -72,6 +75,7 @@ class AllowlistAddon:
         self._readers: dict[str, LimitedReader] = {}
         self._approvals: dict[str, Approval] = {}
         self._tunnels: dict[str, tuple[str, int]] = {}
+        self._uncollected = 0
         self._private: dict[str, set[tuple[str, int]]] = {}
         """Hosts and ports to which a client has a connection by a line with ``private-address``."""
 
@@ -87,8 +91,12 @@ class AllowlistAddon:
         io.reader = self._readers[client.id]  # type: ignore[assignment]  # only read() is called
 
     def client_disconnected(self, client: Client) -> None:
-        """Forget a client."""
+        """Forget a client. What mitmproxy has kept of it is in cycles, until a collection."""
         self._clients.remove(client.id)
+        self._uncollected += 1
+        if self._uncollected >= COLLECT_AFTER:
+            self._uncollected = 0
+            gc.collect()
         self._readers.pop(client.id, None)
         self._approvals.pop(client.id, None)
         self._tunnels.pop(client.id, None)

@@ -270,6 +270,20 @@ def test_an_endless_header_waits_in_the_client(world: World, begin: bytes) -> No
     assert world.get("http://allowed.test/ok").status == 200
 
 
+def test_what_ended_connections_have_sent_is_forgotten(
+    upstream: Upstream, dns: FakeDns, state: Path
+) -> None:
+    with running(state, upstream, dns) as world:
+        world.allow("GET http://allowed.test/ok")
+        for _ in range(30):
+            with contextlib.ExitStack() as stack:
+                clients = [stack.enter_context(world.client()) for _ in range(30)]
+                for client in clients:
+                    client.send(b"GET / HTTP/1.1\r\nX: " + b"x" * 1_900_000)
+        assert world.get("http://allowed.test/ok").status == 200
+        assert world.peak_memory() < 600 << 20, f"{world.peak_memory() >> 20} MiB"
+
+
 def test_an_endless_header_of_a_response_ends_at_a_limit_and_others_go_on(
     upstream: Upstream, dns: FakeDns, state: Path
 ) -> None:

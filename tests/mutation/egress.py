@@ -318,6 +318,14 @@ MUTANTS = (
         ("egress/test_let_out.py::test_large_downloads_and_uploads_keep_the_proxy_small",),
     ),
     Mutant(
+        "addon-collects-nothing",
+        "what ended connections have sent stays in memory",
+        "egress/addon.py",
+        "            gc.collect()\n",
+        "",
+        ("egress/test_refusals.py::test_what_ended_connections_have_sent_is_forgotten",),
+    ),
+    Mutant(
         "log-of-long-lines",
         "a line that is no HTTP is logged whole",
         "egress/proxy.py",
