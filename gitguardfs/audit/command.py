@@ -13,14 +13,14 @@ import click
 
 from gitguardfs import accounts, findings
 from gitguardfs.audit.audit import Audit
-from gitguardfs.audit.git_config import SEARCH_PATH, SETTINGS, Git
+from gitguardfs.audit.git_config import SEARCH_PATH, SETTINGS, VARIABLES, Git, is_setting
 from gitguardfs.audit.search import search
 from gitguardfs.audit.share import Share
 from gitguardfs.command_line import FAIL_ON, JSON
 from gitguardfs.constants import FSTYPE
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result
-from gitguardfs.guard.rules import GuardRules, RuleSet
+from gitguardfs.guard.rules import GuardRules, RuleSet, check_glob
 
 SHOWN = 20
 """How many findings of one kind are printed, to fit a screen; --json lists all."""
@@ -71,6 +71,8 @@ def command(
     work tree, git directories in unusual places, symlinks that lead out of DIR, credentials and
     secrets. Each finding comes with its fix: a command, or a rule for the guard.
     """
+    for glob in (*deny, *protect, *hide):
+        check_glob(glob)
     guard = RuleSet(GuardRules(deny=deny, protect=protect, hide=hide))
     top = _open(directory)
     progress = ScanProgress()
@@ -150,7 +152,7 @@ def _become_owner(top: int) -> dict[str, str]:
         return {
             key: value
             for key, value in os.environ.items()
-            if key in ("HOME", "XDG_CONFIG_HOME") or SETTINGS.fullmatch(key)
+            if key in ("PATH", *VARIABLES) or is_setting(key)
         }
     account = accounts.find(str(st.st_uid))
     groups, gid, home = [st.st_gid], st.st_gid, "/"
@@ -173,4 +175,5 @@ def _git(environment: dict[str, str]) -> Git:
     home = environment.get("HOME", "/")
     settings = {key: value for key, value in environment.items() if SETTINGS.fullmatch(key)}
     home = home if home.startswith("/") else "/"
-    return Git(program, home, environment.get("XDG_CONFIG_HOME"), settings)
+    programs = {key: value for key, value in environment.items() if key in ("PATH", *VARIABLES)}
+    return Git(program, home, environment.get("XDG_CONFIG_HOME"), settings, programs)

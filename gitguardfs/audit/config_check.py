@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 
 from gitguardfs.audit import fixes, rows
 from gitguardfs.audit.audit import Audit
-from gitguardfs.audit.git_config import FILES, ConfigEntry
+from gitguardfs.audit.git_config import FILES, VARIABLES, ConfigEntry
 from gitguardfs.audit.programs import ADDRESSES, SUBMODULE_URL, external_command
-from gitguardfs.audit.walk import Unread
+from gitguardfs.audit.walk import Unread, read_path, resolved
 from gitguardfs.findings import Severity
 
+NOT_HOME = "share a directory of projects, not the one with your configuration"
+KEEP_OUT = "keep directories of the share, and relative ones, out of PATH"
 TOKEN = re.compile(
     r"gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
     r"|(AKIA|ASIA)[0-9A-Z]{16}|sk-[\w-]{20,}|npm_\w{30,}|pypi-[\w-]{30,}|AIza[\w-]{30,}"
@@ -52,18 +53,38 @@ def check(audit: Audit, own: Sequence[ConfigEntry], worktree: str | None) -> lis
 
 
 def check_environment(audit: Audit) -> None:
-    """Add findings for variables that name a configuration file which the agent can make.
+    """Add findings for variables that name what the agent can write, and for the user's own files.
 
-    ``check`` adds the finding for such a file that exists.
+    ``check`` adds the finding for a configuration file with entries.
     """
+    for path in audit.git.users_files:
+        if audit.share.is_agents(path) and not _has_entries(audit, path):
+            detail = f"git reads {path}, which the agent can make or write"
+            audit.results.append(rows.CONFIG.finding(detail, NOT_HOME))
+    for name, value in audit.git.programs.items():
+        if name == "PATH":
+            if audit.judge.is_searched(value):
+                detail = f"{name}={value}: git looks for programs where the agent can write"
+                audit.results.append(rows.CONFIG.finding(detail, KEEP_OUT))
+        elif any(audit.judge.problems([ConfigEntry("", VARIABLES[name], value)], None)):
+            detail = f"{name}={hidden(value)}: git runs what the agent can write"
+            audit.results.append(rows.CONFIG.finding(detail, f"unset {name}"))
     for name in FILES:
         path = audit.git.settings.get(name, "")
         if path and not path.startswith("/"):
             detail = f"{name}={path}: git takes that from the directory in which it is started"
             audit.results.append(rows.CONFIG.finding(detail, f"unset {name}"))
-        elif path and not os.path.lexists(path) and audit.share.is_agents(path):
+        elif path and audit.share.is_agents(path) and not _has_entries(audit, path):
             detail = f"{name}={path}: the agent can make that file"
             audit.results.append(rows.CONFIG.finding(detail, f"unset {name}"))
+
+
+def _has_entries(audit: Audit, path: str) -> bool:
+    """Return whether a configuration file has an entry, for which ``check`` adds a finding."""
+    try:
+        return audit.git.entries_of(read_path(resolved(path)), path) != []
+    except (OSError, Unread):
+        return False
 
 
 def when_allowed(key: str) -> str:

@@ -26,6 +26,22 @@ SETTINGS = re.compile(
 """Variables by which the environment adds to the user's configuration, or replaces its files."""
 FILES = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")
 """Those of the variables that name a file."""
+VARIABLES = {
+    "GIT_SSH_COMMAND": "core.sshcommand",
+    "GIT_SSH": "core.sshcommand",
+    "GIT_PROXY_COMMAND": "core.gitproxy",
+    "GIT_EXTERNAL_DIFF": "diff.external",
+    "GIT_EDITOR": "core.editor",
+    "VISUAL": "core.editor",
+    "EDITOR": "core.editor",
+    "GIT_SEQUENCE_EDITOR": "sequence.editor",
+    "GIT_PAGER": "core.pager",
+    "PAGER": "core.pager",
+    "GIT_ASKPASS": "core.askpass",
+    "SSH_ASKPASS": "core.askpass",
+    "GIT_TEMPLATE_DIR": "init.templatedir",
+}
+"""Variables that git uses instead of a key of its configuration."""
 EXPLICIT = "explicit"
 """The safe.bareRepository with which git uses a bare repository only if GIT_DIR names it."""
 _LIST = ("config", "-z", "--list", "--show-origin", "--no-includes")
@@ -38,6 +54,11 @@ _QUIET = {
     "GIT_TRACE2_PERF": "0",
 }
 _NO_OTHERS = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
+
+
+def is_setting(name: str) -> bool:
+    """Return whether a variable of the environment says where the user's configuration is."""
+    return name in ("HOME", "XDG_CONFIG_HOME") or SETTINGS.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
@@ -68,6 +89,18 @@ class Git:
     """The user's XDG_CONFIG_HOME."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """The user's environment variables that git takes configuration from (``SETTINGS``)."""
+    programs: Mapping[str, str] = field(default_factory=dict)
+    """The user's environment variables that name programs (``VARIABLES``), and PATH."""
+
+    @property
+    def users_files(self) -> tuple[str, ...]:
+        """The paths at which git looks for the user's configuration."""
+        if "GIT_CONFIG_GLOBAL" in self.settings:
+            return ()  # check_environment judges that
+        config_home = self.config_home or os.path.join(self.home, ".config")
+        return (
+            os.path.join(self.home, ".gitconfig"), os.path.join(config_home, "git/config")
+        )  # fmt: skip
 
     def entries_of(self, content: bytes, origin: str) -> list[ConfigEntry]:
         """Return the entries of a configuration file. Raises Unread if git cannot parse it."""

@@ -12,7 +12,13 @@ from stat import S_IFDIR, S_IFLNK, S_ISREG
 
 from gitguardfs.audit import fixes, rows, work_tree
 from gitguardfs.audit.audit import Audit
-from gitguardfs.audit.programs import INTERPRETERS, SEPARATOR, tool_of
+from gitguardfs.audit.programs import (
+    INTERPRETERS,
+    SEPARATOR,
+    file_run_by,
+    imports_from_directory,
+    tool_of,
+)
 from gitguardfs.audit.walk import (
     DIRECTORY_FLAGS,
     Unread,
@@ -42,6 +48,18 @@ _FROM_TOP = re.compile(
     r"(?:--show-toplevel\)?|\$\(pwd\)|\$\{?(?:PWD|GIT_WORK_TREE)\}?)[\"'`)}]*/+([^\s\"'`;|&)]+)"
 )
 _FROM_HOOK = re.compile(r"dirname[^)`]*[)`][\"']?/+([^\s\"'`;|&)]+)")
+_PRINTS = re.compile(r"\s*(echo|printf) ([^;|&`$]|\$(?!\())*$")
+"""A line that prints, and runs no second command."""
+_RELATIVE = re.compile(r"(?!refs/|git-[\w-]+$)[\w.@+-]+(/[\w.@+-]+)*")
+"""A relative path without variables and wildcards; neither a reference nor a script of git's."""
+_PRINTED = re.compile(
+    r"""\b(?:echo|printf)(?:\s+(?:'[^']*'|"(?:[^"$`]|\$(?!\())*"|[^\s;|&`'"$)}]+))*"""
+)
+"""A command that prints, and what it prints."""
+_TEXT = re.compile(r"\s*(?:(?:cat\b[^|]*|:)\s*)?<<-?\s*[\\\"']?(\w+)[\"']?\s*(?:>.*)?$")
+"""The line before a text that is printed, or ignored; the word that ends it."""
+_CASE = re.compile(r"^\s*[^\s()]+\)")
+"""A pattern of a shell's ``case``."""
 _LIMIT = 1 << 18
 """Bytes of a hook that are read: scripts are far shorter."""
 
@@ -140,6 +158,13 @@ def _judge(audit: Audit, hook: str, text: str, worktree: str, managers: set[str]
             detail = f"{hook} runs {manager}, which obeys {files[0]}: the agent can make that file"
             audit.results.append(rows.HOOK.finding(detail, stop))
             return
+    if any(map(imports_from_directory, _lines(text))) and audit.share.is_agents(worktree):
+        detail = (
+            f"{hook} runs python, which looks for modules in the work tree first (-m, -c);"
+            " it does not with -I, or with -P since Python 3.11"
+        )
+        audit.results.append(rows.HOOK.finding(detail, stop, Severity.MEDIUM))
+        return
     tool = next(filter(None, map(tool_of, _lines(text))), None)
     if tool is not None and not managers:
         detail = f"{hook} runs {tool}, which obeys files of the work tree"
@@ -158,13 +183,21 @@ def _lines(text: str) -> list[str]:
 def runs(audit: Audit, hook: str, text: str, worktree: str) -> list[str]:
     """Return the files that a script names and that the agent can write."""
     named: list[str] = []
+    ends: str | None = None
     for line in _lines(text):
-        if line.lstrip().startswith(("echo ", "printf ")):
+        if ends is not None and line.strip() == ends:
+            ends = None
+        if _PRINTS.match(line):
             continue  # prints a name, and runs nothing
         named += [os.path.join(worktree, rest) for rest in _FROM_TOP.findall(line)]
         named += [os.path.join(os.path.dirname(hook), rest) for rest in _FROM_HOOK.findall(line)]
         for part in SEPARATOR.split(line):
             named += _named(part.split(), worktree)
+        if ends is None:  # a file counts whether it exists or not: the agent can make it
+            files = map(file_run_by, SEPARATOR.split(_PRINTED.sub("", _CASE.sub("", line))))
+            named += [os.path.join(worktree, file) for file in files if _RELATIVE.fullmatch(file)]
+        if text_begins := _TEXT.match(line):
+            ends = text_begins[1]
     return [
         os.path.normpath(path)
         for path in named

@@ -13,9 +13,9 @@ from gitguardfs.audit.share import Share
 PROGRAMS = re.compile(
     r"core\.(fsmonitor|sshcommand|editor|pager|askpass|gitproxy|alternaterefscommand)"
     r"|sequence\.editor|pager\..+|interactive\.difffilter|diff\.external|alias\..+"
-    r"|diff\..+\.(command|textconv)|(difftool|mergetool|browser|man|guitool)\.(.+\.)?cmd"
+    r"|diff\..*\.(command|textconv)|(difftool|mergetool|browser|man|guitool)\.(.+\.)?cmd"
     r"|(difftool|mergetool|browser|man)\..+\.path|tar\..+\.command|web\.browser|help\.browser"
-    r"|merge\..+\.driver|filter\..+\.(clean|smudge|process)|credential\.(.+\.)?helper"
+    r"|merge\..*\.driver|filter\..*\.(clean|smudge|process)|credential\.(.+\.)?helper"
     r"|gpg\.(.+\.)?program|gpg\.ssh\.defaultkeycommand|gc\.recentobjectshook|trailer\..+\.(command|cmd)|hook\..+\.command"
     r"|uploadpack\.packobjectshook|remote\..+\.(uploadpack|receivepack|vcs)|submodule\..+\.update"
     r"|sendemail\.(.+\.)?(sendmailcmd|smtpserver|tocmd|cccmd|headercmd)|imap\.tunnel"
@@ -24,7 +24,7 @@ PROGRAMS = re.compile(
     re.DOTALL,
 )
 """Keys whose value is a command (git-config(1)); sections and names are in lower case."""
-DIRECTORIES = frozenset({"core.hookspath", "init.templatedir"})
+DIRECTORIES = frozenset({"core.hookspath", "init.templatedir", "gitflow.path.hooks"})
 """Keys whose value is a directory with hooks."""
 COMMANDS_AFTER_MARK = re.compile(r"alias\..+|submodule\..+\.update", re.DOTALL)
 """Keys whose value is a shell command only after ``!``, and otherwise git's own keyword."""
@@ -42,14 +42,35 @@ _REWRITES = re.compile(r"url\.(.+)\.(insteadof|pushinsteadof)", re.DOTALL)
 TOOLS = frozenset(
     {"make", "gmake", "just", "task", "rake", "bundle", "npm", "npx", "yarn", "pnpm", "bun",
      "bunx", "deno", "composer", "cargo", "tox", "nox", "pytest", "poetry", "pipenv", "uv",
-     "gradle", "mvn", "sbt", "dotnet", "go", "overcommit", "yorkie", "simple-git-hooks"}
+     "gradle", "mvn", "sbt", "dotnet", "go", "overcommit", "yorkie", "simple-git-hooks",
+     "lint-staged", "commitlint", "eslint", "prettier", "stylelint", "jest", "vitest", "turbo",
+     "nx", "lerna", "gulp", "grunt", "pre-commit", "mypy", "pylint", "flake8", "hatch", "pdm",
+     "rubocop", "rspec", "phpstan", "phpunit", "mix", "Rscript", "cmake", "ninja", "meson", "ant",
+     "bazel", "docker-compose", "nix", "nix-shell", "direnv", "mise"}
 )  # fmt: skip
 """Programs that run what files of the work tree define."""
 INTERPRETERS = re.compile(r"(.*/)?(sh|bash|dash|zsh|ksh|fish|python[\d.]*|perl|ruby|node|php)")
+_SHELLS = re.compile(r"\.|source|(.*/)?(sh|bash|dash|zsh|ksh|fish)")
 SEPARATOR = re.compile(r"""[;&|()<>`"'{}\n]""")
 """Characters that end a word or a command in a shell, beside blanks."""
-_BEFORE_PROGRAMS = ("exec", "then", "do", "else", "if", "!", "command", "env")
+_BEFORE_PROGRAMS = frozenset(
+    {"exec", "then", "do", "else", "if", "elif", "while", "until", "!", "command", "builtin", "env",
+     "time", "timeout", "nice", "ionice", "nohup", "setsid", "stdbuf", "xargs", "sudo"}
+)  # fmt: skip
+"""Words of a shell, and programs, after which the name of a program follows."""
+_THEIR_OPTION = re.compile(r"-\S*|\d[\d.]*[smhd]?")
+"""An option of one of these programs, or a number that belongs to one."""
+_PYTHON = re.compile(
+    r"(?i)(?:python|pypy)[\w.]*((?:\s+-[XW]\s*[\w:=.]+|\s+-[A-Z]\S*)*(?:\s+-(?=\s|$)|\s*<)?)"
+)
+"""Python, also by the name of a variable, and its options, without quotes."""
 _BOOLEAN = re.compile(r"(?i)(true|false|yes|no|on|off|\d+)?")
+_STARTED_BY_GIT = re.compile(
+    r"(?:^|\s)(?:-x|-O|--(?:exec|extcmd|open-files-in-pager|upload-pack|receive-pack)|run|foreach)"
+    r"[\s=]*[\"']?([^\"'\s]+)"
+)
+"""In an alias: an option of one of git's commands, and the program that the command starts."""
+_SEARCHED = re.compile(r"\bPATH=[\"']?([^\"'\s]*)")
 _FROM_TOP = re.compile(r"--show-(toplevel|prefix)|\$\(?pwd|\$\{?(PWD|GIT_PREFIX|GIT_WORK_TREE)")
 
 
@@ -72,12 +93,62 @@ def external_command(key: str, value: str) -> str | None:
     return address.removeprefix(EXTERNAL) if address.startswith(EXTERNAL) else None
 
 
+def command_words(part: str) -> list[str]:
+    """Return a program's name and its arguments in a part of a shell command, or nothing."""
+    words = [word for word in part.split() if not re.match(r"\w+=", word)]
+    is_after = False
+    while words and (
+        words[0] in _BEFORE_PROGRAMS or (is_after and _THEIR_OPTION.fullmatch(words[0]))
+    ):
+        is_after = True
+        words.pop(0)
+    return words
+
+
+def file_run_by(part: str) -> str:
+    """Return the file that a part of a shell command runs, as it is written there.
+
+    This is the program if it has a ``/``, or the script of an interpreter. Returns "/" for another
+    program, and for code in the command itself.
+    """
+    program, *arguments = command_words(part) or [""]
+    if "/" in program and not (program.startswith("/") and INTERPRETERS.fullmatch(program)):
+        return program
+    if program not in (".", "source") and not INTERPRETERS.fullmatch(program):
+        return "/"
+    code = "c" if _SHELLS.fullmatch(program) else "cemr"
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("-"):
+            return argument
+        if argument in ("-W", "-X"):  # of Python; what follows belongs to it
+            next(rest, "")
+        if not argument.startswith("--") and any(letter in argument for letter in code):
+            return "/"
+    return "/"
+
+
+def imports_from_directory(command: str) -> bool:
+    """Return whether a command makes Python look for modules in the working directory first.
+
+    It does so with -m, -c or a program from standard input, unless -I or -P comes before that.
+    """
+    for found in _PYTHON.finditer(re.sub(r"[\"'`,{}]", " ", command)):
+        for option in found[1].split():
+            if option in ("-", "<"):
+                return True
+            letters = re.match(r"-[^\WIPmcXW]*([IPmc])", option)
+            if letters is not None and letters[1] in "mc":
+                return True
+            if letters is not None:
+                break
+    return False
+
+
 def tool_of(command: str) -> str | None:
     """Return the first of TOOLS that a shell command runs; None if it runs none."""
     for part in SEPARATOR.split(command):
-        words = [word for word in part.split() if not re.match(r"\w+=", word)]
-        while words and words[0] in _BEFORE_PROGRAMS:
-            words.pop(0)
+        words = command_words(part)
         if words and words[0] in TOOLS:
             return words[0]
     return None
@@ -125,11 +196,14 @@ class Judge:
         command = value.removeprefix("!")
         # A user who types an alias for make knows what make does.
         is_typed = entry.key.startswith("alias.")
-        return self._runs(command, worktree) or (not is_typed and tool_of(command) is not None)
+        return self._runs(command, worktree) or (
+            not is_typed and (tool_of(command) is not None or self._is_given(command, worktree))
+        )
 
     def _is_configured(self, words: str, worktree: str | None) -> bool:
-        """Return whether an alias passes git such a value (-c KEY=VALUE)."""
-        return any(
+        """Return whether an alias passes git such a value (-c KEY=VALUE), or such a program."""
+        started = _STARTED_BY_GIT.findall(words)
+        return any(self._runs(program, worktree) for program in started) or any(
             self._leads_there(ConfigEntry("", key.lower(), None), value, worktree)
             for key, value in re.findall(r"-c\s*[\"']?([\w.-]{1,250})=([^\"']+|\S+)", words)
         )
@@ -141,20 +215,38 @@ class Judge:
         """
         if _FROM_TOP.search(command):
             return True
+        if imports_from_directory(command) and self._is_reached(".", worktree):
+            return True
+        if any(self.is_searched(path, worktree) for path in _SEARCHED.findall(command)):
+            return True
         for part in SEPARATOR.split(command):
             words = [re.sub(r"^\w+=", "", word) for word in part.split()]
             if any(self._is_named(word, worktree) for word in words):
                 return True
-            program, *rest = words or [""]
-            if "/" in program and not program.startswith(("/", "~", "$")):
-                return not self.share.is_kept(program.split("/"))
-            script = next((word for word in rest if not word.startswith("-")), "/")
-            has_code = any(word in ("-c", "-e", "-m") for word in rest)
-            if INTERPRETERS.fullmatch(program) and not has_code:
-                is_relative = not script.startswith(("/", "~", "$"))
-                if is_relative and not self.share.is_kept(script.split("/")):
-                    return True
+            file = file_run_by(part)
+            if not file.startswith(("/", "~", "$")) and not self.share.is_kept(file.split("/")):
+                return True
         return False
+
+    def _is_given(self, command: str, worktree: str | None) -> bool:
+        """Return whether an argument of a command is a file of the work tree.
+
+        It may be a configuration that names programs, as with ``ssh -F FILE``.
+        """
+        if worktree is None:
+            return False
+        arguments = [word for part in SEPARATOR.split(command) for word in part.split()[1:]]
+        arguments += [word[2:] for word in arguments if word.startswith("-")]
+        arguments += [word.rpartition("=")[2] for word in arguments]
+        paths = [os.path.join(worktree, word) for word in arguments if word]
+        return any(os.path.isfile(path) and self.share.is_agents(path) for path in paths)
+
+    def is_searched(self, directories: str, worktree: str | None = None) -> bool:
+        """Return whether the agent can write one of the directories of a PATH."""
+        return any(
+            not path.startswith("$") and self._is_reached(path or ".", worktree)
+            for path in directories.split(":")
+        )
 
     def _is_named(self, word: str, worktree: str | None) -> bool:
         """Return whether a word of a command is a path that the agent can write."""

@@ -43,8 +43,13 @@ def call(
             path = error.ctx.command_path if error.ctx is not None else name
             said = f"{path}: {error.format_message()} (see {path} --help)"
             print(shown(said), file=sys.stderr)
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
+        print(f"{name}: aborted", file=sys.stderr)
         code = code_of(Exit.SYSTEM)
+    except SystemExit as error:
+        if error.code != 1:
+            raise
+        code = code_of(Exit.SYSTEM)  # click ends so for a closed pipe; 1 would mean a finding
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(shown(f"{name}: {where}{error.strerror}"), file=sys.stderr)

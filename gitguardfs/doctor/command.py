@@ -84,6 +84,8 @@ def command(
     Checks the mount, tries to reach the raw share, and checks whether the user can become root.
     With --attack it also carries out the known attacks on .git.
     """
+    if place == "":
+        raise UserError("the directory's name is empty")
     if attack and host:
         raise click.UsageError("--attack is for a guard; with --host there is none to attack")
     leave = Leaving()

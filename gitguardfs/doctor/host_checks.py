@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from errno import EIO
 
 from gitguardfs import accounts
 from gitguardfs.audit import rows
-from gitguardfs.audit.git_config import Git
+from gitguardfs.audit.git_config import Git, is_setting
 from gitguardfs.audit.walk import Unread
 from gitguardfs.constants import SELINUX_LABEL, SYSTEM_PATH
 from gitguardfs.findings import Result, Row, Severity
@@ -86,11 +87,24 @@ def _bare(context: HostContext) -> Result:
     program = shutil.which("git", path=context.search_path)
     if program is None:
         return BARE.ok("git is not installed")
-    git = Git(program, home_of(context.user))
+    git = _git(program, context.user, os.environ)
     try:
         return judge_bare(run_as.run_as(bare_repositories, git, user=context.user))
     except (NoAnswer, OSError) as error:
         return BARE.unknown(error, "git config --global --list")
+
+
+def _git(program: str, user: User, environment: Mapping[str, str]) -> Git:
+    """Return the user's git, with what the environment says of its configuration.
+
+    Another user's environment does not count: it says nothing of this user's git.
+    """
+    own = {key: value for key, value in environment.items() if is_setting(key)}
+    if user.uid != os.geteuid():
+        own = {}
+    home = own.pop("HOME", "")
+    config_home = own.pop("XDG_CONFIG_HOME", None)
+    return Git(program, home if home.startswith("/") else home_of(user), config_home, own)
 
 
 def home_of(user: User) -> str:

@@ -8,6 +8,7 @@ that client. A hook that raises an exception approves nothing, so the request is
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ from gitguardfs.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.egress.blocked import BlockedLog
 from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients
 from gitguardfs.egress.files import StateFiles, read_allowlist
-from gitguardfs.egress.limited_reader import LimitedReader
+from gitguardfs.egress.limited_reader import MAX_KEPT, MAX_WHOLE, LimitedReader
 from gitguardfs.egress.reports import allow_command, error_text, query_note
 from gitguardfs.egress.requests import ProxyRequest
 from gitguardfs.errors import UserError, shown
@@ -34,6 +35,8 @@ log = logging.getLogger("gitguardfs.egress")
 
 DNS_PORTS = (53, 5353)
 """mitmproxy would read what comes through a tunnel to these ports as DNS."""
+COLLECT_AFTER = 32
+"""Connections that ended, after which memory is collected. Each may have left some MiB."""
 _APPROVED = "gitguardfs-approved"
 
 
@@ -72,6 +75,7 @@ class AllowlistAddon:
         self._readers: dict[str, LimitedReader] = {}
         self._approvals: dict[str, Approval] = {}
         self._tunnels: dict[str, tuple[str, int]] = {}
+        self._uncollected = 0
         self._private: dict[str, set[tuple[str, int]]] = {}
         """Hosts and ports to which a client has a connection by a line with ``private-address``."""
 
@@ -87,8 +91,12 @@ class AllowlistAddon:
         io.reader = self._readers[client.id]  # type: ignore[assignment]  # only read() is called
 
     def client_disconnected(self, client: Client) -> None:
-        """Forget a client."""
+        """Forget a client. What mitmproxy has kept of it is in cycles, until a collection."""
         self._clients.remove(client.id)
+        self._uncollected += 1
+        if self._uncollected >= COLLECT_AFTER:
+            self._uncollected = 0
+            gc.collect()
         self._readers.pop(client.id, None)
         self._approvals.pop(client.id, None)
         self._tunnels.pop(client.id, None)
@@ -127,7 +135,7 @@ class AllowlistAddon:
         reader = self._readers[client]
         self._approvals.pop(client, None)
         self._clients.set_idle(client)
-        reader.release()
+        reader.permit(MAX_WHOLE)
         try:
             request = self._request(flow)
             decision = self._decide(flow, request)
@@ -153,7 +161,7 @@ class AllowlistAddon:
             return
         log.info("allowed %s %s", method, checked.url)
         self._clients.set_busy(client)
-        reader.hold()
+        reader.permit(MAX_KEPT)
         for name in requests.HOP_BY_HOP_FIELDS:
             flow.request.headers.pop(name, None)
         flow.request.data.host = checked.host
@@ -282,7 +290,7 @@ class AllowlistAddon:
         client = flow.client_conn.id
         if _APPROVED in flow.metadata and client in self._readers:
             self._clients.set_idle(client)
-            self._readers[client].release()
+            self._readers[client].permit(MAX_WHOLE)
 
     def error(self, flow: http.HTTPFlow) -> None:
         """Note that the request has failed: the connection is idle."""
@@ -306,10 +314,7 @@ def _pass_on(reader: LimitedReader, part: bytes) -> bytes:
 
     After the last part, which is empty, what the client sends has to wait for the response.
     """
-    if part:
-        reader.release()
-    else:
-        reader.hold()
+    reader.permit(MAX_KEPT)
     return part
 
 

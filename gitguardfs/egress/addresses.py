@@ -9,8 +9,15 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 PRIVATE_WORD = "private-address"
 """At the end of a line: its host may have an address that is not public."""
 
-_EMBEDDING_NETWORKS = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
-"""IPv6 networks whose last 32 bits are an IPv4 address: NAT64, and IPv4-compatible addresses."""
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_EMBEDDING_NETWORKS = (
+    _NAT64, ipaddress.IPv6Network("::/96"), ipaddress.IPv6Network("::ffff:0:0:0/96")
+)  # fmt: skip
+"""IPv6 networks whose last 32 bits are an IPv4 address: NAT64, IPv4-compatible and
+IPv4-translated addresses."""
+_PUBLIC_NETWORKS = (_NAT64, ipaddress.IPv6Network("2000::/3"))
+"""What IANA has allocated for public IPv6 addresses. Python takes all for public that it does not
+know to be private, for example the former site-local addresses, fec0::/10."""
 
 
 def parsed(text: str) -> Address | None:
@@ -30,7 +37,7 @@ def why_blocked(address: Address, host: str, is_private_allowed: bool) -> str:
     meant = _embedded_ipv4(address)
     if meant.is_unspecified or meant.is_multicast or _is_broadcast(meant):
         return "a multicast, broadcast or unspecified address: no line can allow it"
-    if meant.is_global and address.is_global:
+    if meant.is_global and address.is_global and _is_in_public_network(address):
         return ""
     if (meant.is_loopback or meant.is_link_local) and parsed(host) != address:
         return "a loopback or link-local address, to which no name may lead"
@@ -50,6 +57,12 @@ def _embedded_ipv4(address: Address) -> Address:
     ):  # 1 is loopback
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address
+
+
+def _is_in_public_network(address: Address) -> bool:
+    if isinstance(address, ipaddress.IPv4Address) or address.ipv4_mapped is not None:
+        return True
+    return any(address in network for network in _PUBLIC_NETWORKS)
 
 
 def _is_broadcast(address: Address) -> bool:

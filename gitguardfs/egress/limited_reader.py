@@ -1,7 +1,8 @@
-"""Limits how much of what a client sends is kept in memory while it cannot be sent on.
+"""Limits how much of what a client sends is kept in memory.
 
-mitmproxy reads from a client at all times, also while it looks up a host, connects to it, agrees on
-TLS with it or waits for its response. It keeps what it has read in a queue without a limit.
+mitmproxy reads from a client at all times. It keeps what it has read without a limit: the header of
+a request or a chunk until its end, and all that cannot be sent on yet. The latter is so while it
+looks up a host, connects to it, agrees on TLS with it or waits for its response.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Protocol
 MAX_KEPT = 256 * 1024
 """Bytes that are read from a client while its request cannot be sent on. The rest waits in the
 sockets. Some reading must go on: it shows when the client hangs up."""
+MAX_WHOLE = 2 * 1024 * 1024
+"""Bytes that are read of a request's header, or of the body of a blocked request, which has 1 MiB
+at most and more with TLS. Both are answered when they are complete."""
 
 
 class Reader(Protocol):
@@ -22,31 +26,24 @@ class Reader(Protocol):
 
 
 class LimitedReader:
-    """A reader that stops after MAX_KEPT bytes between ``hold`` and ``release``."""
+    """A reader that stops after MAX_WHOLE bytes, or those of the last ``permit``."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._kept = 0
-        self._is_held = False
+        self._left = MAX_WHOLE
         self._may_read = asyncio.Event()
         self._may_read.set()
 
-    def hold(self) -> None:
-        """Let MAX_KEPT more bytes be read, and then none until ``release``."""
-        self._kept = 0
-        self._is_held = True
-        self._may_read.set()
-
-    def release(self) -> None:
-        """Let everything be read again."""
-        self._is_held = False
+    def permit(self, size: int) -> None:
+        """Let ``size`` more bytes be read, and then none until the next call."""
+        self._left = size
         self._may_read.set()
 
     async def read(self, size: int) -> bytes:
         """Return at most ``size`` bytes, none at the end, when reading is permitted."""
         await self._may_read.wait()
         data = await self._reader.read(size)
-        self._kept += len(data)
-        if self._is_held and self._kept >= MAX_KEPT:
+        self._left -= len(data)
+        if self._left <= 0:
             self._may_read.clear()
         return data

@@ -39,7 +39,10 @@ __all__ = ["RunningProxy", "ca_certificate", "create_files", "run", "start_proxy
 
 HOST = "127.0.0.1"
 MAX_DATA = 1 << 30
-"""Bytes of memory (RLIMIT_DATA): mitmproxy does not limit the header of a request or response."""
+"""Bytes of memory (RLIMIT_DATA): mitmproxy does not limit the header of a response."""
+MAX_MESSAGE = 1 << 16
+"""Characters of a message that are logged. mitmproxy logs a line that is no HTTP whole; a
+traceback is shorter than this."""
 EXTRA_HINT = "in a checkout of gitguardfs: pipx install --force '.[vm]'"
 
 OPTIONS: dict[str, Any] = {
@@ -300,7 +303,9 @@ def _start_log(files: StateFiles) -> logging.Handler:
 
     class Printable(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
-            return shown(super().format(record), keep="\n")
+            text = super().format(record)
+            cut = "..." if len(text) > MAX_MESSAGE else ""
+            return shown(text[:MAX_MESSAGE] + cut, keep="\n")
 
     handler = logging.handlers.RotatingFileHandler(
         files.log, maxBytes=blocked.MAX_BYTES, backupCount=1, errors="backslashreplace"

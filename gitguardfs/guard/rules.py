@@ -18,6 +18,7 @@ from enum import Enum, IntEnum
 from functools import lru_cache
 from typing import Literal
 
+from gitguardfs.errors import UserError
 from gitguardfs.guard import dotgit
 
 _NormalForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
@@ -73,6 +74,14 @@ class GuardRules:
     deny: tuple[str, ...] = ()
     protect: tuple[str, ...] = ()
     hide: tuple[str, ...] = ()
+
+
+def check_glob(glob: str, option: str = "") -> None:
+    """Raise UserError for a pattern that no name can match."""
+    if not glob or "/" in glob:
+        raise UserError(
+            f"{option}{glob!r} is not a pattern for one path component", "leave out the /"
+        )
 
 
 class RuleSet:

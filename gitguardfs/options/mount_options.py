@@ -22,7 +22,7 @@ from gitguardfs.bindfs.change_policy import (
 from gitguardfs.bindfs.overrides import Overrides
 from gitguardfs.bindfs.permissions import Perms
 from gitguardfs.errors import UserError, warn
-from gitguardfs.guard.rules import GitMode, GuardRules
+from gitguardfs.guard.rules import GitMode, GuardRules, check_glob
 from gitguardfs.options.id_maps import (
     IdMapSpec,
     add_passwd_files,
@@ -161,10 +161,7 @@ class _Values:
     def globs(self, key: str) -> tuple[str, ...]:
         globs = self.texts(key)
         for glob in globs:
-            if not glob or "/" in glob:
-                raise UserError(
-                    f"--{key} {glob!r} is not a pattern for one path component", "leave out the /"
-                )
+            check_glob(glob, f"--{key} ")
         return tuple(globs)
 
     def perms(self, key: str) -> Perms | None:

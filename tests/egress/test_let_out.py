@@ -11,7 +11,7 @@ import pytest
 
 from tests.egress.bypasses import head
 from tests.egress.upstream import PRIVATE, PUBLIC, SILENT_PORT, UNTRUSTED_PORT
-from tests.egress.world import World
+from tests.egress.world import SLOW, SLOW_PORT, World
 
 OK = "GET https://allowed.test/ok/*"
 
@@ -166,10 +166,6 @@ def test_large_downloads_and_uploads_keep_the_proxy_small(world: World) -> None:
     assert grown < 40 << 20, f"{grown >> 20} MiB more"
 
 
-SLOW_PORT = 446
-SLOW = f"allowed.test:{SLOW_PORT}"
-
-
 def test_an_upload_waits_in_the_client_until_its_server_accepts_the_connection(
     world: World,
 ) -> None:
@@ -230,7 +226,7 @@ def test_a_connection_goes_on_after_a_response_that_came_before_the_end_of_the_r
             assert client.answer().body == b"xx"
             client.send(b"ta")
             for _ in range(50):
-                client.send(head(f"GET http://{SLOW}/other", "X-Long: " + "x" * 8000, host=SLOW))
+                client.send(head(f"GET http://{SLOW}/other", "X-Long: " + "x" * 60_000, host=SLOW))
                 assert client.answer().status == 418
 
 

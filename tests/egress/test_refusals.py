@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import resource
+import socket
 import sys
 import time
 from pathlib import Path
@@ -15,8 +16,9 @@ import pytest
 from gitguardfs.egress import reports
 from gitguardfs.egress.clients import MAX_CONNECTIONS
 from gitguardfs.egress.proxy import MAX_DATA
+from tests.egress.bypasses import head
 from tests.egress.upstream import PUBLIC, FakeDns, Upstream
-from tests.egress.world import LIMIT, Client, World, running
+from tests.egress.world import LIMIT, SLOW, SLOW_PORT, Client, World, running
 
 FAULTY = Path(__file__).with_name("faulty_proxy.py")
 UNFINISHED = (
@@ -140,8 +142,13 @@ def seconds_until_closed(client: Client) -> float:
 
 
 def test_what_is_very_long_is_logged_in_part(world: World) -> None:
+    world.allow("GET http://allowed.test/ok")
     before = len(world.log)
-    assert world.get(f"http://allowed.test/{'a' * 500_000}").status == 418
+    with world.client() as client:
+        client.send(head("GET http://allowed.test/ok"))
+        assert client.answer().status == 200
+        client.send(head(f"GET http://allowed.test/{'a' * 500_000}"))
+        assert client.answer().status == 418
     assert len(world.log) - before < 20_000
     (entry,) = world.blocked
     assert "longer than" in entry["reason"]
@@ -168,7 +175,7 @@ def test_no_body_comes_with_the_refusal_of_a_head(world: World) -> None:
 
 
 def test_a_denied_body_is_read_if_it_is_short_and_hung_up_on_if_not(world: World) -> None:
-    assert world.get("https://allowed.test/no", "POST", body=b"x" * 100_000).status == 418
+    assert world.get("https://allowed.test/no", "POST", body=b"x" * (1 << 20)).status == 418
     for fields in ("Content-Length: 1048577", "Transfer-Encoding: chunked"):
         with world.client() as client:
             client.tunnel()
@@ -234,25 +241,80 @@ def test_an_exception_denies_where_a_connection_is_open_already(
         assert upstream.requests == [b"GET /ok HTTP/1.1"]
 
 
-def test_an_endless_header_ends_at_a_limit_and_others_go_on(
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nX: ",
+        head("GET http://allowed.test/no") + b"GET / HTTP/1.1\r\nX: ",
+        b"CONNECT allowed.test:80 HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nX: ",
+        head("GET http://allowed.test/ok") + b"GET / HTTP/1.1\r\nX: ",
+        head("POST http://allowed.test/post", "Transfer-Encoding: chunked") + b"1\r\nx\r\n1;",
+    ],
+    ids=[
+        "line",
+        "first",
+        "after a blocked one",
+        "in a tunnel",
+        "after an allowed one",
+        "of a chunk",
+    ],
+)
+def test_an_endless_header_waits_in_the_client(world: World, begin: bytes) -> None:
+    world.allow("GET http://allowed.test/ok", "POST http://allowed.test/post")
+    rest = b"x" * (64 << 20)
+    with world.client() as client:
+        client.send(begin)
+        sent = client.send_until_blocked(rest)
+        assert sent < len(rest) / 2, f"{sent >> 20} MiB"
+    assert world.get("http://allowed.test/ok").status == 200
+
+
+def test_what_ended_connections_have_sent_is_forgotten(
+    upstream: Upstream, dns: FakeDns, state: Path
+) -> None:
+    with running(state, upstream, dns) as world:
+        world.allow("GET http://allowed.test/ok")
+        for _ in range(30):
+            with contextlib.ExitStack() as stack:
+                clients = [stack.enter_context(world.client()) for _ in range(30)]
+                for client in clients:
+                    client.send(b"GET / HTTP/1.1\r\nX: " + b"x" * 1_900_000)
+        assert world.get("http://allowed.test/ok").status == 200
+        assert world.peak_memory() < 600 << 20, f"{world.peak_memory() >> 20} MiB"
+
+
+def test_an_endless_header_of_a_response_ends_at_a_limit_and_others_go_on(
     upstream: Upstream, dns: FakeDns, state: Path
 ) -> None:
     with running(state, upstream, dns) as world:
         limit = resource.prlimit(world.proxy.pid, resource.RLIMIT_DATA)
         assert limit[0] == MAX_DATA
-        world.allow("GET http://allowed.test/*")
+        world.allow("GET http://allowed.test/*", f"GET http://{SLOW}/*")
         assert world.get("http://allowed.test/").status == 200
         status = Path(f"/proc/{world.proxy.pid}/status").read_text()
         (used,) = [line.split()[1] for line in status.splitlines() if "VmData" in line]
         lower = (int(used) << 10) + (24 << 20)
         resource.prlimit(world.proxy.pid, resource.RLIMIT_DATA, (lower, limit[1]))
-        with world.client() as client:
-            client.send(b"GET / HTTP/1.1\r\nX: ")
-            for _ in range(64):
-                client.send(b"x" * (1 << 20))
+        with socket.create_server((PUBLIC, SLOW_PORT)) as server, world.client() as client:
+            client.send(head(f"GET http://{SLOW}/", host=SLOW))
+            with server.accept()[0] as answering, contextlib.suppress(ConnectionError):
+                answering.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+                for _ in range(64):
+                    answering.sendall(b"x" * (1 << 20))
         # The memory of the header is freed a moment later; until then all requests are refused.
         world.wait_until(lambda: world.get("http://allowed.test/").status == 200)
         assert world.peak_memory() < 250 << 20
+
+
+def test_a_line_that_is_no_http_is_logged_in_part(world: World) -> None:
+    before = len(world.log)
+    with world.client() as client:
+        client.send(b"A" * 900_000 + b"\r\n\r\n")
+        assert client.answer().status == 400
+    world.wait_until(lambda: world.log[before:].endswith(" INFO client disconnect\n"))
+    assert "Bad HTTP request line" in world.log[before:]
+    assert len(world.log) - before < 100_000
 
 
 def test_the_log_of_blocked_requests_is_json_whatever_was_sent(world: World) -> None:

@@ -19,6 +19,9 @@ from tests.egress.upstream import FakeDns, Upstream
 
 LIMIT = 20.0
 """Seconds after which a client gives up."""
+SLOW_PORT = 446
+SLOW = f"allowed.test:{SLOW_PORT}"
+"""Where a test itself serves."""
 
 
 class Answer(NamedTuple):

@@ -20,6 +20,14 @@ def vm_mount_paths(*names: str) -> tuple[str, ...]:
 
 MUTANTS = (
     Mutant(
+        "doctor-forgets-environment",
+        "GIT_CONFIG_COUNT can hide that git trusts bare repositories",
+        "doctor/host_checks.py",
+        "    if user.uid != os.geteuid():\n",
+        "    if True:\n",
+        ("unit/test_doctor_verdicts.py",),
+    ),
+    Mutant(
         "package-template-hidden",
         "vm-mount writes its own template over a package's",
         "vm_mount/plan_boot.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,15 @@ DANGERS = {
     "sequence.editor": ("./evil", ["rebase", "-i", "--root"]),
     "filter.x.clean": ("./evil", ["add", "a.txt"]),
     "filter.x.process": ("./evil", ["add", "a.txt"]),
+    "filter.x.smudge": (f"'{sys.executable}' -m evil", ["checkout", "other"]),
     "diff.external": ("./evil", ["diff"]),
     "diff.x.textconv": ("./evil", ["diff"]),
     "diff.x.command": ("./evil", ["diff"]),
     "merge.x.driver": ("./evil %A", ["merge", "-q", "other"]),
     "alias.x": ("!./evil", ["x"]),
+    "alias.y": ("grep -O./evil one", ["y"]),
+    "alias.z": ("difftool -y -x ./evil HEAD^", ["z"]),
+    "alias.r": ("rebase --exec ./evil HEAD^", ["r"]),
     "gpg.program": ("./evil", ["commit", "-S", "--allow-empty", "-qm", "x"]),
     "credential.helper": ("!./evil", ["credential", "fill"]),
     "trailer.x.command": ("./evil", ["interpret-trailers", "--trailer", "x=1"]),
@@ -64,6 +69,7 @@ def test_a_program_of_the_agents_is_run_by_git_named_and_mended(world: World, ke
     value, command = DANGERS[key]
     name = "hooks/post-commit" if key == "core.hooksPath" else "evil"
     world.script(world.project / name, "cat\n" if key.startswith("filter") else "")
+    (world.project / "evil.py").write_text(f"open({str(world.ran)!r}, 'w')\n")
     world.git("config", key, value)
     if command[0] in ("add", "diff"):
         (world.project / "a.txt").write_text("four\n")
@@ -77,6 +83,26 @@ def test_a_program_of_the_agents_is_run_by_git_named_and_mended(world: World, ke
     world.has_run()
     check_fixes(world, "git.config", "high", f"{key.lower()} = ")
     assert not runs()
+
+
+def test_a_driver_without_a_name(world: World) -> None:
+    prepare(world)
+    world.script(world.project / "evil", "cat\n")
+    world.git("config", "filter..clean", "./evil")
+    (world.project / ".gitattributes").write_text("a.txt filter=\n")
+    (world.project / "a.txt").write_text("four\n")
+    world.git("add", "a.txt")
+    assert world.has_run()
+    check_fixes(world, "git.config", "high", "filter..clean")
+
+
+def test_a_configuration_of_ssh_in_the_work_tree(world: World) -> None:
+    world.git("config", "core.sshCommand", "ssh -F ssh_config")
+    assert not world.findings("git.config")
+    (world.project / "ssh_config").write_text(f"ProxyCommand touch '{world.ran}'\n")
+    world.git("ls-remote", "ssh://host.invalid/x", check=False)
+    assert world.has_run()
+    check_fixes(world, "git.config", "high", "core.sshcommand")
 
 
 @pytest.mark.parametrize("where", ["repository", "user"])
@@ -318,9 +344,53 @@ def test_a_file_that_the_environment_names_and_the_agent_could_make(
         monkeypatch.setenv(name, value)
         (found,) = world.findings("git.config")
         assert found["detail"] == f"{name}={value}: {said}" and found["hint"] == f"unset {name}"
-    (world.share / "own").write_text("")
+    (world.share / "own").write_text("# nothing yet\n")
+    (found,) = world.findings("git.config")
+    assert found["detail"].endswith("/own: the agent can make that file")
     monkeypatch.setenv(name, f"{world.home}/nothing")
     assert not world.findings("git.config")
+
+
+def test_a_configuration_that_the_agent_could_make_where_git_looks_for_the_users(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "which the agent can make or write"
+    for name in (".gitconfig", ".config/git/config"):
+        path = world.home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+        found = world.findings("git.config", at=world.home)
+        assert f"git reads {path}, {said}" in [row["detail"] for row in found]
+        path.write_text(f"[core]\n\tfsmonitor = {world.script(world.project / 'evil')}\n")
+        world.git("status")
+        assert world.has_run()
+        path.write_text("")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(world.share / "cfg"))
+    (last,) = world.findings("git.config")
+    assert last["detail"] == f"git reads {world.share}/cfg/git/config, {said}"
+
+
+@pytest.mark.parametrize("name", git_config.VARIABLES)
+def test_programs_in_the_environment(
+    world: World, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "/usr/bin/true")
+    assert not world.findings("git.config")
+    monkeypatch.setenv(name, f"{world.project}/evil")
+    (found,) = world.findings("git.config")
+    assert found["severity"] == "high" and found["hint"] == f"unset {name}"
+    assert found["detail"] == f"{name}={world.project}/evil: git runs what the agent can write"
+
+
+@pytest.mark.parametrize("path", ["", ".", "bin", "./bin", "{share}/project/bin"])
+def test_programs_are_looked_for_where_the_agent_writes(
+    world: World, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"/usr/bin:{world.home}/bin:/bin")
+    assert not world.findings("git.config")
+    monkeypatch.setenv("PATH", f"/usr/bin:{path.format(share=world.share)}:/bin")
+    (found,) = world.findings("git.config")
+    assert "git looks for programs where the agent can write" in found["detail"]
 
 
 def test_values_in_the_environment_count_as_gits_do(
@@ -379,7 +449,11 @@ def test_every_key_that_names_a_program_is_judged(key: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("!./x", True), ("!tools/x", True), ("log -c core.fsmonitor=./x", True),
+    [("!./x", True), ("!tools/x", True), ("!.git/x && tools/x", True), ("!. x", True),
+     ("!python3 -m http.server", True), ("!python3 -Im http.server", False), ("!sh -e x", True),
+     ("!sh -c x", False), ("!/bin/sh /x", False), ("!tools/sh /x", True),
+     ("!PATH=bin:$PATH x", True), ("!PATH=$HOME/bin:/bin x", False), ("cherry-pick -x", False),
+     ("diff -Oorder", False), ("bisect run tools/x", True), ("log -c core.fsmonitor=./x", True),
      ("-c core.sshCommand='./x' fetch", True), ("!git push origin $1", False),
      ("log origin/main..HEAD", False), ("-c color.ui=always log", False), ("!ls a", False),
      ("!make x", False)],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +72,61 @@ def test_a_hook_that_runs_a_file_of_the_work_tree(world: World, line: str) -> No
     assert commit_runs(world)
     check_fixes(world, "git.hook", "high", "project/tools/x")
     assert not commit_runs(world)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[ -f tools/x ] && tools/x", "if test -e y; then . ./y; fi", "[ -e y ] && source y",
+     "[ ! -f tools/x ] || sh -e tools/x", "timeout 5 tools/x", "nice -n 5 sh tools/x",
+     "if tools/x; then exit 1; fi", "A=1 tools/x", "echo | xargs tools/x",
+     "cat <<END\ntext\nEND\ntools/x", "sh <<END\ntools/x\nEND",
+     "echo start; tools/x", 'printf %s "$(tools/x)"'],
+)  # fmt: skip
+def test_a_hook_that_runs_a_file_which_the_agent_may_yet_make(world: World, line: str) -> None:
+    hook(world, f"#!/bin/bash\n{line}\n")
+    check_fixes(world, "git.hook", "high", "post-commit runs ")
+    hook(world, f"#!/bin/bash\n{line}\n")
+    world.script(world.project / "tools/x")
+    world.script(world.project / "y")
+    assert commit_runs(world)
+
+
+def module(world: World, name: str) -> None:
+    """Write a module of the agent's to the top of the work tree."""
+    (world.project / f"{name}.py").write_text(f"open({str(world.ran)!r}, 'w')\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["exec {python} -m tool", '"{python}" -mtool "$@"', "{python} -E -s -m tool",
+     "{python} -W ignore -Xdev -bm tool", "{python} -c 'import tool'",
+     "echo import tool | {python} -", "{python} <<END\nimport tool\nEND",
+     "PYTHON={python}\n$PYTHON -m tool", "{python} -m this"],
+)  # fmt: skip
+def test_python_that_looks_for_modules_in_the_work_tree(world: World, line: str) -> None:
+    module(world, "tool")
+    module(world, "this")  # takes the place of a module of Python's own
+    hook(world, f"#!/bin/sh\n{line.format(python=sys.executable)}\n")
+    assert commit_runs(world)
+    check_fixes(world, "git.hook", "medium", "runs python")
+    assert not commit_runs(world)
+
+
+@pytest.mark.parametrize("options", ["-I -m tool", "-Im tool", "-IE -c 'import tool'"])
+def test_python_that_does_not_is_free(world: World, options: str) -> None:
+    module(world, "tool")
+    hook(world, f"#!/bin/sh\n{sys.executable} {options}\n")
+    assert not commit_runs(world)
+    assert not world.findings("git.hook")
+
+
+def test_pre_commit_itself_may_be_a_module_of_the_agents(world: World) -> None:
+    module(world, "pre_commit")
+    (world.project / ".pre-commit-config.yaml").write_text("repos: []\n")
+    path = hook(world, PRE_COMMIT.format(python=sys.executable), "pre-commit")
+    assert commit_runs(world)
+    (found,) = world.findings("git.hook", "--protect", ".pre-commit-config.yaml")
+    assert found["detail"].startswith(f"{path} runs python")
 
 
 def test_a_program_of_the_work_tree_as_interpreter(world: World) -> None:
@@ -174,6 +231,12 @@ def test_hooks_that_run_nothing_of_the_work_tree_are_free(world: World) -> None:
         "pre-commit": "#!/bin/sh\necho see docs/hooks.md\nexec /usr/bin/true\n",
         "pre-push": '#!/usr/bin/env bash\n. "$HOME/.profile"\nexec git fetch origin main\n',
         "pre-rebase": "#!/bin/sh\ncd ./docs && grep -r x ./docs\n",
+        "pre-receive": "#!/bin/sh\ncase $1 in\nrefs/heads/a) true ;;\ndocs/a) true ;;\nesac\n",
+        "commit-msg": "#!/bin/sh\nfind . -name '*.c' | perl -ne 'print'\nsh -c \"true\"\n",
+        "applypatch-msg": "#!/bin/sh\n. git-sh-setup\ncat >&2 <<'END'\nand/or this\nEND\n",
+        "pre-applypatch": '#!/bin/sh\ntrue || { echo "docs/x of $1"; printf docs/y; exit 1; }\n',
+        "push-to-checkout": "#!/bin/sh\nexit\n<<\\END\n`next`. This\nEND\n",
+        "post-rewrite": "#!/bin/sh\nFILE=docs/a\nfor x in docs/a docs/b; do true; done\n",
         "not-a-hook": "#!/bin/sh\n./x\n",
         "commit-msg.sample": "#!/bin/sh\n./x\n",
     }.items():
@@ -201,7 +264,12 @@ def test_pre_commit_does_what_the_work_tree_says_once_it_is_installed(world: Wor
     config.write_text(f"repos:\n- repo: local\n  hooks:\n  - entry: touch {world.ran}\n")
     assert commit_runs(world)
     check_fixes(world, "tree.hooks", "high", "pre-commit-config.yaml")
-    assert not world.findings("git.hook")
+    assert not but_python(world.findings("git.hook"))
+
+
+def but_python(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out that pre-commit's hook starts Python with -m."""
+    return [row for row in findings if " runs python, which looks for modules" not in row["detail"]]
 
 
 def test_pre_commit_of_a_virtual_environment_in_the_share(world: World) -> None:
@@ -256,9 +324,9 @@ def test_what_an_installed_helper_obeys_the_agent_may_yet_make(
     world: World, text: str, name: str
 ) -> None:
     hook(world, text)
-    assert not world.findings("git.hook", "--protect", name)
+    assert not but_python(world.findings("git.hook", "--protect", name))
     (world.project / name).symlink_to("file")
-    assert not world.findings("git.hook")
+    assert not but_python(world.findings("git.hook"))
     check_fixes(world, "tree.hooks", "high", name)
     (world.project / name).unlink()
     check_fixes(world, "git.hook", "high", "the agent can make that file")

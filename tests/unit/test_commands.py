@@ -12,7 +12,7 @@ import click
 import pytest
 
 from gitguardfs.commands.gitguard import COMMANDS
-from gitguardfs.commands.run import of_gitguard
+from gitguardfs.commands.run import call, of_gitguard
 from gitguardfs.commands.run import run as run_command
 from gitguardfs.errors import Exit
 from gitguardfs.installation import PACKAGE_PARENT
@@ -58,7 +58,8 @@ def test_the_list_of_subcommands_is_whole_sentences() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [["bogus"], ["--bogus"], ["share"], ["share", "/", "--bogus"], ["units", "--check"],
-     ["share", "/dev/null/none"], ["doctor", "--bogus"]],
+     ["share", "/dev/null/none"], ["doctor", "--bogus"], ["doctor", ""],
+     ["audit", "/", "--protect", "a/b"], ["audit", "/", "--hide", ""]],
     ids=" ".join,
 )  # fmt: skip
 def test_wrong_usage_of_gitguard_is_2(arguments: list[str]) -> None:
@@ -97,3 +98,27 @@ def test_a_bug_is_neither_a_finding_nor_wrong_usage(
     assert ended.value.code == expected
     said = capsys.readouterr().err
     assert "Traceback" in said and "RuntimeError: no such luck" in said
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
+def test_ctrl_c_is_one_line(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
+    def function() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        call(function, "umount.fuse.gitguardfs")
+    assert ended.value.code == Exit.SYSTEM
+    assert capsys.readouterr().err == "umount.fuse.gitguardfs: aborted\n"
+
+
+@pytest.mark.parametrize(("program", "code"), [("gitguard", 3), ("vm-mount", 2)])
+def test_a_closed_pipe_is_neither_a_finding_nor_wrong_usage(program: str, code: int) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    text = f"from {PROGRAMS[program]} import main; main()"
+    try:
+        done = subprocess.run([sys.executable, "-c", text, "--help"], stdout=writing,
+                              stderr=subprocess.PIPE, text=True, check=False)  # fmt: skip
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (code, "")

@@ -32,7 +32,7 @@ from gitguardfs.doctor import (
     command as doctor,
 )
 from gitguardfs.doctor.attack_checks import Outcome, OutcomeKind
-from gitguardfs.doctor.context import CheckedSystem, Context, Table, holding
+from gitguardfs.doctor.context import CheckedSystem, Context, Table, find_user, holding
 from gitguardfs.doctor.privilege_checks import ProgramOutput
 from gitguardfs.doctor.search import SearchResult
 from gitguardfs.findings import Result, Row, Severity, Status
@@ -548,6 +548,25 @@ def test_a_git_that_trusts_bare_repositories_is_told() -> None:
     assert host_checks.judge_bare("explicit").status is Status.OK
     for value in ("all", ""):
         assert host_checks.judge_bare(value).severity is Severity.LOW
+
+
+def test_the_users_own_environment_counts_as_git_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".gitconfig").write_text("[safe]\n\tbareRepository = explicit\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    own = host_checks.HostContext(find_user(str(os.geteuid())))
+    (result,) = host_checks.check(own)
+    assert result.status is Status.OK
+    for name, value in (("COUNT", "1"), ("KEY_0", "safe.bareRepository"), ("VALUE_0", "all")):
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+    (result,) = host_checks.check(own)
+    assert result.status is Status.FINDING
+    monkeypatch.delenv("GIT_CONFIG_COUNT")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    (result,) = host_checks.check(own)
+    assert result.status is Status.FINDING
 
 
 def test_hints_can_be_pasted_into_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,8 @@ def test_addresses_that_no_line_admits(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["10.1.2.3", "172.16.0.1", "192.168.0.1", "100.64.0.1", "198.18.0.1", "192.0.2.1", "fd00::1",
-     "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::1", "::10.0.0.1", "240.0.0.1"],
+     "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::1", "::10.0.0.1", "240.0.0.1",
+     "::ffff:0:10.0.0.1", "fec0::3", "64:ff9b:1::a00:1", "5f00::1", "4000::1"],
 )  # fmt: skip
 def test_private_addresses_need_their_word(text: str) -> None:
     address = ipaddress.ip_address(text)
@@ -148,7 +149,7 @@ def test_private_addresses_need_their_word(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["127.0.0.1", "127.8.8.8", "::1", "169.254.169.254", "fe80::1", "::ffff:127.0.0.1",
-     "64:ff9b::7f00:1", "2002:7f00:1::1", "::ffff:169.254.169.254"],
+     "64:ff9b::7f00:1", "2002:7f00:1::1", "::ffff:169.254.169.254", "::ffff:0:7f00:1"],
 )  # fmt: skip
 def test_loopback_and_link_local_must_be_named(text: str) -> None:
     address = ipaddress.ip_address(text)
