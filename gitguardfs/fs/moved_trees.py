@@ -8,6 +8,11 @@ directory that git may just have made is not removed.
 is moved, nothing may get its old name for as long as git would need (``left_places``). Names in it
 that git may restore are then looked up where the tree is (``removed_names``).
 
+While git is at work in a bare repository, or in one that a ``gitdir:`` line leads to, it also uses
+its path. So if a tree with such a repository was moved away, or one too large to be searched, no
+symlink takes the place of a directory that holds the repository, or of one above it. git would run
+the hooks where the symlink leads. Such a tree is not exchanged either.
+
 A directory also brings names along. What git may restore at its new place must not make a
 repository together with them, as if each name were added there.
 """
@@ -22,15 +27,19 @@ from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.arrival import Arrival
 from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.left_places import LeftPlaces
-from gitguardfs.fs.removed_names import TOO_MANY, Removal, RemovedNames
+from gitguardfs.fs.removed_names import TOO_MANY, Path, Removal, RemovedNames, path_of
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.revalidation import UNREADABLE
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.tree_walk import Directory, TreeWalk
+from gitguardfs.guard import repository
+from gitguardfs.guard.dotgit import is_dotgit
 from gitguardfs.guard.rules import Refused
 from gitguardfs.protocol import Later
 
 TOO_LARGE = "exchange of a directory that is too large to be checked"
+EXCHANGED_REPOSITORY = "exchange of a directory that holds a repository further down"
+IN_PLACE_OF_REPOSITORY = "symlink in the place of a directory that may hold a repository"
 TOO_LARGE_HERE = "too large to be checked, moved to where git may restore parts of a repository"
 
 MAX_ARRIVING = 8192
@@ -56,9 +65,34 @@ class MovedTrees:
         self._left = LeftPlaces()
 
     def before_adding(self, ref: NodeRef, file_type: int) -> None:
-        """Raise Later if an object of type ``file_type`` (S_IFMT) must not get the name yet."""
+        """Check that an object of type ``file_type`` (S_IFMT) may get a name.
+
+        Raises Later, Refused, OSError.
+        """
         if file_type in (S_IFDIR, S_IFLNK):
             self._left.wait_for(ref)
+        if file_type == S_IFLNK:
+            self._before_symlink(ref, path_of(ref.parent, ref.name))
+
+    def _before_symlink(self, ref: NodeRef, path: Path) -> None:
+        """Check that a symlink may get a ``path``, at or below ``ref``. Raises Refused, OSError."""
+        places = self._removed.moved_from(path)
+        if places is None:
+            raise self._refused(IN_PLACE_OF_REPOSITORY, ref)
+        for place in places:
+            walk = TreeWalk(self._source, MAX_ARRIVING)
+            with self._removed.opened(place) as fd:
+                holds = fd >= 0 and any(map(self._is_repository, self._walked(ref, walk, fd)))
+            if holds or not walk.is_whole:
+                raise self._refused(IN_PLACE_OF_REPOSITORY, ref)
+
+    def _is_repository(self, directory: Directory) -> bool:
+        """Return whether git would use a directory as a repository, and it is in no ``.git``."""
+        return (
+            any(map(repository.parts, directory.file_types))
+            and not any(map(is_dotgit, directory.path))
+            and self._source.holds_repository(directory.fd)
+        )
 
     def before_rename(self, renaming: Renaming) -> None:
         """Check a rename, and record the moved names that git may restore.
@@ -94,16 +128,21 @@ class MovedTrees:
     def _before_move(self, ref: NodeRef, st: os.stat_result, renaming: Renaming) -> list[Removal]:
         self._left.wait_for_below(st)
         found: list[Removal] = []
+        holds_repository = False
         walk = TreeWalk(self._source)
         for directory in self._below(ref, walk):
             self._forming.wait_for_listed(directory.fd, directory.file_types)
+            holds_repository = holds_repository or self._is_repository(directory)
             found += self._removed.losing_in(ref.parent, ref.name, directory)
-        if not walk.is_whole:
-            if renaming.exchange:
-                raise self._refused(TOO_LARGE, ref)
+        if renaming.exchange and not walk.is_whole:
+            raise self._refused(TOO_LARGE, ref)
+        if renaming.exchange and holds_repository:
+            raise self._refused(EXCHANGED_REPOSITORY, ref)
+        if holds_repository or not walk.is_whole:
             new = renaming.new
-            if not self._removed.note_large_move(ref.parent, ref.name, new.parent, new.name):
+            if not self._removed.note_move(ref.parent, ref.name, new.parent, new.name):
                 raise self._refused(TOO_MANY, ref)
+        if not walk.is_whole:
             self._left.note(ref)
         return found
 
@@ -115,6 +154,9 @@ class MovedTrees:
         for directory in self._below(old, walk):
             if arrival.completes(directory):
                 raise self._refused("fake repository", new)
+            for name, file_type in directory.file_types.items():
+                if file_type == S_IFLNK:
+                    self._before_symlink(new, path_of(new.parent, new.name, *directory.path, name))
         if not walk.is_whole:
             raise self._refused(TOO_LARGE_HERE, new)
 
@@ -150,8 +192,12 @@ class MovedTrees:
         fd = self._source.open_node(ref.fd, ref.name)
         try:
             if S_ISDIR(self._source.stat(fd).st_mode):
-                yield from walk.directories(fd)
-        except PermissionError:
-            raise self._refused(UNREADABLE, ref) from None
+                yield from self._walked(ref, walk, fd)
         finally:
             os.close(fd)
+
+    def _walked(self, ref: NodeRef, walk: TreeWalk, fd: int) -> Iterator[Directory]:
+        try:
+            yield from walk.directories(fd)
+        except PermissionError:
+            raise self._refused(UNREADABLE, ref) from None

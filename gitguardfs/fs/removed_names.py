@@ -6,8 +6,8 @@ that the host had made still counts as present at its path. A part that was made
 does not count: git does not restore it. It counts once the index of a repository around it has
 changed, since git may have added it to that index.
 
-A moved directory that is too large to be walked is recorded as a whole, by its old and its new
-path: the parts that it now holds count as present at the old path.
+A moved directory that is too large to be walked, or that holds a repository, is recorded as a
+whole, by its old and its new path: the parts that it now holds count as present at the old path.
 
 Paths are recorded in ``any_spelling``: a server may take several spellings for one name.
 """
@@ -76,7 +76,9 @@ class RemovedNames:
         self._root_fd = root_fd
         self._removed: dict[Digest, dict[bytes, int]] = {}
         self._moved: dict[Digest, list[Path]] = {}
-        """By the digest of its old path: the paths that a large directory got."""
+        """By the digest of its old path: the paths that a directory got."""
+        self._moved_from: dict[Path, Path] = {}
+        """The old paths of these directories, by the same path in ``any_spelling``."""
         self._above: set[Digest] = set()
         """The directories with recorded names in or below them."""
         self._count = 0
@@ -126,8 +128,25 @@ class RemovedNames:
             if place is not path and digest != own
         )
 
+    def moved_from(self, path: Path) -> list[Path] | None:
+        """Return where recorded moves of directories took what was at ``path``, or below it.
+
+        Returns None if there are too many places to be checked.
+        """
+        found: list[Path] = []
+        spelled = _spelled(path) if self._moved else ()
+        below = (
+            origin for key, origin in self._moved_from.items() if key[: len(spelled)] == spelled
+        )
+        for origin in (path, *below) if self._moved else ():
+            places = self._places(origin)
+            if places is None or len(found) + len(places) > MAX_PLACES:
+                return None
+            found += [place for place in places.values() if place is not origin]
+        return found
+
     def _places(self, path: Path) -> dict[Digest, Path] | None:
-        """Return a path, then those where moves of large directories took what was there.
+        """Return a path, then those where recorded moves of directories took what was there.
 
         Returns None if there are more than MAX_PLACES.
         """
@@ -150,7 +169,7 @@ class RemovedNames:
     def _present(self, path: Path) -> dict[bytes, int]:
         """Return the parts in a directory of the source that this mount did not make."""
         found: dict[bytes, int] = {}
-        with self._opened(path) as fd, suppress(FileNotFoundError):
+        with self.opened(path) as fd, suppress(FileNotFoundError):
             for name in self._source.names(fd) if fd >= 0 else ():
                 parts = repository.parts(name)
                 mode = self._source.mode_at(fd, name) if parts else None
@@ -159,11 +178,11 @@ class RemovedNames:
         return found
 
     def _is_directory(self, path: Path) -> bool:
-        with self._opened(path) as fd:
+        with self.opened(path) as fd:
             return fd >= 0
 
     @contextmanager
-    def _opened(self, path: Path) -> Iterator[int]:
+    def opened(self, path: Path) -> Iterator[int]:
         """Open a directory of the source by its path; -1 if there is none."""
         fd = self._source.open_node(self._root_fd, b".")
         try:
@@ -257,18 +276,20 @@ class RemovedNames:
                 parts[removal.part] = removal.mode
                 self._note_above(removal.directory)
 
-    def note_large_move(self, old: Node, old_name: bytes, new: Node, new_name: bytes) -> bool:
-        """Record the move of a directory too large to be walked; return False if too many are.
+    def note_move(self, old: Node, old_name: bytes, new: Node, new_name: bytes) -> bool:
+        """Record the move of a directory with all below it; return False if too many are recorded.
 
         The record also stays if the move then fails: nothing is at the new path in that case.
         """
-        path = _spelled(path_of(old, old_name))
+        from_path = path_of(old, old_name)
+        path = _spelled(from_path)
         key = _digest(path)
         places, place = self._moved.get(key, []), path_of(new, new_name)
         if place not in places:
             if not self._has_room(1, {path}):
                 return False
             self._moved[key] = [*places, place]
+            self._moved_from[path] = from_path
             self._note_above(path[:-1])
         return True
 

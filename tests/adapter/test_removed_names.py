@@ -12,6 +12,7 @@ from gitguardfs.guard.rules import GuardRules
 from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.test_forming import mkdir, remove, touch
+from tests.adapter.test_host_git import symlink
 from tests.adapter.world import World, refused
 
 
@@ -418,3 +419,108 @@ async def test_allow_bare_lifts_it(make_world: MakeWorld) -> None:
     await touch(world, "lib/config")
     assert sorted(os.listdir(world.source / "lib")) == ["config", "objects", "refs"]
     await world.ops.mkdir(ROOT_ID, b"refs", 0o755, world.ctx)
+
+
+# A repository that git uses by its path
+
+REPOSITORY = "deep/er/in/repo.git"
+
+
+@pytest.fixture(params=["small", "large"])
+def moved_with_repository(
+    world: World, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> World:
+    """A host's repository is in ``deep``, which may be too large to be searched."""
+    if request.param == "large":
+        monkeypatch.setattr(tree_walk, "MAX_DIRECTORIES", 0)
+    put(world, REPOSITORY)
+    (world.source / REPOSITORY / "refs").mkdir()
+    return world
+
+
+async def test_no_symlink_takes_its_place(moved_with_repository: World) -> None:
+    world = moved_with_repository
+    await world.rename("deep", "moved")
+    await refused(symlink(world, "deep"))
+    await refused(symlink(world, "DEEP"))
+    await make_above(world, "deep/er")
+    await refused(symlink(world, "deep/er/in"))
+    await mkdir(world, "deep/er/in")
+    await refused(symlink(world, f"{REPOSITORY}"))
+    await symlink(world, "deep/er/in/other")
+    await symlink(world, "deep/other")
+
+
+async def test_nor_that_of_a_directory_above(moved_with_repository: World) -> None:
+    world = moved_with_repository
+    (world.source / "top").mkdir()
+    (world.source / "deep").rename(world.source / "top/deep")
+    await world.rename("top/deep", "moved")
+    await world.rename("top", "moved too")
+    await refused(symlink(world, "top"))
+    await symlink(world, "top2")
+
+
+async def test_wherever_it_moved_on_to(moved_with_repository: World) -> None:
+    world = moved_with_repository
+    await world.rename("deep", "moved")
+    await world.rename("moved", "further")
+    for name in ("deep", "moved"):
+        await refused(symlink(world, name))
+
+
+async def test_no_directory_brings_such_a_symlink(moved_with_repository: World) -> None:
+    world = moved_with_repository
+    await make_above(world, "new/er")
+    await symlink(world, "new/er/in")
+    await world.rename("deep", "moved")
+    await refused(world.rename("new", "deep"))
+    await remove(world, "new/er/in")
+    await symlink(world, "new/er/other")
+    await world.rename("new", "deep")
+
+
+async def test_no_symlink_moves_there(moved_with_repository: World) -> None:
+    world = moved_with_repository
+    await symlink(world, "link")
+    await world.rename("deep", "moved")
+    await refused(world.rename("link", "deep"))
+
+
+async def test_it_is_not_exchanged(moved_with_repository: World) -> None:
+    world = moved_with_repository
+    await mkdir(world, "new")
+    await refused(world.rename("new", "deep", flags=RENAME_EXCHANGE))
+    await refused(world.rename("deep", "new", flags=RENAME_EXCHANGE))
+
+
+async def test_a_symlink_may_take_the_place_of_other_directories(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ``.git`` that the agent could prepare elsewhere there is none."""
+    (world.source / "deep/er/.git/refs").mkdir(parents=True)
+    (world.source / "deep/er/.git/HEAD").touch()
+    (world.source / "deep/er/config").mkdir()
+    await world.rename("deep", "small")
+    await symlink(world, "deep")
+    await remove(world, "deep")
+    await world.rename("small", "deep")
+    monkeypatch.setattr(tree_walk, "MAX_DIRECTORIES", 0)
+    await world.rename("deep", "large")
+    monkeypatch.setattr(moved_trees, "MAX_ARRIVING", 2)
+    await refused(symlink(world, "deep"))
+    monkeypatch.setattr(moved_trees, "MAX_ARRIVING", 10)
+    await symlink(world, "deep")
+
+
+async def test_a_symlink_and_moves_without_end(
+    moved_with_repository: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = moved_with_repository
+    for old, new in ("deep", "a"), ("a", "b"), ("b", "deep"):
+        await world.rename(old, new)
+    (world.source / "deep").rename(world.source / "elsewhere")
+    monkeypatch.setattr(removed_names, "MAX_PLACES", 1)
+    await refused(symlink(world, "deep"))
+    monkeypatch.setattr(removed_names, "MAX_PLACES", 9)
+    await symlink(world, "deep")

@@ -53,6 +53,7 @@ def instance(booted: World) -> Iterator[Instance]:
     machine = booted.machine
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lima, "AGENT", USER)
+        patch.setattr(lima, "AGENT_HOME", f"/home/{USER}")
         spec = LimaSpec(
             project="/home/me/shop", name="agent-shop", setup="/setup", tools=(Tool.PYTHON,)
         )

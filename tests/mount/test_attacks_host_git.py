@@ -21,7 +21,7 @@ import pytest
 
 from tests.support import attacks_host_git as attacks
 from tests.support.attacks import HEAD_TEXT
-from tests.support.mounting import LIMIT, Mounted, area, gitguardfs
+from tests.support.mounting import LIMIT, Mounted, area, gitguardfs, until
 from tests.support.people import as_user
 from tests.support.raw_calls import MNT_DETACH, umount
 from tests.support.repos import HOST_GID, HOST_UID, MAP, as_host, copy_project, git, git_environment
@@ -352,6 +352,61 @@ def test_so_it_does_where_there_is_too_much_to_be_looked_through(
     poisoned, told = _goes_on_elsewhere(ground, swap, guarded=True, others=1000)
     assert not poisoned
     assert told == errno.EACCES or (told is None and swap is attacks.by_two_renames)
+
+
+# ------------------------------------------------------- While git uses a repository by its path
+
+EDITOR = "touch editing; while ! [ -e edited ]; do sleep 0.01; done; echo text >>"
+"""What ``git commit`` starts, in the work tree, while it keeps the path of its repository."""
+
+
+def _runs_a_hook_elsewhere(
+    ground: Ground, swap: Callable[[Path], None], guarded: bool, pads: bool
+) -> tuple[bool, bool]:
+    """Attack a commit in ``tree``, whose repository is ``top/p/x/real``.
+
+    Returns whether git ran the agent's hook, and whether the agent was refused.
+    """
+    project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
+    with as_host():
+        (project / "top/p/x").mkdir(parents=True)
+    git(project, "init", "--quiet", "--template=", "--separate-git-dir=top/p/x/real", "tree")
+    command = ("git", "commit", "--quiet", "--allow-empty")
+    process = _started(project / "tree", *command, GIT_EDITOR=EDITOR)
+    view, refused = ground.view(project, guarded), False
+    try:
+        until(lambda: (project / "tree/editing").exists(), "git starts the editor")
+        as_user(attacks.lead_git_elsewhere, view, swap, f"touch {mark}", pads)
+    except PermissionError:
+        refused = True
+    finally:
+        with as_host():
+            (project / "tree/edited").touch()
+        process.wait(LIMIT)
+    return mark.exists(), refused
+
+
+ways_to_lead = pytest.mark.parametrize("swap", attacks.LEADING, ids=lambda one: one.__name__)
+
+
+@ways_to_lead
+def test_git_is_led_to_hooks_without_the_guard(
+    ground: Ground, swap: Callable[[Path], None]
+) -> None:
+    assert _runs_a_hook_elsewhere(ground, swap, guarded=False, pads=False) == (True, False)
+
+
+@ways_to_lead
+@pytest.mark.parametrize("pads", [False, True], ids=["small", "large"])
+def test_git_is_not_led_to_hooks(ground: Ground, swap: Callable[[Path], None], pads: bool) -> None:
+    """If the directory is too large to be searched, it may move; only the symlink is refused."""
+    assert _runs_a_hook_elsewhere(ground, swap, guarded=True, pads=pads) == (False, True)
+
+
+def test_a_symlink_takes_the_place_of_a_large_directory_without_repository(ground: Ground) -> None:
+    view = ground.view(ground.project(), guarded=True)
+    as_user(attacks.replace_large_by_symlink, view)
+    assert (view / "modules").is_symlink()
 
 
 # ------------------------------------------------------------------ Names that git restores

@@ -281,3 +281,77 @@ def add_to_another_branch(view: Path, command: str) -> None:
     (view / "lib").mkdir()
     (view / "lib/HEAD").write_text(HEAD_TEXT)
     _config(view / "lib", command)
+
+
+def _leads_elsewhere_below(view: Path) -> None:
+    """``top/p/x`` becomes a symlink."""
+    (view / "top/p").rename(view / "top/gone")
+    (view / "top/p").mkdir()
+    (view / "top/p/x").symlink_to("../../q/p/x")
+
+
+def _leads_elsewhere(view: Path) -> None:
+    """``top/p`` becomes a symlink."""
+    (view / "top/p").rename(view / "top/gone")
+    (view / "top/p").symlink_to("../q/p")
+
+
+def _leads_elsewhere_above(view: Path) -> None:
+    """``top`` becomes a symlink, after the large directory in it was moved away."""
+    (view / "top/p").rename(view / "gone")
+    (view / "top").rename(view / "gone too")
+    (view / "top").symlink_to("q")
+
+
+def _brings_a_symlink(view: Path) -> None:
+    """A directory with a symlink ``x`` takes the place of ``top/p``."""
+    (view / "ready").mkdir()
+    (view / "ready/x").symlink_to("../../q/p/x")
+    (view / "top/p").rename(view / "top/gone")
+    (view / "ready").rename(view / "top/p")
+
+
+def _exchanges_for_a_symlink_below(view: Path) -> None:
+    """A directory with a symlink ``x`` is exchanged with ``top/p``."""
+    (view / "ready").mkdir()
+    (view / "ready/x").symlink_to("../../q/p/x")
+    renameat2(view / "ready", view / "top/p", RENAME_EXCHANGE)
+
+
+def _moves_twice(view: Path) -> None:
+    """The large directory moves on before a symlink takes its first place."""
+    (view / "top/p").rename(view / "gone")
+    (view / "gone").rename(view / "further")
+    (view / "top/p").symlink_to("../q/p")
+
+
+LEADING: tuple[Callable[[Path], None], ...] = (
+    _leads_elsewhere_below,
+    _leads_elsewhere,
+    _leads_elsewhere_above,
+    _brings_a_symlink,
+    _exchanges_for_a_symlink_below,
+    _moves_twice,
+)
+
+
+def lead_git_elsewhere(view: Path, swap: Callable[[Path], None], command: str, pads: bool) -> None:
+    """Let the path of a repository that git uses, ``top/p/x/real``, lead to a prepared directory.
+
+    ``pads``: make ``top/p`` too large to be searched whenever it is moved.
+    """
+    prepared = view / "q/p/x/real"
+    (prepared / "hooks").mkdir(parents=True)
+    (prepared / "hooks/commit-msg").write_text(f"#!/bin/sh\n{command}\n")
+    (prepared / "hooks/commit-msg").chmod(0o755)
+    for number in range(LARGE if pads else 0):
+        (view / f"top/p/more/{number}").mkdir(parents=True)
+    swap(view)
+
+
+def replace_large_by_symlink(view: Path) -> None:
+    """Move a large directory and leave a symlink: no attack, it has to work."""
+    for number in range(LARGE):
+        (view / f"modules/{number}/config").mkdir(parents=True)
+    (view / "modules").rename(view / "store")
+    (view / "modules").symlink_to("store")
