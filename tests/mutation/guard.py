@@ -528,8 +528,8 @@ MUTANTS = (
         "host-forming-not-looked-for-below",
         "what is above a directory that git makes into a repository is moved",
         "fs/moved_trees.py",
-        "wait_for_listed(directory.fd, directory.file_types)\n            found",
-        "note_change(directory.fd)\n            found",
+        "wait_for_listed(directory.fd, directory.file_types)\n            holds",
+        "note_change(directory.fd)\n            holds",
         FORMING,
     ),
     Mutant(
