@@ -3,6 +3,10 @@
 A relative path is walked from its directory, one component at a time and through every symlink.
 The source's path on the host is unknown here. So each suffix of an absolute path is walked from
 the source's root. The same is done with the rest of a path that climbs above that root.
+
+``/proc/self/cwd`` and ``/dev/fd/N`` lead to a directory of the process that follows the symlink. git
+runs at the top of a work tree. So what follows ``proc`` or ``dev`` is also walked from each directory
+above the symlink.
 """
 
 from __future__ import annotations
@@ -22,6 +26,9 @@ MAX_STEPS = 4096
 """Components read for one path, in all its suffixes together: as many as PATH_MAX has bytes."""
 
 HERE, ABOVE = b".", b".."
+
+OF_PROCESSES = (b"proc", b"dev")
+"""The directories of the host in which paths differ from process to process."""
 
 Enter = Callable[[int, bytes, os.stat_result, int], bool]
 """Called with a directory's descriptor, a name in that directory, and attributes and descriptor of
@@ -48,6 +55,7 @@ class PathWalk:
         self._descriptors = descriptors
         self._root = root
         self._enter = enter
+        self._above = [root]
         self._steps = 0
 
     def ends(self, directory: Node, path: bytes) -> Ends:
@@ -57,6 +65,7 @@ class PathWalk:
         at the end. Ends at other types of objects are left out. Raises PathTooLong, what ``enter``
         raises, and OSError if the source fails.
         """
+        self._above = list(ancestors(directory))
         rest = self._parse(path, None)
         if path.startswith(b"/"):
             yield from self._suffixes(rest, 0)
@@ -77,10 +86,14 @@ class PathWalk:
             raise PathTooLong
 
     def _suffixes(self, rest: Rest, symlinks: int) -> Ends:
+        starts = [self._root]
         while rest is not None:
             part, after = rest
             if part != ABOVE:
-                yield from self._follow(self._root, rest, symlinks, is_suffix=True)
+                for start in starts:
+                    yield from self._follow(start, rest, symlinks, is_suffix=True)
+            if part in OF_PROCESSES:
+                starts = self._above
             rest = after
 
     def _follow(self, directory: Node, rest: Rest, symlinks: int, is_suffix: bool = False) -> Ends:

@@ -119,6 +119,33 @@ async def test_it_is_walked_from_where_it_stands(world: World) -> None:
     await world.rename("a/b/deep/link", "a/b/link")
 
 
+@pytest.mark.parametrize(("text", "is_free"), [
+    ("/proc/self/cwd/r.git/hooks", False),
+    ("/proc/123/cwd/deep/../r.git", False),
+    ("/proc/self/task/5/cwd/b/r.git", False),
+    ("/proc/self/cwd/store.git/hooks", False),
+    ("../../../../../proc/self/cwd/r.git/hooks", False),
+    ("/dev/fd/7/r.git/hooks", False),
+    ("by-process/r.git/hooks", False),
+    ("/host/r.git/hooks", True),
+    ("/proc/self/fd/1", True),
+    ("/proc/self/cwd/file", True),
+    ("/dev/null", True),
+])  # fmt: skip
+async def test_a_path_by_a_process_starts_at_any_directory_above(
+    world: World, text: str, is_free: bool
+) -> None:
+    """git runs at the top of a work tree, which need not be that of the source."""
+    (world.source / "a/b/r.git/refs").mkdir(parents=True)
+    (world.source / "a/b/r.git/HEAD").touch()
+    (world.source / "a/b/deep/by-process").symlink_to("/proc/self/cwd")
+    deep = await world.id("a/b/deep")
+    if is_free:
+        await world.ops.symlink(deep, b"link", text.encode(), world.ctx)
+    else:
+        await refused(world.ops.symlink(deep, b"link", text.encode(), world.ctx))
+
+
 async def test_what_a_link_means_is_judged_whenever_it_gets_a_name(world: World) -> None:
     """A moved symlink is not checked at its new place, but none moves while git holds its lock."""
     await world.ops.symlink(ROOT_ID, b"link", b"later/store.git/hooks", world.ctx)

@@ -718,6 +718,14 @@ MUTANTS = (
         REMOVED,
     ),
     Mutant(
+        "symlink-by-a-process",
+        "a symlink leads into a repository by the working directory of git",
+        "fs/walk.py",
+        "            if part in OF_PROCESSES:",
+        "            if False:",
+        ("adapter/test_symlink_check.py",),
+    ),
+    Mutant(
         "host-places-as-last-seen",
         "rules ask the repository that a directory was in before the host moved it",
         "fs/revalidation.py",
