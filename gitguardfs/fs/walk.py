@@ -4,9 +4,9 @@ A relative path is walked from its directory, one component at a time and throug
 The source's path on the host is unknown here. So each suffix of an absolute path is walked from
 the source's root. The same is done with the rest of a path that climbs above that root.
 
-``/proc/self/cwd`` and ``/dev/fd/N`` lead to a directory of the process that follows the symlink. git
-runs at the top of a work tree. So what follows ``proc`` or ``dev`` is also walked from each directory
-above the symlink.
+``/proc/self/cwd`` and ``/dev/fd/N`` lead to a directory of the process that follows the symlink.
+git runs at the top of a work tree. So what follows ``proc`` or ``dev`` is also walked from each
+directory above the symlink.
 """
 
 from __future__ import annotations
