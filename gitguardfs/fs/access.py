@@ -203,7 +203,7 @@ class Access:
         guard = self._guard
         verdict, rule = guard.verdict_of_name(ref.name)
         if guard.has_globs and names.may_be_short_name(ref.name):
-            verdict, rule = self._verdict_of_long_name(ref, st)
+            verdict, rule = self.verdict_of_long_name(ref.fd, ref.name, st)
         if ref.parent.verdict > verdict:
             verdict, rule = ref.parent.verdict, ref.parent.rule
         if not guard.guards_git or verdict >= guard.git_verdict:
@@ -219,19 +219,21 @@ class Access:
             return make(Classified, (verdict, rule, -1, 0, True))
         return self._classify_directory(ref, st, verdict, rule)
 
-    def _verdict_of_long_name(self, ref: NodeRef, st: os.stat_result) -> tuple[Verdict, str]:
-        """Return the verdict on an entry by all its names; ``ref`` may be a short one (8.3).
+    def verdict_of_long_name(
+        self, dir_fd: int, name: bytes, st: os.stat_result
+    ) -> tuple[Verdict, str]:
+        """Return the verdict on an entry by all its names; ``name`` may be a short one (8.3).
 
         The source finds an entry by its short name, but a listing shows the long one only. Raises
         OSError if the source fails.
         """
-        found = self._guard.verdict_of_name(ref.name)
-        listed = self._source.names(ref.fd)
-        if ref.name in listed:
+        found = self._guard.verdict_of_name(name)
+        listed = self._source.names(dir_fd)
+        if name in listed:
             return found
         for entry in listed:
             other = self._guard.verdict_of_name(entry)
-            if other[0] > found[0] and self._source.is_at(ref.fd, entry, st):
+            if other[0] > found[0] and self._source.is_at(dir_fd, entry, st):
                 found = other
         return found
 

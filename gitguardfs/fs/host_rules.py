@@ -51,7 +51,9 @@ class HostRules:
         self._source = source
         self._forming = forming
         self._removed = removed
-        self._symlink_check = SymlinkCheck(guard, source, descriptors, root)
+        self._symlink_check = SymlinkCheck(
+            guard, source, descriptors, root, access.verdict_of_long_name
+        )
         self._host_git = HostGit(descriptors, source, root, access.path)
         self._trees = MovedTrees(source, forming, removed, self._refused)
 

@@ -79,8 +79,8 @@ class MovedTrees:
         places = self._removed.moved_from(path)
         if places is None:
             raise self._refused(IN_PLACE_OF_REPOSITORY, ref)
+        walk = TreeWalk(self._source, MAX_ARRIVING)
         for place in places:
-            walk = TreeWalk(self._source, MAX_ARRIVING)
             with self._removed.opened(place) as fd:
                 holds = fd >= 0 and any(map(self._is_repository, self._walked(ref, walk, fd)))
             if holds or not walk.is_whole:

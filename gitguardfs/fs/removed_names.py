@@ -131,19 +131,36 @@ class RemovedNames:
     def moved_from(self, path: Path) -> list[Path] | None:
         """Return where recorded moves of directories took what was at ``path``, or below it.
 
-        Returns None if there are too many places to be checked.
+        That includes what was moved on from there, alone or with a directory above it. Returns None
+        if there are too many places to be checked.
         """
-        found: list[Path] = []
-        spelled = _spelled(path) if self._moved else ()
-        below = (
-            origin for key, origin in self._moved_from.items() if key[: len(spelled)] == spelled
-        )
-        for origin in (path, *below) if self._moved else ():
+        found: dict[Digest, Path] = {}
+        origins = [path] if self._moved else []
+        seen: set[Digest] = set()
+        while origins:
+            origin = origins.pop()
             places = self._places(origin)
-            if places is None or len(found) + len(places) > MAX_PLACES:
+            if places is None:
                 return None
-            found += [place for place in places.values() if place is not origin]
-        return found
+            for digest, place in places.items():
+                if place is not origin:
+                    found[digest] = place
+                if digest not in seen and digest in self._above:
+                    origins += self._moved_from_below(place)
+                seen.add(digest)
+            if len(found) > MAX_PLACES:
+                return None
+        return [*found.values()]
+
+    def _moved_from_below(self, path: Path) -> list[Path]:
+        """Return the old paths of moved directories below a directory."""
+        spelled = _spelled(path)
+        length = len(spelled)
+        return [
+            origin
+            for key, origin in self._moved_from.items()
+            if len(key) > length and key[:length] == spelled
+        ]
 
     def _places(self, path: Path) -> dict[Digest, Path] | None:
         """Return a path, then those where recorded moves of directories took what was there.

@@ -9,12 +9,14 @@ replaces a symlink at the end of a path and never writes through it.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import closing
 
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import Node
 from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.fs.walk import PathTooLong, PathWalk
+from gitguardfs.guard.dotgit import may_be_short_name
 from gitguardfs.guard.rules import RuleSet, Verdict
 
 INTO_GIT = "symlink into a repository"
@@ -30,12 +32,19 @@ class SymlinkCheck:
     """Checks the text of a symlink before the symlink is made or moved."""
 
     def __init__(
-        self, guard: RuleSet, source: Source, descriptors: DescriptorCache, root: Node
+        self,
+        guard: RuleSet,
+        source: Source,
+        descriptors: DescriptorCache,
+        root: Node,
+        verdict_of_long_name: Callable[[int, bytes, os.stat_result], tuple[Verdict, str]],
     ) -> None:
+        """Take ``verdict_of_long_name``, which is that of ``Access``."""
         self._guard = guard
         self._source = source
         self._descriptors = descriptors
         self._root = root
+        self._verdict_of_long_name = verdict_of_long_name
 
     def why_refused(self, directory: Node, text: bytes) -> str:
         """Return the rule that forbids a symlink with ``text`` in a directory; "" if none does.
@@ -63,4 +72,6 @@ class SymlinkCheck:
             is_gits = guard.is_dotgit(name) or (dotgit is not None and os.path.samestat(dotgit, st))
             if is_gits or (guard.checks_fake_repositories and self._source.holds_repository(fd)):
                 raise _IntoGit
+        if guard.has_globs and may_be_short_name(name):
+            return self._verdict_of_long_name(dir_fd, name, st)[0] is not Verdict.ALLOW
         return guard.verdict_of_name(name)[0] is not Verdict.ALLOW

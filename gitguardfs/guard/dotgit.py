@@ -34,7 +34,10 @@ _ENDS_NAME = re.compile("[\ufffe\uffff]")
 _DOTGIT = _component(rb"\.git|git~1")
 
 # An 8.3 name: FAT and NTFS give ``.env.local`` the second name ``ENV~1.LOC``.
-_SHORT = re.compile(rb"[^.~]{1,6}~[0-9]{1,6}(?:\.[^.]{1,3})?\Z")
+_SHORT = re.compile(
+    rb"(?:[^.~\x80-\xff]|[\x80-\xff][\x80-\xbf]*){1,6}~[0-9]{1,6}"
+    rb"(?:\.(?:[^.\x80-\xff]|[\x80-\xff][\x80-\xbf]*){1,3})?\Z"
+)
 
 # On every file system, names of these characters fold only as the patterns above do.
 _PORTABLE = re.compile(rb"[A-Za-z0-9._-]+\Z")

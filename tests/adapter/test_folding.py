@@ -17,6 +17,7 @@ from gitguardfs.fs.source import Source
 from gitguardfs.guard.rules import GuardRules
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.test_forming import mkdir, remove, touch
+from tests.adapter.test_host_git import symlink
 from tests.adapter.world import World, refused
 
 PARTS = {
@@ -171,3 +172,21 @@ async def test_a_short_name_is_no_way_round_a_rule(
     await refused(world.rename("ENV~2.LOC", "ENV~1.LOC"), *numbers)
     assert (world.source / ".env.local").read_text() == "secret"
     await world.open("ENV~2.LOC", os.O_WRONLY)
+
+
+@pytest.mark.parametrize("target", [b"HUSKY~1", b"../src/HUSKY~1/_", b"/host/project/src/HUSKY~1"])
+async def test_a_symlink_is_no_way_round_by_a_short_name(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, target: bytes
+) -> None:
+    world = make_world(rules=GuardRules(protect=(".husky*",)))
+    (world.source / "src/.husky.local/_").mkdir(parents=True)
+    (world.source / "src/HUSKY~2").mkdir()
+    for method in ("stat_at", "open_node"):
+        call = getattr(Source, method)
+
+        def by_short_name(self: Source, fd: int, name: bytes, *rest: Any, call: Any = call) -> Any:
+            return call(self, fd, b".husky.local" if name == b"HUSKY~1" else name, *rest)
+
+        monkeypatch.setattr(Source, method, by_short_name)
+    await refused(symlink(world, "src/link", target))
+    await symlink(world, "src/link", target.replace(b"~1", b"~2"))

@@ -469,6 +469,17 @@ async def test_wherever_it_moved_on_to(moved_with_repository: World) -> None:
         await refused(symlink(world, name))
 
 
+async def test_wherever_it_moved_on_to_alone(moved_with_repository: World) -> None:
+    """The directory that was moved first no longer holds the repository."""
+    world = moved_with_repository
+    await world.rename("deep", "moved")
+    await world.rename("moved", "moved again")
+    await world.rename("moved again/er", "alone")
+    await refused(symlink(world, "deep"))
+    await refused(symlink(world, "moved"))
+    await symlink(world, "other")
+
+
 async def test_no_directory_brings_such_a_symlink(moved_with_repository: World) -> None:
     world = moved_with_repository
     await make_above(world, "new/er")
@@ -524,3 +535,16 @@ async def test_a_symlink_and_moves_without_end(
     await refused(symlink(world, "deep"))
     monkeypatch.setattr(removed_names, "MAX_PLACES", 9)
     await symlink(world, "deep")
+
+
+async def test_all_former_places_are_searched_within_one_limit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree_walk, "MAX_DIRECTORIES", 0)
+    for new in "ab":
+        (world.source / "tree/x").mkdir(parents=True)
+        await world.rename("tree", new)
+    monkeypatch.setattr(moved_trees, "MAX_ARRIVING", 1)
+    await refused(symlink(world, "tree"))
+    monkeypatch.setattr(moved_trees, "MAX_ARRIVING", 2)
+    await symlink(world, "tree")

@@ -483,6 +483,14 @@ MUTANTS = (
         "        if False:",
         ("adapter/test_folding.py::test_a_short_name_is_no_way_round_a_rule",),
     ),
+    Mutant(
+        "symlinks-forget-short-names",
+        "a symlink leads into what --protect names by its 8.3 name",
+        "fs/symlink_check.py",
+        "        if guard.has_globs and may_be_short_name(name):",
+        "        if False:",
+        ("adapter/test_folding.py::test_a_symlink_is_no_way_round_by_a_short_name",),
+    ),
     # What holds because git on the host may be at work
     Mutant(
         "host-symlink-is-exchanged",
@@ -678,6 +686,28 @@ MUTANTS = (
         REMOVED,
     ),
     Mutant(
+        "host-moved-on-alone",
+        "a repository that moved on by itself is not found from its first place",
+        "fs/removed_names.py",
+        "if digest not in seen and digest in self._above:",
+        "if origin is path and place is path:",
+        REMOVED,
+    ),
+    Mutant(
+        "host-searches-each-place-anew",
+        "one symlink makes the daemon search many large trees",
+        "fs/moved_trees.py",
+        """\
+        walk = TreeWalk(self._source, MAX_ARRIVING)
+        for place in places:
+""",
+        """\
+        for place in places:
+            walk = TreeWalk(self._source, MAX_ARRIVING)
+""",
+        REMOVED,
+    ),
+    Mutant(
         "host-symlink-brought-along",
         "a directory brings a symlink to where a directory with a repository was",
         "fs/moved_trees.py",
@@ -689,8 +719,8 @@ MUTANTS = (
         "host-symlink-above",
         "a symlink takes the place of a directory above one that was moved away",
         "fs/removed_names.py",
-        "for origin in (path, *below) if self._moved else ():",
-        "for origin in (path,) if self._moved else ():",
+        "if digest not in seen and digest in self._above:",
+        "if origin is not path and digest not in seen and digest in self._above:",
         REMOVED,
     ),
     Mutant(

@@ -265,11 +265,19 @@ def test_only_plain_names_need_no_comparison_by_identity(name: bytes, portable: 
     assert dotgit.is_portable(name) == portable
 
 
-@pytest.mark.parametrize("name", [b"ENV~1", b"ENV~1.LOC", b"CREDEN~1.JSO", b"cr1f2a~3.k"])
+@pytest.mark.parametrize(
+    "name",
+    [b"ENV~1", b"ENV~1.LOC", b"CREDEN~1.JSO", b"cr1f2a~3.k",
+     "SCHL\u00dcS~1.\u00c4\u00d6\u00dc".encode()],
+)  # fmt: skip
 def test_a_short_name(name: bytes) -> None:
     assert dotgit.may_be_short_name(name)
 
 
-@pytest.mark.parametrize("name", [b".env", b"~1", b"x~", b"main.c.~1~", b"longname~1", b"a~1.json"])
+@pytest.mark.parametrize(
+    "name",
+    [b".env", b"~1", b"x~", b"main.c.~1~", b"longname~1", b"a~1.json",
+     "SCHL\u00dcSS~1".encode()],
+)  # fmt: skip
 def test_no_short_name(name: bytes) -> None:
     assert not dotgit.may_be_short_name(name)
