@@ -297,6 +297,8 @@ class RemovedNames:
         """Record the move of a directory with all below it; return False if too many are recorded.
 
         The record also stays if the move then fails: nothing is at the new path in that case.
+        Earlier places of what was there are forgotten if they are gone without a trace. Raises
+        OSError if the source fails.
         """
         from_path = path_of(old, old_name)
         path = _spelled(from_path)
@@ -305,10 +307,21 @@ class RemovedNames:
         if place not in places:
             if not self._has_room(1, {path}):
                 return False
-            self._moved[key] = [*places, place]
+            self._moved[key] = [*filter(self._counts, places), place]
             self._moved_from[path] = from_path
             self._note_above(path[:-1])
         return True
+
+    def _counts(self, place: Path) -> bool:
+        """Return whether what a directory was moved to still counts.
+
+        It does not if it is gone, and nothing is recorded that was removed from it, nor that it, or
+        a directory above or below it, was moved on.
+        """
+        spelled = _spelled(place)
+        digests = [_digest(spelled[:length]) for length in range(1, len(spelled) + 1)]
+        was_moved_on = any(digest in self._moved for digest in digests)
+        return was_moved_on or digests[-1] in self._above or self._is_directory(place)
 
     def _note_above(self, directory: Path) -> None:
         self._count += 1

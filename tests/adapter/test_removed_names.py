@@ -548,3 +548,40 @@ async def test_all_former_places_are_searched_within_one_limit(
     await refused(symlink(world, "tree"))
     monkeypatch.setattr(moved_trees, "MAX_ARRIVING", 2)
     await symlink(world, "tree")
+
+
+async def test_directories_that_are_gone_are_forgotten(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package manager's directory is moved away and removed, again and again."""
+    monkeypatch.setattr(tree_walk, "MAX_DIRECTORIES", 0)
+    monkeypatch.setattr(removed_names, "MAX_PLACES", 3)
+    for number in range(5):
+        await make_above(world, "modules/er")
+        await world.rename("modules", f"old{number}")
+        for path in (f"old{number}/er", f"old{number}"):
+            await rmdir(world, path)
+    await make_above(world, "modules/hooks")
+    await symlink(world, "modules/er")
+
+
+@pytest.mark.parametrize("way", ["it moves on", "what is above it moves on", "a part is removed"])
+async def test_but_not_if_they_left_a_trace(
+    world: World, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(tree_walk, "MAX_DIRECTORIES", 0)
+    put(world, "deep/er")
+    await make_above(world, "top")
+    await world.rename("deep", "top/old")
+    if way == "it moves on":
+        await world.rename("top/old", "further")
+    elif way == "what is above it moves on":
+        await world.rename("top", "further")
+    else:
+        await remove(world, "top/old/er/HEAD")
+        for path in ("top/old/er/objects", "top/old/er", "top/old"):
+            await rmdir(world, path)
+    await make_above(world, "deep/more")
+    await world.rename("deep", "other")
+    await make_above(world, "deep/er")
+    await refused(mkdir(world, "deep/er/refs"))
