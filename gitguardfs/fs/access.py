@@ -21,8 +21,8 @@ from typing import NamedTuple
 from gitguardfs.errors import os_error
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.forming import Forming
-from gitguardfs.fs.nodes import GUARDED, Node, NodeTable, ObjectKey, ancestors, stale
-from gitguardfs.fs.removed_names import RemovedNames, path_of
+from gitguardfs.fs.nodes import GUARDED, Node, NodeTable, ObjectKey, ancestors, path_of, stale
+from gitguardfs.fs.removed_names import RemovedNames
 from gitguardfs.fs.revalidation import UNREADABLE, Revalidation
 from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.guard import dotgit as names
@@ -359,7 +359,9 @@ class Access:
         for entry in (*listed, *looked_up):
             if entry == ref.name:
                 continue
-            if entry == leaving and self._removed.was_made_here(path_of(ref.parent), ref.fd, entry):
+            if entry == leaving and self._removed.made.was_made_here(
+                path_of(ref.parent), ref.fd, entry
+            ):
                 continue
             for part in repository.parts(entry):
                 mode = self._source.mode_at(ref.fd, entry)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from stat import S_ISDIR
 
 from gitguardfs.fs.access import NodeRef
-from gitguardfs.fs.removed_names import RemovedNames, add_parts, path_of
+from gitguardfs.fs.nodes import path_of
+from gitguardfs.fs.removed_names import RemovedNames, add_parts
 from gitguardfs.fs.tree_walk import Directory
 from gitguardfs.guard import repository
 

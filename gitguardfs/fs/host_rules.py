@@ -122,7 +122,7 @@ class HostRules:
         """Note that a name was removed."""
         if self._guard.checks_fake_repositories and repository.parts(ref.name):
             with suppress(OSError):
-                self._removed.note_gone(self._descriptors.of(ref.parent), ref.name)
+                self._removed.made.note_gone(self._descriptors.of(ref.parent), ref.name)
 
     def note_removed(self, st: os.stat_result) -> None:
         """Note that an object has lost a name."""
@@ -197,7 +197,7 @@ class HostRules:
         if repository.parts(ref.name):
             with suppress(OSError):  # then the name counts as the host's
                 fd = self._descriptors.of(ref.parent)
-                self._removed.note_made(ref.parent, fd, ref.name)
+                self._removed.made.note_made(ref.parent, fd, ref.name)
 
     def _wait_for_rename(self, renaming: Renaming) -> None:
         for _, st in renaming.leaving():

@@ -27,7 +27,8 @@ from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.arrival import Arrival
 from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.left_places import LeftPlaces
-from gitguardfs.fs.removed_names import TOO_MANY, Path, Removal, RemovedNames, path_of
+from gitguardfs.fs.nodes import Path, path_of
+from gitguardfs.fs.removed_names import TOO_MANY, Removal, RemovedNames
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.revalidation import UNREADABLE
 from gitguardfs.fs.source import Source

@@ -31,6 +31,9 @@ PLAIN_VARIANT, GUARDED = 0, 1
 ObjectKey = tuple[int, int]
 """Device and inode."""
 
+Path = tuple[bytes, ...]
+"""The names from the root of the source down."""
+
 NEVER = float("-inf")
 """Earlier than any time. As ``classified_at``: the directory is classified again at each use."""
 
@@ -330,3 +333,8 @@ def ancestors(node: Node) -> Iterator[Node]:
         yield step
         seen.add(step.id)
         step = step.parent
+
+
+def path_of(directory: Node, *names: bytes) -> Path:
+    """Return the path of a directory as last seen, or of what ``names`` lead to from there."""
+    return (*[step.name for step in ancestors(directory) if step.name][::-1], *names)

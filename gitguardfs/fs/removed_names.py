@@ -3,8 +3,7 @@
 Suppose that a branch on the host tracks ``lib/HEAD``. An agent could remove that file and make the
 other parts of a repository beside it; the next checkout would complete the repository. So a part
 that the host had made still counts as present at its path. A part that was made through this mount
-does not count: git does not restore it. It counts once the index of a repository around it has
-changed, since git may have added it to that index.
+does not count (``made_names``).
 
 A moved directory that is too large to be walked, or that holds a repository, is recorded as a
 whole, by its old and its new path: the parts that it now holds count as present at the old path.
@@ -16,16 +15,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from stat import S_IFREG, S_ISDIR
 from typing import NamedTuple
 
-from gitguardfs.fs.host_git import LOCK_NAME
-from gitguardfs.fs.nodes import Node, ancestors
-from gitguardfs.fs.source import DOTGIT, Source
+from gitguardfs.fs.made_names import MadeNames
+from gitguardfs.fs.nodes import Node, Path, path_of
+from gitguardfs.fs.source import Source
 from gitguardfs.fs.tree_walk import Directory
 from gitguardfs.guard import repository
 from gitguardfs.guard.dotgit import any_spelling
@@ -35,9 +33,6 @@ log = logging.getLogger(__name__)
 MAX_REMOVED = 10_000
 """Recorded names at most, which bounds memory. Removing further ones is refused."""
 
-MAX_MADE = 10_000
-"""Recorded names that this mount made, at most; older ones count as made by the host."""
-
 MAX_ABOVE = 10 * MAX_REMOVED
 """Directories at most that the recorded names are in or below."""
 
@@ -46,17 +41,8 @@ MAX_PLACES = 64
 
 TOO_MANY = "too many removed parts of repositories"
 
-Path = tuple[bytes, ...]
-"""The names from the root of the source down."""
-
 Digest = bytes
 """A digest of a directory's path in ``any_spelling``: 16 bytes, so that many take little memory."""
-
-Identity = tuple[int, int, int]
-"""Device, inode and birth time of an object."""
-
-IndexState = tuple[tuple[int, int, int, int], ...]
-"""Of the index of each repository around a directory: inode, size, mtime and ctime."""
 
 
 class Removal(NamedTuple):
@@ -83,8 +69,7 @@ class RemovedNames:
         """The directories with recorded names in or below them."""
         self._count = 0
         self._said = False
-        self._made: OrderedDict[tuple[int, int, bytes], tuple[Identity, IndexState]] = OrderedDict()
-        """By directory and name: the object made there, and the indexes at that time."""
+        self.made = MadeNames(source, root_fd)
 
     @property
     def knows_any(self) -> bool:
@@ -190,7 +175,7 @@ class RemovedNames:
             for name in self._source.names(fd) if fd >= 0 else ():
                 parts = repository.parts(name)
                 mode = self._source.mode_at(fd, name) if parts else None
-                if mode is not None and not self.was_made_here(path, fd, name):
+                if mode is not None and not self.made.was_made_here(path, fd, name):
                     add_parts(found, dict.fromkeys(parts, mode))
         return found
 
@@ -217,37 +202,6 @@ class RemovedNames:
             yield fd if is_directory else -1
         finally:
             os.close(fd)
-
-    def note_made(self, directory: Node, dir_fd: int, name: bytes) -> None:
-        """Note that this mount made ``name``. Raises OSError if the source fails."""
-        key = self._key(dir_fd, name)
-        self._made.pop(key, None)
-        state = self._index_state(path_of(directory))
-        if state is None:
-            return
-        self._made[key] = self._identity(dir_fd, name), state
-        if len(self._made) > MAX_MADE:
-            self._made.popitem(last=False)
-
-    def note_gone(self, dir_fd: int, name: bytes) -> None:
-        """Note that ``name`` is gone: the next object of that name may be the host's.
-
-        Raises OSError if the source fails.
-        """
-        self._made.pop(self._key(dir_fd, name), None)
-
-    def was_made_here(self, path: Path, dir_fd: int, name: bytes) -> bool:
-        """Return whether this mount made the object at ``name`` and git has not added it since.
-
-        ``path`` is the directory's. Raises OSError if the source fails.
-        """
-        made = self._made.get(self._key(dir_fd, name))
-        if made is None:
-            return False
-        try:
-            return made == (self._identity(dir_fd, name), self._index_state(path))
-        except (FileNotFoundError, NotADirectoryError):  # the host has changed something meanwhile
-            return False
 
     def losing(self, directory: Node, dir_fd: int, name: bytes, mode: int) -> list[Removal]:
         """Return the parts that are lost with one name. Raises OSError if the source fails."""
@@ -329,7 +283,7 @@ class RemovedNames:
 
     def _losing(self, path: Path, dir_fd: int, name: bytes, mode: int) -> list[Removal]:
         parts = repository.parts(name)
-        if not parts or self.was_made_here(path, dir_fd, name):
+        if not parts or self.made.was_made_here(path, dir_fd, name):
             return []
         directory = _spelled(path)
         return [Removal(directory, part, mode) for part in parts]
@@ -339,65 +293,12 @@ class RemovedNames:
         mode = self._removed.get(_digest(removal.directory), {}).get(removal.part)
         return mode is not None and (S_ISDIR(removal.mode) or not S_ISDIR(mode))
 
-    def _key(self, dir_fd: int, name: bytes) -> tuple[int, int, bytes]:
-        st = self._source.stat(dir_fd)
-        return st.st_dev, st.st_ino, name
-
-    def _index_state(self, path: Path) -> IndexState | None:
-        """Return the state of all indexes at or above a directory.
-
-        Returns None if it is unknown: while git writes one, and where ``.git`` is no directory, as
-        in linked worktrees. Raises OSError if the source fails.
-        """
-        state: list[tuple[int, int, int, int]] = []
-        fd = self._source.open_node(self._root_fd, b".")
-        try:
-            for name in (*path, b""):
-                st = self._source.find_at(fd, DOTGIT)
-                if st is not None:
-                    index = self._index(fd) if S_ISDIR(st.st_mode) else None
-                    if index is None:
-                        return None
-                    state.append(index)
-                if name:
-                    below = self._source.open_node(fd, name)
-                    os.close(fd)
-                    fd = below
-        finally:
-            os.close(fd)
-        return tuple(state)
-
-    def _index(self, dir_fd: int) -> tuple[int, int, int, int] | None:
-        git_fd = self._source.open_node(dir_fd, DOTGIT)
-        try:
-            if self._source.find_at(git_fd, LOCK_NAME) is not None:
-                return None
-            st = self._source.find_at(git_fd, b"index")
-        finally:
-            os.close(git_fd)
-        return (
-            (0, 0, 0, 0) if st is None else (st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns)
-        )
-
-    def _identity(self, dir_fd: int, name: bytes) -> Identity:
-        fd = self._source.open_node(dir_fd, name)
-        try:
-            st = self._source.stat(fd)
-            return st.st_dev, st.st_ino, self._source.btime_ns(fd)
-        finally:
-            os.close(fd)
-
 
 def add_parts(found: dict[bytes, int], more: Mapping[bytes, int]) -> None:
     """Add ``more`` to ``found``; a part that is no directory replaces one that is."""
     for part, mode in more.items():
         if part not in found or S_ISDIR(found[part]):
             found[part] = mode
-
-
-def path_of(directory: Node, *names: bytes) -> Path:
-    """Return the path of a directory as last seen, or of what ``names`` lead to from there."""
-    return (*[step.name for step in ancestors(directory) if step.name][::-1], *names)
 
 
 def _spelled(path: Path) -> Path:

@@ -830,7 +830,7 @@ MUTANTS = (
     Mutant(
         "host-made-here-though-committed",
         "what was made through the view may be removed when git can restore it by now",
-        "fs/removed_names.py",
+        "fs/made_names.py",
         "return made == (self._identity(dir_fd, name), self._index_state(path))",
         "return made[0] == self._identity(dir_fd, name)",
         REMOVED,
@@ -838,7 +838,7 @@ MUTANTS = (
     Mutant(
         "host-made-here-while-git-adds",
         "what git is adding may be removed before its new index shows it",
-        "fs/removed_names.py",
+        "fs/made_names.py",
         "if self._source.find_at(git_fd, LOCK_NAME) is not None:",
         "if False:",
         REMOVED,
@@ -910,7 +910,7 @@ MUTANTS = (
     Mutant(
         "host-made-here-for-good",
         "what the host brings back to a name passes for what was made there through the view",
-        "fs/removed_names.py",
+        "fs/made_names.py",
         "        self._made.pop(self._key(dir_fd, name), None)\n",
         "        pass\n",
         REMOVED,
