@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,10 @@ def test_without_a_usable_stat_python_asks_the_new_mount(
     python.chmod(0o755)
     monkeypatch.setattr(module, "STAT", stat)
     monkeypatch.setattr(sys, "executable", str(python))
-    module._ask(str(tmp_path))
+    # In a thread, as the session does: it blocks signals.
+    thread = threading.Thread(target=module._ask, args=(str(tmp_path),))
+    thread.start()
+    thread.join()
     if stat == "/usr/bin/stat":
         assert not asked.exists()
     else:

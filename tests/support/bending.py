@@ -22,7 +22,6 @@ def exchanged_in_a_loop(one: Path, other: Path) -> Iterator[None]:
             os.setgroups([])
             os.setresgid(AGENT, AGENT, AGENT)
             os.setresuid(AGENT, AGENT, AGENT)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             raw_calls.renameat2(one, other, raw_calls.RENAME_EXCHANGE)
             os.write(write_end, b"r")
             while True:
@@ -37,5 +36,5 @@ def exchanged_in_a_loop(one: Path, other: Path) -> Iterator[None]:
         assert os.waitpid(child, os.WNOHANG) == (0, 0), "the agent has stopped exchanging them"
     finally:
         with suppress(ProcessLookupError, ChildProcessError):
-            os.kill(child, signal.SIGTERM)
+            os.kill(child, signal.SIGKILL)  # it has inherited a mask of signals
             os.waitpid(child, 0)
