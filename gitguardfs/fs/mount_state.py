@@ -87,6 +87,7 @@ class MountState:
             attributes,
             self.host,
             path_based,
+            is_local,
         )
         self.symlinks: SymlinkResolver | None = None
         if symlinks is not None:

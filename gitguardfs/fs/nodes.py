@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count, takewhile
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 from typing import cast
@@ -183,11 +183,14 @@ class NodeTable:
         rule: str,
         btime_ns: int = 0,
         subtree: LinkedSubtree | None = None,
+        *,
+        is_same: Callable[[Node, os.stat_result], bool],
     ) -> Node:
         """Return the node of the object found at ``name``; add one if there is none.
 
         Counts no lookup: the Resolver does. ``subtree`` is the linked subtree that begins at this
-        object, if one does.
+        object, if one does. ``is_same`` is asked about a node with this inode number that was last
+        seen at another place: whether it stands for the object, or for one that is gone.
         """
         subtree = (subtree or parent.subtree) if S_ISDIR(st.st_mode) else None
         variant = PLAIN_VARIANT if subtree is None else subtree.variant
@@ -195,9 +198,14 @@ class NodeTable:
             variant = GUARDED
             self.restrict_known(st, verdict, rule)
         node = self.find(st, variant)
-        if node is not None and btime_ns and node.btime_ns and btime_ns != node.btime_ns:
-            self.unhash(node)  # the inode number was reused
-            node = None
+        if node is not None:
+            is_reused = btime_ns and node.btime_ns and btime_ns != node.btime_ns
+            if not is_reused and (node.parent is not parent or node.name != name):
+                # A directory has one name in the kernel, which forgets the old one by itself.
+                is_reused = not node.is_directory and not is_same(node, st)
+            if is_reused:
+                self.unhash(node)
+                node = None
         if node is None:
             node = self._add(st, variant, verdict, rule)
             node.btime_ns = btime_ns

@@ -7,7 +7,7 @@ only if its lookup is counted. It is counted once the node's attributes can be s
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Callable
 from stat import S_ISLNK
 
 from gitguardfs.fs.access import Access, NodeRef
@@ -34,8 +34,13 @@ class Resolver:
         attributes: AttributeMapper,
         host: HostRules,
         path_based: bool,
+        is_local: Callable[[int], bool],
     ) -> None:
-        """Keep what is needed. ``path_based``: the source's descriptors hold paths, not objects."""
+        """Keep what is needed.
+
+        ``path_based``: the source's descriptors hold paths, not objects. ``is_local`` returns
+        whether an open descriptor keeps an inode number of a device from being reused.
+        """
         self._nodes = nodes
         self._descriptors = descriptors
         self._source = source
@@ -43,6 +48,7 @@ class Resolver:
         self._attributes = attributes
         self._host = host
         self._path_based = path_based
+        self._is_local = is_local
         self.symlinks: SymlinkResolver | None = None
         """Set if this mount resolves symlinks."""
 
@@ -116,7 +122,7 @@ class Resolver:
                 target = symlinks.target(ref)
             except Refused as refused:
                 denied = self._nodes.get_or_add(
-                    ref.parent, ref.name, st, Verdict.DENY, refused.rule
+                    ref.parent, ref.name, st, Verdict.DENY, refused.rule, is_same=self._is_same
                 )
                 return denied, st
             if target is not None:
@@ -149,6 +155,7 @@ class Resolver:
             classified.rule,
             classified.btime_ns,
             subtree,
+            is_same=self._is_same,
         )
         while self._nodes.left:
             self._descriptors.close(self._nodes.left.pop())
@@ -159,6 +166,26 @@ class Resolver:
         if classified.fd >= 0:
             self._descriptors.keep(node, classified.fd)
         return node
+
+    def _is_same(self, node: Node, st: os.stat_result) -> bool:
+        """Return whether a node stands for the object of ``st``, which was found at another place.
+
+        If not, the inode number was reused, or the host moved the object. The kernel may still
+        remember the old name, which can be another file by now: with one node for both names, that
+        file would be opened with this one's content.
+        """
+        if node.parent is None:
+            return True  # removed through the view, but the object has another name
+        if (node.fd >= 0 or node.open_fds) and self._is_local(node.dev):
+            return True  # the descriptor keeps the number from being reused
+        return self._is_where_it_was(node, st)
+
+    def _is_where_it_was(self, node: Node, st: os.stat_result) -> bool:
+        """Return whether the object of ``st`` is at the place where ``node`` was last seen."""
+        try:
+            return self._source.is_at(self._descriptors.parent_of(node), node.name, st)
+        except OSError:
+            return False
 
     def _drop_unknown(self, node: Node) -> None:
         """Remove a node that the kernel does not know."""
@@ -176,12 +203,8 @@ class Resolver:
         moved the object to ``ref``.
         """
         former = self._nodes.find_below(ref.parent, st)
-        if former is None:
-            return
-        with suppress(OSError):
-            if self._source.is_at(self._descriptors.parent_of(former), former.name, st):
-                return
-        self._nodes.unhash(former)
+        if former is not None and not self._is_where_it_was(former, st):
+            self._nodes.unhash(former)
 
     def note_removed(self, ref: NodeRef, st: os.stat_result, fd: int) -> None:
         """Note that a name is gone; take over ``fd``, a descriptor of its object.

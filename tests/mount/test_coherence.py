@@ -234,6 +234,82 @@ def test_a_replaced_file_is_shown_within_the_timeout_and_never_mixed(pair: Pair)
         pair.soon(is_new, f"version {version}")
 
 
+def _reuse_number(old: Path, text: str) -> Path | None:
+    """Remove a file, and return a new one beside it that has its inode number; None if none has.
+
+    ext4 and xfs reuse the lowest number that is free; on a file system that reuses none, nothing
+    can be confused.
+    """
+    number = old.stat().st_ino
+    old.unlink()
+    for attempt in range(50):
+        new = old.with_name(f"{old.name}-{attempt}")
+        new.write_text(text)
+        if new.stat().st_ino == number:
+            return new
+    return None
+
+
+def test_a_name_never_shows_another_file_with_its_former_inode_number(long_cached: Pair) -> None:
+    """The guest remembers the old name while it looks at the new one."""
+    for attempt in range(10):
+        name = f"name{attempt}"
+        (long_cached.host / name).write_text("before\n")
+        assert (long_cached.guest / name).read_text() == "before\n"
+        other = _reuse_number(long_cached.host / name, "another file\n")
+        (long_cached.host / name).write_text("replaced\n")
+        if other is not None:
+            seen = (long_cached.guest / other.name).stat()
+            assert (long_cached.guest / name).read_text() == "replaced\n"
+            assert (long_cached.guest / other.name).read_text() == "another file\n"
+            assert (long_cached.guest / name).stat().st_ino != seen.st_ino
+
+
+def test_a_symlink_never_shows_another_one_with_its_former_inode_number(long_cached: Pair) -> None:
+    for attempt in range(10):
+        name = f"name{attempt}"
+        (long_cached.host / name).symlink_to("before")
+        assert os.readlink(long_cached.guest / name) == "before"
+        number = (long_cached.host / name).lstat().st_ino
+        (long_cached.host / name).unlink()
+        (long_cached.host / f"other{attempt}").symlink_to("another")
+        (long_cached.host / name).symlink_to("replaced")
+        if (long_cached.host / f"other{attempt}").lstat().st_ino == number:
+            assert os.readlink(long_cached.guest / f"other{attempt}") == "another"
+            assert os.readlink(long_cached.guest / name) == "replaced"
+
+
+def test_a_file_that_the_host_moves_away_shows_the_one_in_its_place(long_cached: Pair) -> None:
+    """As logs are rotated and editors keep a backup."""
+    (long_cached.host / "log").write_text("before\n")
+    with open(long_cached.guest / "log") as held:
+        assert held.read() == "before\n"
+        (long_cached.host / "log").rename(long_cached.host / "log.1")
+        (long_cached.host / "log").write_text("after\n")
+        assert (long_cached.guest / "log.1").read_text() == "before\n"
+        number = os.fstat(held.fileno()).st_ino
+        assert (long_cached.guest / "log.1").stat().st_ino == number, "open, it keeps its number"
+    (long_cached.host / "note").write_text("before\n")
+    assert (long_cached.guest / "note").read_text() == "before\n"
+    (long_cached.host / "note").rename(long_cached.host / "note~")
+    (long_cached.host / "note").write_text("after\n")
+    assert (long_cached.guest / "note~").read_text() == "before\n"
+    assert (long_cached.guest / "note").read_text() == "after\n"
+
+
+def test_both_names_of_a_file_show_one_inode_number(long_cached: Pair) -> None:
+    (long_cached.host / "one").write_text("text\n")
+    (long_cached.host / "directory").mkdir()
+    os.link(long_cached.host / "one", long_cached.host / "directory/two")
+    number = (long_cached.host / "one").stat().st_ino
+    for _ in range(3):
+        os.utime(long_cached.guest, None)
+        for name in ("one", "directory/two"):
+            assert (long_cached.guest / name).stat().st_ino == number
+        listed = {entry.name: entry.inode() for entry in os.scandir(long_cached.guest)}
+        assert listed["one"] == number
+
+
 def test_a_file_replaced_by_the_host_stays_readable_for_who_has_it_open(pair: Pair) -> None:
     file, seen = pair.host / "file", pair.guest / "file"
     file.write_text("old")

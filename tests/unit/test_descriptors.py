@@ -35,7 +35,9 @@ class Directory:
         for part in Path(relative).parts:
             known = os.stat(self.path / relative[: relative.index(part) + len(part)],
                             follow_symlinks=False)  # fmt: skip
-            parent = self.nodes.get_or_add(parent, os.fsencode(part), known, Verdict.ALLOW, "")
+            parent = self.nodes.get_or_add(
+                parent, os.fsencode(part), known, Verdict.ALLOW, "", is_same=lambda *_: False
+            )
             parent.lookup_count += 1
         return parent
 
@@ -241,7 +243,9 @@ for number in range(300):
     os.close(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=root)) \\
         if number < 10 else cache.with_room(lambda: os.mknod(name, 0o600, dir_fd=root))
     st = os.stat(name, dir_fd=root)
-    node = nodes.get_or_add(nodes.root, name, st, Verdict.ALLOW, "")
+    node = nodes.get_or_add(
+        nodes.root, name, st, Verdict.ALLOW, "", is_same=lambda *_: False
+    )
     assert os.path.samestat(os.fstat(cache.of(node)), st)
 assert len(cache) < 64
 

@@ -32,8 +32,14 @@ def see(
     name: bytes,
     st_: os.stat_result,
     verdict: Verdict = Verdict.ALLOW,
+    *,
+    btime_ns: int = 0,
+    same: bool = True,
 ) -> Node:
-    node = nodes.get_or_add(parent, name, st_, verdict, "" if verdict is Verdict.ALLOW else "git")
+    node = nodes.get_or_add(
+        parent, name, st_, verdict, "" if verdict is Verdict.ALLOW else "git", btime_ns,
+        is_same=lambda *_: same,
+    )  # fmt: skip
     node.lookup_count += 1
     return node
 
@@ -72,17 +78,20 @@ class Model(RuleBasedStateMachine):
         nlink=st.sampled_from([1, 1, 2]),
         verdict=st.sampled_from([Verdict.ALLOW, Verdict.ALLOW, Verdict.READONLY, Verdict.DENY]),
         told=st.booleans(),
+        same=st.booleans(),
     )
     def see(
         self, data: st.DataObject, ino: int, dev: int, kind: int, nlink: int, verdict: Verdict,
-        told: bool,
+        told: bool, same: bool,
     ) -> None:  # fmt: skip
         parent = self.table.get(data.draw(st.sampled_from(self._known())).id)
         st_ = fake_stat(ino, kind, dev, nlink)
         expected = self._mean(st_, verdict)
         taken = {node.id for node in self._known()}
         twin = self._mean(st_, Verdict.ALLOW) if verdict is not Verdict.ALLOW else None
-        node = self.table.get_or_add(parent, b"name", st_, verdict, "rule")
+        if expected is not None and expected.parent is not parent and kind != S_IFDIR and not same:
+            expected = None
+        node = self.table.get_or_add(parent, b"name", st_, verdict, "rule", is_same=lambda *_: same)
         if expected is None:
             natural = verdict is Verdict.ALLOW and dev == HOME and ROOT_ID < ino < FIRST_OWN_ID
             assert node.id not in taken
@@ -292,9 +301,27 @@ def test_what_lies_below_takes_a_verdict_over_when_it_is_asked_for() -> None:
 def test_a_number_that_was_used_again_is_a_new_node() -> None:
     nodes = table()
     st_ = fake_stat(10)
-    old = nodes.get_or_add(nodes.root, b"f", st_, Verdict.ALLOW, "", btime_ns=1)
-    assert nodes.get_or_add(nodes.root, b"f", st_, Verdict.ALLOW, "", btime_ns=1) is old
-    assert nodes.get_or_add(nodes.root, b"f", st_, Verdict.ALLOW, "") is old, "not known this time"
-    new = nodes.get_or_add(nodes.root, b"f", st_, Verdict.ALLOW, "", btime_ns=2)
+    old = see(nodes, nodes.root, b"f", st_, btime_ns=1)
+    assert see(nodes, nodes.root, b"f", st_, btime_ns=1) is old
+    assert see(nodes, nodes.root, b"f", st_) is old, "not known this time"
+    new = see(nodes, nodes.root, b"f", st_, btime_ns=2)
     assert new is not old
     assert new.id != old.id
+    assert (new.parent, new.name) == (nodes.root, b"f")
+
+
+@pytest.mark.parametrize("kind", [S_IFREG, S_IFLNK, S_IFDIR])
+def test_at_another_place_it_is_asked_whether_it_is_the_same_object(kind: int) -> None:
+    nodes = table()
+    directory = see(nodes, nodes.root, b"d", fake_stat(11, S_IFDIR))
+    for parent, name in ((nodes.root, b"other"), (directory, b"f")):
+        st_ = fake_stat(10, kind)
+        old = see(nodes, nodes.root, b"f", st_)
+        assert see(nodes, nodes.root, b"f", st_, same=False) is old, "the same place: not asked"
+        assert see(nodes, parent, name, st_) is old
+        assert (old.parent, old.name) == (parent, name)
+        new = see(nodes, nodes.root, b"f", st_, same=False)
+        assert (new is old) == (kind == S_IFDIR), "the kernel gives a directory one name only"
+        assert (new.parent, new.name) == (nodes.root, b"f")
+        assert nodes.find(st_) is new
+        assert nodes.get(old.id) is old
