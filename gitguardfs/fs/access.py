@@ -1,12 +1,11 @@
 """The choke points: every node and every name from the kernel is checked here before its use.
 
 ``node`` checks an operation on an object, ``name`` one on a name in a directory. ``classify``
-returns the verdict on an entry of the source. ``check_completes_no_repository`` refuses names that
-would make a repository. An operation that skips these checks has no descriptor to work with.
+returns the verdict on an entry of the source. An operation that skips these checks has no
+descriptor to work with. A name that is added is checked by ``new_name_check`` as well.
 
 Runs on the event loop's thread only. No operation awaits, so no other request comes between a
-check and its system call. Another guard over the same source may come between: ``check_added``
-therefore checks a name again after it was added.
+check and its system call.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ import errno
 import os
 from collections.abc import Callable
 from functools import partial
-from stat import S_IFDIR, S_IFREG, S_ISDIR
+from stat import S_IFDIR, S_ISDIR
 from typing import NamedTuple
 
 from gitguardfs.errors import os_error
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.forming import Forming
-from gitguardfs.fs.nodes import GUARDED, Node, NodeTable, ObjectKey, ancestors, path_of, stale
-from gitguardfs.fs.removed_names import RemovedNames
+from gitguardfs.fs.nodes import GUARDED, Node, NodeTable, ObjectKey, ancestors, stale
 from gitguardfs.fs.revalidation import UNREADABLE, Revalidation
 from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.guard import dotgit as names
@@ -70,7 +68,6 @@ class Access:
         source: Source,
         read_only: bool,
         forming: Forming,
-        removed: RemovedNames,
         path_based: bool = False,
         is_local: Callable[[int], bool] = lambda _: True,
     ) -> None:
@@ -86,7 +83,6 @@ class Access:
         self._source = source
         self._read_only = read_only
         self._forming = forming
-        self._removed = removed
         self._path_based = path_based
         self.revalidation = Revalidation(
             guard, nodes, descriptors, source,
@@ -286,7 +282,7 @@ class Access:
         """
         verdict, rule = self.verdict_of(ref, st)
         if verdict is not ALLOW:
-            raise self._refused(rule, ref)
+            raise self.refused(rule, ref)
 
     def check_holds_no_repository(self, ref: NodeRef, fd: int, st: os.stat_result) -> None:
         """Refuse to move a directory that holds a repository.
@@ -297,103 +293,16 @@ class Access:
         if not self._guard.guards_git or not S_ISDIR(st.st_mode):
             return
         if any(self._guard.is_dotgit(entry) for entry in self._source.names(fd)):
-            raise self._refused("repository root", ref)
+            raise self.refused("repository root", ref)
         try:
             holds = self._guard.checks_fake_repositories and self._source.has_repository_inside(fd)
         except PermissionError:
-            raise self._refused(UNREADABLE, ref) from None
+            raise self.refused(UNREADABLE, ref) from None
         if holds:
-            raise self._refused("holds a repository", ref)
+            raise self.refused("holds a repository", ref)
 
-    def matters(self, name: bytes) -> bool:
-        """Return whether ``name`` is a repository's part or might be folded to ``.git``."""
-        return self._guard.guards_git and (
-            not names.is_portable(name)
-            or (self._guard.checks_fake_repositories and bool(repository.parts(name)))
-        )
-
-    def check_completes_no_repository(
-        self, ref: NodeRef, is_directory: bool, leaving: bytes = b""
-    ) -> None:
-        """Refuse to add a name that would make its directory a repository, or most of one.
-
-        ``leaving`` is a name that the same operation removes. Raises Refused; OSError if the
-        source fails.
-        """
-        if not (self._guard.checks_fake_repositories and repository.parts(ref.name)):
-            return
-        if self._removed.knows_any:  # removed names are recorded by path
-            self.revalidation.confirm(ref.parent)
-        present = self._parts_in(self.reopened(ref), leaving)
-        if repository.would_complete(ref.name, is_directory, present.get):
-            raise self._refused("fake repository", ref)
-
-    def check_added(self, ref: NodeRef, is_directory: bool) -> None:
-        """Check a name again after it was added.
-
-        Another guard over the same source, in another kernel, may have added the missing part of a
-        repository meanwhile; and the source may have folded the name. Raises Refused or OSError;
-        after either, the caller removes the name again.
-        """
-        if not self.matters(ref.name):
-            return
-        self.check_completes_no_repository(ref, is_directory)
-        ref = self.reopened(ref)
-        if names.is_portable(ref.name):
-            return
-        self.check_not_folded_to_dotgit(ref)
-        if self._guard.checks_fake_repositories:
-            self._check_part_it_was_folded_to(ref, is_directory)
-
-    def _parts_in(self, ref: NodeRef, leaving: bytes) -> dict[bytes, int]:
-        """Return the parts of a repository beside ``ref``, and their modes.
-
-        If several entries could resolve to one part, an entry that is no directory decides. Parts
-        that git on the host may restore count as present.
-        """
-        found = dict(self._removed.at(ref.parent))
-        listed = self._source.names(ref.fd)
-        looked_up: frozenset[bytes] = frozenset()
-        if not all(map(names.is_portable, listed)):  # the source may fold one of them to a part
-            looked_up = repository.PARTS.difference(*map(repository.parts, listed))
-        for entry in (*listed, *looked_up):
-            if entry == ref.name:
-                continue
-            if entry == leaving and self._removed.made.was_made_here(
-                path_of(ref.parent), ref.fd, entry
-            ):
-                continue
-            for part in repository.parts(entry):
-                mode = self._source.mode_at(ref.fd, entry)
-                if mode is None and entry not in looked_up:
-                    mode = S_IFREG  # listed: it exists, even if a kernel caches that it does not
-                if mode is not None and S_ISDIR(found.get(part, S_IFDIR)):
-                    found[part] = mode
-        return found
-
-    def _check_part_it_was_folded_to(self, ref: NodeRef, is_directory: bool) -> None:
-        """Check a new name by the part of a repository that the source has folded it to, if any.
-
-        Raises Refused; OSError if the source fails.
-        """
-        needed = any(self._source.find_at(ref.fd, part) for part in repository.NEEDED)
-        if not (needed or self._removed.at(ref.parent)):
-            return
-        st = self._source.find_at(ref.fd, ref.name)
-        for part in repository.PARTS:
-            if st is not None and self._source.is_at(ref.fd, part, st):
-                self.check_completes_no_repository(ref._replace(name=part), is_directory)
-
-    def check_not_folded_to_dotgit(self, ref: NodeRef) -> None:
-        """Refuse a new name that the source has folded to ``.git``.
-
-        Raises Refused; OSError if the source fails.
-        """
-        st = self._source.find_at(ref.fd, ref.name)
-        if st is not None and self._source.is_at(ref.fd, DOTGIT, st):
-            raise self._refused("git alias", ref)
-
-    def _refused(self, rule: str, ref: NodeRef) -> Refused:
+    def refused(self, rule: str, ref: NodeRef) -> Refused:
+        """Return the exception for a name that a rule refuses."""
         return Refused(rule, partial(self.path, ref.parent, ref.name))
 
     def path(self, node: Node, name: bytes | None = None) -> bytes:

@@ -13,6 +13,7 @@ from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.handles import HandleTable
 from gitguardfs.fs.host_rules import HostRules
+from gitguardfs.fs.new_name_check import NewNameCheck
 from gitguardfs.fs.nodes import NodeTable
 from gitguardfs.fs.removed_names import RemovedNames
 from gitguardfs.fs.rename_check import RenameCheck
@@ -73,7 +74,7 @@ class MountState:
         if guard.checks_fake_repositories:
             forming.accept(root_fd)
         self.access = Access(
-            guard, self.nodes, self.descriptors, self.source, read_only, forming, removed,
+            guard, self.nodes, self.descriptors, self.source, read_only, forming,
             path_based, is_local,
         )  # fmt: skip
         self.host = HostRules(
@@ -95,7 +96,10 @@ class MountState:
                 symlinks, source_path, self.access, self.nodes, self.source, attributes,
                 self.resolver.find_or_add,
             )  # fmt: skip
-        self.renames = RenameCheck(self.access, self.source, self.host, policy, self.symlinks)
+        self.new_names = NewNameCheck(guard, self.access, self.source, removed)
+        self.renames = RenameCheck(
+            self.access, self.new_names, self.source, self.host, policy, self.symlinks
+        )
         shows_all = not guard.hides and attributes.idmap.shows_all
         self.can_list_names_only = shows_all and symlinks is None and not opens_devices
         """Whether listings can report names and types without a stat of each object."""

@@ -13,6 +13,7 @@ from gitguardfs.bindfs.change_policy import ChangePolicy
 from gitguardfs.errors import os_error
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.host_rules import HostRules
+from gitguardfs.fs.new_name_check import NewNameCheck
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
@@ -47,12 +48,14 @@ class RenameCheck:
     def __init__(
         self,
         access: Access,
+        new_names: NewNameCheck,
         source: Source,
         host: HostRules,
         policy: ChangePolicy,
         symlinks: SymlinkResolver | None,
     ) -> None:
         self._access = access
+        self._new_names = new_names
         self._source = source
         self._host = host
         self._policy = policy
@@ -96,9 +99,9 @@ class RenameCheck:
             leaves = old.parent is new.parent and not exchange
             # False, whatever its type was: through another guard over the same source, it may have
             # been exchanged for a file since the check.
-            self._access.check_completes_no_repository(new, False, old.name if leaves else b"")
+            self._new_names.check_completes_no_repository(new, False, old.name if leaves else b"")
             if exchange:
-                self._access.check_completes_no_repository(old, False)
+                self._new_names.check_completes_no_repository(old, False)
             self._host.before_rename(Renaming(old, new, moved, replaced, exchange))
             old, new = self._access.reopened(old), self._access.reopened(new)
             yield CheckedRename(Renaming(old, new, moved, replaced, exchange), fds)
@@ -114,7 +117,7 @@ class RenameCheck:
         each, the caller moves the entries back.
         """
         for ref, _ in renaming.arriving():
-            self._access.check_added(ref, False)
+            self._new_names.check_added(ref, False)
         self._host.after_rename(renaming)
 
     def undoes_failed(self, renaming: Renaming) -> bool:
@@ -122,7 +125,7 @@ class RenameCheck:
 
         It must be if a new name could be ``.git`` or a part of a repository.
         """
-        return any(self._access.matters(ref.name) for ref, _ in renaming.arriving())
+        return any(self._new_names.matters(ref.name) for ref, _ in renaming.arriving())
 
     def _target_of(self, caller: Caller, new: NodeRef) -> NodeRef:
         """Return the place of the target if a resolved symlink is at ``new``; else ``new``."""

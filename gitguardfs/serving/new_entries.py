@@ -18,6 +18,7 @@ from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.host_rules import HostRules
+from gitguardfs.fs.new_name_check import NewNameCheck
 from gitguardfs.fs.nodes import Node, stale
 from gitguardfs.fs.resolver import Resolver
 from gitguardfs.fs.source import Source
@@ -45,6 +46,7 @@ class NewEntries:
         self,
         boundary: Boundary,
         access: Access,
+        new_names: NewNameCheck,
         resolver: Resolver,
         descriptors: DescriptorCache,
         source: Source,
@@ -64,6 +66,7 @@ class NewEntries:
         """
         self.boundary = boundary
         self._access = access
+        self._new_names = new_names
         self._resolver = resolver
         self._descriptors = descriptors
         self._source = source
@@ -168,7 +171,7 @@ class NewEntries:
         self._host.before_adding(ref, _file_type_of(mode))
         directory = self._source.stat(ref.fd)
         owner = self._new_owner(caller, directory) if linked is None else None
-        self._access.check_completes_no_repository(ref, S_ISDIR(mode))
+        self._new_names.check_completes_no_repository(ref, S_ISDIR(mode))
         fd = self._make(ref, mode, make, linked)
         made = fd
         is_ours = True
@@ -178,7 +181,7 @@ class NewEntries:
                 is_ours = self._is_ours(made, mode, directory.st_ctime_ns if linked is None else 0)
                 if not is_ours:
                     raise stale()
-            self._access.check_added(ref, S_ISDIR(mode))
+            self._new_names.check_added(ref, S_ISDIR(mode))
             st = self._source.stat(made)
             if S_ISLNK(st.st_mode):
                 self._host.wait_for_git(S_IFLNK, ref)
@@ -209,7 +212,7 @@ class NewEntries:
         A name matters that could be ``.git`` or a part of a repository. What had the name before
         the call is left alone.
         """
-        was_free = self._access.matters(ref.name)
+        was_free = self._new_names.matters(ref.name)
         was_free = was_free and self._source.find_at(ref.fd, ref.name) is None
         try:
             return make(ref.fd)

@@ -66,8 +66,8 @@ class Operations:
         self.statfs = metadata.statfs
 
         new_entries = NewEntries(
-            boundary, access, resolver, descriptors, source, attributes, host, policy, timeouts,
-            can_chown=state.can_chown, share_owner=state.share_owner,
+            boundary, access, state.new_names, resolver, descriptors, source, attributes, host,
+            policy, timeouts, can_chown=state.can_chown, share_owner=state.share_owner,
             resolves_symlinks=symlinks is not None,
         )  # fmt: skip
         self.mknod, self.mkdir = new_entries.mknod, new_entries.mkdir

@@ -1,0 +1,117 @@
+"""Refuses names that would make a directory a repository, or that the source folds to ``.git``.
+
+A name is checked before it is added, and again afterwards: another guard over the same source may
+have added the missing part of a repository meanwhile, and only the source knows how it folds names.
+"""
+
+from __future__ import annotations
+
+from stat import S_IFDIR, S_IFREG, S_ISDIR
+
+from gitguardfs.fs.access import Access, NodeRef
+from gitguardfs.fs.nodes import path_of
+from gitguardfs.fs.removed_names import RemovedNames
+from gitguardfs.fs.source import DOTGIT, Source
+from gitguardfs.guard import dotgit as names
+from gitguardfs.guard import repository
+from gitguardfs.guard.rules import RuleSet
+
+
+class NewNameCheck:
+    """Checks the names that requests of one mount add."""
+
+    def __init__(
+        self, guard: RuleSet, access: Access, source: Source, removed: RemovedNames
+    ) -> None:
+        self._guard = guard
+        self._access = access
+        self._source = source
+        self._removed = removed
+
+    def matters(self, name: bytes) -> bool:
+        """Return whether ``name`` is a repository's part or might be folded to ``.git``."""
+        return self._guard.guards_git and (
+            not names.is_portable(name)
+            or (self._guard.checks_fake_repositories and bool(repository.parts(name)))
+        )
+
+    def check_completes_no_repository(
+        self, ref: NodeRef, is_directory: bool, leaving: bytes = b""
+    ) -> None:
+        """Refuse to add a name that would make its directory a repository, or most of one.
+
+        ``leaving`` is a name that the same operation removes. Raises Refused; OSError if the
+        source fails.
+        """
+        if not (self._guard.checks_fake_repositories and repository.parts(ref.name)):
+            return
+        if self._removed.knows_any:  # removed names are recorded by path
+            self._access.revalidation.confirm(ref.parent)
+        present = self._parts_in(self._access.reopened(ref), leaving)
+        if repository.would_complete(ref.name, is_directory, present.get):
+            raise self._access.refused("fake repository", ref)
+
+    def check_added(self, ref: NodeRef, is_directory: bool) -> None:
+        """Check a name again after it was added.
+
+        Another guard over the same source, in another kernel, may have added the missing part of a
+        repository meanwhile; and the source may have folded the name. Raises Refused or OSError;
+        after either, the caller removes the name again.
+        """
+        if not self.matters(ref.name):
+            return
+        self.check_completes_no_repository(ref, is_directory)
+        ref = self._access.reopened(ref)
+        if names.is_portable(ref.name):
+            return
+        self._check_not_folded_to_dotgit(ref)
+        if self._guard.checks_fake_repositories:
+            self._check_part_it_was_folded_to(ref, is_directory)
+
+    def _parts_in(self, ref: NodeRef, leaving: bytes) -> dict[bytes, int]:
+        """Return the parts of a repository beside ``ref``, and their modes.
+
+        If several entries could resolve to one part, an entry that is no directory decides. Parts
+        that git on the host may restore count as present.
+        """
+        found = dict(self._removed.at(ref.parent))
+        listed = self._source.names(ref.fd)
+        looked_up: frozenset[bytes] = frozenset()
+        if not all(map(names.is_portable, listed)):  # the source may fold one of them to a part
+            looked_up = repository.PARTS.difference(*map(repository.parts, listed))
+        for entry in (*listed, *looked_up):
+            if entry == ref.name:
+                continue
+            if entry == leaving and self._removed.made.was_made_here(
+                path_of(ref.parent), ref.fd, entry
+            ):
+                continue
+            for part in repository.parts(entry):
+                mode = self._source.mode_at(ref.fd, entry)
+                if mode is None and entry not in looked_up:
+                    mode = S_IFREG  # listed: it exists, even if a kernel caches that it does not
+                if mode is not None and S_ISDIR(found.get(part, S_IFDIR)):
+                    found[part] = mode
+        return found
+
+    def _check_part_it_was_folded_to(self, ref: NodeRef, is_directory: bool) -> None:
+        """Check a new name by the part of a repository that the source has folded it to, if any.
+
+        Raises Refused; OSError if the source fails.
+        """
+        needed = any(self._source.find_at(ref.fd, part) for part in repository.NEEDED)
+        if not (needed or self._removed.at(ref.parent)):
+            return
+        st = self._source.find_at(ref.fd, ref.name)
+        for part in repository.PARTS:
+            if st is not None and self._source.is_at(ref.fd, part, st):
+                self.check_completes_no_repository(ref._replace(name=part), is_directory)
+
+    def _check_not_folded_to_dotgit(self, ref: NodeRef) -> None:
+        """Refuse a new name that the source has folded to ``.git``.
+
+        Raises Refused; OSError if the source fails.
+        """
+        st = self._source.find_at(ref.fd, ref.name)
+        if st is not None and self._source.is_at(ref.fd, DOTGIT, st):
+            raise self._access.refused("git alias", ref)
