@@ -82,10 +82,13 @@ def test_connections_that_lie_idle_keep_nobody_out(world: World) -> None:
     """Every user of the host can open connections to the proxy."""
     world.allow("GET http://allowed.test/x", "POST http://allowed.test/x")
     with contextlib.ExitStack() as stack:
-        busy, *others = [stack.enter_context(world.client()) for _ in range(MAX_CONNECTIONS)]
+        busy = stack.enter_context(world.client())
+        # At work before the others come: the proxy may still count a client of an earlier test.
         busy.send(UNFINISHED)
         world.wait_until(lambda: len(world.upstream.requests) == 1)
-        silent, half, denied, *_ = others
+        silent, half, denied, *_ = [
+            stack.enter_context(world.client()) for _ in range(MAX_CONNECTIONS - 1)
+        ]
         half.send(b"GET http://allowed.test/x HTTP/1.1\r\n")
         denied.send(b"GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n")
         assert denied.answer().status == 418
@@ -275,13 +278,15 @@ def test_what_ended_connections_have_sent_is_forgotten(
 ) -> None:
     with running(state, upstream, dns) as world:
         world.allow("GET http://allowed.test/ok")
+        before = world.open_sockets()
         for _ in range(30):
             with contextlib.ExitStack() as stack:
                 clients = [stack.enter_context(world.client()) for _ in range(30)]
                 for client in clients:
                     client.send(b"GET / HTTP/1.1\r\nX: " + b"x" * 1_900_000)
+            world.wait_until(lambda: world.open_sockets() <= before)
         assert world.get("http://allowed.test/ok").status == 200
-        assert world.peak_memory() < 600 << 20, f"{world.peak_memory() >> 20} MiB"
+        assert world.peak_memory() < 350 << 20, f"{world.peak_memory() >> 20} MiB"
 
 
 def test_an_endless_header_of_a_response_ends_at_a_limit_and_others_go_on(

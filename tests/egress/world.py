@@ -170,6 +170,11 @@ class World:
     def log(self) -> str:
         return (self.directory / "mitmdump.log").read_text()
 
+    def open_sockets(self) -> int:
+        """The number of sockets that the proxy has open."""
+        links = Path(f"/proc/{self.proxy.pid}/fd").iterdir()
+        return sum(path.is_socket() for path in links)
+
     def peak_memory(self) -> int:
         """Bytes that were resident at most so far."""
         lines = Path(f"/proc/{self.proxy.pid}/status").read_text().splitlines()
