@@ -92,7 +92,7 @@ class DescriptorCache:
                     os.close(fd)
             fd = opened
             try:
-                if not step.matches(os.fstat(fd)):
+                if not step.is_found(os.fstat(fd)):
                     raise stale()
             except OSError:
                 os.close(fd)

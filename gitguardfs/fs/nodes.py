@@ -64,9 +64,9 @@ class Node:
     """One object of the source, in one of its variants."""
 
     __slots__ = (
-        "btime_ns", "classified_at", "dev", "fd", "file_type", "id", "ino", "is_hashed",
-        "is_pinned", "lookup_count", "name", "open_fds", "parent", "reported",
-        "restrictions", "rule", "size", "subtree", "unsynced", "variant", "verdict",
+        "btime_ns", "classified_at", "dev", "fd", "file_type", "has_other_names", "id", "ino",
+        "is_hashed", "is_pinned", "lookup_count", "name", "open_fds", "parent", "reported",
+        "restrictions", "rule", "size", "subtree", "unplaced_as", "unsynced", "variant", "verdict",
     )  # fmt: skip
 
     def __init__(self, node_id: NodeId, st: os.stat_result, verdict: Verdict, rule: str) -> None:
@@ -90,6 +90,10 @@ class Node:
         self.parent: Node | None = None
         """With ``name``, the place where the object was last seen; None if it has lost its name."""
         self.name = b""
+        self.has_other_names = False
+        """Whether the kernel may remember this file by further names: links, or former ones."""
+        self.unplaced_as: tuple[int, int] | None = None
+        """Size and mtime (ns) when the place was lost to a removal that left other names."""
         self.fd = -1
         """A cached O_PATH descriptor, owned by DescriptorCache; -1 for none."""
         self.open_fds: tuple[int, ...] = ()
@@ -122,6 +126,16 @@ class Node:
             self.ino == st.st_ino and self.dev == st.st_dev and self.file_type == S_IFMT(st.st_mode)
         )
 
+    def is_found(self, st: os.stat_result) -> bool:
+        """Return whether ``st``, of what is at this node's place, is of the node's object.
+
+        If several names are remembered and one is left, nobody can tell. The file at this place may
+        be another one with the inode number, and so may be what is at the other names. An open file
+        keeps its number.
+        """
+        is_doubtful = self.has_other_names and st.st_nlink == 1 and not self.open_fds
+        return self.matches(st) and not is_doubtful
+
 
 class NodeTable:
     """All nodes that the kernel knows."""
@@ -133,7 +147,8 @@ class NodeTable:
         self._by_id: dict[int, Node] = {ROOT_ID: self.root}
         # Nodes whose number is not their inode number: another device or variant, or a reused one.
         self._by_key: dict[tuple[int, int, int], Node] = {}
-        self._subtree_nodes: dict[ObjectKey, list[Node]] = {}
+        # Nodes that ``find`` may not return: in linked subtrees, or replaced by another node.
+        self._further: dict[ObjectKey, list[Node]] = {}
         self._own_ids = cast("Iterator[NodeId]", count(FIRST_OWN_ID))
         self.left: list[Node] = []
         """Directories that the kernel has forgotten and that a node was moved away from. The caller
@@ -189,8 +204,9 @@ class NodeTable:
         """Return the node of the object found at ``name``; add one if there is none.
 
         Counts no lookup: the Resolver does. ``subtree`` is the linked subtree that begins at this
-        object, if one does. ``is_same`` is asked about a node with this inode number that was last
-        seen at another place: whether it stands for the object, or for one that is gone.
+        object, if one does. ``is_same`` is asked about a node of a file with this inode number
+        that was last seen at another place, or at several: whether it stands for the object, or
+        for one that is gone.
         """
         subtree = (subtree or parent.subtree) if S_ISDIR(st.st_mode) else None
         variant = PLAIN_VARIANT if subtree is None else subtree.variant
@@ -200,11 +216,15 @@ class NodeTable:
         node = self.find(st, variant)
         if node is not None:
             is_reused = btime_ns and node.btime_ns and btime_ns != node.btime_ns
-            if not is_reused and (node.parent is not parent or node.name != name):
-                # A directory has one name in the kernel, which forgets the old one by itself.
-                is_reused = not node.is_directory and not is_same(node, st)
+            # A directory has one name in the kernel, which forgets the old one by itself.
+            if not (is_reused or node.is_directory):
+                is_elsewhere = node.parent is not parent or node.name != name
+                if is_elsewhere or not node.is_found(st):
+                    is_reused = not is_same(node, st)
+                if is_elsewhere and st.st_nlink > 1:
+                    node.has_other_names = True
             if is_reused:
-                self.unhash(node)
+                self.replace(node)
                 node = None
         if node is None:
             node = self._add(st, variant, verdict, rule)
@@ -255,7 +275,7 @@ class NodeTable:
             self._by_key[st.st_dev, st.st_ino, variant] = node
         node.variant = variant
         if variant > GUARDED:
-            self._subtree_nodes.setdefault((st.st_dev, st.st_ino), []).append(node)
+            self._further.setdefault((st.st_dev, st.st_ino), []).append(node)
         if st.st_dev == self._home:
             node.dev = self._home  # one int object for all of them
         self._by_id[node.id] = node
@@ -269,8 +289,10 @@ class NodeTable:
         """
         if not (S_ISDIR(st.st_mode) or st.st_nlink == 1):
             return
-        for node in (self.find(st), *self._subtree_nodes.get((st.st_dev, st.st_ino), ())):
-            if node is not None and node is not self.root:
+        for node in (self.find(st), *self._further.get((st.st_dev, st.st_ino), ())):
+            if node is None or node is self.root:
+                continue
+            if node.is_hashed or node.verdict < verdict:
                 self.restrict_below(node, verdict, rule)
 
     def restrict_below(self, node: Node, verdict: Verdict, rule: str) -> None:
@@ -312,9 +334,18 @@ class NodeTable:
         if self._by_key.get((node.dev, node.ino, node.variant)) is node:
             del self._by_key[node.dev, node.ino, node.variant]
         if node.variant > GUARDED:
-            others = [n for n in self._subtree_nodes.pop((node.dev, node.ino), ()) if n is not node]
-            if others:
-                self._subtree_nodes[node.dev, node.ino] = others
+            self._leave_out(node)
+
+    def replace(self, node: Node) -> None:
+        """Unhash a node, but let ``restrict_known`` find it: an open file may still lead to it."""
+        self.unhash(node)
+        if not node.is_directory:
+            self._further.setdefault((node.dev, node.ino), []).append(node)
+
+    def _leave_out(self, node: Node) -> None:
+        others = [n for n in self._further.pop((node.dev, node.ino), ()) if n is not node]
+        if others:
+            self._further[node.dev, node.ino] = others
 
     def forget(self, node_id: NodeId, times: int) -> Node | None:
         """Undo ``times`` lookups. Return the node if that dropped it from the table."""
@@ -330,6 +361,8 @@ class NodeTable:
     def drop(self, node: Node) -> None:
         """Remove a node that the kernel does not know from the table."""
         self._by_id.pop(node.id, None)
+        if not node.is_hashed:
+            self._leave_out(node)
         self.unhash(node)
 
 

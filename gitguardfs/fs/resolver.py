@@ -174,11 +174,23 @@ class Resolver:
         remember the old name, which can be another file by now: with one node for both names, that
         file would be opened with this one's content.
         """
-        if node.parent is None:
-            return True  # removed through the view, but the object has another name
-        if (node.fd >= 0 or node.open_fds) and self._is_local(node.dev):
-            return True  # the descriptor keeps the number from being reused
-        return self._is_where_it_was(node, st)
+        is_held = node.fd >= 0 or bool(node.open_fds)
+        if is_held and self._is_local(node.dev):  # this keeps the number from being reused
+            may_have_moved = node.parent is not None and st.st_nlink == 1
+            if may_have_moved and not self._is_where_it_was(node, st):
+                node.has_other_names = True  # the former one is remembered
+            return True
+        if node.parent is None:  # removed through the view, but the object had another name
+            is_unchanged = node.unplaced_as == (st.st_size, st.st_mtime_ns)
+            return is_unchanged or (is_held and self._has_a_name(node))
+        return node.is_found(st) and self._is_where_it_was(node, st)
+
+    def _has_a_name(self, node: Node) -> bool:
+        """Return whether the object behind a node's descriptor still has a name."""
+        try:
+            return self._source.stat(self._descriptors.of(node)).st_nlink > 0
+        except OSError:
+            return False
 
     def _is_where_it_was(self, node: Node, st: os.stat_result) -> bool:
         """Return whether the object of ``st`` is at the place where ``node`` was last seen."""
@@ -212,7 +224,7 @@ class Resolver:
         If the kernel still uses an object without a name, only ``fd`` reaches it from now on.
         """
         self._host.note_removed(st)
-        node = self._nodes.find_below(ref.parent, st)
+        node = self._node_of(ref, st, self._nodes.find_below(ref.parent, st))
         if node is None:
             os.close(fd)
             return
@@ -228,8 +240,11 @@ class Resolver:
             if self.symlinks is not None:
                 self.symlinks.unpin(node)
                 self._drop_unknown(node)
+        if st.st_nlink == 2:
+            node.has_other_names = False  # the kernel forgets the removed one by itself
         if last or (node.parent is ref.parent and node.name == ref.name):
             node.parent = None
+            node.unplaced_as = st.st_size, st.st_mtime_ns
 
     def note_renamed(self, renaming: Renaming, target_fd: int) -> None:
         """Note the new places after a rename.
@@ -238,10 +253,25 @@ class Resolver:
         """
         if target_fd >= 0 and renaming.target is not None:
             self.note_removed(renaming.new, renaming.target, target_fd)
-        for ref, st in reversed(renaming.arriving()):
-            node = self._nodes.find_below(ref.parent, st)
+        places = zip(renaming.leaving(), renaming.arriving(), strict=True)
+        for (old, st), (new, _) in reversed([*places]):
+            node = self._node_of(old, st, self._nodes.find_below(new.parent, st))
             if node is not None:
-                node.parent, node.name = ref.parent, ref.name
+                node.parent, node.name = new.parent, new.name
+
+    def _node_of(self, ref: NodeRef, st: os.stat_result, node: Node | None) -> Node | None:
+        """Return ``node``, which has the inode number of what was at ``ref`` until now.
+
+        Unhash it and return None if it stands for another object: the kernel sends no lookup of a
+        name that it remembers.
+        """
+        if node is None or node.is_directory:
+            return node
+        is_there = node.parent is ref.parent and node.name == ref.name
+        if (is_there and node.is_found(st)) or self._is_same(node, st):
+            return node
+        self._nodes.replace(node)
+        return None
 
     def unhash_target(self, st: os.stat_result, subtree: LinkedSubtree) -> None:
         """Unhash the node of a resolved symlink's target, after the symlink was removed."""

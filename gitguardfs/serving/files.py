@@ -145,7 +145,7 @@ class Files:
             fd = self._open_at(self._descriptors.parent_of(node), node.name, flags)
         try:
             st = self._source.stat(fd)
-            if not (known or node.matches(st)):
+            if not (known or node.is_found(st)):
                 raise stale()
         except OSError:
             os.close(fd)

@@ -80,7 +80,7 @@ class Metadata:
             st = self._source.stat_at(self._descriptors.parent_of(node), node.name)
         except (FileNotFoundError, NotADirectoryError):
             raise stale() from None  # the kernel then looks for another name of it
-        if not node.matches(st):
+        if not (node.matches(st) if is_open else node.is_found(st)):
             raise stale()
         return st
 

@@ -279,6 +279,40 @@ def test_a_symlink_never_shows_another_one_with_its_former_inode_number(long_cac
             assert os.readlink(long_cached.guest / name) == "replaced"
 
 
+def test_of_two_names_none_shows_a_new_file_with_the_former_inode_number(long_cached: Pair) -> None:
+    """The guest remembers both, and saw the file last where the new one is."""
+    for attempt in range(10):
+        one, two = f"one{attempt}", f"two{attempt}"
+        (long_cached.host / one).write_text("before\n")
+        os.link(long_cached.host / one, long_cached.host / two)
+        for name in (one, two):
+            assert (long_cached.guest / name).read_text() == "before\n"
+        (long_cached.host / two).unlink()
+        other = _reuse_number(long_cached.host / one, "another file\n")
+        (long_cached.host / one).write_text("replaced\n")
+        if other is not None:
+            other.rename(long_cached.host / two)
+            assert (long_cached.guest / one).read_text() == "replaced\n"
+            assert (long_cached.guest / two).read_text() == "another file\n"
+
+
+def test_a_removed_file_is_never_shown_at_another_name(long_cached: Pair) -> None:
+    """The guest removes a name that it remembers, and so looks at no file that is there by now."""
+    for attempt in range(10):
+        name, other = f"name{attempt}", f"other{attempt}"
+        (long_cached.host / name).write_text("before\n")
+        (long_cached.host / other).write_text("other\n")
+        for known in (name, other):
+            assert (long_cached.guest / known).read_text() in ("before\n", "other\n")
+        (long_cached.host / other).unlink()
+        new = _reuse_number(long_cached.host / name, "another file\n")
+        (long_cached.host / name).write_text("replaced\n")
+        if new is not None:
+            new.rename(long_cached.host / other)
+            (long_cached.guest / other).unlink()
+            assert (long_cached.guest / name).read_text() == "replaced\n"
+
+
 def test_a_file_that_the_host_moves_away_shows_the_one_in_its_place(long_cached: Pair) -> None:
     """As logs are rotated and editors keep a backup."""
     (long_cached.host / "log").write_text("before\n")

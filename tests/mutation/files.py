@@ -174,7 +174,7 @@ MUTANTS = (
         "descriptors-not-compared",
         "what was put in the place of a node is used for it",
         "fs/descriptors.py",
-        "if not step.matches(os.fstat(fd)):",
+        "if not step.is_found(os.fstat(fd)):",
         "if False:",
         DESCRIPTORS,
     ),

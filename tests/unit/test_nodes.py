@@ -56,6 +56,8 @@ class Model(RuleBasedStateMachine):
         """Includes nodes that are forgotten: others may still lie below them."""
         self.meaning: dict[tuple[int, int, bool], Node] = {}
         """The node that (device, inode, guarded) stands for now."""
+        self.linked: set[Node] = set()
+        """Nodes that were seen at several places while they had several links."""
 
     def _known(self) -> list[Node]:
         return [self.root, *self.counts]
@@ -89,8 +91,13 @@ class Model(RuleBasedStateMachine):
         expected = self._mean(st_, verdict)
         taken = {node.id for node in self._known()}
         twin = self._mean(st_, Verdict.ALLOW) if verdict is not Verdict.ALLOW else None
-        if expected is not None and expected.parent is not parent and kind != S_IFDIR and not same:
-            expected = None
+        is_elsewhere = expected is not None and expected.parent is not parent
+        is_doubtful = expected in self.linked and nlink == 1
+        if kind != S_IFDIR:
+            if (is_elsewhere or is_doubtful) and not same:
+                expected = None
+            elif is_elsewhere and expected is not None and nlink > 1:
+                self.linked.add(expected)
         node = self.table.get_or_add(parent, b"name", st_, verdict, "rule", is_same=lambda *_: same)
         if expected is None:
             natural = verdict is Verdict.ALLOW and dev == HOME and ROOT_ID < ino < FIRST_OWN_ID
@@ -325,3 +332,51 @@ def test_at_another_place_it_is_asked_whether_it_is_the_same_object(kind: int) -
         assert (new.parent, new.name) == (nodes.root, b"f")
         assert nodes.find(st_) is new
         assert nodes.get(old.id) is old
+
+
+def test_of_several_names_the_last_one_is_asked_about() -> None:
+    """The kernel may remember the others, which can be other files by now."""
+    nodes = table()
+    two = fake_stat(10, nlink=2)
+    old = see(nodes, nodes.root, b"a", two)
+    assert see(nodes, nodes.root, b"a", fake_stat(10), same=False) is old, "one name: not asked"
+    see(nodes, nodes.root, b"b", two)
+    assert see(nodes, nodes.root, b"b", two, same=False) is old, "the same place: not asked"
+    assert (old.is_found(two), old.is_found(fake_stat(10))) == (True, False)
+    assert see(nodes, nodes.root, b"b", fake_stat(10)) is old
+    old.open_fds = (99,)
+    assert old.is_found(fake_stat(10))
+    assert see(nodes, nodes.root, b"b", fake_stat(10), same=False) is old, "open: not asked"
+    old.open_fds = ()
+    assert see(nodes, nodes.root, b"b", fake_stat(10), same=False) is not old
+
+
+def test_a_replaced_node_is_restricted_with_the_object() -> None:
+    nodes = table()
+    old = see(nodes, nodes.root, b"a", fake_stat(10))
+    between = see(nodes, nodes.root, b"b", fake_stat(10), same=False)
+    new = see(nodes, nodes.root, b"c", fake_stat(10), same=False)
+    see(nodes, nodes.root, b"secret", fake_stat(10), Verdict.READONLY)
+    assert {node.verdict for node in (old, between, new)} == {Verdict.READONLY}
+    see(nodes, nodes.root, b".git", fake_stat(10), Verdict.DENY)
+    assert {node.verdict for node in (old, between)} == {Verdict.DENY}
+
+
+def test_the_verdicts_below_are_asked_for_once_after_a_replaced_node_was_restricted() -> None:
+    nodes = table()
+    see(nodes, nodes.root, b"a", fake_stat(10))
+    see(nodes, nodes.root, b"b", fake_stat(10), same=False)
+    for _ in range(2):
+        guarded = see(nodes, nodes.root, b".git", fake_stat(10), Verdict.DENY)
+    other = see(nodes, nodes.root, b"c", fake_stat(11))
+    see(nodes, nodes.root, b".git", fake_stat(10), Verdict.DENY)
+    assert guarded.restrictions == other.restrictions
+
+
+def test_a_replaced_node_that_is_forgotten_is_gone() -> None:
+    nodes = table()
+    old = see(nodes, nodes.root, b"a", fake_stat(10))
+    see(nodes, nodes.root, b"b", fake_stat(10), same=False)
+    nodes.forget(old.id, 1)
+    see(nodes, nodes.root, b".git", fake_stat(10), Verdict.DENY)
+    assert old.verdict is Verdict.ALLOW, "the table still had it"

@@ -1,0 +1,327 @@
+"""A name that the kernel remembers, while its inode number is found at another name on the host.
+
+The numbers are those of nodes: to open one is to open a name that the kernel remembers for it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.bindfs.change_policy import SymlinkPolicy
+from gitguardfs.fs.nodes import FIRST_OWN_ID, ROOT_ID
+from gitguardfs.guard.rules import GuardRules
+from gitguardfs.protocol import RENAME_EXCHANGE
+from tests.adapter.conftest import MakeWorld
+from tests.adapter.world import World, refused
+
+LOCAL: dict[str, bool] = {}
+SHARE = {"is_local": False}
+PATHS = {"is_local": False, "path_based": True}
+every_source = pytest.mark.parametrize("kind", [LOCAL, SHARE, PATHS], ids=["local", "share", "9p"])
+
+
+async def read(world: World, node: int) -> bytes:
+    """Open, read and close a node."""
+    handle = (await world.ops.open(node, os.O_RDONLY, world.ctx)).fh
+    try:
+        return bytes(await world.ops.read(handle, 0, 100))
+    finally:
+        await world.ops.release(handle)
+
+
+def make_with_number(number: int, path: Path, text: str) -> None:
+    """Make a file whose inode number is ``number``, which has just become free."""
+    for attempt in range(200):
+        path.write_text(text)
+        if path.stat().st_ino == number:
+            return
+        path.rename(path.with_name(f"attempt{attempt}"))
+    pytest.fail(f"the file system of {path} does not use inode number {number} again")
+
+
+def evict_all(world: World) -> None:
+    """Close the cached descriptors, as looking at many other objects does."""
+    for node in world.state.nodes:
+        if node.id != ROOT_ID:
+            world.state.descriptors.close(node)
+
+
+async def with_two_names(world: World, first: str, second: str) -> int:
+    """Return the node of a new file with two names; it was last seen at the second one."""
+    (world.source / first).write_text("before")
+    os.link(world.source / first, world.source / second)
+    number = await world.id(first)
+    assert await world.id(second) == number
+    return number
+
+
+@every_source
+async def test_a_name_whose_other_was_removed_here_never_shows_another_file(
+    make_world: MakeWorld, kind: dict[str, bool]
+) -> None:
+    world = make_world(**kind)
+    old = await with_two_names(world, "one", "two")
+    await world.ops.unlink(ROOT_ID, b"two", world.ctx)
+    evict_all(world)
+    (world.source / "one").unlink()
+    make_with_number(old, world.source / "other", "another")
+    (world.source / "one").write_text("replaced")
+    assert await world.id("other") != old
+    await refused(read(world, old), errno.ESTALE)
+    assert await read(world, await world.id("other")) == b"another"
+    assert await read(world, await world.id("one")) == b"replaced"
+
+
+@every_source
+async def test_a_name_never_shows_a_new_file_at_the_other_name(
+    make_world: MakeWorld, kind: dict[str, bool]
+) -> None:
+    """The file was last seen at the place where the new one has its number."""
+    world = make_world(**kind)
+    old = await with_two_names(world, "one", "two")
+    for name in ("one", "two"):
+        (world.source / name).unlink()
+    make_with_number(old, world.source / "two", "another")
+    (world.source / "one").write_text("replaced")
+    await refused(read(world, old), errno.ESTALE)
+    await refused(world.ops.getattr(old, world.ctx), errno.ESTALE)
+    await refused(world.ops.listxattr(old, world.ctx), errno.ESTALE)
+    for _ in range(2):
+        assert await read(world, await world.id("two")) == b"another"
+        assert await read(world, await world.id("one")) == b"replaced"
+    assert await world.id("two") != old
+
+
+@every_source
+async def test_a_symlink_never_shows_a_new_one_at_the_other_name(
+    make_world: MakeWorld, kind: dict[str, bool]
+) -> None:
+    world = make_world(**kind)
+    (world.source / "one").symlink_to("before")
+    os.link(world.source / "one", world.source / "two", follow_symlinks=False)
+    old = await world.id("one")
+    assert await world.id("two") == old
+    for name in ("one", "two"):
+        (world.source / name).unlink()
+    for attempt in range(200):
+        (world.source / "two").symlink_to("another")
+        if (world.source / "two").lstat().st_ino == old:
+            break
+        (world.source / "two").rename(world.source / f"attempt{attempt}")
+    else:
+        pytest.fail("the file system does not use the inode number again")
+    await refused(world.ops.readlink(old, world.ctx), errno.ESTALE)
+    new = await world.id("two")
+    assert await world.ops.readlink(new, world.ctx) == b"another"
+
+
+async def test_an_open_file_is_served_when_the_host_removes_its_other_name(
+    make_world: MakeWorld,
+) -> None:
+    for kind in (LOCAL, SHARE, PATHS):
+        world = make_world(**kind)
+        old = await with_two_names(world, "one", "two")
+        handle = (await world.ops.open(old, os.O_RDONLY, world.ctx)).fh
+        (world.source / "one").unlink()
+        evict_all(world)
+        assert (await world.ops.getattr(old, world.ctx)).st_nlink == 1
+        assert await world.id("two") == old
+        assert bytes(await world.ops.read(handle, 0, 100)) == b"before"
+        await world.ops.release(handle)
+        (world.source / "two").unlink()
+
+
+@every_source
+async def test_what_is_linked_into_place_here_keeps_its_number(
+    make_world: MakeWorld, kind: dict[str, bool]
+) -> None:
+    """As programs write a file under another name, link it into place and remove that name."""
+    world = make_world(**kind)
+    handle, number = await world.create(ROOT_ID, b"new")
+    await world.ops.release(handle)
+    assert (await world.ops.link(number, ROOT_ID, b"place", world.ctx)).st_ino == number
+    await world.ops.unlink(ROOT_ID, b"new", world.ctx)
+    for _ in range(3):
+        evict_all(world)
+        assert await world.id("place") == number
+        assert await read(world, number) == b""
+
+
+@every_source
+@pytest.mark.parametrize("is_held", [True, False], ids=["held", "evicted"])
+async def test_a_name_left_by_a_removal_here_keeps_its_number(
+    make_world: MakeWorld, kind: dict[str, bool], is_held: bool
+) -> None:
+    world = make_world(**kind)
+    old = await with_two_names(world, "one", "two")
+    await world.ops.unlink(ROOT_ID, b"two", world.ctx)
+    if not is_held:
+        evict_all(world)
+    assert await world.id("one") == old
+    evict_all(world)
+    assert await read(world, old) == b"before"
+
+
+@pytest.mark.parametrize("kind", [LOCAL, SHARE], ids=["local", "share"])
+async def test_a_name_left_by_a_removal_here_may_be_written_while_held(
+    make_world: MakeWorld, kind: dict[str, bool]
+) -> None:
+    world = make_world(**kind)
+    old = await with_two_names(world, "one", "two")
+    await world.ops.unlink(ROOT_ID, b"two", world.ctx)
+    (world.source / "one").write_text("written by the host")
+    assert await world.id("one") == old
+
+
+async def test_a_file_shown_in_two_directories_keeps_its_number(make_world: MakeWorld) -> None:
+    """It has one link, but two names: one of them goes by a resolved symlink."""
+    world = make_world(symlinks=SymlinkPolicy())
+    (world.source / "directory").mkdir()
+    (world.source / "directory/file").write_text("text")
+    (world.source / "link").symlink_to("directory")
+    number = await world.id("directory/file")
+    for _ in range(3):
+        for name in ("link/file", "directory/file"):
+            assert await world.id(name) == number
+            assert await read(world, number) == b"text"
+
+
+@every_source
+async def test_hard_links_keep_their_number_without_descriptors(
+    make_world: MakeWorld, kind: dict[str, bool]
+) -> None:
+    world = make_world(descriptor_limit=0, **kind)
+    for directory in ("first", "second"):
+        (world.source / directory).mkdir()
+    numbers = [await with_two_names(world, f"first/{n}", f"second/{n}") for n in range(40)]
+    known = len(world.state.nodes)
+    for _ in range(2):
+        for directory in ("first", "second"):
+            found = await world.list(directory)
+            assert [found[b"%d" % n].st_ino for n in range(40)] == numbers
+            evict_all(world)
+    assert len(world.state.nodes) == known
+
+
+@every_source
+@pytest.mark.parametrize("name", [".git", "secret"])
+async def test_an_open_file_that_the_host_moves_twice_is_guarded_in_the_end(
+    make_world: MakeWorld, kind: dict[str, bool], name: str
+) -> None:
+    """What opens it again by /proc/self/fd is the node that the first move has replaced."""
+    world = make_world(rules=GuardRules(deny=("secret",)), **kind)
+    (world.source / "file").write_text("text")
+    old = await world.id("file")
+    handle = (await world.ops.open(old, os.O_RDONLY, world.ctx)).fh
+    (world.source / "file").rename(world.source / "between")
+    await world.id("between")
+    (world.source / "between").rename(world.source / name)
+    await world.id(name)
+    await refused(world.ops.open(old, os.O_RDWR, world.ctx), errno.EACCES, errno.ESTALE)
+    await world.ops.release(handle)
+
+
+async def test_names_exchanged_by_the_host_add_no_nodes(world: World) -> None:
+    """As the kernel does, an answer with another number forgets the former one."""
+    (world.source / "one").write_text("text")
+    number = await world.id("one")
+    known = len(world.state.nodes)
+    for old, new in (("one", "two"), ("two", "one")) * 20:
+        (world.source / old).rename(world.source / new)
+        following = await world.id(new)
+        assert following != number
+        assert following == (world.source / new).stat().st_ino or following >= FIRST_OWN_ID
+        await world.ops.forget([(number, 1)])
+        number = following
+        assert len(world.state.nodes) == known
+
+
+@every_source
+async def test_a_name_removed_here_is_of_no_file_that_is_remembered_elsewhere(
+    make_world: MakeWorld, kind: dict[str, bool]
+) -> None:
+    """The kernel sends no lookup of "other", which it remembers: it may be any file by now."""
+    world = make_world(**kind)
+    (world.source / "file").write_text("before")
+    old = await world.id("file")
+    (world.source / "file").unlink()
+    make_with_number(old, world.source / "other", "another")
+    (world.source / "file").write_text("replaced")
+    await world.ops.unlink(ROOT_ID, b"other", world.ctx)
+    await refused(read(world, old), errno.ESTALE)
+    assert await read(world, await world.id("file")) == b"replaced"
+
+
+@every_source
+async def test_a_name_moved_here_is_of_no_file_that_is_remembered_elsewhere(
+    make_world: MakeWorld, kind: dict[str, bool]
+) -> None:
+    world = make_world(**kind)
+    for name in ("file", "second"):
+        (world.source / name).write_text("before")
+    old, second = await world.id("file"), await world.id("second")
+    for name, number in (("file", old), ("second", second)):
+        (world.source / name).unlink()
+        make_with_number(number, world.source / f"other-{name}", "another")
+    await world.rename("other-file", "moved")
+    await world.rename("moved", "other-second", RENAME_EXCHANGE)
+    for number in (old, second):
+        await refused(read(world, number), errno.ESTALE)
+
+
+async def test_a_file_moved_by_the_host_while_open_is_not_taken_for_a_later_one(
+    world: World,
+) -> None:
+    """It kept its number at the new name, and the kernel remembers both names."""
+    (world.source / "file").write_text("before")
+    old = await world.id("file")
+    handle = (await world.ops.open(old, os.O_RDONLY, world.ctx)).fh
+    (world.source / "file").rename(world.source / "backup")
+    assert await world.id("backup") == old
+    await world.ops.release(handle)
+    evict_all(world)
+    (world.source / "backup").unlink()
+    make_with_number(old, world.source / "backup", "another")
+    await refused(read(world, old), errno.ESTALE)
+    assert await read(world, await world.id("backup")) == b"another"
+
+
+@every_source
+async def test_a_hard_link_moved_or_removed_here_keeps_its_number(
+    make_world: MakeWorld, kind: dict[str, bool]
+) -> None:
+    world = make_world(**kind)
+    number = await with_two_names(world, "one", "two")
+    await world.rename("one", "three")
+    assert await world.id("three") == number
+    assert await world.id("two") == number
+    await world.rename("two", "three")  # does nothing: both are one file
+    assert await world.id("two") == number
+    await world.ops.unlink(ROOT_ID, b"three", world.ctx)
+    evict_all(world)
+    assert await world.id("two") == number
+    assert await read(world, number) == b"before"
+
+
+async def test_a_file_on_a_share_is_a_new_one_once_its_descriptor_is_dead(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may give the number to another file, whatever the guest has open."""
+    world = make_world(**SHARE)
+    old = await with_two_names(world, "one", "two")
+    await world.ops.unlink(ROOT_ID, b"two", world.ctx)
+    (world.source / "one").write_text("another")
+    dead = world.state.nodes.get(old).fd
+    stat = world.state.source.stat
+
+    def stat_of_a_server(fd: int) -> os.stat_result:
+        if fd == dead:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return stat(fd)
+
+    monkeypatch.setattr(world.state.source, "stat", stat_of_a_server)
+    assert await world.id("one") != old
