@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.guest import image as images
 from tests.support import leftovers, processors
 from tests.support.mounting import AREA
-from tests.tiers import allotment, report
+from tests.tiers import allotment, estimate, report
 from tests.tiers.allotment import Lane
 from tests.tiers.catalogue import TIERS, Tier
 from tests.tiers.running import STOP_LIMIT, Run
@@ -56,7 +56,8 @@ def main(arguments: list[str]) -> int:
     named = [name for name in arguments if name != "--durations"]
     in_ci = os.environ.get("CI") == "true"
     chosen, left_out = _sort_out([tier for tier in TIERS if tier.name in named])
-    print(report.plan(chosen, left_out, bool(options)), flush=True)
+    lanes = allotment.lanes(chosen, os.sched_getaffinity(0))
+    print(report.plan(chosen, left_out, bool(options), lanes[0].workers), flush=True)
     if left_out and in_ci:
         print("in CI no tier may be left out")
         return 1
@@ -68,7 +69,7 @@ def main(arguments: list[str]) -> int:
         place.chmod(0o755)
         os.environ[AREA] = str(place)
         processors.name_those_of_the_run()
-        return _run(chosen, left_out, place, options, durations, stop)
+        return _run(chosen, left_out, lanes, place, options, durations, stop)
 
 
 def _sort_out(tiers: Sequence[Tier]) -> tuple[list[Tier], list[tuple[Tier, str]]]:
@@ -79,13 +80,13 @@ def _sort_out(tiers: Sequence[Tier]) -> tuple[list[Tier], list[tuple[Tier, str]]
 def _run(
     chosen: list[Tier],
     left_out: list[tuple[Tier, str]],
+    lanes: Sequence[Lane],
     place: Path,
     options: list[str],
     durations: bool,
     stop: Stop,
 ) -> int:
     started = time.monotonic()
-    lanes = allotment.lanes(chosen, processors.of_the_run())
     runs: list[Run] = []
     waiting = list(chosen)
     progress = report.Progress(runs, waiting)
@@ -117,16 +118,18 @@ def _start_next(
         tier = next((tier for tier in waiting if tier.is_short == lane.is_short), None)
         if tier is not None and lane not in busy:
             waiting.remove(tier)
-            runs.append(Run(tier, lane, place / tier.name))
+            runs.append(Run(tier, lane, place / tier.name, estimate.limit(tier)))
             runs[-1].start(options)
 
 
 def _look(runs: list[Run], progress: report.Progress) -> None:
     for run in runs:
-        was_over = run.is_over
+        was_over, was_hung = run.is_over, run.is_hung
         for name in run.look():
             if len(run.failures) <= report.MOST:
                 progress.say(f"FAILED {name}")
+        if run.is_hung and not was_hung:
+            progress.say(report.hanging(run))
         if run.is_over and not was_over:
             progress.say(report.ending(run))
             if run.is_failed:

@@ -7,10 +7,16 @@ quarters of the processor time.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tests.tiers.catalogue import Tier
+
+MOST_WORKERS = 8
+"""Of one tier: its longest module bounds the gain, and tiers that run beside it have as many."""
+WORKER_MEMORY = 1 << 30
+"""Bytes that a machine has for each worker. It uses a quarter, with the programs of its tests."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,17 @@ class Lane:
     processors: frozenset[int]
     is_short: bool = False
     """Whether it is the lane of the short tiers."""
+
+    @property
+    def workers(self) -> int:
+        """How many workers a tier has here whose tests are distributed."""
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return workers(len(self.processors), memory)
+
+
+def workers(processors: int, memory: int) -> int:
+    """Return the number of workers: two at least, since a test also waits for daemons."""
+    return max(2, min(processors, memory // WORKER_MEMORY, MOST_WORKERS))
 
 
 def lanes(chosen: Sequence[Tier], processors: Collection[int]) -> list[Lane]:

@@ -14,6 +14,11 @@ from tests.tiers.catalogue import TIERS, Tier
 IMAGE_SECONDS = 600.0
 """About how much longer a run takes that also makes images for the virtual machines."""
 
+FIRST_SECONDS = 240.0
+"""About how much longer a tier takes that first fills its caches or loads packages."""
+PATIENCE = 8
+"""A tier may take so many times what is expected: on a machine four times slower, beside a run."""
+
 
 def missing_images(chosen: Sequence[Tier]) -> list[str]:
     """Return the names of the images that the tiers boot and that have to be made first."""
@@ -36,6 +41,12 @@ def of(chosen: Sequence[Tier]) -> str:
     if seconds < 110:
         return f"{max(10, round(seconds / 10) * 10)} seconds"
     return f"{round(seconds / 60)} minutes"
+
+
+def limit(tier: Tier) -> float:
+    """Return the seconds after which a tier that is started now is taken to hang."""
+    images_to_make = IMAGE_SECONDS if missing_images([tier]) else 0.0
+    return PATIENCE * (tier.seconds + FIRST_SECONDS + images_to_make)
 
 
 if __name__ == "__main__":

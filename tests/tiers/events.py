@@ -1,8 +1,9 @@
 """A pytest plugin that notes, in a file, how many tests there are and what came of each.
 
-The runner reads the file while pytest runs. One JSON object a line: ``{"collected": N}``, or
-``{"test": ID, "outcome": "passed", "seconds": S, "why": "..."}``, where ``why`` is the reason of
-a skip. With pytest-xdist only the process that collects the workers' reports writes.
+The runner reads the file while pytest runs. One JSON object a line: ``{"collected": N}``,
+``{"started": ID}``, ``{"test": ID, "outcome": "passed", "seconds": S, "why": "..."}``, where
+``why`` is the reason of a skip, and last ``{"status": N}``, the exit status. With pytest-xdist only
+the process that collects the workers' reports writes.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ class Notes:
         if report.failed:
             _note(test=report.nodeid, outcome="failed", seconds=0.0, why="")
 
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        _note(started=nodeid)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add up the phases of a test; a failure in any of them counts, once."""
         name = report.nodeid
@@ -66,3 +70,7 @@ class Notes:
         if report.when not in ("setup", "call"):
             outcome, why = self._outcomes.pop(name, ("passed", ""))
             _note(test=name, outcome=outcome, seconds=self._seconds.pop(name), why=why)
+
+    @pytest.hookimpl(trylast=True)  # another hook may change the status
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        _note(status=int(session.exitstatus))

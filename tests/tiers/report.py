@@ -23,15 +23,23 @@ def minutes(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
-def plan(chosen: Sequence[Tier], left_out: Sequence[tuple[Tier, str]], is_selection: bool) -> str:
-    """Return what is about to run and how long it takes.
+def plan(
+    chosen: Sequence[Tier],
+    left_out: Sequence[tuple[Tier, str]],
+    is_selection: bool,
+    workers: int,
+) -> str:
+    """Return what is about to run, how long it takes, and in how many workers a tier.
 
     With ``is_selection`` options of pytest may leave tests out.
     """
     about = "at most" if is_selection else "about"
     missing = estimate.missing_images(chosen)
+    distributed = [tier.name for tier in chosen if tier.has_workers]
     lines = [f"This takes {about} {estimate.of(chosen)} on two processors. The tiers:"]
     lines += [f"  {tier.name:<14} {tier.about}" for tier in chosen]
+    if distributed:
+        lines.append(f"Workers for each of {', '.join(distributed)}: {workers}")
     if missing:
         lines.append(
             f"Images to make first, which are kept in {images.CACHE}: {', '.join(missing)}"
@@ -91,12 +99,29 @@ def ending(run: Run) -> str:
     return f"{run.tier.name}: {_result(run)} after {minutes(run.seconds)}"
 
 
+def hanging(run: Run) -> str:
+    """Return what a tier is at whose limit is over."""
+    if run.running:
+        at = f"running: {', '.join(run.running)}"
+    elif run.durations:
+        at = f"last reported: {run.durations[-1][1]}"
+    else:
+        at = "no test has begun"
+    return (
+        f"{run.tier.name}: no end within {minutes(run.limit)}, so it is ended now; {at}\n"
+        f"Its log, until this run ends: {run.log}"
+    )
+
+
 def details(run: Run) -> str:
-    """Return what a failed tier printed; of pytest's output only the failures and the summary."""
+    """Return what a failed tier printed; of pytest's output only the failures and the summary.
+
+    Of a tier that hung, return all of it: the stacks of a test that hangs come before them.
+    """
     text = run.log.read_text(errors="replace")
     for heading in ("= ERRORS =", "= FAILURES ="):
         begin = text.find(heading)
-        if run.tier.is_pytest and begin >= 0:
+        if run.tier.is_pytest and begin >= 0 and not run.is_hung:
             text = text[text.rfind("\n", 0, begin) + 1 :]
             break
     return f"\n== what {run.tier.name} said\n{text}"

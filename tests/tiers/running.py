@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,12 +28,12 @@ STOP_LIMIT = 40.0
 """Seconds that a tier has to unmount what it mounted after it was told to stop."""
 
 
-def _workers(processors: int) -> list[str]:
-    """Options of pytest for isolated workers: two at least, since a test also waits for daemons."""
+def _workers(count: int) -> list[str]:
+    """Options of pytest for isolated workers."""
     worker = shlex.join([sys.executable, str(ISOLATED), sys.executable])
     return [
         "--dist=loadfile",
-        f"--tx={max(2, processors)}*popen//python={worker}",
+        f"--tx={count}*popen//python={worker}",
         # A test that ends its worker is given to the next one, without end.
         f"--max-worker-restart={RESTARTS}",
     ]
@@ -46,11 +47,16 @@ class Run:
     lane: Lane
     work: Path
     """A directory of its own, for its logs and for what its tests make."""
+    limit: float
+    """Seconds after which it is taken to hang and is ended."""
     started: float = field(default_factory=time.monotonic)
     ended: float | None = None
     status: int | None = None
     processor_seconds: float = 0.0
+    own_status: int | None = None
+    """The exit status that pytest noted when all its tests had ended."""
     collected: int = 0
+    running: list[str] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     why_skipped: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
@@ -59,6 +65,8 @@ class Run:
     """Whether options of pytest may leave tests out."""
     is_stopped: bool = False
     """Whether it was told to end before it had."""
+    is_hung: bool = False
+    """Whether it was told to end because its limit was over."""
     _read: int = 0
     _process: subprocess.Popen[bytes] | None = None
 
@@ -84,9 +92,15 @@ class Run:
 
         A process can also end with 0 halfway: by a test, or by what a test started.
         """
-        if not self.is_over or (self.is_selection and self.status in (0, NO_TESTS)):
+        has_finished = not self.tier.is_pytest or self.own_status == self.status
+        chosen_are_done = self.is_selection and has_finished and self.status in (0, NO_TESTS)
+        if not self.is_over or (chosen_are_done and not self.is_hung):
             return ""
-        found = [f"exit status {self.status}"] if self.status else []
+        found = [f"no end within {self.limit:.0f} seconds"] if self.is_hung else []
+        if self.status:
+            found.append(f"exit status {self.status}")
+        elif not has_finished:
+            found.append("pytest did not finish")
         done = self.outcomes.total()
         if not done and (self.tier.is_pytest or self.tier.count):
             found.append("nothing was tested")
@@ -113,9 +127,11 @@ class Run:
         self.work.mkdir()
         command = list(self.tier.command)
         if self.tier.is_pytest:
-            command += [f"--basetemp={self.work}/pytest", *options]
+            command += [f"--basetemp={self.work}/pytest"]
+            # A test that hangs is shown by the stacks of its process before the limit is over.
+            command += ["-o", f"faulthandler_timeout={self.limit / 2}", *options]
         if self.tier.has_workers:
-            command += _workers(len(self.lane.processors))
+            command += _workers(self.lane.workers)
         with open(self.log, "wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -132,6 +148,7 @@ class Run:
         """Read what is new. Returns the tests that have failed since the last look."""
         known = len(self.failures)
         self._wait(os.WNOHANG)
+        self._keep_limit()
         path = self.work / "events"
         if path.exists():
             with open(path) as file:
@@ -149,7 +166,14 @@ class Run:
         if "collected" in event:
             self.collected = int(str(event["collected"]))
             return
+        if "status" in event:
+            self.own_status = int(str(event["status"]))
+            return
+        if "started" in event:
+            self.running.append(str(event["started"]))
+            return
         name, outcome = str(event["test"]), str(event["outcome"])
+        self.running = [other for other in self.running if other != name]
         if name in self.failures:  # ended another worker, or failed in its last phase too
             return
         self.outcomes[outcome] += 1
@@ -167,9 +191,28 @@ class Run:
             self.status = self._process.returncode = os.waitstatus_to_exitcode(status)
             self.ended = time.monotonic()
             self.processor_seconds = used.ru_utime + used.ru_stime
+            if self.is_hung:
+                self._kill_group(pid)
+
+    def _keep_limit(self) -> None:
+        """Tell it to end once its limit is over; STOP_LIMIT later, kill its process group."""
+        if self._process is None or self.is_over or self.seconds < self.limit:
+            return
+        if not self.is_hung:
+            self.is_hung = True
+            self._tell_to_end(self._process.pid)
+        elif self.seconds > self.limit + STOP_LIMIT:
+            self._kill_group(self._process.pid)
 
     def stop(self) -> None:
         """Tell it to end in its own way."""
         if self._process is not None and not self.is_over:
             self.is_stopped = True
-            os.kill(self._process.pid, signal.SIGINT if self.tier.is_pytest else signal.SIGTERM)
+            self._tell_to_end(self._process.pid)
+
+    def _tell_to_end(self, pid: int) -> None:
+        os.kill(pid, signal.SIGINT if self.tier.is_pytest else signal.SIGTERM)
+
+    def _kill_group(self, pid: int) -> None:
+        with suppress(ProcessLookupError):  # nothing of it is left
+            os.killpg(pid, signal.SIGKILL)

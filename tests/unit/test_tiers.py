@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import isolated
 from tests.support.mounting import REPOSITORY
-from tests.tiers import allotment, estimate
+from tests.tiers import allotment, estimate, report
 from tests.tiers.catalogue import QUICK, TIERS, Tier
 
 SHORT = [tier for tier in TIERS if tier.is_short]
@@ -82,6 +82,49 @@ def test_the_estimates_agree_with_the_help(monkeypatch: pytest.MonkeyPatch) -> N
     everything = [tier for tier in TIERS if tier.name != "vm-faults"]
     assert f"about {estimate.of(everything)} on two" in " ".join(words)
     assert f"--quick {estimate.of(CHOICES['quick'])}." in " ".join(words)
+
+
+@pytest.mark.parametrize(
+    ("processors", "gigabytes", "count"),
+    [
+        (1, 24, 2),  # beside a virtual machine, on a machine with two
+        (2, 24, 2),
+        (2, 1, 2),
+        (6, 24, 6),
+        (6, 3, 3),
+        (64, 256, 8),
+    ],
+)
+def test_workers_are_bound_by_processors_memory_and_a_number(
+    processors: int, gigabytes: int, count: int
+) -> None:
+    assert allotment.workers(processors, gigabytes << 30) == count
+
+
+def test_a_lane_of_many_processors_has_eight_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = {"SC_PHYS_PAGES": 1 << 24, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__)
+    assert {lane.workers for lane in allotment.lanes(TIERS, set(range(64)))} == {8}
+    assert {lane.workers for lane in allotment.lanes(TIERS, {4, 7})} == {2}
+    monkeypatch.setitem(pages, "SC_PHYS_PAGES", 1 << 20)
+    assert {lane.workers for lane in allotment.lanes(TIERS, set(range(64)))} == {4}
+
+
+def test_the_plan_names_the_workers() -> None:
+    assert "Workers for each of mount, unit, adapter: 5" in report.plan(TIERS, [], False, 5)
+    assert "Workers" not in report.plan(SHORT, [], False, 5)
+
+
+@pytest.mark.parametrize("tier", TIERS, ids=lambda tier: tier.name)
+def test_a_machine_four_times_slower_stays_below_the_limits(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another run is beside it, and if it has to make its image first."""
+    monkeypatch.setattr(estimate, "missing_images", lambda chosen: [])
+    made = estimate.limit(tier)
+    monkeypatch.setattr(estimate, "missing_images", lambda chosen: [t.name for t in chosen])
+    assert estimate.limit(tier) - made >= 4 * estimate.IMAGE_SECONDS
+    assert made >= 4 * 2 * tier.seconds + 4 * 120
 
 
 BOUND = """

@@ -7,42 +7,54 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.support import leftovers
 from tests.support.mounting import REPOSITORY, until
-from tests.tiers import report
+from tests.tiers import report, running
 from tests.tiers.allotment import Lane
 from tests.tiers.catalogue import Tier
 from tests.tiers.running import Run
 
 EVENTS = [sys.executable, "-m", "pytest", "-p", "tests.tiers.events"]
 LIMIT = 120.0
+NEVER = 10 * LIMIT
 
 
-def ended(
-    work: Path, text: str, *options: str, has_workers: bool = False, processors: int = 1
-) -> Run:
-    """Run a tier whose only module is ``text``, to its end."""
+def started(work: Path, text: str, *options: str, limit: float = NEVER, **more: bool) -> Run:
+    """Start a tier whose only module is ``text``, on one processor."""
     module = work / "test_it.py"
     module.write_text(textwrap.dedent(text))
-    tier = Tier("name", "about", [*EVENTS, str(module)], 1.0, has_workers=has_workers)
-    return _ended(tier, work, list(options), processors)
+    tier = Tier("name", "about", [*EVENTS, str(module)], 1.0, **more)
+    return _started(tier, work, limit, *options)
 
 
-def _ended(tier: Tier, work: Path, options: list[str], processors: int = 1) -> Run:
-    usable = frozenset(sorted(os.sched_getaffinity(0))[:processors])
-    run = Run(tier, Lane(0, usable), work / "run")
-    run.start(options)
-    until(lambda: run.look() is not None and run.is_over, "the tier is over", LIMIT)
-    return run
+def ended(work: Path, text: str, *options: str, has_workers: bool = False) -> Run:
+    return _ended(started(work, text, *options, has_workers=has_workers))
+
+
+def started_command(work: Path, script: str, count: str = "", limit: float = NEVER) -> Run:
+    tier = Tier("name", "about", ["sh", "-c", script], 1.0, is_pytest=False, count=count)
+    return _started(tier, work, limit)
 
 
 def command(work: Path, script: str, count: str = "") -> Run:
-    tier = Tier("name", "about", ["sh", "-c", script], 1.0, is_pytest=False, count=count)
-    return _ended(tier, work, [])
+    return _ended(started_command(work, script, count))
+
+
+def _started(tier: Tier, work: Path, limit: float, *options: str) -> Run:
+    lane = Lane(0, frozenset({min(os.sched_getaffinity(0))}))
+    run = Run(tier, lane, work / "run", limit)
+    run.start(list(options))
+    return run
+
+
+def _ended(run: Run) -> Run:
+    until(lambda: run.look() is not None and run.is_over, "the tier is over", LIMIT)
+    return run
 
 
 def names(failures: list[str]) -> list[str]:
@@ -89,21 +101,119 @@ def test_a_module_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
     assert "nothing_of_this_name" in report.details(run)
 
 
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("def test_a(): pass\ndef test_b(): __import__('os')._exit(0)\n", "1 tests did not run"),
-        ("__import__('os')._exit(0)\n", "nothing was tested"),
-        (
-            "def test_a(): pass\ndef test_b(): __import__('os').kill(0, 9)\n",
-            "exit status -9, 1 tests did not run",
-        ),
-    ],
-    ids=["in the middle", "before the first", "by a signal"],
+IN_THE_MIDDLE = "def test_a(): pass\ndef test_b(): __import__('os')._exit(0)\n"
+BEFORE_THE_FIRST = "__import__('os')._exit(0)\n"
+BY_A_SIGNAL = "def test_a(): pass\ndef test_b(): __import__('os').kill(0, 9)\n"
+AFTER_A_FAILURE = (
+    "import atexit, os\ndef test_a(): atexit.register(os._exit, 0)\ndef test_b(): assert False\n"
 )
-def test_a_tier_that_ends_halfway_has_failed(tmp_path: Path, text: str, fault: str) -> None:
-    run = ended(tmp_path, text)
+SELECTION = ("-k", "test_a or test_b")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "fault"),
+    [
+        (IN_THE_MIDDLE, (), "pytest did not finish, 1 tests did not run"),
+        (IN_THE_MIDDLE, SELECTION, "pytest did not finish"),
+        (BEFORE_THE_FIRST, (), "pytest did not finish, nothing was tested"),
+        (BEFORE_THE_FIRST, SELECTION, "pytest did not finish, nothing was tested"),
+        (BY_A_SIGNAL, (), "exit status -9, 1 tests did not run"),
+        (AFTER_A_FAILURE, (), "pytest did not finish"),
+        (AFTER_A_FAILURE, SELECTION, "pytest did not finish"),
+    ],
+    ids=["in the middle", "and chosen", "before the first", "and chosen first", "by a signal",
+         "after a failure", "and chosen last"],
+)  # fmt: skip
+def test_a_tier_that_ends_halfway_has_failed(
+    tmp_path: Path, text: str, options: tuple[str, ...], fault: str
+) -> None:
+    run = ended(tmp_path, text, *options)
     assert run.is_failed and last_word(run) == f"FAILED ({fault})"
+
+
+HANGS = """
+import threading
+def wait_for_ever(): threading.Event().wait()
+def test_a(): assert False, "the first reason"
+def test_b(): wait_for_ever()
+def test_c(): pass
+"""
+
+
+def hanging(work: Path, **more: bool) -> Run:
+    """A tier in whose second test its limit is over, after the stacks were printed."""
+    run = started(work, HANGS, limit=1.0, **more)
+    until(lambda: "in wait_for_ever" in run.log.read_text(), "its stacks are in the log", LIMIT)
+    until(lambda: "::test_b" in (run.work / "events").read_text(), "it has begun", LIMIT)
+    assert names(run.look()) == ["test_a"] and names(run.running) == ["test_b"]
+    assert run.running[0] in report.hanging(run) and str(run.log) in report.hanging(run)
+    return run
+
+
+def test_a_tier_that_hangs_is_ended_and_its_test_and_stacks_are_shown(tmp_path: Path) -> None:
+    run = _ended(hanging(tmp_path))
+    said = "no end within 1 seconds, exit status 2, 2 tests did not run"
+    assert last_word(run) == f"FAILED ({said})"
+    details = report.details(run)
+    assert details.index("in wait_for_ever") < details.index("the first reason")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for workers' namespaces")
+def test_a_tier_whose_worker_hangs_is_killed_if_it_does_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pytest-xdist waits some seconds for a worker that hangs."""
+    monkeypatch.setattr(running, "STOP_LIMIT", 0.0)
+    run = _ended(hanging(tmp_path, has_workers=True))
+    said = "no end within 1 seconds, exit status -9, 2 tests did not run"
+    assert last_word(run) == f"FAILED ({said})"
+
+
+def test_options_do_not_excuse_a_tier_that_hangs_after_its_last_test(tmp_path: Path) -> None:
+    """Told to end, it does so with 0."""
+    run = started(
+        tmp_path,
+        """
+        import atexit, pathlib, threading
+        def wait():
+            pathlib.Path(__file__).with_name("waits").touch()
+            threading.Event().wait()
+        def test_a(): atexit.register(wait)
+        """,
+        *SELECTION,
+        limit=0.5,
+    )
+    until((tmp_path / "waits").exists, "it hangs", LIMIT)
+    _ended(run)
+    assert last_word(run) == "FAILED (no end within 0 seconds)"
+    assert report.hanging(run).splitlines()[0].endswith("last reported: " + run.durations[0][1])
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        ("trap '' TERM; touch {begun}; sleep 600 & wait; wait", -9),
+        ("(trap '' TERM; touch {begun}; exec sleep 600) & wait", -15),
+    ],
+    ids=["itself", "its child"],
+)
+def test_what_does_not_end_in_time_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, status: int
+) -> None:
+    monkeypatch.setattr(running, "STOP_LIMIT", 0.0)
+    begun = tmp_path / "begun"
+    run = started_command(tmp_path, script.format(begun=begun), limit=0.0)
+    until(begun.exists, "it ignores the signal", LIMIT)
+    _ended(run)
+    assert last_word(run) == f"FAILED (no end within 0 seconds, exit status {status})"
+    until(lambda: not _has_group(run._process.pid), "its children are gone", LIMIT)
+
+
+def _has_group(number: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.killpg(number, 0)
+        return True
+    return False
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for workers' namespaces")
@@ -175,6 +285,7 @@ runner.TIERS = (
     script("good", "true"),
     script("bad", "echo the reason; exit 3", is_short=True),
     script("missing", "true", lacks=lambda: "not installed: it"),
+    script("hanging", "while :; do sleep 0.1; done"),
     script("odd", "printf '\\\\377\\\\303\\\\244'; exit 1"),
     script("endless", "trap 'echo ended >$GITGUARDFS_TEST_AREA/../ended; exit 0' TERM;"
            " touch $GITGUARDFS_TEST_AREA/../begun; while :; do sleep 0.1; done"),
@@ -183,6 +294,7 @@ runner.TIERS = (
     Tier("empty", "empty", [sys.executable, "-m", "pytest", "-p", "tests.tiers.events",
          f"--rootdir={sys.argv[1]}", "-p", "no:cacheprovider", "tests/unit/test_tiers.py"], 1.0),
 )
+runner.estimate.limit = lambda tier: 0.0 if tier.name == "hanging" else 600.0
 sys.exit(runner.main(sys.argv[2:]))
 """
 
@@ -206,6 +318,8 @@ def start(
         (["empty", "--", "-k", "of_no_test"], 1, "nothing was tested"),
         (["good", "empty", "--", "-k", "of_no_test"], 0, "empty: no test chosen"),
         (["odd"], 1, "FAILED (exit status 1)"),
+        (["hanging"], 1, "hanging: no end within 0:00, so it is ended now; no test has begun"),
+        (["hanging", "empty", "--", "-k", "start_before"], 1, "empty: ok"),
     ],
 )
 def test_the_status_of_the_run(
