@@ -15,13 +15,13 @@ import select
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWPID = 0x20000000
 MS_REC, MS_PRIVATE, MS_NOSUID, MS_NODEV, MS_NOEXEC = 0x4000, 0x40000, 2, 4, 8
 PR_SET_PDEATHSIG = 1
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+AWAITED = (*FORWARDED, signal.SIGCHLD)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -40,9 +40,9 @@ def run(command: Sequence[str]) -> int:
     alive, ours = os.pipe()
     private_mounts()
     _check(_libc.unshare(CLONE_NEWPID))
-    # Held back until there is somebody to pass them on to: the first process of a namespace
-    # would lose those that it has no handler for.
-    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    # Blocked from here on, and taken by sigwait: a handler of Python's that comes between its last
+    # check and a system call would run only when that returns.
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
     child = os.fork()
     if child == 0:
         os.close(ours)
@@ -62,7 +62,7 @@ def _init(command: Sequence[str], parent: int) -> None:
     _mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     program = os.fork()
     if program == 0:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
         try:
             os.execvp(command[0], list(command))
         except OSError as error:
@@ -72,20 +72,19 @@ def _init(command: Sequence[str], parent: int) -> None:
 
 
 def _wait_for(child: int) -> int:
-    for number in FORWARDED:
-        signal.signal(number, lambda received, _frame: _pass_on(child, received))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+    """Pass on signals and reap processes until ``child`` ends; return its exit status."""
     while True:
-        pid, status = os.wait()
-        if pid == child:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
-
-
-def _pass_on(child: int, number: int) -> None:
-    # A signal of the terminal has reached the whole group already; one more does no harm.
-    with suppress(ProcessLookupError):  # it has ended at this moment
-        os.kill(child, number)
+        number = signal.sigwait(AWAITED)
+        if number != signal.SIGCHLD:
+            # A terminal's signal has reached the whole group already; one more does no harm.
+            os.kill(child, number)
+            continue
+        pid = -1
+        while pid:  # one SIGCHLD can stand for several processes
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == child:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
 
 
 def _mount(source: bytes, target: bytes, fstype: bytes | None, flags: int) -> None:
