@@ -153,7 +153,7 @@ def _judge(audit: Audit, hook: str, text: str, worktree: str, managers: set[str]
         audit.results.append(rows.HOOK.finding(f"{hook} runs {path}", fix))
         return
     for path in found.directories:
-        is_top = path == worktree or audit.share.path.startswith(path)
+        is_top = path in (worktree, audit.share.path)
         fix = stop if is_top else fixes.either(stop, _protect(audit.share.agents_places(path)))
         audit.results.append(rows.HOOK.finding(f"{hook} runs files of {path}", fix))
         return

@@ -151,7 +151,7 @@ MUTANTS = (
     fault("programs-of-environment", "GIT_SSH_COMMAND names a program of the agent's",
           "config_check", "elif any(audit.judge", "elif False and any(audit.judge", CONFIG),
     fault("started-by-git", "an alias of difftool starts a program of the agent's", "programs",
-          "any(self._runs(program, worktree) for program in started) or any(", "any(", CONFIG),
+          "any(self._runs(program, worktree) for program in started)\n            or ", "", CONFIG),
     fault("variables", "a file by a variable that holds the top of the work tree is free", "shell",
           '_TOP.sub("$GIT_WORK_TREE", line)', "line", SHELL),
     fault("pipes", "a file of the work tree that is piped to a shell is free", "shell",

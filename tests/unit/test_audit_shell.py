@@ -32,7 +32,7 @@ def world(tmp_path: Path) -> World:
         ('exec "$(git rev-parse --show-toplevel)"/"tools/$(basename x)"',
          "files of {project}/tools"),
         ('"tools/$(basename x)"', "files of {project}/tools"),
-        ("find . -name x -exec sh {} \\;", "files of {project}"),
+        ("find . -name 'x*' -exec sh {} \\;", "files of {project}"),
         ("find tools -type f -exec {} ';'", "files of {project}/tools"),
         ("find / -maxdepth 0 -exec sh tools/x {} +", "tools/x"),
         ("find tools -type f | xargs -n 1 sh", "files of {project}/tools"),
@@ -50,6 +50,8 @@ def world(tmp_path: Path) -> World:
         ("cat tools/x |\n  sed s/a/a/ |\n  sh -s a", "tools/x"),
         ("sed s/a/a/ tools/x | exec sh", "tools/x"),
         ("sh < tools/x", "tools/x"),
+        ("sh < x", "project/x"),
+        ("cat x | sh", "project/x"),
         ("sed s/a/a/ < tools/x | sh", "tools/x"),
         ("bash <(cat tools/x)", "tools/x"),
         ('bash <<< "$(cat tools/x)"', "tools/x"),
@@ -68,9 +70,18 @@ def test_a_hook_that_runs_a_file_of_the_work_tree_in_a_roundabout_way(
                 said.startswith("files") else said)  # fmt: skip
     hook(world, f"#!/bin/bash\n{text}\n")
     world.script(world.project / "tools/x")
+    world.script(world.project / "x")
     assert commit_runs(world)
     check_fixes(world, "git.hook", "high", said.format(project=world.project))
     assert not commit_runs(world)
+
+
+def test_a_tool_that_find_starts(world: World) -> None:
+    world.script(world.home / "bin/make", ". ./Makefile\n")
+    (world.project / "Makefile").write_text("true\n")
+    hook(world, "#!/bin/sh\nfind Makefile -execdir make \\;\n")
+    assert commit_runs(world)
+    check_fixes(world, "git.hook", "medium", "runs make")
 
 
 @pytest.mark.parametrize(
@@ -251,6 +262,7 @@ def test_signers_that_the_agent_can_add_itself_to(world: World, name: str) -> No
     with allowed.open("a") as file:
         file.write(f"me@example.org {(world.home / 'agent.pub').read_text()}")
     assert world.git("log", "-1", "--format=%G?").strip() == "G"
+    assert f"--protect={Path(name).name}" in world.findings("git.config")[0]["hint"]
     check_fixes(world, "git.config", "medium", "gpg.ssh.allowedsignersfile = ")
     assert world.git("log", "-1", "--format=%G?").strip() != "G"
     world.git("config", "gpg.ssh.allowedSignersFile", "~/allowed")
@@ -281,5 +293,11 @@ def test_cd_holds_where_a_shell_would_let_it_hold() -> None:
 
 def test_text_without_end_is_read_to_its_end() -> None:
     assert Run("x", "./x") in Reader().read('"a $(./x')
-    for text in ("$(" * 5000, "'" * 5001, "eval " * 5000, "x=$x$x$x$x\n" * 50, "find -exec " * 900):
+    for text in (
+        "$(" * 5000,
+        "'" * 5001,
+        "eval " * 5000,
+        "x=a " + "x=$x$x$x$x " * 14,
+        "find -exec " * 900,
+    ):
         Reader().read(text)
