@@ -301,3 +301,10 @@ def test_text_without_end_is_read_to_its_end() -> None:
         "find -exec " * 900,
     ):
         Reader().read(text)
+
+
+def test_a_variable_longer_than_any_path_is_not_followed() -> None:
+    reader = Reader()
+    reader.read("x0=a " + " ".join(f"x{n + 1}=$x{n}$x{n}$x{n}$x{n}" for n in range(9)))
+    assert reader.read("$x1/y") == [Run("aaaa/y", "aaaa/y")]
+    assert reader.read("$x9/y") == []
