@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from gitguardfs.audit import fixes, rows
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.git_config import FILES, VARIABLES, ConfigEntry
-from gitguardfs.audit.programs import ADDRESSES, SUBMODULE_URL, external_command
+from gitguardfs.audit.programs import ADDRESSES, SUBMODULE_URL, TRUSTED, external_command
 from gitguardfs.audit.walk import Unread, read_path, resolved
 from gitguardfs.findings import Severity
 
 NOT_HOME = "share a directory of projects, not the one with your configuration"
 KEEP_OUT = "keep directories of the share, and relative ones, out of PATH"
+UNFOLLOWED = "runs a file that this could not follow: read it yourself"
 TOKEN = re.compile(
     r"gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
     r"|(AKIA|ASIA)[0-9A-Z]{16}|sk-[\w-]{20,}|npm_\w{30,}|pypi-[\w-]{30,}|AIza[\w-]{30,}"
@@ -38,15 +39,23 @@ def check(audit: Audit, own: Sequence[ConfigEntry], worktree: str | None) -> lis
         audit.unread(own[0].origin if own else "", error)
     for origin in audit.judge.origins(entries):
         audit.results.append(rows.CONFIG.finding(f"git reads {origin}", fixes.remove(origin)))
-    for entry in audit.judge.problems(entries, worktree):
+    problems = list(audit.judge.problems(entries, worktree))
+    for entry in problems:
         where = entry.origin or "the environment"
         detail = f"{entry.key} = {hidden(entry.value or '')} (in {where})"
         severity = Severity.HIGH
         if external_command(entry.key, entry.value or "") is not None:
             detail += f": {when_allowed(entry.key)}"
             severity = Severity.MEDIUM if SUBMODULE_URL.fullmatch(entry.key) else severity
+        if entry.key in TRUSTED:
+            detail += ": it says which signatures are good"
+            severity = Severity.MEDIUM
         audit.results.append(rows.CONFIG.finding(detail, _fix(audit, entry), severity))
     for entry in entries:
+        if entry not in problems and audit.judge.is_unfollowed(entry, worktree):
+            where = entry.origin or "the environment"
+            detail = f"{entry.key} = {hidden(entry.value or '')} (in {where}) {UNFOLLOWED}"
+            audit.results.append(rows.CONFIG.finding(detail, _fix(audit, entry), Severity.LOW))
         if audit.share.holds(entry.origin):
             _check_credentials(audit, entry)
     return entries
@@ -100,7 +109,7 @@ def _fix(audit: Audit, entry: ConfigEntry) -> str:
         return unset
     words = (entry.value or "").removeprefix("!").split()
     is_hooks = entry.key == "core.hookspath"
-    if len(words) != 1 or not (is_hooks or "/" in words[0]):
+    if len(words) != 1 or not (is_hooks or entry.key in TRUSTED or "/" in words[0]):
         return unset
     if words[0].startswith(("/", "~")) and not audit.share.holds(audit.git.path(words[0], "/")):
         return unset  # a symlink that the agent can change leads there

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Set
+from dataclasses import dataclass, field
 from stat import S_IFDIR, S_IFLNK, S_ISREG
 
 from gitguardfs.audit import fixes, rows, work_tree
 from gitguardfs.audit.audit import Audit
-from gitguardfs.audit.programs import (
-    INTERPRETERS,
-    SEPARATOR,
-    file_run_by,
-    imports_from_directory,
-    tool_of,
-)
+from gitguardfs.audit.config_check import UNFOLLOWED
+from gitguardfs.audit.programs import imports_from_directory, tool_of
+from gitguardfs.audit.shell import INTERPRETERS, RELATIVE, SEPARATOR, Reader, file_run_by
 from gitguardfs.audit.walk import (
     DIRECTORY_FLAGS,
     Unread,
@@ -50,16 +48,20 @@ _FROM_TOP = re.compile(
 _FROM_HOOK = re.compile(r"dirname[^)`]*[)`][\"']?/+([^\s\"'`;|&)]+)")
 _PRINTS = re.compile(r"\s*(echo|printf) ([^;|&`$]|\$(?!\())*$")
 """A line that prints, and runs no second command."""
-_RELATIVE = re.compile(r"(?!refs/|git-[\w-]+$)[\w.@+-]+(/[\w.@+-]+)*")
-"""A relative path without variables and wildcards; neither a reference nor a script of git's."""
 _PRINTED = re.compile(
     r"""\b(?:echo|printf)(?:\s+(?:'[^']*'|"(?:[^"$`]|\$(?!\())*"|[^\s;|&`'"$)}]+))*"""
 )
 """A command that prints, and what it prints."""
 _TEXT = re.compile(r"\s*(?:(?:cat\b[^|]*|:)\s*)?<<-?\s*[\\\"']?(\w+)[\"']?\s*(?:>.*)?$")
 """The line before a text that is printed, or ignored; the word that ends it."""
+_CONTINUES = re.compile(r"\\$|(\||&&)\s*$")
+"""The end of a line whose command goes on in the next one."""
+_OF_SHELL = re.compile(r"(?!#!)|#!.*\b(sh|bash|dash|zsh|ksh)\b")
+"""The start of a script that a shell reads."""
 _CASE = re.compile(r"^\s*[^\s()]+\)")
 """A pattern of a shell's ``case``."""
+_JOINED = 1 << 12
+"""The most characters of lines that are read as one command."""
 _LIMIT = 1 << 18
 """Bytes of a hook that are read: scripts are far shorter."""
 
@@ -145,9 +147,19 @@ def _check(audit: Audit, hooks: int, path: str, worktree: str) -> set[str]:
 def _judge(audit: Audit, hook: str, text: str, worktree: str, managers: set[str]) -> None:
     """Add a finding for the first file that a script runs and the agent can write, or tool."""
     stop = fixes.chmod("a-x", hook)
-    for path in runs(audit, hook, text, worktree):
+    found = runs(audit, hook, text, worktree, managers)
+    for path in found.files:
         fix = fixes.either(stop, _protect(audit.share.agents_places(path)))
         audit.results.append(rows.HOOK.finding(f"{hook} runs {path}", fix))
+        return
+    for path in found.directories:
+        is_top = path in (worktree, audit.share.path)
+        fix = stop if is_top else fixes.either(stop, _protect(audit.share.agents_places(path)))
+        audit.results.append(rows.HOOK.finding(f"{hook} runs files of {path}", fix))
+        return
+    if found.key is not None:
+        detail = f"{hook} sets {found.key} for git to what the agent can write"
+        audit.results.append(rows.HOOK.finding(detail, stop))
         return
     for manager in sorted(managers):
         files = [name for name, reader in work_tree.TOOLS.items() if reader == manager]
@@ -169,6 +181,9 @@ def _judge(audit: Audit, hook: str, text: str, worktree: str, managers: set[str]
     if tool is not None and not managers:
         detail = f"{hook} runs {tool}, which obeys files of the work tree"
         audit.results.append(rows.HOOK.finding(detail, stop, Severity.MEDIUM))
+    elif found.unfollowed:
+        detail = f"{hook}, line {found.unfollowed}, {UNFOLLOWED}"
+        audit.results.append(rows.HOOK.finding(detail, stop, Severity.LOW))
 
 
 def _protect(places: list[str]) -> str:
@@ -180,29 +195,71 @@ def _lines(text: str) -> list[str]:
     return [first.removeprefix("#!"), *(re.sub(r"(^|\s)#.*", "", x) for x in rest.splitlines())]
 
 
-def runs(audit: Audit, hook: str, text: str, worktree: str) -> list[str]:
-    """Return the files that a script names and that the agent can write."""
+@dataclass
+class Found:
+    """What a script runs."""
+
+    files: list[str] = field(default_factory=list)
+    """Files that the agent can write, by absolute paths."""
+    directories: list[str] = field(default_factory=list)
+    """Directories of which it runs files."""
+    key: str | None = None
+    """A setting that it passes to git, and that leads to what the agent can write."""
+    unfollowed: int = 0
+    """The number of the first line that runs a file of unknown name; 0 if there is none."""
+
+
+def runs(
+    audit: Audit, hook: str, text: str, worktree: str, managers: Set[str] = frozenset()
+) -> Found:
+    """Return what a script runs and the agent can write."""
+    found = Found()
     named: list[str] = []
+    directories: list[str] = []
     ends: str | None = None
-    for line in _lines(text):
-        if ends is not None and line.strip() == ends:
+    reader = Reader(os.path.dirname(hook)) if _OF_SHELL.match(text) else None
+    begun = ""
+    lines = _lines(text)
+    for number, one in enumerate(lines, 1):
+        if ends is not None and one.strip() == ends:
             ends = None
+        line, begun = begun + one, ""
+        is_short = number < len(lines) and len(line) < _JOINED
+        if ends is None and is_short and _CONTINUES.search(line):
+            begun = line.removesuffix("\\") + " "
+            continue
         if _PRINTS.match(line):
             continue  # prints a name, and runs nothing
-        named += [os.path.join(worktree, rest) for rest in _FROM_TOP.findall(line)]
-        named += [os.path.join(os.path.dirname(hook), rest) for rest in _FROM_HOOK.findall(line)]
+        here = [os.path.join(worktree, rest) for rest in _FROM_TOP.findall(line)]
+        here += [os.path.join(os.path.dirname(hook), rest) for rest in _FROM_HOOK.findall(line)]
         for part in SEPARATOR.split(line):
-            named += _named(part.split(), worktree)
+            here += _named(part.split(), worktree)
         if ends is None:  # a file counts whether it exists or not: the agent can make it
-            files = map(file_run_by, SEPARATOR.split(_PRINTED.sub("", _CASE.sub("", line))))
-            named += [os.path.join(worktree, file) for file in files if _RELATIVE.fullmatch(file)]
+            command = _CASE.sub("", line)
+            files = map(file_run_by, SEPARATOR.split(_PRINTED.sub("", command)))
+            here += [os.path.join(worktree, file) for file in files if RELATIVE.fullmatch(file)]
+            found.key = found.key or audit.judge.configured(command, worktree)
+            for run in reader.read(command) if reader is not None else []:
+                if run.path is None:
+                    found.unfollowed = found.unfollowed or number
+                    continue
+                path = audit.git.path(run.path, os.path.join(worktree, "x"))
+                if managers and f"{path}/".startswith(f"{worktree}/node_modules/"):
+                    continue  # what lefthook's hook runs if lefthook itself is not installed
+                (directories if run.is_directory else named).append(path)
+                # After cd the same word names another file than it would at the top.
+                other = os.path.normpath(os.path.join(worktree, run.word))
+                here = [one for one in here if path == other or os.path.normpath(one) != other]
+        named += here
         if text_begins := _TEXT.match(line):
             ends = text_begins[1]
-    return [
+    found.directories = [path for path in directories if audit.share.is_agents(path)]
+    found.files = [
         os.path.normpath(path)
         for path in named
         if audit.share.is_agents(path) and not os.path.isdir(path)
     ]
+    return found
 
 
 def _named(words: list[str], worktree: str) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gitguardfs.audit.git_config import ConfigEntry, Git
 from gitguardfs.audit.share import Share
+from gitguardfs.audit.shell import SEPARATOR, Reader, command_words, file_run_by
 
 PROGRAMS = re.compile(
     r"core\.(fsmonitor|sshcommand|editor|pager|askpass|gitproxy|alternaterefscommand)"
@@ -26,6 +27,8 @@ PROGRAMS = re.compile(
 """Keys whose value is a command (git-config(1)); sections and names are in lower case."""
 DIRECTORIES = frozenset({"core.hookspath", "init.templatedir", "gitflow.path.hooks"})
 """Keys whose value is a directory with hooks."""
+TRUSTED = frozenset({"gpg.ssh.allowedsignersfile", "gpg.ssh.revocationfile"})
+"""Keys whose value is a file that says which signatures are good."""
 COMMANDS_AFTER_MARK = re.compile(r"alias\..+|submodule\..+\.update", re.DOTALL)
 """Keys whose value is a shell command only after ``!``, and otherwise git's own keyword."""
 EXTERNAL = "ext::"
@@ -49,17 +52,6 @@ TOOLS = frozenset(
      "bazel", "docker-compose", "nix", "nix-shell", "direnv", "mise"}
 )  # fmt: skip
 """Programs that run what files of the work tree define."""
-INTERPRETERS = re.compile(r"(.*/)?(sh|bash|dash|zsh|ksh|fish|python[\d.]*|perl|ruby|node|php)")
-_SHELLS = re.compile(r"\.|source|(.*/)?(sh|bash|dash|zsh|ksh|fish)")
-SEPARATOR = re.compile(r"""[;&|()<>`"'{}\n]""")
-"""Characters that end a word or a command in a shell, beside blanks."""
-_BEFORE_PROGRAMS = frozenset(
-    {"exec", "then", "do", "else", "if", "elif", "while", "until", "!", "command", "builtin", "env",
-     "time", "timeout", "nice", "ionice", "nohup", "setsid", "stdbuf", "xargs", "sudo"}
-)  # fmt: skip
-"""Words of a shell, and programs, after which the name of a program follows."""
-_THEIR_OPTION = re.compile(r"-\S*|\d[\d.]*[smhd]?")
-"""An option of one of these programs, or a number that belongs to one."""
 _PYTHON = re.compile(
     r"(?i)(?:python|pypy)[\w.]*((?:\s+-[XW]\s*[\w:=.]+|\s+-[A-Z]\S*)*(?:\s+-(?=\s|$)|\s*<)?)"
 )
@@ -70,6 +62,12 @@ _STARTED_BY_GIT = re.compile(
     r"[\s=]*[\"']?([^\"'\s]+)"
 )
 """In an alias: an option of one of git's commands, and the program that the command starts."""
+_PASSED = re.compile(
+    r"""-c\s*(?:'([\w.-]{1,250})=([^']*)'|"([\w.-]{1,250})=([^"]*)"
+        |([\w.-]{1,250})=(?:'([^']*)'|"([^"]*)"|([^\s"']*)))""",
+    re.VERBOSE,
+)
+"""A setting for one run of git."""
 _SEARCHED = re.compile(r"\bPATH=[\"']?([^\"'\s]*)")
 _FROM_TOP = re.compile(r"--show-(toplevel|prefix)|\$\(?pwd|\$\{?(PWD|GIT_PREFIX|GIT_WORK_TREE)")
 
@@ -93,41 +91,6 @@ def external_command(key: str, value: str) -> str | None:
     return address.removeprefix(EXTERNAL) if address.startswith(EXTERNAL) else None
 
 
-def command_words(part: str) -> list[str]:
-    """Return a program's name and its arguments in a part of a shell command, or nothing."""
-    words = [word for word in part.split() if not re.match(r"\w+=", word)]
-    is_after = False
-    while words and (
-        words[0] in _BEFORE_PROGRAMS or (is_after and _THEIR_OPTION.fullmatch(words[0]))
-    ):
-        is_after = True
-        words.pop(0)
-    return words
-
-
-def file_run_by(part: str) -> str:
-    """Return the file that a part of a shell command runs, as it is written there.
-
-    This is the program if it has a ``/``, or the script of an interpreter. Returns "/" for another
-    program, and for code in the command itself.
-    """
-    program, *arguments = command_words(part) or [""]
-    if "/" in program and not (program.startswith("/") and INTERPRETERS.fullmatch(program)):
-        return program
-    if program not in (".", "source") and not INTERPRETERS.fullmatch(program):
-        return "/"
-    code = "c" if _SHELLS.fullmatch(program) else "cemr"
-    rest = iter(arguments)
-    for argument in rest:
-        if not argument.startswith("-"):
-            return argument
-        if argument in ("-W", "-X"):  # of Python; what follows belongs to it
-            next(rest, "")
-        if not argument.startswith("--") and any(letter in argument for letter in code):
-            return "/"
-    return "/"
-
-
 def imports_from_directory(command: str) -> bool:
     """Return whether a command makes Python look for modules in the working directory first.
 
@@ -147,7 +110,7 @@ def imports_from_directory(command: str) -> bool:
 
 def tool_of(command: str) -> str | None:
     """Return the first of TOOLS that a shell command runs; None if it runs none."""
-    for part in SEPARATOR.split(command):
+    for part in SEPARATOR.split(re.sub(r"\s-(exec|ok)(dir)?\s", ";", command)):  # find -exec
         words = command_words(part)
         if words and words[0] in TOOLS:
             return words[0]
@@ -184,6 +147,8 @@ class Judge:
             return self.share.is_agents(self.git.path(value, entry.origin))
         if entry.key in DIRECTORIES:
             return value != "" and self._is_reached(value, worktree)
+        if entry.key in TRUSTED:
+            return value != "" and self._is_reached(value, worktree)
         external = external_command(entry.key, value)
         if external is not None:
             # git submodule init and sync copy the address from .gitmodules, which the agent writes.
@@ -203,10 +168,26 @@ class Judge:
     def _is_configured(self, words: str, worktree: str | None) -> bool:
         """Return whether an alias passes git such a value (-c KEY=VALUE), or such a program."""
         started = _STARTED_BY_GIT.findall(words)
-        return any(self._runs(program, worktree) for program in started) or any(
-            self._leads_there(ConfigEntry("", key.lower(), None), value, worktree)
-            for key, value in re.findall(r"-c\s*[\"']?([\w.-]{1,250})=([^\"']+|\S+)", words)
+        return (
+            any(self._runs(program, worktree) for program in started)
+            or self.configured(words, worktree) is not None
         )
+
+    def configured(self, command: str, worktree: str | None) -> str | None:
+        """Return the key of such a value that a command passes to git (-c KEY=VALUE), or None."""
+        for found in _PASSED.finditer(command):
+            key, value, *_ = [part for part in found.groups() if part] + [""]
+            key = key.lower()
+            if self._leads_there(ConfigEntry("", key, None), value, worktree):
+                return key
+        return None
+
+    def is_unfollowed(self, entry: ConfigEntry, worktree: str | None) -> bool:
+        """Return whether an entry makes a shell run a file, and it is not known which."""
+        value = entry.value or ""
+        if not is_program(entry) or entry.key in DIRECTORIES:
+            return False
+        return any(run.path is None for run in Reader().read(value.removeprefix("!")))
 
     def _runs(self, command: str, worktree: str | None) -> bool:
         """Return whether a shell command runs a file by a relative path, or one in the share.
@@ -218,6 +199,11 @@ class Judge:
         if imports_from_directory(command) and self._is_reached(".", worktree):
             return True
         if any(self.is_searched(path, worktree) for path in _SEARCHED.findall(command)):
+            return True
+        if self.configured(command, worktree) is not None or any(
+            run.path is not None and self._is_reached(run.path, worktree)
+            for run in Reader().read(command)
+        ):
             return True
         for part in SEPARATOR.split(command):
             words = [re.sub(r"^\w+=", "", word) for word in part.split()]

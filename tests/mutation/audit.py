@@ -8,6 +8,7 @@ CONFIG = ("unit/test_audit_config.py",)
 HOOKS = ("unit/test_audit_hooks.py",)
 REPOSITORIES = ("unit/test_audit_repositories.py",)
 TREE = ("unit/test_audit_tree.py",)
+SHELL = ("unit/test_audit_shell.py",)
 COMMAND = ("unit/test_audit_command.py",)
 
 
@@ -127,7 +128,7 @@ MUTANTS = (
     fault("texts", "a word of a text is taken for a program", "hooks",
           "        if ends is None:", "        if True:", HOOKS),
     fault("printed", "a word that is printed is taken for a program", "hooks",
-          '_PRINTED.sub("", _CASE.sub("", line))', '_CASE.sub("", line)', HOOKS),
+          'SEPARATOR.split(_PRINTED.sub("", command))', "SEPARATOR.split(command)", HOOKS),
     fault("hook-prints", "what follows echo in a line is not looked at", "hooks",
           "([^;|&`$]|\\$(?!\\())*$", "", HOOKS),
     fault("case-patterns", "a pattern of case is taken for a program", "hooks",
@@ -150,7 +151,27 @@ MUTANTS = (
     fault("programs-of-environment", "GIT_SSH_COMMAND names a program of the agent's",
           "config_check", "elif any(audit.judge", "elif False and any(audit.judge", CONFIG),
     fault("started-by-git", "an alias of difftool starts a program of the agent's", "programs",
-          "any(self._runs(program, worktree) for program in started) or any(", "any(", CONFIG),
+          "any(self._runs(program, worktree) for program in started)\n            or ", "", CONFIG),
+    fault("variables", "a file by a variable that holds the top of the work tree is free", "shell",
+          '_TOP.sub("$GIT_WORK_TREE", line)', "line", SHELL),
+    fault("pipes", "a file of the work tree that is piped to a shell is free", "shell",
+          "return found + (self._printed(command.before) if command.before is not None else [])\n\n"
+          "    def _printed", "return found\n\n    def _printed", SHELL),
+    fault("unfollowed", "a script that runs a file of unknown name is free", "hooks",
+          "    elif found.unfollowed:", "    elif False:", SHELL),
+    fault("settings-of-hooks", "what a hook passes to git with -c is free", "hooks",
+          "if found.key is not None:", "if False:", SHELL),
+    fault("find-started", "find -exec sh {} is free", "shell",
+          '                found += self._roots(arguments)\n', "                pass\n", SHELL),
+    fault("cd", "a path after cd starts at the top", "shell",
+          "return os.path.normpath(os.path.join(self.directory, path))",
+          "return os.path.normpath(path)", SHELL),
+    fault("signers", "who may sign is in the agent's hands", "programs",
+          "if entry.key in TRUSTED:\n            return", "if False:\n            return", SHELL),
+    fault("other-languages", "a script in another language is read as a shell's", "hooks",
+          "if _OF_SHELL.match(text) else None", "if True else None", SHELL),
+    fault("lefthooks-copy", "what lefthook falls back to is a finding", "hooks",
+          'if managers and f"{path}/"', 'if False and f"{path}/"', SHELL),
     fault("quoting", "a rule for a name with brackets is for other names", "fixes",
           "glob.escape(name)", "name", CONFIG),
 )  # fmt: skip
