@@ -85,6 +85,13 @@ def test_a_program_of_the_agents_is_run_by_git_named_and_mended(world: World, ke
     assert not runs()
 
 
+def test_a_program_that_the_agent_can_still_make_counts(world: World) -> None:
+    """Also where it is the argument of a program that is not known to start others."""
+    for command in ("./evil", "unshare ./evil", "unshare ../project/evil"):
+        world.git("config", "core.pager", command)
+        check_fixes(world, "git.config", "high", "core.pager")
+
+
 def test_a_driver_without_a_name(world: World) -> None:
     prepare(world)
     world.script(world.project / "evil", "cat\n")
@@ -193,9 +200,12 @@ def test_every_kind_of_repository_is_read(world: World) -> None:
         assert world.findings("git.config"), place
         world.git("config", "--unset", "core.hooksPath", at=world.share / place)
     world.git("config", "extensions.worktreeConfig", "true")
-    world.git("config", "--worktree", "core.pager", "./x", at=world.share / "tree")
-    assert "config.worktree" in world.findings("git.config")[0]["detail"]
-    world.git("config", "--worktree", "--unset", "core.pager", at=world.share / "tree")
+    own = {"tree": "project/.git/worktrees/tree", "project": "project/.git"}
+    for place, directory in own.items():
+        world.git("config", "--worktree", "core.pager", "./x", at=world.share / place)
+        (found,) = world.findings("git.config")
+        assert found["detail"].endswith(f"(in {world.share}/{directory}/config.worktree)")
+        world.git("config", "--worktree", "--unset", "core.pager", at=world.share / place)
     bare = f"--git-dir={world.share}/bare"
     world.git(bare, "config", "core.hooksPath", world.project / "x")
     assert world.findings("git.config")[0]["detail"].endswith(f"(in {world.share}/bare/config)")
