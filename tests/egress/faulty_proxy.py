@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from gitguardfs.egress import addon, clients, proxy
@@ -35,6 +36,8 @@ def main() -> int:
         addon.AllowlistAddon.server_connect = broken  # type: ignore[assignment, method-assign]
     elif fault == "impatient":
         clients.FIRST_REQUEST_LIMIT, clients.IDLE_LIMIT = 2.0, 4.0
+    elif fault == "no automatic collection":
+        gc.disable()
     elif fault == "log":
         BlockedLog.add = broken  # type: ignore[assignment, method-assign]
     else:
