@@ -262,7 +262,7 @@ class Resolver:
     def _node_of(self, ref: NodeRef, st: os.stat_result, node: Node | None) -> Node | None:
         """Return ``node``, which has the inode number of what was at ``ref`` until now.
 
-        Unhash it and return None if it stands for another object: the kernel sends no lookup of a
+        Retire it and return None if it stands for another object: the kernel sends no lookup of a
         name that it remembers.
         """
         if node is None or node.is_directory:
@@ -270,7 +270,7 @@ class Resolver:
         is_there = node.parent is ref.parent and node.name == ref.name
         if (is_there and node.is_found(st)) or self._is_same(node, st):
             return node
-        self._nodes.replace(node)
+        self._nodes.retire(node)
         return None
 
     def unhash_target(self, st: os.stat_result, subtree: LinkedSubtree) -> None:

@@ -225,6 +225,28 @@ async def test_an_open_file_that_the_host_moves_twice_is_guarded_in_the_end(
     await world.ops.release(handle)
 
 
+@every_source
+@pytest.mark.parametrize("first", ["file", "kept"])
+@pytest.mark.parametrize("last", ["secret", "hidden", ".git"])
+async def test_an_open_file_that_was_protected_before_is_guarded_in_the_end(
+    make_world: MakeWorld, kind: dict[str, bool], first: str, last: str
+) -> None:
+    """Both the node of its first name and that of the protected name lead to it."""
+    rules = GuardRules(protect=("kept",), deny=("secret",), hide=("hidden",))
+    world = make_world(rules=rules, **kind)
+    (world.source / first).write_text("text")
+    nodes, handles = [], []
+    for name, following in ((first, "kept"), ("kept", last)):
+        nodes.append(await world.id(name))
+        handles.append((await world.ops.open(nodes[-1], os.O_RDONLY, world.ctx)).fh)
+        (world.source / name).rename(world.source / following)
+    await world.list("")
+    for node in nodes:
+        await refused(world.ops.open(node, os.O_RDONLY, world.ctx), errno.EACCES, errno.ESTALE)
+    for handle in handles:
+        await world.ops.release(handle)
+
+
 async def test_names_exchanged_by_the_host_add_no_nodes(world: World) -> None:
     """As the kernel does, an answer with another number forgets the former one."""
     (world.source / "one").write_text("text")
