@@ -126,6 +126,19 @@ async def test_an_open_file_is_served_when_the_host_removes_its_other_name(
         (world.source / "two").unlink()
 
 
+@pytest.mark.parametrize("kind", [LOCAL, SHARE], ids=["local", "share"])
+async def test_a_file_with_a_descriptor_is_served_when_the_host_removes_its_other_name(
+    make_world: MakeWorld, kind: dict[str, bool]
+) -> None:
+    world = make_world(**kind)
+    old = await with_two_names(world, "one", "two")
+    await world.setattr(old, mode=0o600)  # this caches a descriptor
+    (world.source / "one").unlink()
+    assert (await world.ops.getattr(old, world.ctx)).st_nlink == 1
+    assert (await world.setattr(old, mode=0o640)).st_nlink == 1
+    assert await read(world, old) == b"before"
+
+
 @every_source
 async def test_what_is_linked_into_place_here_keeps_its_number(
     make_world: MakeWorld, kind: dict[str, bool]
@@ -179,6 +192,9 @@ async def test_a_file_shown_in_two_directories_keeps_its_number(make_world: Make
         for name in ("link/file", "directory/file"):
             assert await world.id(name) == number
             assert await read(world, number) == b"text"
+            await world.setattr(number, mode=0o600)  # this caches a descriptor
+    evict_all(world)
+    assert await world.id("link/file") == number
 
 
 @every_source
@@ -266,6 +282,67 @@ async def test_a_name_removed_here_is_of_no_file_that_is_remembered_elsewhere(
     await world.ops.unlink(ROOT_ID, b"other", world.ctx)
     await refused(read(world, old), errno.ESTALE)
     assert await read(world, await world.id("file")) == b"replaced"
+
+
+@every_source
+async def test_a_removed_name_is_of_no_file_that_is_remembered_by_two(
+    make_world: MakeWorld, kind: dict[str, bool]
+) -> None:
+    world = make_world(**kind)
+    old = await with_two_names(world, "one", "two")
+    (world.source / "one").unlink()
+    reuse_number(world.source / "two", world.source / "two", "another")
+    (world.source / "one").write_text("replaced")
+    await world.ops.unlink(ROOT_ID, b"two", world.ctx)
+    await refused(read(world, old), errno.ESTALE)
+    assert await read(world, await world.id("one")) == b"replaced"
+
+
+@every_source
+async def test_of_three_names_one_is_removed_here_and_two_on_the_host(
+    make_world: MakeWorld, kind: dict[str, bool]
+) -> None:
+    world = make_world(**kind)
+    old = await with_two_names(world, "one", "two")
+    os.link(world.source / "one", world.source / "three")
+    for name in ("three", "two"):
+        assert await world.id(name) == old
+    await world.ops.unlink(ROOT_ID, b"three", world.ctx)
+    evict_all(world)
+    (world.source / "one").unlink()
+    reuse_number(world.source / "two", world.source / "two", "another")
+    (world.source / "one").write_text("replaced")
+    await refused(read(world, old), errno.ESTALE)
+    assert await read(world, await world.id("two")) == b"another"
+    assert await read(world, await world.id("one")) == b"replaced"
+
+
+@every_source
+async def test_a_name_just_looked_up_is_never_stale(
+    make_world: MakeWorld, kind: dict[str, bool]
+) -> None:
+    """The kernel looks a name up once after ESTALE, and tells the process of a second one."""
+    world = make_world(**kind)
+    old = await with_two_names(world, "one", "two")
+    os.link(world.source / "one", world.source / "three")
+    assert await world.id("three") == old
+    await world.ops.unlink(ROOT_ID, b"three", world.ctx)
+    evict_all(world)
+    (world.source / "two").unlink()
+    assert await read(world, await world.id("one")) == b"before"
+
+
+async def test_a_directory_moved_by_the_host_and_here_keeps_its_number(world: World) -> None:
+    """A process may be in it, and the kernel may remember another entry at the name."""
+    (world.source / "before").mkdir()
+    (world.source / "before/file").write_text("text")
+    number = await world.id("before")
+    evict_all(world)
+    (world.source / "before").rename(world.source / "between")
+    await world.ops.rename(ROOT_ID, b"between", ROOT_ID, b"after", 0, world.ctx)
+    evict_all(world)
+    await world.ops.lookup(number, b"file", world.ctx)
+    assert await world.id("after") == number
 
 
 @every_source
