@@ -108,7 +108,7 @@ class Node:
         self.subtree: LinkedSubtree | None = None
         """The linked subtree in which this directory was found; None if in none."""
         self.is_hashed = True
-        """Whether (device, inode) finds this node; False once unlinked, replaced or guarded."""
+        """Whether (device, inode) finds this node; False once unlinked, retired or restricted."""
 
     @property
     def is_known(self) -> bool:
