@@ -108,7 +108,7 @@ class Node:
         self.subtree: LinkedSubtree | None = None
         """The linked subtree in which this directory was found; None if in none."""
         self.is_hashed = True
-        """Whether (device, inode) finds this node; False once unlinked, replaced or guarded."""
+        """Whether (device, inode) finds this node; False once unlinked, retired or restricted."""
 
     @property
     def is_known(self) -> bool:
@@ -147,8 +147,8 @@ class NodeTable:
         self._by_id: dict[int, Node] = {ROOT_ID: self.root}
         # Nodes whose number is not their inode number: another device or variant, or a reused one.
         self._by_key: dict[tuple[int, int, int], Node] = {}
-        # Nodes that ``find`` may not return: in linked subtrees, or replaced by another node.
-        self._further: dict[ObjectKey, list[Node]] = {}
+        # Nodes in linked subtrees, and retired ones: ``restrict_known`` has to find them as well.
+        self._other_nodes: dict[ObjectKey, list[Node]] = {}
         self._own_ids = cast("Iterator[NodeId]", count(FIRST_OWN_ID))
         self.left: list[Node] = []
         """Directories that the kernel has forgotten and that a node was moved away from. The caller
@@ -224,7 +224,7 @@ class NodeTable:
                 if is_elsewhere and st.st_nlink > 1:
                     node.has_other_names = True
             if is_reused:
-                self.replace(node)
+                self.retire(node)
                 node = None
         if node is None:
             node = self._add(st, variant, verdict, rule)
@@ -236,8 +236,6 @@ class NodeTable:
             self.place(node, parent, name)
         if node.file_type == S_IFDIR:
             node.classified_at = parent.classified_at
-            if node.verdict < verdict:
-                self._restrictions += 1
         node.verdict, node.rule = verdict, rule
         node.restrictions = self._restrictions
         return node
@@ -275,25 +273,25 @@ class NodeTable:
             self._by_key[st.st_dev, st.st_ino, variant] = node
         node.variant = variant
         if variant > GUARDED:
-            self._further.setdefault((st.st_dev, st.st_ino), []).append(node)
+            self._other_nodes.setdefault((st.st_dev, st.st_ino), []).append(node)
         if st.st_dev == self._home:
             node.dev = self._home  # one int object for all of them
         self._by_id[node.id] = node
         return node
 
     def restrict_known(self, st: os.stat_result, verdict: Verdict, rule: str) -> None:
-        """Restrict the unguarded nodes of an object that has become guarded (by a host's rename).
+        """Restrict the nodes of an object whose verdict is stricter now (by a host's rename).
 
         Everything below a directory is restricted as well. A file with further links is left
         alone: under another name it may be unguarded.
         """
         if not (S_ISDIR(st.st_mode) or st.st_nlink == 1):
             return
-        for node in (self.find(st), *self._further.get((st.st_dev, st.st_ino), ())):
-            if node is None or node is self.root:
-                continue
-            if node.is_hashed or node.verdict < verdict:
+        others = self._other_nodes.get((st.st_dev, st.st_ino), ())
+        for node in (self.find(st), self.find(st, GUARDED), *others):
+            if node is not None and node is not self.root and node.verdict < verdict:
                 self.restrict_below(node, verdict, rule)
+                self.retire(node)
 
     def restrict_below(self, node: Node, verdict: Verdict, rule: str) -> None:
         """Restrict a node, and all nodes below it, to ``verdict`` or a stricter one.
@@ -333,19 +331,11 @@ class NodeTable:
         node.is_hashed = False
         if self._by_key.get((node.dev, node.ino, node.variant)) is node:
             del self._by_key[node.dev, node.ino, node.variant]
-        if node.variant > GUARDED:
-            self._leave_out(node)
 
-    def replace(self, node: Node) -> None:
+    def retire(self, node: Node) -> None:
         """Unhash a node, but let ``restrict_known`` find it: an open file may still lead to it."""
         self.unhash(node)
-        if not node.is_directory:
-            self._further.setdefault((node.dev, node.ino), []).append(node)
-
-    def _leave_out(self, node: Node) -> None:
-        others = [n for n in self._further.pop((node.dev, node.ino), ()) if n is not node]
-        if others:
-            self._further[node.dev, node.ino] = others
+        self._other_nodes.setdefault((node.dev, node.ino), []).append(node)
 
     def forget(self, node_id: NodeId, times: int) -> Node | None:
         """Undo ``times`` lookups. Return the node if that dropped it from the table."""
@@ -361,9 +351,10 @@ class NodeTable:
     def drop(self, node: Node) -> None:
         """Remove a node that the kernel does not know from the table."""
         self._by_id.pop(node.id, None)
-        if not node.is_hashed:
-            self._leave_out(node)
         self.unhash(node)
+        others = [n for n in self._other_nodes.pop((node.dev, node.ino), ()) if n is not node]
+        if others:
+            self._other_nodes[node.dev, node.ino] = others
 
 
 def ancestors(node: Node) -> Iterator[Node]:

@@ -176,13 +176,12 @@ class Resolver:
         """
         is_held = node.fd >= 0 or bool(node.open_fds)
         if is_held and self._is_local(node.dev):  # this keeps the number from being reused
-            may_have_moved = node.parent is not None and st.st_nlink == 1
-            if may_have_moved and not self._is_where_it_was(node, st):
+            if node.parent is not None and not self._is_where_it_was(node, st):
                 node.has_other_names = True  # the former one is remembered
             return True
         if node.parent is None:  # removed through the view, but the object had another name
             is_unchanged = node.unplaced_as == (st.st_size, st.st_mtime_ns)
-            return is_unchanged or (is_held and self._has_a_name(node))
+            return (is_unchanged and node.is_found(st)) or (is_held and self._has_a_name(node))
         return node.is_found(st) and self._is_where_it_was(node, st)
 
     def _has_a_name(self, node: Node) -> bool:
@@ -262,16 +261,14 @@ class Resolver:
     def _node_of(self, ref: NodeRef, st: os.stat_result, node: Node | None) -> Node | None:
         """Return ``node``, which has the inode number of what was at ``ref`` until now.
 
-        Unhash it and return None if it stands for another object: the kernel sends no lookup of a
-        name that it remembers.
+        Return None if it stands for another object: the kernel sends no lookup of a name that it
+        remembers.
         """
         if node is None or node.is_directory:
             return node
         is_there = node.parent is ref.parent and node.name == ref.name
-        if (is_there and node.is_found(st)) or self._is_same(node, st):
-            return node
-        self._nodes.replace(node)
-        return None
+        is_same = (is_there and node.is_found(st)) or self._is_same(node, st)
+        return node if is_same else None
 
     def unhash_target(self, st: os.stat_result, subtree: LinkedSubtree) -> None:
         """Unhash the node of a resolved symlink's target, after the symlink was removed."""

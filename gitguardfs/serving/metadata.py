@@ -73,14 +73,13 @@ class Metadata:
         return self._timeouts.reply(node_id, reported)
 
     def _stat(self, node: Node) -> os.stat_result:
-        is_open = node.fd >= 0 or node.open_fds
         try:
-            if is_open:
+            if node.fd >= 0 or node.open_fds:
                 return self._source.stat(self._descriptors.of(node))
             st = self._source.stat_at(self._descriptors.parent_of(node), node.name)
         except (FileNotFoundError, NotADirectoryError):
             raise stale() from None  # the kernel then looks for another name of it
-        if not (node.matches(st) if is_open else node.is_found(st)):
+        if not node.is_found(st):
             raise stale()
         return st
 

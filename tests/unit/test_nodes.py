@@ -58,6 +58,7 @@ class Model(RuleBasedStateMachine):
         """The node that (device, inode, guarded) stands for now."""
         self.linked: set[Node] = set()
         """Nodes that were seen at several places while they had several links."""
+        self.dropped: set[Node] = set()
 
     def _known(self) -> list[Node]:
         return [self.root, *self.counts]
@@ -89,8 +90,13 @@ class Model(RuleBasedStateMachine):
         parent = self.table.get(data.draw(st.sampled_from(self._known())).id)
         st_ = fake_stat(ino, kind, dev, nlink)
         expected = self._mean(st_, verdict)
+        restricts = kind == S_IFDIR or nlink == 1
+        if expected is not None and restricts and expected.verdict < verdict:
+            expected = None
         taken = {node.id for node in self._known()}
-        twin = self._mean(st_, Verdict.ALLOW) if verdict is not Verdict.ALLOW else None
+        twin = self._mean(st_, Verdict.ALLOW)
+        if twin is not None and not (restricts and twin.verdict < verdict):
+            twin = None
         is_elsewhere = expected is not None and expected.parent is not parent
         is_doubtful = expected in self.linked and nlink == 1
         if kind != S_IFDIR:
@@ -109,7 +115,7 @@ class Model(RuleBasedStateMachine):
         self.meaning[dev, ino, verdict is not Verdict.ALLOW] = node
         self.parents[node] = parent
         assert (node.parent, node.name, node.verdict) == (parent, b"name", verdict)
-        if twin is not None and (kind == S_IFDIR or nlink == 1):
+        if twin is not None:
             del self.meaning[dev, ino, False]
             for inside in self._below(twin) - {node}:
                 known = self.table.get(inside.id)
@@ -133,14 +139,15 @@ class Model(RuleBasedStateMachine):
             self._gone(node)
 
     @precondition(lambda self: self.counts)
-    @rule(data=st.data())
-    def detach(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), retires=st.booleans())
+    def detach(self, data: st.DataObject, retires: bool) -> None:
         node = data.draw(st.sampled_from(list(self.counts)))
-        self.table.unhash(node)
+        (self.table.retire if retires else self.table.unhash)(node)
         self._lose_meaning(node)
 
     def _gone(self, node: Node) -> None:
         del self.counts[node]
+        self.dropped.add(node)
         self._lose_meaning(node)
 
     def _lose_meaning(self, node: Node) -> None:
@@ -163,6 +170,11 @@ class Model(RuleBasedStateMachine):
         for node, count in list(self.counts.items()):
             self.table.forget(node.id, count)
         assert len(self.table) == 1
+        for node in self.dropped.union(self.counts):
+            verdict = node.verdict
+            for hidden in (Verdict.DENY, Verdict.HIDE):
+                self.table.restrict_known(fake_stat(node.ino, node.file_type, node.dev), hidden, "")
+            assert node.verdict is verdict, "the table still had it"
 
 
 TestModel = Model.TestCase
@@ -275,10 +287,11 @@ def test_a_verdict_goes_all_round_a_ring_of_places(asked_first: int) -> None:
     assert [nodes.get(node.id).verdict for node in ring] == [Verdict.DENY] * 3
 
 
-def test_the_root_is_never_forgotten_nor_guarded() -> None:
-    nodes = table()
+@pytest.mark.parametrize("ino", [1, ROOT_INO])
+def test_the_root_is_never_forgotten_nor_guarded(ino: int) -> None:
+    nodes = NodeTable(fake_stat(ino, S_IFDIR))
     assert nodes.forget(ROOT_ID, 1000) is None
-    see(nodes, nodes.root, b".git", fake_stat(ROOT_INO, S_IFDIR), Verdict.DENY)
+    see(nodes, nodes.root, b".git", fake_stat(ino, S_IFDIR), Verdict.DENY)
     assert nodes.get(ROOT_ID).verdict is Verdict.ALLOW
 
 
@@ -356,10 +369,23 @@ def test_a_replaced_node_is_restricted_with_the_object() -> None:
     old = see(nodes, nodes.root, b"a", fake_stat(10))
     between = see(nodes, nodes.root, b"b", fake_stat(10), same=False)
     new = see(nodes, nodes.root, b"c", fake_stat(10), same=False)
-    see(nodes, nodes.root, b"secret", fake_stat(10), Verdict.READONLY)
+    kept = see(nodes, nodes.root, b"secret", fake_stat(10), Verdict.READONLY)
     assert {node.verdict for node in (old, between, new)} == {Verdict.READONLY}
-    see(nodes, nodes.root, b".git", fake_stat(10), Verdict.DENY)
-    assert {node.verdict for node in (old, between)} == {Verdict.DENY}
+    see(nodes, nodes.root, b".git", fake_stat(10), Verdict.DENY, same=False)
+    assert {node.verdict for node in (old, between, new, kept)} == {Verdict.DENY}
+
+
+@pytest.mark.parametrize("kind", [S_IFREG, S_IFDIR])
+def test_what_was_restricted_once_is_restricted_again(kind: int) -> None:
+    """Also if it is hidden, so that the last name adds no node."""
+    nodes = table()
+    found = fake_stat(10, kind)
+    plain = see(nodes, nodes.root, b"a", found)
+    guarded = see(nodes, nodes.root, b"kept", found, Verdict.READONLY)
+    nodes.restrict_known(found, Verdict.HIDE, "hidden")
+    assert {plain.verdict, guarded.verdict} == {Verdict.HIDE}
+    denied = see(nodes, nodes.root, b".git", found, Verdict.DENY)
+    assert see(nodes, nodes.root, b".git", found, Verdict.DENY) is denied
 
 
 def test_the_verdicts_below_are_asked_for_once_after_a_replaced_node_was_restricted() -> None:
