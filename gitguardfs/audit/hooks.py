@@ -16,7 +16,8 @@ from gitguardfs.audit import fixes, rows, work_tree
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.config_check import UNFOLLOWED
 from gitguardfs.audit.programs import imports_from_directory, tool_of
-from gitguardfs.audit.shell import INTERPRETERS, RELATIVE, SEPARATOR, Reader, file_run_by
+from gitguardfs.audit.shell import RELATIVE, Reader
+from gitguardfs.audit.shell_words import INTERPRETERS, SEPARATOR, file_run_by
 from gitguardfs.audit.walk import (
     DIRECTORY_FLAGS,
     Unread,

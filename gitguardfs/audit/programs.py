@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from gitguardfs.audit.git_config import ConfigEntry, Git
 from gitguardfs.audit.share import Share
-from gitguardfs.audit.shell import SEPARATOR, Reader, command_words, file_run_by
+from gitguardfs.audit.shell import Reader
+from gitguardfs.audit.shell_words import SEPARATOR, command_words, file_run_by
 
 PROGRAMS = re.compile(
     r"core\.(fsmonitor|sshcommand|editor|pager|askpass|gitproxy|alternaterefscommand)"

@@ -1,7 +1,7 @@
 """Reads text of a shell and finds the files that its commands run. Pure.
 
-It knows a few rules, not the language: words and quotes, variables that are set to a path, ``cd``,
-and the ways in which an interpreter is given a file. What a rule cannot follow it says.
+It knows a few rules, not the language: variables that are set to a path, ``cd``, and the ways in
+which an interpreter is given a file. What a rule cannot follow it says.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-INTERPRETERS = re.compile(r"(.*/)?(sh|bash|dash|zsh|ksh|fish|python[\d.]*|perl|ruby|node|php)")
-_SHELLS = re.compile(r"\.|source|(.*/)?(sh|bash|dash|zsh|ksh|fish)")
-SEPARATOR = re.compile(r"""[;&|()<>`"'{}\n]""")
-"""Characters that end a word or a command in a shell, beside blanks."""
-_BEFORE_PROGRAMS = frozenset(
-    {"exec", "then", "do", "else", "if", "elif", "while", "until", "!", "{", "command", "builtin",
-     "env", "time", "timeout", "nice", "ionice", "nohup", "setsid", "stdbuf", "xargs", "sudo"}
-)  # fmt: skip
-"""Words of a shell, and programs, after which the name of a program follows."""
-_THEIR_OPTION = re.compile(r"-\S*|\d[\d.]*[smhd]?")
-"""An option of one of these programs, or a number that belongs to one."""
+from gitguardfs.audit.shell_words import (
+    BEFORE_PROGRAMS,
+    Command,
+    command_words,
+    file_run_by,
+    is_started,
+    runs_input,
+    split_commands,
+    substituted,
+    takes_code,
+    unquoted,
+)
+
 RELATIVE = re.compile(r"(?!refs/|git-[\w-]+$)[\w.@+-]+(/[\w.@+-]+)*")
 """A relative path without variables and wildcards; neither a reference nor a script of git's."""
 _READERS = frozenset({"cat", "tac", "head", "tail", "zcat", "bzcat", "xzcat", "base64", "sort"})
@@ -35,16 +37,6 @@ _EXECS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 """Options of find(1) that a command follows."""
 _XARGS_VALUE = re.compile(r"-[IJnPLsdaE]")
 """An option of xargs(1) whose value is the next word."""
-_TOKEN = re.compile(
-    r"""(?P<operator>&>>?|\d*(?:[<>]&[\d-]?|<<<|<<-?|>>|>\||[<>](?!\())
-        |&&|\|\|?&?|;;|[;&()])
-    |(?P<word>(?:<\([^()]*\) | \$\([^()]*\) | `[^`]*` | \\.
-        |'[^']*' | "(?:[^"\\]|\\.)*" | [^\s;&|()<>'"`\\] | ["'`\\])+)""",
-    re.VERBOSE | re.DOTALL,
-)
-_QUOTED = re.compile(r"\\(.)|[\"']", re.DOTALL)
-_SUBSTITUTION = re.compile(r"[$<]\(([^()]*)\)|`([^`]*)`")
-"""A command whose output takes its place."""
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+|0%/\*)\})")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _TOP = re.compile(
@@ -66,42 +58,6 @@ _MANY = 64
 """The most values of a variable, and the deepest nesting of commands, that are followed."""
 
 
-def command_words(part: str | Sequence[str]) -> list[str]:
-    """Return a program's name and its arguments in a part of a shell command, or nothing."""
-    words = part.split() if isinstance(part, str) else part
-    words = [word for word in words if not re.match(r"\w+=", word)]
-    is_after = False
-    while words and (
-        words[0] in _BEFORE_PROGRAMS or (is_after and _THEIR_OPTION.fullmatch(words[0]))
-    ):
-        is_after = True
-        words.pop(0)
-    return words
-
-
-def file_run_by(part: str | Sequence[str]) -> str:
-    """Return the file that a part of a shell command runs, as it is written there.
-
-    This is the program if it has a ``/``, or the script of an interpreter. Returns "/" for another
-    program, and for code in the command itself.
-    """
-    program, *arguments = command_words(part) or [""]
-    if "/" in program and not (program.startswith("/") and INTERPRETERS.fullmatch(program)):
-        return program
-    if program not in (".", "source") and not INTERPRETERS.fullmatch(program):
-        return "/"
-    code = "c" if _SHELLS.fullmatch(program) else "cemr"
-    rest = iter(arguments)
-    for argument in rest:
-        if not argument.startswith("-"):
-            return argument
-        if argument in ("-W", "-X"):  # of Python; what follows belongs to it
-            next(rest, "")
-        if not argument.startswith("--") and any(letter in argument for letter in code):
-            return "/"
-    return "/"
-
-
 @dataclass(frozen=True)
 class Run:
     """A file that a command runs."""
@@ -115,19 +71,6 @@ class Run:
 
 
 _UNKNOWN = Run(None)
-
-
-@dataclass
-class _Command:
-    """A command without the words of operators and redirections."""
-
-    words: list[str] = field(default_factory=list)
-    input: str | None = None
-    """The file that is its standard input, or None."""
-    text: str = ""
-    """Its here-string."""
-    before: _Command | None = None
-    """The command whose output it reads through a pipe."""
 
 
 class Reader:
@@ -160,20 +103,20 @@ class Reader:
     def _read(self, text: str, depth: int) -> list[Run]:
         found: list[Run] = []
         outer: list[str] = []
-        for command in _commands(text):
+        for command in split_commands(text):
             if command == "(":
                 outer.append(self.directory)
             elif command == ")":
                 self.directory = outer.pop() if outer else self.directory
-            elif isinstance(command, _Command) and depth < _MANY:
+            elif isinstance(command, Command) and depth < _MANY:
                 found += self._run(command, depth + 1)
         return found
 
-    def _run(self, command: _Command, depth: int) -> list[Run]:
+    def _run(self, command: Command, depth: int) -> list[Run]:
         """Return what a command runs; note the variables that it sets, and ``cd``."""
-        words = [_unquoted(word) for word in command.words]
+        words = [unquoted(word) for word in command.words]
         found = [
-            run for word in command.words for code in _substituted(word)
+            run for word in command.words for code in substituted(word)
             for run in self._inside(code, depth)
         ]  # fmt: skip
         self._learn(command.words)
@@ -189,9 +132,9 @@ class Reader:
             found += self._run_by_find(command.words, depth)
         elif program == "eval":
             found += self._fed(" ".join(arguments), depth)
-        elif _takes_code(program, arguments):
+        elif takes_code(program, arguments):
             found += self._fed((named or [""])[0], depth)
-        elif _runs_input(program, arguments):
+        elif runs_input(program, arguments):
             found += self._contents_of(command)
         elif program and program not in _PRINTERS:
             found += self._file(file_run_by([program, *arguments]))
@@ -205,7 +148,7 @@ class Reader:
 
     def _learn(self, words: Sequence[str]) -> None:
         """Note the values that a command gives to variables."""
-        words = list(itertools.dropwhile(_BEFORE_PROGRAMS.__contains__, words))
+        words = list(itertools.dropwhile(BEFORE_PROGRAMS.__contains__, words))
         if words[:1] == ["for"] and words[2:3] == ["in"]:
             for word in words[3:]:
                 self._set(words[1], word)
@@ -228,7 +171,7 @@ class Reader:
     def _expanded(self, word: str) -> list[str]:
         """Return what a word may stand for; nothing if its start is not known."""
         found, end = [""], 0
-        word = _unquoted(word)
+        word = unquoted(word)
         for variable in _VARIABLE.finditer(word):
             name = variable[1] or variable[2]
             values = self._values.get(name, [])
@@ -275,20 +218,20 @@ class Reader:
         return self._at(word) if RELATIVE.fullmatch(start) else []
 
     def _run_by_find(self, words: Sequence[str], depth: int) -> list[Run]:
-        arguments = [_unquoted(word) for word in words]
+        arguments = [unquoted(word) for word in words]
         arguments = arguments[arguments.index("find") + 1 :]
         found: list[Run] = []
         rest = list(words[len(words) - len(arguments) :])
         while rest:
             if rest.pop(0) not in _EXECS:
                 continue
-            ends = (index for index, word in enumerate(rest) if _unquoted(word) in (";", "+"))
+            ends = (index for index, word in enumerate(rest) if unquoted(word) in (";", "+"))
             end = next(ends, len(rest))
             started, rest = rest[:end], rest[end:]
-            if _is_started([_unquoted(word) for word in started], "{}"):
+            if is_started([unquoted(word) for word in started], "{}"):
                 found += self._roots(arguments)
             elif depth < _MANY:
-                found += self._run(_Command(started), depth + 1)
+                found += self._run(Command(started), depth + 1)
         return found
 
     def _roots(self, arguments: Sequence[str]) -> list[Run]:
@@ -297,20 +240,20 @@ class Reader:
         roots = arguments[: next(ends, len(arguments))]
         return [run for root in roots or ["."] for run in self._at(root, is_directory=True)]
 
-    def _run_by_xargs(self, command: _Command, words: Sequence[str], depth: int) -> list[Run]:
+    def _run_by_xargs(self, command: Command, words: Sequence[str], depth: int) -> list[Run]:
         start = words.index("xargs") + 1
         replaced = ""
         while start < len(words) and words[start].startswith("-"):
             if words[start].startswith("-I"):
                 replaced = words[start][2:] or "".join(words[start + 1 : start + 2])
             start += 2 if _XARGS_VALUE.fullmatch(words[start]) else 1
-        if not _is_started(words[start:], replaced):
-            inner = _Command(command.words[start:])
+        if not is_started(words[start:], replaced):
+            inner = Command(command.words[start:])
             return self._run(inner, depth + 1) if inner.words and depth < _MANY else []
         source = command.before
         while source is not None and source.before is not None:
             source = source.before
-        names = [_unquoted(word) for word in source.words] if source is not None else []
+        names = [unquoted(word) for word in source.words] if source is not None else []
         return self._roots(names[1:]) if names[:1] == ["find"] else [_UNKNOWN]
 
     def _fed(self, code: str, depth: int) -> list[Run]:
@@ -320,12 +263,12 @@ class Reader:
     def _outputs(self, text: str) -> list[Run]:
         """Return the files whose content is put into a text."""
         found = [run for name in _VARIABLE.findall(text) for run in self._contents.get(name[0], [])]
-        for code in _substituted(text):
-            commands = [one for one in _commands(code) if isinstance(one, _Command)]
+        for code in substituted(text):
+            commands = [one for one in split_commands(code) if isinstance(one, Command)]
             found += self._printed(commands[-1]) if commands else []
         return found
 
-    def _contents_of(self, command: _Command) -> list[Run]:
+    def _contents_of(self, command: Command) -> list[Run]:
         """Return the files whose content is the input of a command, or its here-string."""
         found = self._outputs(command.text)
         for word in command.words:
@@ -334,9 +277,9 @@ class Reader:
             return found + self._at(command.input)
         return found + (self._printed(command.before) if command.before is not None else [])
 
-    def _printed(self, command: _Command) -> list[Run]:
+    def _printed(self, command: Command) -> list[Run]:
         """Return the files from which a pipe's output comes, up to this command."""
-        program, *arguments = command_words([_unquoted(word) for word in command.words]) or [""]
+        program, *arguments = command_words([unquoted(word) for word in command.words]) or [""]
         named = [word for word in arguments if not re.match(r"[-+]|\d+$", word)]
         found: list[Run] = []
         if program in _PRINTERS:
@@ -347,74 +290,3 @@ class Reader:
         if command.input is not None and (program == "" or program not in _PRINTERS):
             found += self._at(command.input)
         return found + (self._printed(command.before) if command.before is not None else [])
-
-
-def _commands(text: str) -> Iterator[_Command | str]:
-    """Yield the simple commands of a text, and ``(`` and ``)``."""
-    command = _Command()
-    redirects = ""
-    for token in _TOKEN.finditer(text):
-        operator, word = token["operator"], token["word"]
-        if word is not None:
-            if redirects == "<":
-                command.input = word
-            elif redirects == "<<<":
-                command.text = word
-            elif not redirects:
-                command.words.append(word)
-            redirects = ""
-        elif "<" in operator or ">" in operator:
-            redirects = "" if re.search(r"&[\d-]", operator) else operator.lstrip("0123456789")
-        else:
-            yield command
-            command = _Command(before=command if operator in ("|", "|&") else None)
-            redirects = ""
-            if operator in "()":
-                yield operator
-    yield command
-
-
-def _unquoted(word: str) -> str:
-    return _QUOTED.sub(lambda found: found[1] or "", word)
-
-
-def _substituted(text: str) -> list[str]:
-    """Return the commands whose output is put into a text."""
-    return [one or other for one, other in _SUBSTITUTION.findall(text)]
-
-
-def _takes_code(program: str, arguments: Sequence[str]) -> bool:
-    """Return whether a command is a shell with ``-c``."""
-    options = (word for word in arguments if re.fullmatch(r"-\w*c\w*", word))
-    return _SHELLS.fullmatch(program) is not None and next(options, None) is not None
-
-
-def _runs_input(program: str, arguments: Sequence[str]) -> bool:
-    """Return whether a command runs its standard input, or the output of ``<(...)``."""
-    if program in (".", "source"):
-        return arguments[:1] == ["/dev/stdin"] or "".join(arguments[:1]).startswith("<(")
-    if not INTERPRETERS.fullmatch(program):
-        return False
-    is_shell = _SHELLS.fullmatch(program) is not None
-    for argument in arguments:
-        if argument in ("-", "/dev/stdin") or (is_shell and re.fullmatch(r"-\w*s\w*", argument)):
-            return True
-        if not argument.startswith("-"):
-            return argument.startswith("<(")
-        code = r"-\w*c" if is_shell else r"-\w*[cemrpn]|--(eval|print)"
-        if re.match(code, argument):
-            return False
-    return True
-
-
-def _is_started(words: Sequence[str], replaced: str) -> bool:
-    """Return whether a command runs files that are put in for ``replaced``, or added to it."""
-    program, *arguments = command_words(words) or [""]
-    if replaced and replaced in program:
-        return True
-    if not INTERPRETERS.fullmatch(program):
-        return False
-    first = next((word for word in arguments if not word.startswith("-")), None)
-    if first is None:
-        return not replaced and _runs_input(program, arguments)
-    return replaced != "" and replaced in first
