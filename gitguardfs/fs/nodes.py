@@ -219,7 +219,7 @@ class NodeTable:
             # A directory has one name in the kernel, which forgets the old one by itself.
             if not (is_reused or node.is_directory):
                 is_elsewhere = node.parent is not parent or node.name != name
-                if is_elsewhere or not node.is_found(st):
+                if is_elsewhere or (node.has_other_names and not node.is_found(st)):
                     is_reused = not is_same(node, st)
                 if is_elsewhere and st.st_nlink > 1:
                     node.has_other_names = True
