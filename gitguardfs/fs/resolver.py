@@ -194,7 +194,10 @@ class Resolver:
     def _is_where_it_was(self, node: Node, st: os.stat_result) -> bool:
         """Return whether the object of ``st`` is at the place where ``node`` was last seen."""
         try:
-            return self._source.is_at(self._descriptors.parent_of(node), node.name, st)
+            parent_fd = self._descriptors.parent_of(node)
+            if self._path_based:  # over 9p a held object keeps its number when it is replaced
+                self._descriptors.close(node)
+            return self._source.is_at(parent_fd, node.name, st)
         except OSError:
             return False
 

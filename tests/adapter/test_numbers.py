@@ -284,6 +284,29 @@ async def test_a_name_removed_here_is_of_no_file_that_is_remembered_elsewhere(
     assert await read(world, await world.id("file")) == b"replaced"
 
 
+async def test_a_replaced_file_is_not_another_with_its_number_while_it_is_held(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A 9p client shows the number of a held object at its name, also once it is replaced."""
+    world = make_world(**PATHS)
+    (world.source / "file").write_text("before")
+    old = await world.id("file")
+    node = world.state.nodes.get(old)
+    find_at = world.state.source.find_at
+
+    def find_held(dir_fd: int, name: bytes) -> os.stat_result | None:
+        is_held = node.fd >= 0 and name == node.name
+        return os.fstat(node.fd) if is_held else find_at(dir_fd, name)
+
+    monkeypatch.setattr(world.state.source, "find_at", find_held)
+    await world.setattr(old, mode=0o600)
+    reuse_number(world.source / "file", world.source / "other", "another")
+    (world.source / "file").write_text("replaced")
+    assert await world.id("other") != old
+    await refused(world.setattr(old, size=0), errno.ESTALE)
+    assert (world.source / "other").read_text() == "another"
+
+
 @every_source
 async def test_a_removed_name_is_of_no_file_that_is_remembered_by_two(
     make_world: MakeWorld, kind: dict[str, bool]

@@ -289,6 +289,61 @@ def test_who_stays_in_a_directory_does_not_get_at_a_repository_there(
         assert "worked" not in done.stdout
 
 
+HELD = """
+import os, sys, time
+held = os.open("held", os.O_PATH)
+again = f"/proc/self/fd/{held}"
+os.chmod(again, 0o600)
+open("ready", "x").close()
+while not os.path.exists("other"):
+    time.sleep(0.1)
+ways = {
+    "truncate": lambda: os.truncate(again, 0),
+    "chmod": lambda: os.chmod(again, 0o777),
+    "touch": lambda: os.utime(again, (1, 1)),
+}
+"""
+
+
+def test_a_replaced_file_is_never_taken_for_another_with_its_number(guarded: World) -> None:
+    """Over 9p, an object of which the daemon holds a descriptor keeps its number for the kernel."""
+    machine, each = guarded.machine, ON["9p"]
+    place = guarded.at[each.tag] / "numbers"
+    with as_host():
+        place.mkdir()
+        (place / "held").write_text("before")
+        (place / "script.py").write_text(HELD + TRY)
+    holding = machine.channel.start(
+        f"cd {each.view}; until cd numbers; do sleep 0.2; done; exec python3 script.py",
+        uid=AGENT,
+        timeout=300,
+    )
+    while not (place / "ready").exists():
+        assert not holding.done(), str(holding.result())
+        time.sleep(0.1)
+    with as_host():
+        number = (place / "held").stat().st_ino
+        (place / "new").write_text("after")
+        os.replace(place / "new", place / "held")
+        for attempt in range(6000):  # ext4 and xfs give out the lowest number that is free
+            other = place / f"other-{attempt}"
+            other.write_text("another file")
+            if other.stat().st_ino == number:
+                break
+        before = other.stat()
+        other.rename(place / "other")
+    done = machine.channel.finish("holding", holding, 60)
+    assert done.rc == 0, str(done)
+    after = (place / "other").stat()
+    assert "worked" not in done.stdout
+    assert (after.st_mode, after.st_size, after.st_mtime_ns) == (
+        before.st_mode,
+        before.st_size,
+        before.st_mtime_ns,
+    )
+    assert (place / "held").read_text() == "after"
+
+
 @EACH
 def test_set_id_bits_are_dropped(guarded: World, each: Guard) -> None:
     guarded.machine.sh(

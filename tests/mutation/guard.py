@@ -475,6 +475,14 @@ MUTANTS = (
         ("mount/test_coherence.py",),
     ),
     Mutant(
+        "nodes-held-at-the-place-that-is-looked-at",
+        "over 9p, a file that got a replaced one's number is changed through the replaced one",
+        "fs/resolver.py",
+        "if self._path_based:  # over 9p",
+        "if False:  # over 9p",
+        ("adapter/test_numbers.py",),
+    ),
+    Mutant(
         "nodes-place-not-compared",
         "a node found at another name is taken for the same object without a question",
         "fs/nodes.py",
