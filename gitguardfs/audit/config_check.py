@@ -52,7 +52,7 @@ def check(audit: Audit, own: Sequence[ConfigEntry], worktree: str | None) -> lis
             severity = Severity.MEDIUM
         audit.results.append(rows.CONFIG.finding(detail, _fix(audit, entry), severity))
     for entry in entries:
-        if entry not in problems and audit.judge.is_unfollowed(entry, worktree):
+        if entry not in problems and audit.judge.is_unfollowed(entry):
             where = entry.origin or "the environment"
             detail = f"{entry.key} = {hidden(entry.value or '')} (in {where}) {UNFOLLOWED}"
             audit.results.append(rows.CONFIG.finding(detail, _fix(audit, entry), Severity.LOW))

@@ -183,7 +183,7 @@ class Judge:
                 return key
         return None
 
-    def is_unfollowed(self, entry: ConfigEntry, worktree: str | None) -> bool:
+    def is_unfollowed(self, entry: ConfigEntry) -> bool:
         """Return whether an entry makes a shell run a file, and it is not known which."""
         value = entry.value or ""
         if not is_program(entry) or entry.key in DIRECTORIES:

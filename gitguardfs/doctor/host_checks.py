@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from errno import EIO
 
 from gitguardfs import accounts
-from gitguardfs.audit import rows
+from gitguardfs.audit import bare, rows
 from gitguardfs.audit.git_config import Git, is_setting
 from gitguardfs.audit.walk import Unread
 from gitguardfs.constants import SELINUX_LABEL, SYSTEM_PATH
@@ -125,6 +125,5 @@ def judge_bare(value: str) -> Result:
     """Judge whether git obeys a bare repository inside a project."""
     if value == "explicit":
         return BARE.ok("safe.bareRepository = explicit")
-    hint = "git config --global safe.bareRepository explicit"
     detail = f"safe.bareRepository is {value or 'not set'}"
-    return BARE.finding(detail, hint, Severity.LOW)
+    return BARE.finding(detail, bare.TRUST_FIX, Severity.LOW)

@@ -49,7 +49,7 @@ def guard_steps(
     elif facts.any_guard_at(spec.map_mount) is None:
         found += make(request.map_mount, root=False, user=request.user)
     if not by_service:
-        found.append(_start(system, spec, program))
+        found.append(_start(spec, program))
     found += plan_boot.boot_steps(system, facts, request.style, spec, changes)
     return found
 
@@ -95,7 +95,7 @@ def _check_guards(facts: Facts, request: MountRequest) -> None:
             )
 
 
-def _start(system: SystemPaths, spec: GuardedShare, program: tuple[str, ...]) -> Step:
+def _start(spec: GuardedShare, program: tuple[str, ...]) -> Step:
     # gitguardfs refuses to mount if the path leads elsewhere by then.
     place = f"mountpoint={quote_o(spec.map_mount)}"
     options = ",".join([*spec.guard_options, place])
