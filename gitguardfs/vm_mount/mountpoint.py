@@ -94,7 +94,7 @@ def not_ours(path: str) -> UserError:
     """Return the error for a FUSE mount at ``path`` that belongs to an ordinary user."""
     return UserError(
         f"a FUSE file system that is not root's is mounted at {path}",
-        f"see findmnt {shlex.quote(path)}; umount -l {shlex.quote(path)} removes it",
+        f"see findmnt {shlex.quote(path)}; umount -i -l {shlex.quote(path)} removes it",
         Exit.MOUNT,
     )
 

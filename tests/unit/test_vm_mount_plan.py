@@ -982,7 +982,7 @@ def test_a_glued_mount_point_is_not_a_place_called_m(monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_said_of_a_path_can_be_pasted_into_a_shell() -> None:
-    assert "umount -l '/my $(view)' removes it" in str(mountpoint.not_ours("/my $(view)"))
+    assert "umount -i -l '/my $(view)' removes it" in str(mountpoint.not_ours("/my $(view)"))
     added = seal.remark("/my (share)")
     error = UserError("broken", f"try again; {added}")
     assert str(steps_mount._undone(error, "/my (share)")) == "broken (try again)"
