@@ -102,13 +102,11 @@ def command() -> None:
 
 def require_extra() -> None:
     """Raise UserError if a package of the extra ``vm`` is not installed."""
+    from gitguardfs.egress.proxy import EXTRA_HINT
+
     missing = [name for name in NEEDED if not _is_installed(name)]
     if missing:
-        raise UserError(
-            f"gitguard vm needs {', '.join(missing)}",
-            "in a checkout of gitguardfs: pipx install --force '.[vm]'",
-            Exit.SYSTEM,
-        )
+        raise UserError(f"gitguard vm needs {', '.join(missing)}", EXTRA_HINT, Exit.SYSTEM)
 
 
 def _is_installed(name: str) -> bool:
