@@ -1,4 +1,4 @@
-"""Recognizes names of files that hold keys, passwords or tokens, ignoring case. Pure."""
+"""Recognises names of files that hold keys, passwords or tokens, ignoring case. Pure."""
 
 from __future__ import annotations
 

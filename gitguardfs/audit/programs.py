@@ -175,7 +175,10 @@ class Judge:
         )
 
     def configured(self, command: str, worktree: str | None) -> str | None:
-        """Return the key of such a value that a command passes to git (-c KEY=VALUE), or None."""
+        """Return the key of a setting that leads to the agent's files, in ``git -c KEY=VALUE``.
+
+        Returns None if the command passes git no such setting.
+        """
         for found in _PASSED.finditer(command):
             key, value, *_ = [part for part in found.groups() if part] + [""]
             key = key.lower()

@@ -1,7 +1,7 @@
 """Reads text of a shell and finds the files that its commands run. Pure.
 
 It knows a few rules, not the language: variables that are set to a path, ``cd``, and the ways in
-which an interpreter is given a file. What a rule cannot follow it says.
+which an interpreter is given a file. A file that no rule can name is a ``Run`` without a path.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def find_servers() -> tuple[GuardDaemon, ...]:
 def serving(guard: MountInfo, candidates: Sequence[GuardDaemon]) -> tuple[GuardDaemon, ...]:
     """Return those of ``candidates`` that serve the FUSE mount ``guard``.
 
-    Linux 6.17 shows the connection's number. Before, a gitguardfs is recognized by its arguments,
+    Linux 6.17 shows the connection's number. Before, a gitguardfs is recognised by its arguments,
     if the mounting user runs it; the process of another FUSE mount is not found.
     """
     # Not ``guards.daemon_of``: that trusts root's processes alone, so it may resolve the paths in

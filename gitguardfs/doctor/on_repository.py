@@ -73,12 +73,12 @@ def _prepared(workdir: str) -> str:
 
 
 def move_aside(git: str, workdir: str) -> None:
-    """Rename it within its directory."""
+    """Rename the object within its directory."""
     _move(git, git + AWAY)
 
 
 def move_elsewhere(git: str, workdir: str) -> None:
-    """Rename it into another directory."""
+    """Rename the object into another directory."""
     _move(git, at(workdir, "moved"))
 
 
@@ -88,39 +88,39 @@ def move_as_git(git: str, workdir: str) -> None:
 
 
 def move_part_out(git: str, workdir: str) -> None:
-    """Rename its config to another directory."""
+    """Rename the object's config to another directory."""
     _move(at(git, "config"), at(workdir, "config"))
 
 
 def move_noreplace(git: str, workdir: str) -> None:
-    """Rename it with RENAME_NOREPLACE."""
+    """Rename the object with RENAME_NOREPLACE."""
     new = git + AWAY
     with undoing(lambda: os.rename(new, git), f"{git} is now {new}: move it back"):
         rename_path(git, new, RENAME_NOREPLACE)
 
 
 def exchange(git: str, workdir: str) -> None:
-    """Exchange a prepared directory with it."""
+    """Exchange a prepared directory with the object."""
     _exchange(_prepared(workdir), git)
 
 
 def exchange_backwards(git: str, workdir: str) -> None:
-    """Exchange it, as the first argument of renameat2, with a prepared directory."""
+    """Exchange the object, as the first argument of renameat2, with a prepared directory."""
     _exchange(git, _prepared(workdir))
 
 
 def rename_over(git: str, workdir: str) -> None:
-    """Rename a directory over it. Harmless without a guard: that fails with ENOTEMPTY."""
+    """Rename a directory over the object. Harmless without a guard: that fails with ENOTEMPTY."""
     os.rename(_prepared(workdir), git)
 
 
 def move_root(root: str, workdir: str) -> None:
-    """Rename its parent directory."""
+    """Rename the object's parent directory."""
     _move(root, root + AWAY)
 
 
 def move_root_elsewhere(root: str, workdir: str) -> None:
-    """Rename its parent directory into another directory."""
+    """Rename the object's parent directory into another directory."""
     _move(root, at(workdir, "moved"))
 
 
@@ -135,34 +135,34 @@ def remove(git: str, workdir: str) -> None:
 
 
 def create_inside(git: str, workdir: str) -> None:
-    """Make a file in it."""
+    """Make a file in the object."""
     new = at(git, AWAY)
     with undoing(lambda: os.unlink(new), f"a file was left at {new}"):
         write(new, "")
 
 
 def link_part(git: str, workdir: str) -> None:
-    """Link its config."""
+    """Link the object's config."""
     _link(partial(os.link, at(git, "config")), at(workdir, "linked"))
 
 
 def link(git: str, workdir: str) -> None:
-    """Link it."""
+    """Link the object."""
     _link(partial(os.link, git, follow_symlinks=False), at(workdir, "linked"))
 
 
 def link_by_empty_path(git: str, workdir: str) -> None:
-    """Link it by linkat(AT_EMPTY_PATH)."""
+    """Link the object by linkat(AT_EMPTY_PATH)."""
     _link(partial(linkat_empty_path, open_path(git)), at(workdir, "linked"))
 
 
 def link_by_proc(git: str, workdir: str) -> None:
-    """Link it by linkat of /proc/self/fd."""
+    """Link the object by linkat of /proc/self/fd."""
     _link(partial(linkat_by_proc, open_path(git)), at(workdir, "linked"))
 
 
 def change_owner(git: str, workdir: str) -> None:
-    """Set its owner to the present one."""
+    """Set the object's owner to the present one."""
     st = os.lstat(git)
     os.chown(git, st.st_uid, st.st_gid, follow_symlinks=False)
 
@@ -173,7 +173,7 @@ def change_nothing(git: str, workdir: str) -> None:
 
 
 def set_times(git: str, workdir: str) -> None:
-    """Set its times to the present ones."""
+    """Set the object's times to the present ones."""
     st = os.lstat(git)
     os.utime(git, ns=(st.st_atime_ns, st.st_mtime_ns), follow_symlinks=False)
 
@@ -191,17 +191,17 @@ def remove_attribute(git: str, workdir: str) -> None:
 
 
 def open_to_write(path: str, workdir: str) -> None:
-    """Open it for writing, and write nothing."""
+    """Open the object for writing, and write nothing."""
     os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK))
 
 
 def open_part_to_write(git: str, workdir: str) -> None:
-    """Open its config for writing, and write nothing."""
+    """Open the object's config for writing, and write nothing."""
     open_to_write(at(git, "config"), workdir)
 
 
 def reopen_to_write(git: str, workdir: str) -> None:
-    """Reopen it for writing by /proc/self/fd, and write nothing."""
+    """Reopen the object for writing by /proc/self/fd, and write nothing."""
     os.close(os.open(f"/proc/self/fd/{open_path(git)}", os.O_WRONLY | os.O_APPEND))
 
 

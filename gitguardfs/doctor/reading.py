@@ -29,7 +29,7 @@ def read(path: str, workdir: str) -> None:
 
 
 def read_part(git: str, workdir: str) -> None:
-    """Open its config for reading."""
+    """Open the object's config for reading."""
     read(at(git, "config"), workdir)
 
 
@@ -48,18 +48,18 @@ def reopen(git: str, workdir: str) -> None:
 
 
 def change_directory(git: str, workdir: str) -> None:
-    """Change into the directory (chdir), then open its config."""
+    """Change into the directory (chdir), then open the object's config."""
     os.chdir(git)
     read("config", workdir)
 
 
 def look_below(git: str, workdir: str) -> None:
-    """Call stat on its config."""
+    """Call stat on the object's config."""
     os.stat(at(git, "config"))
 
 
 def watch_it(git: str, workdir: str) -> None:
-    """Watch it by inotify."""
+    """Watch the object by inotify."""
     watch(git)
 
 
@@ -81,20 +81,20 @@ def list_attributes(git: str, workdir: str) -> None:
 
 
 def read_through_bind(git: str, workdir: str) -> None:
-    """Read it through a bind mount elsewhere."""
+    """Read the object through a bind mount elsewhere."""
     mount(git, workdir, flags=MS_BIND)
     _read_and_unmount(at(workdir, "config"), workdir)
 
 
 def read_through_bound_parent(git: str, workdir: str) -> None:
-    """Read it through a bind mount of its parent directory."""
+    """Read the object through a bind mount of its parent directory."""
     with preparing():
         mount(os.path.dirname(git), workdir, flags=MS_BIND | MS_REC)
     _read_and_unmount(at(workdir, os.path.basename(git), "config"), workdir)
 
 
 def read_through_overlay(git: str, workdir: str) -> None:
-    """Read it through an overlay with its parent directory as a layer."""
+    """Read the object through an overlay with its parent directory as a layer."""
     around = os.path.dirname(git)
     with preparing():
         # An overlay needs a second layer; one with mounts in it would be locked.
@@ -111,17 +111,17 @@ def _read_and_unmount(path: str, workdir: str) -> None:
 
 
 def change_root(git: str, workdir: str) -> None:
-    """Call chroot on it."""
+    """Call chroot on the object."""
     os.chroot(git)
 
 
 def read_through_symlink(git: str, workdir: str) -> None:
-    """Read its config through a symlink to it."""
+    """Read the object's config through a symlink to the object."""
     os.symlink(git, at(workdir, "symlink"))
     read(at(workdir, "symlink/config"), workdir)
 
 
 def read_through_file_symlink(path: str, workdir: str) -> None:
-    """Read its config through a symlink to that."""
+    """Read the object's config through a symlink to that."""
     os.symlink(at(path, "config"), at(workdir, "symlink"))
     read(at(workdir, "symlink"), workdir)

@@ -48,7 +48,7 @@ def check_refused(error: OSError) -> None:
 
 
 def by_path(path: str, guards: Sequence[int]) -> None:
-    """List or enter the directory. A user who can enter it can open names that they know.
+    """List or enter the directory. A user who can enter a directory can open names that they know.
 
     Raises OSError if neither works, or if it is a guard's view.
     """
@@ -92,12 +92,12 @@ def _by_binding(path: str, guards: Sequence[int], flags: int) -> None:
 
 
 def by_binding(path: str, guards: Sequence[int]) -> None:
-    """Reach it by a bind mount of its parent, without the mounts on top."""
+    """Reach the share by a bind mount of its parent, without the mounts on top."""
     _by_binding(path, guards, MS_BIND)
 
 
 def by_binding_all(path: str, guards: Sequence[int]) -> None:
-    """Reach it by a recursive bind mount of its parent."""
+    """Reach the share by a recursive bind mount of its parent."""
     _by_binding(path, guards, MS_BIND | MS_REC)
 
 

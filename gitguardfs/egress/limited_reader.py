@@ -26,7 +26,7 @@ class Reader(Protocol):
 
 
 class LimitedReader:
-    """A reader that stops after MAX_WHOLE bytes, or those of the last ``permit``."""
+    """A reader that stops after MAX_WHOLE bytes, or after those that ``permit`` allowed last."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

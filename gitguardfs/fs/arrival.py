@@ -1,7 +1,7 @@
 """A directory that is about to arrive at a name, with all that lies below it.
 
-Names that git may restore there count as present (``removed_names``). The names that the directory
-brings must not complete a repository with them, just as if each of them were added there.
+Names that git may restore there count as present (``removed_names``). Together with these, the
+names that the directory brings must not complete a repository, as if each were added there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Arrival:
     def completes(self, directory: Directory) -> bool:
         """Return whether git could complete a repository of a directory of the arriving tree.
 
-        What the directory holds already git does not add, so a tree may come back to its old
+        git adds nothing that the directory holds already, so a tree may come back to its old
         place. Raises OSError if the source fails.
         """
         held: dict[bytes, int] = {}

@@ -226,8 +226,8 @@ class Forming:
     def note_attributes(self, fd: int) -> None:
         """Note that this mount has just changed attributes of the directory behind ``fd``.
 
-        Only for a directory that ``is_as_seen`` was true of right before: a change by the host
-        must not count as this mount's.
+        Call this only if ``is_as_seen`` was true right before: a change by the host must not count
+        as this mount's.
 
         The directory is not listed: servers without O_NOATIME would then change its access time,
         which may just have been set. The next listing shows what the host did meanwhile. A

@@ -181,7 +181,7 @@ class HostRules:
     def is_as_seen(self, node: Node, fd: int) -> bool:
         """Return whether an object is a directory that has not changed since it was checked.
 
-        Asked before its attributes are changed; ``note_attributes`` is for such directories only.
+        Call this before its attributes are changed, and ``note_attributes`` only if it was true.
         """
         if node.is_directory and self._guard.checks_fake_repositories:
             with suppress(OSError):  # then the change counts as the host's

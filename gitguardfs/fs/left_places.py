@@ -1,7 +1,8 @@
 """Names that large directories were just moved away from.
 
-Whether git on the host was making a repository below is unknown. git goes on under the same path.
-So no directory or symlink may get such a name for as long as git would need.
+Such a directory is not searched, so git on the host may be making a repository below it, and git
+goes on under the old path. So no directory or symlink may get that name for as long as git would
+need.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Parts of repositories that this mount made, and that git on the host has not added since.
 
-git does not restore them after they were removed. It may once the index of a repository around
-them has changed, since git may have added them to that index.
+After such a part was removed, git does not restore it. But once the index of a repository around
+it has changed, git may have added the part to that index, and may restore it.
 """
 
 from __future__ import annotations

@@ -127,11 +127,10 @@ class Node:
         )
 
     def is_found(self, st: os.stat_result) -> bool:
-        """Return whether ``st``, of what is at this node's place, is of the node's object.
+        """Return whether the object at this node's place, with attributes ``st``, is the node's.
 
-        If several names are remembered and one is left, nobody can tell. The file at this place may
-        be another one with the inode number, and so may be what is at the other names. An open file
-        keeps its number.
+        If the kernel remembers several names and the object has one, the answer is False: the
+        object may be another file that got the inode number. An open file keeps its number.
         """
         is_doubtful = self.has_other_names and st.st_nlink == 1 and not self.open_fds
         return self.matches(st) and not is_doubtful
@@ -204,9 +203,9 @@ class NodeTable:
         """Return the node of the object found at ``name``; add one if there is none.
 
         Counts no lookup: the Resolver does. ``subtree`` is the linked subtree that begins at this
-        object, if one does. ``is_same`` is asked about a node of a file with this inode number
-        that was last seen at another place, or at several: whether it stands for the object, or
-        for one that is gone.
+        object, if one does. ``is_same`` is called for a known node with this inode number, of a
+        file that was last seen at another place, or at several. It returns whether that node
+        stands for the object, and not for one that is gone.
         """
         subtree = (subtree or parent.subtree) if S_ISDIR(st.st_mode) else None
         variant = PLAIN_VARIANT if subtree is None else subtree.variant

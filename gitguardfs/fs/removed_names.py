@@ -267,10 +267,10 @@ class RemovedNames:
         return True
 
     def _counts(self, place: Path) -> bool:
-        """Return whether what a directory was moved to still counts.
+        """Return whether a place that a directory was moved to still counts.
 
-        It does not if it is gone, and nothing is recorded that was removed from it, nor that it, or
-        a directory above or below it, was moved on.
+        It counts while a directory is there. It also counts if a removal from it is recorded, or a
+        move of it, or of a directory above or below it.
         """
         spelled = _spelled(place)
         digests = [_digest(spelled[:length]) for length in range(1, len(spelled) + 1)]

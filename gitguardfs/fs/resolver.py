@@ -262,10 +262,10 @@ class Resolver:
                 node.parent, node.name = new.parent, new.name
 
     def _node_of(self, ref: NodeRef, st: os.stat_result, node: Node | None) -> Node | None:
-        """Return ``node``, which has the inode number of what was at ``ref`` until now.
+        """Return ``node`` if it stands for the object ``st`` that was at ``ref`` until now.
 
-        Return None if it stands for another object: the kernel sends no lookup of a name that it
-        remembers.
+        Returns None if not. The inode number is the same, but the host may have put another object
+        there: the kernel sends no lookup of a name that it remembers.
         """
         if node is None or node.is_directory:
             return node

@@ -1,4 +1,4 @@
-"""Recognizes names that git could take for ``.git``, on any file system that a host may use.
+"""Recognises names that git could take for ``.git``, on any file system that a host may use.
 
 Pure functions: bytes in, bool out. The authority is git: ``is_ntfs_dotgit`` (path.c),
 ``is_hfs_dotgit`` (utf8.c) and ``verify_dotfile`` (read-cache.c). A host may be Linux, macOS
@@ -123,7 +123,7 @@ def may_be_short_name(name: bytes) -> bool:
 def may_be_any_name(name: bytes) -> bool:
     """Return whether a folding that is unknown here may resolve ``name`` to any other name.
 
-    That can be a name in letters of other scripts, or a short name (with ``~``). A file system
+    This is so for a name in letters of other scripts, or a short name (with ``~``). A file system
     changes nothing but the case of ASCII letters, so ``@types`` resolves to no other word.
     """
     return not name.isascii() or b"~" in name

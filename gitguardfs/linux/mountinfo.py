@@ -132,7 +132,7 @@ def parse(text: bytes) -> list[MountInfo]:
 
 
 def unescape(field: bytes) -> bytes:
-    """Return a name as it is; the kernel and libmount write some bytes of names in octal."""
+    """Return a name without the octal escapes that the kernel and libmount write for some bytes."""
     if b"\\" not in field:
         return field
     return re.sub(rb"\\([0-3][0-7]{2})", lambda m: bytes([int(m[1], 8)]), field)

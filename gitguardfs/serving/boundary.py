@@ -53,7 +53,7 @@ class Boundary:
         self._audit = audit
 
     def errno_of(self, error: Exception, operation: str, args: Sequence[Any] = ()) -> int:
-        """Return the errno to answer a request with in which ``error`` was raised; raises nothing.
+        """Return the errno of the answer to a request that raised ``error``. Raises nothing.
 
         EACCES for Refused, the error's own errno for OSError and RequestError. Anything else is a
         bug: it is logged, and the answer is EIO. ``args`` are the arguments of the request.

@@ -53,7 +53,7 @@ def resolve(path: str) -> Mountpoint:
 def resolve_all(paths: Sequence[str], mounts: Sequence[MountInfo]) -> list[Mountpoint]:
     """Resolve paths by descriptors, once: later steps use the result, not the paths as typed.
 
-    ``mounts`` are the current mounts; a view of ours is recognized by them. Raises UserError for
+    ``mounts`` are the current mounts; a view of ours is recognised by them. Raises UserError for
     a symlink that a user may have created, OSError for a directory that cannot be read.
     """
     try:

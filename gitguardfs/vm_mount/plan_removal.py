@@ -110,7 +110,7 @@ def remove_steps(
 
 
 def left(system: SystemPaths, facts: Facts, found: InstalledShare) -> str | None:
-    """Return why the share stays mounted without its guard: others mount it. None if we do."""
+    """Return what else mounts the share, so that it stays, without its guard; None if nothing."""
     if facts.share_at(found.mount) is None:
         return None
     lines = [
