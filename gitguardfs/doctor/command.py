@@ -155,7 +155,7 @@ def examine(
     servers = mount_checks.find_servers()
     results: list[Result] = []
     if not points:
-        hint = "gitguardfs SOURCE MOUNTPOINT --map auto; --host checks a host"
+        hint = "sudo vm-mount --tag TAG --map-mount PATH mounts one; --host checks the host's side"
         results = [MOUNTED.finding("this system has no gitguardfs mount", hint)]
         points = [""]
     for point in points:

@@ -46,7 +46,8 @@ def check_mounted(context: Context) -> Result:
     row = Row("guard.mounted", f"a guard is mounted at {place}", f"no guard is mounted at {place}")
     top = mountinfo.top_at(context.mountpoint, context.table)
     quoted = quote.shell([place])
-    hint = f"gitguardfs SOURCE {quoted} --map auto, or mount its entry in fstab"
+    hint = f"sudo vm-mount --tag TAG --map-mount {quoted}"
+    hint += f"; if it is no share: gitguardfs SOURCE {quoted} --map auto"
     if top is None:
         return row.finding("nothing is mounted there", hint)
     if context.guard is None:

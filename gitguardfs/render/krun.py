@@ -59,7 +59,7 @@ class KrunSpec:
         if self.uid == 0:
             raise UserError("the agent would have root's id", "run it as an ordinary user")
         if self.cpus < 1:
-            raise UserError(f"--cpus {self.cpus} is too little")
+            raise UserError(f"--cpus {self.cpus} is too little", "at least 1")
         if self.memory < LEAST_MEMORY:
             raise UserError(f"--memory {self.memory}M is too little", f"at least {LEAST_MEMORY}M")
         check_guard_options(self.options)

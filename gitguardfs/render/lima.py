@@ -115,7 +115,7 @@ class LimaSpec:
                 f"letters and digits, with single . _ - between, {NAME_LIMIT} at most",
             )
         if self.cpus < 1:
-            raise UserError(f"--cpus {self.cpus} is too little")
+            raise UserError(f"--cpus {self.cpus} is too little", "at least 1")
         if self.memory < LEAST_MEMORY:
             raise UserError(f"--memory {self.memory}M is too little", f"at least {LEAST_MEMORY}M")
         for path in (self.project, self.setup):

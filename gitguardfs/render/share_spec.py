@@ -156,7 +156,7 @@ class ShareSpec:
         if self.memory < LEAST_MEMORY:
             raise UserError(f"--memory {self.memory} is too little", f"at least {LEAST_MEMORY}")
         if self.cpus < 1:
-            raise UserError(f"--cpus {self.cpus} is too little")
+            raise UserError(f"--cpus {self.cpus} is too little", "at least 1")
         _check_path(self.disk_path, "the disk's path")
         if is_inside(self.disk_path, self.directory):
             raise UserError(
