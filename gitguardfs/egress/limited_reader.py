@@ -14,8 +14,8 @@ MAX_KEPT = 256 * 1024
 """Bytes that are read from a client while its request cannot be sent on. The rest waits in the
 sockets. Some reading must go on: it shows when the client hangs up."""
 MAX_WHOLE = 2 * 1024 * 1024
-"""Bytes that are read of a request's header, or of the body of a blocked request, which has 1 MiB
-at most and more with TLS. Both are answered when they are complete."""
+"""Bytes that are read of a request's header, or of the body of a blocked request. Such a body has
+1 MiB at most, and more with TLS. Both are answered when they are complete."""
 
 
 class Reader(Protocol):

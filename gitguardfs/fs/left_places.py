@@ -1,8 +1,7 @@
 """Names that large directories were just moved away from.
 
-Such a directory is not searched, so git on the host may be making a repository below it, and git
-goes on under the old path. So no directory or symlink may get that name for as long as git would
-need.
+Such a directory is not searched: git on the host may be making a repository below it, and goes on
+under the old path. So no directory or symlink may get that name for as long as git would need.
 """
 
 from __future__ import annotations

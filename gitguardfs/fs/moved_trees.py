@@ -9,12 +9,13 @@ is moved, nothing may get its old name for as long as git would need (``left_pla
 that git may restore are then looked up where the tree is (``removed_names``).
 
 While git is at work in a bare repository, or in one that a ``gitdir:`` line leads to, it also uses
-its path. So if a tree with such a repository was moved away, or one too large to be searched, no
-symlink takes the place of a directory that holds the repository, or of one above it. git would run
-the hooks where the symlink leads. Such a tree is not exchanged either.
+its path. If a symlink took that path, git would run the hooks where the symlink leads. So after a
+tree with such a repository was moved away, no symlink takes the place of a directory that holds the
+repository, or of one above it. The same holds for a tree that is too large to be searched. Such
+trees are not exchanged either.
 
-A directory also brings names along. What git may restore at its new place must not make a
-repository together with them, as if each name were added there.
+A directory also brings names along. These must not make a repository together with what git may
+restore at the new place, as if each name were added there.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ that the host had made still counts as present at its path. A part that was made
 does not count (``made_names``).
 
 A moved directory that is too large to be walked, or that holds a repository, is recorded as a
-whole, by its old and its new path: the parts that it now holds count as present at the old path.
+whole, by its old and its new path. The parts that it now holds count as present at the old path.
 
 Paths are recorded in ``any_spelling``: a server may take several spellings for one name.
 """

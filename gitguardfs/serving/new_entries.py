@@ -237,8 +237,8 @@ class NewEntries:
     def _undo(self, ref: NodeRef, made: int, mode: int, linked: Node | None) -> None:
         """Remove the name that was just made, if it still leads to the new object.
 
-        ``made`` is a descriptor of the new object. If there is none (-1), what is at the name is
-        removed only if it is the ``linked`` object, or has the type of ``mode`` and no content.
+        ``made`` is a descriptor of the new object. If there is none (-1), the object at the name
+        must be the ``linked`` one, or have the type of ``mode`` and no content.
         """
 
         def undo() -> None:

@@ -1,7 +1,7 @@
 """The state directory of a project's VM, and the locks that tell whether the VM is running.
 
-A VM belongs to one project. Its directory is in the user's state directory, only that user can read
-it, and it is never in the project, where the agent could change it.
+A VM belongs to one project. Its directory is in the user's state directory, and only that user can
+read it. It is never in the project, where the agent could change it.
 
 A VM is running while the flock(2) on `lock` is held. QEMU inherits that lock. The kernel releases
 it when the last process that holds it has ended.
