@@ -43,9 +43,10 @@ install_python() {
     printf '%s' "$now" >"$stamp"
 }
 
-if [[ " $* " != *" --help "* && " $* " != *" -h "* ]]; then
-    ((EUID == 0)) || { echo "benchmarks/run.sh: needs root: sudo $0" >&2 && exit 1; }
-    install_packages "$@"
+if [[ " $* " == *" --help "* || " $* " == *" -h "* ]]; then
+    exec python3 -B -m benchmarks --help # needs none of what is installed below
 fi
+((EUID == 0)) || { echo "benchmarks/run.sh: needs root: sudo $0" >&2 && exit 1; }
+install_packages "$@"
 install_python
 exec .venv/bin/python -m benchmarks "$@"

@@ -20,9 +20,9 @@ not occur exactly once in its file. That is an error, never a survivor.
 
 First the tests are run without a fault. If one fails then, the faults that it should notice are
 errors and are not tried. Then come the faults, two at a time, each for ${limit} seconds at most; a
-test that hangs counts as noticing. All of them take some minutes. Your working tree is not written
-to: every run has mount and process namespaces of its own, in which a copy is mounted over the
-checkout. However a run ends, nothing stays mounted or running.
+test that hangs counts as noticing. All of them take about a quarter of an hour. Your working tree is
+not written to: every run has mount and process namespaces of its own, in which a copy is mounted
+over the checkout. However a run ends, nothing stays mounted or running.
 
   sudo ./tests/mutants.sh 'seal-*'
 
