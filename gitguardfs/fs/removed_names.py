@@ -84,7 +84,7 @@ class RemovedNames:
         return self.at_path(path_of(directory)) if self.knows_any else {}
 
     def at_path(self, path: Path) -> dict[bytes, int]:
-        """Return what ``at`` does, given the path of a directory."""
+        """Return what ``at`` does, given the path of a directory. Raises as ``at`` does."""
         found: dict[bytes, int] = {}
         places = self._places(path)
         if places is None:  # perhaps an attack: all parts count as present
@@ -185,7 +185,7 @@ class RemovedNames:
 
     @contextmanager
     def opened(self, path: Path) -> Iterator[int]:
-        """Open a directory of the source by its path; -1 if there is none."""
+        """Open a directory of the source by its path; -1 if there is none. Raises OSError."""
         fd = self._source.open_node(self._root_fd, b".")
         try:
             for name in path:
