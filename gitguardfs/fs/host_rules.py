@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from functools import partial
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_ISDIR, S_ISLNK
 
 from gitguardfs.fs.access import Access, NodeRef
@@ -23,7 +22,7 @@ from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlink_check import SymlinkCheck
 from gitguardfs.guard import repository, work_tree
-from gitguardfs.guard.rules import Refused, RuleSet
+from gitguardfs.guard.rules import RuleSet
 
 EXCHANGED = "symlink exchanged with a directory"
 STOPS_GIT = "special file that git opens"
@@ -55,7 +54,7 @@ class HostRules:
             guard, source, descriptors, root, access.verdict_of_long_name
         )
         self._host_git = HostGit(descriptors, source, root, access.path)
-        self._trees = MovedTrees(source, forming, removed, self._refused)
+        self._trees = MovedTrees(source, forming, removed, access.refused)
 
     # A new name
 
@@ -65,7 +64,7 @@ class HostRules:
         Raises Refused, Later.
         """
         if self._guard.guards_git and work_tree.stops_git(ref.name, file_type):
-            raise self._refused(STOPS_GIT, ref)
+            raise self._access.refused(STOPS_GIT, ref)
         if self._guard.checks_fake_repositories:
             self._trees.before_adding(ref, file_type)
 
@@ -115,7 +114,7 @@ class HostRules:
             self._access.revalidation.confirm(ref.parent)
             found = self._removed.losing(ref.parent, ref.fd, ref.name, st.st_mode)
             if not self._removed.has_room_for(found):
-                raise self._refused(TOO_MANY, ref)
+                raise self._access.refused(TOO_MANY, ref)
             self._removed.note_removed(found)
 
     def note_gone(self, ref: NodeRef) -> None:
@@ -141,7 +140,7 @@ class HostRules:
             and self._guard.has_rules
             and renaming.file_types == {S_IFLNK, S_IFDIR}
         ):
-            raise self._refused(EXCHANGED, renaming.old)
+            raise self._access.refused(EXCHANGED, renaming.old)
         texts = [self._text(ref, st) for ref, st in renaming.leaving()]
         for (ref, _), text in zip(renaming.arriving(), texts, strict=True):
             if text is not None:
@@ -217,7 +216,4 @@ class HostRules:
     def _check_symlink(self, ref: NodeRef, text: bytes) -> None:
         rule = self._symlink_check.why_refused(ref.parent, text)
         if rule:
-            raise self._refused(rule, ref)
-
-    def _refused(self, rule: str, ref: NodeRef) -> Refused:
-        return Refused(rule, partial(self._access.path, ref.parent, ref.name))
+            raise self._access.refused(rule, ref)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from functools import partial
 from itertools import count
 from stat import S_ISDIR, S_ISLNK, S_ISVTX
 from typing import NamedTuple
@@ -27,7 +26,7 @@ from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.nodes import GUARDED, LinkedSubtree, Node, NodeTable, ObjectKey, stale
 from gitguardfs.fs.source import Source
-from gitguardfs.guard.rules import Refused, Verdict
+from gitguardfs.guard.rules import Verdict
 from gitguardfs.protocol import Attributes, Caller
 
 LEADS_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
@@ -92,7 +91,7 @@ class SymlinkResolver:
                 continue
             if name == b"..":
                 if len(way) == 1:
-                    raise self._refused(ref)
+                    raise self._access.refused(OUTSIDE, ref)
                 way.pop()
                 continue
             component = self._access.link_component(way[-1], name)
@@ -183,13 +182,13 @@ class SymlinkResolver:
         parts = [part for part in parts if part not in (b"", b".")]
         length = len(self._source_parts)
         if parts[:length] != self._source_parts:
-            raise self._refused(ref)
+            raise self._access.refused(OUTSIDE, ref)
         return parts[length:]
 
     def _directory(self, component: NodeRef, st: os.stat_result) -> Node:
         node = self._find_or_add(component, st)
         if node is None:
-            raise Refused("hidden", partial(self._access.path, component.parent, component.name))
+            raise self._access.refused("hidden", component)
         node.is_pinned = True
         return node
 
@@ -201,11 +200,8 @@ class SymlinkResolver:
     def _checked(self, target: LinkTarget) -> LinkTarget:
         verdict, rule = self._access.verdict_of(target.ref, target.st)
         if verdict >= Verdict.DENY:
-            raise Refused(rule, partial(self._access.path, target.ref.parent, target.ref.name))
+            raise self._access.refused(rule, target.ref)
         return target
-
-    def _refused(self, ref: NodeRef) -> Refused:
-        return Refused(OUTSIDE, partial(self._access.path, ref.parent, ref.name))
 
 
 def may_remove(caller: tuple[int, int], directory: Attributes, entry: Attributes) -> bool:
