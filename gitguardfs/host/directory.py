@@ -43,7 +43,7 @@ def existing_directory(path: str) -> str:
         raise UserError(f"{path}: {error.strerror}", code=Exit.SYSTEM) from None
     if not is_directory:
         raise UserError(f"{path} is not a directory", "share the directory that holds it")
-    _check_path(real, path)
+    _check_path(real)
     above = real
     while above != "/":
         _check_no_repository(above)
@@ -57,7 +57,7 @@ def directory_elsewhere(path: str) -> str:
         hint = "with --elsewhere, give the whole path"
         raise UserError(f"{path!r} is not an absolute path", hint)
     plain = os.path.normpath(path)
-    _check_path(plain, path)
+    _check_path(plain)
     return plain
 
 
@@ -66,17 +66,17 @@ def secrets_in(real: str) -> list[str]:
     return [name for name in SECRETS if _is_there(f"{real}/{name}")]
 
 
-def _check_path(real: str, path: str) -> None:
-    """Raise UserError if the path alone shows that it must not be shared."""
-    if any(dotgit.is_dotgit(os.fsencode(part)) for part in real.split("/")):
+def _check_path(path: str) -> None:
+    """Raise UserError if a resolved path alone shows that it must not be shared."""
+    if any(dotgit.is_dotgit(os.fsencode(part)) for part in path.split("/")):
         raise UserError(f"{path} is a .git or lies below one", "share the directory that holds it")
     for name in SECRETS:
-        if f"/{name}/" in f"{real}/":
+        if f"/{name}/" in f"{path}/":
             raise UserError(f"{path} holds secrets ({name})", "share a directory without them")
     further_down = "share a directory further down"
-    if any(is_inside(real, directory) for directory in SYSTEM):
+    if any(is_inside(path, directory) for directory in SYSTEM):
         raise UserError(f"{path} belongs to this machine's system", "share another directory")
-    if os.path.dirname(real) in HOMES or any(is_inside(home, real) for home in _homes()):
+    if os.path.dirname(path) in HOMES or any(is_inside(home, path) for home in _homes()):
         raise UserError(
             f"{path} is or holds a home directory, with keys and files that its owner's shell runs",
             further_down,

@@ -129,7 +129,7 @@ def command(takes_away: bool, no_persist: bool, o: tuple[str, ...], **given: Any
     to change something. If a step fails, all finished steps are undone.
     """
     if os.geteuid() != 0:
-        raise UserError("vm-mount needs root", "sudo vm-mount ...", Exit.SYSTEM)
+        raise UserError("only root can mount and unmount shares", "sudo vm-mount ...", Exit.SYSTEM)
     arguments = Arguments(options=split_values(o), persist=not no_persist, **given)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)  # by an exception, so that finished steps are undone
