@@ -29,7 +29,7 @@ from gitguardfs.render.guarded_share import (
     check_tag,
     share_options,
 )
-from gitguardfs.vm_mount.facts import Facts, SystemPaths
+from gitguardfs.vm_mount.facts import Facts, SystemPaths, Tags
 from gitguardfs.vm_mount.mountpoint import Mountpoint
 from gitguardfs.vm_mount.steps_files import MakeDirectories, MakePrivate
 from gitguardfs.vm_mount.steps_mount import MountShare
@@ -127,7 +127,13 @@ def default_tag(facts: Facts) -> str:
     hidden = facts.tags.virtiofs is None and facts.tags.has_virtiofs_device
     if known == {UTM_TAG} or (not known and hidden):
         return UTM_TAG
-    raise UserError(f"which share? The kernel sees: {facts.tags.listing()}", "--tag TAG")
+    raise UserError(f"which share? The kernel sees: {facts.tags.listing()}", _hint(facts.tags))
+
+
+def _hint(tags: Tags) -> str:
+    if tags.p9 or tags.virtiofs or tags.has_virtiofs_device:
+        return "--tag TAG"
+    return "start the VM with a share; gitguard share, on the host, prints how"
 
 
 def default_mount(system: SystemPaths, tag: str) -> str:
@@ -171,7 +177,8 @@ def share_steps(system: SystemPaths, facts: Facts, request: MountRequest) -> lis
         raise UserError(
             f"there is no share {request.tag!r}"
             f"{f' of type {request.transport}' if request.transport else ''};"
-            f" the kernel sees: {facts.tags.listing()}"
+            f" the kernel sees: {facts.tags.listing()}",
+            _hint(facts.tags),
         )
     commands = tuple(
         mount_command(system, transport, request.tag, mount) for transport in transports

@@ -129,8 +129,9 @@ def test_utms_label_is_the_default_only_if_it_is_the_only_one(
     if expected is not None:
         assert plan_share.default_tag(Facts(tags=tags)) == expected
         return
-    with pytest.raises(UserError, match=re.escape(f"The kernel sees: {tags.listing()}")):
+    with pytest.raises(UserError, match=re.escape(f"The kernel sees: {tags.listing()}")) as raised:
         plan_share.default_tag(Facts(tags=tags))
+    assert ("--tag TAG" if tags.p9 else "gitguard share, on the host,") in raised.value.hint
 
 
 def test_tags_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
