@@ -62,10 +62,9 @@ class Xattrs:
         return [name for name in found if name.startswith(b"user.")]
 
     def _node(self, node_id: NodeId) -> Node:
-        node = self._access.node(node_id)
-        if self._policy.xattr is XattrPolicy.NONE:
+        if self._policy.xattr is XattrPolicy.NONE:  # for EACCES on .git, ls(1) prints an error
             raise os_error(errno.ENOSYS)
-        return node
+        return self._access.node(node_id)
 
     @guarded_by(GuardedBy.NODE)
     def setxattr(self, caller: Caller, node_id: NodeId, name: bytes, value: bytes) -> None:

@@ -285,6 +285,23 @@ async def test_less_is_served_when_less_is_asked_for(
     await refused(world.ops.removexattr(node, b"user.a", ctx), writing)
 
 
+@pytest.mark.parametrize("policy", XattrPolicy)
+async def test_xattrs_of_a_repository_are_not_served(
+    make_world: MakeWorld, policy: XattrPolicy
+) -> None:
+    """With xattrs off, the kernel learns so and asks no more: ls(1) complains about EACCES."""
+    world = make_world(xattr=policy)
+    (world.source / ".git").mkdir()
+    os.setxattr(world.source / ".git", "user.a", b"value")
+    node, ctx = await world.id(".git"), world.ctx
+    reading = errno.ENOSYS if policy is XattrPolicy.NONE else errno.EACCES
+    await refused(world.ops.getxattr(node, b"user.a", ctx), reading)
+    await refused(world.ops.listxattr(node, ctx), reading)
+    await refused(world.ops.setxattr(node, b"user.a", b"v", ctx), errno.EACCES)
+    await refused(world.ops.removexattr(node, b"user.a", ctx), errno.EACCES)
+    assert os.getxattr(world.source / ".git", "user.a") == b"value"
+
+
 async def test_statfs_is_the_source_s(world: World) -> None:
     have, real = await world.ops.statfs(world.ctx), os.statvfs(world.source)
     assert (have.f_bsize, have.f_blocks, have.f_namemax) == (

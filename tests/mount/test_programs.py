@@ -211,6 +211,11 @@ def test_git_in_the_guest_says_what_is_wrong_and_changes_nothing(desk: Desk) -> 
     assert not (desk.host / "new/.git").exists()
 
 
+def test_a_listing_with_a_repository_complains_about_nothing(desk: Desk) -> None:
+    """ls(1) asks for access lists, and the kernel asks the mount for them until it says ENOSYS."""
+    assert desk.run("ls", "-l", "--directory", ".git").stderr == ""
+
+
 def test_a_clone_inside_the_mount_fails_clearly_and_ends(desk: Desk) -> None:
     needs("git")
     seed = desk.place / "elsewhere/seed"
