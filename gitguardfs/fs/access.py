@@ -95,6 +95,8 @@ class Access:
         Raises Refused, Later, OSError(EROFS, ESTALE), and any other OSError of the source, as the
         verdict is unknown then.
         """
+        if self._path_based:
+            self._descriptors.close_file()
         node = self._nodes.get(node_id)
         directory = node if node.file_type == S_IFDIR else node.parent
         if directory is not None and self.revalidation.revalidate(directory):
