@@ -171,7 +171,10 @@ class DescriptorCache:
                 self.close(file)
 
     def close_cached(self) -> None:
-        """Close the descriptors of all objects that have names; the caller opens its own again."""
+        """Close the descriptors of all objects that have names.
+
+        Those that the caller has are closed as well: it asks for them again.
+        """
         self._shrink(0)
 
     def close_all(self) -> None:

@@ -132,6 +132,22 @@ async def test_a_held_directory_becomes_git_by_no_folding(
     await world.ops.release(handle)
 
 
+@pytest.mark.parametrize("kind", ["file", "directory"])
+async def test_a_name_that_the_host_removed_can_be_made_again(
+    world: World, later: Later, kind: str
+) -> None:
+    if kind == "file":
+        (world.source / "d").write_text("f")
+        await world.setattr(await world.id("d"), mode=0o600)
+        (world.source / "d").unlink()
+        await world.create(ROOT_ID, b"d")
+    else:
+        (world.source / "d/sub").mkdir(parents=True)
+        await world.list("d/sub")
+        shutil.rmtree(world.source / "d")
+        await world.ops.mkdir(ROOT_ID, b"d", 0o755, world.ctx)
+
+
 async def test_a_file_moved_by_the_host_while_open_is_another_than_the_new_one(
     world: World,
 ) -> None:
