@@ -247,11 +247,14 @@ class Resolver:
         """Unhash a stale node that has the inode number of an object just made at ``ref``.
 
         An open descriptor keeps a local file system from reusing the number, but not a server. The
-        node is not stale if its object is still at its old name: then another guard has linked or
-        moved the object to ``ref``.
+        node is not stale if its object is still at its old name: then another guard has linked the
+        object to ``ref``. A directory has one name. Over 9p, one that is held may seem to be at its
+        old name, and can be that of ``ref`` itself.
         """
         former = self._nodes.find_below(ref.parent, st)
-        if former is not None and not self._is_where_it_was(former, st):
+        if former is None:
+            return
+        if former.is_directory or not self._is_where_it_was(former, st):
             self._nodes.unhash(former)
 
     def note_removed(self, ref: NodeRef, st: os.stat_result, fd: int) -> None:

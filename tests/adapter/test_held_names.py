@@ -183,3 +183,25 @@ async def test_a_directory_made_in_the_place_of_another_is_another(world: World)
     (world.source / "d").mkdir()
     assert await world.id("e") == former
     assert await world.id("d") != former
+
+
+async def test_a_directory_is_made_that_gets_the_number_which_its_directory_had(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host has replaced the directory, and the number of the former one is free."""
+    (world.source / "d/sub").mkdir(parents=True)
+    parent = await world.id("d")
+    await world.list("d/sub")
+    (world.source / "d").rename(world.source / "free")
+    (world.source / "d").mkdir()
+    mkdir = world.state.source.mkdir
+
+    def reusing(dir_fd: int, name: bytes, mode: int) -> None:
+        mkdir(dir_fd, name, mode)
+        (world.source / "d/new").rmdir()
+        (world.source / "free/sub").rmdir()
+        (world.source / "free").rename(world.source / "d/new")
+
+    monkeypatch.setattr(world.state.source, "mkdir", reusing)
+    assert (await world.ops.mkdir(parent, b"new", 0o755, world.ctx)).st_ino != parent
+    assert await world.id("d/new") not in (parent, await world.id("d"))

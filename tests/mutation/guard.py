@@ -507,6 +507,14 @@ MUTANTS = (
         ("adapter/test_held_names.py",),
     ),
     Mutant(
+        "held-directory-gets-its-number-inside",
+        "over 9p, a new directory is taken for the one that it is in, whose number it got",
+        "fs/resolver.py",
+        "if former.is_directory or not self._is_where_it_was",
+        "if not self._is_where_it_was",
+        ("adapter/test_held_names.py",),
+    ),
+    Mutant(
         "held-part-shows-its-type",
         "over 9p, a repository is open whose HEAD was a directory that somebody holds",
         "fs/source.py",
