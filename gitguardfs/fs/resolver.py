@@ -225,12 +225,8 @@ class Resolver:
         """Return whether the object of ``st`` is at the place where ``node`` was last seen."""
         try:
             parent_fd = self._descriptors.parent_of(node)
-            if self._path_based:  # over 9p a held object keeps its number when it is replaced
-                self._descriptors.close(node)
-                if self._is_open(st) and (
-                    self._source.number_listed(parent_fd, node.name) != st.st_ino
-                ):
-                    return False
+            if self._path_based and self._is_open(st):
+                return self._source.number_listed(parent_fd, node.name) == st.st_ino
             return self._source.is_at(parent_fd, node.name, st)
         except OSError:
             return False

@@ -475,14 +475,6 @@ MUTANTS = (
         ("mount/test_coherence.py",),
     ),
     Mutant(
-        "nodes-held-at-the-place-that-is-looked-at",
-        "over 9p, a file that got a replaced one's number is changed through the replaced one",
-        "fs/resolver.py",
-        "if self._path_based:  # over 9p",
-        "if False:  # over 9p",
-        ("adapter/test_numbers.py",),
-    ),
-    Mutant(
         "held-open-file-shows-its-number",
         "over 9p, what the host puts in the place of an open file is taken for that file, moved",
         "fs/resolver.py",
@@ -494,8 +486,8 @@ MUTANTS = (
         "held-open-file-at-its-former-place",
         "over 9p, an open file seems to be where it was, and its new name gets the same node",
         "fs/resolver.py",
-        "                if self._is_open(st) and (",
-        "                if False and (",
+        "if self._path_based and self._is_open(st):",
+        "if False:",
         ("adapter/test_held_names.py",),
     ),
     Mutant(
@@ -536,7 +528,7 @@ MUTANTS = (
         "fs/access.py",
         "            self._descriptors.close_file()",
         "            pass",
-        ("adapter/test_held_names.py",),
+        ("adapter/test_held_names.py", "adapter/test_numbers.py"),
     ),
     Mutant(
         "held-entry-below-a-moved-directory",
