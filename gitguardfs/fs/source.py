@@ -245,6 +245,24 @@ class Source:
             alike = [entry.name for entry in entries if entry.inode() == st.st_ino]
         return next((name for name in alike if self.is_at(dir_fd, name, st)), None)
 
+    def is_held_file(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
+        """Return whether an entry that seems to be the regular file of ``st`` is a regular file.
+
+        No server reads a directory as a file. Raises OSError(FileNotFoundError) if it is gone, and
+        any other OSError of the source.
+        """
+        try:
+            fd = self.open_file_at(dir_fd, name, os.O_RDONLY)
+            try:
+                os.pread(fd, 1, 0)
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
+            raise
+        except OSError:  # it may also be unreadable, or a symlink
+            return not self.is_disguised(dir_fd, name, st)
+        return True
+
     # Adding and removing names
 
     def create(self, dir_fd: int, name: bytes, flags: int, mode: int) -> int:

@@ -109,6 +109,37 @@ async def test_a_repository_in_the_place_of_a_held_file_is_not_moved(
         await world.ops.release(handle)
 
 
+async def test_a_repository_in_the_place_of_an_open_file_is_not_changed(
+    world: World, later: Later
+) -> None:
+    (world.source / "b").write_text("f")
+    number = await world.id("b")
+    handle = await world.open("b")
+    (world.source / "b").unlink()
+    make_bare(world.source / "b")
+    before = (world.source / "b").stat()
+    later()
+    for changes in ({"mode": 0o777}, {"mtime_ns": 0}, {"size": 0}):
+        await refused(world.setattr(number, **changes), errno.ESTALE)
+        await refused(world.setattr(await world.id("b"), **changes), errno.ESTALE)
+    await refused(world.ops.setxattr(number, b"user.x", b"", world.ctx), errno.ESTALE)
+    after = (world.source / "b").stat()
+    assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+    await world.ops.release(handle)
+
+
+async def test_an_open_file_that_nobody_may_read_is_changed(world: World) -> None:
+    def unreadable(*_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    handle, number = await world.create(ROOT_ID, b"f")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.state.source, "open_file_at", unreadable)
+        await world.setattr(number, mode=0o600)
+    assert (world.source / "f").stat().st_mode & 0o777 == 0o600
+    await world.ops.release(handle)
+
+
 async def test_a_held_directory_becomes_git_by_no_folding(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -523,6 +523,14 @@ MUTANTS = (
         ("adapter/test_held_names.py",),
     ),
     Mutant(
+        "held-file-is-changed",
+        "over 9p, attributes of a repository are changed that looks like an open file",
+        "fs/access.py",
+        "if self._path_based and node.open_fds:",
+        "if False:",
+        ("adapter/test_held_names.py",),
+    ),
+    Mutant(
         "held-file-is-not-closed",
         "over 9p, a file that the daemon has opened once keeps its type when it is replaced",
         "fs/access.py",
