@@ -116,7 +116,7 @@ class Access:
     def _check_is_file(self, node: Node) -> None:
         """Check that no directory is in the place of an open file, over 9p.
 
-        Its name would seem to be of the file, and the directory would be changed, even a repository.
+        Its name would seem to be of the file, and a directory would be changed, even a repository.
         Raises OSError(ESTALE), and any other OSError of the source.
         """
         dir_fd = self._descriptors.parent_of(node)

@@ -73,7 +73,13 @@ class Resolver:
         if self.symlinks is not None and S_ISLNK(st.st_mode):
             node, st = self._resolved(self.symlinks, ref, st, dotgit)
         else:
-            node = self.find_or_add(ref, st, dotgit)
+            try:
+                node = self.find_or_add(ref, st, dotgit)
+            except NotADirectoryError:
+                if not self._path_based:
+                    raise
+                ref, st = self._seen_unheld(ref)  # something else is there now
+                node = self.find_or_add(ref, st, dotgit)
         return None if node is None else (node, self._counted(node, st, uid))
 
     def _seen_again(self, ref: NodeRef, st: os.stat_result) -> tuple[NodeRef, os.stat_result]:
@@ -86,6 +92,10 @@ class Resolver:
         node = self._nodes.find_below(ref.parent, st)
         if node is None or (node.parent is ref.parent and node.name == ref.name):
             return ref, st
+        return self._seen_unheld(ref)
+
+    def _seen_unheld(self, ref: NodeRef) -> tuple[NodeRef, os.stat_result]:
+        """Return ``ref``, and attributes of what is there when the daemon holds nothing."""
         self._descriptors.close_cached()
         ref = self._access.reopened(ref)
         return ref, self._source.stat_at(ref.fd, ref.name)

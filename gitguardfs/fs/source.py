@@ -75,10 +75,16 @@ class Source:
     def mode_at(self, dir_fd: int, name: bytes) -> int | None:
         """Return the st_mode of an entry; None if there is none. Raises OSError.
 
-        Only what is a directory by its present type is returned as one.
+        Only what is a directory by its present type is returned as one. Over 9p, ENOTDIR is raised
+        if ``dir_fd`` is of no directory any more.
         """
-        st = self.find_at(dir_fd, name)
-        if st is None:
+        try:
+            st = self.stat_at(dir_fd, name)
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError:
+            if self.path_based:
+                raise
             return None
         if self.path_based and S_ISDIR(st.st_mode) and not self._is_listed_directory(dir_fd, name):
             return S_IFREG

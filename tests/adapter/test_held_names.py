@@ -237,3 +237,17 @@ async def test_a_directory_is_made_that_gets_the_number_which_its_directory_had(
     monkeypatch.setattr(world.state.source, "mkdir", reusing)
     assert (await world.ops.mkdir(parent, b"new", 0o755, world.ctx)).st_ino != parent
     assert await world.id("d/new") not in (parent, await world.id("d"))
+
+
+@pytest.mark.parametrize("kind", ["file", "symlink"])
+async def test_what_has_replaced_a_directory_is_seen(world: World, kind: str) -> None:
+    """Descriptors below the directory let the name show its type."""
+    (world.source / "d/sub/deep").mkdir(parents=True)
+    await world.list("d/sub/deep")
+    shutil.rmtree(world.source / "d")
+    if kind == "file":
+        (world.source / "d").write_text("text")
+        assert await read(world, await world.id("d")) == b"text"
+    else:
+        (world.source / "d").symlink_to("text")
+        assert await world.ops.readlink(await world.id("d"), world.ctx) == b"text"

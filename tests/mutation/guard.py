@@ -523,6 +523,14 @@ MUTANTS = (
         ("adapter/test_held_names.py",),
     ),
     Mutant(
+        "held-directory-is-a-file",
+        "over 9p, a directory is shown where the host has put a file or symlink in its place",
+        "fs/resolver.py",
+        "if not self._path_based:\n                    raise",
+        "if True:\n                    raise",
+        ("adapter/test_held_names.py",),
+    ),
+    Mutant(
         "held-file-is-changed",
         "over 9p, attributes of a repository are changed that looks like an open file",
         "fs/access.py",
