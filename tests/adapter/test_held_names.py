@@ -201,6 +201,7 @@ async def test_an_open_file_is_found_by_the_name_that_the_host_left(world: World
     assert await world.id("one") == number
     handle = await world.open("one")
     (world.source / "one").unlink()
+    await refused(world.ops.listxattr(number, world.ctx), errno.ESTALE)
     await refused(world.setattr(number, mode=0o600), errno.ESTALE)
     await world.setattr(await world.id("two"), mode=0o600)
     await world.ops.release(handle)
