@@ -95,6 +95,8 @@ class Access:
         Raises Refused, Later, OSError(EROFS, ESTALE), and any other OSError of the source, as the
         verdict is unknown then.
         """
+        if self._path_based:
+            self._descriptors.close_file()
         node = self._nodes.get(node_id)
         directory = node if node.file_type == S_IFDIR else node.parent
         if directory is not None and self.revalidation.revalidate(directory):
@@ -107,7 +109,24 @@ class Access:
             raise stale()  # removed: another object may have its path now
         if change and node.file_type != S_IFDIR and node.parent is not None:
             self._settle(node.parent, node.name, is_new=False)
+            if self._path_based and node.open_fds:
+                self._check_is_file(node)
         return node
+
+    def _check_is_file(self, node: Node) -> None:
+        """Check that no directory is in the place of an open file, over 9p.
+
+        Its name would seem to be of the file, and a directory would be changed, even a repository.
+        Raises OSError(ESTALE), and any other OSError of the source.
+        """
+        dir_fd = self._descriptors.parent_of(node)
+        try:
+            st = self._source.stat_at(dir_fd, node.name)
+            if self._source.is_held_file(dir_fd, node.name, st):
+                return
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        raise stale()
 
     def settle(self, ref: NodeRef) -> None:
         """Wait while git on the host may be making a repository of a directory to be changed.

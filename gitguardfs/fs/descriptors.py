@@ -36,6 +36,8 @@ class DescriptorCache:
         # is still the parent of some node.
         self._cached: OrderedDict[Node, None] = OrderedDict()
         self._pinned: set[Node] = set()
+        self._file: Node | None = None
+        """The node of the file that was last opened, where descriptors hold paths."""
 
     def __len__(self) -> int:
         return len(self._cached) + len(self._pinned)
@@ -48,7 +50,9 @@ class DescriptorCache:
         """
         if self._path_based and not node.is_directory:
             if node.parent is not None:
+                self.close_file()
                 self.close(node)  # the cached one may lead to another object by now
+                self._file = node
             elif node.open_fds:
                 return node.open_fds[0]  # without a name, an open file leads to the object
         if node.fd >= 0:
@@ -94,6 +98,9 @@ class DescriptorCache:
             try:
                 if not step.is_found(os.fstat(fd)):
                     raise stale()
+            except (FileNotFoundError, NotADirectoryError):  # 9p opens a held name unasked
+                os.close(fd)
+                raise stale() from None
             except OSError:
                 os.close(fd)
                 raise
@@ -151,6 +158,24 @@ class DescriptorCache:
             return
         os.close(node.fd)
         node.fd = -1
+
+    def close_file(self) -> None:
+        """Close the descriptor of a file that an earlier operation opened, if it holds a path.
+
+        The guest's kernel shows number and type of a held object at its name, also once the host
+        has replaced it.
+        """
+        if self._file is not None:
+            file, self._file = self._file, None
+            if file.parent is not None:
+                self.close(file)
+
+    def close_cached(self) -> None:
+        """Close the descriptors of all objects that have names.
+
+        Those that the caller has are closed as well: it asks for them again.
+        """
+        self._shrink(0)
 
     def close_all(self) -> None:
         """Close all descriptors of this cache, at the end of a mount."""

@@ -103,6 +103,10 @@ class HandleTable:
         """Return all open files."""
         return self._files.values()
 
+    def opens(self, st: os.stat_result) -> bool:
+        """Return whether a file with the number and type of ``st`` is open."""
+        return any(handle.node.matches(st) for handle in self._files.values())
+
     def directory(self, handle_id: HandleId) -> DirectoryHandle:
         """Return the open directory of that id. Raises OSError(EBADF) if there is none."""
         try:

@@ -66,7 +66,7 @@ class MountState:
         self.policy = policy
         self.attributes = attributes
         self.descriptors = DescriptorCache(descriptor_limit, path_based)
-        self.source = Source(self.descriptors)
+        self.source = Source(self.descriptors, path_based)
         forming = Forming(
             self.source, is_local, lambda device: asks_server and device == root.st_dev
         )
@@ -89,6 +89,7 @@ class MountState:
             self.host,
             path_based,
             is_local,
+            self.handles.opens,
         )
         self.symlinks: SymlinkResolver | None = None
         if symlinks is not None:
@@ -98,8 +99,9 @@ class MountState:
             )  # fmt: skip
         self.new_names = NewNameCheck(guard, self.access, self.source, removed)
         self.renames = RenameCheck(
-            self.access, self.new_names, self.source, self.host, policy, self.symlinks
-        )
+            self.access, self.new_names, self.source, self.host, policy, self.symlinks,
+            self.handles.opens,
+        )  # fmt: skip
         shows_all = not guard.hides and attributes.idmap.shows_all
         self.can_list_names_only = shows_all and symlinks is None and not opens_devices
         """Whether listings can report names and types without a stat of each object."""

@@ -6,6 +6,7 @@ have added the missing part of a repository meanwhile, and only the source knows
 
 from __future__ import annotations
 
+import os
 from stat import S_IFDIR, S_IFREG, S_ISDIR
 
 from gitguardfs.fs.access import Access, NodeRef
@@ -104,7 +105,7 @@ class NewNameCheck:
             return
         st = self._source.find_at(ref.fd, ref.name)
         for part in repository.PARTS:
-            if st is not None and self._source.is_at(ref.fd, part, st):
+            if st is not None and self._is_folded_to(part, ref, st):
                 self.check_completes_no_repository(ref._replace(name=part), is_directory)
 
     def _check_not_folded_to_dotgit(self, ref: NodeRef) -> None:
@@ -113,5 +114,20 @@ class NewNameCheck:
         Raises Refused; OSError if the source fails.
         """
         st = self._source.find_at(ref.fd, ref.name)
-        if st is not None and self._source.is_at(ref.fd, DOTGIT, st):
+        if st is not None and self._is_folded_to(DOTGIT, ref, st):
             raise self._access.refused("git alias", ref)
+
+    def _is_folded_to(self, other: bytes, ref: NodeRef, st: os.stat_result) -> bool:
+        """Return whether ``other`` leads to the entry at ``ref``, which has the attributes ``st``.
+
+        Raises OSError if the source fails.
+        """
+        found = self._source.find_at(ref.fd, other)
+        if found is None or os.path.samestat(found, st):
+            return found is not None
+        # Over 9p, what was moved here may show an older number: is there another such entry?
+        return self._source.path_based and not any(
+            entry == other or self._guard.is_dotgit(entry) or other in repository.parts(entry)
+            for entry in self._source.names(ref.fd)
+            if entry != ref.name
+        )

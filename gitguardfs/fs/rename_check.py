@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from stat import S_ISDIR
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from gitguardfs.errors import os_error
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.host_rules import HostRules
 from gitguardfs.fs.new_name_check import NewNameCheck
+from gitguardfs.fs.nodes import stale
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
@@ -53,13 +54,16 @@ class RenameCheck:
         host: HostRules,
         policy: ChangePolicy,
         symlinks: SymlinkResolver | None,
+        is_open: Callable[[os.stat_result], bool],
     ) -> None:
+        """Keep what the checks need; ``is_open`` returns whether the guest has a file open."""
         self._access = access
         self._new_names = new_names
         self._source = source
         self._host = host
         self._policy = policy
         self._symlinks = symlinks
+        self._is_open = is_open
 
     @contextmanager
     def check_rename(
@@ -147,6 +151,10 @@ class RenameCheck:
             fd = self._source.open_node(ref.fd, ref.name)
             fds.append(fd)
             st = self._source.stat(fd)
+        # Over 9p, what is held keeps its type when the host replaces it.
+        may_be_held = self._source.path_based and (S_ISDIR(st.st_mode) or self._is_open(st))
+        if may_be_held and self._source.is_disguised(ref.fd, ref.name, st):
+            raise stale()
         self._access.check_unguarded(ref, st)
         if moves and S_ISDIR(st.st_mode):
             self._access.check_holds_no_repository(ref, fds[-1], st)

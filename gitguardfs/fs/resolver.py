@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from stat import S_ISLNK
+from functools import partial
+from stat import S_ISDIR, S_ISLNK
 
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.attributes import AttributeMapper
@@ -35,11 +36,13 @@ class Resolver:
         host: HostRules,
         path_based: bool,
         is_local: Callable[[int], bool],
+        is_open: Callable[[os.stat_result], bool],
     ) -> None:
         """Keep what is needed.
 
         ``path_based``: the source's descriptors hold paths, not objects. ``is_local`` returns
-        whether an open descriptor keeps an inode number of a device from being reused.
+        whether an open descriptor keeps an inode number of a device from being reused. ``is_open``
+        returns whether the guest has a file with number and type of another one open.
         """
         self._nodes = nodes
         self._descriptors = descriptors
@@ -49,6 +52,7 @@ class Resolver:
         self._host = host
         self._path_based = path_based
         self._is_local = is_local
+        self._is_open = is_open
         self.symlinks: SymlinkResolver | None = None
         """Set if this mount resolves symlinks."""
 
@@ -64,11 +68,37 @@ class Resolver:
         Returns None if the entry is hidden. ``dotgit`` is device and inode of the directory's
         ``.git``, if the caller has them. Raises Refused, Later, OSError.
         """
+        if self._path_based and S_ISDIR(st.st_mode):
+            ref, st = self._seen_again(ref, st)
         if self.symlinks is not None and S_ISLNK(st.st_mode):
             node, st = self._resolved(self.symlinks, ref, st, dotgit)
         else:
-            node = self.find_or_add(ref, st, dotgit)
+            try:
+                node = self.find_or_add(ref, st, dotgit)
+            except NotADirectoryError:
+                if not self._path_based:
+                    raise
+                ref, st = self._seen_unheld(ref)  # something else is there now
+                node = self.find_or_add(ref, st, dotgit)
         return None if node is None else (node, self._counted(node, st, uid))
+
+    def _seen_again(self, ref: NodeRef, st: os.stat_result) -> tuple[NodeRef, os.stat_result]:
+        """Return ``ref``, and attributes of the directory there that are not those of another.
+
+        Over 9p, the descriptors of a directory and of all below it let its name show its number,
+        also once the host has replaced it. So if the number is known from elsewhere, they are
+        closed. Raises OSError.
+        """
+        node = self._nodes.find_below(ref.parent, st)
+        if node is None or (node.parent is ref.parent and node.name == ref.name):
+            return ref, st
+        return self._seen_unheld(ref)
+
+    def _seen_unheld(self, ref: NodeRef) -> tuple[NodeRef, os.stat_result]:
+        """Return ``ref``, and attributes of what is there when the daemon holds nothing."""
+        self._descriptors.close_cached()
+        ref = self._access.reopened(ref)
+        return ref, self._source.stat_at(ref.fd, ref.name)
 
     def new_entry(
         self, ref: NodeRef, st: os.stat_result, uid: GuestUid
@@ -155,7 +185,7 @@ class Resolver:
             classified.rule,
             classified.btime_ns,
             subtree,
-            is_same=self._is_same,
+            is_same=partial(self._is_same_at, ref) if self._path_based else self._is_same,
         )
         while self._nodes.left:
             self._descriptors.close(self._nodes.left.pop())
@@ -166,6 +196,16 @@ class Resolver:
         if classified.fd >= 0:
             self._descriptors.keep(node, classified.fd)
         return node
+
+    def _is_same_at(self, ref: NodeRef, node: Node, st: os.stat_result) -> bool:
+        """Return what ``_is_same`` does for the object of ``st`` at ``ref``, over 9p.
+
+        A name at which a file was opened shows that file's number for as long as it is open,
+        whatever the host has put there. Listings show the numbers of what is there.
+        """
+        if self._is_open(st) and self._source.number_listed(ref.fd, ref.name) != st.st_ino:
+            return False
+        return self._is_same(node, st)
 
     def _is_same(self, node: Node, st: os.stat_result) -> bool:
         """Return whether a node stands for the object of ``st``, which was found at another place.
@@ -195,8 +235,8 @@ class Resolver:
         """Return whether the object of ``st`` is at the place where ``node`` was last seen."""
         try:
             parent_fd = self._descriptors.parent_of(node)
-            if self._path_based:  # over 9p a held object keeps its number when it is replaced
-                self._descriptors.close(node)
+            if self._path_based and self._is_open(st):
+                return self._source.number_listed(parent_fd, node.name) == st.st_ino
             return self._source.is_at(parent_fd, node.name, st)
         except OSError:
             return False
@@ -213,11 +253,14 @@ class Resolver:
         """Unhash a stale node that has the inode number of an object just made at ``ref``.
 
         An open descriptor keeps a local file system from reusing the number, but not a server. The
-        node is not stale if its object is still at its old name: then another guard has linked or
-        moved the object to ``ref``.
+        node is not stale if its object is still at its old name: then another guard has linked the
+        object to ``ref``. A directory has one name. Over 9p, one that is held may seem to be at its
+        old name, and can be that of ``ref`` itself.
         """
         former = self._nodes.find_below(ref.parent, st)
-        if former is not None and not self._is_where_it_was(former, st):
+        if former is None:
+            return
+        if former.is_directory or not self._is_where_it_was(former, st):
             self._nodes.unhash(former)
 
     def note_removed(self, ref: NodeRef, st: os.stat_result, fd: int) -> None:

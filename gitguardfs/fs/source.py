@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from stat import S_IFDIR, S_IFLNK, S_IFREG
+from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 from typing import NamedTuple
 
 from gitguardfs.fs.descriptors import OPEN_NODE, DescriptorCache
+from gitguardfs.fs.nodes import stale
 from gitguardfs.guard import repository
+from gitguardfs.guard.dotgit import any_spelling
 from gitguardfs.linux import syscalls
 
 KEPT_FLAGS = os.O_APPEND | os.O_SYNC | os.O_DSYNC
@@ -40,8 +42,15 @@ class OtherEntry(NamedTuple):
 class Source:
     """System calls on the source, given descriptors and single names."""
 
-    def __init__(self, descriptors: DescriptorCache) -> None:
+    def __init__(self, descriptors: DescriptorCache, path_based: bool = False) -> None:
+        """Keep what is needed. ``path_based``: the source's descriptors hold paths, not objects.
+
+        It is then a 9p share. While a name is held there, by a descriptor of its object or of one
+        below it, the guest's kernel shows number and type of the object that was there first.
+        Everything else is that of the object that is there now, as are listings.
+        """
         self._descriptors = descriptors
+        self.path_based = path_based
 
     # Reading
 
@@ -64,9 +73,52 @@ class Source:
             return None
 
     def mode_at(self, dir_fd: int, name: bytes) -> int | None:
-        """Return the st_mode of an entry; None if there is none. Raises as ``find_at`` does."""
-        st = self.find_at(dir_fd, name)
-        return None if st is None else st.st_mode
+        """Return the st_mode of an entry; None if there is none. Raises OSError.
+
+        Only what is a directory by its present type is returned as one. Over 9p, ENOTDIR is raised
+        if ``dir_fd`` is of no directory any more.
+        """
+        try:
+            st = self.stat_at(dir_fd, name)
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError:
+            if self.path_based:
+                raise
+            return None
+        if self.path_based and S_ISDIR(st.st_mode) and not self._is_listed_directory(dir_fd, name):
+            return S_IFREG
+        return st.st_mode
+
+    def _is_listed_directory(self, dir_fd: int, name: bytes) -> bool:
+        """Return whether a listing has ``name``, in any spelling, and only as a directory."""
+        with self._descriptors.with_room(lambda: os.scandir(_HERE % dir_fd)) as entries:
+            types = {
+                entry.is_dir(follow_symlinks=False)
+                for entry in entries
+                if entry.name == name or name in repository.parts(entry.name)
+            }
+        return types == {True}
+
+    def number_listed(self, dir_fd: int, name: bytes) -> int | None:
+        """Return the inode number by which a listing has ``name``; None if it has no such name.
+
+        Raises OSError.
+        """
+        with self._descriptors.with_room(lambda: os.scandir(_HERE % dir_fd)) as entries:
+            return next((entry.inode() for entry in entries if entry.name == name), None)
+
+    def is_disguised(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
+        """Return whether a listing has ``name`` with another type than ``st``, which is of it.
+
+        Raises OSError.
+        """
+        file_type = S_IFMT(st.st_mode)
+        if file_type not in (S_IFREG, S_IFLNK):
+            file_type = S_IFDIR
+        spelling = any_spelling(name)
+        listed = self.typed_names(dir_fd).items()
+        return any(t != file_type for n, (t, _) in listed if any_spelling(n) == spelling)
 
     def is_at(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
         """Return whether ``name`` in the directory is the object that ``st`` is of.
@@ -94,6 +146,8 @@ class Source:
             except FileNotFoundError:
                 continue
             try:
+                if self.path_based and not S_ISDIR(self.stat(inner).st_mode):
+                    raise stale()  # what it holds cannot be seen
                 if self.holds_repository(inner):
                     return True
             finally:
@@ -196,6 +250,24 @@ class Source:
         with self._descriptors.with_room(lambda: os.scandir(_HERE % dir_fd)) as entries:
             alike = [entry.name for entry in entries if entry.inode() == st.st_ino]
         return next((name for name in alike if self.is_at(dir_fd, name, st)), None)
+
+    def is_held_file(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
+        """Return whether an entry that seems to be the regular file of ``st`` is a regular file.
+
+        No server reads a directory as a file. Raises OSError(FileNotFoundError) if it is gone, and
+        any other OSError of the source.
+        """
+        try:
+            fd = self.open_file_at(dir_fd, name, os.O_RDONLY)
+            try:
+                os.pread(fd, 1, 0)
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
+            raise
+        except OSError:  # it may also be unreadable, or a symlink
+            return not self.is_disguised(dir_fd, name, st)
+        return True
 
     # Adding and removing names
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from stat import S_IFDIR, S_ISDIR
+from stat import S_IFDIR, S_ISDIR, S_ISLNK, S_ISREG
 from typing import NamedTuple
 
 from gitguardfs.fs.source import Source
@@ -66,7 +66,10 @@ class TreeWalk:
             except FileNotFoundError:
                 continue
             try:
-                if S_ISDIR(self._source.stat(inner).st_mode):
+                st = self._source.stat(inner)
+                if S_ISDIR(st.st_mode):
                     yield from self.directories(inner, (*path, name))
+                elif self._source.path_based and (S_ISREG(st.st_mode) or S_ISLNK(st.st_mode)):
+                    self.is_whole = False  # a held name: it cannot be seen what is below it
             finally:
                 os.close(inner)

@@ -172,7 +172,14 @@ class NewEntries:
         directory = self._source.stat(ref.fd)
         owner = self._new_owner(caller, directory) if linked is None else None
         self._new_names.check_completes_no_repository(ref, S_ISDIR(mode))
-        fd = self._make(ref, mode, make, linked)
+        try:
+            fd = self._make(ref, mode, make, linked)
+        except FileExistsError:
+            if not self._is_taken_only_here(ref):
+                raise
+            self._descriptors.close_cached()
+            ref = self._access.reopened(ref)
+            fd = self._make(ref, mode, make, linked)
         made = fd
         is_ours = True
         try:
@@ -222,6 +229,14 @@ class NewEntries:
             if was_free:
                 self._undo(ref, -1, mode, linked)
             raise
+
+    def _is_taken_only_here(self, ref: NodeRef) -> bool:
+        """Return whether a name is taken for this machine's kernel, and free for the server.
+
+        Over 9p, a descriptor of what the host has removed has that effect. It may be a cached one,
+        of that object or of one below it. Raises OSError.
+        """
+        return self._source.path_based and self._source.find_at(ref.fd, ref.name) is None
 
     def _is_ours(self, made: int, mode: int, before: int) -> bool:
         """Return whether ``made`` is the new object, and not an older one in its place.

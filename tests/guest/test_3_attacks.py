@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -342,6 +343,61 @@ def test_a_replaced_file_is_never_taken_for_another_with_its_number(guarded: Wor
         before.st_mtime_ns,
     )
     assert (place / "held").read_text() == "after"
+
+
+REPLACED = """
+import os, sys, time
+from pathlib import Path
+os.makedirs("b/HEAD")
+Path("b/HEAD/f").write_text("f")
+Path("c").write_text("f")
+held = [open("b/HEAD/f"), open("c")]
+Path("ready").touch()
+while not os.path.exists("go"):
+    time.sleep(0.1)
+time.sleep(1.2)
+ways = {
+    "list": lambda: print(os.listdir("b")),
+    "read": lambda: print(Path("b/config").read_text()),
+    "write": lambda: Path("b/config").write_text("[core]"),
+    "create": lambda: Path("b/hooks/post-update").write_text("#!/bin/sh"),
+    "mkdir": lambda: os.mkdir("b/new"),
+    "move": lambda: os.rename("c", "d"),
+}
+"""
+
+
+@EACH
+def test_a_repository_in_the_place_of_what_is_held_is_closed(guarded: World, each: Guard) -> None:
+    """Over 9p, a name that is held keeps its type for the kernel: HEAD a directory, "c" a file."""
+    machine = guarded.machine
+    name = f"replaced-{each.tag}"
+    place = guarded.at[each.tag] / name
+    with as_host():
+        place.mkdir()
+        (place / "script.py").write_text(REPLACED + TRY)
+    holding = machine.channel.start(
+        f"cd {each.view}; until cd {name}; do sleep 0.2; done; exec python3 script.py",
+        uid=AGENT,
+        timeout=300,
+    )
+    while not (place / "ready").exists():
+        assert not holding.done(), str(holding.result())
+        time.sleep(0.1)
+    with as_host():
+        shutil.rmtree(place / "b")
+        (place / "c").unlink()
+    git(place, "init", "--quiet", "--bare", "b")
+    git(place, "init", "--quiet", "c")
+    before = metadata(place / "b")
+    with as_host():
+        (place / "go").touch()
+    done = machine.channel.finish("holding", holding, 60)
+    assert done.rc == 0, str(done)
+    assert "worked" not in done.stdout
+    assert "repositoryformatversion" not in done.stdout
+    assert metadata(place / "b") == before, done.stdout
+    assert (place / "c/.git/HEAD").exists(), done.stdout
 
 
 @EACH
