@@ -169,6 +169,10 @@ class Source:
         """
         return self._descriptors.open(OPEN_NODE, name, dir_fd)
 
+    def duplicate(self, fd: int) -> int:
+        """Return another descriptor of an open object. Raises OSError."""
+        return self._descriptors.with_room(lambda: os.dup(fd))
+
     def open_file(self, fd: int, flags: int) -> int:
         """Open the regular file behind an O_PATH descriptor, with other flags. Raises OSError."""
         return self._descriptors.open(flags | os.O_CLOEXEC, _HERE % fd, None)
