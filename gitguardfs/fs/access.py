@@ -312,14 +312,19 @@ class Access:
         """
         if not self._guard.guards_git or not S_ISDIR(st.st_mode):
             return
-        if any(self._guard.is_dotgit(entry) for entry in self._source.names(fd)):
+        listed = self._source.typed_names(fd)
+        if any(map(self._guard.is_dotgit, listed)):
             raise self.refused("repository root", ref)
+        if not self._guard.checks_fake_repositories:
+            return
         try:
-            holds = self._guard.checks_fake_repositories and self._source.has_repository_inside(fd)
+            for name, (file_type, _) in listed.items():
+                if file_type == S_IFDIR and self._source.is_repository_at(fd, name):
+                    raise self.refused("holds a repository", ref)
+        except Refused:
+            raise
         except PermissionError:
             raise self.refused(UNREADABLE, ref) from None
-        if holds:
-            raise self.refused("holds a repository", ref)
 
     def refused(self, rule: str, ref: NodeRef) -> Refused:
         """Return the exception for a name that a rule refuses."""

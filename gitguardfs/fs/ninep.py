@@ -250,7 +250,12 @@ class NinepSource(Source):
         self._descriptors.close_unleased()
         return True
 
-    def _is_repository_at(self, dir_fd: int, name: bytes) -> bool:
+    def is_repository_at(self, dir_fd: int, name: bytes) -> bool:
+        """Return whether an entry is a directory that is treated as ``.git`` itself.
+
+        Raises OSError(ESTALE) for an entry that is held, since what it holds cannot be seen, and
+        any other OSError of the source.
+        """
         try:
             fd = self.open_node(dir_fd, name)
         except FileNotFoundError:
