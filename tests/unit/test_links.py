@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -70,6 +72,24 @@ def test_the_top_is_all_that_staying_inside_allows_beside(text: bytes, depth: in
 def test_a_stored_text_is_shown_as_it_was_given(text: bytes) -> None:
     assert links.shown(links.neutral(text)) == text
     assert links.is_neutral(links.neutral(text))
+
+
+@given(TEXTS)
+@example(b"..")
+@example(b".../..../.a/a./a..b")
+@example(b"../..\n/..")
+def test_so_is_one_with_dots(text: bytes) -> None:
+    assert links.shown(links.neutral(text)) == text
+
+
+@given(TEXTS)
+@example(b"../../etc/passwd")
+@example(b"/../etc/passwd")
+@example(b"..")
+def test_a_program_that_resolves_texts_gets_nowhere_either(text: bytes) -> None:
+    """``Path.resolve`` of Python, and ``path.resolve`` of Node, go back by ``..`` unseen."""
+    normal = os.path.normpath(links.neutral(text))
+    assert (normal + b"/").startswith(links.NEUTRAL)
 
 
 @given(st.binary(), DEPTHS)
