@@ -157,6 +157,15 @@ class PathClient:
         copy = int(self._os["dup"](fd))
         return self._hold(self._held[fd], copy) if fd in self._held else copy
 
+    def dup2(self, fd: int, fd2: int, inheritable: bool = True) -> int:
+        self._os["dup2"](fd, fd2, inheritable)
+        former = self._held.pop(fd2, None)
+        if fd in self._held:
+            self._hold(self._held[fd], fd2)
+        if former is not None:
+            self._leave(former)
+        return fd2
+
     # Reading
 
     def fstat(self, fd: int) -> os.stat_result:
@@ -289,7 +298,7 @@ _FURTHER = (
     "st_blocks", "st_rdev",
 )  # fmt: skip
 _REPLACED = (
-    "open", "close", "dup", "fstat", "stat", "listdir", "scandir", "readlink", "mkdir",
+    "open", "close", "dup", "dup2", "fstat", "stat", "listdir", "scandir", "readlink", "mkdir",
     "mknod", "symlink", "link", "unlink", "rmdir", "rename", "chown", "chmod", "truncate",
     "ftruncate",
 )  # fmt: skip

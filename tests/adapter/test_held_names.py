@@ -207,6 +207,32 @@ async def test_an_open_file_is_found_by_the_name_that_the_host_left(world: World
     await world.ops.release(handle)
 
 
+async def test_what_is_at_a_held_name_by_now_is_not_what_a_process_is_in(
+    world: World, later: Later
+) -> None:
+    """No file is open there: only the daemon's own descriptors hold the names."""
+    (world.source / "d/sub/deep").mkdir(parents=True)
+    deep = await world.id("d/sub/deep")
+    await world.list("d/sub/deep")
+    (world.source / "d").rename(world.source / "e")
+    (world.source / "d/sub/deep").mkdir(parents=True)
+    later()
+    await refused(world.ops.mkdir(deep, b"new", 0o755, world.ctx), errno.ESTALE)
+    assert not (world.source / "d/sub/deep/new").exists()
+
+
+async def test_a_symlink_is_made_where_it_was_asked_for(world: World) -> None:
+    """To find its work tree, the directories above it are let go and found again."""
+    (world.source / "d/sub/deep").mkdir(parents=True)
+    await world.list("d/sub/deep")
+    deep = await world.id("d/sub/deep")
+    await world.ops.symlink(deep, b"l", b"../../x", world.ctx)
+    assert os.readlink(world.source / "d/sub/deep/l") == "../../x"
+    await world.ops.rename(deep, b"l", deep, b"m", 0, world.ctx)
+    assert os.listdir(world.source / "d/sub/deep") == ["m"]
+    assert os.listdir(world.source) == ["d"]
+
+
 async def test_a_directory_made_in_the_place_of_another_is_another(world: World) -> None:
     """Descriptors below the former one let the name show its number."""
     (world.source / "d/sub/deep").mkdir(parents=True)

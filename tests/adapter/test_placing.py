@@ -198,6 +198,11 @@ async def test_the_longest_texts(world: World) -> None:
 # Links and moves
 
 
+SOURCES = {
+    "local": {},
+    "share": {"is_local": False},
+    "9p": {"is_local": False, "is_ninep": True},
+}
 PLACES = [
     # a text, where it is made, and where it may not, and where it may come to stand
     (b"../x", "r/d/e/l", ["r/l", "r/n/l", "l"], ["r/f/l", "r/d/l", "r/d/e/m", "x/l", "x/y/l"]),
@@ -209,14 +214,14 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("is_local", [True, False])
+@pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("way", ["rename", "link", "exchange"])
 @pytest.mark.parametrize(("text", "first", "not_here", "here"), PLACES)
 async def test_it_stands_only_where_it_fits(
-    make_world: MakeWorld, is_local: bool, way: str, text: bytes, first: str, not_here: list[str],
+    make_world: MakeWorld, source: str, way: str, text: bytes, first: str, not_here: list[str],
     here: list[str],
 ) -> None:  # fmt: skip
-    world = planted(make_world(is_local=is_local))
+    world = planted(make_world(**SOURCES[source]))
 
     async def bring(place: str) -> None:
         if way == "link":
@@ -242,6 +247,27 @@ async def test_it_stands_only_where_it_fits(
             await remove(world, place)
         else:
             await world.rename(place, first, RENAME_EXCHANGE * (way == "exchange"))
+
+
+@pytest.mark.parametrize("call", ["link", "rename", "exchange", "exchange with it"])
+async def test_it_does_not_even_come_there_for_a_moment(
+    world: World, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    (world.source / "r/file").touch()
+    await symlink(world, "r/d/l", b"../f")
+    node, to = await world.id("r/d/l"), await world.id("r")
+    calls = [count_calls(monkeypatch, Source, name) for name in ("link", "rename")]
+    match call:
+        case "link":
+            request = world.ops.link(node, to, b"l", world.ctx)
+        case "rename":
+            request = world.rename("r/d/l", "r/l")
+        case "exchange":
+            request = world.rename("r/d/l", "r/file", RENAME_EXCHANGE)
+        case _:
+            request = world.rename("r/file", "r/d/l", RENAME_EXCHANGE)
+    await refused(request, errno.EXDEV)
+    assert calls == [[], []]
 
 
 async def test_two_symlinks_are_exchanged_if_both_fit(world: World) -> None:
@@ -427,16 +453,15 @@ async def test_a_deep_directory_is_copied(world: World, levels: int) -> None:
 async def test_what_vanishes_during_the_search_does_not_matter(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (world.source / "x/y/z/gone").mkdir()
-    (world.source / "x/y/z/l").symlink_to("../..")
     typed_names = Source.typed_names
 
     def then_removed(self: Source, fd: int) -> object:
+        top = world.source / ("z" if (world.source / "z").exists() else "x/y/z")
+        (top / "gone").mkdir()
+        (top / "l").symlink_to("../..")
         listed = typed_names(self, fd)
-        for path in (world.source / "x/y/z/l", world.source / "z/l"):
-            path.unlink(missing_ok=True)
-        if (world.source / "x/y/z/gone").exists():
-            (world.source / "x/y/z/gone").rmdir()
+        (top / "gone").rmdir()
+        (top / "l").unlink()
         return listed
 
     monkeypatch.setattr(Source, "typed_names", then_removed)

@@ -1087,8 +1087,8 @@ MUTANTS = (
         "placing-tree-without-end",
         "a directory of any size is searched",
         "fs/placing.py",
-        "if left < 0 or depth == MAX_DEPTH:",
-        "if depth == MAX_DEPTH:",
+        "        left -= 1\n",
+        "",
         PLACING,
     ),
     Mutant(

@@ -74,6 +74,11 @@ def test_a_stored_text_is_shown_as_it_was_given(text: bytes) -> None:
     assert links.is_neutral(links.neutral(text))
 
 
+def test_the_docs_name_how_a_text_is_stored() -> None:
+    assert links.neutral(b"/usr/bin/python3") == b"/.gitguardfs-guest//usr/bin/python3"
+    assert links.neutral(b"../x") == b"/.gitguardfs-guest/.../x"
+
+
 @given(TEXTS)
 @example(b"..")
 @example(b".../..../.a/a./a..b")
