@@ -72,7 +72,8 @@ NOWHERE = [
     ("l", b"."), ("l", b".."), ("l", b"../x"), ("x/l", b".."), ("x/y/l", b"../../../x"),
     # what is there now is a work tree, or leads out by the human's symlinks
     ("l", b"r"), ("r/l", b"n"), ("r/d/l", b"../n/"), ("x/l", b"../r"), ("x/l", b"../out/file"),
-    ("x/l", b"../up/x"), ("r/l", b"meta/hooks"), ("r/l", b"meta"), ("r/d/l", b"../top"),
+    ("x/l", b"../up/x"), ("x/l", b"../on/file"), ("r/l", b"meta/hooks"),
+    ("r/l", b"meta"), ("r/d/l", b"../top"),
     # a text of the daemon's own making is another text
     ("r/l", b"/.gitguardfs-guest/x"), ("r/l", b"/.gitguardfs-guest/"), ("r/l", b"/.gitguardfs"),
 ]  # fmt: skip
@@ -80,7 +81,13 @@ NOWHERE = [
 
 def add_human_links(world: World) -> None:
     (world.source / "x/file").touch()
-    for path, text in (("out", "/etc"), ("up", ".."), ("r/meta", ".git"), ("r/top", ".")):
+    for path, text in (
+        ("out", "/etc"),
+        ("on", "out"),
+        ("up", ".."),
+        ("r/meta", ".git"),
+        ("r/top", "."),
+    ):
         (world.source / path).symlink_to(text)
 
 

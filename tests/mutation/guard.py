@@ -1169,11 +1169,11 @@ MUTANTS = (
         PLACING,
     ),
     Mutant(
-        "placing-round-for-ever",
-        "symlinks that lead round hang the daemon",
+        "placing-one-symlink-is-followed",
+        "a second symlink on the way may lead anywhere",
         "fs/placing.py",
-        "if links.is_neutral(stored) or followed > MAX_SYMLINKS:",
-        "if links.is_neutral(stored):",
+        "or followed > MAX_SYMLINKS:",
+        "or followed > 1:",
         PLACING,
     ),
     Mutant(
@@ -1322,7 +1322,7 @@ MUTANTS = (
         (
             "adapter/test_held_names.py",
             "adapter/test_revalidation.py",
-            "adapter/test_placing_random.py",
+            "adapter/test_placing.py",
         ),
     ),
 )
