@@ -92,10 +92,8 @@ class Placing:
         If something is there now, it must not be guarded, and must hold no ``.git``.
         """
         steps = links.steps_of(text)
-        if steps is None:
+        if steps is None or not all(map(self._access.allows, steps.down)):
             return False
-        if steps.up:
-            self._access.revalidation.check_now(ref.parent, steps.up)
         walk = _Walk(self._access, self._descriptors, self._source, self._root, ref.parent)
         try:
             return walk.stays_below(steps)
@@ -242,6 +240,7 @@ class _Walk:
         if self._below:
             os.close(self._below.pop())
             return True
+        self._access.revalidation.check_now(self._base, 0)  # the host may have moved it
         if self._base.parent is None:
             raise stale()
         self._base = self._base.parent
