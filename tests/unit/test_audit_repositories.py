@@ -416,6 +416,58 @@ def test_what_is_no_repository_is_none(world: World) -> None:
     assert all(row["status"] != "finding" for row in world.audit())
 
 
+# -------------------------------------------------------------------------------- second names
+
+
+@pytest.mark.parametrize("where", [".git", "outside"])
+def test_a_hook_that_the_agent_had_linked_before_it_became_one(world: World, where: str) -> None:
+    tool, other = world.project / "hook.sh", world.project / "build's/.cache"
+    tool.write_text("#!/bin/sh\n")
+    other.parent.mkdir()
+    other.hardlink_to(tool)
+    hook = world.project / ".git/hooks/post-commit"
+    if where == ".git":
+        tool.rename(hook)
+    else:
+        (world.home / "tools").mkdir()
+        tool.rename(world.home / "tools/hook.sh")
+        hook.symlink_to(world.home / "tools/hook.sh")
+    world.script(other)
+    world.git("commit", "--allow-empty", "-qm", "x")
+    assert world.has_run()
+    other.write_text("#!/bin/sh\n")
+    check_fixes(world, "git.linked", "medium", "has 2 hard links")
+    world.script(other)
+    world.git("commit", "--allow-empty", "-qm", "x")
+    assert not world.has_run()
+
+
+@pytest.mark.parametrize("place", [".git/config", ".git/config.worktree", "../b.git/config",
+                                   "../b.git/hooks/post-update", ".git/modules/sub/config",
+                                   ".git/worktrees/tree/config.worktree"])  # fmt: skip
+def test_a_second_name_of_any_file_that_git_obeys(world: World, place: str) -> None:
+    world.git("init", "-q", "--bare", "../b.git")
+    world.git("init", "-q", "--bare", ".git/modules/sub")
+    world.git("worktree", "add", "-q", world.share / "tree")
+    path = world.project / place
+    path.write_text(path.read_text() if path.exists() else "")
+    assert not world.findings("git.linked")
+    (world.share / "it's $(this)").hardlink_to(path)
+    check_fixes(world, "git.linked", "medium", f"{path.resolve()} has 2 hard links")
+
+
+def test_samples_and_files_of_others_may_have_second_names(world: World) -> None:
+    (world.project / "other").hardlink_to(world.project / ".git/hooks/pre-commit.sample")
+    store = world.home / "store"
+    store.mkdir()
+    world.script(store / "pre-commit")
+    (store / "other").hardlink_to(store / "pre-commit")
+    world.git("config", "--global", "core.hooksPath", store)
+    assert world.findings("git.linked")
+    with patch("gitguardfs.audit.command.os.geteuid", return_value=12345):
+        assert not world.findings("git.linked")
+
+
 # -------------------------------------------------------------------------------- no false alarms
 
 
