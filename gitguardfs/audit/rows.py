@@ -66,8 +66,8 @@ SUBMODULES = Row(
 )
 SYMLINK = Row(
     "tree.symlink",
-    "no symlink leads into a repository or out of the share",
-    "a symlink leads into a repository or out of the share",
+    "no symlink leads into a repository or out of its work tree",
+    "a symlink leads into a repository or out of its work tree",
 )
 SECRET = Row(
     "tree.secret",

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 
-from gitguardfs.audit import bare, config_check, repository, rows, secrets, work_tree
+from gitguardfs.audit import bare, config_check, repository, rows, secrets, symlinks, work_tree
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.git_config import EXPLICIT
 from gitguardfs.audit.walk import ScannedDirectory, TreeScan, Unread, list_directory, open_directory
@@ -36,6 +36,7 @@ def search(audit: Audit, top: int, say: Callable[[int, str], None]) -> list[Resu
     for directory in walk.directories():
         say(walk.names, directory.path)
         _look(audit, directory)
+    symlinks.check(audit)
     return ordered(audit.results)
 
 
@@ -78,6 +79,7 @@ def _look(audit: Audit, directory: ScannedDirectory) -> None:
     try:
         if bare.is_repository(directory.entries):
             directory.enter.clear()
+            audit.bare.add(directory.path)
             bare.check(audit, directory)
             repository.examine_opened(audit, directory.fd, directory.path, None)
             return
@@ -88,6 +90,7 @@ def _look(audit: Audit, directory: ScannedDirectory) -> None:
                 managers |= repository.examine(audit, directory, name)
         directory.enter[:] = [n for n in directory.enter if not repository.is_dotgit(n)]
         bare.check_prepared(audit, directory)
+        symlinks.note(audit, directory)
         work_tree.check(audit, directory, managers)
         secrets.check(audit, directory)
     except (OSError, Unread) as error:
