@@ -249,6 +249,21 @@ def test_hooks_of_a_bare_repository(world: World) -> None:
     assert not world.has_run()
 
 
+@pytest.mark.parametrize("option", ["--bare", "--separate-git-dir"])
+def test_what_was_put_into_a_repository_while_git_made_it(world: World, option: str) -> None:
+    """The guard cannot hold it: git keeps what is there (docs/security.md)."""
+    store, place = world.share / "store", world.share / "place"
+    world.script(store / "hooks/post-update")
+    (store / "config").write_text(f"{evil_config(world)}\tsshCommand = {world.share}/evil\n")
+    world.git("init", "-q", option, *[store, place][: 1 if option == "--bare" else 2])
+    world.git("push", "-q", store, "HEAD:refs/heads/x")
+    assert world.has_run()
+    for planted in ("hooks/post-update", "core.fsmonitor", "core.sshcommand"):
+        check_fixes(world, "git.bare", "medium", planted)
+    world.git("push", "-q", store, "HEAD:refs/heads/y")
+    assert not world.has_run()
+
+
 def test_a_directory_in_which_a_bare_repository_is_going_to_be_made(world: World) -> None:
     future = world.share / "future.git"
     world.script(future / "hooks/post-update")
