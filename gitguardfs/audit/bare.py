@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from stat import S_IFDIR, S_IFLNK
 
-from gitguardfs.audit import fixes, hooks, rows
+from gitguardfs.audit import fixes, hooks, rows, trust
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.programs import is_program
 from gitguardfs.audit.walk import (
@@ -20,7 +20,6 @@ from gitguardfs.audit.walk import (
 from gitguardfs.findings import Severity
 from gitguardfs.guard import repository
 
-TRUST_FIX = "git config --global safe.bareRepository explicit"
 INIT = "git init --bare"
 """The command that makes a repository of a directory and keeps the hooks and config there."""
 _GITS = frozenset(map(os.fsdecode, repository.READ_AT_TOP | {b"commondir", b"config.worktree"}))
@@ -43,7 +42,7 @@ def check(audit: Audit, directory: ScannedDirectory) -> None:
         detail = f"{path}{where}: git runs {armed.what}"
         audit.results.append(rows.BARE.finding(detail, armed.fix, severity))
     if audit.trusts_bare:
-        fix = fixes.either(TRUST_FIX, fixes.rule("--protect", os.path.basename(path)))
+        fix = fixes.either(trust.FIX, fixes.rule("--protect", os.path.basename(path)))
         audit.results.append(rows.BARE.finding(f"{path}{where}", fix, Severity.MEDIUM))
     else:
         audit.results.append(

@@ -6,11 +6,20 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 
-from gitguardfs.audit import bare, config_check, repository, rows, secrets, symlinks, work_tree
+from gitguardfs.audit import (
+    bare,
+    config_check,
+    repository,
+    rows,
+    secrets,
+    symlinks,
+    trust,
+    work_tree,
+)
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.git_config import EXPLICIT
 from gitguardfs.audit.walk import ScannedDirectory, TreeScan, Unread, list_directory, open_directory
-from gitguardfs.findings import Result, Severity
+from gitguardfs.findings import Result
 
 CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """Errors for a directory that was moved, removed or replaced since it was listed."""
@@ -51,9 +60,7 @@ def _check_user(audit: Audit) -> None:
         audit.unread("the user's configuration", error)
         return
     audit.trusts_bare = setting != EXPLICIT
-    if audit.trusts_bare:
-        value = f"safe.bareRepository is {setting or 'not set'}"
-        audit.results.append(rows.TRUST.finding(value, bare.TRUST_FIX, Severity.LOW))
+    audit.results.append(trust.judge(setting))
 
 
 def _around(audit: Audit) -> Iterator[ScannedDirectory]:

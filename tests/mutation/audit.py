@@ -98,6 +98,8 @@ MUTANTS = (
           "hard_links.check(audit, hooks, path, sorted(NAMES))", "pass", REPOSITORIES),
     fault("linked-others", "files of other users count as the agent's", "hard_links",
           "if st.st_uid == audit.uid or audit.share.holds(path):", "if True:", REPOSITORIES),
+    fault("trust-not-said", "a git that trusts bare repositories is passed over", "trust",
+          "    if value == EXPLICIT:", "    if True:", CONFIG),
     fault("prepared-hooks", "hooks that wait for a repository are free", "bare",
           "    file_type, path = directory.entries.get(\"hooks\")",
           "    return found\n    file_type, path = directory.entries.get(\"hooks\")", REPOSITORIES),

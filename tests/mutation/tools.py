@@ -23,8 +23,8 @@ MUTANTS = (
         "doctor-forgets-environment",
         "GIT_CONFIG_COUNT can hide that git trusts bare repositories",
         "doctor/host_checks.py",
-        "    if user.uid != os.geteuid():\n",
-        "    if True:\n",
+        "environment = os.environ if user.uid == os.geteuid() else {}",
+        "environment: dict[str, str] = {}",
         ("unit/test_doctor_verdicts.py",),
     ),
     Mutant(

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gitguardfs import findings
+from gitguardfs.audit import trust
 from gitguardfs.doctor import (
     attack_checks,
     host_checks,
@@ -545,9 +546,9 @@ def test_the_label_of_a_shared_directory_is_judged_only_with_selinux() -> None:
 
 
 def test_a_git_that_trusts_bare_repositories_is_told() -> None:
-    assert host_checks.judge_bare("explicit").status is Status.OK
+    assert trust.judge("explicit").status is Status.OK
     for value in ("all", ""):
-        assert host_checks.judge_bare(value).severity is Severity.LOW
+        assert trust.judge(value).severity is Severity.LOW
 
 
 def test_the_users_own_environment_counts_as_git_takes_it(
