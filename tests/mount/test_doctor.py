@@ -186,7 +186,7 @@ def test_a_guard_that_is_off_is_found(place: Path) -> None:
 def test_a_guard_without_the_rules_about_bare_repositories_is_found(place: Path) -> None:
     with gitguardfs(place / "hidden/project", place / "other", "--map", MAP, "--allow-bare"):
         results = examine(place / "other", attack=True)
-    assert findings(results) == [f"attack.{row}" for row in ("P1", "P2", "P4", "V4")]
+    assert findings(results) == [f"attack.{row}" for row in ("P1", "P2", "P4", "V4", "G4")]
     assert not left_in(place / "hidden/project")
     check_git_works(place / "hidden/project")
 
