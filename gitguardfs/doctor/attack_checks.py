@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 
-from gitguardfs.doctor import on_repository, planting, search
+from gitguardfs.doctor import link_checks, on_repository, planting, search
 from gitguardfs.doctor.context import Context
 from gitguardfs.doctor.fake_root import run_as_user
 from gitguardfs.doctor.policy_checks import policy_by_reading, report_policy
@@ -195,6 +195,7 @@ def _all(context: Context, run: AttackRun) -> list[Result]:
     results = [report_policy(context.mountpoint, policy), _ordinary(controls[1:])]
     if policy == "off":
         return results
+    results.append(link_checks.check(context, run.user, run.next_workdir()))
     run.outcomes += [_run_planting(run, attack) for attack in planting.TABLE]
     run.outcomes += [
         _run_on_repository(run, attack)

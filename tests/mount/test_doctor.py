@@ -111,7 +111,8 @@ def test_a_sound_guard_gives_no_finding_and_is_left_as_it_was(guarded: Mounted) 
     results = examine(guarded.path, attack=True)
     assert findings(results) == []
     assert [r for r in results if r.status is not Status.OK] == []
-    assert {f"attack.{row}" for row in attack_checks.TITLES} <= {r.id for r in results}
+    rows = {f"attack.{row}" for row in (*attack_checks.TITLES, "G6")}
+    assert rows | {"guard.links"} <= {r.id for r in results}
     assert [r for r in results if "not tried" in r.detail] == []
     assert metadata(guarded.source) == before
     assert sorted(os.listdir(guarded.source)) == names
@@ -189,6 +190,23 @@ def test_a_guard_without_the_rules_about_bare_repositories_is_found(place: Path)
     assert findings(results) == [f"attack.{row}" for row in ("P1", "P2", "P4", "V4", "G4")]
     assert not left_in(place / "hidden/project")
     check_git_works(place / "hidden/project")
+
+
+def test_a_guard_that_stores_symlinks_as_given_is_found(place: Path) -> None:
+    options = ("--map", MAP, "-o", "links=raw")
+    with gitguardfs(place / "hidden/project", place / "other", *options):
+        assert findings(examine(place / "other")) == ["guard.links"]
+        assert findings(examine(place / "other", attack=True)) == ["guard.links", "attack.G6"]
+    assert not left_in(place / "hidden/project")
+
+
+def test_where_symlinks_lead_is_not_known_below_a_seal(open_share: Path) -> None:
+    view = open_share / "view"
+    with gitguardfs(open_share / "raw/share", view, "--map", MAP, "--seal"):
+        results = examine(view, attack=True)
+    assert findings(results) == []
+    [said] = [result for result in results if result.id == "attack.G6"]
+    assert said.status is Status.NOTE and "the source is sealed" in said.detail
 
 
 def test_a_full_share_on_which_nothing_can_be_proved_is_found(place: Path) -> None:

@@ -28,6 +28,22 @@ MUTANTS = (
         ("unit/test_doctor_verdicts.py",),
     ),
     Mutant(
+        "doctor-first-option-counts",
+        "links=raw that a later option takes back is a finding",
+        "doctor/link_checks.py",
+        "return values[-1] if values",
+        "return values[0] if values",
+        ("unit/test_doctor_verdicts.py",),
+    ),
+    Mutant(
+        "doctor-seal-hides-symlinks",
+        "symlinks that cannot be seen in the source count as harmless",
+        "doctor/link_checks.py",
+        "    if stored is None:",
+        "    if False:",
+        ("unit/test_doctor_verdicts.py",),
+    ),
+    Mutant(
         "package-template-hidden",
         "vm-mount writes its own template over a package's",
         "vm_mount/plan_boot.py",

@@ -20,6 +20,7 @@ from gitguardfs.audit import trust
 from gitguardfs.doctor import (
     attack_checks,
     host_checks,
+    link_checks,
     mount_checks,
     namespace_checks,
     on_repository,
@@ -532,6 +533,65 @@ def test_a_guard_that_is_off_is_a_finding() -> None:
     assert policy_checks.report_policy("/m", "off").status is Status.FINDING
     assert policy_checks.report_policy("/m", "readonly").status is Status.NOTE
     assert policy_checks.report_policy("/m", "deny").status is Status.OK
+
+
+# -------------------------------------------------------------------------------- symlinks
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [("links=raw", Status.FINDING), ("links=raw,links=guarded", Status.OK), ("ro", Status.OK),
+     ("git=off,links=raw", None)],
+)  # fmt: skip
+def test_a_guard_that_stores_symlinks_as_given_is_a_finding(
+    options: str, status: Status | None
+) -> None:
+    daemon = _daemon(7, 0, ("gitguardfs", "/s", GUARD.path, "-o", options), 40)
+    said = link_checks.check_option(case(GUARD.path, daemon))
+    assert [row.status for row in said] == ([status] if status else [])
+    assert not link_checks.check_option(case(GUARD.path))
+
+
+STORED = dict.fromkeys(link_checks.TEXTS, "/.gitguardfs-guest//etc")
+
+
+def _links(
+    monkeypatch: pytest.MonkeyPatch, source: Path, read: dict[str, str], is_root: bool = True
+) -> Result:
+    monkeypatch.setattr(run_as, "run_as", lambda *_, **__: read)
+    daemon = _daemon(7, 0, (), 40, held=(str(source),))
+    context = case(GUARD.path, daemon, is_root=is_root)
+    return link_checks.check(context, AGENT, f"{GUARD.path}/scratch/1")
+
+
+@pytest.mark.parametrize("name", [None, *link_checks.TEXTS])
+def test_a_symlink_that_leads_out_is_seen_in_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
+    (tmp_path / "scratch/1").mkdir(parents=True)
+    raw = {name: link_checks.TEXTS[name]} if name else {}
+    for link, text in (STORED | raw).items():
+        (tmp_path / "scratch/1" / link).symlink_to(text)
+    said = _links(monkeypatch, tmp_path, link_checks.TEXTS)
+    assert said.status is (Status.FINDING if name else Status.OK)
+    assert said.detail.count("is stored as") == (name is not None)
+    unseen = _links(monkeypatch, tmp_path, link_checks.TEXTS, is_root=False)
+    assert unseen.status is Status.NOTE and "only root" in unseen.detail
+
+
+def test_where_symlinks_lead_below_a_seal_is_not_taken_for_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = _links(monkeypatch, tmp_path, link_checks.TEXTS)
+    assert said.status is Status.NOTE and said.title.startswith("not checked whether")
+    assert "sealed" in said.detail
+
+
+def test_a_symlink_that_reads_otherwise_than_it_was_made_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = _links(monkeypatch, tmp_path, STORED)
+    assert said.severity is Severity.MEDIUM and "/etc reads as /.gitguardfs-guest//" in said.detail
 
 
 # ----------------------------------------------------------------------------------- the host
