@@ -97,7 +97,7 @@ def _note_unmarked(audit: Audit, directory: ScannedDirectory, waiting: list[Arme
 
 @dataclass(frozen=True)
 class Armed:
-    """One thing that git would run, or read and run, if a directory were a repository."""
+    """One thing that git would run, or a place to run in, if a directory were a repository."""
 
     path: str
     """The hook, the configuration file, or the symlink in place of one."""
@@ -130,6 +130,11 @@ def _armed(audit: Audit, directory: ScannedDirectory) -> list[Armed]:
             for entry in entries
             if is_program(entry) or entry.is_include
         ]
+        for entry in entries:
+            tree = os.path.normpath(os.path.join(directory.path, entry.value or ""))
+            if entry.key == "core.worktree" and not audit.share.holds(tree):
+                what = f"in {tree} ({entry.key}, in {path})"
+                found.append(Armed(path, what, fixes.unset(entry)))
     file_type, path = directory.entries.get("hooks"), os.path.join(directory.path, "hooks")
     if file_type == S_IFLNK:
         found.append(Armed(path, f"{path}, a symlink", fixes.remove(path)))

@@ -100,6 +100,8 @@ MUTANTS = (
           "if st.st_uid == audit.uid or audit.share.holds(path):", "if True:", REPOSITORIES),
     fault("trust-not-said", "a git that trusts bare repositories is passed over", "trust",
           "    if value == EXPLICIT:", "    if True:", CONFIG),
+    fault("prepared-work-tree", "a planted work tree in the user's home is free", "bare",
+          'if entry.key == "core.worktree" and', "if False and", REPOSITORIES),
     fault("prepared-hooks", "hooks that wait for a repository are free", "bare",
           "    file_type, path = directory.entries.get(\"hooks\")",
           "    return found\n    file_type, path = directory.entries.get(\"hooks\")", REPOSITORIES),

@@ -264,6 +264,20 @@ def test_what_was_put_into_a_repository_while_git_made_it(world: World, option: 
     assert not world.has_run()
 
 
+def test_a_work_tree_out_of_the_share_that_was_put_into_a_repository(world: World) -> None:
+    store, place, own = world.share / "store", world.share / "place", world.home / "own"
+    own.mkdir()
+    store.mkdir()
+    (store / "config").write_text("[core]\n\tworktree = ../../own\n")
+    (found,) = world.findings("git.prepared")
+    assert f"would run in {own} (core.worktree" in found["detail"]
+    world.git("init", "-q", "--separate-git-dir", store, place)
+    (own / "file").write_text("")
+    world.git("clean", "-qfd", at=place)
+    assert not (own / "file").exists(), "git works there"
+    check_fixes(world, "git.bare", "medium", "core.worktree")
+
+
 def test_a_directory_in_which_a_bare_repository_is_going_to_be_made(world: World) -> None:
     future = world.share / "future.git"
     world.script(future / "hooks/post-update")
