@@ -17,9 +17,8 @@ from gitguardfs.audit import (
     work_tree,
 )
 from gitguardfs.audit.audit import Audit
-from gitguardfs.audit.git_config import EXPLICIT
 from gitguardfs.audit.walk import ScannedDirectory, TreeScan, Unread, list_directory, open_directory
-from gitguardfs.findings import Result
+from gitguardfs.findings import Result, Status
 
 CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """Errors for a directory that was moved, removed or replaced since it was listed."""
@@ -59,8 +58,9 @@ def _check_user(audit: Audit) -> None:
     except Unread as error:
         audit.unread("the user's configuration", error)
         return
-    audit.trusts_bare = setting != EXPLICIT
-    audit.results.append(trust.judge(setting))
+    result = trust.judge(setting)
+    audit.trusts_bare = result.status is Status.FINDING
+    audit.results.append(result)
 
 
 def _around(audit: Audit) -> Iterator[ScannedDirectory]:
