@@ -1,14 +1,15 @@
 """Checks that symlinks which lead out of their work tree lead nowhere on the host.
 
-The guard stores such a symlink with another text than it shows. So the check makes some through the
-view, as the agent's user, and looks at them in the guard's source, as root. Below a seal the source
-is out of reach for root too; then the row is a note.
+The guard stores such a symlink with another text than it shows, and does not let one be moved to
+where it would lead out. So the check makes and moves some through the view, as the agent's user,
+and looks at them in the guard's source, as root. Below a seal root sees no source; the row says so.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
+from errno import EXDEV
 
 from gitguardfs.doctor.context import Context
 from gitguardfs.doctor.mount_checks import sources_of
@@ -54,30 +55,47 @@ def check(context: Context, user: User, workdir: str) -> Result:
         "symlinks that lead out of their work tree lead nowhere on the host",
         "symlinks lead out of their work tree on the host",
     )
+    place = os.path.relpath(workdir, context.mountpoint)
     try:
-        shown_texts = run_as.run_as(_make, workdir, user=user)
+        was_moved, texts = run_as.run_as(_make, workdir, len(place.split("/")) + 1, user=user)
     except (NoAnswer, OSError) as error:
         return row.unknown(f"could not be checked: {error}", "run this again")
-    changed = [f"{shown(text)} reads as {shown(shown_texts[name])}"
-               for name, text in TEXTS.items() if shown_texts[name] != text]  # fmt: skip
+    changed = [
+        f"{text} reads as {shown(texts[name])}"
+        for name, text in TEXTS.items()
+        if texts[name] != text
+    ]
     if changed:
         hint = "mount the guard again; if this stays, report it"
         return row.finding(f"their texts change: {', '.join(changed)}", hint, Severity.MEDIUM)
-    stored = _look(context, os.path.relpath(workdir, context.mountpoint))
-    if stored is None:
-        why = "the source is sealed" if context.is_root else "only root could look at the source"
-        return row.not_checked(f"they read as given in the view; {why}")
-    leading = [f"{shown(TEXTS[name])} is stored as {shown(text)}" for name, text in stored.items()]
+    stored = _look(context, place)
+    leading = [f"{TEXTS[name]} is stored as {shown(text)}" for name, text in (stored or {}).items()]
+    if was_moved:
+        leading.append("one can be moved to where it leads out of the view")
     if leading:
         return row.finding(", ".join(leading), RAW)
+    if stored is None:
+        why = "the source is sealed" if context.is_root else "only root could look at the source"
+        return row.ok(f"by what can be moved; {why}, so what is stored was not seen")
     return row.ok("seen in the source")
 
 
-def _make(workdir: str) -> dict[str, str]:
+def _make(workdir: str, levels: int) -> tuple[bool, dict[str, str]]:
+    """Make symlinks; return whether one can be moved so that it leads out, and how others read."""
     os.mkdir(workdir, 0o755)
     for name, text in TEXTS.items():
         os.symlink(text, os.path.join(workdir, name))
-    return {name: os.readlink(os.path.join(workdir, name)) for name in TEXTS}
+    inner = os.path.join(workdir, *["d"] * levels)
+    os.makedirs(inner)
+    os.symlink(f"{'../' * levels}x", os.path.join(inner, "inner"))
+    try:
+        os.rename(os.path.join(inner, "inner"), os.path.join(workdir, "inner"))
+        was_moved = True
+    except OSError as error:
+        if error.errno != EXDEV:
+            raise
+        was_moved = False
+    return was_moved, {name: os.readlink(os.path.join(workdir, name)) for name in TEXTS}
 
 
 def _look(context: Context, place: str) -> dict[str, str] | None:

@@ -200,13 +200,17 @@ def test_a_guard_that_stores_symlinks_as_given_is_found(place: Path) -> None:
     assert not left_in(place / "hidden/project")
 
 
-def test_where_symlinks_lead_is_not_known_below_a_seal(open_share: Path) -> None:
+@pytest.mark.parametrize("links", ["guarded", "raw"])
+def test_where_symlinks_lead_below_a_seal_is_known_by_what_can_be_moved(
+    open_share: Path, links: str
+) -> None:
     view = open_share / "view"
-    with gitguardfs(open_share / "raw/share", view, "--map", MAP, "--seal"):
+    options = ("--map", MAP, "--seal", "--links", links)
+    with gitguardfs(open_share / "raw/share", view, *options):
         results = examine(view, attack=True)
-    assert findings(results) == []
+    assert findings(results) == (["guard.links", "attack.G6"] if links == "raw" else [])
     [said] = [result for result in results if result.id == "attack.G6"]
-    assert said.status is Status.NOTE and "the source is sealed" in said.detail
+    assert ("the source is sealed" in said.detail) == (links == "guarded")
 
 
 def test_a_full_share_on_which_nothing_can_be_proved_is_found(place: Path) -> None:

@@ -37,9 +37,9 @@ MUTANTS = (
     ),
     Mutant(
         "doctor-seal-hides-symlinks",
-        "symlinks that cannot be seen in the source count as harmless",
+        "below a seal a guard that stores symlinks as given is not noticed",
         "doctor/link_checks.py",
-        "    if stored is None:",
+        "    if was_moved:",
         "    if False:",
         ("unit/test_doctor_verdicts.py",),
     ),

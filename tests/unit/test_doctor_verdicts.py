@@ -556,9 +556,13 @@ STORED = dict.fromkeys(link_checks.TEXTS, "/.gitguardfs-guest//etc")
 
 
 def _links(
-    monkeypatch: pytest.MonkeyPatch, source: Path, read: dict[str, str], is_root: bool = True
+    monkeypatch: pytest.MonkeyPatch,
+    source: Path,
+    read: dict[str, str],
+    is_root: bool = True,
+    was_moved: bool = False,
 ) -> Result:
-    monkeypatch.setattr(run_as, "run_as", lambda *_, **__: read)
+    monkeypatch.setattr(run_as, "run_as", lambda *_, **__: [was_moved, read])
     daemon = _daemon(7, 0, (), 40, held=(str(source),))
     context = case(GUARD.path, daemon, is_root=is_root)
     return link_checks.check(context, AGENT, f"{GUARD.path}/scratch/1")
@@ -576,15 +580,16 @@ def test_a_symlink_that_leads_out_is_seen_in_the_source(
     assert said.status is (Status.FINDING if name else Status.OK)
     assert said.detail.count("is stored as") == (name is not None)
     unseen = _links(monkeypatch, tmp_path, link_checks.TEXTS, is_root=False)
-    assert unseen.status is Status.NOTE and "only root" in unseen.detail
+    assert unseen.status is Status.OK and "only root" in unseen.detail
 
 
-def test_where_symlinks_lead_below_a_seal_is_not_taken_for_checked(
+def test_where_symlinks_lead_below_a_seal_is_known_by_what_can_be_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = _links(monkeypatch, tmp_path, link_checks.TEXTS)
-    assert said.status is Status.NOTE and said.title.startswith("not checked whether")
-    assert "sealed" in said.detail
+    assert said.status is Status.OK and "the source is sealed" in said.detail
+    said = _links(monkeypatch, tmp_path, link_checks.TEXTS, was_moved=True)
+    assert said.severity is Severity.HIGH and "can be moved" in said.detail
 
 
 def test_a_symlink_that_reads_otherwise_than_it_was_made_is_a_finding(
@@ -592,6 +597,11 @@ def test_a_symlink_that_reads_otherwise_than_it_was_made_is_a_finding(
 ) -> None:
     said = _links(monkeypatch, tmp_path, STORED)
     assert said.severity is Severity.MEDIUM and "/etc reads as /.gitguardfs-guest//" in said.detail
+
+
+def test_without_a_guard_a_symlink_can_be_moved_to_where_it_leads_out(tmp_path: Path) -> None:
+    was_moved, texts = link_checks._make(str(tmp_path / "1"), 3)
+    assert was_moved and texts == link_checks.TEXTS
 
 
 # ----------------------------------------------------------------------------------- the host
