@@ -17,11 +17,11 @@ from gitguardfs.audit.share import looks_like_repository
 from gitguardfs.audit.walk import ScannedDirectory
 from gitguardfs.constants import MAX_SYMLINKS
 from gitguardfs.findings import Severity
+from gitguardfs.guard import links
 from gitguardfs.paths import is_inside
 from gitguardfs.render.quote import shell_printable
 
-NEUTRAL = "/.gitguardfs-guest"
-"""Begins the text of a symlink that a guard has stored so that it leads nowhere on the host."""
+NEUTRAL = os.fsdecode(links.NEUTRAL)
 GROUPED = 10
 """Up to so many symlinks of one work tree that lead the same way have a finding each."""
 PASTED = 4000
@@ -63,15 +63,15 @@ def check(audit: Audit) -> None:
             detail = f"{link} leads {where}, to {target}"
             audit.results.append(rows.SYMLINK.finding(detail, fixes.remove(link), severity))
     if neutral:
-        detail = f"{len(neutral)} begin with {NEUTRAL}/, for instance {neutral[0]}"
+        detail = f"{len(neutral)} begin with {NEUTRAL}, for instance {neutral[0]}"
         title = "symlinks that were made through a view lead nowhere on this machine"
         audit.results.append(rows.SYMLINK.note(detail, title=title))
 
 
-def _remove_all(audit: Audit, links: list[str]) -> str:
+def _remove_all(audit: Audit, paths: list[str]) -> str:
     """Return the command that removes symlinks; if they are too many, some, and audits again."""
     words, length = ["rm", "-f", "--"], 0
-    for link in links:
+    for link in paths:
         length += len(shell_printable([link])) + 1
         if length > PASTED and len(words) > 3:
             again = shell_printable(["gitguard", "audit", audit.share.path])
@@ -93,7 +93,7 @@ class SymlinkJudge:
 
     def is_neutral(self, text: str) -> bool:
         """Return whether a text leads nowhere, whatever comes after its beginning."""
-        return self._is_nowhere and text.startswith(f"{NEUTRAL}/")
+        return self._is_nowhere and text.startswith(NEUTRAL)
 
     def root(self, directory: str) -> str:
         """Return the work tree of what lies in a directory; the share if there is none."""
