@@ -14,7 +14,7 @@ from gitguardfs.audit import fixes, rows
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.repository import is_dotgit
 from gitguardfs.audit.share import looks_like_repository
-from gitguardfs.audit.walk import ScannedDirectory
+from gitguardfs.audit.walk import ScannedDirectory, Unread
 from gitguardfs.constants import MAX_SYMLINKS
 from gitguardfs.findings import Severity
 from gitguardfs.guard import links
@@ -31,11 +31,14 @@ _CACHED = 1 << 14
 
 
 def note(audit: Audit, directory: ScannedDirectory) -> None:
-    """Note the symlinks in a directory. Module ``repository`` judges a ``.git``. Raises OSError."""
+    """Note the symlinks in a directory. Module ``repository`` judges a ``.git``."""
     for name, file_type in directory.entries.items():
         if file_type == S_IFLNK and not is_dotgit(name):
             path = os.path.join(directory.path, name)
-            audit.symlinks[path] = os.readlink(name, dir_fd=directory.fd)
+            try:
+                audit.symlinks[path] = os.readlink(name, dir_fd=directory.fd)
+            except OSError:
+                audit.unread(path, Unread("it was changed while it was read"))
 
 
 def check(audit: Audit) -> None:

@@ -303,6 +303,25 @@ def test_what_changed_meanwhile_is_a_finding(world: World, monkeypatch: pytest.M
     assert found["detail"] == f"{world.share}/a/b: it was changed while it was read"
 
 
+def test_a_symlink_that_changed_meanwhile_hides_nothing_beside_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (world.project / "link").symlink_to(world.home)
+    (world.project / "id_rsa").write_text(KEY)
+    real = symlinks.note
+
+    def exchanging(audit: Audit, directory: walk.ScannedDirectory) -> None:
+        if "link" in directory.entries:
+            (world.project / "link").unlink()
+        real(audit, directory)
+
+    monkeypatch.setattr(symlinks, "note", exchanging)
+    assert world.findings("tree.secret")
+    (world.project / "link").symlink_to(world.home)
+    (found,) = world.findings("audit.read")
+    assert found["detail"] == f"{world.project}/link: it was changed while it was read"
+
+
 def test_a_way_back_up_is_walked_once(tmp_path: Path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     directories, failed = walked(tmp_path)
