@@ -8,17 +8,23 @@ called the root here. If no directory holds ``.git``, the root is that of the sh
 A text is *contained* if it is relative, has ``..`` only at its beginning, climbs no higher than the
 root, does not end at the root, and has no component that git takes for ``.git``. Every symlink on
 the way is contained from its own directory. So a chain of them stays below the root as well. Any
-other text is stored behind ``NEUTRAL``: a path that only root of the host could make.
+other text is stored behind ``NEUTRAL``: a path that only root of the host could make. A ``..`` in
+it is stored as ``...``. The kernel needs no such care. But programs that resolve a path as text, as
+Python's ``Path.resolve`` does, take ``..`` for the way back from a directory that does not exist.
 """
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from gitguardfs.guard.dotgit import is_dotgit
 
 NEUTRAL = b"/.gitguardfs-guest/"
 """What stands before a stored text that leads nowhere on the host."""
+
+_DOTS = re.compile(rb"(?<![^/])\.{2,}(?![^/])")
+"""A component of two dots or more; ``neutral`` adds one to them, and ``shown`` takes it away."""
 
 
 class Steps(NamedTuple):
@@ -61,7 +67,7 @@ def stays_inside(text: bytes, depth: int) -> bool:
 
 def neutral(text: bytes) -> bytes:
     """Return the stored form of ``text`` that leads nowhere on the host."""
-    return NEUTRAL + text
+    return NEUTRAL + _DOTS.sub(rb"\g<0>.", text)
 
 
 def is_neutral(stored: bytes) -> bool:
@@ -71,4 +77,6 @@ def is_neutral(stored: bytes) -> bool:
 
 def shown(stored: bytes) -> bytes:
     """Return the text that the view shows for a stored one."""
-    return stored.removeprefix(NEUTRAL)
+    if not is_neutral(stored):
+        return stored
+    return _DOTS.sub(lambda dots: dots[0][:-1], stored[len(NEUTRAL) :])

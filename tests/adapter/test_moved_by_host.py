@@ -54,7 +54,7 @@ async def test_symlinks_are_checked_where_they_come_to_stand(
     ):
         await world.ops.symlink(d, name, text.encode(), world.ctx)
         stored = os.readlink(world.source / place / os.fsdecode(name))
-        assert stored == (text if is_contained else NEUTRAL + text)
+        assert stored == (text if is_contained else NEUTRAL + text.replace("..", "..."))
         shown = await world.ops.readlink(await world.id(f"{place}/{os.fsdecode(name)}"), world.ctx)
         assert os.fsdecode(shown) == text
 
