@@ -54,8 +54,6 @@ class Attributes(NamedTuple):
     atime_ns: int
     mtime_ns: int
     ctime_ns: int
-    lasts: bool = True
-    """Whether the kernel may cache the entry; if not, it looks the name up at each use."""
 
 
 class SetAttr(NamedTuple):
@@ -90,6 +88,8 @@ class OpenReply(NamedTuple):
     """Whether the kernel caches no pages (FOPEN_DIRECT_IO)."""
     attributes_changed: bool = False
     """Whether the session must invalidate the attributes that the kernel has cached."""
+    backing_fd: int = -1
+    """A descriptor of the source's file, for a session that passes reads and writes through."""
 
 
 class DirEntry(NamedTuple):
@@ -110,18 +110,3 @@ class RequestError(Exception):
     def __init__(self, errno: int) -> None:
         super().__init__(errno)
         self.errno = errno
-
-
-class Later(Exception):  # noqa: N818  # what the session is to do, not that something broke
-    """A request must wait; nothing was changed.
-
-    The session repeats the same call at ``ask_again_at`` and serves other requests meanwhile.
-    Both times are in seconds of time.monotonic. A call that still raises this at ``deadline`` fails
-    with EBUSY.
-    """
-
-    def __init__(self, why: str, ask_again_at: float, deadline: float) -> None:
-        super().__init__(why)
-        self.why = why
-        self.ask_again_at = ask_again_at
-        self.deadline = deadline

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable
+from dataclasses import replace
 
 from gitguardfs.bindfs.idmap import MapError
 from gitguardfs.bindfs.overrides import AttributeOverrider, DaemonRights, Overrides
 from gitguardfs.errors import Exit, UserError, warn
-from gitguardfs.fs.attributes import AttributeMapper
-from gitguardfs.fs.mount_state import MountState
-from gitguardfs.guard.rules import RuleSet
+from gitguardfs.fs.attributes import Override
+from gitguardfs.fs.mount import Mount, Surroundings
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.local_devices import LocalDevices
 from gitguardfs.linux.sysfs import device_size
 from gitguardfs.mounting.preflight import MountPaths
 from gitguardfs.options.mount_options import MountOptions
-from gitguardfs.protocol import Attributes
 from gitguardfs.serving.audit_log import AuditLog
 from gitguardfs.serving.operations import Operations
 
@@ -33,44 +31,28 @@ def assemble(
     audit: AuditLog,
     root_fd: int,
     reports_names_only: bool,
-) -> tuple[MountState, Operations]:
-    """Return state and operations to serve the directory behind ``root_fd``. Raises UserError.
+) -> tuple[Mount, Operations]:
+    """Return the mount and the operations that serve the directory behind ``root_fd``.
 
-    ``reports_names_only`` says that the session can report entries without attributes.
+    ``reports_names_only`` says that the session can report entries without attributes. Raises
+    UserError.
     """
+    options = replace(options, source=paths.source)
     try:
-        where = mountinfo.of_device(os.fstat(root_fd).st_dev)
-        is_local = LocalDevices(paths.source)
-        state = state_of(options, paths, root_fd, is_local, where)
-        closes_late = not is_local.all_are(state.nodes.root.dev)
+        mount = Mount(options, surroundings(options, paths, root_fd))
     except OSError as error:
         raise UserError(f"source {options.source}: {error.strerror}", code=Exit.SYSTEM) from None
-    operations = Operations(
-        state,
-        audit,
-        cache_timeout=options.cache_timeout,
-        same_for_all=options.overrides.mirror is None,
-        direct_io=options.direct_io,
-        closes_late=closes_late,
-        reports_names_only=reports_names_only,
-        read_rate=options.read_rate,
-        write_rate=options.write_rate,
-    )
-    return state, operations
+    return mount, Operations(mount, audit, reports_names_only)
 
 
-def state_of(
-    options: MountOptions,
-    paths: MountPaths,
-    root_fd: int,
-    is_local: LocalDevices,
-    where: mountinfo.MountInfo | None,
-) -> MountState:
-    """Return the state of a mount of ``root_fd``, which lies on the mount ``where``.
+def surroundings(options: MountOptions, paths: MountPaths, root_fd: int) -> Surroundings:
+    """Return what a mount of ``root_fd`` has to know of its source and of this process.
 
     Raises UserError for a bad map, OSError.
     """
     source, mountpoint = os.fstat(root_fd), os.fstat(paths.mountpoint_fd)
+    where = mountinfo.of_device(source.st_dev)
+    is_local = LocalDevices(paths.source)
     owners = (source.st_uid, source.st_gid), (mountpoint.st_uid, mountpoint.st_gid)
     try:
         idmap = options.map.resolve(*owners)
@@ -86,24 +68,19 @@ def state_of(
             "--map shows two ids of the share as one, since an id without a rule keeps its number"
             f" (to keep them apart, add {missing})"
         )
-    return MountState(
+    return Surroundings(
         root_fd,
-        RuleSet(options.rules),
-        AttributeMapper(idmap, options.allow_suid, _override(options.overrides, root_fd)),
+        idmap,
         descriptor_limit=_descriptor_budget(),
         can_chown=os.geteuid() == 0,
         is_local=is_local,
-        path_based=where is not None and where.is_path_based,
-        asks_server=where is not None and where.asks_server,
-        read_only=options.read_only,
-        policy=options.policy,
-        symlinks=options.symlinks,
-        source_path=os.fsencode(paths.source),
-        opens_devices=options.overrides.block_devices_as_files,
+        is_ninep=where is not None and where.is_path_based,
+        closes_late=not is_local.all_are(source.st_dev),
+        override=_override(options.overrides, root_fd),
     )
 
 
-def _override(overrides: Overrides, root_fd: int) -> Callable[..., Attributes] | None:
+def _override(overrides: Overrides, root_fd: int) -> Override | None:
     if overrides == Overrides():
         return None
     read_only = bool(os.fstatvfs(root_fd).f_flag & os.ST_RDONLY)

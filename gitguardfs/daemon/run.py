@@ -22,7 +22,7 @@ from gitguardfs.constants import FUSE_DEVICE
 from gitguardfs.daemon import background, build, logs, signals, view
 from gitguardfs.daemon.drain import Drain, close_device
 from gitguardfs.errors import Exit, UserError, shown, warn
-from gitguardfs.fs.mount_state import MountState
+from gitguardfs.fs.mount import Mount
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.mounting import fstab_check, preflight, seal, seal_bypasses, utab
 from gitguardfs.options.mount_options import MountOptions
@@ -191,7 +191,7 @@ def _serve(
 
 def _serve_session(
     session: base.Session,
-    state: MountState,
+    state: Mount,
     options: MountOptions,
     paths: preflight.MountPaths,
     mounted: mountinfo.MountInfo | None,

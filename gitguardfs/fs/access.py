@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from functools import partial
 from stat import S_IFDIR, S_ISDIR
 from typing import NamedTuple
 
 from gitguardfs.errors import os_error
+from gitguardfs.fs import revalidation
 from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.forming import Forming
 from gitguardfs.fs.nodes import GUARDED, Node, NodeTable, ObjectKey, ancestors, stale
-from gitguardfs.fs.revalidation import UNREADABLE, Revalidation
+from gitguardfs.fs.revalidation import UNREADABLE, VERDICT_TTL, Revalidation
 from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.guard import dotgit as names
 from gitguardfs.guard import repository
@@ -67,98 +66,70 @@ class Access:
         descriptors: DescriptorCache,
         source: Source,
         read_only: bool,
-        forming: Forming,
-        path_based: bool = False,
-        is_local: Callable[[int], bool] = lambda _: True,
     ) -> None:
-        """Keep what the checks need.
-
-        ``path_based``: descriptors of the source hold paths, not objects.
-
-        ``is_local`` returns whether ``..`` of a directory on a device leads to its present parent.
-        """
         self._guard = guard
         self._nodes = nodes
         self._descriptors = descriptors
         self._source = source
         self._read_only = read_only
-        self._forming = forming
-        self._path_based = path_based
-        self.revalidation = Revalidation(
-            guard, nodes, descriptors, source,
-            dotgit=self.dotgit, path=self.path, path_based=path_based, is_local=is_local,
-        )  # fmt: skip
+        self.revalidation = Revalidation(guard, nodes, descriptors, source, self.dotgit, self.path)
 
     def node(self, node_id: NodeId, change: bool = False) -> Node:
         """Return the node if it may be read or, with ``change``, changed.
 
-        Raises Refused, Later, OSError(EROFS, ESTALE), and any other OSError of the source, as the
-        verdict is unknown then.
+        Raises Refused, OSError(EROFS, ESTALE), and any other OSError of the source, as the verdict
+        is unknown then.
         """
-        if self._path_based:
-            self._descriptors.close_file()
         node = self._nodes.get(node_id)
         directory = node if node.file_type == S_IFDIR else node.parent
-        if directory is not None and self.revalidation.revalidate(directory):
+        if directory is None:
+            self._descriptors.check_nameless(node)
+        elif (
+            revalidation.clock() - directory.classified_at >= VERDICT_TTL
+            and self.revalidation.revalidate(directory)
+        ):
             node = self._nodes.get(node_id)
         if node.verdict is not ALLOW and (change or node.verdict >= Verdict.DENY):
             raise Refused(node.rule, partial(self.path, node))
-        if change and self._read_only:
-            raise os_error(errno.EROFS)
-        if self._path_based and node.parent is None and node is not self._nodes.root:
-            raise stale()  # removed: another object may have its path now
-        if change and node.file_type != S_IFDIR and node.parent is not None:
-            self._settle(node.parent, node.name, is_new=False)
-            if self._path_based and node.open_fds:
-                self._check_is_file(node)
+        if change:
+            if self._read_only:
+                raise os_error(errno.EROFS)
+            if self._guard.checks_fake_repositories:
+                self._check_no_payload(node)
+            if node.open_fds and node.parent is not None:
+                self._source.check_is_file(self._descriptors.of(node.parent), node.name)
         return node
 
-    def _check_is_file(self, node: Node) -> None:
-        """Check that no directory is in the place of an open file, over 9p.
+    def _check_no_payload(self, node: Node) -> None:
+        """Refuse to change what makes git run programs in a directory that is half a repository.
 
-        Its name would seem to be of the file, and a directory would be changed, even a repository.
-        Raises OSError(ESTALE), and any other OSError of the source.
+        That is the node itself, or a directory of hooks at or above it (rule G4). Raises Refused;
+        OSError if the source fails.
         """
-        dir_fd = self._descriptors.parent_of(node)
-        try:
-            st = self._source.stat_at(dir_fd, node.name)
-            if self._source.is_held_file(dir_fd, node.name, st):
+        if node.file_type != S_IFDIR:
+            if node.parent is None:
                 return
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        raise stale()
+            self.check_no_payload(node.parent, node.name)
+            node = node.parent
+        for step in ancestors(node):
+            if repository.is_hooks(step.name) and step.parent is not None:
+                self.check_no_payload(step.parent, step.name)
 
-    def settle(self, ref: NodeRef) -> None:
-        """Wait while git on the host may be making a repository of a directory to be changed.
+    def check_no_payload(self, directory: Node, name: bytes) -> None:
+        """Refuse a name that makes git run programs if its directory is half a repository.
 
-        Raises Later; Refused if the directory has become a repository or lies in one; OSError of
-        the source.
+        Raises Refused; OSError if the source fails.
         """
-        self._settle(ref.parent, ref.name, is_new=True)
-
-    def _settle(self, directory: Node, name: bytes, is_new: bool) -> None:
-        """Classify again if git would read ``name``, however new the verdict is; then wait.
-
-        ``is_new``: the name itself may be added or removed, not only its object changed. The
-        request then waits for the directory whatever the name is.
-        """
-        if not self._guard.checks_fake_repositories:
-            return
-        if repository.is_read_at_top(name):
-            self.revalidation.classify_now(directory)
-            is_new = True
-        for below in ancestors(directory):
-            if below.parent is not None and repository.is_read_below(below.name):
-                self.revalidation.classify_now(below.parent)
-                self._forming.wait_for(self._descriptors.of(below.parent))
-        if is_new:
-            self._forming.wait_for(self._descriptors.of(directory))
+        if repository.is_payload(name) and self._source.is_half_repository(
+            self._descriptors.of(directory)
+        ):
+            raise Refused("half a repository", partial(self.path, directory, name))
 
     def name(self, parent_id: NodeId, name: bytes, change: bool = False) -> NodeRef:
         """Return a name in a directory if it may be looked up or, with ``change``, changed.
 
         A guarded name may be looked up, since it is shown; it may not be changed. Raises Refused,
-        Later, OSError(EINVAL, EROFS, ESTALE), and any other OSError of the source.
+        OSError(EINVAL, EROFS, ESTALE), and any other OSError of the source.
         """
         if name in NO_NAMES or b"/" in name or b"\0" in name:
             raise os_error(errno.EINVAL)
@@ -167,7 +138,8 @@ class Access:
             verdict, rule = self._guard.verdict_of_name(name)
             if verdict is not ALLOW:
                 raise Refused(rule, partial(self.path, parent, name))
-            self._settle(parent, name, is_new=True)
+            if self._guard.checks_fake_repositories:
+                self.check_no_payload(parent, name)
         return make(NodeRef, (parent, self._descriptors.of(parent), name))
 
     def allows(self, name: bytes) -> bool:
@@ -189,13 +161,6 @@ class Access:
         if verdict >= Verdict.DENY:
             raise Refused(rule, partial(self.path, directory, name))
         return NodeRef(directory, self._descriptors.of(directory), name)
-
-    def reopened(self, ref: NodeRef) -> NodeRef:
-        """Return ``ref`` with a valid descriptor; opening others may have closed the old one.
-
-        Raises OSError.
-        """
-        return make(NodeRef, (ref.parent, self._descriptors.of(ref.parent), ref.name))
 
     def dotgit(self, dir_fd: int) -> ObjectKey | None:
         """Return device and inode of a directory's ``.git``; None if there is none.
@@ -259,9 +224,9 @@ class Access:
         known = self._nodes.find_below(ref.parent, st)
         if verdict is not ALLOW:
             known = self._nodes.find(st, GUARDED)
-        if known is not None and known.fd >= 0 and not self._path_based:
-            fd, own = known.fd, -1
-        else:
+        own = -1
+        fd = -1 if known is None else self._descriptors.known(known)
+        if fd < 0:
             fd = own = self._source.open_node(ref.fd, ref.name)
         try:
             btime_ns = 0

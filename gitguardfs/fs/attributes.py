@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from stat import S_IFDIR, S_IFMT, S_IFREG
+from functools import lru_cache
+from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
 
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.constants import PERMISSION_BITS, SET_ID_BITS
 from gitguardfs.fs.nodes import NEVER, ROOT_ID, Node
+from gitguardfs.guard import links
 from gitguardfs.guard.rules import ALLOW, Verdict
-from gitguardfs.protocol import Attributes, GuestUid, ShareGid, ShareUid, make
+from gitguardfs.options.mount_options import MountOptions
+from gitguardfs.protocol import Attributes, EntryReply, GuestUid, ShareGid, ShareUid, make
 
 WRITE_BITS = 0o222
 
@@ -26,14 +29,33 @@ def change_key(st: os.stat_result) -> int:
 Override = Callable[[Attributes, int, ShareUid, ShareGid, GuestUid], Attributes]
 """Overrides attributes for a user of the guest; see ``AttributeOverrider.apply``."""
 
+CACHED_OWNERS = 1024
+"""Pairs of owners whose guest ids are remembered; a share has few."""
+
 
 class AttributeMapper:
     """Applies the id map, the overrides and the guard to attributes."""
 
-    def __init__(self, idmap: IdMap, allow_suid: bool, override: Override | None = None) -> None:
+    def __init__(
+        self,
+        idmap: IdMap,
+        options: MountOptions,
+        override: Override | None = None,
+        shown_text: Callable[[Node], bytes] | None = None,
+    ) -> None:
+        """Take ``shown_text``, which returns the text of a symlink as the view shows it.
+
+        None if every text is shown as it is stored.
+        """
         self.idmap = idmap
-        self.allow_suid = allow_suid
+        self.allow_suid = options.allow_suid
+        self.entry_timeout = options.cache_timeout
+        """How long the kernel may cache names, in seconds."""
+        # What is not the same for all users must not be cached.
+        self._attr_timeout = options.cache_timeout if options.overrides.mirror is None else 0.0
         self._override = override
+        self._shown_text = shown_text
+        self._guest_ids = lru_cache(CACHED_OWNERS)(idmap.guest_ids)
 
     def drops_setid(self, mode: int) -> bool:
         """Return whether ``mode`` is of a file with set-id bits, which this mount drops."""
@@ -45,32 +67,46 @@ class AttributeMapper:
         A write by root keeps a file's set-id bits; the guest does not see them, so its kernel
         cannot drop them.
         """
-        return self.mode_for_source(S_IFMT(mode), mode) if self.drops_setid(mode) else None
+        if mode & SET_ID_BITS and self.drops_setid(mode):
+            return self.mode_for_source(S_IFMT(mode), mode)
+        return None
 
     def mode_for_source(self, file_type: int, mode: int) -> int:
         """Return the permission bits to set in the share; ``file_type`` is the object's S_IFMT."""
         mode &= PERMISSION_BITS
-        return mode & ~SET_ID_BITS if self.drops_setid(file_type | mode) else mode
+        if mode & SET_ID_BITS and self.drops_setid(file_type | mode):
+            return mode & ~SET_ID_BITS
+        return mode
 
-    def report(self, node: Node, st: os.stat_result, uid: GuestUid) -> Attributes:
-        """Return the attributes of ``node`` as the user ``uid`` of the guest sees them.
+    def report(self, node: Node, st: os.stat_result, uid: GuestUid) -> EntryReply:
+        """Return the reply that reports ``node`` as the user ``uid`` of the guest sees it.
 
         Notes in the node what was reported to the kernel. A denied object shows its type, owner 0:0
         and no permissions. The owner is 0 because the root of a user namespace overrides the
-        permission bits of owners that are mapped there. Raises OSError(EIO) if the owner's id
-        cannot be shown.
+        permission bits of owners that are mapped there. Raises OSError: EIO if the owner's id
+        cannot be shown; that of the source if a symlink cannot be read.
         """
-        shown = self.unguarded(st.st_ino if node.id == ROOT_ID else node.id, st, uid)
+        node_id = node.id
+        shown = self.unguarded(st.st_ino if node_id == ROOT_ID else node_id, st, uid)
+        entry_timeout = self.entry_timeout
+        if (
+            node.file_type == S_IFLNK
+            and st.st_size > len(links.NEUTRAL)
+            and node.verdict < Verdict.DENY
+            and self._shown_text is not None
+        ):
+            shown = shown._replace(size=len(self._shown_text(node)))
         if node.verdict is not ALLOW:
             if node.verdict is Verdict.READONLY:
-                return shown._replace(mode=shown.mode & ~WRITE_BITS)
-            return shown._replace(mode=S_IFMT(st.st_mode), uid=0, gid=0)
-        if node.classified_at == NEVER:
-            return shown._replace(lasts=False)
-        if node.file_type == S_IFREG:
-            node.reported = change_key(st)
+                shown = shown._replace(mode=shown.mode & ~WRITE_BITS)
+            else:
+                shown = shown._replace(mode=S_IFMT(st.st_mode), uid=0, gid=0)
+        elif node.file_type == S_IFREG:
+            node.reported = hash((st.st_size, st.st_mtime_ns, st.st_ctime_ns))
             node.size = st.st_size
-        return shown
+        elif node.classified_at == NEVER:
+            entry_timeout = 0.0  # the kernel looks the name up at each use
+        return make(EntryReply, (node_id, shown, entry_timeout, self._attr_timeout))
 
     def unguarded(self, ino: int, st: os.stat_result, uid: GuestUid) -> Attributes:
         """Return the attributes of an object without the guard's part; note nothing.
@@ -80,7 +116,7 @@ class AttributeMapper:
         mode = st.st_mode
         owner: ShareUid = st.st_uid  # type: ignore[assignment]
         group: ShareGid = st.st_gid  # type: ignore[assignment]
-        guest_uid, guest_gid = self.idmap.guest_ids(owner, group)
+        guest_uid, guest_gid = self._guest_ids(owner, group)
         if mode & SET_ID_BITS and self.drops_setid(mode):
             mode &= ~SET_ID_BITS
         shown = make(
@@ -98,7 +134,6 @@ class AttributeMapper:
                 st.st_atime_ns,
                 st.st_mtime_ns,
                 st.st_ctime_ns,
-                True,
             ),
         )
         if self._override is not None:

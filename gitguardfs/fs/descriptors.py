@@ -3,6 +3,9 @@
 A tree has millions of files and a process a thousand descriptors, so most nodes have none. A
 closed descriptor is opened again by its parent's descriptor and its name, one component at a time,
 and compared with the node: another object raises OSError(ESTALE) and is never used.
+
+A descriptor that a request has asked for is leased to it: it stays open until the request ends,
+which is when the next one begins. ``request`` counts them.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from gitguardfs.errors import os_error
@@ -18,52 +21,49 @@ from gitguardfs.fs.nodes import Node, stale
 
 T = TypeVar("T")
 
-IN_USE = 8
-"""The newest descriptors, never closed: one operation uses up to four at a time. Half is margin."""
-MINIMUM = 2 * IN_USE
-
 OPEN_NODE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class DescriptorCache:
     """Descriptors of nodes; above the limit the least recently used one is closed."""
 
-    def __init__(self, limit: int, path_based: bool = False) -> None:
-        """Keep ``limit`` descriptors at most. ``path_based``: they hold paths, not objects."""
-        self._limit = max(limit, MINIMUM)
-        self._path_based = path_based
+    holds_objects = True
+    """Whether a descriptor leads to an object, and not to whatever is at its path."""
+
+    def __init__(self, limit: int) -> None:
+        """Keep ``limit`` descriptors, and those that are leased."""
+        self._limit = limit
         # Keyed by node, not by its number: another node may have the number by now, while this one
         # is still the parent of some node.
         self._cached: OrderedDict[Node, None] = OrderedDict()
         self._pinned: set[Node] = set()
-        self._file: Node | None = None
-        """The node of the file that was last opened, where descriptors hold paths."""
+        self.request = 0
+        """The number of the request under way; the error boundary raises it."""
 
     def __len__(self) -> int:
         return len(self._cached) + len(self._pinned)
 
     def of(self, node: Node) -> int:
-        """Return a descriptor of ``node``, valid until the next operation.
+        """Return a descriptor of ``node``, which is leased to the request under way.
 
         Raises OSError(ESTALE) if the node's object is not found, and any other OSError of the
         source.
         """
-        if self._path_based and not node.is_directory:
-            if node.parent is not None:
-                self.close_file()
-                self.close(node)  # the cached one may lead to another object by now
-                self._file = node
-            elif node.open_fds:
-                return node.open_fds[0]  # without a name, an open file leads to the object
+        node.leased = self.request
         if node.fd >= 0:
             if node in self._cached:
                 self._cached.move_to_end(node)
             return node.fd
-        if node.open_fds and not self._path_based:
+        if node.open_fds:
             return node.open_fds[0]
-        fd = self._reopen(node)
-        self.keep(node, fd)
-        return fd
+        self.keep(node, self._open_again(node))
+        return node.fd
+
+    def known(self, node: Node) -> int:
+        """Return a descriptor that is surely of the node's object, if one is open; else -1."""
+        if node.fd < 0 and not node.open_fds:
+            return -1
+        return self.of(node)
 
     def parent_of(self, node: Node) -> int:
         """Return a descriptor of the directory where ``node`` was last seen.
@@ -74,7 +74,30 @@ class DescriptorCache:
             raise stale()
         return self.of(node.parent)
 
-    def _reopen(self, node: Node) -> int:
+    def let_go(self, nodes: Sequence[Node]) -> None:
+        """Let the source show what is at the names of ``nodes``, of which ``found`` is asked next.
+
+        ``nodes`` begins with a directory; each next one lies below the one before it.
+        """
+
+    def found(self, node: Node) -> int:
+        """Return a descriptor of a directory that is still where it was last seen.
+
+        Raises OSError(ESTALE) if it is not, and any other OSError of the source.
+        """
+        if node.parent is not None:
+            try:
+                st = os.stat(node.name, dir_fd=self.of(node.parent), follow_symlinks=False)
+            except (FileNotFoundError, NotADirectoryError):
+                raise stale() from None
+            if not node.matches(st):
+                raise stale()
+        return self.of(node)
+
+    def check_nameless(self, node: Node) -> None:
+        """Check that a node without a name can still be used. Raises OSError(ESTALE)."""
+
+    def _open_again(self, node: Node) -> int:
         way: dict[Node, None] = {}
         step = node
         while step.fd < 0:
@@ -82,17 +105,15 @@ class DescriptorCache:
                 raise stale()
             way[step] = None
             step = step.parent
-        top = step
-        if top in self._cached:
-            self._cached.move_to_end(top)
-        fd = top.fd
+        top = self.of(step)
+        fd = top
         for step in reversed(way):
             try:
                 opened = self.open(OPEN_NODE, step.name, fd)
             except (FileNotFoundError, NotADirectoryError):
                 raise stale() from None
             finally:
-                if fd != top.fd:
+                if fd != top:
                     os.close(fd)
             fd = opened
             try:
@@ -108,12 +129,17 @@ class DescriptorCache:
 
     def open(self, flags: int, name: bytes, dir_fd: int | None, mode: int = 0) -> int:
         """Call os.open; if descriptors run out, close cached ones. Raises OSError."""
+        try:
+            return os.open(name, flags, mode, dir_fd=dir_fd)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
         return self.with_room(lambda: os.open(name, flags, mode, dir_fd=dir_fd))
 
     def with_room(self, call: Callable[[], T]) -> T:
         """Return the result of ``call``; while it fails with EMFILE, close cached descriptors.
 
-        Raises OSError(ENFILE) if too few are cached, and what ``call`` raises.
+        Raises OSError(ENFILE) if only leased ones are left, and what ``call`` raises.
         """
         while True:
             try:
@@ -121,10 +147,11 @@ class DescriptorCache:
             except OSError as error:
                 if error.errno != errno.EMFILE:
                     raise
-                if len(self._cached) <= IN_USE:
-                    # Open files hold the rest. EMFILE would blame the process that asks.
-                    raise os_error(errno.ENFILE) from None
-            self._shrink(max(len(self._cached) // 2, IN_USE))
+            before = len(self._cached)
+            self._shrink(before // 2)
+            if len(self._cached) == before:
+                # Open files hold the rest. EMFILE would blame the process that asks.
+                raise os_error(errno.ENFILE)
 
     def keep(self, node: Node, fd: int) -> None:
         """Cache ``fd`` as the descriptor of ``node``; close ``fd`` if the node has one already."""
@@ -136,11 +163,21 @@ class DescriptorCache:
         if len(self._cached) > self._limit:
             self._shrink(self._limit)
 
+    def keep_removed(self, node: Node, fd: int, is_last: bool) -> None:
+        """Keep ``fd`` of an object that has lost a name, perhaps its last one."""
+        self.keep(node, fd)
+
     def _shrink(self, size: int) -> None:
-        while len(self._cached) > size:
+        """Close cached descriptors until ``size`` are left, except leased ones."""
+        for _ in range(len(self._cached)):
+            if len(self._cached) <= size:
+                return
             node, _ = self._cached.popitem(last=False)
-            os.close(node.fd)
-            node.fd = -1
+            if node.leased == self.request:
+                self._cached[node] = None
+            else:
+                os.close(node.fd)
+                node.fd = -1
 
     def pin(self, node: Node) -> None:
         """Keep the descriptor of a node without a name until the kernel forgets the node."""
@@ -159,26 +196,13 @@ class DescriptorCache:
         os.close(node.fd)
         node.fd = -1
 
-    def close_file(self) -> None:
-        """Close the descriptor of a file that an earlier operation opened, if it holds a path.
-
-        The guest's kernel shows number and type of a held object at its name, also once the host
-        has replaced it.
-        """
-        if self._file is not None:
-            file, self._file = self._file, None
-            if file.parent is not None:
-                self.close(file)
-
-    def close_cached(self) -> None:
-        """Close the descriptors of all objects that have names.
-
-        Those that the caller has are closed as well: it asks for them again.
-        """
+    def close_unleased(self) -> None:
+        """Close the descriptors of all objects that have names, except leased ones."""
         self._shrink(0)
 
     def close_all(self) -> None:
         """Close all descriptors of this cache, at the end of a mount."""
+        self.request += 1
         self._shrink(0)
         for node in list(self._pinned):
             self.close(node)

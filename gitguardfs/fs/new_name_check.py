@@ -6,28 +6,27 @@ have added the missing part of a repository meanwhile, and only the source knows
 
 from __future__ import annotations
 
-import os
 from stat import S_IFDIR, S_IFREG, S_ISDIR
 
 from gitguardfs.fs.access import Access, NodeRef
-from gitguardfs.fs.nodes import path_of
-from gitguardfs.fs.removed_names import RemovedNames
 from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.guard import dotgit as names
-from gitguardfs.guard import repository
+from gitguardfs.guard import repository, work_tree
 from gitguardfs.guard.rules import RuleSet
 
 
 class NewNameCheck:
     """Checks the names that requests of one mount add."""
 
-    def __init__(
-        self, guard: RuleSet, access: Access, source: Source, removed: RemovedNames
-    ) -> None:
+    def __init__(self, guard: RuleSet, access: Access, source: Source) -> None:
         self._guard = guard
         self._access = access
         self._source = source
-        self._removed = removed
+
+    def check_type(self, ref: NodeRef, file_type: int) -> None:
+        """Refuse a special file at a name that git opens (S_IFMT). Raises Refused."""
+        if self._guard.guards_git and work_tree.stops_git(ref.name, file_type):
+            raise self._access.refused("special file that git opens", ref)
 
     def matters(self, name: bytes) -> bool:
         """Return whether ``name`` is a repository's part or might be folded to ``.git``."""
@@ -46,9 +45,7 @@ class NewNameCheck:
         """
         if not (self._guard.checks_fake_repositories and repository.parts(ref.name)):
             return
-        if self._removed.knows_any:  # removed names are recorded by path
-            self._access.revalidation.confirm(ref.parent)
-        present = self._parts_in(self._access.reopened(ref), leaving)
+        present = self._parts_in(ref, leaving)
         if repository.would_complete(ref.name, is_directory, present.get):
             raise self._access.refused("fake repository", ref)
 
@@ -62,7 +59,6 @@ class NewNameCheck:
         if not self.matters(ref.name):
             return
         self.check_completes_no_repository(ref, is_directory)
-        ref = self._access.reopened(ref)
         if names.is_portable(ref.name):
             return
         self._check_not_folded_to_dotgit(ref)
@@ -72,20 +68,15 @@ class NewNameCheck:
     def _parts_in(self, ref: NodeRef, leaving: bytes) -> dict[bytes, int]:
         """Return the parts of a repository beside ``ref``, and their modes.
 
-        If several entries could resolve to one part, an entry that is no directory decides. Parts
-        that git on the host may restore count as present.
+        If several entries could resolve to one part, an entry that is no directory decides.
         """
-        found = dict(self._removed.at(ref.parent))
+        found: dict[bytes, int] = {}
         listed = self._source.names(ref.fd)
         looked_up: frozenset[bytes] = frozenset()
         if not all(map(names.is_portable, listed)):  # the source may fold one of them to a part
             looked_up = repository.PARTS.difference(*map(repository.parts, listed))
         for entry in (*listed, *looked_up):
-            if entry == ref.name:
-                continue
-            if entry == leaving and self._removed.made.was_made_here(
-                path_of(ref.parent), ref.fd, entry
-            ):
+            if entry in (ref.name, leaving):
                 continue
             for part in repository.parts(entry):
                 mode = self._source.mode_at(ref.fd, entry)
@@ -100,12 +91,10 @@ class NewNameCheck:
 
         Raises Refused; OSError if the source fails.
         """
-        needed = any(self._source.find_at(ref.fd, part) for part in repository.NEEDED)
-        if not (needed or self._removed.at(ref.parent)):
+        if not any(self._source.find_at(ref.fd, part) for part in repository.NEEDED):
             return
-        st = self._source.find_at(ref.fd, ref.name)
         for part in repository.PARTS:
-            if st is not None and self._is_folded_to(part, ref, st):
+            if self._is_folded_to(part, ref):
                 self.check_completes_no_repository(ref._replace(name=part), is_directory)
 
     def _check_not_folded_to_dotgit(self, ref: NodeRef) -> None:
@@ -113,21 +102,15 @@ class NewNameCheck:
 
         Raises Refused; OSError if the source fails.
         """
-        st = self._source.find_at(ref.fd, ref.name)
-        if st is not None and self._is_folded_to(DOTGIT, ref, st):
+        if self._is_folded_to(DOTGIT, ref):
             raise self._access.refused("git alias", ref)
 
-    def _is_folded_to(self, other: bytes, ref: NodeRef, st: os.stat_result) -> bool:
-        """Return whether ``other`` leads to the entry at ``ref``, which has the attributes ``st``.
+    def _is_folded_to(self, other: bytes, ref: NodeRef) -> bool:
+        """Return whether ``other`` leads to the entry at ``ref``. Raises OSError."""
 
-        Raises OSError if the source fails.
-        """
-        found = self._source.find_at(ref.fd, other)
-        if found is None or os.path.samestat(found, st):
-            return found is not None
-        # Over 9p, what was moved here may show an older number: is there another such entry?
-        return self._source.path_based and not any(
-            entry == other or self._guard.is_dotgit(entry) or other in repository.parts(entry)
-            for entry in self._source.names(ref.fd)
-            if entry != ref.name
-        )
+        def means_other(entry: bytes) -> bool:
+            return (
+                entry == other or self._guard.is_dotgit(entry) or other in repository.parts(entry)
+            )
+
+        return self._source.is_folded(ref.fd, ref.name, other, means_other)

@@ -31,9 +31,6 @@ PLAIN_VARIANT, GUARDED = 0, 1
 ObjectKey = tuple[int, int]
 """Device and inode."""
 
-Path = tuple[bytes, ...]
-"""The names from the root of the source down."""
-
 NEVER = float("-inf")
 """Earlier than any time. As ``classified_at``: the directory is classified again at each use."""
 
@@ -65,8 +62,9 @@ class Node:
 
     __slots__ = (
         "btime_ns", "classified_at", "dev", "fd", "file_type", "has_other_names", "id", "ino",
-        "is_hashed", "is_pinned", "lookup_count", "name", "open_fds", "parent", "reported",
-        "restrictions", "rule", "size", "subtree", "unplaced_as", "unsynced", "variant", "verdict",
+        "is_hashed", "is_pinned", "leased", "lookup_count", "name", "open_fds", "parent",
+        "reported", "restrictions", "rule", "size", "subtree", "unplaced_as", "unsynced",
+        "variant", "verdict",
     )  # fmt: skip
 
     def __init__(self, node_id: NodeId, st: os.stat_result, verdict: Verdict, rule: str) -> None:
@@ -96,6 +94,8 @@ class Node:
         """Size and mtime (ns) when the place was lost to a removal that left other names."""
         self.fd = -1
         """A cached O_PATH descriptor, owned by DescriptorCache; -1 for none."""
+        self.leased = -1
+        """The number of the last request that asked for a descriptor (``DescriptorCache``)."""
         self.open_fds: tuple[int, ...] = ()
         """Descriptors of the open handles on this node; the handles own them."""
         self.reported = 0
@@ -364,8 +364,3 @@ def ancestors(node: Node) -> Iterator[Node]:
         yield step
         seen.add(step.id)
         step = step.parent
-
-
-def path_of(directory: Node, *names: bytes) -> Path:
-    """Return the path of a directory as last seen, or of what ``names`` lead to from there."""
-    return (*[step.name for step in ancestors(directory) if step.name][::-1], *names)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from stat import S_ISDIR
-from typing import NamedTuple
+from stat import S_IFMT, S_ISDIR
 
 from gitguardfs.bindfs.change_policy import ChangePolicy
 from gitguardfs.errors import os_error
 from gitguardfs.fs.access import Access, NodeRef
-from gitguardfs.fs.host_rules import HostRules
 from gitguardfs.fs.new_name_check import NewNameCheck
-from gitguardfs.fs.nodes import stale
+from gitguardfs.fs.placing import Placing
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
@@ -27,61 +23,40 @@ Name = tuple[NodeId, bytes]
 """The node number of a directory, and a name in it."""
 
 
-class CheckedRename(NamedTuple):
-    """A rename that has passed all checks."""
-
-    renaming: Renaming
-    fds: list[int]
-    """Descriptors to close at the end; the last is of the replaced entry, if there is one."""
-
-    def take_target_fd(self) -> int:
-        """Return the descriptor of the replaced entry, for the caller to close; -1 if none is."""
-        replaces = self.renaming.target is not None and not self.renaming.exchange
-        return self.fds.pop() if replaces else -1
-
-
 class RenameCheck:
-    """Checks the renames of one mount.
-
-    It stands apart from Access because it uses HostRules and SymlinkResolver, which use Access.
-    """
+    """Checks the renames of one mount."""
 
     def __init__(
         self,
         access: Access,
         new_names: NewNameCheck,
+        placing: Placing,
         source: Source,
-        host: HostRules,
         policy: ChangePolicy,
         symlinks: SymlinkResolver | None,
-        is_open: Callable[[os.stat_result], bool],
     ) -> None:
-        """Keep what the checks need; ``is_open`` returns whether the guest has a file open."""
+        """Keep what the checks need; ``symlinks`` is None unless symlinks are resolved."""
         self._access = access
         self._new_names = new_names
+        self._placing = placing
         self._source = source
-        self._host = host
         self._policy = policy
         self._symlinks = symlinks
-        self._is_open = is_open
 
-    @contextmanager
-    def check_rename(
-        self, caller: Caller, old_name: Name, new_name: Name, flags: int
-    ) -> Iterator[CheckedRename]:
-        """Check a rename; its descriptors stay open during the body of the with statement.
+    def check(self, caller: Caller, old_name: Name, new_name: Name, flags: int) -> Renaming:
+        """Check a rename. The caller closes what is returned.
 
         The checks raise in this order:
 
-        1. the old name and its directory, then the new ones: Refused, Later, OSError(EINVAL,
-           ESTALE, EROFS)
+        1. the old name and its directory, then the new ones: Refused, OSError(EINVAL, ESTALE,
+           EROFS)
         2. the flags: OSError(EINVAL)
         3. the policy: OSError(EPERM)
-        4. the target of a resolved symlink at the new name: Refused, Later, OSError(EACCES)
+        4. the target of a resolved symlink at the new name: Refused, OSError(EACCES)
         5. the moved entry, then the entry at the new name: Refused
         6. a missing entry: OSError(ENOENT)
-        7. names that complete a repository, the new one, then (exchange) the old one: Refused
-        8. git at work on the host (``host_rules``): Refused, Later, OSError(EBUSY, ESTALE)
+        7. new names that stop git or complete a repository: Refused
+        8. symlinks that would lead out of their work tree: OSError(EXDEV)
 
         Any check raises OSError if the source fails.
         """
@@ -90,8 +65,10 @@ class RenameCheck:
         if flags & ~RENAME_FLAGS:
             raise os_error(errno.EINVAL)
         self._policy.check_rename_allowed()
-        new = self._target_of(caller, new)
-        old = self._access.reopened(old)
+        if self._symlinks is not None:
+            target = self._symlinks.replaced(new)
+            if target is not None:
+                new = self._symlinks.check_replaceable(caller, target)
         exchange = bool(flags & RENAME_EXCHANGE)
         fds: list[int] = []
         try:
@@ -99,30 +76,30 @@ class RenameCheck:
             replaced = self._check_end(new, fds, moves=exchange)
             if moved is None or (exchange and replaced is None):
                 raise os_error(errno.ENOENT)
-            # A plain rename takes its old name away; an exchange leaves both.
-            leaves = old.parent is new.parent and not exchange
-            # False, whatever its type was: through another guard over the same source, it may have
-            # been exchanged for a file since the check.
-            self._new_names.check_completes_no_repository(new, False, old.name if leaves else b"")
-            if exchange:
-                self._new_names.check_completes_no_repository(old, False)
-            self._host.before_rename(Renaming(old, new, moved, replaced, exchange))
-            old, new = self._access.reopened(old), self._access.reopened(new)
-            yield CheckedRename(Renaming(old, new, moved, replaced, exchange), fds)
-        finally:
-            self._host.note_change(old, new)
+            renaming = Renaming(old, new, moved, replaced, exchange, fds)
+            # A plain rename within a directory takes its old name away; an exchange leaves both.
+            leaving = old.name if old.parent is new.parent and not exchange else b""
+            for ref, st in renaming.arriving():
+                self._new_names.check_type(ref, S_IFMT(st.st_mode))
+                # False, whatever its type was: through another guard over the same source, it may
+                # have been exchanged for a file since the check.
+                self._new_names.check_completes_no_repository(ref, False, leaving)
+            self._placing.check_rename(renaming)
+        except BaseException:
             for fd in fds:
                 os.close(fd)
+            raise
+        return renaming
 
     def check_done(self, renaming: Renaming) -> None:
-        """Check again the names that entries were moved to.
+        """Check again the entries at their new names.
 
-        Raises Refused, Later, OSError(EBUSY, ESTALE), and any other OSError of the source; after
-        each, the caller moves the entries back.
+        Raises Refused, OSError(EXDEV, ESTALE), and any other OSError of the source; after each, the
+        caller moves the entries back.
         """
         for ref, _ in renaming.arriving():
             self._new_names.check_added(ref, False)
-        self._host.after_rename(renaming)
+        self._placing.check_rename(renaming)
 
     def undoes_failed(self, renaming: Renaming) -> bool:
         """Return whether a rename that failed must be undone if a server has done it all the same.
@@ -130,14 +107,6 @@ class RenameCheck:
         It must be if a new name could be ``.git`` or a part of a repository.
         """
         return any(self._new_names.matters(ref.name) for ref, _ in renaming.arriving())
-
-    def _target_of(self, caller: Caller, new: NodeRef) -> NodeRef:
-        """Return the place of the target if a resolved symlink is at ``new``; else ``new``."""
-        if self._symlinks is None:
-            return new
-        target = self._symlinks.replaced(new)
-        replaced = new if target is None else self._symlinks.check_replaceable(caller, target)
-        return self._access.reopened(replaced)
 
     def _check_end(self, ref: NodeRef, fds: list[int], moves: bool) -> os.stat_result | None:
         """Check one end of a rename; add a descriptor that is needed later to ``fds``.
@@ -151,10 +120,7 @@ class RenameCheck:
             fd = self._source.open_node(ref.fd, ref.name)
             fds.append(fd)
             st = self._source.stat(fd)
-        # Over 9p, what is held keeps its type when the host replaces it.
-        may_be_held = self._source.path_based and (S_ISDIR(st.st_mode) or self._is_open(st))
-        if may_be_held and self._source.is_disguised(ref.fd, ref.name, st):
-            raise stale()
+        self._source.check_type(ref.fd, ref.name, st)
         self._access.check_unguarded(ref, st)
         if moves and S_ISDIR(st.st_mode):
             self._access.check_holds_no_repository(ref, fds[-1], st)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from stat import S_IFMT
 from typing import NamedTuple
 
 from gitguardfs.fs.access import NodeRef
@@ -21,6 +20,8 @@ class Renaming(NamedTuple):
     target: os.stat_result | None
     """The entry at ``new``; None if there is none."""
     exchange: bool
+    fds: list[int]
+    """Descriptors to close at the end; the last is of the replaced entry, if there is one."""
 
     def leaving(self) -> tuple[PlacedEntry, ...]:
         """Return each entry that is moved, with its place before the rename."""
@@ -36,12 +37,7 @@ class Renaming(NamedTuple):
             return moved, (self.old, self.target)
         return (moved,)
 
-    @property
-    def can_be_undone(self) -> bool:
-        """Whether the rename can be undone: no entry is replaced."""
-        return self.target is None or self.exchange
-
-    @property
-    def file_types(self) -> set[int]:
-        """The types (S_IFMT) of the entries that are moved or replaced."""
-        return {S_IFMT(st.st_mode) for st in (self.moved, self.target) if st is not None}
+    def close(self) -> None:
+        """Close the descriptors that nobody took over."""
+        while self.fds:
+            os.close(self.fds.pop())

@@ -7,20 +7,18 @@ only if its lookup is counted. It is counted once the node's attributes can be s
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from functools import partial
-from stat import S_ISDIR, S_ISLNK
+from stat import S_ISLNK
 
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.host_rules import HostRules
 from gitguardfs.fs.nodes import NEVER, LinkedSubtree, Node, NodeTable, ObjectKey
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
 from gitguardfs.guard.rules import ALLOW, HIDE, Refused, Verdict
-from gitguardfs.protocol import Attributes, GuestUid, NodeId
+from gitguardfs.protocol import EntryReply, GuestUid, NodeId
 
 
 class Resolver:
@@ -33,26 +31,12 @@ class Resolver:
         source: Source,
         access: Access,
         attributes: AttributeMapper,
-        host: HostRules,
-        path_based: bool,
-        is_local: Callable[[int], bool],
-        is_open: Callable[[os.stat_result], bool],
     ) -> None:
-        """Keep what is needed.
-
-        ``path_based``: the source's descriptors hold paths, not objects. ``is_local`` returns
-        whether an open descriptor keeps an inode number of a device from being reused. ``is_open``
-        returns whether the guest has a file with number and type of another one open.
-        """
         self._nodes = nodes
         self._descriptors = descriptors
         self._source = source
         self._access = access
         self._attributes = attributes
-        self._host = host
-        self._path_based = path_based
-        self._is_local = is_local
-        self._is_open = is_open
         self.symlinks: SymlinkResolver | None = None
         """Set if this mount resolves symlinks."""
 
@@ -62,63 +46,28 @@ class Resolver:
         st: os.stat_result,
         uid: GuestUid,
         dotgit: ObjectKey | bool | None = True,
-    ) -> tuple[Node, Attributes] | None:
-        """Return the node of ``ref``, and its attributes for ``uid``; count a lookup of it.
+        *,
+        is_new: bool = False,
+    ) -> tuple[Node, EntryReply] | None:
+        """Return the node of ``ref``, and the reply for ``uid``; count a lookup of it.
 
         Returns None if the entry is hidden. ``dotgit`` is device and inode of the directory's
-        ``.git``, if the caller has them. Raises Refused, Later, OSError.
+        ``.git``, if the caller has them. A symlink that ``is_new`` is not resolved. Raises
+        Refused, OSError.
         """
-        if self._path_based and S_ISDIR(st.st_mode):
-            ref, st = self._seen_again(ref, st)
-        if self.symlinks is not None and S_ISLNK(st.st_mode):
+        if self.symlinks is not None and S_ISLNK(st.st_mode) and not is_new:
             node, st = self._resolved(self.symlinks, ref, st, dotgit)
         else:
-            try:
-                node = self.find_or_add(ref, st, dotgit)
-            except NotADirectoryError:
-                if not self._path_based:
-                    raise
-                ref, st = self._seen_unheld(ref)  # something else is there now
-                node = self.find_or_add(ref, st, dotgit)
-        return None if node is None else (node, self._counted(node, st, uid))
-
-    def _seen_again(self, ref: NodeRef, st: os.stat_result) -> tuple[NodeRef, os.stat_result]:
-        """Return ``ref``, and attributes of the directory there that are not those of another.
-
-        Over 9p, the descriptors of a directory and of all below it let its name show its number,
-        also once the host has replaced it. So if the number is known from elsewhere, they are
-        closed. Raises OSError.
-        """
-        node = self._nodes.find_below(ref.parent, st)
-        if node is None or (node.parent is ref.parent and node.name == ref.name):
-            return ref, st
-        return self._seen_unheld(ref)
-
-    def _seen_unheld(self, ref: NodeRef) -> tuple[NodeRef, os.stat_result]:
-        """Return ``ref``, and attributes of what is there when the daemon holds nothing."""
-        self._descriptors.close_cached()
-        ref = self._access.reopened(ref)
-        return ref, self._source.stat_at(ref.fd, ref.name)
-
-    def new_entry(
-        self, ref: NodeRef, st: os.stat_result, uid: GuestUid
-    ) -> tuple[Node, Attributes] | None:
-        """Return the node of an object that was just made, as ``entry`` does.
-
-        Raises OSError.
-        """
-        node = self.find_or_add(ref, st)
-        return None if node is None else (node, self._counted(node, st, uid))
-
-    def _counted(self, node: Node, st: os.stat_result, uid: GuestUid) -> Attributes:
-        """Return a node's attributes and count a lookup; remove the node if ``report`` fails."""
+            node = self.find_or_add(ref, st, dotgit)
+        if node is None:
+            return None
         try:
-            shown = self._attributes.report(node, st, uid)
+            reply = self._attributes.report(node, st, uid)
         except BaseException:
             self._drop_unknown(node)
             raise
         node.lookup_count += 1
-        return shown
+        return node, reply
 
     def undo_lookup(self, node: Node) -> None:
         """Undo the lookup of an entry that did not fit into a reply."""
@@ -152,12 +101,12 @@ class Resolver:
                 target = symlinks.target(ref)
             except Refused as refused:
                 denied = self._nodes.get_or_add(
-                    ref.parent, ref.name, st, Verdict.DENY, refused.rule, is_same=self._is_same
-                )
+                    ref.parent, ref.name, st, Verdict.DENY, refused.rule,
+                    is_same=partial(self._is_same_at, ref),
+                )  # fmt: skip
                 return denied, st
             if target is not None:
                 return self.find_or_add(target.ref, target.st, subtree=target.subtree), target.st
-            ref = self._access.reopened(ref)
         return self.find_or_add(ref, st, dotgit), st
 
     def find_or_add(
@@ -185,26 +134,18 @@ class Resolver:
             classified.rule,
             classified.btime_ns,
             subtree,
-            is_same=partial(self._is_same_at, ref) if self._path_based else self._is_same,
+            is_same=partial(self._is_same_at, ref),
         )
         while self._nodes.left:
             self._descriptors.close(self._nodes.left.pop())
         if not classified.is_open:
             node.classified_at = NEVER
-        if self._path_based:  # the old one may lead to another object by now
-            self._descriptors.close(node)
         if classified.fd >= 0:
             self._descriptors.keep(node, classified.fd)
         return node
 
     def _is_same_at(self, ref: NodeRef, node: Node, st: os.stat_result) -> bool:
-        """Return what ``_is_same`` does for the object of ``st`` at ``ref``, over 9p.
-
-        A name at which a file was opened shows that file's number for as long as it is open,
-        whatever the host has put there. Listings show the numbers of what is there.
-        """
-        if self._is_open(st) and self._source.number_listed(ref.fd, ref.name) != st.st_ino:
-            return False
+        """Return whether a node stands for the object of ``st``, which was found at ``ref``."""
         return self._is_same(node, st)
 
     def _is_same(self, node: Node, st: os.stat_result) -> bool:
@@ -215,7 +156,7 @@ class Resolver:
         file would be opened with this one's content.
         """
         is_held = node.fd >= 0 or bool(node.open_fds)
-        if is_held and self._is_local(node.dev):  # this keeps the number from being reused
+        if is_held and self._source.is_local(node.dev):  # this keeps the number from being reused
             if node.parent is not None and not self._is_where_it_was(node, st):
                 node.has_other_names = True  # the former one is remembered
             return True
@@ -234,10 +175,7 @@ class Resolver:
     def _is_where_it_was(self, node: Node, st: os.stat_result) -> bool:
         """Return whether the object of ``st`` is at the place where ``node`` was last seen."""
         try:
-            parent_fd = self._descriptors.parent_of(node)
-            if self._path_based and self._is_open(st):
-                return self._source.number_listed(parent_fd, node.name) == st.st_ino
-            return self._source.is_at(parent_fd, node.name, st)
+            return self._source.is_at(self._descriptors.parent_of(node), node.name, st)
         except OSError:
             return False
 
@@ -268,17 +206,12 @@ class Resolver:
 
         If the kernel still uses an object without a name, only ``fd`` reaches it from now on.
         """
-        self._host.note_removed(st)
         node = self._node_of(ref, st, self._nodes.find_below(ref.parent, st))
         if node is None:
             os.close(fd)
             return
         last = node.is_directory or st.st_nlink <= 1
-        if self._path_based and not last:  # only its other names lead to it
-            os.close(fd)
-            self._descriptors.close(node)
-        else:
-            self._descriptors.keep(node, fd)
+        self._descriptors.keep_removed(node, fd, last)
         if last:
             self._nodes.unhash(node)
             self._descriptors.pin(node)
@@ -291,13 +224,10 @@ class Resolver:
             node.parent = None
             node.unplaced_as = st.st_size, st.st_mtime_ns
 
-    def note_renamed(self, renaming: Renaming, target_fd: int) -> None:
-        """Note the new places after a rename.
-
-        Takes over ``target_fd``, a descriptor of the replaced entry; -1 if there is none.
-        """
-        if target_fd >= 0 and renaming.target is not None:
-            self.note_removed(renaming.new, renaming.target, target_fd)
+    def note_renamed(self, renaming: Renaming) -> None:
+        """Note the new places after a rename. Takes over the descriptor of a replaced entry."""
+        if renaming.target is not None and not renaming.exchange:
+            self.note_removed(renaming.new, renaming.target, renaming.fds.pop())
         places = zip(renaming.leaving(), renaming.arriving(), strict=True)
         for (old, st), (new, _) in reversed([*places]):
             node = self._node_of(old, st, self._nodes.find_below(new.parent, st))

@@ -2,25 +2,34 @@
 
 A process can stay in a directory: the kernel then looks up names in it, but never the directory
 itself. So if a directory's verdict is older than VERDICT_TTL, or a rule needs a sure answer, the
-directories above it are checked again.
+directories above it are checked again: on a local source all of them, over a share the nearest and
+those that were not checked for longest. So a request costs about the same at each depth.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
 from gitguardfs.fs.ancestors import walk_up
 from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.nodes import Node, NodeTable, ancestors, stale
+from gitguardfs.fs.nodes import Node, NodeTable, ancestors
 from gitguardfs.fs.source import Source
 from gitguardfs.guard.rules import Refused, RuleSet, Verdict
 
+clock = monotonic
+"""The clock of verdicts, in seconds."""
+
 VERDICT_TTL = 1.0
 """How long a directory's classification stays valid, in seconds."""
+
+NEAREST, LONGEST_AGO = 4, 4
+"""Directories that one request checks over a share: the nearest ones, and further ones above them.
+Each costs two round trips to the server. What git would run lies at most three levels down in a
+repository: ``modules/NAME/hooks``."""
 
 UNREADABLE = "cannot be looked into"
 """The rule behind a refusal of a directory that may be a repository, but cannot be searched."""
@@ -35,18 +44,11 @@ class Revalidation:
         nodes: NodeTable,
         descriptors: DescriptorCache,
         source: Source,
-        *,
         dotgit: Callable[[int], tuple[int, int] | None],
         path: Callable[[Node], bytes],
-        path_based: bool,
-        is_local: Callable[[int], bool],
     ) -> None:
-        """Keep what is needed.
-
-        ``dotgit`` returns a directory's ``.git`` as device and inode, ``path`` a path to show.
-
-        ``path_based``: descriptors of the source hold paths, not objects. ``is_local`` returns
-        whether ``..`` of a directory on a device leads to its present parent.
+        """Take ``dotgit``, which returns a directory's ``.git`` as device and inode, and ``path``,
+        which returns a path to show.
         """
         self._guard = guard
         self._nodes = nodes
@@ -54,8 +56,6 @@ class Revalidation:
         self._source = source
         self._dotgit = dotgit
         self._path = path
-        self._path_based = path_based
-        self._is_local = is_local
 
     def revalidate(self, directory: Node) -> bool:
         """Classify a directory and those above it if their verdicts are older than VERDICT_TTL.
@@ -65,23 +65,52 @@ class Revalidation:
         place. Over a share its place is unknown: raises OSError(ESTALE). Raises Refused for a
         directory that cannot be searched, and any other OSError of the source.
         """
-        if monotonic() - directory.classified_at < VERDICT_TTL:
+        now = since = clock()
+        if now - directory.classified_at < VERDICT_TTL:
             return False
-        now = since = monotonic()
-        way: dict[Node, None] = {}
-        step: Node | None = directory
-        while step is not None and step not in way:
+        if not self._guard.has_rules and self._descriptors.holds_objects:
+            return False
+        way = []
+        for step in ancestors(directory):
             if now - step.classified_at < VERDICT_TTL:
                 since = step.classified_at
                 break
-            way[step] = None
-            step = step.parent
-        if self._path_based:
-            for node in way:
-                if node.parent is not None:
-                    self._descriptors.close(node)
-        self._classify(directory, reversed(way), since, now)
+            way.append(step)
+        if len(way) > NEAREST + LONGEST_AGO and not self._source.is_local(directory.dev):
+            further = sorted(way[NEAREST:], key=lambda node: node.classified_at)
+            skipped = set(further[LONGEST_AGO:])
+            way = [node for node in way if node not in skipped]
+        self._check(directory, way, since)
         return True
+
+    def check_now(self, directory: Node, levels: int | None = None) -> None:
+        """Classify a directory, and ``levels`` directories above it, whatever their verdicts' age.
+
+        ``None`` is all above it. Their places in the node table are then the present ones. Raises
+        Refused if the directory is guarded by now, and as ``revalidate`` does.
+        """
+        way = list(ancestors(directory))[: None if levels is None else levels + 1]
+        self._check(directory, way, clock())
+        if directory.verdict is not Verdict.ALLOW:
+            raise Refused(directory.rule, partial(self._path, directory))
+
+    def _check(self, directory: Node, way: list[Node], since: float) -> None:
+        """Classify ``way``, which leads up from ``directory``; note that it was done ``since``.
+
+        If one was moved, classify ``directory`` where it is now.
+        """
+        now = clock()
+        way = way[::-1]
+        self._descriptors.let_go(way)
+        try:
+            for node in way:
+                self._classify_in_place(node)
+                node.classified_at = since
+        except OSError as error:
+            if error.errno != errno.ESTALE or not self._source.is_local(directory.dev):
+                raise
+            self._classify_where_it_is(directory)
+            directory.classified_at = now
 
     def revalidate_root(self) -> None:
         """Classify the root again if it was a repository. Raises Refused, OSError.
@@ -92,115 +121,24 @@ class Revalidation:
         if root.verdict is not Verdict.ALLOW:
             self.revalidate(root)
 
-    def classify_now(self, directory: Node) -> None:
-        """Classify a directory whatever the age of its verdict.
-
-        Raises Refused if the directory is guarded; OSError if the source fails.
-        """
-        self._classify(directory, (directory,), directory.classified_at, monotonic())
-        self._check_allowed(directory)
-
-    def confirm(self, *directories: Node) -> None:
-        """Check that the node table has directories at their present places; update it if not.
-
-        Raises Refused for a directory that the host has moved below a guarded one; OSError(ESTALE)
-        if a place cannot be found out, and any other OSError of the source.
-        """
-        for directory in dict.fromkeys(directories):
-            try:
-                self._go_down_to(directory, directories)
-            except OSError as error:
-                if error.errno != errno.ESTALE:
-                    raise
-                if not self._source.stat(self._descriptors.of(directory)).st_nlink:
-                    continue  # removed: no name can be added to it
-                if not self._is_local(directory.dev):
-                    raise
-                self._classify_where_it_is(directory)
-                self._check_allowed(directory)
-                self._go_down_to(directory, directories)
-
-    def _check_allowed(self, directory: Node) -> None:
-        if directory.verdict is not Verdict.ALLOW:
-            raise Refused(directory.rule, partial(self._path, directory))
-
-    def _go_down_to(self, directory: Node, used: Iterable[Node]) -> None:
-        """Compare each directory from the root down with the source.
-
-        Raises OSError(ESTALE) if one is elsewhere. Keeps the descriptors of ``used`` open, since
-        the caller works with them.
-        """
-        way = [*ancestors(directory)]
-        if way.pop() is not self._nodes.root:
-            raise stale()
-        fd, own = self._nodes.root.fd, -1
-        try:
-            while way:
-                node = way.pop()
-                for other in used:
-                    self._descriptors.of(other)
-                if node.fd >= 0 and not self._path_based:
-                    opened, next_fd = -1, self._descriptors.of(node)
-                    st = self._source.find_at(fd, node.name)
-                else:
-                    opened = next_fd = self._open(fd, node.name)
-                    st = self._source.stat(opened)
-                if own >= 0:
-                    os.close(own)
-                fd, own = next_fd, opened
-                if st is None or not node.matches(st):
-                    raise stale()
-        finally:
-            if own >= 0:
-                os.close(own)
-
-    def _open(self, dir_fd: int, name: bytes) -> int:
-        try:
-            return self._source.open_node(dir_fd, name)
-        except (FileNotFoundError, NotADirectoryError):
-            raise stale() from None
-
-    def _classify(
-        self, directory: Node, way: Iterable[Node], since: float, where_it_is: float
-    ) -> None:
-        """Classify the directories on the ``way``; if one was moved, ``directory`` where it is now.
-
-        The new value of ``classified_at`` is ``since``, or ``where_it_is`` after a move.
-        """
-        try:
-            for node in way:
-                self._classify_in_place(node)
-                node.classified_at = since
-        except OSError as error:
-            if error.errno != errno.ESTALE or not self._is_local(directory.dev):
-                raise
-            self._classify_where_it_is(directory)
-            directory.classified_at = where_it_is
-
     def _classify_in_place(self, node: Node) -> None:
         """Classify a directory below classified ones. Raises OSError(ESTALE) if it is gone."""
-        root = self._nodes.root
-        if node is root:
-            holds = self._guard.checks_fake_repositories and self._is_repository(node)
-            verdict = self._guard.git_verdict if holds else Verdict.ALLOW
-            if verdict is not root.verdict:
-                self._nodes.classify_root(verdict, "repository" if holds else "")
-            return
-        if not (self._path_based or self._guard.has_rules):
-            return
-        if node.parent is not None and not self._path_based:
-            st = self._source.find_at(self._descriptors.of(node.parent), node.name)
-            if st is None or not node.matches(st):
-                raise stale()
-        if node.verdict < self._guard.git_verdict and self._is_repository(node):
-            self._nodes.restrict_below(node, self._guard.git_verdict, "repository")
-
-    def _is_repository(self, node: Node) -> bool:
-        fd = self._descriptors.of(node)
+        fd = self._descriptors.found(node)
+        is_root = node is self._nodes.root
         try:
-            return self._guard.checks_fake_repositories and self._source.holds_repository(fd)
+            holds = (
+                self._guard.checks_fake_repositories
+                and (is_root or node.verdict < self._guard.git_verdict)
+                and self._source.holds_repository(fd)
+            )
         except PermissionError:
             raise Refused(UNREADABLE, partial(self._path, node)) from None
+        if is_root:
+            verdict = self._guard.git_verdict if holds else Verdict.ALLOW
+            if verdict is not node.verdict:
+                self._nodes.classify_root(verdict, "repository" if holds else "")
+        elif holds:
+            self._nodes.restrict_below(node, self._guard.git_verdict, "repository")
 
     def _classify_where_it_is(self, directory: Node) -> None:
         """Classify a directory that the host has moved, by the directories that are above it now.

@@ -1,4 +1,5 @@
-"""The system calls on the source. Only this module and ``descriptors`` name objects in it.
+"""The system calls on the source. Only this module, ``ninep`` and
+``descriptors`` name objects in it.
 
 Each call is relative to a directory's descriptor and takes one component. It follows no symlink at
 that component, so replacing a directory by a symlink leads no call elsewhere. An object of which
@@ -11,13 +12,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
-from typing import NamedTuple
+from stat import S_IFDIR, S_IFLNK, S_IFREG
 
 from gitguardfs.fs.descriptors import OPEN_NODE, DescriptorCache
-from gitguardfs.fs.nodes import stale
 from gitguardfs.guard import repository
-from gitguardfs.guard.dotgit import any_spelling
 from gitguardfs.linux import syscalls
 
 KEPT_FLAGS = os.O_APPEND | os.O_SYNC | os.O_DSYNC
@@ -32,25 +30,23 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 _HERE = b"/proc/self/fd/%d"
 
 
-class OtherEntry(NamedTuple):
-    """An entry of a directory that was listed."""
-
-    name: bytes
-    ino: int
-
-
 class Source:
-    """System calls on the source, given descriptors and single names."""
+    """System calls on the source, given descriptors and single names.
 
-    def __init__(self, descriptors: DescriptorCache, path_based: bool = False) -> None:
-        """Keep what is needed. ``path_based``: the source's descriptors hold paths, not objects.
+    Descriptors hold objects. ``ninep.NinepSource`` is for a source whose descriptors hold paths.
+    """
 
-        It is then a 9p share. While a name is held there, by a descriptor of its object or of one
-        below it, the guest's kernel shows number and type of the object that was there first.
-        Everything else is that of the object that is there now, as are listings.
+    closes_at_once = False
+    """Whether close(2) of a file waits for no server."""
+
+    def __init__(self, descriptors: DescriptorCache, is_local: Callable[[int], bool]) -> None:
+        """Take ``is_local``, which says of a st_dev whether no server is waited for.
+
+        This machine's clock then stamps its files, ``..`` of a directory leads to its present
+        parent, and an open descriptor keeps an inode number from being reused.
         """
         self._descriptors = descriptors
-        self.path_based = path_based
+        self.is_local = is_local
 
     # Reading
 
@@ -68,57 +64,14 @@ class Source:
     def find_at(self, dir_fd: int, name: bytes) -> os.stat_result | None:
         """Return ``stat_at``, or None if there is no entry. Raises every other OSError."""
         try:
-            return self.stat_at(dir_fd, name)
+            return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def mode_at(self, dir_fd: int, name: bytes) -> int | None:
-        """Return the st_mode of an entry; None if there is none. Raises OSError.
-
-        Only what is a directory by its present type is returned as one. Over 9p, ENOTDIR is raised
-        if ``dir_fd`` is of no directory any more.
-        """
-        try:
-            st = self.stat_at(dir_fd, name)
-        except FileNotFoundError:
-            return None
-        except NotADirectoryError:
-            if self.path_based:
-                raise
-            return None
-        if self.path_based and S_ISDIR(st.st_mode) and not self._is_listed_directory(dir_fd, name):
-            return S_IFREG
-        return st.st_mode
-
-    def _is_listed_directory(self, dir_fd: int, name: bytes) -> bool:
-        """Return whether a listing has ``name``, in any spelling, and only as a directory."""
-        with self._descriptors.with_room(lambda: os.scandir(_HERE % dir_fd)) as entries:
-            types = {
-                entry.is_dir(follow_symlinks=False)
-                for entry in entries
-                if entry.name == name or name in repository.parts(entry.name)
-            }
-        return types == {True}
-
-    def number_listed(self, dir_fd: int, name: bytes) -> int | None:
-        """Return the inode number by which a listing has ``name``; None if it has no such name.
-
-        Raises OSError.
-        """
-        with self._descriptors.with_room(lambda: os.scandir(_HERE % dir_fd)) as entries:
-            return next((entry.inode() for entry in entries if entry.name == name), None)
-
-    def is_disguised(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
-        """Return whether a listing has ``name`` with another type than ``st``, which is of it.
-
-        Raises OSError.
-        """
-        file_type = S_IFMT(st.st_mode)
-        if file_type not in (S_IFREG, S_IFLNK):
-            file_type = S_IFDIR
-        spelling = any_spelling(name)
-        listed = self.typed_names(dir_fd).items()
-        return any(t != file_type for n, (t, _) in listed if any_spelling(n) == spelling)
+        """Return the st_mode of an entry; None if there is none. Raises every other OSError."""
+        st = self.find_at(dir_fd, name)
+        return None if st is None else st.st_mode
 
     def is_at(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
         """Return whether ``name`` in the directory is the object that ``st`` is of.
@@ -128,31 +81,56 @@ class Source:
         other = self.find_at(dir_fd, name)
         return other is not None and os.path.samestat(other, st)
 
+    def is_folded(
+        self, dir_fd: int, name: bytes, other: bytes, means_other: Callable[[bytes], bool]
+    ) -> bool:
+        """Return whether ``other`` leads to the entry called ``name``.
+
+        ``means_other`` says of the name of an entry whether ``other`` may lead there. Raises
+        OSError.
+        """
+        st = self.find_at(dir_fd, name)
+        return st is not None and self.is_at(dir_fd, other, st)
+
+    def check_is_file(self, dir_fd: int, name: bytes) -> None:
+        """Check that an entry at which a file is open is no directory. Raises OSError(ESTALE)."""
+
+    def check_type(self, dir_fd: int, name: bytes, st: os.stat_result) -> None:
+        """Check that an entry has the type that ``st`` says. Raises OSError(ESTALE)."""
+
+    def is_taken_only_here(self, dir_fd: int, name: bytes) -> bool:
+        """Return whether a name is taken for this machine's kernel, and free for the server."""
+        return False
+
     def holds_repository(self, fd: int) -> bool:
         """Return whether a directory is treated as ``.git`` itself.
 
         Looks up git's own spellings: the source's file system does the folding. Raises OSError
         if the source fails; the caller must then refuse.
         """
+        if self.find_at(fd, repository.HEAD) is None:
+            return False
         return repository.is_repository(partial(self.mode_at, fd))
+
+    def is_half_repository(self, fd: int) -> bool:
+        """Return whether a directory has two of HEAD, refs and objects. Raises OSError."""
+        return repository.is_half_repository(partial(self.mode_at, fd))
 
     def has_repository_inside(self, fd: int) -> bool:
         """Return whether a directory directly in this one is a repository. Raises OSError."""
         with self._descriptors.with_room(lambda: os.scandir(_HERE % fd)) as entries:
             directories = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        for name in directories:
-            try:
-                inner = self.open_node(fd, name)
-            except FileNotFoundError:
-                continue
-            try:
-                if self.path_based and not S_ISDIR(self.stat(inner).st_mode):
-                    raise stale()  # what it holds cannot be seen
-                if self.holds_repository(inner):
-                    return True
-            finally:
-                os.close(inner)
-        return False
+        return any(self._is_repository_at(fd, name) for name in directories)
+
+    def _is_repository_at(self, dir_fd: int, name: bytes) -> bool:
+        try:
+            fd = self.open_node(dir_fd, name)
+        except FileNotFoundError:
+            return False
+        try:
+            return self.holds_repository(fd)
+        finally:
+            os.close(fd)
 
     def btime_ns(self, fd: int) -> int:
         """Return the birth time in nanoseconds; 0 if the file system has none. Raises OSError."""
@@ -161,36 +139,6 @@ class Source:
     def names(self, fd: int) -> list[bytes]:
         """Return the names in a directory, without ``.`` and ``..``. Raises OSError."""
         return self._descriptors.with_room(lambda: os.listdir(_HERE % fd))
-
-    def names_if(
-        self, fd: int, wanted: Callable[[bytes], bool], limit: int
-    ) -> tuple[frozenset[bytes] | None, OtherEntry | None]:
-        """Return a directory's names, or None and an entry whose name is not ``wanted``.
-
-        With more than ``limit`` names, all wanted so far, returns (None, None). Leaves the
-        directory's access time unchanged if the daemon may use O_NOATIME. Raises OSError.
-        """
-        found: set[bytes] = set()
-        opened = self._open_unnoticed(fd)
-        try:
-            with self._descriptors.with_room(lambda: os.scandir(opened)) as entries:
-                for entry in entries:
-                    name = os.fsencode(entry.name)
-                    if not wanted(name):
-                        return None, OtherEntry(name, entry.inode())
-                    if len(found) >= limit:
-                        return None, None
-                    found.add(name)
-        finally:
-            os.close(opened)
-        return frozenset(found), None
-
-    def _open_unnoticed(self, fd: int) -> int:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        try:
-            return self._descriptors.open(flags | os.O_NOATIME, _HERE % fd, None)
-        except PermissionError:  # O_NOATIME is for the owner and CAP_FOWNER (open(2))
-            return self._descriptors.open(flags, _HERE % fd, None)
 
     def typed_names(self, fd: int) -> dict[bytes, tuple[int, int]]:
         """Return type (S_IFMT) and inode number by name; S_IFDIR for all but files and symlinks.
@@ -250,24 +198,6 @@ class Source:
         with self._descriptors.with_room(lambda: os.scandir(_HERE % dir_fd)) as entries:
             alike = [entry.name for entry in entries if entry.inode() == st.st_ino]
         return next((name for name in alike if self.is_at(dir_fd, name, st)), None)
-
-    def is_held_file(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
-        """Return whether an entry that seems to be the regular file of ``st`` is a regular file.
-
-        No server reads a directory as a file. Raises OSError(FileNotFoundError) if it is gone, and
-        any other OSError of the source.
-        """
-        try:
-            fd = self.open_file_at(dir_fd, name, os.O_RDONLY)
-            try:
-                os.pread(fd, 1, 0)
-            finally:
-                os.close(fd)
-        except FileNotFoundError:
-            raise
-        except OSError:  # it may also be unreadable, or a symlink
-            return not self.is_disguised(dir_fd, name, st)
-        return True
 
     # Adding and removing names
 

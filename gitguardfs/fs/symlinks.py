@@ -26,7 +26,9 @@ from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.nodes import GUARDED, LinkedSubtree, Node, NodeTable, ObjectKey, stale
 from gitguardfs.fs.source import Source
+from gitguardfs.guard import links
 from gitguardfs.guard.rules import Verdict
+from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.protocol import Attributes, Caller
 
 LEADS_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
@@ -47,22 +49,20 @@ class SymlinkResolver:
 
     def __init__(
         self,
-        policy: SymlinkPolicy,
-        source_path: bytes,
+        options: MountOptions,
         access: Access,
         nodes: NodeTable,
         source: Source,
         attributes: AttributeMapper,
         find_or_add: Callable[[NodeRef, os.stat_result], Node | None],
     ) -> None:
-        """Keep what is needed.
-
-        ``source_path``: absolute symlinks to paths below it lead into the mount.
+        """Keep what is needed. Absolute symlinks to paths below the source lead into the mount.
 
         ``find_or_add`` returns the node of an entry; None if the entry is hidden.
         """
+        policy = options.symlinks or SymlinkPolicy()
         self.deletion = policy.deletion
-        self._source_parts = [part for part in source_path.split(b"/") if part]
+        self._source_parts = [part for part in os.fsencode(options.source).split(b"/") if part]
         self._access = access
         self._nodes = nodes
         self._source = source
@@ -147,12 +147,11 @@ class SymlinkResolver:
 
         The kernel has checked permissions in the symlink's directory only. Raises
         OSError(EACCES) if ``caller`` has no permission in the target's directory, by the
-        attributes that the guest sees; Refused, Later, and any other OSError of the source.
+        attributes that the guest sees; Refused, and any other OSError of the source.
         """
-        self._access.settle(target.ref)  # while nothing is removed yet
-        ref = self._access.reopened(target.ref)
+        ref = target.ref
+        self._access.check_no_payload(ref.parent, ref.name)  # while nothing is removed yet
         self._access.check_unguarded(ref, target.st)
-        ref = self._access.reopened(ref)
         directory, entry = (
             self._attributes.unguarded(0, st, caller.uid)
             for st in (self._source.stat(ref.fd), target.st)
@@ -172,7 +171,7 @@ class SymlinkResolver:
 
     def _text(self, component: NodeRef) -> bytes:
         try:
-            return self._source.readlink_at(component.fd, component.name)
+            return links.shown(self._source.readlink_at(component.fd, component.name))
         except OSError as error:
             if error.errno == errno.EINVAL:  # it is no symlink any more
                 raise stale() from None

@@ -118,12 +118,3 @@ def is_portable(name: bytes) -> bool:
 def may_be_short_name(name: bytes) -> bool:
     """Return whether FAT or NTFS may have made ``name`` up for an entry with a longer name."""
     return _SHORT.match(name) is not None
-
-
-def may_be_any_name(name: bytes) -> bool:
-    """Return whether a folding that is unknown here may resolve ``name`` to any other name.
-
-    This is so for a name in letters of other scripts, or a short name (with ``~``). A file system
-    changes nothing but the case of ASCII letters, so ``@types`` resolves to no other word.
-    """
-    return not name.isascii() or b"~" in name

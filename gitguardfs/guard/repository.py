@@ -1,7 +1,6 @@
-"""The names that make a directory a repository, and those that git puts into a new one. Pure.
+"""The names that make a directory a repository, and those by which it makes git run programs. Pure.
 
-The authority is git: ``is_git_directory`` (setup.c) defines a repository;
-``create_default_files`` and ``clone_init_db`` (builtin/init-db.c) fill a new one.
+The authority is git: ``is_git_directory`` (setup.c) defines a repository.
 """
 
 from __future__ import annotations
@@ -22,31 +21,26 @@ PARTS = frozenset((HEAD, REFS, OBJECTS, COMMONDIR, CONFIG, CONFIG_WORKTREE, HOOK
 NEEDED = (HEAD, REFS, COMMONDIR)
 """Each set of parts that ``would_complete`` refuses to complete has one of these."""
 
-MADE_BY_GIT = frozenset(
-    (HEAD, b"HEAD.lock", CONFIG, b"config.lock", b"description", HOOKS, b"info", b"branches",
-     REFS, OBJECTS, b"packed-refs", b"reftable")
-)  # fmt: skip
-"""Names that git puts into the top directory of a new bare repository."""
+PAYLOAD = frozenset((CONFIG, CONFIG_WORKTREE, COMMONDIR, HOOKS))
+"""The names that are closed in a directory that is half a repository."""
 
-READ_AT_TOP = MADE_BY_GIT | {COMMONDIR, CONFIG_WORKTREE, b"shallow", b"logs", b"index"}
-"""Names that git reads in the top directory of a repository."""
-
-READ_BELOW = frozenset(
-    (HOOKS, b"info", OBJECTS, REFS, b"logs", b"worktrees", b"modules", b"branches", b"reftable")
-)
-"""Directories of a repository in which git reads."""
+READ_AT_TOP = PARTS | {
+    b"HEAD.lock", b"config.lock", b"description", b"info", b"branches", b"packed-refs", b"reftable",
+    b"shallow", b"logs", b"index",
+}  # fmt: skip
+"""Names that git puts into the top directory of a repository, or reads there."""
 
 Modes = Callable[[bytes], int | None]
 """Maps a name in git's spelling to the st_mode of the entry; to None if there is no entry."""
 
-_PATTERNS = {name: dotgit.pattern_of(name) for name in READ_AT_TOP | READ_BELOW}
+_PATTERNS = {name: dotgit.pattern_of(name) for name in PARTS}
 _PLAIN = {name.lower(): frozenset((name,)) for name in _PATTERNS}
 _NOTHING: frozenset[bytes] = frozenset()
 
 
 @lru_cache(dotgit.CACHED_NAMES)
-def meanings(name: bytes) -> frozenset[bytes]:
-    """Return the names of this module, in git's spelling, that ``name`` could resolve to."""
+def parts(name: bytes) -> frozenset[bytes]:
+    """Return the PARTS, in git's spelling, that ``name`` could resolve to."""
     if dotgit.is_portable(name):  # only its case and dots at its end can vary
         return _PLAIN.get(name.lower().rstrip(b"."), _NOTHING)
     names = {name, _normalized(name)}
@@ -61,11 +55,6 @@ def _normalized(name: bytes) -> bytes:
     """Return ``name`` as ZFS compares it with normalization=formKC: ``\uff52efs`` is ``refs``."""
     text = name.decode(errors="surrogateescape")
     return unicodedata.normalize("NFKC", text).encode(errors="surrogateescape")
-
-
-def parts(name: bytes) -> frozenset[bytes]:
-    """Return the PARTS that ``name`` could resolve to."""
-    return meanings(name) & PARTS
 
 
 def is_repository(mode_of: Modes) -> bool:
@@ -114,18 +103,20 @@ def _completes(part: bytes, is_directory: bool, mode_of: Modes) -> bool:
     return is_file(HEAD) or is_there(REFS, OBJECTS)
 
 
-@lru_cache(dotgit.CACHED_NAMES)
-def is_read_at_top(name: bytes) -> bool:
-    """Return whether git may read an entry called ``name`` in a repository's top directory."""
-    return dotgit.may_be_any_name(name) or not meanings(name).isdisjoint(READ_AT_TOP)
+def is_half_repository(mode_of: Modes) -> bool:
+    """Return whether a directory has two of a HEAD that is no directory, refs and objects."""
+    head = mode_of(HEAD)
+    found = head is not None and not S_ISDIR(head)
+    return found + (mode_of(REFS) is not None) + (mode_of(OBJECTS) is not None) >= 2
 
 
 @lru_cache(dotgit.CACHED_NAMES)
-def is_read_below(name: bytes) -> bool:
-    """Return whether git may read the entries of a repository's directory called ``name``."""
-    return dotgit.may_be_any_name(name) or not meanings(name).isdisjoint(READ_BELOW)
+def is_payload(name: bytes) -> bool:
+    """Return whether ``name`` could resolve to one of PAYLOAD."""
+    return not parts(name).isdisjoint(PAYLOAD)
 
 
-def is_made_by_git(name: bytes) -> bool:
-    """Return whether git puts an entry called ``name`` into a new repository."""
-    return not meanings(name).isdisjoint(MADE_BY_GIT)
+@lru_cache(dotgit.CACHED_NAMES)
+def is_hooks(name: bytes) -> bool:
+    """Return whether ``name`` could resolve to the directory of hooks."""
+    return HOOKS in parts(name)

@@ -47,6 +47,13 @@ class GitMode(Enum):
     OFF = "off"
 
 
+class LinkMode(Enum):
+    """The value of ``--links``."""
+
+    GUARDED = "guarded"
+    RAW = "raw"
+
+
 _GIT_VERDICT = {
     GitMode.DENY: Verdict.DENY,
     GitMode.READONLY: Verdict.READONLY,
@@ -71,6 +78,7 @@ class GuardRules:
 
     git: GitMode = GitMode.DENY
     allow_bare: bool = False
+    links: LinkMode = LinkMode.GUARDED
     deny: tuple[str, ...] = ()
     protect: tuple[str, ...] = ()
     hide: tuple[str, ...] = ()
@@ -93,7 +101,9 @@ class RuleSet:
         self.guards_git = self.git_verdict is not Verdict.ALLOW
         """Whether the git rules are on."""
         self.checks_fake_repositories = self.guards_git and not rules.allow_bare
-        """Whether directories that look like repositories are guarded (rules R2 and R3)."""
+        """Whether directories that look like repositories are guarded (G2 to G4)."""
+        self.contains_links = self.guards_git and rules.links is LinkMode.GUARDED
+        """Whether new symlinks lead below their work tree, or nowhere (G6)."""
         self._globs = tuple(
             (verdict, f"{option} {glob}", _compile(glob))
             for verdict, option, globs in (

@@ -22,7 +22,7 @@ from gitguardfs.bindfs.change_policy import (
 from gitguardfs.bindfs.overrides import Overrides
 from gitguardfs.bindfs.permissions import Perms
 from gitguardfs.errors import UserError, warn
-from gitguardfs.guard.rules import GitMode, GuardRules, check_glob
+from gitguardfs.guard.rules import GitMode, GuardRules, LinkMode, check_glob
 from gitguardfs.options.id_maps import (
     IdMapSpec,
     add_passwd_files,
@@ -84,6 +84,7 @@ def build(source: str, mountpoint: str, given: RawOptions) -> MountOptions:
     rules = GuardRules(
         git=values.one_of("git", GitMode, GitMode.DENY),
         allow_bare=values.flag("allow_bare"),
+        links=values.one_of("links", LinkMode, LinkMode.GUARDED),
         deny=values.globs("deny"),
         protect=values.globs("protect"),
         hide=values.globs("hide"),

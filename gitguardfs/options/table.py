@@ -67,6 +67,9 @@ OPTIONS = (
            multiple=True),
     Option("hide", GUARD, "Do not show names that match GLOB. Repeatable.", "GLOB", multiple=True),
     Option("allow-bare", GUARD, "Let directories become, and be used as, bare repositories."),
+    Option("links", GUARD, "How new symlinks are stored. guarded, the default: one that leads out "
+           "of its work tree leads nowhere on the host; the view shows every text as given. "
+           "raw: as given.", "guarded|raw"),
     Option("allow-suid", GUARD, "Keep set-user-id and set-group-id bits of files."),
     Option("audit-log", GUARD, "Append each request that the daemon refuses to FILE, as a line of "
            "JSON. It does not hold what the kernel refuses: most reading of .git.", "FILE"),

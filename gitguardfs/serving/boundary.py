@@ -10,8 +10,9 @@ from enum import Enum
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.guard.rules import Refused
-from gitguardfs.protocol import Caller, GuestGid, GuestUid, Later, RequestError
+from gitguardfs.protocol import Caller, GuestGid, GuestUid, RequestError
 from gitguardfs.serving.audit_log import AuditLog
 
 MAX_ERRNO = 511
@@ -48,9 +49,10 @@ GUARDED_BY: dict[str, GuardedBy] = {"poll": GuardedBy.UNSUPPORTED}
 class Boundary:
     """The error boundary of one mount."""
 
-    def __init__(self, audit: AuditLog) -> None:
-        """Report refusals to ``audit``."""
+    def __init__(self, audit: AuditLog, descriptors: DescriptorCache) -> None:
+        """Report refusals to ``audit``; end the leases of ``descriptors`` with each request."""
         self._audit = audit
+        self.descriptors = descriptors
 
     def errno_of(self, error: Exception, operation: str, args: Sequence[Any] = ()) -> int:
         """Return the errno of the answer to a request that raised ``error``. Raises nothing.
@@ -94,7 +96,7 @@ Method = Callable[Concatenate[B, P], R]
 def guarded_by(guard: GuardedBy) -> Callable[[Method[B, P, R]], Method[B, P, R]]:
     """Return a decorator that classifies a request's method in ``GUARDED_BY``.
 
-    The decorated method raises only RequestError and Later.
+    The decorated method raises only RequestError.
     """
 
     def decorate(method: Method[B, P, R]) -> Method[B, P, R]:
@@ -104,8 +106,9 @@ def guarded_by(guard: GuardedBy) -> Callable[[Method[B, P, R]], Method[B, P, R]]
         @wraps(method)
         def bounded(*args: Any) -> R:  # with ``self``: to take the tuple apart costs 0.2 us
             try:
+                args[0].boundary.descriptors.request += 1
                 return method(*args)  # type: ignore[call-arg]
-            except (Later, RequestError):
+            except RequestError:
                 raise
             except Exception as error:
                 number = args[0].boundary.errno_of(error, name, args)

@@ -6,17 +6,14 @@ import os
 from collections.abc import Callable, Iterator
 from stat import S_IFDIR
 
-from gitguardfs.fs.access import Access, NodeRef
-from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.handles import DirectoryHandle, HandleTable
-from gitguardfs.fs.nodes import ROOT_ID, Node, NodeTable, ObjectKey
-from gitguardfs.fs.resolver import Resolver
-from gitguardfs.fs.source import Source
+from gitguardfs.fs.access import NodeRef
+from gitguardfs.fs.handles import DirectoryHandle
+from gitguardfs.fs.mount import Mount
+from gitguardfs.fs.nodes import ROOT_ID, Node, ObjectKey
 from gitguardfs.protocol import Caller, DirEntry, DirOffset, HandleId, NodeId, make
 from gitguardfs.serving.blocking import Blocking, LatencyTracker
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 from gitguardfs.serving.readdirplus import ReaddirplusAdvice
-from gitguardfs.serving.replies import Timeouts
 
 UNKNOWN_INODE = 0xFFFFFFFF
 """The inode number of an entry whose stat failed, as in libfuse (FUSE_UNKNOWN_INO)."""
@@ -25,40 +22,29 @@ UNTYPED = (S_IFDIR, 0)
 
 
 class Directories:
-    """The requests on open directories. Each raises RequestError or Later."""
+    """The requests on open directories. Each raises RequestError."""
 
     def __init__(
         self,
+        mount: Mount,
         boundary: Boundary,
-        access: Access,
-        resolver: Resolver,
-        nodes: NodeTable,
-        descriptors: DescriptorCache,
-        source: Source,
-        handles: HandleTable,
         advice: ReaddirplusAdvice,
         syncing: LatencyTracker,
-        timeouts: Timeouts,
-        *,
-        is_local: Callable[[int], bool],
         can_list_names_only: bool,
     ) -> None:
         """Keep what the requests need.
 
-        ``is_local`` returns whether a file system, by its st_dev, waits for no server.
         ``can_list_names_only`` says that entries can be reported without a stat of each object.
         """
         self.boundary = boundary
-        self._access = access
-        self._resolver = resolver
-        self._nodes = nodes
-        self._descriptors = descriptors
-        self._source = source
-        self._handles = handles
+        self._access = mount.access
+        self._resolver = mount.resolver
+        self._nodes = mount.nodes
+        self._descriptors = mount.descriptors
+        self._source = mount.source
+        self._handles = mount.handles
         self._advice = advice
         self._syncing = syncing
-        self._timeouts = timeouts
-        self._is_local = is_local
         self._can_list_names_only = can_list_names_only
 
     @guarded_by(GuardedBy.NODE)
@@ -121,7 +107,6 @@ class Directories:
                 yield make(DirEntry, (name, index + 1, None, file_type, inode)), None
                 continue
             try:
-                dir_fd = self._descriptors.of(handle.node)
                 if dotgit is True:
                     dotgit = self._access.dotgit(dir_fd)
                 st = self._source.stat_at(dir_fd, name)
@@ -135,8 +120,7 @@ class Directories:
                 if not self._access.hides(name):
                     yield DirEntry(name, DirOffset(index + 1), inode=UNKNOWN_INODE), None
                 continue
-            node, attributes = found
-            reply = self._timeouts.reply(node.id, attributes)
+            node, reply = found
             yield make(DirEntry, (name, index + 1, reply, 0, 0)), node
 
     def _take_snapshot(self, handle: DirectoryHandle, dir_fd: int, typed: bool) -> list[bytes]:
@@ -156,7 +140,7 @@ class Directories:
         fd = self._source.open_directory(self._descriptors.of(node))
         return Blocking(
             self.boundary, "fsyncdir", self._syncing, os.fdatasync if datasync else os.fsync, fd,
-            is_small=True, is_local=self._is_local(node.dev), cleanup=lambda: os.close(fd),
+            is_small=True, is_local=self._source.is_local(node.dev), cleanup=lambda: os.close(fd),
         )  # fmt: skip
 
     @guarded_by(GuardedBy.HANDLE)

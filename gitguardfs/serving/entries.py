@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from stat import S_ISDIR, S_ISLNK
 
-from gitguardfs.bindfs.change_policy import ChangePolicy, Deletion
+from gitguardfs.bindfs.change_policy import Deletion
 from gitguardfs.errors import os_error
-from gitguardfs.fs.access import Access, NodeRef
-from gitguardfs.fs.host_rules import HostRules
-from gitguardfs.fs.rename_check import RenameCheck
+from gitguardfs.fs.access import NodeRef
+from gitguardfs.fs.mount import Mount
 from gitguardfs.fs.renaming import Renaming
-from gitguardfs.fs.resolver import Resolver
-from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import LinkTarget, SymlinkResolver
 from gitguardfs.guard.rules import Refused
 from gitguardfs.protocol import RENAME_NOREPLACE, Caller, NodeId
@@ -28,67 +24,45 @@ from gitguardfs.serving.undoing import undo_or_log
 
 
 class Entries:
-    """The requests that remove or move a name. Each raises RequestError or Later.
+    """The requests that remove or move a name. Each raises RequestError.
 
     EACCES comes from the guard, EPERM from the change policy, EROFS from a read-only mount or
     object, ESTALE from a node whose object is gone. Other errors are the source's.
     """
 
-    def __init__(
-        self,
-        boundary: Boundary,
-        access: Access,
-        resolver: Resolver,
-        source: Source,
-        host: HostRules,
-        renames: RenameCheck,
-        policy: ChangePolicy,
-        symlinks: SymlinkResolver | None,
-    ) -> None:
-        """Keep what the requests need; ``symlinks`` is None unless symlinks are resolved."""
+    def __init__(self, mount: Mount, boundary: Boundary) -> None:
         self.boundary = boundary
-        self._access = access
-        self._resolver = resolver
-        self._source = source
-        self._host = host
-        self._renames = renames
-        self._policy = policy
-        self._symlinks = symlinks
+        self._access = mount.access
+        self._resolver = mount.resolver
+        self._source = mount.source
+        self._renames = mount.renames
+        self._policy = mount.policy
+        self._symlinks = mount.symlinks
 
     @guarded_by(GuardedBy.NAME)
     def unlink(self, caller: Caller, parent_id: NodeId, name: bytes) -> None:
-        """Remove an entry that is not a directory. Raises Later, RequestError."""
+        """Remove an entry that is not a directory. Raises RequestError."""
         self._remove(caller, parent_id, name, is_directory=False)
 
     @guarded_by(GuardedBy.NAME)
     def rmdir(self, caller: Caller, parent_id: NodeId, name: bytes) -> None:
-        """Remove an empty directory. Raises Later, RequestError."""
+        """Remove an empty directory. Raises RequestError."""
         self._remove(caller, parent_id, name, is_directory=True)
 
     def _remove(self, caller: Caller, parent_id: NodeId, name: bytes, is_directory: bool) -> None:
         ref = self._access.name(parent_id, name, change=True)
-
-        def remove(st: os.stat_result) -> None:
-            if self._symlinks is not None and S_ISLNK(st.st_mode):
-                self._remove_link(caller, self._symlinks, ref)
-            else:
-                self._source.remove(ref.fd, ref.name, is_directory)
-
-        self._remove_at(ref, remove)
-
-    def _remove_at(self, ref: NodeRef, remove: Callable[[os.stat_result], None]) -> None:
-        fd = self._source.open_node(ref.fd, ref.name)
+        fd = self._source.open_node(ref.fd, name)
         try:
             st = self._source.stat(fd)
             self._access.check_unguarded(ref, st)
             self._policy.check_removal_allowed()
-            self._host.before_removal(ref, st, fd)
-            remove(st)
+            if self._symlinks is not None and S_ISLNK(st.st_mode):
+                self._remove_link(caller, self._symlinks, ref)
+            else:
+                self._source.remove(ref.fd, name, is_directory)
         except BaseException:
             os.close(fd)
             raise
-        self._host.note_gone(ref)
-        self._host.note_change(ref)
         self._resolver.note_removed(ref, st, fd)
 
     def _remove_link(self, caller: Caller, resolved: SymlinkResolver, ref: NodeRef) -> None:
@@ -104,7 +78,7 @@ class Entries:
             resolved.check_replaceable(caller, target)
         if target is not None and deletion is Deletion.TARGET_FIRST:
             self._remove_target(target)
-        self._source.remove(self._access.reopened(ref).fd, ref.name, is_directory=False)
+        self._source.remove(ref.fd, ref.name, is_directory=False)
         if target is None:
             return
         if deletion is Deletion.SYMLINK_FIRST:
@@ -117,9 +91,16 @@ class Entries:
             self._resolver.unhash_target(target.st, target.subtree)
 
     def _remove_target(self, target: LinkTarget) -> None:
-        ref = self._access.reopened(target.ref)
-        is_directory = S_ISDIR(target.st.st_mode)
-        self._remove_at(ref, lambda _: self._source.remove(ref.fd, ref.name, is_directory))
+        ref = target.ref
+        fd = self._source.open_node(ref.fd, ref.name)
+        try:
+            st = self._source.stat(fd)
+            self._access.check_unguarded(ref, st)
+            self._source.remove(ref.fd, ref.name, S_ISDIR(st.st_mode))
+        except BaseException:
+            os.close(fd)
+            raise
+        self._resolver.note_removed(ref, st, fd)
 
     @guarded_by(GuardedBy.NAME)
     def rename(
@@ -133,13 +114,16 @@ class Entries:
     ) -> None:
         """Move an entry, replacing one at the new name, or (RENAME_EXCHANGE) swap two entries.
 
-        Raises Later, RequestError.
+        Raises RequestError.
         """
-        old, new = (old_parent_id, old_name), (new_parent_id, new_name)
-        with self._renames.check_rename(caller, old, new, flags) as checked:
-            self._move(checked.renaming, flags)
-            self._host.note_moved(checked.renaming)
-            self._resolver.note_renamed(checked.renaming, checked.take_target_fd())
+        renaming = self._renames.check(
+            caller, (old_parent_id, old_name), (new_parent_id, new_name), flags
+        )
+        try:
+            self._move(renaming, flags)
+            self._resolver.note_renamed(renaming)
+        finally:
+            renaming.close()
 
     def _move(self, renaming: Renaming, flags: int) -> None:
         """Rename, or exchange, and undo that if the new names turn out to be forbidden.
@@ -148,10 +132,22 @@ class Entries:
         RenameCheck says so.
         """
         old, new = renaming.old, renaming.new
+        try:
+            self._source.rename(old.fd, old.name, new.fd, new.name, flags)
+        except OSError:
+            if self._renames.undoes_failed(renaming):
+                self._undo(renaming, flags)
+            raise
+        try:
+            self._renames.check_done(renaming)
+        except BaseException:
+            self._undo(renaming, flags)
+            raise
+
+    def _undo(self, renaming: Renaming, flags: int) -> None:
+        old, new = renaming.old, renaming.new
 
         def undo() -> None:
-            # The checks may have closed the descriptors.
-            old, new = self._access.reopened(renaming.old), self._access.reopened(renaming.new)
             if not self._source.is_at(new.fd, new.name, renaming.moved):
                 return
             back = flags if renaming.exchange else RENAME_NOREPLACE
@@ -162,14 +158,4 @@ class Entries:
                     raise
                 self._source.rename(new.fd, new.name, old.fd, old.name, 0)
 
-        try:
-            self._source.rename(old.fd, old.name, new.fd, new.name, flags)
-        except OSError:
-            if self._renames.undoes_failed(renaming):
-                undo_or_log(undo, lambda: self._access.path(new.parent, new.name))
-            raise
-        try:
-            self._renames.check_done(renaming)
-        except BaseException:
-            undo_or_log(undo, lambda: self._access.path(new.parent, new.name))
-            raise
+        undo_or_log(undo, lambda: self._access.path(new.parent, new.name))

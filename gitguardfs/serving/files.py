@@ -5,20 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable
 from functools import partial
 from stat import S_IFREG, S_IMODE, S_ISGID, S_ISUID, S_IXGRP
 
-from gitguardfs.bindfs.change_policy import ChangePolicy
 from gitguardfs.bindfs.rate_limit import RateLimit
 from gitguardfs.errors import os_error
 from gitguardfs.fs import source as content
-from gitguardfs.fs.access import Access
-from gitguardfs.fs.attributes import AttributeMapper, change_key
-from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.handles import FileHandle, HandleTable
+from gitguardfs.fs.attributes import change_key
+from gitguardfs.fs.handles import FileHandle
+from gitguardfs.fs.mount import Mount
 from gitguardfs.fs.nodes import Node, stale
-from gitguardfs.fs.source import KEPT_FLAGS, PAGE, Source
+from gitguardfs.fs.source import KEPT_FLAGS, PAGE
 from gitguardfs.protocol import (
     Caller,
     EntryReply,
@@ -31,7 +28,6 @@ from gitguardfs.protocol import (
 from gitguardfs.serving.blocking import INLINE_LIMIT, Blocking, LatencyTracker, done
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 from gitguardfs.serving.new_entries import NewEntries
-from gitguardfs.serving.replies import Timeouts
 
 RACY_NS = 50_000_000
 """Nanoseconds. A file changed more recently may change again with the same time stamp, since a
@@ -41,57 +37,28 @@ clock tick lasts up to 10 ms: its cached pages are not kept."""
 class Files:
     """The requests on open files.
 
-    Each raises RequestError; ``create``, and ``open`` for writing or with O_TRUNC, may also raise
-    Later. An unknown handle gives EBADF. EACCES comes from the guard, EPERM from the change
-    policy, EROFS from a read-only mount or object, ESTALE from a node whose object is gone. Other
-    errors are the source's.
+    Each raises RequestError. An unknown handle gives EBADF. EACCES comes from the guard, EPERM from
+    the change policy, EROFS from a read-only mount or object, ESTALE from a node whose object is
+    gone. Other errors are the source's.
     """
 
     def __init__(
-        self,
-        boundary: Boundary,
-        access: Access,
-        descriptors: DescriptorCache,
-        source: Source,
-        attributes: AttributeMapper,
-        handles: HandleTable,
-        new_entries: NewEntries,
-        policy: ChangePolicy,
-        syncing: LatencyTracker,
-        timeouts: Timeouts,
-        *,
-        is_local: Callable[[int], bool],
-        path_based: bool,
-        content_types: tuple[int, ...],
-        direct_io: bool,
-        closes_late: bool,
-        read_rate: float | None,
-        write_rate: float | None,
+        self, mount: Mount, boundary: Boundary, new_entries: NewEntries, syncing: LatencyTracker
     ) -> None:
-        """Keep what the requests need.
-
-        ``is_local`` returns whether a file system, by its st_dev, waits for no server.
-        ``path_based`` says that descriptors of the source lead to paths, not objects.
-        ``content_types`` are the file types that can be opened; others raise ENXIO.
-        ``closes_late`` says that the source may report write errors only at close(2). Rates are
-        limits in bytes a second.
-        """
         self.boundary = boundary
-        self._access = access
-        self._descriptors = descriptors
-        self._source = source
-        self._attributes = attributes
-        self._handles = handles
+        self._access = mount.access
+        self._descriptors = mount.descriptors
+        self._source = mount.source
+        self._attributes = mount.attributes
+        self._handles = mount.handles
         self._new_entries = new_entries
-        self._policy = policy
-        self._timeouts = timeouts
-        self._is_local = is_local
-        self._path_based = path_based
-        self._content_types = content_types
-        self._direct_io = direct_io
-        self._closes_late = closes_late
-        self._reads = None if read_rate is None else RateLimit(read_rate)
-        self._writes = None if write_rate is None else RateLimit(write_rate)
+        self._policy = mount.policy
+        self._content_types = mount.content_types
+        options = mount.options
+        self._direct_io = options.direct_io
+        self._closes_late = mount.closes_late
+        self._reads = None if options.read_rate is None else RateLimit(options.read_rate)
+        self._writes = None if options.write_rate is None else RateLimit(options.write_rate)
         self._syncing = syncing
         self._reading, self._writing, self._closing = (LatencyTracker() for _ in range(3))
 
@@ -99,7 +66,7 @@ class Files:
     def open(self, caller: Caller, node_id: NodeId, flags: int) -> OpenReply:
         """Open a file; the reply says whether the kernel may keep cached pages and attributes.
 
-        Raises Later; RequestError, as the class says, and ENXIO for what has no content.
+        Raises RequestError, as the class says, and ENXIO for what has no content.
         """
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         node = self._access.node(node_id, change=writes or bool(flags & os.O_TRUNC))
@@ -129,7 +96,7 @@ class Files:
         return OpenReply(handle, keep_cache, self._direct_io, not is_same)
 
     def _handle(self, node: Node, fd: int, flags: int, size: int) -> FileHandle:
-        return FileHandle(node, fd, flags, size, self._is_local(node.dev))
+        return FileHandle(node, fd, flags, size, self._source.is_local(node.dev))
 
     def _drop_set_id(self, fd: int, st: os.stat_result) -> None:
         # The kernel does this for truncate(2), but not for O_TRUNC.
@@ -138,14 +105,14 @@ class Files:
             self._source.chmod(fd, S_IMODE(st.st_mode) & ~bits)
 
     def _open(self, node: Node, flags: int) -> tuple[int, os.stat_result]:
-        known = not self._path_based and (node.fd >= 0 or bool(node.open_fds))
-        if known:
-            fd = self._source.open_file(self._descriptors.of(node), flags)
+        known = self._descriptors.known(node)
+        if known >= 0:
+            fd = self._source.open_file(known, flags)
         else:
             fd = self._open_at(self._descriptors.parent_of(node), node.name, flags)
         try:
             st = self._source.stat(fd)
-            if not (known or node.is_found(st)):
+            if known < 0 and not node.is_found(st):
                 raise stale()
         except OSError:
             os.close(fd)
@@ -194,7 +161,7 @@ class Files:
     ) -> tuple[OpenReply, EntryReply]:
         """Make a file and open it.
 
-        Raises Later; RequestError, for a file that exists EEXIST with O_EXCL and otherwise ESTALE.
+        Raises RequestError, for a file that exists EEXIST with O_EXCL and otherwise ESTALE.
         The kernel has not checked the permissions of a file that was made meanwhile. After ESTALE
         it looks the name up again and opens what it finds (do_filp_open).
         """
@@ -204,14 +171,15 @@ class Files:
             return self._source.create(dir_fd, name, _source_flags(flags), S_IMODE(mode))
 
         try:
-            node, attributes, fd = self._new_entries.add_node(caller, parent_id, name, mode, make)
+            ref = self._access.name(parent_id, name, change=True)
+            node, entry, fd = self._new_entries.add(caller, ref, mode, make)
         except FileExistsError:
             if flags & os.O_EXCL:
                 raise
             raise stale() from None
         handle = self._handles.add_file(self._handle(node, fd, flags, 0))
         opened = OpenReply(handle, keep_cache=False, direct_io=self._direct_io)
-        return opened, self._timeouts.reply(node.id, attributes)
+        return opened, entry
 
     @guarded_by(GuardedBy.HANDLE)
     def read(self, handle_id: HandleId, offset: int, size: int) -> ReadData | Blocking[ReadData]:
@@ -262,9 +230,9 @@ class Files:
         handle = self._handles.file(handle_id)
         if handle.is_local:
             return None
-        # 9p writes nothing back at close(2), and no file system does for a descriptor that only
-        # reads: that takes no longer than a stat.
-        if self._path_based or not handle.writable:
+        # No file system writes anything back for a descriptor that only reads: close(2) takes no
+        # longer than a stat.
+        if self._source.closes_at_once or not handle.writable:
             content.close_all(self._duplicates(handle))
             return None
         return Blocking(

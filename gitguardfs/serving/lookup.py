@@ -5,34 +5,23 @@ from __future__ import annotations
 import errno
 from stat import S_IFDIR
 
-from gitguardfs.fs.access import Access
-from gitguardfs.fs.resolver import Resolver
-from gitguardfs.fs.source import Source
+from gitguardfs.fs.mount import Mount
 from gitguardfs.protocol import Caller, EntryReply, NodeId, RequestError
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 from gitguardfs.serving.readdirplus import ReaddirplusAdvice
-from gitguardfs.serving.replies import Timeouts
 
 
 class Lookup:
     """The requests that look names up and undo lookups."""
 
-    def __init__(
-        self,
-        boundary: Boundary,
-        access: Access,
-        resolver: Resolver,
-        source: Source,
-        advice: ReaddirplusAdvice,
-        timeouts: Timeouts,
-    ) -> None:
+    def __init__(self, mount: Mount, boundary: Boundary, advice: ReaddirplusAdvice) -> None:
         self.boundary = boundary
-        self._access = access
-        self._resolver = resolver
-        self._source = source
+        self._access = mount.access
+        self._resolver = mount.resolver
+        self._source = mount.source
         self._advice = advice
-        self._timeouts = timeouts
-        self._absent = EntryReply(NodeId(0), None, timeouts.entry, 0.0)
+        timeout = mount.options.cache_timeout
+        self._absent = EntryReply(NodeId(0), None, timeout, 0.0) if timeout else None
 
     @guarded_by(GuardedBy.NAME)
     def lookup(self, caller: Caller, parent_id: NodeId, name: bytes) -> EntryReply:
@@ -49,13 +38,13 @@ class Lookup:
         else:
             found = self._resolver.entry(ref, st, caller.uid)
         if found is None:
-            if not self._timeouts.entry:
+            if self._absent is None:
                 raise RequestError(errno.ENOENT)
             return self._absent
-        node, attributes = found
-        if node.file_type != S_IFDIR:
-            self._advice.note_lookup(caller.pid)
-        return self._timeouts.reply(node.id, attributes)
+        node, reply = found
+        if node.file_type != S_IFDIR and caller.pid in self._advice.lookups:
+            self._advice.lookups[caller.pid] += 1
+        return reply
 
     @guarded_by(GuardedBy.NOTHING)
     def forget(self, node_id: NodeId, times: int) -> None:

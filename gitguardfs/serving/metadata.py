@@ -5,21 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable
 from stat import S_IFREG, S_IMODE
 
-from gitguardfs.bindfs.change_policy import ChangePolicy
 from gitguardfs.errors import os_error
-from gitguardfs.fs.access import Access
-from gitguardfs.fs.attributes import AttributeMapper
-from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.handles import HandleTable
-from gitguardfs.fs.host_rules import HostRules
-from gitguardfs.fs.nodes import ROOT_ID, Node, NodeTable, stale
-from gitguardfs.fs.source import Source
+from gitguardfs.fs.mount import Mount
+from gitguardfs.fs.nodes import ROOT_ID, Node, stale
 from gitguardfs.protocol import NOW, Caller, EntryReply, HandleId, NodeId, SetAttr
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
-from gitguardfs.serving.replies import Timeouts
 
 JUST_NOW_NS = 100_000_000
 """Nanoseconds that a setattr request takes at most to get here, on a slow machine."""
@@ -28,40 +20,21 @@ JUST_NOW_NS = 100_000_000
 class Metadata:
     """The requests on attributes.
 
-    Each raises RequestError; ``setattr``, and ``access`` with W_OK, may also raise Later.
-    EACCES comes from the guard, EPERM from the change policy, EROFS from a read-only mount or
-    object, ESTALE from a node whose object is gone. Other errors are the source's.
+    Each raises RequestError: EACCES comes from the guard, EPERM from the change policy, EROFS from
+    a read-only mount or object, ESTALE from a node whose object is gone. Other errors are the
+    source's.
     """
 
-    def __init__(
-        self,
-        boundary: Boundary,
-        access: Access,
-        nodes: NodeTable,
-        descriptors: DescriptorCache,
-        source: Source,
-        attributes: AttributeMapper,
-        handles: HandleTable,
-        host: HostRules,
-        policy: ChangePolicy,
-        is_local: Callable[[int], bool],
-        timeouts: Timeouts,
-    ) -> None:
-        """Keep what the requests need.
-
-        ``is_local`` returns whether this machine's clock stamps a file system, by its st_dev.
-        """
+    def __init__(self, mount: Mount, boundary: Boundary) -> None:
         self.boundary = boundary
-        self._access = access
-        self._nodes = nodes
-        self._descriptors = descriptors
-        self._source = source
-        self._attributes = attributes
-        self._handles = handles
-        self._host = host
-        self._policy = policy
-        self._is_local = is_local
-        self._timeouts = timeouts
+        self._access = mount.access
+        self._nodes = mount.nodes
+        self._descriptors = mount.descriptors
+        self._source = mount.source
+        self._attributes = mount.attributes
+        self._handles = mount.handles
+        self._policy = mount.policy
+        self._link_text = mount.link_text
 
     @guarded_by(GuardedBy.NODE)
     def getattr(self, caller: Caller, node_id: NodeId) -> EntryReply:
@@ -69,8 +42,7 @@ class Metadata:
         if node_id == ROOT_ID:
             self._access.revalidation.revalidate_root()
         node = self._nodes.get(node_id)
-        reported = self._attributes.report(node, self._stat(node), caller.uid)
-        return self._timeouts.reply(node_id, reported)
+        return self._attributes.report(node, self._stat(node), caller.uid)
 
     def _stat(self, node: Node) -> os.stat_result:
         try:
@@ -89,26 +61,22 @@ class Metadata:
     ) -> EntryReply:
         """Change attributes; ``handle`` is that of the open file if it is changed by descriptor.
 
-        Raises Later; RequestError, as the class says, and EINVAL for the size of what is no file.
+        Raises RequestError, as the class says, and EINVAL for the size of what is no file.
         """
         node = self._access.node(node_id, change=True)
         fd = self._descriptors.of(node)
         uid, gid = self._share_ids(changes)
         mode = self._new_mode_of(node, fd, changes)
-        is_as_seen = self._host.is_as_seen(node, fd)
         if changes.size is not None:
             self._truncate(node, fd, changes.size, handle)
         if (uid, gid) != (-1, -1) or changes == SetAttr():  # chown(-1, -1) sets ctime
             self._source.chown(fd, uid, gid)
         if mode is not None:
             self._source.chmod(fd, mode)
-        atime_ns, mtime_ns = self._times(changes, self._is_local(node.dev))
+        atime_ns, mtime_ns = self._times(changes, self._source.is_local(node.dev))
         if atime_ns is not None or mtime_ns is not None:
             self._source.utimens(fd, atime_ns, mtime_ns)
-        if is_as_seen:
-            self._host.note_attributes(fd)
-        reported = self._attributes.report(node, self._source.stat(fd), caller.uid)
-        return self._timeouts.reply(node_id, reported)
+        return self._attributes.report(node, self._source.stat(fd), caller.uid)
 
     def _new_mode_of(self, node: Node, fd: int, changes: SetAttr) -> int | None:
         if changes.mode is None:
@@ -159,14 +127,13 @@ class Metadata:
     @guarded_by(GuardedBy.NODE)
     def readlink(self, caller: Caller, node_id: NodeId) -> bytes:
         """Return the text of a symlink. Raises RequestError."""
-        node = self._access.node(node_id)
-        return self._source.readlink(self._descriptors.of(node))
+        return self._link_text(self._access.node(node_id))
 
     @guarded_by(GuardedBy.NODE)
     def access(self, caller: Caller, node_id: NodeId, mask: int) -> None:
         """Check that the guard allows ``mask`` (access(2)); the kernel checks permissions.
 
-        Raises RequestError; with W_OK, Later.
+        Raises RequestError.
         """
         self._access.node(node_id, change=bool(mask & os.W_OK))
 

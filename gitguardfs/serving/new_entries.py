@@ -9,22 +9,15 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IMODE, S_ISDIR, S_ISGID, S_ISLNK, S_ISREG
+from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IMODE, S_ISDIR, S_ISGID, S_ISREG
 
-from gitguardfs.bindfs.change_policy import ChangePolicy
 from gitguardfs.constants import PERMISSION_BITS, SET_ID_BITS
 from gitguardfs.errors import os_error
-from gitguardfs.fs.access import Access, NodeRef
-from gitguardfs.fs.attributes import AttributeMapper
-from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.host_rules import HostRules
-from gitguardfs.fs.new_name_check import NewNameCheck
+from gitguardfs.fs.access import NodeRef
+from gitguardfs.fs.mount import Mount
 from gitguardfs.fs.nodes import Node, stale
-from gitguardfs.fs.resolver import Resolver
-from gitguardfs.fs.source import Source
-from gitguardfs.protocol import Attributes, Caller, EntryReply, NodeId
+from gitguardfs.protocol import Caller, EntryReply, NodeId
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
-from gitguardfs.serving.replies import Timeouts
 from gitguardfs.serving.undoing import undo_or_log
 
 CLOCK_TICK_NS = 20_000_000
@@ -35,59 +28,37 @@ OWNS_ALL = (errno.EPERM, errno.EACCES, errno.EINVAL, errno.EOPNOTSUPP, errno.ENO
 
 
 class NewEntries:
-    """The requests that add a name. Each raises RequestError or Later.
+    """The requests that add a name. Each raises RequestError.
 
     EACCES comes from the guard, EPERM from the change policy, EROFS from a read-only mount or
     object. ESTALE comes from a node whose object is gone, and if another object took the new one's
     place. Other errors are the source's.
     """
 
-    def __init__(
-        self,
-        boundary: Boundary,
-        access: Access,
-        new_names: NewNameCheck,
-        resolver: Resolver,
-        descriptors: DescriptorCache,
-        source: Source,
-        attributes: AttributeMapper,
-        host: HostRules,
-        policy: ChangePolicy,
-        timeouts: Timeouts,
-        *,
-        can_chown: bool,
-        share_owner: int,
-        resolves_symlinks: bool,
-    ) -> None:
-        """Keep what the requests need.
-
-        ``can_chown`` says that the daemon may give files away, being root. ``share_owner`` is the
-        uid that owns the source's root. ``resolves_symlinks`` makes ``symlink`` raise EPERM.
-        """
+    def __init__(self, mount: Mount, boundary: Boundary) -> None:
         self.boundary = boundary
-        self._access = access
-        self._new_names = new_names
-        self._resolver = resolver
-        self._descriptors = descriptors
-        self._source = source
-        self._attributes = attributes
-        self._host = host
-        self._policy = policy
-        self._timeouts = timeouts
-        self._can_chown = can_chown
-        self._share_owner = share_owner
-        self._resolves_symlinks = resolves_symlinks
+        self._access = mount.access
+        self._new_names = mount.new_names
+        self._placing = mount.placing
+        self._resolver = mount.resolver
+        self._descriptors = mount.descriptors
+        self._source = mount.source
+        self._attributes = mount.attributes
+        self._policy = mount.policy
+        self._can_chown = mount.can_chown
+        self._share_owner = mount.share_owner
+        self._resolves_symlinks = mount.symlinks is not None
 
     @guarded_by(GuardedBy.NAME)
     def mkdir(self, caller: Caller, parent_id: NodeId, name: bytes, mode: int) -> EntryReply:
-        """Make a directory that belongs to the caller. Raises Later, RequestError."""
+        """Make a directory that belongs to the caller. Raises RequestError."""
         mode = self._policy.new_mode(S_IFDIR | mode)
 
         def make(dir_fd: int) -> int:
             self._source.mkdir(dir_fd, name, S_IMODE(mode))
             return -1
 
-        return self._add(caller, parent_id, name, mode, make)
+        return self.add(caller, self._access.name(parent_id, name, change=True), mode, make)[1]
 
     @guarded_by(GuardedBy.NAME)
     def mknod(
@@ -95,7 +66,7 @@ class NewEntries:
     ) -> EntryReply:
         """Make a file, FIFO, socket or device that belongs to the caller.
 
-        Raises Later, RequestError.
+        Raises RequestError.
         """
         mode = S_IFMT(mode) | self._attributes.mode_for_source(S_IFMT(mode), mode)
         mode = self._policy.new_mode(mode)
@@ -104,81 +75,69 @@ class NewEntries:
             self._source.mknod(dir_fd, name, mode, rdev)
             return -1
 
-        return self._add(caller, parent_id, name, mode, make)
+        return self.add(caller, self._access.name(parent_id, name, change=True), mode, make)[1]
 
     @guarded_by(GuardedBy.NAME)
     def symlink(self, caller: Caller, parent_id: NodeId, name: bytes, target: bytes) -> EntryReply:
         """Make a symlink that belongs to the caller.
 
-        Raises Later; RequestError, as the class says, and EPERM if the mount resolves symlinks.
+        Raises RequestError, as the class says, and EPERM if the mount resolves symlinks.
         """
         ref = self._access.name(parent_id, name, change=True)
         if self._resolves_symlinks:
             raise os_error(errno.EPERM)
-        self._host.before_symlink(ref, target)
+        stored = self._placing.text_to_store(ref, target)
 
         def make(dir_fd: int) -> int:
-            self._source.symlink(dir_fd, name, target)
+            self._source.symlink(dir_fd, name, stored)
             return -1
 
-        return self._add(caller, parent_id, name, 0, make)
+        return self.add(caller, ref, 0, make, stored=stored)[1]
 
     @guarded_by(GuardedBy.NAME)
     def link(self, caller: Caller, node_id: NodeId, parent_id: NodeId, name: bytes) -> EntryReply:
-        """Give a file another name; its owner does not change. Raises Later, RequestError."""
+        """Give a file another name; its owner does not change. Raises RequestError."""
         node = self._access.node(node_id, change=True)
+        ref = self._access.name(parent_id, name, change=True)
+        fd = self._descriptors.of(node)
+        stored = None
         if node.file_type == S_IFLNK:
-            text = self._source.readlink(self._descriptors.of(node))
-            self._host.before_symlink(self._access.name(parent_id, name, change=True), text)
+            stored = self._source.readlink(fd)
+            self._placing.check_fits(ref, stored)
 
         def make(dir_fd: int) -> int:
-            self._source.link(self._descriptors.of(node), dir_fd, name)
+            self._source.link(fd, dir_fd, name)
             return -1
 
-        return self._add(caller, parent_id, name, node.file_type, make, node)
+        return self.add(caller, ref, node.file_type, make, node, stored)[1]
 
-    def _add(
+    def add(
         self,
         caller: Caller,
-        parent_id: NodeId,
-        name: bytes,
+        ref: NodeRef,
         mode: int,
         make: Callable[[int], int],
         linked: Node | None = None,
-    ) -> EntryReply:
-        node, attributes, _ = self.add_node(caller, parent_id, name, mode, make, linked)
-        return self._timeouts.reply(node.id, attributes)
-
-    def add_node(
-        self,
-        caller: Caller,
-        parent_id: NodeId,
-        name: bytes,
-        mode: int,
-        make: Callable[[int], int],
-        linked: Node | None = None,
-    ) -> tuple[Node, Attributes, int]:
+        stored: bytes | None = None,
+    ) -> tuple[Node, EntryReply, int]:
         """Add a name: check it, make it, give it to the caller's user; all of that or nothing.
 
         ``make`` gets the directory's descriptor and returns that of the new object, or -1.
         ``mode`` has the file type and the permission bits of the new object. ``linked`` is the
-        node that gets another name, if no object is made.
+        node that gets another name, if no object is made. ``stored`` is the text of a symlink.
 
-        Returns the node, its attributes and what ``make`` returned; counts a lookup. Raises
-        Refused, Later, OSError: FileExistsError, ESTALE, EROFS, EPERM, or the source's.
+        Returns the node, the reply and what ``make`` returned; counts a lookup. Raises Refused,
+        OSError: FileExistsError, ESTALE, EROFS, EPERM, or the source's.
         """
-        ref = self._access.name(parent_id, name, change=True)
-        self._host.before_adding(ref, _file_type_of(mode))
+        self._new_names.check_type(ref, _file_type_of(mode))
         directory = self._source.stat(ref.fd)
         owner = self._new_owner(caller, directory) if linked is None else None
         self._new_names.check_completes_no_repository(ref, S_ISDIR(mode))
         try:
             fd = self._make(ref, mode, make, linked)
         except FileExistsError:
-            if not self._is_taken_only_here(ref):
+            if not self._source.is_taken_only_here(ref.fd, ref.name):
                 raise
-            self._descriptors.close_cached()
-            ref = self._access.reopened(ref)
             fd = self._make(ref, mode, make, linked)
         made = fd
         is_ours = True
@@ -189,14 +148,14 @@ class NewEntries:
                 if not is_ours:
                     raise stale()
             self._new_names.check_added(ref, S_ISDIR(mode))
+            if stored is not None:
+                self._placing.check_fits(ref, stored)
             st = self._source.stat(made)
-            if S_ISLNK(st.st_mode):
-                self._host.wait_for_git(S_IFLNK, ref)
             if owner is not None:
                 st = self._give(owner, made, st, mode)
             if linked is None:
                 self._resolver.release_number(ref, st)
-            found = self._resolver.new_entry(ref, st, caller.uid)
+            found = self._resolver.entry(ref, st, caller.uid, is_new=True)
             if found is None:
                 raise stale()
         except BaseException:
@@ -204,11 +163,9 @@ class NewEntries:
                 self._undo(ref, made, mode, linked)
             if made >= 0:
                 os.close(made)
-            self._host.note_change(ref)
             raise
         if fd < 0:
             os.close(made)
-        self._host.note_made(ref, st, linked is None)
         return (*found, fd)
 
     def _make(
@@ -229,14 +186,6 @@ class NewEntries:
             if was_free:
                 self._undo(ref, -1, mode, linked)
             raise
-
-    def _is_taken_only_here(self, ref: NodeRef) -> bool:
-        """Return whether a name is taken for this machine's kernel, and free for the server.
-
-        Over 9p, a descriptor of what the host has removed has that effect. It may be a cached one,
-        of that object or of one below it. Raises OSError.
-        """
-        return self._source.path_based and self._source.find_at(ref.fd, ref.name) is None
 
     def _is_ours(self, made: int, mode: int, before: int) -> bool:
         """Return whether ``made`` is the new object, and not an older one in its place.

@@ -18,16 +18,13 @@ class ReaddirplusAdvice:
     """Remembers which processes look up the entries that they have listed."""
 
     def __init__(self) -> None:
-        self._lookups: OrderedDict[int, int] = OrderedDict()
+        self.lookups: OrderedDict[int, int] = OrderedDict()
+        """By process that has listed something: the objects, other than directories, that it has
+        looked up since."""
 
     def wants_names_only(self, pid: int) -> bool:
         """Return whether the process ``pid`` has only listed names, and looked up few, so far."""
-        lookups = self._lookups.setdefault(pid, 0)
-        if len(self._lookups) > REMEMBERED:
-            self._lookups.popitem(last=False)
+        lookups = self.lookups.setdefault(pid, 0)
+        if len(self.lookups) > REMEMBERED:
+            self.lookups.popitem(last=False)
         return lookups < ENOUGH
-
-    def note_lookup(self, pid: int) -> None:
-        """Note that a process has looked up an object that is not a directory."""
-        if pid in self._lookups:
-            self._lookups[pid] += 1

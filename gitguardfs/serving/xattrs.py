@@ -5,13 +5,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from gitguardfs.bindfs.change_policy import ChangePolicy, XattrPolicy
+from gitguardfs.bindfs.change_policy import XattrPolicy
 from gitguardfs.errors import os_error
-from gitguardfs.fs.access import Access
-from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.host_rules import HostRules
+from gitguardfs.fs.mount import Mount
 from gitguardfs.fs.nodes import Node
-from gitguardfs.fs.source import Source
 from gitguardfs.protocol import Caller, NodeId
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 
@@ -19,26 +16,16 @@ from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
 class Xattrs:
     """The requests on extended attributes.
 
-    Each raises RequestError; ``setxattr`` and ``removexattr`` may also raise Later.
-    EACCES comes from the guard, EROFS from a read-only mount or object, ESTALE from a node whose
-    object is gone. Other errors are the source's.
+    Each raises RequestError: EACCES comes from the guard, EROFS from a read-only mount or object,
+    ESTALE from a node whose object is gone. Other errors are the source's.
     """
 
-    def __init__(
-        self,
-        boundary: Boundary,
-        access: Access,
-        descriptors: DescriptorCache,
-        source: Source,
-        host: HostRules,
-        policy: ChangePolicy,
-    ) -> None:
+    def __init__(self, mount: Mount, boundary: Boundary) -> None:
         self.boundary = boundary
-        self._access = access
-        self._descriptors = descriptors
-        self._source = source
-        self._host = host
-        self._policy = policy
+        self._access = mount.access
+        self._descriptors = mount.descriptors
+        self._source = mount.source
+        self._policy = mount.policy
 
     @guarded_by(GuardedBy.NODE)
     def getxattr(self, caller: Caller, node_id: NodeId, name: bytes) -> bytes:
@@ -70,7 +57,7 @@ class Xattrs:
     def setxattr(self, caller: Caller, node_id: NodeId, name: bytes, value: bytes) -> None:
         """Set a value.
 
-        Raises Later; RequestError: EOPNOTSUPP outside of ``user.`` or if xattrs are off, EACCES if
+        Raises RequestError: EOPNOTSUPP outside of ``user.`` or if xattrs are off, EACCES if
         they are read-only.
         """
         self._change(node_id, name, lambda fd: self._source.setxattr(fd, name, value))
@@ -87,8 +74,4 @@ class Xattrs:
             raise os_error(errno.EACCES)
         if self._policy.xattr is XattrPolicy.NONE or not name.startswith(b"user."):
             raise os_error(errno.EOPNOTSUPP)
-        fd = self._descriptors.of(node)
-        is_as_seen = self._host.is_as_seen(node, fd)
-        change(fd)
-        if is_as_seen:
-            self._host.note_attributes(fd)
+        change(self._descriptors.of(node))

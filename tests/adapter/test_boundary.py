@@ -336,16 +336,16 @@ async def test_errors_of_a_server_are_reported_at_every_close(
 
 
 @pytest.mark.parametrize(
-    ("flags", "path_based"), [(os.O_RDONLY, False), (os.O_WRONLY, False), (os.O_WRONLY, True)]
+    ("flags", "is_ninep"), [(os.O_RDONLY, False), (os.O_WRONLY, False), (os.O_WRONLY, True)]
 )
 async def test_closing_needs_a_thread_only_if_a_server_may_have_to_write(
-    make_world: MakeWorld, flags: int, path_based: bool
+    make_world: MakeWorld, flags: int, is_ninep: bool
 ) -> None:
-    world = make_world(is_local=False, path_based=path_based)
+    world = make_world(is_local=False, is_ninep=is_ninep)
     (world.source / "f").touch()
     handle = HandleId(await world.open("f", flags))
     waits = world.operations.flush(handle)
-    assert (waits is None) == (flags == os.O_RDONLY or path_based)
+    assert (waits is None) == (flags == os.O_RDONLY or is_ninep)
     if waits is not None:
         with waits:
             waits.run()
@@ -356,7 +356,7 @@ async def test_a_local_file_in_a_source_with_others_has_nothing_to_report(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world(is_local=False)
-    world.part(Files)._is_local = lambda device: device == os.stat(world.source).st_dev
+    world.state.source.is_local = lambda device: device == os.stat(world.source).st_dev
     handle, _ = await world.create(ROOT_ID, b"f")
     monkeypatch.setattr(Files, "_duplicates", _broken)
     await world.ops.flush(handle)

@@ -15,11 +15,13 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gitguardfs.fs.descriptors import MINIMUM
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import FAILED, Token, World, open_descriptors, refused, stand_ins
+
+FEW = 16
+"""Descriptors that are cached: fewer than the tests have directories."""
 
 
 def lookups(world: World, node: int) -> int:
@@ -111,8 +113,8 @@ async def test_a_listing_of_many_directories_outlives_the_descriptor_cache(
     make_world: MakeWorld,
 ) -> None:
     """Classifying each directory may need a descriptor; the listed one must not lose its own."""
-    world = make_world(descriptor_limit=MINIMUM)
-    names = {b"d%d" % number for number in range(5 * MINIMUM)}
+    world = make_world(descriptor_limit=FEW)
+    names = {b"d%d" % number for number in range(5 * FEW)}
     for name in names:
         os.makedirs(os.fsencode(world.source) + b"/dir/" + name)
     (world.source / "dir/d0/d1").mkdir()
@@ -239,7 +241,7 @@ class Kernel:
 
 
 async def _run(source: Path, steps: list[tuple[str, int, bytes, int, bytes]]) -> None:
-    world = World(source, descriptor_limit=MINIMUM)
+    world = World(source, descriptor_limit=FEW)
     before = open_descriptors()
     kernel = Kernel(world)
     for step in steps:

@@ -20,7 +20,7 @@ from tests.adapter.conftest import MakeWorld
 from tests.adapter.path_client import PathClient
 from tests.adapter.world import Later, World, refused
 
-PATHS = {"is_local": False, "path_based": True, "asks_server": True}
+PATHS = {"is_local": False, "is_ninep": True}
 
 
 @pytest.fixture

@@ -415,7 +415,7 @@ async def test_a_link_that_leads_nowhere_is_replaced_where_descriptors_hold_path
     make_world: MakeWorld,
 ) -> None:
     """Resolving the link takes a new descriptor of the directory that it is in."""
-    world = make_world(symlinks=SymlinkPolicy(), path_based=True)
+    world = make_world(symlinks=SymlinkPolicy(), is_ninep=True)
     fill(world)
     link(world, "dir/l", "../dir/nowhere")
     await world.rename("dir/file", "dir/l")

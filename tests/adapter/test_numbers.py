@@ -20,7 +20,7 @@ from tests.adapter.world import World, refused
 
 LOCAL: dict[str, bool] = {}
 SHARE = {"is_local": False}
-PATHS = {"is_local": False, "path_based": True}
+PATHS = {"is_local": False, "is_ninep": True}
 every_source = pytest.mark.parametrize("kind", [LOCAL, SHARE, PATHS], ids=["local", "share", "9p"])
 
 

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from gitguardfs.fs.descriptors import MINIMUM
-from gitguardfs.fs.nodes import ROOT_ID, Node
+from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
 from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 
+FEW = 16
+"""Descriptors that are cached: fewer than the tests have directories."""
+
 
 async def forget_descriptors(world: World) -> None:
     """Push everything out of the descriptor cache, so that nodes are found by their places."""
     (world.source / "push").mkdir(exist_ok=True)
-    for number in range(2 * MINIMUM):
+    for number in range(2 * FEW):
         path = world.source / f"push/{number}"
         path.mkdir(exist_ok=True)
         await world.id(f"push/{number}")
@@ -28,76 +29,33 @@ async def forget_descriptors(world: World) -> None:
 
 @pytest.fixture
 def small(make_world: MakeWorld) -> World:
-    return make_world(descriptor_limit=MINIMUM)
-
-
-@pytest.fixture
-def evicting(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """To check one place closes the descriptors of all others; their numbers are used again."""
-    world = make_world()
-    for path in ("a", "b", "empty", "lib"):
-        (world.source / path).mkdir()
-    (world.source / "lib/HEAD").touch()
-    revalidation, cache = world.state.access.revalidation, world.state.descriptors
-    confirm = revalidation.confirm
-    empty = os.open(world.source / "empty", os.O_PATH)
-    taken = [empty]
-
-    def confirm_and_evict(*directories: Node) -> None:
-        confirm(*directories)
-        for node in [node for node in cache._cached if node not in directories]:
-            number = node.fd
-            cache.close(node)
-            taken.append(os.dup2(empty, number))
-
-    monkeypatch.setattr(revalidation, "confirm", confirm_and_evict)
-    yield world
-    for fd in taken:
-        os.close(fd)
-
-
-async def test_both_ends_of_an_exchange_are_checked_where_they_are(evicting: World) -> None:
-    for path in ("a/HEAD", "a/config", "b/config"):
-        (evicting.source / path).write_text(path)
-    await evicting.ops.unlink(await evicting.id("lib"), b"HEAD", evicting.ctx)
-    await refused(evicting.rename("a/config", "b/config", RENAME_EXCHANGE))
-    assert (evicting.source / "a/config").read_text() == "a/config"
-
-
-async def test_a_symlink_is_read_where_it_is(evicting: World) -> None:
-    (evicting.source / "a/config").symlink_to("x")
-    (evicting.source / "b/config").write_text("text")
-    await evicting.ops.unlink(await evicting.id("lib"), b"HEAD", evicting.ctx)
-    await evicting.rename("a/config", "b/config", RENAME_EXCHANGE)
-    assert (evicting.source / "b/config").is_symlink()
-    await evicting.rename("b/config", "a/other")
-    assert (evicting.source / "a/other").is_symlink()
+    return make_world(descriptor_limit=FEW)
 
 
 @pytest.mark.parametrize("flags", [0, RENAME_EXCHANGE])
 @pytest.mark.parametrize("part", ["a/HEAD", "b/HEAD"])
 async def test_a_rename_is_undone_where_it_was_done(
-    evicting: World, monkeypatch: pytest.MonkeyPatch, flags: int, part: str
+    small: World, monkeypatch: pytest.MonkeyPatch, flags: int, part: str
 ) -> None:
     """Another guard adds a part of a repository between the check and the rename."""
-    (evicting.source / "a/config").write_text("text")
+    for name in ("a", "b"):
+        (small.source / name).mkdir()
+    (small.source / "a/config").write_text("text")
     if flags:
-        (evicting.source / "b/config").write_text("other")
-    await evicting.ops.unlink(await evicting.id("lib"), b"HEAD", evicting.ctx)
+        (small.source / "b/config").write_text("other")
     rename = Source.rename
 
     def add_and_rename(self: Source, *arguments: Any) -> None:
         monkeypatch.setattr(Source, "rename", rename)
-        (evicting.source / part).touch()
+        (small.source / part).touch()
         rename(self, *arguments)
 
     monkeypatch.setattr(Source, "rename", add_and_rename)
     if part == "a/HEAD" and not flags:
-        await evicting.rename("a/config", "b/config")
+        await small.rename("a/config", "b/config")
         return
-    await refused(evicting.rename("a/config", "b/config", flags))
-    assert (evicting.source / "a/config").read_text() == "text"
-    assert os.listdir(evicting.source / "empty") == []
+    await refused(small.rename("a/config", "b/config", flags))
+    assert (small.source / "a/config").read_text() == "text"
 
 
 async def test_below_a_moved_directory_all_nodes_still_work(small: World) -> None:
@@ -297,7 +255,7 @@ async def test_where_descriptors_hold_paths_what_is_removed_is_not_opened_again(
     make_world: MakeWorld,
 ) -> None:
     """A guarded object may have been moved to its path."""
-    world = make_world(path_based=True)
+    world = make_world(is_ninep=True)
     handle, node = await world.create(ROOT_ID, b"f")
     await world.ops.write(handle, 0, b"text")
     await world.ops.unlink(ROOT_ID, b"f", world.ctx)
@@ -318,7 +276,7 @@ async def test_where_descriptors_hold_paths_another_name_is_looked_for(
 
     A descriptor of the removed name leads nowhere there.
     """
-    world = make_world(path_based=True)
+    world = make_world(is_ninep=True)
     (world.source / "f").touch()
     os.link(world.source / "f", world.source / "g")
     node = await world.id("g")
@@ -330,7 +288,7 @@ async def test_where_descriptors_hold_paths_another_name_is_looked_for(
 
 
 async def test_where_descriptors_hold_paths_those_of_each_look_count(make_world: MakeWorld) -> None:
-    world = make_world(path_based=True)
+    world = make_world(is_ninep=True)
     for name in ("mine", "other"):
         (world.source / name).mkdir()
     (world.source / "file").touch()

@@ -89,7 +89,7 @@ async def test_looks_below_do_not_put_off_a_look_at_what_is_above(
     path = planted(world)
     sub = await world.id("d/sub")
     made = 0.0
-    monkeypatch.setattr(revalidation, "monotonic", lambda: time.monotonic() + made)
+    monkeypatch.setattr(revalidation, "clock", lambda: time.monotonic() + made)
     make_repository(path)
     made = 0.7 * revalidation.VERDICT_TTL
     deep = int((await world.ops.lookup(sub, b"deep", world.ctx)).st_ino)
@@ -330,7 +330,7 @@ async def test_time_counts_from_when_it_was_judged(
     d, e = await world.id("d"), await world.id("d/e")
     start = time.monotonic()
     passed = 0.0
-    monkeypatch.setattr(revalidation, "monotonic", lambda: start + passed)
+    monkeypatch.setattr(revalidation, "clock", lambda: start + passed)
     passed = 2 * revalidation.VERDICT_TTL
     await world.ops.lookup(d, b"x", world.ctx)
     passed += 0.7 * revalidation.VERDICT_TTL
@@ -400,7 +400,7 @@ async def test_numbers_that_are_used_again_cost_no_descriptors(world: World, lat
 async def test_another_directory_in_its_place_is_not_taken_for_it(
     make_world: MakeWorld, later: Later
 ) -> None:
-    world = make_world(path_based=True)
+    world = make_world(is_ninep=True)
     path = planted(world)
     d, deep = await world.id("d"), await world.id("d/sub/deep")
     path.rename(world.source / "elsewhere")
@@ -414,7 +414,7 @@ async def test_another_directory_in_its_place_is_not_taken_for_it(
 
 
 async def test_another_file_in_its_place_is_not_changed(make_world: MakeWorld) -> None:
-    world = make_world(path_based=True)
+    world = make_world(is_ninep=True)
     path = planted(world)
     f = await world.id("d/f")
     await world.setattr(f, mode=0o100600)  # takes a descriptor

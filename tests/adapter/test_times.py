@@ -10,11 +10,10 @@ import pytest
 
 from gitguardfs import protocol
 from gitguardfs.bindfs.idmap import IdMap
-from gitguardfs.fs.attributes import AttributeMapper
-from gitguardfs.fs.mount_state import MountState
+from gitguardfs.fs.mount import Mount, Surroundings
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.guard.rules import GuardRules, RuleSet
 from gitguardfs.linux import syscalls
+from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.protocol import Caller, SetAttr
 from gitguardfs.serving.audit_log import AuditLog
 from gitguardfs.serving.operations import Operations
@@ -26,14 +25,12 @@ OLD = 1_000_000_000_000_000_000
 def _set(path: Path, changes: SetAttr, is_local: bool) -> os.stat_result:
     root = os.open(path.parent, os.O_PATH)
     try:
-        state = MountState(
-            root, RuleSet(GuardRules()), AttributeMapper(IdMap(), False),
-            descriptor_limit=16, can_chown=False, is_local=lambda _: is_local,
-        )  # fmt: skip
-        operations = Operations(state, AuditLog(None), cache_timeout=1.0)
+        around = Surroundings(root, IdMap(), 16, can_chown=False, is_local=lambda _: is_local)
+        mount = Mount(MountOptions(str(path.parent), ""), around)
+        operations = Operations(mount, AuditLog(None))
         found = operations.lookup(CALLER, ROOT_ID, os.fsencode(path.name))
         operations.setattr(CALLER, found.node, changes, None)
-        state.close()
+        mount.close()
     finally:
         os.close(root)
     return path.stat()

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pyfuse3
 import pytest
@@ -18,12 +18,13 @@ from pyfuse3 import EntryAttributes, FUSEError
 
 from gitguardfs.bindfs.change_policy import ChangePolicy, SymlinkPolicy, XattrPolicy
 from gitguardfs.bindfs.idmap import IdMap
-from gitguardfs.fs import forming, revalidation
+from gitguardfs.fs import mount, revalidation
 from gitguardfs.fs.attributes import AttributeMapper
-from gitguardfs.fs.mount_state import MountState
+from gitguardfs.fs.mount import Mount, Surroundings
 from gitguardfs.fs.nodes import ROOT_ID, Node
-from gitguardfs.guard.rules import GuardRules, RuleSet
-from gitguardfs.protocol import Attributes, RequestError
+from gitguardfs.guard.rules import GuardRules
+from gitguardfs.options.mount_options import MountOptions
+from gitguardfs.protocol import Attributes, EntryReply, RequestError
 from gitguardfs.serving.audit_log import AuditLog
 from gitguardfs.serving.operations import Operations
 from gitguardfs.sessions.pyfuse3_session import handlers
@@ -42,7 +43,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files
 def later(monkeypatch: pytest.MonkeyPatch) -> Later:
     """Return a function that lets VERDICT_TTL pass."""
     passed = [0.0]
-    monkeypatch.setattr(revalidation, "monotonic", lambda: time.monotonic() + passed[0])
+    monkeypatch.setattr(revalidation, "clock", lambda: time.monotonic() + passed[0])
 
     def pass_time() -> None:
         passed[0] += revalidation.VERDICT_TTL
@@ -89,14 +90,14 @@ class Fields:
 class CountingView(AttributeMapper):
     """A view that notes what left through it."""
 
-    def __init__(self, idmap: IdMap, allow_suid: bool, override: Any = None) -> None:
-        super().__init__(idmap, allow_suid, override)
-        self.presented: list[Attributes] = []
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.presented: list[Attributes | None] = []
 
-    def report(self, node: Node, st: os.stat_result, uid: int) -> Attributes:
-        attributes = super().report(node, st, uid)
-        self.presented.append(attributes)
-        return attributes
+    def report(self, node: Node, st: os.stat_result, uid: int) -> EntryReply:
+        reply = super().report(node, st, uid)
+        self.presented.append(reply.attributes)
+        return reply
 
 
 class Broken:
@@ -159,27 +160,28 @@ class World:
         read_rate: float | None = None,
         write_rate: float | None = None,
         is_local: bool = True,
-        path_based: bool = False,
-        asks_server: bool = False,
+        is_ninep: bool = False,
         session: Any = Handlers,
     ) -> None:
         self.source = source
         self.root_fd = os.open(source, os.O_PATH | os.O_DIRECTORY)
-        self.attributes = CountingView(idmap or IdMap(), allow_suid, override)
-        self.state = MountState(
-            self.root_fd, RuleSet(rules or GuardRules()), self.attributes,
-            descriptor_limit=descriptor_limit,
-            can_chown=os.geteuid() == 0 if can_chown is None else can_chown,
-            is_local=lambda _: is_local, path_based=path_based, read_only=read_only,
-            policy=policy or ChangePolicy(xattr=xattr), symlinks=symlinks, asks_server=asks_server,
-            source_path=os.fsencode(source),
+        options = MountOptions(
+            str(source), "", rules=rules or GuardRules(), allow_suid=allow_suid,
+            policy=policy or ChangePolicy(xattr=xattr), symlinks=symlinks, read_only=read_only,
+            cache_timeout=cache_timeout, read_rate=read_rate, write_rate=write_rate,
         )  # fmt: skip
+        around = Surroundings(
+            self.root_fd, idmap or IdMap(), descriptor_limit,
+            os.geteuid() == 0 if can_chown is None else can_chown,
+            lambda _: is_local, is_ninep, not is_local, override,
+        )  # fmt: skip
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(mount, "AttributeMapper", CountingView)
+            self.state = Mount(options, around)
+        self.attributes = cast("CountingView", self.state.attributes)
         self.audit = AuditLog(None)
         self.invalidated: list[int] = []
-        self.operations = Operations(
-            self.state, self.audit, cache_timeout=cache_timeout, closes_late=not is_local,
-            reports_names_only=reports_names_only, read_rate=read_rate, write_rate=write_rate,
-        )  # fmt: skip
+        self.operations = Operations(self.state, self.audit, reports_names_only)
         self.ops: Any = session(self.operations, self.invalidated.append)
         self.ctx = Context()
 
@@ -264,9 +266,28 @@ def stand_ins() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(handlers, "RequestContext", Context)
         patch.setattr(pyfuse3, "readdir_reply", readdir_reply)
-        # Tests put files into the source as the host does: requests would wait for these.
-        patch.setattr(forming, "FORMING_FOR", 0.0)
         yield
+
+
+async def touch(world: World, path: str) -> None:
+    parent, _, name = path.rpartition("/")
+    handle, _ = await world.create(await world.id(parent), name.encode())
+    await world.ops.release(handle)
+
+
+async def mkdir(world: World, path: str) -> None:
+    parent, _, name = path.rpartition("/")
+    await world.ops.mkdir(await world.id(parent), name.encode(), 0o755, world.ctx)
+
+
+async def remove(world: World, path: str) -> None:
+    parent, _, name = path.rpartition("/")
+    await world.ops.unlink(await world.id(parent), name.encode(), world.ctx)
+
+
+async def symlink(world: World, path: str, text: bytes) -> None:
+    parent, _, name = path.rpartition("/")
+    await world.ops.symlink(await world.id(parent), name.encode(), text, world.ctx)
 
 
 async def refused(call: Awaitable[object], *numbers: int) -> int:

@@ -6,11 +6,9 @@ itself would by the opcode, and answers with objects that look like pyfuse3's to
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,9 +18,7 @@ from gitguardfs.protocol import (
     Caller,
     DirEntry,
     EntryReply,
-    Later,
     OpenReply,
-    RequestError,
     SetAttr,
 )
 from gitguardfs.serving.blocking import Blocking
@@ -40,24 +36,11 @@ class OtherSession:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if GUARDED_BY.get(name, GuardedBy.UNSUPPORTED) is GuardedBy.UNSUPPORTED:
             raise AttributeError(name)
-        return partial(self._serve, name)
+        return partial(self._ask, name)
 
     async def forget(self, forgotten: list[tuple[int, int]]) -> None:
         for node, times in forgotten:
             self._operations.forget(node, times)
-
-    async def _serve(self, name: str, *args: Any) -> Any:
-        deadline = float("inf")
-        while True:
-            try:
-                return await self._ask(name, *args)
-            except Later as later:
-                deadline = min(deadline, later.deadline)
-                if monotonic() >= deadline:
-                    break
-                pause = min(later.ask_again_at, deadline) - monotonic()
-            await trio.sleep(max(pause, 0))
-        raise RequestError(errno.EBUSY)
 
     async def _ask(self, name: str, *args: Any) -> Any:
         reply = getattr(self._operations, name)(*arguments_of(name, args))

@@ -11,7 +11,8 @@ from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs.attributes import AttributeMapper, change_key
 from gitguardfs.fs.nodes import ROOT_ID, Node
 from gitguardfs.guard.rules import Verdict
-from gitguardfs.protocol import Attributes
+from gitguardfs.options.mount_options import MountOptions
+from gitguardfs.protocol import Attributes, GuestUid, NodeId
 
 KINDS = [S_IFREG, S_IFDIR, S_IFLNK, S_IFIFO, S_IFSOCK, S_IFCHR, S_IFBLK]
 MAP = IdMap([(501, 1000)], [(20, 1001)])
@@ -29,8 +30,14 @@ def fake_stat(kind: int, mode: int, uid: int = 501, gid: int = 20) -> os.stat_re
 def reported_by(
     verdict: Verdict, st: os.stat_result, node_id: int = 44, *, allow_suid: bool = False
 ) -> Attributes:
-    node = Node(node_id, st, verdict, "" if verdict is Verdict.ALLOW else "git")
-    return AttributeMapper(MAP, allow_suid).report(node, st, 1000)
+    node = Node(NodeId(node_id), st, verdict, "" if verdict is Verdict.ALLOW else "git")
+    reported = mapper(allow_suid).report(node, st, GuestUid(1000)).attributes
+    assert reported is not None
+    return reported
+
+
+def mapper(allow_suid: bool = False) -> AttributeMapper:
+    return AttributeMapper(MAP, MountOptions("", "", allow_suid=allow_suid))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,14 +74,14 @@ def test_set_id_bits_go_from_all_but_directories(kind: int, bits: int, verdict: 
     kept = bits if kind == S_IFDIR else bits & 0o1000
     assert S_IMODE(reported_by(verdict, st).mode) == kept | 0o555
     assert S_IMODE(reported_by(verdict, st, allow_suid=True).mode) == bits | 0o555
-    assert AttributeMapper(MAP, False).mode_for_source(kind, bits | 0o555) == kept | 0o555
-    assert AttributeMapper(MAP, True).mode_for_source(kind, bits | 0o555) == bits | 0o555
-    assert AttributeMapper(MAP, False).drops_setid(kind | bits) == (kind != S_IFDIR)
-    assert not AttributeMapper(MAP, True).drops_setid(kind | bits)
+    assert mapper().mode_for_source(kind, bits | 0o555) == kept | 0o555
+    assert mapper(True).mode_for_source(kind, bits | 0o555) == bits | 0o555
+    assert mapper().drops_setid(kind | bits) == (kind != S_IFDIR)
+    assert not mapper(True).drops_setid(kind | bits)
 
 
 def test_no_type_bits_come_in() -> None:
-    assert AttributeMapper(MAP, False).mode_for_source(S_IFREG, S_IFREG | 0o644) == 0o644
+    assert mapper().mode_for_source(S_IFREG, S_IFREG | 0o644) == 0o644
 
 
 def test_the_root_shows_its_inode_number_and_others_their_node() -> None:
@@ -86,7 +93,7 @@ def test_the_root_shows_its_inode_number_and_others_their_node() -> None:
 def test_what_the_kernel_was_told_is_noted() -> None:
     st = fake_stat(S_IFREG, 0o644)
     node = Node(44, st, Verdict.ALLOW, "")
-    AttributeMapper(MAP, False).report(node, st, 1000)
+    mapper().report(node, st, 1000)
     assert (node.reported, node.size) == (change_key(st), 8000)
 
 

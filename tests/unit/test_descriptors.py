@@ -12,9 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.fs.descriptors import MINIMUM, OPEN_NODE, DescriptorCache
+from gitguardfs.fs.descriptors import OPEN_NODE, DescriptorCache
+from gitguardfs.fs.ninep import NinepDescriptors
 from gitguardfs.fs.nodes import Node, NodeTable
 from gitguardfs.guard.rules import Verdict
+
+FEW = 16
+"""Descriptors that are cached."""
 
 
 def open_fds() -> set[str]:
@@ -28,6 +32,11 @@ class Directory:
     path: Path
     cache: DescriptorCache
     nodes: NodeTable
+
+    def of(self, node: Node) -> int:
+        """A descriptor that is asked for in a request of its own."""
+        self.cache.request += 1
+        return self.cache.of(node)
 
     def node(self, relative: str) -> Node:
         """The node of a path, made on the way as lookups would."""
@@ -47,7 +56,7 @@ def place(tmp_path: Path) -> Iterator[Directory]:
     before = open_fds()
     nodes = NodeTable(os.stat(tmp_path))
     nodes.root.fd = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
-    cache = DescriptorCache(MINIMUM)
+    cache = DescriptorCache(FEW)
     yield Directory(tmp_path, cache, nodes)
     cache.close_all()
     os.close(nodes.root.fd)
@@ -59,16 +68,16 @@ def same(fd: int, path: Path) -> bool:
 
 
 def test_the_cache_is_bounded_and_evicted_nodes_come_back(place: Directory) -> None:
-    for number in range(5 * MINIMUM):
+    for number in range(5 * FEW):
         (place.path / f"f{number}").touch()
-    nodes = [place.node(f"f{number}") for number in range(5 * MINIMUM)]
+    nodes = [place.node(f"f{number}") for number in range(5 * FEW)]
     before = len(open_fds())
     for _ in range(2):
         for number, node in enumerate(nodes):
-            assert same(place.cache.of(node), place.path / f"f{number}")
-            assert len(place.cache) <= MINIMUM
+            assert same(place.of(node), place.path / f"f{number}")
+            assert len(place.cache) <= FEW
             assert len(open_fds()) - before == len(place.cache)
-    assert sum(node.fd >= 0 for node in nodes) == MINIMUM
+    assert sum(node.fd >= 0 for node in nodes) == FEW
 
 
 def test_a_node_with_another_one_s_number_has_a_descriptor_of_its_own(place: Directory) -> None:
@@ -91,10 +100,24 @@ def test_what_is_used_stays(place: Directory) -> None:
     (place.path / "kept").touch()
     kept = place.node("kept")
     os.set_inheritable(place.cache.of(kept), True)  # by which it is known again
-    for number in range(3 * MINIMUM):
+    for number in range(3 * FEW):
         (place.path / f"f{number}").touch()
-        place.cache.of(place.node(f"f{number}"))
-        assert os.get_inheritable(place.cache.of(kept))
+        place.of(place.node(f"f{number}"))
+        assert os.get_inheritable(place.of(kept))
+
+
+def test_what_a_request_has_asked_for_stays_until_its_end(place: Directory) -> None:
+    for number in range(3 * FEW):
+        (place.path / f"f{number}").touch()
+    nodes = [place.node(f"f{number}") for number in range(3 * FEW)]
+    leased = [place.cache.of(node) for node in nodes]
+    for fd, node in zip(leased, nodes, strict=True):
+        assert same(fd, place.path / os.fsdecode(node.name))
+    place.cache.close_unleased()
+    assert [node.fd for node in nodes] == leased
+    (place.path / "next").touch()
+    place.of(place.node("next"))
+    assert len(place.cache) == FEW
 
 
 def test_deep_nodes_are_reopened_one_component_at_a_time(place: Directory) -> None:
@@ -191,10 +214,10 @@ def test_a_pinned_descriptor_is_never_evicted(place: Directory) -> None:
     fd = place.cache.of(node)
     (place.path / "gone").unlink()
     place.cache.pin(node)
-    for number in range(3 * MINIMUM):
+    for number in range(3 * FEW):
         (place.path / f"f{number}").touch()
-        place.cache.of(place.node(f"f{number}"))
-    assert place.cache.of(node) == fd and os.fstat(fd).st_nlink == 0
+        place.of(place.node(f"f{number}"))
+    assert place.of(node) == fd and os.fstat(fd).st_nlink == 0
     place.cache.close(node)
     assert node.fd == -1
     with pytest.raises(OSError):
@@ -215,7 +238,7 @@ def test_where_descriptors_hold_paths_what_is_removed_is_known_by_its_open_file(
 ) -> None:
     (place.path / "f").touch()
     node = place.node("f")
-    cache = DescriptorCache(MINIMUM, path_based=True)
+    cache = NinepDescriptors(FEW, place.nodes.root.fd)
     with open(place.path / "f") as opened:
         node.open_fds = (opened.fileno(),)
         assert cache.of(node) == node.fd
@@ -223,13 +246,15 @@ def test_where_descriptors_hold_paths_what_is_removed_is_known_by_its_open_file(
         node.parent = None
         assert cache.of(node) == opened.fileno()
     node.open_fds = ()
-    assert cache.of(node) == node.fd
+    with pytest.raises(OSError) as error:
+        cache.of(node)
+    assert error.value.errno == errno.ESTALE
     cache.close_all()
 
 
 LOW_LIMIT = """
 import errno, os, resource, sys
-from gitguardfs.fs.descriptors import IN_USE, OPEN_NODE, DescriptorCache
+from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.guard.rules import Verdict
 from gitguardfs.fs.nodes import NodeTable
 
@@ -246,6 +271,7 @@ for number in range(300):
     node = nodes.get_or_add(
         nodes.root, name, st, Verdict.ALLOW, "", is_same=lambda *_: False
     )
+    cache.request += 1
     assert os.path.samestat(os.fstat(cache.of(node)), st)
 assert len(cache) < 64
 
@@ -255,8 +281,8 @@ try:
         held.append(cache.open(os.O_RDONLY | os.O_CLOEXEC, b"f0", root))
 except OSError as error:
     assert error.errno == errno.ENFILE, error
-assert len(held) > 64 - IN_USE - 10, "cached descriptors make room for open files"
-assert len(cache) <= IN_USE
+assert len(held) > 64 - 10, "cached descriptors make room for open files"
+assert len(cache) <= 1, "only the last one is leased"
 """
 
 

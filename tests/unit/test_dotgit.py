@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gitguardfs.guard import dotgit
-from gitguardfs.guard.repository import READ_AT_TOP, READ_BELOW, meanings
+from gitguardfs.guard.repository import PARTS, parts
 
 GUARDED = [
     b".git", b".GIT", b".Git", b".gIt", b".giT",
@@ -114,7 +114,7 @@ def test_inserting_ignorable_characters_changes_no_answer(name: str, data: st.Da
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(changed)))
         changed = changed[:at] + data.draw(st.sampled_from(IGNORABLE)) + changed[at:]
-    for ask in (dotgit.is_dotgit, meanings):
+    for ask in (dotgit.is_dotgit, parts):
         assert ask(changed.encode()) == ask(name.encode())
 
 
@@ -128,7 +128,7 @@ def test_a_further_letter_makes_it_ordinary(spelling: str, letter: str) -> None:
 def test_no_bytes_raise(name: bytes) -> None:
     for ask in (dotgit.is_dotgit, dotgit.is_portable):
         assert ask(name) in (True, False)
-    assert meanings(name) <= READ_AT_TOP | READ_BELOW
+    assert parts(name) <= PARTS
 
 
 # The slow reference: git's rules in other words.

@@ -37,11 +37,11 @@ ALLOWED: dict[str, set[str]] = {
     "mounting": {
         "guard", "linux", "options",
     },
-    "fs": {"guard", "bindfs", "linux"},
+    "fs": {"guard", "bindfs", "linux", "options"},
     "serving": {"guard", "bindfs", "fs", "spool"},
     "sessions": {"serving", "linux"},
     "daemon": {
-        "guard", "bindfs", "linux", "fs", "serving", "sessions", "options", "mounting", "spool",
+        "bindfs", "linux", "fs", "serving", "sessions", "options", "mounting", "spool",
     },
     # linux inside functions: gitguard audit runs on a Mac too, as does host
     "audit": {"accounts", "command_line", "findings", "guard", "linux", "render", "secret_names"},

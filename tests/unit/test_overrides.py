@@ -17,7 +17,8 @@ from gitguardfs.bindfs.permissions import Perms
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.nodes import Node
 from gitguardfs.guard.rules import Verdict
-from gitguardfs.protocol import Attributes
+from gitguardfs.options.mount_options import MountOptions
+from gitguardfs.protocol import Attributes, GuestUid, NodeId
 from tests.unit.test_attributes import fake_stat
 
 ROOT = DaemonRights(0, frozenset({0}), read_only=False)
@@ -33,9 +34,12 @@ def seen(
     rights: DaemonRights = ROOT,
 ) -> Attributes:
     overrider = AttributeOverrider(overrides, rights, lambda _number: 4096)
-    view = AttributeMapper(IdMap([(501, 1000)]), True, overrider.apply)
+    options = MountOptions("", "", allow_suid=True)
+    view = AttributeMapper(IdMap([(501, 1000)]), options, overrider.apply)
     st = fake_stat(kind, mode)
-    return view.report(Node(44, st, verdict, ""), st, uid)
+    reported = view.report(Node(NodeId(44), st, verdict, ""), st, GuestUid(uid)).attributes
+    assert reported is not None
+    return reported
 
 
 def test_owners_are_forced_after_the_map() -> None:

@@ -62,7 +62,7 @@ def _is_refused(check: Callable[[], object]) -> bool:
 def _held(path: str) -> bool:
     fd = os.open(path, os.O_PATH | os.O_DIRECTORY)
     try:
-        return Source(DescriptorCache(8)).holds_repository(fd)
+        return Source(DescriptorCache(8), lambda _: True).holds_repository(fd)
     finally:
         os.close(fd)
 
@@ -181,14 +181,6 @@ def test_every_way_to_a_forbidden_state_ends_before_it() -> None:
             assert not refused or {name, *state} & {*repository.NEEDED}, (state, name)
 
 
-def test_what_git_puts_into_a_new_repository() -> None:
-    made = ["description", "hooks", "branches", "info", "refs", "HEAD.lock", "HEAD", "config"]
-    made += ["config.lock", "objects", "packed-refs", "reftable", "HOOKS", "Config"]
-    assert all(repository.is_made_by_git(name.encode()) for name in made)
-    for name in ("main.c", "logs", "README", "config.h", "index", "hooks.d"):
-        assert not repository.is_made_by_git(name.encode())
-
-
 @pytest.mark.parametrize(
     ("name", "meanings"),
     [
@@ -209,23 +201,43 @@ def test_what_git_puts_into_a_new_repository() -> None:
         ("\u6f22\u5b57".encode(), set()),
         ("\uff52efs2".encode(), set()),
         (b"commondirs", set()),
-        (b"HEAD.lock", {b"HEAD.lock"}),
+        (b"HEAD.lock", set()),
         (b"config.worktree", {b"config.worktree"}),
         (b"config.h", set()),
     ],
 )
 def test_names_as_file_systems_fold_them(name: bytes, meanings: set[bytes]) -> None:
-    assert repository.meanings(name) == meanings
+    assert repository.parts(name) == meanings
 
 
-@pytest.mark.parametrize("name", ["\u029cooks", "HOOKS~1", "\u6f22\u5b57", "caf\u00e9.txt"])
-def test_git_may_read_names_that_an_unknown_folding_may_change(name: str) -> None:
-    assert repository.is_read_below(name.encode())
-    assert repository.is_read_at_top(name.encode())
-    assert not repository.is_made_by_git(name.encode()), "a listing shows what git called it"
+HALVES: list[tuple[dict[bytes, int], bool]] = [
+    ({}, False),
+    (HEAD, False),
+    (REFS, False),
+    (OBJECTS, False),
+    (HEAD | REFS, True),
+    (HEAD | OBJECTS, True),
+    (REFS | OBJECTS, True),
+    ({b"HEAD": LINK} | OBJECTS, True),
+    ({b"HEAD": DIRECTORY} | OBJECTS, False),
+    (CONFIG | REFS | {b"hooks": DIRECTORY}, False),
+]
 
 
-@pytest.mark.parametrize("name", [b"@types", b"a b", b"c++", b"[id].tsx", b"x@1.0.0", b"src"])
-def test_it_reads_no_other_word_in_ascii(name: bytes) -> None:
-    assert not repository.is_read_below(name)
-    assert not repository.is_read_at_top(name)
+@pytest.mark.parametrize(("present", "answer"), HALVES, ids=str)
+def test_what_half_a_repository_is(present: dict[bytes, int], answer: bool) -> None:
+    assert repository.is_half_repository(present.get) is answer
+
+
+@pytest.mark.parametrize(
+    "name", [b"config", b"CONFIG", b"config.worktree", b"commondir", b"Hooks."]
+)
+def test_what_is_closed_in_half_a_repository(name: bytes) -> None:
+    assert repository.is_payload(name)
+    assert repository.is_hooks(name) == (name == b"Hooks.")
+
+
+@pytest.mark.parametrize("name", [b"HEAD", b"refs", b"objects", b"config.h", b"hooks.d", b"src"])
+def test_what_is_not(name: bytes) -> None:
+    assert not repository.is_payload(name)
+    assert not repository.is_hooks(name)

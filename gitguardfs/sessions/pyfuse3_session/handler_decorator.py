@@ -1,4 +1,4 @@
-"""The decorator of every handler: makes calls that wait, makes requests again, translates errors.
+"""The decorator of every handler: makes calls that wait, and translates errors.
 
 pyfuse3 ends the mount on any exception other than FUSEError, and on a reply that it cannot
 translate. The decorator turns each of these into an errno.
@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Coroutine
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from pyfuse3 import FUSEError
 
-from gitguardfs.protocol import Later, RequestError
+from gitguardfs.protocol import RequestError
 from gitguardfs.serving.blocking import Blocking
 from gitguardfs.serving.boundary import Boundary
 from gitguardfs.sessions.pyfuse3_session.reply_checks import REPLY_CHECKS
-from gitguardfs.sessions.pyfuse3_session.retries import Retries
+from gitguardfs.sessions.pyfuse3_session.request_loop import RequestLoop
+from gitguardfs.sessions.run_blocking import run_blocking
 
 _BLOCKING = re.compile(r" \| Blocking\[.*\]|Blocking\[.*\] \| ")
 """The part of a return annotation that is not the reply's type."""
@@ -30,10 +31,7 @@ class Handling(Protocol):
     """A class that has handlers."""
 
     boundary: Boundary
-    retries: Retries
-
-    async def run_blocking(self, blocking: Blocking[R]) -> R:
-        """Make the blocking call of a request; return the reply."""
+    request_loop: RequestLoop
 
 
 S = TypeVar("S", bound=Handling)
@@ -50,19 +48,12 @@ def handler(method: Translation[S, P, R]) -> Handler[R]:
     name = method.__name__
     fits = REPLY_CHECKS[_BLOCKING.sub("", method.__annotations__["return"])]
 
-    async def make_again(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        reply: Any = method(*args, **kwargs)
-        return await args[0].run_blocking(reply) if type(reply) is Blocking else reply
-
     @wraps(method)
     async def bounded(*args: Any, **kwargs: Any) -> R:  # with ``self``, as in ``guarded_by``
         try:
-            try:
-                reply: Any = method(*args, **kwargs)
-                if type(reply) is Blocking:
-                    reply = await args[0].run_blocking(reply)
-            except Later as later:
-                reply = await args[0].retries.retry(name, later, partial(make_again, args, kwargs))
+            reply: Any = method(*args, **kwargs)
+            if type(reply) is Blocking:
+                reply = await run_blocking(reply, args[0].request_loop)
             if fits(reply):
                 return reply  # type: ignore[no-any-return]
             raise TypeError(f"{name} returned no valid reply: {reply!r:.100}")

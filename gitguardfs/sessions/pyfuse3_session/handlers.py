@@ -1,4 +1,4 @@
-"""The handlers, which translate pyfuse3's requests to ``serving.Operations`` and replies back.
+"""The handlers, which translate pyfuse3's requests to ``sessions.base.Requests`` and replies back.
 
 All handlers run on the event loop's thread, without an await between the first check of a request
 and its last change of the tables. A call that may wait for a disk or a server is returned as a
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 import pyfuse3
 from pyfuse3 import EntryAttributes, FileInfo, ReaddirToken, RequestContext
@@ -30,13 +29,10 @@ from gitguardfs.protocol import (
     make,
 )
 from gitguardfs.serving.blocking import Blocking
-from gitguardfs.serving.operations import Operations
+from gitguardfs.sessions.base import Requests
 from gitguardfs.sessions.pyfuse3_session.handler_decorator import handler
 from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry
 from gitguardfs.sessions.pyfuse3_session.request_loop import RequestLoop
-from gitguardfs.sessions.pyfuse3_session.retries import Retries
-
-R = TypeVar("R")
 
 STATFS_FIELDS = (
     "f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail",
@@ -53,7 +49,7 @@ class Handlers(pyfuse3.Operations):
 
     def __init__(
         self,
-        operations: Operations,
+        operations: Requests,
         invalidate: Callable[[NodeId], None],
         *,
         no_cpu_idle: bool = False,
@@ -68,23 +64,7 @@ class Handlers(pyfuse3.Operations):
         self._invalidate = invalidate
         self.boundary = operations.boundary
         self.request_loop = RequestLoop(no_cpu_idle=no_cpu_idle)
-        self.retries = Retries(self.request_loop)
         self._names_only = NamesOnlyEntry()
-
-    async def run_blocking(self, blocking: Blocking[R]) -> R:
-        """Make the blocking call of a request, inline or on a thread; return the reply."""
-        with blocking:
-            if blocking.runs_inline:
-                result = blocking.run()
-            else:
-                result = await self.request_loop.run_in_thread(
-                    blocking.run, quick=blocking.likely_quick
-                )
-        reply = blocking.finish(result)
-        delay = blocking.delay(reply)
-        if delay:
-            await self.request_loop.pause(delay)
-        return reply
 
     # Names and attributes
 
@@ -293,7 +273,6 @@ def _entry(reply: EntryReply) -> EntryAttributes:
             entry.st_atime_ns,
             entry.st_mtime_ns,
             entry.st_ctime_ns,
-            _,
         ) = attributes
     entry.entry_timeout = entry_timeout
     entry.attr_timeout = attr_timeout

@@ -16,8 +16,7 @@ import pyfuse3
 import trio
 
 from gitguardfs.linux import safe_open
-from gitguardfs.serving.operations import Operations
-from gitguardfs.sessions.base import MountFailed
+from gitguardfs.sessions.base import MountFailed, Requests
 from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
 from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry
 from gitguardfs.signals import leave_to_main_thread
@@ -38,7 +37,7 @@ class Pyfuse3SessionFactory:
         self.reports_names_only = NamesOnlyEntry().works
         self._no_cpu_idle = no_cpu_idle
 
-    def __call__(self, operations: Operations) -> Pyfuse3Session:
+    def __call__(self, operations: Requests) -> Pyfuse3Session:
         """Return a session that serves ``operations``."""
         return Pyfuse3Session(operations, self._no_cpu_idle)
 
@@ -46,7 +45,7 @@ class Pyfuse3SessionFactory:
 class Pyfuse3Session:
     """One mount's connection to the kernel, by pyfuse3; see ``base.Session``."""
 
-    def __init__(self, operations: Operations, no_cpu_idle: bool) -> None:
+    def __init__(self, operations: Requests, no_cpu_idle: bool) -> None:
         self._handlers = Handlers(operations, self.invalidate, no_cpu_idle=no_cpu_idle)
         self._loop = self._handlers.request_loop
         self._mountpoint = ""

@@ -1,0 +1,108 @@
+"""One mount: its options, its tables, and the parts that work on them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from stat import S_IFBLK, S_IFREG
+
+from gitguardfs.bindfs.idmap import IdMap
+from gitguardfs.fs.access import Access
+from gitguardfs.fs.attributes import AttributeMapper, Override
+from gitguardfs.fs.descriptors import DescriptorCache
+from gitguardfs.fs.handles import HandleTable
+from gitguardfs.fs.new_name_check import NewNameCheck
+from gitguardfs.fs.ninep import NinepDescriptors, NinepResolver, NinepSource
+from gitguardfs.fs.nodes import Node, NodeTable
+from gitguardfs.fs.placing import Placing
+from gitguardfs.fs.rename_check import RenameCheck
+from gitguardfs.fs.resolver import Resolver
+from gitguardfs.fs.source import Source
+from gitguardfs.fs.symlinks import SymlinkResolver
+from gitguardfs.guard import links
+from gitguardfs.guard.rules import RuleSet
+from gitguardfs.options.mount_options import MountOptions
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a mount has to know of its source and of its process, beside the options."""
+
+    root_fd: int
+    """A descriptor of the directory that is guarded; its owner closes it."""
+    idmap: IdMap
+    descriptor_limit: int
+    """Descriptors that are cached at most."""
+    can_chown: bool
+    """Whether the daemon may give files away, being root."""
+    is_local: Callable[[int], bool] = lambda _: True
+    """Says of a st_dev whether no server is waited for; see ``Source``."""
+    is_ninep: bool = False
+    """Whether the source is a 9p share."""
+    closes_late: bool = False
+    """Whether the source may report write errors only at close(2)."""
+    override: Override | None = None
+
+
+class Mount:
+    """Builds and holds the parts. Used on one thread only, with no await in between."""
+
+    def __init__(self, options: MountOptions, around: Surroundings) -> None:
+        root = os.fstat(around.root_fd)
+        self.options = options
+        self.policy = options.policy
+        self.can_chown = around.can_chown
+        self.closes_late = around.closes_late
+        self.share_owner = root.st_uid
+        """The uid that owns the source's root."""
+        self.guard = guard = RuleSet(options.rules)
+        self.nodes = NodeTable(root)
+        self.nodes.root.fd = around.root_fd
+        self.handles = HandleTable()
+        limit, is_local = around.descriptor_limit, around.is_local
+        self.descriptors: DescriptorCache
+        self.source: Source
+        if around.is_ninep:
+            self.descriptors = NinepDescriptors(limit, around.root_fd)
+            self.source = NinepSource(self.descriptors, is_local, self.handles.opens)
+        else:
+            self.descriptors = DescriptorCache(limit)
+            self.source = Source(self.descriptors, is_local)
+        self.attributes = AttributeMapper(
+            around.idmap, options, around.override, self.link_text if guard.contains_links else None
+        )
+        self.access = Access(guard, self.nodes, self.descriptors, self.source, options.read_only)
+        kind = NinepResolver if around.is_ninep else Resolver
+        self.resolver = kind(
+            self.nodes, self.descriptors, self.source, self.access, self.attributes
+        )
+        self.symlinks: SymlinkResolver | None = None
+        if options.symlinks is not None:
+            self.symlinks = self.resolver.symlinks = SymlinkResolver(
+                options, self.access, self.nodes, self.source, self.attributes,
+                self.resolver.find_or_add,
+            )  # fmt: skip
+        self.placing = Placing(
+            guard.contains_links, self.access, self.descriptors, self.source, self.nodes.root
+        )
+        self.new_names = NewNameCheck(guard, self.access, self.source)
+        self.renames = RenameCheck(
+            self.access, self.new_names, self.placing, self.source, self.policy, self.symlinks
+        )
+        shows_all = not guard.hides and around.idmap.shows_all
+        opens_devices = options.overrides.block_devices_as_files
+        self.can_list_names_only = shows_all and self.symlinks is None and not opens_devices
+        """Whether listings can report names and types without a stat of each object."""
+        self.content_types = (S_IFREG, S_IFBLK) if opens_devices else (S_IFREG,)
+        """Types of objects that can be opened."""
+
+    def link_text(self, node: Node) -> bytes:
+        """Return the text of a symlink as the view shows it. Raises OSError."""
+        stored = self.source.readlink(self.descriptors.of(node))
+        return links.shown(stored) if self.guard.contains_links else stored
+
+    def close(self) -> None:
+        """Close all descriptors except the root's."""
+        self.handles.close_all()
+        self.descriptors.close_all()

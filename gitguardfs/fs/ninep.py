@@ -1,0 +1,305 @@
+"""Sources whose descriptors hold paths, not objects: 9p shares.
+
+QEMU's server keeps the path of each object that the guest's kernel holds. So what is behind a
+descriptor is whatever the host has at that path now. And while an object is held, by a descriptor
+of it or of one below it, the guest's kernel shows the number and type that it had first.
+Everything else, and each listing, is of the object that is there now.
+
+So no descriptor of a file is kept from one request to the next, and what is decided by a number or
+type of something that is held is decided by a listing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
+
+from gitguardfs.fs.access import NodeRef
+from gitguardfs.fs.descriptors import OPEN_NODE, DescriptorCache
+from gitguardfs.fs.nodes import NEVER, ROOT_ID, Node, ObjectKey, stale
+from gitguardfs.fs.resolver import Resolver
+from gitguardfs.fs.source import Source
+from gitguardfs.guard import repository
+from gitguardfs.guard.dotgit import any_spelling
+from gitguardfs.protocol import EntryReply, GuestUid
+
+IsOpen = Callable[[os.stat_result], bool]
+"""Says whether the guest has a file with the number and type of a stat result open."""
+
+
+class NinepDescriptors(DescriptorCache):
+    """Descriptors of nodes; each is looked at again before it is relied on."""
+
+    holds_objects = False
+
+    def __init__(self, limit: int, root_fd: int) -> None:
+        super().__init__(limit)
+        self._root_fd = root_fd
+        self._file: Node | None = None
+        """The node of a file that has a descriptor, which the next request closes."""
+        self._numbers: dict[Node, int] = {}
+        """Descriptors by which the root is held in the place of a node, until it is found again."""
+
+    def of(self, node: Node) -> int:
+        """Return a descriptor of ``node``; of a file, one that was opened in this request."""
+        self._close_file()
+        if not node.is_directory:
+            if node.parent is None:
+                if node.open_fds:  # without a name, an open file leads to the object
+                    return node.open_fds[0]
+                raise stale()
+            if node.leased != self.request:
+                self.close(node)  # it may lead to another object by now
+            self._file = node
+            node.leased = self.request
+            if node.fd < 0:
+                self.keep(node, self._open_again(node))
+            return node.fd
+        return super().of(node)
+
+    def _close_file(self) -> None:
+        if self._file is not None and self._file.leased != self.request:
+            file, self._file = self._file, None
+            self.close(file)
+
+    def known(self, node: Node) -> int:
+        """Return -1: no descriptor is surely of the node's object."""
+        return -1
+
+    def keep(self, node: Node, fd: int) -> None:
+        """Cache ``fd`` in the place of an older descriptor, which may lead elsewhere by now."""
+        if node.fd >= 0 and node.leased == self.request:
+            os.dup2(fd, node.fd, inheritable=False)
+            os.close(fd)
+            return
+        self.close(node)
+        super().keep(node, fd)
+
+    def keep_removed(self, node: Node, fd: int, is_last: bool) -> None:
+        """Keep ``fd`` of an object without a name; to others only their names lead."""
+        if is_last:
+            self.keep(node, fd)
+            node.classified_at = NEVER
+        else:
+            os.close(fd)
+            self.close(node)
+
+    def let_go(self, nodes: Sequence[Node]) -> None:
+        """Hold the root in the place of each of ``nodes`` that has a descriptor.
+
+        The number of a descriptor stays in use: it may be leased.
+        """
+        while self._numbers:
+            os.close(self._numbers.popitem()[1])
+        for node in nodes:
+            if node in self._cached:
+                del self._cached[node]
+                os.dup2(self._root_fd, node.fd, inheritable=False)
+                self._numbers[node], node.fd = node.fd, -1
+
+    def found(self, node: Node) -> int:
+        """Open a directory by its name, after ``let_go``; return the descriptor.
+
+        Raises OSError(ESTALE) if another object is there, and any other OSError of the source.
+        """
+        if node.id == ROOT_ID:
+            return node.fd
+        if node.parent is None:
+            raise stale()
+        try:
+            fd = self.open(OPEN_NODE, node.name, self.of(node.parent))
+            try:
+                if not node.matches(os.fstat(fd)):
+                    raise stale()
+            except OSError:
+                os.close(fd)
+                raise
+        except (FileNotFoundError, NotADirectoryError):
+            raise stale() from None
+        number = self._numbers.pop(node, -1)
+        if number >= 0:
+            os.dup2(fd, number, inheritable=False)
+            os.close(fd)
+            fd = number
+        self.keep(node, fd)
+        return self.of(node)
+
+    def check_nameless(self, node: Node) -> None:
+        """Refuse a node without a name: another object may be at its path."""
+        raise stale()
+
+    def close_all(self) -> None:
+        """Close all descriptors of this cache, at the end of a mount."""
+        self.let_go(())
+        super().close_all()
+
+
+class NinepSource(Source):
+    """System calls on a 9p share."""
+
+    closes_at_once = True
+
+    def __init__(
+        self, descriptors: DescriptorCache, is_local: Callable[[int], bool], is_open: IsOpen
+    ) -> None:
+        super().__init__(descriptors, is_local)
+        self._is_open = is_open
+
+    def mode_at(self, dir_fd: int, name: bytes) -> int | None:
+        """Return the st_mode of an entry; None if there is none. Raises OSError.
+
+        Only what is a directory by its present type is returned as one. Raises ENOTDIR if
+        ``dir_fd`` is of no directory any more.
+        """
+        try:
+            mode = self.stat_at(dir_fd, name).st_mode
+        except FileNotFoundError:
+            return None
+        if S_ISDIR(mode) and not self._is_listed_directory(dir_fd, name):
+            return S_IFREG
+        return mode
+
+    def holds_repository(self, fd: int) -> bool:
+        """Return whether a directory is treated as ``.git`` itself. Raises as ``mode_at`` does."""
+        return repository.is_repository(partial(self.mode_at, fd))
+
+    def _is_listed_directory(self, dir_fd: int, name: bytes) -> bool:
+        """Return whether a listing has ``name``, in any spelling, and only as a directory."""
+        types = {
+            file_type
+            for entry, (file_type, _) in self.typed_names(dir_fd).items()
+            if entry == name or name in repository.parts(entry)
+        }
+        return types == {S_IFDIR}
+
+    def number_listed(self, dir_fd: int, name: bytes) -> int | None:
+        """Return the inode number by which a listing has ``name``; None if it has no such name.
+
+        Raises OSError.
+        """
+        _, number = self.typed_names(dir_fd).get(name, (0, None))
+        return number
+
+    def is_at(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
+        """Return whether ``name`` is the object of ``st``; of an open file by a listing."""
+        if self._is_open(st):
+            return self.number_listed(dir_fd, name) == st.st_ino
+        return super().is_at(dir_fd, name, st)
+
+    def is_folded(
+        self, dir_fd: int, name: bytes, other: bytes, means_other: Callable[[bytes], bool]
+    ) -> bool:
+        """Return whether ``other`` leads to the entry called ``name``.
+
+        What was moved there may show an older number: then it does unless another entry does.
+        """
+        st, found = self.find_at(dir_fd, name), self.find_at(dir_fd, other)
+        if st is None or found is None or os.path.samestat(st, found):
+            return st is not None and found is not None
+        return not any(means_other(entry) for entry in self.names(dir_fd) if entry != name)
+
+    def check_type(self, dir_fd: int, name: bytes, st: os.stat_result) -> None:
+        """Check by a listing that an entry has the type that ``st`` says.
+
+        Raises OSError(ESTALE) if it has another one, and any other OSError of the source.
+        """
+        if (S_ISDIR(st.st_mode) or self._is_open(st)) and self._is_disguised(dir_fd, name, st):
+            raise stale()
+
+    def _is_disguised(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
+        file_type = S_IFMT(st.st_mode)
+        if file_type not in (S_IFREG, S_IFLNK):
+            file_type = S_IFDIR
+        spelling = any_spelling(name)
+        listed = self.typed_names(dir_fd).items()
+        return any(t != file_type for n, (t, _) in listed if any_spelling(n) == spelling)
+
+    def check_is_file(self, dir_fd: int, name: bytes) -> None:
+        """Check that an entry at which a file is open is a file still.
+
+        A directory there would seem to be the file, and would be changed, even a repository.
+        No server reads a directory as a file. Raises OSError(ESTALE), and any other OSError of
+        the source.
+        """
+        try:
+            st = self.stat_at(dir_fd, name)
+            try:
+                fd = self.open_file_at(dir_fd, name, os.O_RDONLY)
+                try:
+                    os.pread(fd, 1, 0)
+                finally:
+                    os.close(fd)
+            except FileNotFoundError:
+                raise
+            except OSError:  # it may also be unreadable, or a symlink
+                if self._is_disguised(dir_fd, name, st):
+                    raise stale() from None
+        except (FileNotFoundError, NotADirectoryError):
+            raise stale() from None
+
+    def is_taken_only_here(self, dir_fd: int, name: bytes) -> bool:
+        """Return whether a name is taken for this machine's kernel, and free for the server.
+
+        A descriptor of what the host has removed has that effect, or of an object below it. If so,
+        closes what is cached. Raises OSError.
+        """
+        if self.find_at(dir_fd, name) is not None:
+            return False
+        self._descriptors.close_unleased()
+        return True
+
+    def _is_repository_at(self, dir_fd: int, name: bytes) -> bool:
+        try:
+            fd = self.open_node(dir_fd, name)
+        except FileNotFoundError:
+            return False
+        try:
+            if not S_ISDIR(self.stat(fd).st_mode):
+                raise stale()  # what it holds cannot be seen
+            return self.holds_repository(fd)
+        finally:
+            os.close(fd)
+
+
+class NinepResolver(Resolver):
+    """Finds nodes; an entry whose number may be of something held is looked at unheld."""
+
+    def entry(
+        self,
+        ref: NodeRef,
+        st: os.stat_result,
+        uid: GuestUid,
+        dotgit: ObjectKey | bool | None = True,
+        *,
+        is_new: bool = False,
+    ) -> tuple[Node, EntryReply] | None:
+        """Return the node of ``ref``, as ``Resolver.entry`` does.
+
+        A directory's name shows its number also once the host has replaced it, while it is held.
+        So if the number is known from elsewhere, what is not leased is closed first.
+        """
+        if is_new:
+            return super().entry(ref, st, uid, dotgit, is_new=True)
+        if S_ISDIR(st.st_mode):
+            node = self._nodes.find_below(ref.parent, st)
+            if node is not None and (node.parent is not ref.parent or node.name != ref.name):
+                st = self._unheld(ref)
+        try:
+            return super().entry(ref, st, uid, dotgit)
+        except NotADirectoryError:  # something else is there now
+            return super().entry(ref, self._unheld(ref), uid, dotgit)
+
+    def _unheld(self, ref: NodeRef) -> os.stat_result:
+        """Return the attributes of an entry when the daemon holds nothing but its directory."""
+        self._descriptors.close_unleased()
+        return self._source.stat_at(ref.fd, ref.name)
+
+    def _is_same_at(self, ref: NodeRef, node: Node, st: os.stat_result) -> bool:
+        """Return what ``Resolver._is_same_at`` does.
+
+        A name at which a file was opened shows that file's number for as long as it is open,
+        whatever the host has put there. Listings show the numbers of what is there.
+        """
+        return self._source.is_at(ref.fd, ref.name, st) and super()._is_same_at(ref, node, st)

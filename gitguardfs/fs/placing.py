@@ -1,0 +1,255 @@
+"""Applies the rule for symlinks (G6) wherever a symlink gets a place: when it is made, linked or
+moved, and when a directory above it is moved.
+
+``guard/links`` has the rule. This module finds the root that the rule needs, and what a text leads
+to now.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from stat import S_IFDIR, S_ISDIR, S_ISLNK
+
+from gitguardfs.constants import MAX_SYMLINKS
+from gitguardfs.errors import os_error
+from gitguardfs.fs.access import Access, NodeRef
+from gitguardfs.fs.descriptors import DescriptorCache
+from gitguardfs.fs.nodes import Node, stale
+from gitguardfs.fs.renaming import Renaming
+from gitguardfs.fs.source import Source
+from gitguardfs.guard import links
+from gitguardfs.guard.rules import ALLOW
+
+MAX_DIRECTORIES = 4096
+"""Directories that are searched for symlinks when a directory is moved up: some 50 ms locally."""
+
+MAX_DEPTH = 256
+"""Directories on the way down in that search, each of which is open meanwhile."""
+
+
+class Placing:
+    """Decides which symlinks may stand where. Every method raises OSError if the source fails."""
+
+    def __init__(
+        self,
+        is_on: bool,
+        access: Access,
+        descriptors: DescriptorCache,
+        source: Source,
+        root: Node,
+    ) -> None:
+        """Keep what is needed; unless the rule ``is_on``, every symlink may stand everywhere."""
+        self._is_on = is_on
+        self._access = access
+        self._descriptors = descriptors
+        self._source = source
+        self._root = root
+
+    def text_to_store(self, ref: NodeRef, text: bytes) -> bytes:
+        """Return what is stored for a symlink with ``text`` that is made at ``ref``."""
+        if not self._is_on or self._is_contained(ref, text):
+            return text
+        return links.neutral(text)
+
+    def check_fits(self, ref: NodeRef, stored: bytes) -> None:
+        """Check that a symlink that is stored as ``stored`` may stand at ``ref``.
+
+        Raises OSError(EXDEV): programs then make the symlink anew, and it is stored for its place.
+        """
+        if self._is_on and not links.is_neutral(stored) and not self._is_contained(ref, stored):
+            raise os_error(errno.EXDEV)
+
+    def check_rename(self, renaming: Renaming) -> None:
+        """Check the symlinks that a rename moves, before it or after it.
+
+        Raises OSError(EXDEV), after which programs copy.
+        """
+        if not self._is_on:
+            return
+        for (old, st), (new, _) in zip(renaming.leaving(), renaming.arriving(), strict=True):
+            if S_ISLNK(st.st_mode):
+                self.check_fits(new, self._text_of(renaming, st))
+            elif S_ISDIR(st.st_mode) and self._may_lead_out(old.parent, new.parent):
+                self._check_tree(renaming, st)
+
+    def _found(self, renaming: Renaming, st: os.stat_result) -> NodeRef:
+        """Return where a moved entry is: at its old place, or at its new one after the rename."""
+        for ref in (renaming.old, renaming.new):
+            if self._source.is_at(ref.fd, ref.name, st):
+                return ref
+        raise stale()
+
+    def _text_of(self, renaming: Renaming, st: os.stat_result) -> bytes:
+        ref = self._found(renaming, st)
+        return self._source.readlink_at(ref.fd, ref.name)
+
+    # Where a text leads
+
+    def _is_contained(self, ref: NodeRef, text: bytes) -> bool:
+        """Return whether a symlink with ``text`` leads strictly below its work tree from ``ref``.
+
+        If something is there now, it must not be guarded, and must hold no ``.git``.
+        """
+        steps = links.steps_of(text)
+        if steps is None:
+            return False
+        if steps.up:
+            self._access.revalidation.check_now(ref.parent, steps.up)
+        walk = _Walk(self._access, self._descriptors, self._source, self._root, ref.parent)
+        try:
+            return walk.stays_below(steps)
+        finally:
+            walk.close()
+
+    # Directories that are moved
+
+    def _may_lead_out(self, old: Node, new: Node) -> bool:
+        """Return whether contained texts may lead out after a move from ``old`` to ``new``.
+
+        They do not within one directory, nor after a move down or sideways under the same root.
+        """
+        if old is new:
+            return False
+        for directory in (old, new):
+            self._access.revalidation.check_now(directory)
+        from_old, from_new = _way_up(old), _way_up(new)
+        while from_old and from_new and from_old[-1] is from_new[-1]:
+            from_old.pop()
+            from_new.pop()
+        return len(from_old) > len(from_new) or any(map(self._holds_dotgit, (*from_old, *from_new)))
+
+    def _holds_dotgit(self, node: Node) -> bool:
+        return self._access.dotgit(self._descriptors.of(node)) is not None
+
+    def _check_tree(self, renaming: Renaming, st: os.stat_result) -> None:
+        """Check that no symlink in a moved directory leads out of that directory."""
+        ref = self._found(renaming, st)
+        fd = self._source.open_node(ref.fd, ref.name)
+        try:
+            left = self._check_below(fd, 0, MAX_DIRECTORIES)
+        finally:
+            os.close(fd)
+        if left < 0:
+            raise os_error(errno.EXDEV)
+
+    def _check_below(self, fd: int, depth: int, left: int) -> int:
+        """Search a directory ``depth`` levels below the moved one, and what is below it.
+
+        Returns how many of the ``left`` directories are left; -1 if a symlink leads out of the
+        moved directory, or there are too many directories.
+        """
+        left -= 1
+        if left < 0 or depth == MAX_DEPTH:
+            return -1
+        for name, (file_type, _) in self._source.typed_names(fd).items():
+            try:
+                if file_type == S_IFDIR:
+                    left = self._check_inner(fd, name, depth + 1, left)
+                elif S_ISLNK(file_type):
+                    stored = self._source.readlink_at(fd, name)
+                    if not (links.is_neutral(stored) or links.stays_inside(stored, depth)):
+                        return -1
+            except FileNotFoundError:  # the host has removed it since
+                continue
+            if left < 0:
+                return -1
+        return left
+
+    def _check_inner(self, fd: int, name: bytes, depth: int, left: int) -> int:
+        inner = self._source.open_node(fd, name)
+        try:
+            if S_ISDIR(self._source.stat(inner).st_mode):
+                return self._check_below(inner, depth, left)
+            return left
+        finally:
+            os.close(inner)
+
+
+class _Walk:
+    """Follows the text of a symlink, and of symlinks on its way, as the host would."""
+
+    def __init__(
+        self,
+        access: Access,
+        descriptors: DescriptorCache,
+        source: Source,
+        root: Node,
+        directory: Node,
+    ) -> None:
+        self._access = access
+        self._descriptors = descriptors
+        self._source = source
+        self._root = root
+        self._base = directory
+        self._below: list[int] = []
+        """Descriptors of the directories that were entered below ``_base``."""
+
+    @property
+    def _fd(self) -> int:
+        return self._below[-1] if self._below else self._descriptors.of(self._base)
+
+    def close(self) -> None:
+        """Close the descriptors of the walk."""
+        while self._below:
+            os.close(self._below.pop())
+
+    def stays_below(self, steps: links.Steps) -> bool:
+        """Return whether the walk stays below each root that it passes. Raises OSError."""
+        followed = 0
+        rest: list[bytes] = []
+        while True:
+            for _ in range(steps.up):
+                if not self._go_up():
+                    return False
+            rest += reversed(steps.down)
+            while rest:
+                name = rest.pop()
+                st = self._source.find_at(self._fd, name)
+                if st is None:
+                    return True  # nothing is there now
+                ref = NodeRef(self._base, self._fd, name)
+                if self._access.verdict_of(ref, st)[0] is not ALLOW:
+                    return False
+                if S_ISLNK(st.st_mode):
+                    break
+                if not S_ISDIR(st.st_mode):
+                    return True
+                self._below.append(self._source.open_node(self._fd, name))
+            else:
+                return not self._is_at_root()
+            stored = self._source.readlink_at(self._fd, name)
+            followed += 1
+            if links.is_neutral(stored) or followed > MAX_SYMLINKS:
+                return True  # it leads nowhere on the host
+            next_steps = links.steps_of(stored)
+            if next_steps is None:
+                return False
+            steps = next_steps
+
+    def _go_up(self) -> bool:
+        """Go to the directory above; return False if that leads out of the work tree."""
+        if self._is_at_root():
+            return False
+        if self._below:
+            os.close(self._below.pop())
+            return True
+        if self._base.parent is None:
+            raise stale()
+        self._base = self._base.parent
+        return True
+
+    def _is_at_root(self) -> bool:
+        if not self._below and self._base is self._root:
+            return True
+        return self._access.dotgit(self._fd) is not None
+
+
+def _way_up(node: Node) -> list[Node]:
+    """Return a node and those above it, as last seen; stop where places form a ring."""
+    way: dict[Node, None] = {}
+    step: Node | None = node
+    while step is not None and step not in way:
+        way[step] = None
+        step = step.parent
+    return [*way]
