@@ -44,7 +44,9 @@ def _is_contained(share: Path, path: Path) -> bool:
     parts = [part for part in text.split(b"/") if part not in (b"", b".")]
     names = parts[next((n for n, part in enumerate(parts) if part != b".."), len(parts)) :]
     here = os.fsencode(path.parent)
-    led = (os.path.normpath(os.path.join(here, text)), os.path.realpath(os.path.join(here, text)))
+    led = [os.path.normpath(os.path.join(here, text))]
+    if path.exists():
+        led.append(os.path.realpath(os.path.join(here, text)))
     return (
         not text.startswith(b"/")
         and b".." not in names
