@@ -14,12 +14,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from benchmarks import about, catalogue, chart, daemons, fixtures, report, requests, views
+from benchmarks import (
+    about,
+    catalogue,
+    chart,
+    cost,
+    daemons,
+    depth,
+    fixtures,
+    report,
+    requests,
+    views,
+)
 from benchmarks.options import Options, parse
-from benchmarks.results import Results, to_json
+from benchmarks.results import Part, Results, to_json
 from benchmarks.session import compare
 from benchmarks.work_reading import collect
 
+EXTRAS = ("cost of a request", "cost by depth", "requests", "start-up", "million")
+"""What is measured besides workloads."""
 PROGRAMS = ("bindfs", "fio", "rg", "gcc", "make", "tar")
 GITGUARDFS = (sys.executable, "-m", "gitguardfs")
 
@@ -73,11 +86,10 @@ def _guest(options: Options) -> Results:
 def _here(options: Options) -> Results:
     scale = options.scale
     workloads = [w for w in catalogue.everything() if catalogue.matches(w.name, options.only)]
-    extras = [name for name in ("requests", "start-up", "million")
-              if catalogue.matches(name, options.only)]  # fmt: skip
+    extras = [name for name in EXTRAS if catalogue.matches(name, options.only)]
     if not workloads and not extras:
-        names = ", ".join(workload.name for workload in catalogue.everything())
-        sys.exit(f"benchmarks: --only matches nothing of: {names}, requests, start-up, million")
+        names = [*(workload.name for workload in catalogue.everything()), *EXTRAS]
+        sys.exit(f"benchmarks: --only matches nothing of: {', '.join(names)}")
     results = Results(about.describe(scale, options.rounds, options.place))
     compared = views.compared(GITGUARDFS)
     with area(options.place) as work:
@@ -93,6 +105,17 @@ def _here(options: Options) -> Results:
                 compare(title, source, work, compared, workloads, scale, options.rounds, say)
             )
         mounting = [view for view in compared if view.key in ("bindfs", "gitguardfs")]
+        if "cost by depth" in extras:
+            title = results.about["file system"]
+            if not results.parts:
+                results.parts.append(Part(title, {view.key: view.label for view in compared}))
+            results.parts[0].by_depth = depth.compare(
+                work, [view for view in compared if view.key in depth.VIEWS], options.rounds, say
+            )
+        if "cost of a request" in extras:
+            results.costs, results.costs_left_out = cost.measure(
+                views.lasting(GITGUARDFS), mounting, work, scale.requests, options.rounds, say
+            )
         if "requests" in extras:
             forgetful = views.forgetful(GITGUARDFS)
             results.requests = requests.measure(forgetful, work, scale.requests, say)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from benchmarks.rounds import Outcome
 
@@ -13,6 +13,7 @@ SLOWER_LIMIT = 1.05
 MEAN_LIMIT = 0.6
 WARM_LIMIT = 1.5
 BYTES_LIMIT = 500
+PROCESSOR_LIMIT = 1.5
 
 OURS, THEIRS, PLAIN = "gitguardfs", "bindfs", "plain"
 
@@ -36,6 +37,24 @@ class Goal:
     wanted: str
     found: str
     met: bool
+
+
+@dataclass
+class Cost:
+    """What one kind of request costs a daemon."""
+
+    name: str
+    calls: int | None = None
+    """Python calls of gitguardfs."""
+    calls_goal: int | None = None
+    system_calls: dict[str, float] = field(default_factory=dict)
+    """By view."""
+    processor: dict[str, list[float]] = field(default_factory=dict)
+    """By view, microseconds of processor time, one figure a round."""
+    requests: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By view, the requests that the kernel sent for one of the client's calls."""
+    own: tuple[str, ...] = ()
+    """Those of them that the row is about."""
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
@@ -94,3 +113,30 @@ def goals(
     if failed:
         found.append(Goal("every result is right", f"wrong: {', '.join(failed)}", False))
     return found
+
+
+def cost_goals(costs: Sequence[Cost]) -> list[Goal]:
+    """Return the goals for the cost of a request for which there are figures."""
+    found: list[Goal] = []
+    counted = [(c.name, c.calls, c.calls_goal) for c in costs if c.calls is not None]
+    limited = [(name, calls, goal) for name, calls, goal in counted if goal is not None]
+    if limited:
+        words = ", ".join(f"{name} {goal}" for name, _, goal in limited)
+        over = [f"{name} {calls}" for name, calls, goal in limited if calls > goal]
+        found.append(_none_of(f"Python calls at most: {words}", over, len(limited)))
+    times = {
+        c.name: ratio(c.processor[OURS], c.processor[THEIRS]).middle
+        for c in costs
+        if {OURS, THEIRS} <= set(c.processor)
+    }
+    if times:
+        over = [f"{name} {each:.2f}" for name, each in times.items() if each > PROCESSOR_LIMIT]
+        wanted = f"processor time at most {PROCESSOR_LIMIT} times bindfs's"
+        found.append(_none_of(wanted, over, len(times)))
+    return found
+
+
+def _none_of(wanted: str, over: Sequence[str], number: int) -> Goal:
+    if not over:
+        return Goal(wanted, f"all {number}", True)
+    return Goal(wanted, f"{len(over)} of {number} take more: {', '.join(over)}", False)

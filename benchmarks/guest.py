@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks import about, fixtures
+from benchmarks import about, depth, fixtures
 from benchmarks.options import Options
 from benchmarks.results import Part, Results
 from benchmarks.rounds import Outcome, Say
@@ -47,6 +47,7 @@ def run(options: Options, say: Say) -> Results:
         for transport in TRANSPORTS:
             (work / transport).mkdir()
             fixtures.make_source(work / transport, options.scale)
+            depth.make(work / transport)
         shared = checkout(work / "checkout")
         shutil.copytree(
             REPOSITORY / "benchmarks", shared / "benchmarks",
@@ -113,7 +114,7 @@ def _compare(machine: Any, transport: str, shared: Path, options: Options, say: 
     found = json.loads(done.stdout)
     return Part(
         found["title"], found["views"], [Outcome(**each) for each in found["outcomes"]],
-        found["left_out"],
+        found["left_out"], [Outcome(**each) for each in found["by_depth"]],
     )  # fmt: skip
 
 

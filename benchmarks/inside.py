@@ -13,7 +13,8 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import catalogue, views
+from benchmarks import catalogue, depth, views
+from benchmarks.results import Part
 from benchmarks.scale import SCALES
 from benchmarks.session import compare
 
@@ -39,13 +40,22 @@ def main() -> None:
         and not any(word in workload.name for word in LEFT_OUT)
     ]
     compared = [view for view in views.compared(("gitguardfs",)) if view.key in KEYS]
-    with tempfile.TemporaryDirectory(prefix="gitguardfs-bench-", dir="/var/tmp") as area:
-        part = compare(
-            given.title, given.source, Path(area), compared, workloads, SCALES[given.scale],
-            given.rounds, lambda text: print(text, file=sys.stderr, flush=True),
-        )  # fmt: skip
+    part = Part(given.title, {view.key: view.label for view in compared})
+    with tempfile.TemporaryDirectory(prefix="gitguardfs-bench-", dir="/var/tmp") as name:
+        area = Path(name)
+        if workloads:
+            part = compare(
+                given.title, given.source, area, compared, workloads, SCALES[given.scale],
+                given.rounds, _say,
+            )  # fmt: skip
+        if catalogue.matches("cost by depth", given.only):
+            part.by_depth = depth.compare(area, compared, given.rounds, _say, given.source)
     part.views["plain"] = "raw share"
     json.dump(asdict(part), sys.stdout)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

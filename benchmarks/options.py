@@ -40,14 +40,16 @@ def parse(arguments: Sequence[str]) -> Options:
         "some 25 minutes, --quick 4."
     )
     parser.epilog = (
-        "Example: sudo ./benchmarks/run.sh --quick --only find. docs/performance.md has the "
-        "figures of the last complete run, and what they mean."
+        "Examples: sudo ./benchmarks/run.sh --quick --only find; --only cost for what one request "
+        "costs in calls and processor time, by kind and by depth (some 3 minutes; with --guest by "
+        "depth, over the shares). docs/performance.md has the figures of the last complete run, "
+        "and what they mean."
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="a smaller tree and three rounds")
     add("--only", action="append", default=[], metavar="NAME",
-        help="only what has NAME in its name: a workload, requests, start-up or million; "
-        "repeatable")  # fmt: skip
+        help="only what has NAME in its name: a workload, cost of a request, cost by depth, "
+        "requests, start-up or million; repeatable")  # fmt: skip
     add("--rounds", type=int, metavar="N", help="interleaved rounds (5, with --quick 3)")
     add("--guest", action="store_true",
         help="in a QEMU guest, over 9p and virtiofs, instead of here")  # fmt: skip

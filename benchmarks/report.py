@@ -5,13 +5,23 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from benchmarks.figures import OURS, PLAIN, THEIRS, between, goals
+from benchmarks.figures import OURS, PLAIN, THEIRS, Cost, Goal, between, cost_goals, goals, ratio
 from benchmarks.results import Part, Results
 from benchmarks.rounds import Outcome
 
 EMULATED = (
     "The guest is emulated (TCG), which makes Python look slower than it is on a real machine: "
     "interpreted code suffers most, and a request to the host costs less beside it."
+)
+
+COSTS = (
+    "Python calls are of one request; so are system calls, without reading it, answering and "
+    "waiting. Processor time is the daemon's, in itself and in the kernel, for one request and "
+    "those that the kernel sends with it."
+)
+BY_DEPTH = (
+    "One call in a directory so far below the top, more than a second after the last, so that the "
+    "kernel asks again."
 )
 
 
@@ -23,7 +33,11 @@ def render(results: Results) -> str:
     if results.guest:
         lines += [EMULATED, ""]
     for part in results.parts:
-        lines += [f"## {part.title}", "", *_goals(results, part), *_times(part)]
+        if part.outcomes or part.left_out:
+            reached = _goals(goals(part.outcomes, results.memory))
+            lines += [f"## {part.title}", "", *reached, *_times(part)]
+        lines += _by_depth(part)
+    lines += _costs(results.costs, results.costs_left_out)
     lines += _requests(results.requests)
     lines += _starts(results.starts)
     lines += _memory(results.memory)
@@ -41,11 +55,15 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value >= 10 else f"{value * 1000:.{0 if value >= 0.1 else 1}f} ms"
 
 
-def _goals(results: Results, part: Part) -> list[str]:
-    rows = [
-        ["yes" if goal.met else "**no**", goal.wanted, goal.found]
-        for goal in goals(part.outcomes, results.memory)
-    ]
+def milliseconds(value: float) -> str:
+    """Return a duration in milliseconds with three significant digits, or microseconds at least."""
+    value *= 1000
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
+    return f"{value:.{digits}f} ms"
+
+
+def _goals(reached: Sequence[Goal]) -> list[str]:
+    rows = [["yes" if goal.met else "**no**", goal.wanted, goal.found] for goal in reached]
     return table(["reached", "goal", "found"], rows) if rows else []
 
 
@@ -76,6 +94,77 @@ def _median(outcome: Outcome, key: str) -> str:
         return "failed"
     found = outcome.seconds.get(key)
     return seconds(statistics.median(found)) if found else ""
+
+
+def _by_depth(part: Part) -> list[str]:
+    if not part.by_depth:
+        return []
+    rows = [
+        [
+            outcome.name,
+            *(
+                "failed" if key in outcome.failures
+                else milliseconds(statistics.median(outcome.seconds[key]))
+                for key in part.views
+                if key in outcome.seconds or key in outcome.failures
+            ),
+            str(between(outcome, OURS, THEIRS) or ""),
+        ]
+        for outcome in part.by_depth
+    ]  # fmt: skip
+    first = part.by_depth[0]
+    labels = [
+        label for key, label in part.views.items() if key in first.seconds or key in first.failures
+    ]
+    lines = [f"## {part.title}: cost by depth", "", BY_DEPTH, ""]
+    lines += table(["call", *labels, f"{OURS} : {THEIRS}"], rows)
+    for outcome in part.by_depth:
+        lines += [f"- {outcome.name} on {key}: {why}" for key, why in outcome.failures.items()]
+    return [*lines, ""]
+
+
+def _costs(costs: Sequence[Cost], left_out: Sequence[str]) -> list[str]:
+    if not costs:
+        return []
+    has_system_calls = any(cost.system_calls for cost in costs)
+    header = ["request", "Python calls", "goal"]
+    if has_system_calls:
+        header += [f"system calls {THEIRS}", OURS, "sent with it"]
+    header += [f"processor time {THEIRS}", OURS, f"{OURS} : {THEIRS}"]
+    rows = []
+    for cost in costs:
+        row = [cost.name, _number(cost.calls), _number(cost.calls_goal)]
+        if has_system_calls:
+            row += [_number(cost.system_calls.get(key)) for key in (THEIRS, OURS)]
+            row.append(_sent(cost))
+        for key in (THEIRS, OURS):
+            each = cost.processor.get(key)
+            row.append(f"{statistics.median(each):.1f} µs" if each else "")
+        both = [cost.processor.get(key) for key in (OURS, THEIRS)]
+        row.append(str(ratio(both[0], both[1])) if both[0] and both[1] else "")
+        rows.append(row)
+    lines = ["## Cost of a request", "", COSTS, ""]
+    lines += [*_goals(cost_goals(costs)), *table(header, rows)]
+    return [*lines, *(f"- left out: {why}" for why in left_out), ""]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
+
+
+def _sent(cost: Cost) -> str:
+    """Return the requests that came with the row's own; of both programs only if they differ."""
+    words = {
+        key: ", ".join(
+            name if number <= 1.1 else f"{number:g} {name}"
+            for name, number in cost.requests.get(key, {}).items()
+            if name not in cost.own
+        )
+        for key in (THEIRS, OURS)
+    }
+    if words[THEIRS] == words[OURS]:
+        return words[OURS]
+    return "; ".join(f"{key}: {each or 'none'}" for key, each in words.items())
 
 
 def _requests(requests: Mapping[str, Mapping[str, float]]) -> list[str]:

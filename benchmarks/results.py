@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.figures import OURS, PLAIN, THEIRS, between, goals
+from benchmarks.figures import OURS, PLAIN, THEIRS, Cost, between, cost_goals, goals
 from benchmarks.rounds import Outcome
 
 
@@ -20,6 +20,8 @@ class Part:
     """Labels by key, in the order of columns."""
     outcomes: list[Outcome] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    by_depth: list[Outcome] = field(default_factory=list)
+    """Single calls far below the top of the view; they take part in no goal."""
 
 
 @dataclass
@@ -30,6 +32,8 @@ class Results:
     parts: list[Part] = field(default_factory=list)
     requests: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Microseconds by request and view."""
+    costs: list[Cost] = field(default_factory=list)
+    costs_left_out: list[str] = field(default_factory=list)
     starts: Mapping[str, list[float]] = field(default_factory=dict)
     memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     guest: bool = False
@@ -37,7 +41,9 @@ class Results:
     @property
     def failed(self) -> bool:
         """Return whether a view gave a wrong result."""
-        return any(outcome.failures for part in self.parts for outcome in part.outcomes)
+        return any(
+            outcome.failures for part in self.parts for outcome in (*part.outcomes, *part.by_depth)
+        )
 
 
 def to_json(results: Results) -> str:
@@ -52,4 +58,5 @@ def to_json(results: Results) -> str:
                 for ours, theirs in pairs
                 if (found := between(outcome, ours, theirs))
             }
+    whole["cost_goals"] = [asdict(goal) for goal in cost_goals(results.costs)]
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"

@@ -44,7 +44,7 @@ class Scale:
 
 FULL = Scale(
     "full", files=20_000, creates=5000, saves=1000, transactions=200, c_files=60, modules=300,
-    misses=10_000, packages=250, fio_small=32, fio_large=256, requests=2000, known=1_000_000,
+    misses=10_000, packages=250, fio_small=32, fio_large=256, requests=3000, known=1_000_000,
     rounds=5, unpacked=4, copied=3, fewer_rounds={"gitguardfs-0": 1},
 )  # fmt: skip
 QUICK = Scale(

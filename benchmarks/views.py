@@ -63,6 +63,17 @@ def compared(gitguardfs: Sequence[str]) -> list[View]:
     ]
 
 
+def lasting(gitguardfs: Sequence[str]) -> list[View]:
+    """Return views of which the kernel remembers everything for an hour, also missing names."""
+    kept = "attr_timeout=3600,entry_timeout=3600,negative_timeout=3600"
+    return [
+        View("bindfs", "bindfs", (*BINDFS, "-o", kept)),
+        View(
+            "gitguardfs", "gitguardfs", (*gitguardfs, "-f", "--no-seal", "--cache-timeout", "3600")
+        ),
+    ]
+
+
 def forgetful(gitguardfs: Sequence[str]) -> list[View]:
     """Return views without caching in the kernel, so that each request reaches the daemon."""
     return [

@@ -69,16 +69,15 @@ class ChangePolicy:
     xattr: XattrPolicy = XattrPolicy.NONE
 
     def new_owner(
-        self, caller: tuple[GuestUid, GuestGid], inherits_group: bool, idmap: IdMap
+        self, idmap: IdMap, uid: GuestUid, gid: GuestGid, inherits_group: bool
     ) -> tuple[int, int]:
-        """Return the (user, group) of a new object, in share ids; ``caller`` is in guest ids.
+        """Return the (user, group) of a new object, in share ids; the caller's are guest ids.
 
         -1 leaves what the file system sets: the daemon's id or, if ``inherits_group`` (a set-gid
         directory), the directory's group. An object of a root without a share id belongs to the
         daemon: root can use it in any case. Raises OSError(EOVERFLOW) for any other caller
         without a share id.
         """
-        uid, gid = caller
         if self.create_for_user is not None:
             user: int | None = self.create_for_user
         elif self.create_as_mounter or (uid == 0 and not idmap.can_store_uid(uid)):

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from gitguardfs.errors import os_error
 from gitguardfs.fs import revalidation
 from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.nodes import GUARDED, Node, NodeTable, ObjectKey, ancestors, stale
+from gitguardfs.fs.nodes import Node, NodeTable, ObjectKey, stale
 from gitguardfs.fs.revalidation import UNREADABLE, VERDICT_TTL, Revalidation
 from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.guard import dotgit as names
@@ -29,6 +29,9 @@ from gitguardfs.protocol import NodeId, make
 
 MAX_SHOWN = 40
 """Components of a path that the audit log and messages show; trees can be deeper."""
+
+MAX_DEPTH = 2048
+"""Directories above a node that are looked at: PATH_MAX allows no more in one path."""
 
 NO_NAMES = (b"", b".", b"..")
 
@@ -40,6 +43,8 @@ class NodeRef(NamedTuple):
     fd: int
     """A descriptor of the directory, valid during the operation."""
     name: bytes
+    is_plain: bool = False
+    """Whether no rule says anything about the name."""
 
 
 class Classified(NamedTuple):
@@ -72,6 +77,8 @@ class Access:
         self._descriptors = descriptors
         self._source = source
         self._read_only = read_only
+        self._is_plain = guard.is_plain
+        self._by_id = nodes.by_id
         self.revalidation = Revalidation(guard, nodes, descriptors, source, self.dotgit, self.path)
 
     def node(self, node_id: NodeId, change: bool = False) -> Node:
@@ -80,7 +87,9 @@ class Access:
         Raises Refused, OSError(EROFS, ESTALE), and any other OSError of the source, as the verdict
         is unknown then.
         """
-        node = self._nodes.get(node_id)
+        node = self._by_id.get(node_id)
+        if node is None or node.restrictions != self._nodes.restrictions:
+            node = self._nodes.get(node_id)
         directory = node if node.file_type == S_IFDIR else node.parent
         if directory is None:
             self._descriptors.check_nameless(node)
@@ -106,14 +115,20 @@ class Access:
         That is the node itself, or a directory of hooks at or above it (rule G4). Raises Refused;
         OSError if the source fails.
         """
+        step = node
         if node.file_type != S_IFDIR:
             if node.parent is None:
                 return
-            self.check_no_payload(node.parent, node.name)
-            node = node.parent
-        for step in ancestors(node):
-            if repository.is_hooks(step.name) and step.parent is not None:
-                self.check_no_payload(step.parent, step.name)
+            if repository.is_payload(node.name):
+                self.check_no_payload(node.parent, node.name)
+            step = node.parent
+        for _ in range(MAX_DEPTH):  # places can form a ring
+            above = step.parent
+            if above is None:
+                return
+            if repository.is_hooks(step.name):
+                self.check_no_payload(above, step.name)
+            step = above
 
     def check_no_payload(self, directory: Node, name: bytes) -> None:
         """Refuse a name that makes git run programs if its directory is half a repository.
@@ -131,16 +146,17 @@ class Access:
         A guarded name may be looked up, since it is shown; it may not be changed. Raises Refused,
         OSError(EINVAL, EROFS, ESTALE), and any other OSError of the source.
         """
-        if name in NO_NAMES or b"/" in name or b"\0" in name:
+        is_plain = self._is_plain(name)
+        if not is_plain and (name in NO_NAMES or b"/" in name or b"\0" in name):
             raise os_error(errno.EINVAL)
         parent = self.node(parent_id, change)
-        if change:
+        if change and not is_plain:
             verdict, rule = self._guard.verdict_of_name(name)
             if verdict is not ALLOW:
                 raise Refused(rule, partial(self.path, parent, name))
             if self._guard.checks_fake_repositories:
                 self.check_no_payload(parent, name)
-        return make(NodeRef, (parent, self._descriptors.of(parent), name))
+        return make(NodeRef, (parent, self._descriptors.of(parent), name, is_plain))
 
     def allows(self, name: bytes) -> bool:
         """Return whether no rule matches ``name``."""
@@ -173,31 +189,41 @@ class Access:
         return None if st is None else (st.st_dev, st.st_ino)
 
     def classify(
-        self, ref: NodeRef, st: os.stat_result, dotgit: ObjectKey | bool | None = True
+        self,
+        ref: NodeRef,
+        st: os.stat_result,
+        dotgit: ObjectKey | bool | None = True,
+        made: int = -1,
     ) -> Classified:
         """Return the verdict on an entry, by its name, parent, device and inode, and content.
 
-        ``dotgit`` is the result of ``self.dotgit(ref.fd)`` if the caller has it. Raises
-        OSError if the source fails: only ENOENT and ENOTDIR mean "not there".
+        ``dotgit`` is the result of ``self.dotgit(ref.fd)``, and ``made`` a descriptor of the object
+        that ``st`` is of, if the caller has them. Raises OSError if the source fails: only ENOENT
+        and ENOTDIR mean "not there".
         """
         guard = self._guard
-        verdict, rule = guard.verdict_of_name(ref.name)
-        if guard.has_globs and names.may_be_short_name(ref.name):
-            verdict, rule = self.verdict_of_long_name(ref.fd, ref.name, st)
+        verdict, rule = ALLOW, ""
+        if not ref.is_plain:
+            verdict, rule = guard.verdict_of_name(ref.name)
+            if guard.has_globs and names.may_be_short_name(ref.name):
+                verdict, rule = self.verdict_of_long_name(ref.fd, ref.name, st)
         if ref.parent.verdict > verdict:
             verdict, rule = ref.parent.verdict, ref.parent.rule
         if not guard.guards_git or verdict >= guard.git_verdict:
             return make(Classified, (verdict, rule, -1, 0, True))
         is_directory = S_ISDIR(st.st_mode)
         # A second name of .git: a hard link, or a folding that dotgit.py does not know.
-        if is_directory or st.st_nlink > 1 or not names.is_portable(ref.name):
+        if is_directory or st.st_nlink > 1 or not (ref.is_plain or names.is_portable(ref.name)):
             if dotgit is True:
-                dotgit = self.dotgit(ref.fd)
-            if (st.st_dev, st.st_ino) == dotgit:
+                dotgit_st = self._source.find_at(ref.fd, DOTGIT)
+                is_alias = dotgit_st is not None and os.path.samestat(st, dotgit_st)
+            else:
+                is_alias = (st.st_dev, st.st_ino) == dotgit
+            if is_alias:
                 return Classified(guard.git_verdict, "git alias")
         if not (is_directory and guard.checks_fake_repositories):
             return make(Classified, (verdict, rule, -1, 0, True))
-        return self._classify_directory(ref, st, verdict, rule)
+        return self._classify_directory(ref, st, verdict, rule, made)
 
     def verdict_of_long_name(
         self, dir_fd: int, name: bytes, st: os.stat_result
@@ -218,20 +244,26 @@ class Access:
         return found
 
     def _classify_directory(
-        self, ref: NodeRef, st: os.stat_result, verdict: Verdict, rule: str
+        self, ref: NodeRef, st: os.stat_result, verdict: Verdict, rule: str, made: int
     ) -> Classified:
         """Classify a directory that is no second name of ``.git``, given the verdict so far."""
-        known = self._nodes.find_below(ref.parent, st)
-        if verdict is not ALLOW:
-            known = self._nodes.find(st, GUARDED)
+        known = self._by_id.get(st.st_ino)
+        if known is None or known.dev != st.st_dev or known.ino != st.st_ino:
+            known = self._nodes.find_below(ref.parent, st)
         own = -1
-        fd = -1 if known is None else self._descriptors.known(known)
-        if fd < 0:
+        if made >= 0:
+            fd = own = self._source.duplicate(made)
+        elif (
+            known is not None and known.fd >= 0 and known.file_type == S_IFDIR
+            and self._descriptors.holds_objects
+        ):  # fmt: skip
+            fd = known.fd
+        else:
             fd = own = self._source.open_node(ref.fd, ref.name)
         try:
             btime_ns = 0
             if own >= 0:
-                if not os.path.samestat(self._source.stat(own), st):
+                if made < 0 and not os.path.samestat(self._source.stat(own), st):
                     raise stale()
                 btime_ns = self._source.btime_ns(own)
             is_repository = self._source.holds_repository(fd)
@@ -264,9 +296,13 @@ class Access:
 
         Raises Refused; OSError as ``classify`` does.
         """
-        verdict, rule = self.verdict_of(ref, st)
-        if verdict is not ALLOW:
-            raise self.refused(rule, ref)
+        classified = self.classify(ref, st)
+        if classified.fd >= 0:
+            os.close(classified.fd)
+        if not classified.is_open:
+            raise self.refused(UNREADABLE, ref)
+        if classified.verdict is not ALLOW:
+            raise self.refused(classified.rule, ref)
 
     def check_holds_no_repository(self, ref: NodeRef, fd: int, st: os.stat_result) -> None:
         """Refuse to move a directory that holds a repository.
@@ -276,14 +312,19 @@ class Access:
         """
         if not self._guard.guards_git or not S_ISDIR(st.st_mode):
             return
-        if any(self._guard.is_dotgit(entry) for entry in self._source.names(fd)):
+        listed = self._source.typed_names(fd)
+        if any(map(self._guard.is_dotgit, listed)):
             raise self.refused("repository root", ref)
+        if not self._guard.checks_fake_repositories:
+            return
         try:
-            holds = self._guard.checks_fake_repositories and self._source.has_repository_inside(fd)
+            for name, (file_type, _) in listed.items():
+                if file_type == S_IFDIR and self._source.is_repository_at(fd, name):
+                    raise self.refused("holds a repository", ref)
+        except Refused:
+            raise
         except PermissionError:
             raise self.refused(UNREADABLE, ref) from None
-        if holds:
-            raise self.refused("holds a repository", ref)
 
     def refused(self, rule: str, ref: NodeRef) -> Refused:
         """Return the exception for a name that a rule refuses."""

@@ -61,9 +61,10 @@ class DescriptorCache:
 
     def known(self, node: Node) -> int:
         """Return a descriptor that is surely of the node's object, if one is open; else -1."""
-        if node.fd < 0 and not node.open_fds:
-            return -1
-        return self.of(node)
+        if node.fd >= 0:
+            node.leased = self.request
+            return node.fd
+        return node.open_fds[0] if node.open_fds else -1
 
     def parent_of(self, node: Node) -> int:
         """Return a descriptor of the directory where ``node`` was last seen.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from stat import S_IFBLK, S_IFREG
 
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs.access import Access
-from gitguardfs.fs.attributes import AttributeMapper, Override
+from gitguardfs.fs.attributes import CACHED_OWNERS, AttributeMapper, Override
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.handles import HandleTable
 from gitguardfs.fs.new_name_check import NewNameCheck
@@ -72,6 +73,8 @@ class Mount:
         self.attributes = AttributeMapper(
             around.idmap, options, around.override, self.link_text if guard.contains_links else None
         )
+        self.new_owner = lru_cache(CACHED_OWNERS)(partial(self.policy.new_owner, around.idmap))
+        """Returns the owner of a new object in share ids, by the caller's ids; cached."""
         self.access = Access(guard, self.nodes, self.descriptors, self.source, options.read_only)
         kind = NinepResolver if around.is_ninep else Resolver
         self.resolver = kind(

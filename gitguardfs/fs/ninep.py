@@ -250,7 +250,12 @@ class NinepSource(Source):
         self._descriptors.close_unleased()
         return True
 
-    def _is_repository_at(self, dir_fd: int, name: bytes) -> bool:
+    def is_repository_at(self, dir_fd: int, name: bytes) -> bool:
+        """Return whether an entry is a directory that is treated as ``.git`` itself.
+
+        Raises OSError(ESTALE) for an entry that is held, since what it holds cannot be seen, and
+        any other OSError of the source.
+        """
         try:
             fd = self.open_node(dir_fd, name)
         except FileNotFoundError:
@@ -273,15 +278,15 @@ class NinepResolver(Resolver):
         uid: GuestUid,
         dotgit: ObjectKey | bool | None = True,
         *,
-        is_new: bool = False,
+        made: int = -1,
     ) -> tuple[Node, EntryReply] | None:
         """Return the node of ``ref``, as ``Resolver.entry`` does.
 
         A directory's name shows its number also once the host has replaced it, while it is held.
         So if the number is known from elsewhere, what is not leased is closed first.
         """
-        if is_new:
-            return super().entry(ref, st, uid, dotgit, is_new=True)
+        if made >= 0:
+            return super().entry(ref, st, uid, dotgit, made=made)
         if S_ISDIR(st.st_mode):
             node = self._nodes.find_below(ref.parent, st)
             if node is not None and (node.parent is not ref.parent or node.name != ref.name):
@@ -296,10 +301,11 @@ class NinepResolver(Resolver):
         self._descriptors.close_unleased()
         return self._source.stat_at(ref.fd, ref.name)
 
-    def _is_same_at(self, ref: NodeRef, node: Node, st: os.stat_result) -> bool:
+    def _is_same_at(self, parent: Node, name: bytes, node: Node, st: os.stat_result) -> bool:
         """Return what ``Resolver._is_same_at`` does.
 
         A name at which a file was opened shows that file's number for as long as it is open,
         whatever the host has put there. Listings show the numbers of what is there.
         """
-        return self._source.is_at(ref.fd, ref.name, st) and super()._is_same_at(ref, node, st)
+        is_there = self._source.is_at(self._descriptors.of(parent), name, st)
+        return is_there and super()._is_same_at(parent, name, node, st)

@@ -132,8 +132,11 @@ class Node:
         If the kernel remembers several names and the object has one, the answer is False: the
         object may be another file that got the inode number. An open file keeps its number.
         """
-        is_doubtful = self.has_other_names and st.st_nlink == 1 and not self.open_fds
-        return self.matches(st) and not is_doubtful
+        if self.has_other_names and st.st_nlink == 1 and not self.open_fds:
+            return False
+        return (
+            self.ino == st.st_ino and self.dev == st.st_dev and self.file_type == S_IFMT(st.st_mode)
+        )
 
 
 class NodeTable:
@@ -143,7 +146,7 @@ class NodeTable:
         self.root = Node(ROOT_ID, root, ALLOW, "")
         self.root.lookup_count = 1
         self._home = root.st_dev
-        self._by_id: dict[int, Node] = {ROOT_ID: self.root}
+        self.by_id: dict[int, Node] = {ROOT_ID: self.root}
         # Nodes whose number is not their inode number: another device or variant, or a reused one.
         self._by_key: dict[tuple[int, int, int], Node] = {}
         # Nodes in linked subtrees, and retired ones: ``restrict_known`` has to find them as well.
@@ -152,41 +155,50 @@ class NodeTable:
         self.left: list[Node] = []
         """Directories that the kernel has forgotten and that a node was moved away from. The caller
         that takes them from this list closes their descriptors."""
-        self._restrictions = 0
+        self.restrictions = 0
         """How often an object has become guarded; compared with ``Node.restrictions``."""
 
     def __len__(self) -> int:
-        return len(self._by_id)
+        return len(self.by_id)
 
     def __iter__(self) -> Iterator[Node]:
-        return iter(self._by_id.values())
+        return iter(self.by_id.values())
 
     def get(self, node_id: NodeId) -> Node:
         """Return the node with this number, with a verdict at least as strict as those above it.
 
         Raises OSError(ESTALE) if the table has no such node.
         """
-        node = self._by_id.get(node_id)
+        node = self.by_id.get(node_id)
         if node is None:
             raise stale()
-        if node.restrictions != self._restrictions:
+        if node.restrictions != self.restrictions:
             self._restrict(node)
         return node
 
     def find(self, st: os.stat_result, variant: int = PLAIN_VARIANT) -> Node | None:
         """Return the node of the object of ``st`` in a variant; None if there is none."""
         if variant == PLAIN_VARIANT and st.st_dev == self._home:
-            node = self._by_id.get(st.st_ino)
-            natural = node is not None and node.id < FIRST_OWN_ID and node.is_hashed
-            if node is not None and natural and node.matches(st):
+            node = self.by_id.get(st.st_ino)
+            if (
+                node is not None and node.id < FIRST_OWN_ID and node.is_hashed
+                and node.file_type == S_IFMT(st.st_mode) and node.dev == st.st_dev
+            ):  # fmt: skip
                 return node
         node = self._by_key.get((st.st_dev, st.st_ino, variant))
         return node if node is not None and node.matches(st) else None
 
     def find_below(self, parent: Node, st: os.stat_result) -> Node | None:
         """Return the unguarded node of ``st``, an entry of ``parent``; None if there is none."""
-        subtree = parent.subtree if S_ISDIR(st.st_mode) else None
-        return self.find(st, PLAIN_VARIANT if subtree is None else subtree.variant)
+        if parent.subtree is None or not S_ISDIR(st.st_mode):
+            node = self.by_id.get(st.st_ino)
+            if (
+                node is not None and node.is_hashed and node.ino == node.id
+                and node.dev == st.st_dev and node.file_type == S_IFMT(st.st_mode)
+            ):  # fmt: skip
+                return node
+            return self.find(st)
+        return self.find(st, parent.subtree.variant)
 
     def get_or_add(
         self,
@@ -198,28 +210,35 @@ class NodeTable:
         btime_ns: int = 0,
         subtree: LinkedSubtree | None = None,
         *,
-        is_same: Callable[[Node, os.stat_result], bool],
+        is_same: Callable[[Node, bytes, Node, os.stat_result], bool],
     ) -> Node:
         """Return the node of the object found at ``name``; add one if there is none.
 
         Counts no lookup: the Resolver does. ``subtree`` is the linked subtree that begins at this
         object, if one does. ``is_same`` is called for a known node with this inode number, of a
-        file that was last seen at another place, or at several. It returns whether that node
-        stands for the object, and not for one that is gone.
+        file that was last seen at another place, or at several. It is given ``parent`` and
+        ``name`` as well, and returns whether that node stands for the object, and not for one that
+        is gone.
         """
-        subtree = (subtree or parent.subtree) if S_ISDIR(st.st_mode) else None
+        file_type = S_IFMT(st.st_mode)
+        subtree = (subtree or parent.subtree) if file_type == S_IFDIR else None
         variant = PLAIN_VARIANT if subtree is None else subtree.variant
         if verdict is not ALLOW:
             variant = GUARDED
             self.restrict_known(st, verdict, rule)
-        node = self.find(st, variant)
+        node = self.by_id.get(st.st_ino) if variant == PLAIN_VARIANT else None
+        if node is None or not (
+            node.is_hashed and node.ino == node.id and node.dev == st.st_dev
+            and node.file_type == file_type
+        ):  # fmt: skip
+            node = self.find(st, variant)
         if node is not None:
             is_reused = btime_ns and node.btime_ns and btime_ns != node.btime_ns
             # A directory has one name in the kernel, which forgets the old one by itself.
-            if not (is_reused or node.is_directory):
+            if not is_reused and file_type != S_IFDIR:
                 is_elsewhere = node.parent is not parent or node.name != name
                 if is_elsewhere or (node.has_other_names and not node.is_found(st)):
-                    is_reused = not is_same(node, st)
+                    is_reused = not is_same(parent, name, node, st)
                 if is_elsewhere and st.st_nlink > 1:
                     node.has_other_names = True
             if is_reused:
@@ -229,14 +248,14 @@ class NodeTable:
             node = self._add(st, variant, verdict, rule)
             node.btime_ns = btime_ns
             node.subtree = subtree if variant != GUARDED else None
-        if node.parent is parent:
-            node.name = name
+        if node.parent is parent or node.parent is None:
+            node.parent, node.name = parent, name
         else:
             self.place(node, parent, name)
-        if node.file_type == S_IFDIR:
+        if file_type == S_IFDIR:
             node.classified_at = parent.classified_at
         node.verdict, node.rule = verdict, rule
-        node.restrictions = self._restrictions
+        node.restrictions = self.restrictions
         return node
 
     def place(self, node: Node, parent: Node, name: bytes) -> None:
@@ -263,9 +282,9 @@ class NodeTable:
         reused = self._by_key.get((st.st_dev, st.st_ino, variant))
         if reused is not None:
             self.unhash(reused)
-        if natural and (reused := self._by_id.get(st.st_ino)) is not None:
+        if natural and (reused := self.by_id.get(st.st_ino)) is not None:
             self.unhash(reused)
-        if natural and st.st_ino not in self._by_id:
+        if natural and st.st_ino not in self.by_id:
             node = Node(NodeId(st.st_ino), st, verdict, rule)
         else:
             node = Node(next(self._own_ids), st, verdict, rule)
@@ -275,7 +294,7 @@ class NodeTable:
             self._other_nodes.setdefault((st.st_dev, st.st_ino), []).append(node)
         if st.st_dev == self._home:
             node.dev = self._home  # one int object for all of them
-        self._by_id[node.id] = node
+        self.by_id[node.id] = node
         return node
 
     def restrict_known(self, st: os.stat_result, verdict: Verdict, rule: str) -> None:
@@ -300,12 +319,12 @@ class NodeTable:
         self.unhash(node)
         if node.verdict < verdict:
             node.verdict, node.rule = verdict, rule
-        self._restrictions += 1
+        self.restrictions += 1
 
     def classify_root(self, verdict: Verdict, rule: str) -> None:
         """Set the root's verdict: it has become a repository, or is no longer one."""
         self.root.verdict, self.root.rule = verdict, rule
-        self._restrictions += 1
+        self.restrictions += 1
 
     def _restrict(self, node: Node) -> None:
         """Take over the verdicts of the directories above that were restricted meanwhile.
@@ -314,7 +333,7 @@ class NodeTable:
         """
         way: dict[Node, None] = {}
         step: Node | None = node
-        while step is not None and step not in way and step.restrictions != self._restrictions:
+        while step is not None and step not in way and step.restrictions != self.restrictions:
             way[step] = None
             step = step.parent
         is_ring = step is not None and step in way
@@ -323,7 +342,7 @@ class NodeTable:
             above = step.parent
             if above is not None and above.verdict > step.verdict:
                 step.verdict, step.rule = above.verdict, above.rule
-            step.restrictions = self._restrictions
+            step.restrictions = self.restrictions
 
     def unhash(self, node: Node) -> None:
         """Make (device, inode) free for another node; the kernel may still use this one."""
@@ -338,7 +357,7 @@ class NodeTable:
 
     def forget(self, node_id: NodeId, times: int) -> Node | None:
         """Undo ``times`` lookups. Return the node if that dropped it from the table."""
-        node = self._by_id.get(node_id)
+        node = self.by_id.get(node_id)
         if node is None or node is self.root:
             return None
         node.lookup_count -= times
@@ -349,7 +368,7 @@ class NodeTable:
 
     def drop(self, node: Node) -> None:
         """Remove a node that the kernel does not know from the table."""
-        self._by_id.pop(node.id, None)
+        self.by_id.pop(node.id, None)
         self.unhash(node)
         others = [n for n in self._other_nodes.pop((node.dev, node.ino), ()) if n is not node]
         if others:

@@ -92,10 +92,8 @@ class Placing:
         If something is there now, it must not be guarded, and must hold no ``.git``.
         """
         steps = links.steps_of(text)
-        if steps is None:
+        if steps is None or not all(map(self._access.allows, steps.down)):
             return False
-        if steps.up:
-            self._access.revalidation.check_now(ref.parent, steps.up)
         walk = _Walk(self._access, self._descriptors, self._source, self._root, ref.parent)
         try:
             return walk.stays_below(steps)
@@ -205,7 +203,7 @@ class _Walk:
             rest += reversed(steps.down)
             while rest:
                 name = rest.pop()
-                st = self._source.find_at(self._fd, name)
+                st = self._find(name)
                 if st is None:
                     return True  # nothing is there now
                 ref = NodeRef(self._base, self._fd, name)
@@ -227,6 +225,14 @@ class _Walk:
                 return False
             steps = next_steps
 
+    def _find(self, name: bytes) -> os.stat_result | None:
+        try:
+            return self._source.find_at(self._fd, name)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:  # no file system has so long a name
+                return None
+            raise
+
     def _go_up(self) -> bool:
         """Go to the directory above; return False if that leads out of the work tree."""
         if self._is_at_root():
@@ -234,6 +240,7 @@ class _Walk:
         if self._below:
             os.close(self._below.pop())
             return True
+        self._access.revalidation.check_now(self._base, 0)  # the host may have moved it
         if self._base.parent is None:
             raise stale()
         self._base = self._base.parent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from stat import S_IFMT, S_ISDIR
+from stat import S_IFMT, S_ISDIR, S_ISREG
 
 from gitguardfs.bindfs.change_policy import ChangePolicy
 from gitguardfs.errors import os_error
@@ -79,12 +79,13 @@ class RenameCheck:
             renaming = Renaming(old, new, moved, replaced, exchange, fds)
             # A plain rename within a directory takes its old name away; an exchange leaves both.
             leaving = old.name if old.parent is new.parent and not exchange else b""
-            for ref, st in renaming.arriving():
+            for ref, st in () if old.is_plain and new.is_plain else renaming.arriving():
                 self._new_names.check_type(ref, S_IFMT(st.st_mode))
                 # False, whatever its type was: through another guard over the same source, it may
                 # have been exchanged for a file since the check.
                 self._new_names.check_completes_no_repository(ref, False, leaving)
-            self._placing.check_rename(renaming)
+            if exchange or not S_ISREG(moved.st_mode):
+                self._placing.check_rename(renaming)
         except BaseException:
             for fd in fds:
                 os.close(fd)
@@ -97,16 +98,18 @@ class RenameCheck:
         Raises Refused, OSError(EXDEV, ESTALE), and any other OSError of the source; after each, the
         caller moves the entries back.
         """
-        for ref, _ in renaming.arriving():
-            self._new_names.check_added(ref, False)
-        self._placing.check_rename(renaming)
+        if not (renaming.old.is_plain and renaming.new.is_plain):
+            for ref, _ in renaming.arriving():
+                self._new_names.check_added(ref, False)
+        if renaming.exchange or not S_ISREG(renaming.moved.st_mode):
+            self._placing.check_rename(renaming)
 
     def undoes_failed(self, renaming: Renaming) -> bool:
         """Return whether a rename that failed must be undone if a server has done it all the same.
 
         It must be if a new name could be ``.git`` or a part of a repository.
         """
-        return any(self._new_names.matters(ref.name) for ref, _ in renaming.arriving())
+        return not all(ref.is_plain for ref, _ in renaming.arriving())
 
     def _check_end(self, ref: NodeRef, fds: list[int], moves: bool) -> os.stat_result | None:
         """Check one end of a rename; add a descriptor that is needed later to ``fds``.

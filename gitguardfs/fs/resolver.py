@@ -7,8 +7,7 @@ only if its lookup is counted. It is counted once the node's attributes can be s
 from __future__ import annotations
 
 import os
-from functools import partial
-from stat import S_ISLNK
+from stat import S_IFDIR, S_ISLNK
 
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.attributes import AttributeMapper
@@ -47,18 +46,18 @@ class Resolver:
         uid: GuestUid,
         dotgit: ObjectKey | bool | None = True,
         *,
-        is_new: bool = False,
+        made: int = -1,
     ) -> tuple[Node, EntryReply] | None:
         """Return the node of ``ref``, and the reply for ``uid``; count a lookup of it.
 
         Returns None if the entry is hidden. ``dotgit`` is device and inode of the directory's
-        ``.git``, if the caller has them. A symlink that ``is_new`` is not resolved. Raises
-        Refused, OSError.
+        ``.git``, if the caller has them. ``made`` is a descriptor of an object that was just made;
+        such a symlink is not resolved. Raises Refused, OSError.
         """
-        if self.symlinks is not None and S_ISLNK(st.st_mode) and not is_new:
+        if self.symlinks is not None and S_ISLNK(st.st_mode) and made < 0:
             node, st = self._resolved(self.symlinks, ref, st, dotgit)
         else:
-            node = self.find_or_add(ref, st, dotgit)
+            node = self.find_or_add(ref, st, dotgit, made=made)
         if node is None:
             return None
         try:
@@ -102,7 +101,7 @@ class Resolver:
             except Refused as refused:
                 denied = self._nodes.get_or_add(
                     ref.parent, ref.name, st, Verdict.DENY, refused.rule,
-                    is_same=partial(self._is_same_at, ref),
+                    is_same=self._is_same_at,
                 )  # fmt: skip
                 return denied, st
             if target is not None:
@@ -115,12 +114,13 @@ class Resolver:
         st: os.stat_result,
         dotgit: ObjectKey | bool | None = True,
         subtree: LinkedSubtree | None = None,
+        made: int = -1,
     ) -> Node | None:
         """Return the node of the object at ``ref``, or None if hidden; count no lookup.
 
         Raises OSError.
         """
-        classified = self._access.classify(ref, st, dotgit)
+        classified = self._access.classify(ref, st, dotgit, made)
         if classified.verdict is HIDE:
             if classified.fd >= 0:
                 os.close(classified.fd)
@@ -134,7 +134,7 @@ class Resolver:
             classified.rule,
             classified.btime_ns,
             subtree,
-            is_same=partial(self._is_same_at, ref),
+            is_same=self._is_same_at,
         )
         while self._nodes.left:
             self._descriptors.close(self._nodes.left.pop())
@@ -144,8 +144,8 @@ class Resolver:
             self._descriptors.keep(node, classified.fd)
         return node
 
-    def _is_same_at(self, ref: NodeRef, node: Node, st: os.stat_result) -> bool:
-        """Return whether a node stands for the object of ``st``, which was found at ``ref``."""
+    def _is_same_at(self, parent: Node, name: bytes, node: Node, st: os.stat_result) -> bool:
+        """Return whether ``node`` stands for the object of ``st``, found at ``name``."""
         return self._is_same(node, st)
 
     def _is_same(self, node: Node, st: os.stat_result) -> bool:
@@ -210,7 +210,7 @@ class Resolver:
         if node is None:
             os.close(fd)
             return
-        last = node.is_directory or st.st_nlink <= 1
+        last = node.file_type == S_IFDIR or st.st_nlink <= 1
         self._descriptors.keep_removed(node, fd, last)
         if last:
             self._nodes.unhash(node)
@@ -240,7 +240,7 @@ class Resolver:
         Returns None if not. The inode number is the same, but the host may have put another object
         there: the kernel sends no lookup of a name that it remembers.
         """
-        if node is None or node.is_directory:
+        if node is None or node.file_type == S_IFDIR:
             return node
         is_there = node.parent is ref.parent and node.name == ref.name
         is_same = (is_there and node.is_found(st)) or self._is_same(node, st)

@@ -116,13 +116,11 @@ class Source:
         """Return whether a directory has two of HEAD, refs and objects. Raises OSError."""
         return repository.is_half_repository(partial(self.mode_at, fd))
 
-    def has_repository_inside(self, fd: int) -> bool:
-        """Return whether a directory directly in this one is a repository. Raises OSError."""
-        with self._descriptors.with_room(lambda: os.scandir(_HERE % fd)) as entries:
-            directories = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        return any(self._is_repository_at(fd, name) for name in directories)
+    def is_repository_at(self, dir_fd: int, name: bytes) -> bool:
+        """Return whether an entry is a directory that is treated as ``.git`` itself.
 
-    def _is_repository_at(self, dir_fd: int, name: bytes) -> bool:
+        Raises OSError if the source fails.
+        """
         try:
             fd = self.open_node(dir_fd, name)
         except FileNotFoundError:
@@ -168,6 +166,10 @@ class Source:
         Raises OSError.
         """
         return self._descriptors.open(OPEN_NODE, name, dir_fd)
+
+    def duplicate(self, fd: int) -> int:
+        """Return another descriptor of an open object. Raises OSError."""
+        return self._descriptors.with_room(lambda: os.dup(fd))
 
     def open_file(self, fd: int, flags: int) -> int:
         """Open the regular file behind an O_PATH descriptor, with other flags. Raises OSError."""

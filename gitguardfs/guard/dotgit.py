@@ -105,7 +105,6 @@ def is_dotgit(name: bytes) -> bool:
     return matches(_DOTGIT, name)
 
 
-@lru_cache(CACHED_NAMES)
 def is_portable(name: bytes) -> bool:
     """Return whether the rules of this module cover every name that ``name`` could resolve to.
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Literal
 
 from gitguardfs.errors import UserError
-from gitguardfs.guard import dotgit
+from gitguardfs.guard import dotgit, repository, work_tree
 
 _NormalForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
 _NORMAL_FORMS: tuple[_NormalForm, ...] = ("NFC", "NFD", "NFKC", "NFKD")
@@ -60,6 +60,10 @@ _GIT_VERDICT = {
     GitMode.HIDE: Verdict.HIDE,
     GitMode.OFF: Verdict.ALLOW,
 }
+
+
+_SPECIAL = {b".git", *map(bytes.lower, (*repository.PARTS, *work_tree.OPENED))}
+"""The portable names about which a rule on git says something."""
 
 
 class Refused(PermissionError):  # noqa: N818  # what happened, not that something broke
@@ -119,8 +123,20 @@ class RuleSet:
         """Whether any rule is on."""
         self.hides = self.git_verdict is Verdict.HIDE or bool(rules.hide)
         """Whether anything is kept out of listings."""
+        self.is_plain = lru_cache(dotgit.CACHED_NAMES)(self._is_plain)
+        """Returns whether a name is one component about which no rule says anything; cached."""
         self.verdict_of_name = lru_cache(dotgit.CACHED_NAMES)(self._verdict_of_name)
         """Returns the verdict on a name and the rule behind it; cached."""
+
+    def _is_plain(self, name: bytes) -> bool:
+        if not dotgit.is_portable(name):
+            return False
+        spelling = name.lower().rstrip(b".")
+        return (
+            bool(spelling)
+            and spelling not in _SPECIAL
+            and not (self._globs and self.verdict_of_name(name)[0])
+        )
 
     def _verdict_of_name(self, name: bytes) -> tuple[Verdict, str]:
         verdict, rule = Verdict.ALLOW, ""

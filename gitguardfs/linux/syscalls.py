@@ -125,18 +125,22 @@ class _Statx(ctypes.Structure):
     )
 
 
+_BORN = _Statx()
+_BORN_ADDRESS = ctypes.byref(_BORN)
+"""One buffer for all calls of ``birth_ns``: to make one takes longer than the system call."""
+
+
 def birth_ns(fd: int) -> int:
     """Return when the object behind ``fd`` was made, in nanoseconds (statx(2), stx_btime).
 
-    Returns 0 if the kernel or the file system does not know it. Raises OSError.
+    Returns 0 if the kernel or the file system does not know it. Used on one thread only. Raises
+    OSError.
     """
-    result = _Statx()
-    try:
-        _check(_libc.statx(fd, b"", AT_EMPTY_PATH, STATX_BTIME, ctypes.byref(result)))
-    except OSError as error:
-        if error.errno == errno.ENOSYS:
+    result = _BORN
+    if _libc.statx(fd, b"", AT_EMPTY_PATH, STATX_BTIME, _BORN_ADDRESS) < 0:
+        if ctypes.get_errno() == errno.ENOSYS:
             return 0
-        raise
+        raise os_error(ctypes.get_errno())
     if not result.stx_mask & STATX_BTIME:
         return 0
     return int(result.btime_sec) * 10**9 + int(result.btime_nsec)

@@ -46,6 +46,7 @@ class Directories:
         self._advice = advice
         self._syncing = syncing
         self._can_list_names_only = can_list_names_only
+        self._is_plain = mount.guard.is_plain
 
     @guarded_by(GuardedBy.NODE)
     def opendir(self, caller: Caller, node_id: NodeId) -> HandleId:
@@ -110,7 +111,7 @@ class Directories:
                 if dotgit is True:
                     dotgit = self._access.dotgit(dir_fd)
                 st = self._source.stat_at(dir_fd, name)
-                ref = make(NodeRef, (handle.node, dir_fd, name))
+                ref = make(NodeRef, (handle.node, dir_fd, name, self._is_plain(name)))
                 found = self._resolver.entry(ref, st, handle.uid, dotgit)
                 if found is None:
                     continue

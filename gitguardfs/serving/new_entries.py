@@ -46,6 +46,7 @@ class NewEntries:
         self._attributes = mount.attributes
         self._policy = mount.policy
         self._can_chown = mount.can_chown
+        self._new_owner = mount.new_owner
         self._share_owner = mount.share_owner
         self._resolves_symlinks = mount.symlinks is not None
 
@@ -129,12 +130,16 @@ class NewEntries:
         Returns the node, the reply and what ``make`` returned; counts a lookup. Raises Refused,
         OSError: FileExistsError, ESTALE, EROFS, EPERM, or the source's.
         """
-        self._new_names.check_type(ref, _file_type_of(mode))
+        if not ref.is_plain:
+            self._new_names.check_type(ref, _file_type_of(mode))
+            self._new_names.check_completes_no_repository(ref, S_ISDIR(mode))
         directory = self._source.stat(ref.fd)
-        owner = self._new_owner(caller, directory) if linked is None else None
-        self._new_names.check_completes_no_repository(ref, S_ISDIR(mode))
+        owner = None
+        if linked is None and self._can_chown:
+            inherits_group = bool(directory.st_mode & S_ISGID)
+            owner = self._new_owner(caller.uid, caller.gid, inherits_group)
         try:
-            fd = self._make(ref, mode, make, linked)
+            fd = make(ref.fd) if ref.is_plain else self._make(ref, mode, make, linked)
         except FileExistsError:
             if not self._source.is_taken_only_here(ref.fd, ref.name):
                 raise
@@ -144,18 +149,22 @@ class NewEntries:
         try:
             if fd < 0:
                 made = self._source.open_node(ref.fd, ref.name)
-                is_ours = self._is_ours(made, mode, directory.st_ctime_ns if linked is None else 0)
-                if not is_ours:
+            st = self._source.stat(made)
+            if fd < 0:
+                before = directory.st_ctime_ns - CLOCK_TICK_NS if linked is None else 0
+                birth = self._source.btime_ns(made) if before else 0
+                is_ours = S_IFMT(st.st_mode) == _file_type_of(mode) and not 0 < birth < before
+                if not is_ours:  # an older object, moved here through another guard
                     raise stale()
-            self._new_names.check_added(ref, S_ISDIR(mode))
+            if not ref.is_plain:
+                self._new_names.check_added(ref, S_ISDIR(mode))
             if stored is not None:
                 self._placing.check_fits(ref, stored)
-            st = self._source.stat(made)
-            if owner is not None:
+            if owner is not None and owner != (st.st_uid, st.st_gid):
                 st = self._give(owner, made, st, mode)
             if linked is None:
                 self._resolver.release_number(ref, st)
-            found = self._resolver.entry(ref, st, caller.uid, is_new=True)
+            found = self._resolver.entry(ref, st, caller.uid, made=made)
             if found is None:
                 raise stale()
         except BaseException:
@@ -187,17 +196,6 @@ class NewEntries:
                 self._undo(ref, -1, mode, linked)
             raise
 
-    def _is_ours(self, made: int, mode: int, before: int) -> bool:
-        """Return whether ``made`` is the new object, and not an older one in its place.
-
-        Through another guard of the same source, an older object may have been moved there
-        meanwhile. It must not be given to the caller, nor removed. ``before`` is the directory's
-        ctime before the call, in nanoseconds; 0 for a hard link, to an object of any age.
-        """
-        birth = self._source.btime_ns(made)
-        is_old = 0 < birth < before - CLOCK_TICK_NS
-        return S_IFMT(self._source.stat(made).st_mode) == _file_type_of(mode) and not is_old
-
     def _undo(self, ref: NodeRef, made: int, mode: int, linked: Node | None) -> None:
         """Remove the name that was just made, if it still leads to the new object.
 
@@ -221,14 +219,6 @@ class NewEntries:
                 self._source.remove(ref.fd, ref.name, S_ISDIR(mode))
 
         undo_or_log(undo, lambda: self._access.path(ref.parent, ref.name))
-
-    def _new_owner(self, caller: Caller, directory: os.stat_result) -> tuple[int, int] | None:
-        if not self._can_chown:
-            return None
-        inherits_group = bool(directory.st_mode & S_ISGID)
-        return self._policy.new_owner(
-            (caller.uid, caller.gid), inherits_group, self._attributes.idmap
-        )
 
     def _give(
         self, owner: tuple[int, int], fd: int, st: os.stat_result, mode: int

@@ -6,13 +6,29 @@ import json
 import os
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import catalogue, chart, figures, fixtures, options, report, rounds, tree, views
+from benchmarks import (
+    catalogue,
+    chart,
+    cost,
+    cost_kinds,
+    depth,
+    figures,
+    fixtures,
+    options,
+    report,
+    rounds,
+    system_calls,
+    tree,
+    views,
+)
+from benchmarks.figures import Cost
 from benchmarks.parallel import together
 from benchmarks.place import Place, Workload
 from benchmarks.results import Part, Results, to_json
@@ -82,6 +98,35 @@ def test_five_percent_slower_is_not_slower() -> None:
     assert figures.goals([level], {})[0].met
 
 
+def lookup(calls: int, ours: float) -> Cost:
+    times = {"bindfs": [10.0, 10.0], "gitguardfs": [ours, ours]}
+    sent = {"GETATTR": 1.0, "LOOKUP": 1.0}
+    return Cost(
+        "LOOKUP", calls, 12, {"bindfs": 1.0, "gitguardfs": 3.0}, times,
+        {"bindfs": sent, "gitguardfs": sent | {"RELEASE": 0.75, "FORGET": 2.0}}, ("LOOKUP",),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "calls, ours, met", [(12, 15.0, (True, True)), (13, 15.0, (False, True)),
+                         (12, 15.1, (True, False))],
+)  # fmt: skip
+def test_goals_for_the_cost_of_a_request(calls: int, ours: float, met: tuple[bool, ...]) -> None:
+    found = figures.cost_goals([lookup(calls, ours), Cost("OPEN", 1000)])
+    assert tuple(goal.met for goal in found) == met
+
+
+def test_a_goal_names_what_costs_more() -> None:
+    calls, processor = figures.cost_goals([lookup(22, 30.0)])
+    assert "LOOKUP 12" in calls.wanted
+    assert "LOOKUP 22" in calls.found
+    assert "LOOKUP 3.00" in processor.found
+
+
+def test_no_goals_for_what_was_not_measured() -> None:
+    assert figures.cost_goals([Cost("LOOKUP", None, 12)]) == []
+
+
 # ----------------------------------------------------------------------------- report, chart
 
 
@@ -96,6 +141,36 @@ def test_the_report_has_every_part() -> None:
     assert "| bindfs | 20.0 ms | 10.0 ms | 30.0 ms |" in text
     assert "1,000,000" in text
     assert "TCG" not in text
+
+
+def test_the_report_has_the_cost_of_a_request() -> None:
+    found = results()
+    found.costs = [lookup(22, 30.0)]
+    text = report.render(found)
+    row = "| LOOKUP | 22 | 12 | 1 | 3 | bindfs: GETATTR; gitguardfs: GETATTR, RELEASE, 2 FORGET |"
+    assert f"{row} 10.0 µs | 30.0 µs | 3.00 (3.00–3.00) |" in text
+    assert json.loads(to_json(found))["cost_goals"][0]["met"] is False
+
+
+def test_what_could_not_be_counted_is_left_out_of_the_report() -> None:
+    found = results()
+    found.costs = [Cost("LOOKUP", 22, 12, processor={"bindfs": [10.0], "gitguardfs": [30.0]})]
+    found.costs_left_out = ["system calls: strace is not installed"]
+    text = report.render(found)
+    assert "| LOOKUP | 22 | 12 | 10.0 µs | 30.0 µs | 3.00 (3.00–3.00) |" in text
+    assert "- left out: system calls: strace is not installed" in text
+
+
+def test_the_report_has_the_cost_by_depth_of_the_views_that_took_part() -> None:
+    found = results()
+    deep = outcome("stat, depth 10", plain=[4e-6], bindfs=[0.00125])
+    deep.failures["gitguardfs"] = "size of a file: 0, not 6"
+    found.parts[0].by_depth = [deep]
+    text = report.render(found)
+    assert "| call | plain | bindfs | gitguardfs | gitguardfs : bindfs |" in text
+    assert "| stat, depth 10 | 0.004 ms | 1.25 ms | failed |  |" in text
+    assert "- stat, depth 10 on gitguardfs: size of a file: 0, not 6" in text
+    assert found.failed
 
 
 def test_the_report_of_a_guest_says_that_it_is_emulated() -> None:
@@ -245,6 +320,117 @@ def test_what_the_guest_runs_needs_the_standard_library_only() -> None:
     )
     command = [sys.executable, "-I", "-S", "-c", code, str(REPOSITORY)]
     assert subprocess.check_output(command, text=True).strip() == "[]"
+
+
+# ----------------------------------------------------------------------------- cost of a request
+
+
+def test_the_python_calls_of_every_kind_of_request_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "view").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.python_calls", "source", "view"], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, stdout=subprocess.PIPE, check=True,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert set(found) == {kind.name for kind in cost_kinds.KINDS}
+    assert all(number > 1 for number in found.values())
+    assert os.listdir(tmp_path / "source/changing") == ["other.py"]
+    assert "tree-moved1" in os.listdir(tmp_path / "source/trees")
+
+
+def test_the_loops_leave_what_the_next_round_needs(tmp_path: Path) -> None:
+    cost_kinds.make(tmp_path, 3)
+    site = cost_kinds.enter(tmp_path, 3)
+    for run in ("run0", "run1"):
+        for kind in cost_kinds.KINDS:
+            kind.prepare(site, 3, run)
+            kind.run(site, 3, run)
+        assert os.listdir(tmp_path / "changing") == ["other.py"]
+        wanted = {"other.py", *(f"tree{number}-{run}" for number in range(3))}
+        assert set(os.listdir(tmp_path / "trees")) == wanted
+    site.close()
+
+
+DEVICE = r"5<\x2f\x64\x65\x76\x2f\x66\x75\x73\x65>"
+STRACE = rf"""
+7  read({DEVICE}, "\x2c\x00\x00\x00\x01\x00\x00\x00"..., 8192) = 44
+7  newfstatat(3<\x2f>, "\x66", {{st_mode=S_IFREG|0644, ...}}, AT_SYMLINK_NOFOLLOW) = 0
+8  futex(0x7fb8fc000ba0, FUTEX_WAIT_BITSET_PRIVATE, 0, NULL <unfinished ...>
+8  rt_sigpending([], 8) = 0
+7  writev({DEVICE}, [{{iov_base="\x90\x00"..., iov_len=16}}], 2) = 144
+7  poll([{{fd={DEVICE}, events=POLLIN}}], 1, 0) = 0 (Timeout)
+7  read({DEVICE}, <unfinished ...>
+8  <... futex resumed>) = 0
+7  <... read resumed>"\x2c\x00\x00\x00\x23\x00\x00\x00"..., 8192) = 44
+7  openat(3<\x2f>, "\x67", O_WRONLY|O_CREAT <unfinished ...>
+7  <... openat resumed>, 0644) = 9
+7  read(9<\x2f\x67>, "\x2c\x00\x00\x00\x09\x00\x00\x00", 8) = 8
+7  writev({DEVICE}, [{{iov_base="\x90\x00"..., iov_len=16}}], 2) = 144
+7  read({DEVICE}, 0x7f, 8192) = -1 EAGAIN (Resource temporarily unavailable)
+7  --- SIGTERM {{si_signo=SIGTERM, si_code=SI_USER}} ---
+"""
+
+
+def test_system_calls_are_counted_by_request() -> None:
+    trace = system_calls.parse(STRACE.splitlines())
+    assert trace.requests == {cost_kinds.LOOKUP: 1, cost_kinds.CREATE: 1}
+    assert trace.calls == {cost_kinds.LOOKUP: [1], cost_kinds.CREATE: [2]}
+    assert trace.of((cost_kinds.CREATE,)) == 2
+
+
+def test_without_strace_system_calls_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with (
+        pytest.raises(system_calls.NotPossibleError, match="strace is not installed"),
+        system_calls.traced(os.getpid(), tmp_path / "strace"),
+    ):
+        pass
+
+
+def test_the_processor_time_of_a_process_is_read() -> None:
+    while time.process_time() < 0.05:
+        pass
+    least = time.process_time_ns()
+    found = cost.processor_time(os.getpid())
+    assert least <= found <= time.process_time_ns()
+
+
+# ----------------------------------------------------------------------------- cost by depth
+
+
+@pytest.fixture
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(depth, "LISTED", 100)
+    monkeypatch.setattr(depth, "REMOVED_EVERY", 10)
+    monkeypatch.setattr(depth, "FORGOTTEN", 0.0)
+
+
+@pytest.mark.usefixtures("_small")
+def test_calls_are_timed_at_every_depth(tmp_path: Path) -> None:
+    depth.make(tmp_path)
+    found = depth.measure(dict.fromkeys(depth.VIEWS, tmp_path), 2, lambda text: None)
+    assert len(found) == 2 * len(depth.DEPTHS) + 1
+    for each in found:
+        assert not each.failures
+        assert {key: len(times) for key, times in each.seconds.items()} == dict.fromkeys(
+            depth.VIEWS, 2
+        )
+    deepest = tmp_path.joinpath("deep", "plain-160", *["d"] * 160)
+    assert os.listdir(deepest) == ["f"]
+    assert len(os.listdir(tmp_path / "listed/plain")) == 100 - 2 * depth.REMOVED
+
+
+@pytest.mark.usefixtures("_small")
+def test_a_view_that_shows_something_wrong_has_no_figures_by_depth(tmp_path: Path) -> None:
+    depth.make(tmp_path)
+    tmp_path.joinpath("deep", "bindfs-10", *["d"] * 10, "f").write_bytes(b"")
+    found = depth.measure(dict.fromkeys(depth.VIEWS, tmp_path), 1, lambda text: None)
+    failed = [(each.name, key) for each in found for key in each.failures]
+    assert failed == [("stat, depth 10", "bindfs")]
+    assert all("bindfs" not in each.seconds for each in found if each.failures)
 
 
 # ----------------------------------------------------------------------------- options
