@@ -121,7 +121,9 @@ def _make_original(place: Path) -> Path:
     return path
 
 
-def _started(directory: Path, *command: str, **environment: str) -> subprocess.Popen[bytes]:
+def _started(
+    directory: Path, *command: str, stderr: int = subprocess.DEVNULL, **environment: str
+) -> subprocess.Popen[bytes]:
     """Start a command of the host's user with git's environment."""
     return subprocess.Popen(
         command,
@@ -129,7 +131,7 @@ def _started(directory: Path, *command: str, **environment: str) -> subprocess.P
         env=git_environment() | environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=stderr,
         user=HOST_UID,
         group=HOST_GID,
         extra_groups=[],
@@ -168,16 +170,21 @@ def _after(directory: str, *command: str) -> Host:
 
 def clone_and_interrupt(ground: Ground, project: Path, strike: Callable[[], None]) -> None:
     """Git then removes what it has made, by its path."""
-    repository = ground.place / "subsource"
-    ready = ground.mark(project).with_suffix(".ready")
+    repository, mark = ground.place / "subsource", ground.mark(project)
+    ready, go = mark.with_suffix(".ready"), mark.with_suffix(".go")
     command = ("git", "clone", "-u", f"{repository}/.git/upload-pack", str(repository), "libs/new")
-    process = _started(project, *command, READY=str(ready), GO="/nowhere")
+    ended, held = os.pipe()
+    process = _started(project, *command, stderr=held, READY=str(ready), GO=str(go))
+    os.close(held)
     try:
         until(ready.exists, "git clones")
         strike()
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(LIMIT)
+        go.touch()
+        with open(ended, "rb") as rest:
+            rest.read()  # until what it has started has ended too
 
 
 def unpack(ground: Ground, project: Path, strike: Callable[[], None]) -> None:
