@@ -24,6 +24,8 @@ from benchmarks.views import REPOSITORY, Daemon, View, mounted
 
 TRACED = 40
 """Requests of each kind for which system calls are counted."""
+UNSEEN = 2
+"""How many of them strace may miss, as the first if the daemon goes on while it attaches."""
 IDLE = 0.01
 """Seconds without any processor time after which a daemon is done. It answers a close or forgets a
 name after the client's call has returned."""
@@ -50,7 +52,7 @@ class Bench:
 def measure(
     lasting: Sequence[View], expiring: Sequence[View], area: Path, times: int, rounds: int, say: Say
 ) -> tuple[list[Cost], list[str]]:
-    """Return a row for each kind of request, and what was left out and why.
+    """Return a row for each kind of request, and notes on what was left out or is wrong.
 
     ``lasting`` and ``expiring`` are views by the same programs; the kernel remembers all names for
     long in the first, and for a second in the others.
@@ -62,8 +64,10 @@ def measure(
             for name, number in _python_calls(source / "calls", area).items():
                 costs[name].calls = number
         except subprocess.CalledProcessError:
-            notes.append("Python calls: benchmarks/python_calls.py fails, with the error on stderr")
-            say(f"left out: {notes[-1]}")
+            notes.append(
+                "Python calls left out: benchmarks/python_calls.py fails, with the error on stderr"
+            )
+            say(notes[-1])
         for view in lasting:
             cost_kinds.make(source / view.key, times)
         cost_kinds.allow_descriptors(times * len(lasting))
@@ -90,11 +94,16 @@ def measure(
             for kind in KINDS:
                 for bench in benches:
                     trace = _trace(kind, bench, area)
-                    costs[kind.name].system_calls[bench.key] = sum(map(trace.of, kind.opcodes))
+                    notes += _missing(kind, bench, trace)
+                    counted = [trace.of(alternatives) for alternatives in kind.opcodes]
+                    if all(each is not None for each in counted):
+                        costs[kind.name].system_calls[bench.key] = sum(
+                            each or 0 for each in counted
+                        )
                     costs[kind.name].requests[bench.key] = _sent(trace)
         except NotPossibleError as error:
-            notes.append(f"system calls: {error}")
-            say(f"left out: {notes[-1]}")
+            notes.append(f"system calls {error}")
+            say(notes[-1])
     return list(costs.values()), notes
 
 
@@ -179,15 +188,16 @@ def _trace(kind: Kind, bench: Bench, area: Path) -> Trace:
     with system_calls.traced(bench.daemon(kind), output):
         kind.run(bench.site(kind), TRACED, "traced")
         _idle(bench.daemon(kind))
-    trace = system_calls.parse(output.read_text().splitlines())
+    return system_calls.parse(output.read_text().splitlines())
+
+
+def _missing(kind: Kind, bench: Bench, trace: Trace) -> Iterator[str]:
+    """Say so if the client's calls were not all requests: then the row is not what it says."""
     for alternatives in kind.opcodes:
         sent = sum(trace.requests[opcode] for opcode in alternatives)
-        if sent != TRACED:
+        if abs(sent - TRACED) > UNSEEN:
             name = NAMES[alternatives[0]]
-            raise AssertionError(
-                f"{kind.name} on {bench.key}: the kernel sent {sent} of {TRACED} times {name}"
-            )
-    return trace
+            yield f"{kind.name} on {bench.key} is wrong: {sent} {name} for {TRACED} calls"
 
 
 def _sent(trace: Trace) -> dict[str, float]:
