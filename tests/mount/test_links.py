@@ -223,6 +223,29 @@ def test_links_are_as_given_when_the_view_comes_back() -> None:
         assert leading_out(source, [source / "p/ext", source / "p/meta"]) == []
 
 
+def test_raw_links_stay_as_they_are() -> None:
+    with area() as place:
+        source = _make_share(place)
+        with gitguardfs(source, place / "view", "--map", MAP, "--links=raw") as mounted:
+            as_user(os.symlink, "/usr/bin/python3", mounted.path / "p/python")
+            as_user(os.rename, mounted.path / "p/ext", mounted.path / "p/a/ext")
+            told(mounted.path)
+        assert os.readlink(source / "p/python") == "/usr/bin/python3"
+        assert os.readlink(source / "p/a/ext") == str(place / "outside")
+
+
+def test_resolved_links_lead_where_their_texts_say() -> None:
+    with area() as place:
+        source = _make_share(place)
+        with gitguardfs(source, place / "view", "--map", MAP) as mounted:
+            as_user(os.symlink, "../../loose", mounted.path / "p/a/out")
+        options = ("--map", MAP, "--resolve-symlinks")
+        with gitguardfs(source, place / "view", *options) as mounted:
+            as_user((mounted.path / "p/a/out/new").write_text, "text\n")
+        assert (source / "loose/new").read_text() == "text\n"
+        assert os.readlink(source / "p/a/out") == "/.gitguardfs-guest/../../loose"
+
+
 # ------------------------------------------------------------------------ Links that are moved
 
 
