@@ -56,7 +56,7 @@ ATTACKS = (
     "cat .git/config",
     "mv .git x",
     "mkdir -p sub/.git",
-    "ln -s .git/config c",
+    "ln -s .git/config s; cat s",
     "ln .git/config c",
     "echo x > .git/hooks/pre-commit",
     "rm -rf .git/HEAD",
