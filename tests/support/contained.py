@@ -17,6 +17,23 @@ NOWHERE = b"/.gitguardfs-guest/"
 """What a text begins with on the source if it would lead out."""
 
 
+def stored(text: bytes) -> bytes:
+    """Return how a text is stored that would lead out.
+
+    Programs that resolve ``..`` in texts, without a look at what is there, are led nowhere as well.
+    """
+    parts = text.split(b"/")
+    return NOWHERE + b"/".join(it + b"." if it[1:] and not it.strip(b".") else it for it in parts)
+
+
+def as_given(text: bytes) -> bytes:
+    """Return the text that the view shows for one on the source."""
+    if not text.startswith(NOWHERE):
+        return text
+    parts = text.removeprefix(NOWHERE).split(b"/")
+    return b"/".join(it[:-1] if it[1:] and not it.strip(b".") else it for it in parts)
+
+
 def links(top: Path) -> Iterator[Path]:
     """Yield every symlink below a directory, without following any."""
     for directory, directories, files in os.walk(top):
@@ -38,7 +55,7 @@ def leading_out(share: Path, ignored: Collection[Path] = ()) -> list[str]:
 def _is_contained(share: Path, path: Path) -> bool:
     text = os.readlink(os.fsencode(path))
     if text.startswith(NOWHERE):
-        return True
+        return (os.path.normpath(text) + b"/").startswith(NOWHERE)
     above = (place for place in path.parents if os.path.lexists(place / ".git") or place == share)
     root = os.fsencode(next(above))
     parts = [part for part in text.split(b"/") if part not in (b"", b".")]
