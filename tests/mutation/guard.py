@@ -13,9 +13,12 @@ LINKS = ("adapter/test_links.py",)
 ERRORS = ("mount/test_errors.py",)
 UNDONE = ("mount/test_undone.py",)
 FOLDING = ("adapter/test_folding.py",)
-FORMING = ("adapter/test_forming.py",)
 MOVED = ("adapter/test_moved_by_host.py",)
-REMOVED = ("adapter/test_removed_names.py",)
+PLACING = ("adapter/test_placing.py",)
+PAYLOAD = ("adapter/test_payload.py",)
+DEPTH = ("adapter/test_depth.py",)
+HELD = ("adapter/test_held_names.py",)
+TEXTS = ("unit/test_links.py",)
 NODES = ("unit/test_nodes.py",)
 
 MUTANTS = (
@@ -175,30 +178,6 @@ MUTANTS = (
         (*REPOSITORY, *FOLDING),
     ),
     Mutant(
-        "repository-top-in-known-spellings-only",
-        "a name that the source may fold to one of git's is changed without another look",
-        "guard/repository.py",
-        "return dotgit.may_be_any_name(name) or not meanings(name).isdisjoint(READ_AT_TOP)",
-        "return not meanings(name).isdisjoint(READ_AT_TOP)",
-        REPOSITORY,
-    ),
-    Mutant(
-        "repository-below-in-known-spellings-only",
-        "who calls hooks by a name that the source folds to it plants a hook at once",
-        "guard/repository.py",
-        "return dotgit.may_be_any_name(name) or not meanings(name).isdisjoint(READ_BELOW)",
-        "return not meanings(name).isdisjoint(READ_BELOW)",
-        (*REPOSITORY, *FORMING),
-    ),
-    Mutant(
-        "repository-short-names-are-others",
-        "who calls hooks by its short name plants a hook at once",
-        "guard/dotgit.py",
-        'return not name.isascii() or b"~" in name',
-        "return not name.isascii()",
-        (*REPOSITORY, *FORMING),
-    ),
-    Mutant(
         "access-folded-parts-do-not-count",
         "HEAD can be made beside a name that the source folds to refs",
         "fs/new_name_check.py",
@@ -210,16 +189,8 @@ MUTANTS = (
         "access-a-new-part-is-not-recognized",
         "a name that the source folds to config completes a repository",
         "fs/new_name_check.py",
-        "if st is not None and self._is_folded_to(part, ref, st):",
-        "if False:",
-        FOLDING,
-    ),
-    Mutant(
-        "access-a-folded-name-joins-what-may-be-restored",
-        "a name that the source folds to config is made where git may restore HEAD",
-        "fs/new_name_check.py",
-        "if not (needed or self._removed.at(ref.parent)):",
-        "if not needed:",
+        "            if self._is_folded_to(part, ref):",
+        "            if False:",
         FOLDING,
     ),
     # Checks of every request
@@ -243,8 +214,8 @@ MUTANTS = (
         "access-read-only-ignored",
         "-o ro is left to the kernel",
         "fs/access.py",
-        "if change and self._read_only:",
-        "if False:",
+        "            if self._read_only:",
+        "            if False:",
         ACCESS,
     ),
     Mutant(
@@ -259,8 +230,8 @@ MUTANTS = (
         "access-second-name-of-git",
         "a hard link of a .git file is ordinary",
         "fs/access.py",
-        "if (st.st_dev, st.st_ino) == dotgit:",
-        "if False:",
+        "            if is_alias:",
+        "            if False:",
         ACCESS,
     ),
     Mutant(
@@ -275,7 +246,7 @@ MUTANTS = (
         "access-repository-root-moves",
         "a directory that holds .git can be moved",
         "fs/access.py",
-        "if any(self._guard.is_dotgit(entry) for entry in self._source.names(fd)):",
+        "if any(map(self._guard.is_dotgit, listed)):",
         "if False:",
         ACCESS,
     ),
@@ -283,32 +254,35 @@ MUTANTS = (
         "access-bare-parent-moves",
         "a directory that holds a bare repository can be moved",
         "fs/access.py",
-        "if holds:",
+        "if file_type == S_IFDIR and self._source.is_repository_at(fd, name):",
         "if False:",
         (*ACCESS, "mount/test_attacks.py::test_is_refused[R7-move_parent_of_bare_repository-root]"),
     ),
     Mutant(
         "access-classified-for-good",
         "a directory that somebody stays in is never classified again",
-        "fs/revalidation.py",
-        "if monotonic() - directory.classified_at < VERDICT_TTL:",
-        "if directory.classified_at:",
+        "fs/access.py",
+        "revalidation.clock() - directory.classified_at >= VERDICT_TTL",
+        "not directory.classified_at",
         REVALIDATION,
     ),
     Mutant(
         "access-exchange-half-checked",
         "an exchange can bring refs beside HEAD at its other end",
-        "fs/rename_check.py",
-        "            if exchange:\n"
-        "                self._new_names.check_completes_no_repository(old, False)\n",
-        "",
+        "fs/renaming.py",
+        """\
+        moved = self.new, self.moved
+        if self.exchange and self.target is not None:""",
+        """\
+        moved = self.new, self.moved
+        if False:""",
         (*ACCESS, "adapter/test_rename.py", "adapter/test_rename_order.py"),
     ),
     Mutant(
         "access-opened-not-compared",
         "a directory that was exchanged while it was classified passes as the one that was seen",
         "fs/access.py",
-        "if not os.path.samestat(self._source.stat(own), st):",
+        "if made < 0 and not os.path.samestat(self._source.stat(own), st):",
         "if False:",
         (*ACCESS, *REVALIDATION),
     ),
@@ -316,7 +290,7 @@ MUTANTS = (
         "access-unknown-folding-not-compared",
         "a name that the source folds to .git in a way of its own is ordinary",
         "fs/access.py",
-        "if is_directory or st.st_nlink > 1 or not names.is_portable(ref.name):",
+        "if is_directory or st.st_nlink > 1 or not (ref.is_plain or names.is_portable(ref.name)):",
         "if is_directory or st.st_nlink > 1:",
         (*ACCESS, "mount/test_errors.py::test_a_git_file_in_such_a_spelling_is_one_too"),
     ),
@@ -324,19 +298,28 @@ MUTANTS = (
         "access-new-name-not-compared",
         "a new name is not compared with .git: what the source folds to .git can be made",
         "fs/new_name_check.py",
-        "if st is not None and self._is_folded_to(DOTGIT, ref, st):",
+        "if self._is_folded_to(DOTGIT, ref):",
         "if False:",
-        (*ACCESS, "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer"),
+        (*ACCESS, *FOLDING),
     ),
     Mutant(
         "access-rename-to-folded-git-stays",
         "a rename that turned out to lead to .git is refused, but not undone",
         "serving/entries.py",
-        "        except BaseException:\n"
-        "            undo_or_log(undo, lambda: self._access.path(new.parent, new.name))\n"
-        "            raise",
-        "        except BaseException:\n            raise",
-        (*ACCESS, "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer"),
+        """\
+            self._renames.check_done(renaming)
+        except BaseException:
+            self._undo(renaming, flags)
+""",
+        """\
+            self._renames.check_done(renaming)
+        except BaseException:
+""",
+        (
+            *ACCESS,
+            *PLACING,
+            "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer",
+        ),
     ),
     Mutant(
         "access-component-ignores-directory",
@@ -355,14 +338,6 @@ MUTANTS = (
         REVALIDATION,
     ),
     Mutant(
-        "access-unreadable-commondir-absent",
-        "HEAD, refs or commondir that cannot be looked at counts as not there",
-        "fs/source.py",
-        "except FileNotFoundError:\n            return None\n",
-        "except OSError:\n            return None\n",
-        ("mount/test_errors.py::test_a_repository_is_never_open_because_it_does_not_answer",),
-    ),
-    Mutant(
         "access-unreadable-name-absent",
         "a name that cannot be looked at counts as not there",
         "fs/source.py",
@@ -373,9 +348,13 @@ MUTANTS = (
     Mutant(
         "access-moved-not-noticed",
         "a directory that the host has moved counts as being where it was seen",
-        "fs/revalidation.py",
-        "if st is None or not node.matches(st):\n                raise stale()",
-        "if False:\n                raise stale()",
+        "fs/descriptors.py",
+        """\
+            if not node.matches(st):
+                raise stale()""",
+        """\
+            if False:
+                raise stale()""",
         REVALIDATION,
     ),
     Mutant(
@@ -390,7 +369,7 @@ MUTANTS = (
         "access-root-classified-once",
         "a source that the host makes a repository stays open",
         "fs/revalidation.py",
-        "if verdict is not root.verdict:",
+        "if verdict is not node.verdict:",
         "if False:",
         REVALIDATION,
     ),
@@ -485,25 +464,22 @@ MUTANTS = (
     Mutant(
         "held-open-file-shows-its-number",
         "over 9p, what the host puts in the place of an open file is taken for that file, moved",
-        "fs/resolver.py",
-        "if self._is_open(st) and self._source.number_listed(ref.fd",
-        "if False and self._source.number_listed(ref.fd",
-        ("adapter/test_held_names.py",),
-    ),
-    Mutant(
-        "held-open-file-at-its-former-place",
-        "over 9p, an open file seems to be where it was, and its new name gets the same node",
-        "fs/resolver.py",
-        "if self._path_based and self._is_open(st):",
-        "if False:",
+        "fs/ninep.py",
+        """\
+        if self._is_open(st):
+            return self.number_listed(dir_fd, name) == st.st_ino
+""",
+        "",
         ("adapter/test_held_names.py",),
     ),
     Mutant(
         "held-directory-shows-its-number",
         "over 9p, a new directory is taken for the former one while anything below that is held",
-        "fs/resolver.py",
-        "        self._descriptors.close_cached()",
-        "        pass",
+        "fs/ninep.py",
+        """\
+        self._descriptors.close_unleased()
+        return self._source.stat_at(""",
+        "        return self._source.stat_at(",
         ("adapter/test_held_names.py",),
     ),
     Mutant(
@@ -517,65 +493,82 @@ MUTANTS = (
     Mutant(
         "held-part-shows-its-type",
         "over 9p, a repository is open whose HEAD was a directory that somebody holds",
-        "fs/source.py",
-        "if self.path_based and S_ISDIR(st.st_mode) and not",
-        "if False and not",
+        "fs/ninep.py",
+        "if S_ISDIR(mode) and not self._is_listed_directory(dir_fd, name):",
+        "if False:",
         ("adapter/test_held_names.py",),
     ),
     Mutant(
         "held-entry-shows-its-type",
         "over 9p, a repository is moved that looks like the open file which it replaced",
-        "fs/rename_check.py",
-        "if may_be_held and",
-        "if False and",
+        "fs/ninep.py",
+        "if (S_ISDIR(st.st_mode) or self._is_open(st)) and self._is_disguised(dir_fd, name, st):",
+        "if False:",
         ("adapter/test_held_names.py",),
     ),
     Mutant(
         "held-directory-is-a-file",
         "over 9p, a directory is shown where the host has put a file or symlink in its place",
-        "fs/resolver.py",
-        "if not self._path_based:\n                    raise",
-        "if True:\n                    raise",
+        "fs/ninep.py",
+        """\
+        except NotADirectoryError:  # something else is there now
+            return super().entry(ref, self._unheld(ref), uid, dotgit)""",
+        """\
+        except NotADirectoryError:  # something else is there now
+            raise""",
         ("adapter/test_held_names.py",),
     ),
     Mutant(
         "held-file-is-changed",
         "over 9p, attributes of a repository are changed that looks like an open file",
         "fs/access.py",
-        "if self._path_based and node.open_fds:",
-        "if False:",
+        "            if node.open_fds and node.parent is not None:",
+        "            if False:",
         ("adapter/test_held_names.py",),
     ),
     Mutant(
         "held-file-is-not-closed",
         "over 9p, a file that the daemon has opened once keeps its type when it is replaced",
-        "fs/access.py",
-        "            self._descriptors.close_file()",
-        "            pass",
+        "fs/ninep.py",
+        """\
+        self._close_file()
+        if not node.is_directory:""",
+        "        if not node.is_directory:",
         ("adapter/test_held_names.py", "adapter/test_numbers.py"),
     ),
     Mutant(
         "held-entry-below-a-moved-directory",
         "over 9p, a directory is moved with a repository in it that looks like an open file",
-        "fs/source.py",
-        "if self.path_based and not S_ISDIR(self.stat(inner).st_mode)",
-        "if False",
+        "fs/ninep.py",
+        """\
+            if not S_ISDIR(self.stat(fd).st_mode):
+                raise stale()  # what it holds cannot be seen
+""",
+        "",
         ("adapter/test_held_names.py",),
     ),
     Mutant(
         "held-directory-is-folded-to-git",
         "over 9p, a held directory is moved to a name that the server takes for .git",
-        "fs/new_name_check.py",
-        "return self._source.path_based and not any(",
-        "return False and not any(",
+        "fs/ninep.py",
+        """\
+            return st is not None and found is not None
+        return not any(""",
+        """\
+            return st is not None and found is not None
+        return False and not any(""",
         ("adapter/test_held_names.py",),
     ),
     Mutant(
         "held-name-is-not-made-again",
         "over 9p, nothing can be made where the host has removed what the daemon has opened",
-        "serving/new_entries.py",
-        "return self._source.path_based and self._source.find_at(ref.fd, ref.name) is None",
-        "return False",
+        "fs/ninep.py",
+        """\
+        if self.find_at(dir_fd, name) is not None:
+            return False
+        self._descriptors.close_unleased()
+        return True""",
+        "        return False",
         ("adapter/test_held_names.py",),
     ),
     Mutant(
@@ -598,8 +591,8 @@ MUTANTS = (
         "nodes-last-of-several-names-not-doubted",
         "of two names, one is opened with a new file at the other that has the inode number",
         "fs/nodes.py",
-        "is_doubtful = self.has_other_names and st.st_nlink == 1 and not self.open_fds",
-        "is_doubtful = False",
+        "if self.has_other_names and st.st_nlink == 1 and not self.open_fds:",
+        "if False:",
         ("adapter/test_numbers.py", "mount/test_coherence.py"),
     ),
     Mutant(
@@ -735,10 +728,17 @@ MUTANTS = (
         "access-any-error-is-nothing",
         'any error of the source counts as "not there"',
         "fs/source.py",
-        "            return self.stat_at(dir_fd, name)\n"
-        "        except (FileNotFoundError, NotADirectoryError):",
-        "            return self.stat_at(dir_fd, name)\n        except OSError:",
-        ERRORS,
+        """\
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def mode_at""",
+        """\
+        except OSError:
+            return None
+
+    def mode_at""",
+        (*ERRORS, "adapter/test_payload.py"),
     ),
     Mutant(
         "rules-forget-short-names",
@@ -748,143 +748,14 @@ MUTANTS = (
         "        if False:",
         ("adapter/test_folding.py::test_a_short_name_is_no_way_round_a_rule",),
     ),
-    Mutant(
-        "symlinks-forget-short-names",
-        "a symlink leads into what --protect names by its 8.3 name",
-        "fs/symlink_check.py",
-        "        if guard.has_globs and may_be_short_name(name):",
-        "        if False:",
-        ("adapter/test_folding.py::test_a_symlink_is_no_way_round_by_a_short_name",),
-    ),
     # What holds because git on the host may be at work
     Mutant(
-        "host-symlink-is-exchanged",
-        "a symlink is exchanged for a directory that git restores",
-        "fs/host_rules.py",
-        "            and renaming.file_types == {S_IFLNK, S_IFDIR}",
-        "            and False",
-        ("mount/test_attacks_host_git.py::test_a_symlink_and_a_directory_are_never_exchanged",),
-    ),
-    Mutant(
-        "host-symlink-waits-for-nobody",
-        "a symlink is made where git is writing",
-        "fs/host_rules.py",
-        "            self._host_git.wait_for(ref.parent)",
-        "            pass",
-        (
-            "adapter/test_host_git.py",
-            "mount/test_attacks_host_git.py::test_git_is_not_led_elsewhere",
-        ),
-    ),
-    Mutant(
-        "host-git-is-not-looked-for-again",
-        "a directory without a repository is taken for one without git later on",
-        "fs/host_git.py",
-        "        if dotgit is None:\n            return\n        path =",
-        """\
-        key = b"%d" % directory.ino
-        if dotgit is None or key in self._not_found:
-            self._not_found.add(key)
-            return
-        path =""",
-        ("adapter/test_host_git.py::test_a_repository_that_was_not_there_a_moment_ago",),
-    ),
-    Mutant(
-        "host-fifo-is-free",
+        "special-files-are-free",
         "a FIFO gets a name that git opens",
-        "fs/host_rules.py",
+        "fs/new_name_check.py",
         "if self._guard.guards_git and work_tree.stops_git(ref.name, file_type):",
         "if False:",
         ("mount/test_attacks_host_git.py::test_git_never_waits",),
-    ),
-    Mutant(
-        "host-forming-not-looked-for-below",
-        "what is above a directory that git makes into a repository is moved",
-        "fs/moved_trees.py",
-        "wait_for_listed(directory.fd, directory.file_types)\n            holds",
-        "note_change(directory.fd)\n            holds",
-        FORMING,
-    ),
-    Mutant(
-        "host-forming-trusts-a-name-that-is-gone",
-        "a directory that the host has emptied for git counts as full of other things",
-        "fs/forming.py",
-        "if found is not None and found.st_ino == other.ino:",
-        "if other is not None:",
-        FORMING,
-    ),
-    Mutant(
-        "host-forming-takes-a-new-directory-for-the-old-one",
-        "after a chmod, a directory with a reused inode number counts as the agent's",
-        "fs/forming.py",
-        "return seen is not None and seen.ctime == st.st_ctime_ns",
-        "return seen is not None",
-        FORMING,
-    ),
-    Mutant(
-        "host-new-directory-with-a-reused-number-goes",
-        "over a share, a new empty directory goes at once if its inode number is reused",
-        "fs/forming.py",
-        "return is_same or self._age(st) >= FORMING_FOR",
-        "return True",
-        FORMING,
-    ),
-    Mutant(
-        "host-new-directory-goes-at-the-second-try",
-        "what was known of the former directory of that number counts again after a wait",
-        "fs/forming.py",
-        "            seen.old_at = None",
-        "            pass",
-        FORMING,
-    ),
-    Mutant(
-        "host-forming-dated-before-it-is-listed",
-        "names that git has just made count as old as the ctime that was read before them",
-        "fs/forming.py",
-        "self._wait(self._source.stat(fd), names)",
-        "self._wait(st, names)",
-        FORMING,
-    ),
-    Mutant(
-        "host-forming-dated-by-the-guest-clock",
-        "what git makes on a share counts as old once the guest's clock is set on",
-        "fs/forming.py",
-        "now = monotonic() + offset",
-        "now = time.time()",
-        ("adapter/test_forming.py::test_setting_the_guest_s_clock_makes_no_change_old",),
-    ),
-    Mutant(
-        "host-forming-dated-by-an-older-change",
-        "over virtiofs what git makes counts as old by a ctime that the kernel remembers",
-        "fs/forming.py",
-        "now -= SHARE_REMEMBERS",
-        "pass",
-        FORMING,
-    ),
-    Mutant(
-        "rename-checks-another-directory",
-        "the second end of an exchange is checked by a descriptor that was closed",
-        "fs/new_name_check.py",
-        "present = self._parts_in(self._access.reopened(ref), leaving)",
-        "present = self._parts_in(ref, leaving)",
-        ("adapter/test_rename.py",),
-    ),
-    Mutant(
-        "rename-is-undone-elsewhere",
-        "a rename is undone by descriptors that were closed",
-        "serving/entries.py",
-        "            old, new = self._access.reopened(renaming.old), "
-        "self._access.reopened(renaming.new)",
-        "            pass",
-        ("adapter/test_rename.py",),
-    ),
-    Mutant(
-        "rename-reads-a-symlink-elsewhere",
-        "the text of a moved symlink is read by a descriptor that was closed",
-        "fs/host_rules.py",
-        "        renaming = self._reopened(renaming)\n        for ref",
-        "        for ref",
-        ("adapter/test_rename.py",),
     ),
     Mutant(
         "local-devices-blame-who-asks",
@@ -895,140 +766,6 @@ MUTANTS = (
         ("unit/test_local_devices.py",),
     ),
     Mutant(
-        "host-forming-not-looked-for-again",
-        "one that git makes meanwhile is moved along",
-        "fs/moved_trees.py",
-        "                self._forming.wait_for_listed(directory.fd, directory.file_types)",
-        "                pass",
-        FORMING,
-    ),
-    Mutant(
-        "host-new-directory-goes",
-        "an empty directory that git has just made is removed",
-        "fs/moved_trees.py",
-        "            self._forming.wait_for_removal(fd)",
-        "            pass",
-        FORMING,
-    ),
-    Mutant(
-        "host-large-directory-is-exchanged",
-        "a directory that was not wholly looked through is exchanged",
-        "fs/moved_trees.py",
-        "raise self._refused(TOO_LARGE, ref)",
-        "pass",
-        FORMING,
-    ),
-    Mutant(
-        "host-left-place-is-free",
-        "something comes to where a large directory was a moment ago",
-        "fs/moved_trees.py",
-        "self._left.wait_for(ref)",
-        "pass",
-        FORMING,
-    ),
-    Mutant(
-        "host-small-tree-with-a-repository",
-        "git is led from a repository, in a small tree that moved, to hooks of the agent's",
-        "fs/moved_trees.py",
-        "if holds_repository or not walk.is_whole:",
-        "if not walk.is_whole:",
-        REMOVED,
-    ),
-    Mutant(
-        "host-repository-is-exchanged",
-        "a tree with a repository is exchanged for one with a symlink",
-        "fs/moved_trees.py",
-        "if renaming.exchange and holds_repository:",
-        "if False:",
-        REMOVED,
-    ),
-    Mutant(
-        "host-symlink-in-its-place",
-        "a symlink takes the place of a directory with a repository",
-        "fs/moved_trees.py",
-        "        if file_type == S_IFLNK:\n            self._before_symlink(",
-        "        if False:\n            self._before_symlink(",
-        REMOVED,
-    ),
-    Mutant(
-        "host-moved-on-alone",
-        "a repository that moved on by itself is not found from its first place",
-        "fs/removed_names.py",
-        "if digest not in seen and digest in self._above:",
-        "if origin is path and place is path:",
-        REMOVED,
-    ),
-    Mutant(
-        "host-searches-each-place-anew",
-        "one symlink makes the daemon search many large trees",
-        "fs/moved_trees.py",
-        """\
-        walk = TreeWalk(self._source, MAX_ARRIVING)
-        for place in places:
-""",
-        """\
-        for place in places:
-            walk = TreeWalk(self._source, MAX_ARRIVING)
-""",
-        REMOVED,
-    ),
-    Mutant(
-        "host-symlink-brought-along",
-        "a directory brings a symlink to where a directory with a repository was",
-        "fs/moved_trees.py",
-        "                if file_type == S_IFLNK:",
-        "                if False:",
-        REMOVED,
-    ),
-    Mutant(
-        "host-symlink-above",
-        "a symlink takes the place of a directory above one that was moved away",
-        "fs/removed_names.py",
-        "if digest not in seen and digest in self._above:",
-        "if origin is not path and digest not in seen and digest in self._above:",
-        REMOVED,
-    ),
-    Mutant(
-        "host-symlink-in-a-large-tree",
-        "a symlink takes the place of what was too large to be searched",
-        "fs/moved_trees.py",
-        "if holds or not walk.is_whole:",
-        "if holds:",
-        REMOVED,
-    ),
-    Mutant(
-        "host-symlink-for-any-repository",
-        "a symlink cannot take the place of a directory with a .git further down",
-        "fs/moved_trees.py",
-        "            and not any(map(is_dotgit, directory.path))\n",
-        "",
-        REMOVED,
-    ),
-    Mutant(
-        "host-symlink-places-without-end",
-        "moves made for that let nobody see what was at a path, and a symlink comes there",
-        "fs/moved_trees.py",
-        "        if places is None:\n            raise self._refused(",
-        "        if places is None:\n            return\n            raise self._refused(",
-        REMOVED,
-    ),
-    Mutant(
-        "symlink-by-a-process",
-        "a symlink leads into a repository by the working directory of git",
-        "fs/walk.py",
-        "            if part in OF_PROCESSES:",
-        "            if False:",
-        ("adapter/test_symlink_check.py",),
-    ),
-    Mutant(
-        "host-places-as-last-seen",
-        "rules ask the repository that a directory was in before the host moved it",
-        "fs/revalidation.py",
-        "for directory in dict.fromkeys(directories):",
-        "for directory in ():",
-        MOVED,
-    ),
-    Mutant(
         "host-places-are-not-noted",
         "the tables do not follow a directory that the host has moved",
         "fs/revalidation.py",
@@ -1037,147 +774,555 @@ MUTANTS = (
         MOVED,
     ),
     Mutant(
-        "host-large-moves-are-forgotten",
-        "what a large directory held does not count where it was",
-        "fs/removed_names.py",
-        "            self._moved[key] = [*filter(self._counts, places), place]\n",
-        "",
-        REMOVED,
-    ),
-    Mutant(
-        "host-large-moves-kept-without-end",
-        "a directory that is moved away and removed again and again makes the view refuse changes",
-        "fs/removed_names.py",
-        "return was_moved_on or digests[-1] in self._above or self._is_directory(place)",
-        "return True",
-        REMOVED,
-    ),
-    Mutant(
-        "host-large-moves-lost-on-the-way",
-        "a directory that moved on counts as gone",
-        "fs/removed_names.py",
-        "return was_moved_on or digests[-1]",
-        "return digests[-1]",
-        REMOVED,
-    ),
-    Mutant(
-        "host-large-moves-lost-with-their-parts",
-        "a directory from which git's parts were removed counts as gone",
-        "fs/removed_names.py",
-        "or digests[-1] in self._above or self",
-        "or self",
-        REMOVED,
-    ),
-    Mutant(
-        "host-large-moves-the-last-only",
-        "of several directories that were moved away from a path only the last one counts",
-        "fs/removed_names.py",
-        "self._moved[key] = [*filter(self._counts, places), place]",
-        "self._moved[key] = [place]",
-        REMOVED,
-    ),
-    Mutant(
-        "host-large-moves-followed-once",
-        "a large directory that is moved twice is lost sight of",
-        "fs/removed_names.py",
-        "range(1, len(path) + 1 if self._moved else 0)",
-        "range(1, 1 if len(seen) > 1 else len(path) + 1)",
-        REMOVED,
-    ),
-    Mutant(
-        "host-large-moves-without-end",
-        "moves made for that let nobody see what was at a path, and it counts as nothing",
-        "fs/removed_names.py",
-        "return dict.fromkeys(repository.PARTS, S_IFREG)",
-        "return found",
-        REMOVED,
-    ),
-    Mutant(
-        "host-made-here-though-committed",
-        "what was made through the view may be removed when git can restore it by now",
-        "fs/made_names.py",
-        "return made == (self._identity(dir_fd, name), self._index_state(path))",
-        "return made[0] == self._identity(dir_fd, name)",
-        REMOVED,
-    ),
-    Mutant(
-        "host-made-here-while-git-adds",
-        "what git is adding may be removed before its new index shows it",
-        "fs/made_names.py",
-        "if self._source.find_at(git_fd, LOCK_NAME) is not None:",
-        "if False:",
-        REMOVED,
-    ),
-    Mutant(
-        "host-arriving-names-are-free",
-        "a prepared directory comes to where git restores the rest of a repository",
-        "fs/moved_trees.py",
-        "            if arrival.completes(directory):",
-        "            if False:",
-        REMOVED,
-    ),
-    Mutant(
-        "host-arriving-large-trees-are-free",
-        "one with too many directories comes there unsearched",
-        "fs/moved_trees.py",
-        "        if not walk.is_whole:\n            raise self._refused(TOO_LARGE_HERE, new)\n",
-        "",
-        REMOVED,
-    ),
-    Mutant(
-        "host-arriving-trees-are-searched-at-the-top",
-        "what is below an arriving directory is not searched for what is restored further down",
-        "fs/removed_names.py",
-        "for length in range(len(directory) + 1)",
-        "for length in range(len(directory), len(directory) + 1)",
-        REMOVED,
-    ),
-    Mutant(
-        "host-arriving-tree-is-its-own-rival",
-        "a large tree cannot come back to where it was",
-        "fs/removed_names.py",
-        "if place is not path and digest != own",
-        "if place is not path",
-        REMOVED,
-    ),
-    Mutant(
-        "host-arriving-with-what-was-there",
-        "a tree that holds what was removed cannot come back",
-        "fs/arrival.py",
-        "part in held and S_ISDIR(held[part]) == S_ISDIR(mode) for part",
-        "False for part",
-        REMOVED,
-    ),
-    Mutant(
-        "host-removed-names-by-spelling",
-        "dots and spaces at the end of a directory's name hide what was removed from it",
+        "held-names-by-spelling",
+        "dots, spaces and streams at the end of a name make it another one over 9p",
         "guard/dotgit.py",
-        """name.partition(b":")[0].rstrip(b". ").lower()""",
+        'name.partition(b":")[0].rstrip(b". ").lower()',
         "name.lower()",
-        REMOVED,
+        NAMES,
     ),
     Mutant(
-        "host-removed-names-not-normalized",
-        "another Unicode normalization of a directory's name hides what was removed from it",
+        "held-names-not-normalized",
+        "another Unicode normalization of a name makes it another one over 9p",
         "guard/dotgit.py",
-        """unicodedata.normalize("NFKD", text.casefold()).encode()""",
+        'unicodedata.normalize("NFKD", text.casefold()).encode()',
         "folded(name)",
-        REMOVED,
+        NAMES,
+    ),
+    # Half repositories (G4), symlinks (G6), leases, directories far down
+    Mutant(
+        "payload-of-half-a-repository-is-free",
+        "the payload of half a repository can be made and removed",
+        "fs/access.py",
+        """\
+            if self._guard.checks_fake_repositories:
+                self.check_no_payload(parent, name)
+""",
+        "",
+        PAYLOAD,
     ),
     Mutant(
-        "host-rename-by-old-descriptors",
-        "after a look along a long way other directories are looked into than are renamed in",
-        "fs/host_rules.py",
-        "        renaming = self._reopened(renaming)\n        if self._guard",
-        "        if self._guard",
-        ("adapter/test_symlink_check.py",),
+        "payload-can-be-changed",
+        "the payload of half a repository can be written and linked",
+        "fs/access.py",
+        """\
+            if self._guard.checks_fake_repositories:
+                self._check_no_payload(node)
+""",
+        "",
+        PAYLOAD,
     ),
     Mutant(
-        "host-made-here-for-good",
-        "what the host brings back to a name passes for what was made there through the view",
-        "fs/made_names.py",
-        "        self._made.pop(self._key(dir_fd, name), None)\n",
-        "        pass\n",
-        REMOVED,
+        "payload-file-itself-is-free",
+        "config of half a repository can be written",
+        "fs/access.py",
+        """\
+            if repository.is_payload(node.name):
+                self.check_no_payload(node.parent, node.name)
+""",
+        "",
+        PAYLOAD,
+    ),
+    Mutant(
+        "payload-below-hooks-is-free",
+        "what is below the hooks of half a repository can be changed",
+        "fs/access.py",
+        """\
+            if repository.is_hooks(step.name):
+                self.check_no_payload(above, step.name)
+""",
+        "",
+        PAYLOAD,
+    ),
+    Mutant(
+        "payload-hooks-one-level-deep",
+        "what is two levels below hooks can be changed",
+        "fs/access.py",
+        "        for _ in range(MAX_DEPTH):",
+        "        for _ in range(1):",
+        PAYLOAD,
+    ),
+    Mutant(
+        "payload-hooks-in-one-spelling",
+        "HOOKS and hooks. are other directories",
+        "guard/repository.py",
+        "    return HOOKS in parts(name)",
+        "    return name == HOOKS",
+        PAYLOAD,
+    ),
+    Mutant(
+        "payload-in-one-spelling",
+        "CONFIG is another name than config",
+        "guard/repository.py",
+        "return not parts(name).isdisjoint(PAYLOAD)",
+        "return name in PAYLOAD",
+        PAYLOAD,
+    ),
+    Mutant(
+        "payload-without-commondir",
+        "commondir is free beside refs and objects",
+        "guard/repository.py",
+        "PAYLOAD = frozenset((CONFIG, CONFIG_WORKTREE, COMMONDIR, HOOKS))",
+        "PAYLOAD = frozenset((CONFIG, CONFIG_WORKTREE, HOOKS))",
+        PAYLOAD,
+    ),
+    Mutant(
+        "payload-beside-a-directory-head",
+        "a directory called HEAD counts as half of a repository",
+        "guard/repository.py",
+        "found = head is not None and not S_ISDIR(head)",
+        "found = head is not None",
+        PAYLOAD,
+    ),
+    Mutant(
+        "payload-objects-do-not-count",
+        "HEAD and objects, or refs and objects, are ordinary",
+        "guard/repository.py",
+        " + (mode_of(OBJECTS) is not None) >= 2",
+        " >= 2",
+        PAYLOAD,
+    ),
+    Mutant(
+        "payload-one-part-is-half",
+        "one part alone closes config",
+        "guard/repository.py",
+        "(mode_of(OBJECTS) is not None) >= 2",
+        "(mode_of(OBJECTS) is not None) >= 1",
+        PAYLOAD,
+    ),
+    Mutant(
+        "payload-is-a-plain-name",
+        "no rule is asked about config and hooks",
+        "guard/rules.py",
+        '_SPECIAL = {b".git", *map(bytes.lower, (*repository.PARTS, *work_tree.OPENED))}',
+        '_SPECIAL = {b".git", *map(bytes.lower, (*repository.NEEDED, *work_tree.OPENED))}',
+        PAYLOAD,
+    ),
+    Mutant(
+        "links-absolute-stays",
+        "an absolute text is contained",
+        "guard/links.py",
+        """\
+    if text.startswith(b"/"):
+        return None
+""",
+        "",
+        (*TEXTS, *PLACING),
+    ),
+    Mutant(
+        "links-dotdot-anywhere",
+        "a text may go back by .. after a name",
+        "guard/links.py",
+        'if b".." in down or any(map(is_dotgit, down)):',
+        "if any(map(is_dotgit, down)):",
+        (*TEXTS, *PLACING),
+    ),
+    Mutant(
+        "links-to-git",
+        "a text may lead into .git",
+        "guard/links.py",
+        'if b".." in down or any(map(is_dotgit, down)):',
+        'if b".." in down:',
+        (*TEXTS, *PLACING),
+    ),
+    Mutant(
+        "links-to-the-top-of-a-moved-tree",
+        "a text that leads above a moved directory stays inside",
+        "guard/links.py",
+        "return steps is not None and steps.up <= depth",
+        "return steps is not None and steps.up <= depth + 1",
+        (*TEXTS, *PLACING),
+    ),
+    Mutant(
+        "links-dots-go-back",
+        "a stored text leads out for programs that resolve paths as text",
+        "guard/links.py",
+        r'return NEUTRAL + _DOTS.sub(rb"\g<0>.", text)',
+        "return NEUTRAL + text",
+        TEXTS,
+    ),
+    Mutant(
+        "links-dots-are-shown",
+        "the view shows ... for each .. of a symlink that leads nowhere",
+        "guard/links.py",
+        "return _DOTS.sub(lambda dots: dots[0][:-1], stored[len(NEUTRAL) :])",
+        "return stored[len(NEUTRAL) :]",
+        (*TEXTS, *PLACING),
+    ),
+    Mutant(
+        "links-neutral-by-part",
+        "a text that only begins like a stored one is taken for one",
+        "guard/links.py",
+        'NEUTRAL = b"/.gitguardfs-guest/"',
+        'NEUTRAL = b"/.gitguardfs"',
+        TEXTS,
+    ),
+    Mutant(
+        "placing-stores-as-given",
+        "a symlink leads out of its work tree",
+        "fs/placing.py",
+        "        if not self._is_on or self._is_contained(ref, text):",
+        "        if True:",
+        PLACING,
+    ),
+    Mutant(
+        "placing-stores-nothing-as-given",
+        "each symlink leads nowhere on the host",
+        "fs/placing.py",
+        "        if not self._is_on or self._is_contained(ref, text):",
+        "        if not self._is_on:",
+        PLACING,
+    ),
+    Mutant(
+        "placing-raw-is-ignored",
+        "--links=raw changes nothing",
+        "guard/rules.py",
+        "self.contains_links = self.guards_git and rules.links is LinkMode.GUARDED",
+        "self.contains_links = self.guards_git",
+        PLACING,
+    ),
+    Mutant(
+        "placing-link-is-free",
+        "link(2) brings a symlink to where it leads out",
+        "serving/new_entries.py",
+        """\
+            self._placing.check_fits(ref, stored)
+
+        def make""",
+        """\
+
+        def make""",
+        PLACING,
+    ),
+    Mutant(
+        "placing-not-looked-at-again",
+        "the host makes a repository while a symlink is made",
+        "serving/new_entries.py",
+        """\
+            if stored is not None:
+                self._placing.check_fits(ref, stored)
+""",
+        "",
+        PLACING,
+    ),
+    Mutant(
+        "placing-rename-not-before",
+        "a symlink is where it leads out until the rename is undone",
+        "fs/rename_check.py",
+        """\
+            if exchange or not S_ISREG(moved.st_mode):
+                self._placing.check_rename(renaming)
+""",
+        "",
+        PLACING,
+    ),
+    Mutant(
+        "placing-rename-not-after",
+        "the host makes a repository while a symlink is moved",
+        "fs/rename_check.py",
+        """\
+        if renaming.exchange or not S_ISREG(renaming.moved.st_mode):
+            self._placing.check_rename(renaming)
+""",
+        "",
+        PLACING,
+    ),
+    Mutant(
+        "placing-exchange-of-a-file",
+        "an exchange with a file brings a symlink anywhere",
+        "fs/rename_check.py",
+        "if exchange or not S_ISREG(moved.st_mode):",
+        "if not S_ISREG(moved.st_mode):",
+        PLACING,
+    ),
+    Mutant(
+        "placing-neutral-stays",
+        "a symlink that leads nowhere cannot be moved",
+        "fs/placing.py",
+        "if self._is_on and not links.is_neutral(stored) and not self._is_contained(ref, stored):",
+        "if self._is_on and not self._is_contained(ref, stored):",
+        PLACING,
+    ),
+    Mutant(
+        "placing-directories-are-free",
+        "a directory brings its symlinks to where they lead out",
+        "fs/placing.py",
+        "elif S_ISDIR(st.st_mode) and self._may_lead_out(old.parent, new.parent):",
+        "elif False:",
+        PLACING,
+    ),
+    Mutant(
+        "placing-directories-to-another-root",
+        "a directory that stays as deep brings symlinks into another work tree",
+        "fs/placing.py",
+        " or any(map(self._holds_dotgit, (*from_old, *from_new)))",
+        "",
+        PLACING,
+    ),
+    Mutant(
+        "placing-directories-upwards",
+        "a directory brings symlinks nearer to the root",
+        "fs/placing.py",
+        "return len(from_old) > len(from_new) or any(",
+        "return any(",
+        PLACING,
+    ),
+    Mutant(
+        "placing-tree-one-level",
+        "symlinks further down in a moved directory are not seen",
+        "fs/placing.py",
+        "                    left = self._check_inner(fd, name, depth + 1, left)",
+        "                    pass",
+        PLACING,
+    ),
+    Mutant(
+        "placing-tree-counts-from-the-top",
+        "a symlink further down may lead nowhere above its own directory",
+        "fs/placing.py",
+        "links.stays_inside(stored, depth)",
+        "links.stays_inside(stored, 0)",
+        PLACING,
+    ),
+    Mutant(
+        "placing-tree-without-end",
+        "a directory of any size is searched",
+        "fs/placing.py",
+        "if left < 0 or depth == MAX_DEPTH:",
+        "if depth == MAX_DEPTH:",
+        PLACING,
+    ),
+    Mutant(
+        "placing-tree-of-any-depth",
+        "a directory of any depth is searched",
+        "fs/placing.py",
+        "if left < 0 or depth == MAX_DEPTH:",
+        "if left < 0:",
+        PLACING,
+    ),
+    Mutant(
+        "placing-tree-fails-if-one-vanishes",
+        "a move fails as the host removes something in the directory",
+        "fs/placing.py",
+        """\
+            except FileNotFoundError:  # the host has removed it since
+                continue
+""",
+        """\
+            except ZeroDivisionError:
+                continue
+""",
+        PLACING,
+    ),
+    Mutant(
+        "placing-climbs-out",
+        "a text climbs above the root of its work tree",
+        "fs/placing.py",
+        """\
+        if self._is_at_root():
+            return False
+        if self._below:""",
+        "        if self._below:",
+        PLACING,
+    ),
+    Mutant(
+        "placing-ends-at-the-root",
+        "a text ends at the root of a work tree",
+        "fs/placing.py",
+        "                return not self._is_at_root()",
+        "                return True",
+        PLACING,
+    ),
+    Mutant(
+        "placing-root-of-the-share",
+        "a text climbs above the share",
+        "fs/placing.py",
+        """\
+        if not self._below and self._base is self._root:
+            return True
+""",
+        "",
+        PLACING,
+    ),
+    Mutant(
+        "placing-guarded-target",
+        "a symlink leads to what a rule guards",
+        "fs/placing.py",
+        """\
+                if self._access.verdict_of(ref, st)[0] is not ALLOW:
+                    return False
+""",
+        "",
+        PLACING,
+    ),
+    Mutant(
+        "placing-over-symlinks",
+        "what symlinks on the way lead to does not matter",
+        "fs/placing.py",
+        """\
+            if next_steps is None:
+                return False
+""",
+        """\
+            if next_steps is None:
+                return True
+""",
+        PLACING,
+    ),
+    Mutant(
+        "placing-round-for-ever",
+        "symlinks that lead round hang the daemon",
+        "fs/placing.py",
+        "if links.is_neutral(stored) or followed > MAX_SYMLINKS:",
+        "if links.is_neutral(stored):",
+        PLACING,
+    ),
+    Mutant(
+        "placing-places-as-last-seen",
+        "a text is counted from where the directory was before the host moved it",
+        "fs/placing.py",
+        """\
+        if steps.up:
+            self._access.revalidation.check_now(ref.parent, steps.up)
+""",
+        "",
+        MOVED,
+    ),
+    Mutant(
+        "placing-moves-as-last-seen",
+        "a move is judged by where the host had the directories before",
+        "fs/placing.py",
+        """\
+        for directory in (old, new):
+            self._access.revalidation.check_now(directory)
+""",
+        "",
+        MOVED,
+    ),
+    Mutant(
+        "placing-text-as-stored",
+        "readlink shows the stored text",
+        "fs/mount.py",
+        "return links.shown(stored) if self.guard.contains_links else stored",
+        "return stored",
+        PLACING,
+    ),
+    Mutant(
+        "placing-size-as-stored",
+        "st_size is that of the stored text",
+        "fs/attributes.py",
+        "shown = shown._replace(size=len(self._shown_text(node)))",
+        "pass",
+        PLACING,
+    ),
+    Mutant(
+        "placing-resolves-as-stored",
+        "--resolve-symlinks sees the stored text",
+        "fs/symlinks.py",
+        "return links.shown(self._source.readlink_at(component.fd, component.name))",
+        "return self._source.readlink_at(component.fd, component.name)",
+        PLACING,
+    ),
+    Mutant(
+        "descriptors-evicts-leased",
+        "a descriptor that a request works with is closed",
+        "fs/descriptors.py",
+        """\
+            if node.leased == self.request:
+                self._cached[node] = None
+            else:
+                os.close(node.fd)
+                node.fd = -1
+""",
+        """\
+            os.close(node.fd)
+            node.fd = -1
+""",
+        ("unit/test_descriptors.py",),
+    ),
+    Mutant(
+        "descriptors-lease-for-ever",
+        "descriptors stay leased when their request is over",
+        "serving/boundary.py",
+        """\
+                args[0].boundary.descriptors.request += 1
+""",
+        "",
+        ("adapter/test_counts.py", "adapter/test_moved_by_host.py", "adapter/test_revalidation.py"),
+    ),
+    Mutant(
+        "depth-all-above-over-a-share",
+        "a request far down asks a server about each directory above",
+        "fs/revalidation.py",
+        "if len(way) > NEAREST + LONGEST_AGO and not self._source.is_local(directory.dev):",
+        "if False:",
+        DEPTH,
+    ),
+    Mutant(
+        "depth-some-above-on-a-disk",
+        "on a local source a directory above has to wait for its turn",
+        "fs/revalidation.py",
+        "if len(way) > NEAREST + LONGEST_AGO and not self._source.is_local(directory.dev):",
+        "if len(way) > NEAREST + LONGEST_AGO:",
+        DEPTH,
+    ),
+    Mutant(
+        "depth-always-the-same",
+        "some directories above never have their turn",
+        "fs/revalidation.py",
+        "further = sorted(way[NEAREST:], key=lambda node: node.classified_at)",
+        "further = way[NEAREST:]",
+        DEPTH,
+    ),
+    Mutant(
+        "depth-nearest-wait-as-well",
+        "the directory above waits for its turn",
+        "fs/revalidation.py",
+        "further = sorted(way[NEAREST:], key=lambda node: node.classified_at)",
+        "further = sorted(way[1:], key=lambda node: node.classified_at)",
+        DEPTH,
+    ),
+    Mutant(
+        "ninep-nothing-is-let-go",
+        "a directory that the host has replaced is seen as it was, since the daemon holds it",
+        "fs/ninep.py",
+        """\
+            if node in self._cached:
+                del self._cached[node]
+                os.dup2(self._root_fd, node.fd, inheritable=False)
+                self._numbers[node], node.fd = node.fd, -1
+""",
+        """\
+            pass
+""",
+        HELD,
+    ),
+    Mutant(
+        "ninep-another-is-found",
+        "another directory in its place is taken for it",
+        "fs/ninep.py",
+        """\
+                if not node.matches(os.fstat(fd)):
+                    raise stale()
+""",
+        """\
+                pass
+""",
+        ("adapter/test_held_names.py", "adapter/test_revalidation.py"),
+    ),
+    Mutant(
+        "ninep-number-is-lost",
+        "a leased descriptor leads to the root after its directory was found again",
+        "fs/ninep.py",
+        """\
+        number = self._numbers.pop(node, -1)
+""",
+        """\
+        number = -1
+""",
+        (
+            "adapter/test_held_names.py",
+            "adapter/test_revalidation.py",
+            "adapter/test_placing_random.py",
+        ),
     ),
 )

@@ -281,3 +281,21 @@ def test_a_short_name(name: bytes) -> None:
 )  # fmt: skip
 def test_no_short_name(name: bytes) -> None:
     assert not dotgit.may_be_short_name(name)
+
+
+ALIKE = [
+    (b"d", b"D"), (b"d", b"d."), (b"d", b"d . "), (b"d", b"d:stream"), (b"d", b"D.:$DATA"),
+    ("\u00e9".encode(), "e\u0301".encode()), ("\u00c9".encode(), "e\u0301".encode()),
+    ("\uff44".encode(), b"d"), ("stra\u00dfe".encode(), b"STRASSE"), ("\ufb01".encode(), b"fi"),
+]  # fmt: skip
+UNLIKE = [(b"d", b"e"), (b"d", b"dd"), (b"d", b".d"), (b"d.e", b"d"), ("\u00e9".encode(), b"e")]
+
+
+@pytest.mark.parametrize(("name", "other"), ALIKE)
+def test_spellings_of_one_name(name: bytes, other: bytes) -> None:
+    assert dotgit.any_spelling(name) == dotgit.any_spelling(other)
+
+
+@pytest.mark.parametrize(("name", "other"), UNLIKE)
+def test_other_names_are_no_spellings(name: bytes, other: bytes) -> None:
+    assert dotgit.any_spelling(name) != dotgit.any_spelling(other)
