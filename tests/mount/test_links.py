@@ -350,15 +350,14 @@ DIRECTORY_MOVES: tuple[tuple[str, str, bool], ...] = (
     ("p/a/b", "p/moved", False),
     ("p/a", "p/moved", True),
     ("p/a", "p/deep/moved", True),
-    ("p/deep/d", "p/moved", False),
+    ("p/deep/d", "p/moved", True),
     ("p/deep/d/e", "p/moved", False),
-    ("p/deep/d/e", "loose/moved", False),
-    ("p/deep/d/e", "p/vendor/inner/src/moved", False),
+    ("p/deep/d/e", "loose/moved", True),
+    ("p/deep/d/e", "p/vendor/inner/src/moved", True),
     ("p/deep/d/e", "p/vendor/inner/moved", False),
     ("p/deep", "loose/moved", True),
 )
-"""The same for directories that hold links. Where it goes up, or below another root, it may only
-hold such as lead nowhere out of it."""
+"""The same for directories that hold links: each of these must be contained at its new place."""
 
 
 def _exchange_directories(old: Path, new: Path) -> None:
