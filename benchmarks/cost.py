@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks import cost_kinds, system_calls
 from benchmarks.cost_kinds import KINDS, NAMES, Kind, Site
 from benchmarks.figures import Cost
-from benchmarks.rounds import FORGOTTEN, SETTLED, Say
+from benchmarks.rounds import FORGOTTEN, Say
 from benchmarks.system_calls import NotPossibleError, Trace
 from benchmarks.views import REPOSITORY, Daemon, View, mounted
 
@@ -74,7 +74,6 @@ def measure(
         for view in lasting:
             cost_kinds.make(source / view.key, times)
         cost_kinds.allow_descriptors(times * len(lasting))
-        time.sleep(SETTLED)
         benches = [
             Bench(
                 one.key,
