@@ -113,7 +113,7 @@ def _here(options: Options) -> Results:
                 work, [view for view in compared if view.key in depth.VIEWS], options.rounds, say
             )
         if "cost of a request" in extras:
-            results.costs, results.costs_left_out = cost.measure(
+            results.costs, results.costs_notes = cost.measure(
                 views.lasting(GITGUARDFS), mounting, work, scale.requests, options.rounds, say
             )
         if "requests" in extras:

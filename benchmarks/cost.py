@@ -1,8 +1,8 @@
 """Measures what one request costs a daemon: Python calls, system calls, processor time.
 
 Processor time, not time on the clock: that a client waits for a processor to wake up, or for
-another program to leave it, is not in it. Both daemons run as installed, on processors that may
-idle as the machine's own settings say, and in turns.
+another program to leave it, is not in it. Both daemons run as installed and in turns. Several
+threads send the requests, so that neither daemon waits for the next one.
 """
 
 from __future__ import annotations
@@ -12,18 +12,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from benchmarks import cost_kinds, system_calls
 from benchmarks.cost_kinds import KINDS, NAMES, Kind, Site
 from benchmarks.figures import Cost
-from benchmarks.rounds import FORGOTTEN, SETTLED, Say
+from benchmarks.rounds import FORGOTTEN, Say
 from benchmarks.system_calls import NotPossibleError, Trace
 from benchmarks.views import REPOSITORY, Daemon, View, mounted
 
 TRACED = 40
 """Requests of each kind for which system calls are counted."""
+UNSEEN = 2
+"""How many of them strace may miss, as the first if the daemon goes on while it attaches."""
+CLIENTS = 3
+"""Threads that send requests."""
 IDLE = 0.01
 """Seconds without any processor time after which a daemon is done. It answers a close or forgets a
 name after the client's call has returned."""
@@ -50,7 +55,7 @@ class Bench:
 def measure(
     lasting: Sequence[View], expiring: Sequence[View], area: Path, times: int, rounds: int, say: Say
 ) -> tuple[list[Cost], list[str]]:
-    """Return a row for each kind of request, and what was left out and why.
+    """Return a row for each kind of request, and notes on what was left out or is wrong.
 
     ``lasting`` and ``expiring`` are views by the same programs; the kernel remembers all names for
     long in the first, and for a second in the others.
@@ -62,12 +67,13 @@ def measure(
             for name, number in _python_calls(source / "calls", area).items():
                 costs[name].calls = number
         except subprocess.CalledProcessError:
-            notes.append("Python calls: benchmarks/python_calls.py fails, with the error on stderr")
-            say(f"left out: {notes[-1]}")
+            notes.append(
+                "Python calls left out: benchmarks/python_calls.py fails, with the error on stderr"
+            )
+            say(notes[-1])
         for view in lasting:
             cost_kinds.make(source / view.key, times)
         cost_kinds.allow_descriptors(times * len(lasting))
-        time.sleep(SETTLED)
         benches = [
             Bench(
                 one.key,
@@ -90,11 +96,16 @@ def measure(
             for kind in KINDS:
                 for bench in benches:
                     trace = _trace(kind, bench, area)
-                    costs[kind.name].system_calls[bench.key] = sum(map(trace.of, kind.opcodes))
+                    notes += _missing(kind, bench, trace)
+                    counted = [trace.of(alternatives) for alternatives in kind.opcodes]
+                    if all(each is not None for each in counted):
+                        costs[kind.name].system_calls[bench.key] = sum(
+                            each or 0 for each in counted
+                        )
                     costs[kind.name].requests[bench.key] = _sent(trace)
         except NotPossibleError as error:
-            notes.append(f"system calls: {error}")
-            say(f"left out: {notes[-1]}")
+            notes.append(f"system calls {error}")
+            say(notes[-1])
     return list(costs.values()), notes
 
 
@@ -136,15 +147,26 @@ def _round(kind: Kind, benches: Sequence[Bench], number: int, times: int) -> Map
     in_turn = [*benches[start:], *benches[:start]]
     run = f"run{number}"
     for bench in in_turn:
-        kind.prepare(bench.site(kind), times, run)
+        kind.prepare(bench.site(kind), range(times), run)
     if kind.expires:
         time.sleep(FORGOTTEN)
     taken = {}
     for bench in in_turn:
         before = _idle(bench.daemon(kind))
-        kind.run(bench.site(kind), times, run)
+        _run(kind, bench.site(kind), times, run)
         taken[bench.key] = (_idle(bench.daemon(kind)) - before) / times / 1000
     return {bench.key: taken[bench.key] for bench in benches}
+
+
+def _run(kind: Kind, site: Site, times: int, run: str) -> None:
+    """Send the requests from several threads, so that the daemon finds the next one waiting.
+
+    Otherwise what a daemon does until the next one comes would be counted as well: ours polls.
+    """
+    shares = [range(times)[client::CLIENTS] for client in range(CLIENTS)]
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        for done in [clients.submit(kind.run, site, share, run) for share in shares]:
+            done.result()
 
 
 def processor_time(pid: int) -> int:
@@ -173,21 +195,22 @@ def _idle(pid: int) -> int:
 def _trace(kind: Kind, bench: Bench, area: Path) -> Trace:
     """Return what the daemon does for some requests. Raises NotPossibleError."""
     output = area / "strace"
-    kind.prepare(bench.site(kind), TRACED, "traced")
+    kind.prepare(bench.site(kind), range(TRACED), "traced")
     if kind.expires:
         time.sleep(FORGOTTEN)
     with system_calls.traced(bench.daemon(kind), output):
-        kind.run(bench.site(kind), TRACED, "traced")
+        kind.run(bench.site(kind), range(TRACED), "traced")
         _idle(bench.daemon(kind))
-    trace = system_calls.parse(output.read_text().splitlines())
+    return system_calls.parse(output.read_text().splitlines())
+
+
+def _missing(kind: Kind, bench: Bench, trace: Trace) -> Iterator[str]:
+    """Say so if the client's calls were not all requests: then the row is not what it says."""
     for alternatives in kind.opcodes:
         sent = sum(trace.requests[opcode] for opcode in alternatives)
-        if sent != TRACED:
+        if abs(sent - TRACED) > UNSEEN:
             name = NAMES[alternatives[0]]
-            raise AssertionError(
-                f"{kind.name} on {bench.key}: the kernel sent {sent} of {TRACED} times {name}"
-            )
-    return trace
+            yield f"{kind.name} on {bench.key} is wrong: {sent} {name} for {TRACED} calls"
 
 
 def _sent(trace: Trace) -> dict[str, float]:

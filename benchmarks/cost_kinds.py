@@ -56,7 +56,7 @@ class Site:
 
     def close(self) -> None:
         """Let go of the view, which could not be unmounted otherwise."""
-        for descriptor in (self.files, self.directories, self.trees, self.changing, *self.held):
+        for descriptor in (self.files, self.directories, self.trees, self.changing):
             os.close(descriptor)
 
 
@@ -90,11 +90,12 @@ def allow_descriptors(number: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-Loop = Callable[[Site, int, str], None]
-"""Sends a number of requests; the last argument is a part of new names that no other run has."""
+Loop = Callable[[Site, range, str], None]
+"""Sends a request for each number; the last argument is a part of new names that no other run has.
+Several threads run one loop, each with numbers of its own."""
 
 
-def _nothing(site: Site, times: int, run: str) -> None:
+def _nothing(site: Site, numbers: range, run: str) -> None:
     """Prepare nothing."""
 
 
@@ -128,81 +129,79 @@ def _is_missing(directory: int, name: str) -> None:
     raise AssertionError(f"{name} is there already")
 
 
-def _open_paths(directory: int, kind: str, times: int) -> None:
+def _open_paths(directory: int, kind: str, numbers: range) -> None:
     # O_PATH: the kernel looks the name up and sends nothing else.
-    for number in range(times):
+    for number in numbers:
         os.close(os.open(f"{kind}{number}", os.O_PATH, dir_fd=directory))
 
 
-def _lookup_files(site: Site, times: int, run: str) -> None:
-    _open_paths(site.files, "file", times)
+def _lookup_files(site: Site, numbers: range, run: str) -> None:
+    _open_paths(site.files, "file", numbers)
 
 
-def _lookup_directories(site: Site, times: int, run: str) -> None:
-    _open_paths(site.directories, "dir", times)
+def _lookup_directories(site: Site, numbers: range, run: str) -> None:
+    _open_paths(site.directories, "dir", numbers)
 
 
-def _hold_files(site: Site, times: int, run: str) -> None:
-    for number in range(times):
-        site.held.append(os.open(f"file{number}", os.O_PATH, dir_fd=site.files))
+def _hold_files(site: Site, numbers: range, run: str) -> None:
+    site.held = [os.open(f"file{number}", os.O_PATH, dir_fd=site.files) for number in numbers]
 
 
-def _getattr(site: Site, times: int, run: str) -> None:
-    for descriptor in site.held:
+def _getattr(site: Site, numbers: range, run: str) -> None:
+    for descriptor in (site.held[number] for number in numbers):
         if os.fstat(descriptor).st_size != len(CONTENT):
             raise AssertionError("wrong size")
-    while site.held:
-        os.close(site.held.pop())
+        os.close(descriptor)
 
 
-def _open(site: Site, times: int, run: str) -> None:
-    for number in range(times):
+def _open(site: Site, numbers: range, run: str) -> None:
+    for number in numbers:
         os.close(os.open(f"file{number}", os.O_RDONLY, dir_fd=site.files))
 
 
-def _miss(site: Site, times: int, run: str) -> None:
-    for number in range(times):
+def _miss(site: Site, numbers: range, run: str) -> None:
+    for number in numbers:
         _is_missing(site.changing, f"{run}-{number}")
 
 
-def _create(site: Site, times: int, run: str) -> None:
+def _create(site: Site, numbers: range, run: str) -> None:
     # Without O_EXCL, which makes the kernel look a name up that it knows to be missing.
-    for number in range(times):
+    for number in numbers:
         os.close(os.open(f"{run}-{number}", os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=site.changing))
 
 
-def _rename_files(site: Site, times: int, run: str) -> None:
-    for number in range(times):
+def _rename_files(site: Site, numbers: range, run: str) -> None:
+    for number in numbers:
         os.rename(
             f"{run}-{number}", f"{run}-{number}.new",
             src_dir_fd=site.changing, dst_dir_fd=site.changing,
         )  # fmt: skip
 
 
-def _unlink(site: Site, times: int, run: str) -> None:
-    for number in range(times):
+def _unlink(site: Site, numbers: range, run: str) -> None:
+    for number in numbers:
         os.unlink(f"{run}-{number}.new", dir_fd=site.changing)
 
 
-def _mkdir(site: Site, times: int, run: str) -> None:
-    for number in range(times):
+def _mkdir(site: Site, numbers: range, run: str) -> None:
+    for number in numbers:
         os.mkdir(f"{run}-d{number}", 0o755, dir_fd=site.changing)
 
 
-def _rmdir(site: Site, times: int, run: str) -> None:
-    for number in range(times):
+def _rmdir(site: Site, numbers: range, run: str) -> None:
+    for number in numbers:
         os.rmdir(f"{run}-d{number}", dir_fd=site.changing)
 
 
-def _know_trees(site: Site, times: int, run: str) -> None:
-    for name in site.tree_names[:times]:
-        os.stat(name, dir_fd=site.trees)
+def _know_trees(site: Site, numbers: range, run: str) -> None:
+    for number in numbers:
+        os.stat(site.tree_names[number], dir_fd=site.trees)
 
 
-def _rename_trees(site: Site, times: int, run: str) -> None:
-    for number, name in enumerate(site.tree_names[:times]):
+def _rename_trees(site: Site, numbers: range, run: str) -> None:
+    for number in numbers:
         new = f"tree{number}-{run}"
-        os.rename(name, new, src_dir_fd=site.trees, dst_dir_fd=site.trees)
+        os.rename(site.tree_names[number], new, src_dir_fd=site.trees, dst_dir_fd=site.trees)
         site.tree_names[number] = new
 
 

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from benchmarks.place import expect
-from benchmarks.rounds import FORGOTTEN, SETTLED, Outcome, Say
+from benchmarks.rounds import FORGOTTEN, Outcome, Say
 from benchmarks.views import PLAIN, View, mounted
 
 VIEWS = ("plain", "bindfs", "gitguardfs")
@@ -159,7 +159,6 @@ def compare(
     if source is None:
         source = area / "depth-source"
         make(source)
-        time.sleep(SETTLED)
     with ExitStack() as stack:
         tops = {
             view.key: source

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -18,7 +17,6 @@ from typing import Any
 
 import gitguardfs
 from benchmarks import cost_kinds
-from benchmarks.rounds import SETTLED
 
 PACKAGE = f"{Path(gitguardfs.__file__).parent}/"
 SESSIONS = f"{PACKAGE}sessions/"
@@ -74,7 +72,6 @@ def calls_of(function: Counted, *arguments: Any) -> tuple[int, Any]:
 def count(source: Path, mountpoint: Path) -> dict[str, int]:
     """Return the calls of the second request of each kind. ``source`` is empty, and is filled."""
     cost_kinds.make(source, 2)
-    time.sleep(SETTLED)
     requests = _Requests(operations_on(source, mountpoint))
     for number in range(2):
         requests.send(number)

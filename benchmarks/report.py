@@ -37,7 +37,7 @@ def render(results: Results) -> str:
             reached = _goals(goals(part.outcomes, results.memory))
             lines += [f"## {part.title}", "", *reached, *_times(part)]
         lines += _by_depth(part)
-    lines += _costs(results.costs, results.costs_left_out)
+    lines += _costs(results.costs, results.costs_notes)
     lines += _requests(results.requests)
     lines += _starts(results.starts)
     lines += _memory(results.memory)
@@ -123,7 +123,7 @@ def _by_depth(part: Part) -> list[str]:
     return [*lines, ""]
 
 
-def _costs(costs: Sequence[Cost], left_out: Sequence[str]) -> list[str]:
+def _costs(costs: Sequence[Cost], notes: Sequence[str]) -> list[str]:
     if not costs:
         return []
     has_system_calls = any(cost.system_calls for cost in costs)
@@ -145,7 +145,7 @@ def _costs(costs: Sequence[Cost], left_out: Sequence[str]) -> list[str]:
         rows.append(row)
     lines = ["## Cost of a request", "", COSTS, ""]
     lines += [*_goals(cost_goals(costs)), *table(header, rows)]
-    return [*lines, *(f"- left out: {why}" for why in left_out), ""]
+    return [*lines, *(f"- {why}" for why in notes), ""]
 
 
 def _number(value: float | None) -> str:

@@ -33,7 +33,7 @@ class Results:
     requests: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Microseconds by request and view."""
     costs: list[Cost] = field(default_factory=list)
-    costs_left_out: list[str] = field(default_factory=list)
+    costs_notes: list[str] = field(default_factory=list)
     starts: Mapping[str, list[float]] = field(default_factory=dict)
     memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     guest: bool = False

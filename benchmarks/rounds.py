@@ -17,10 +17,6 @@ from benchmarks.place import Place, Workload
 FORGOTTEN = 1.2
 """Seconds after which the kernel has forgotten a view's names; the timeouts are of 1 s."""
 
-SETTLED = 2.1
-"""Seconds after which gitguardfs takes a directory that was made beside the view for a finished one
-(gitguardfs/fs/forming): before that, a first change in it waits."""
-
 Say = Callable[[str], None]
 
 _runs = itertools.count()
@@ -86,12 +82,10 @@ def run_each(
 ) -> Iterator[float | Exception]:
     """Run a workload once on each place; yield the seconds, or what went wrong.
 
-    What the runs work on is made first for all of them, so that they wait for it only once.
+    What the runs work on is made first for all of them.
     ``used`` has the time of each view's last use (time.monotonic), and is kept up to date.
     """
     prepared = [_prepared(workload, place) for place in places]
-    if workload.writes:
-        time.sleep(SETTLED)
     for place, failure in zip(places, prepared, strict=True):
         if workload.settled:
             time.sleep(max(0.0, used.get(place.key, 0) + FORGOTTEN - time.monotonic()))

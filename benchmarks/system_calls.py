@@ -38,9 +38,10 @@ class Trace:
     calls: dict[int, list[int]] = field(default_factory=dict)
     """By opcode, the system calls of each request, without reading it, answering and waiting."""
 
-    def of(self, alternatives: Sequence[int]) -> float:
-        """Return the median of a request with one of these opcodes."""
-        return statistics.median(n for opcode in alternatives for n in self.calls.get(opcode, ()))
+    def of(self, alternatives: Sequence[int]) -> float | None:
+        """Return the median of a request with one of these opcodes; None if there was none."""
+        every = [number for opcode in alternatives for number in self.calls.get(opcode, ())]
+        return statistics.median(every) if every else None
 
 
 class NotPossibleError(Exception):
@@ -51,7 +52,7 @@ class NotPossibleError(Exception):
 def traced(pid: int, output: Path) -> Iterator[None]:
     """Let strace write to ``output`` what a process does. Raises NotPossibleError."""
     if shutil.which("strace") is None:
-        raise NotPossibleError("strace is not installed (apt-get install strace)")
+        raise NotPossibleError("left out: strace is not installed (apt-get install strace)")
     strace = subprocess.Popen(
         ["strace", "-f", "-y", "-xx", "-s", str(HEADER), "-o", output, "-p", str(pid)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -60,7 +61,7 @@ def traced(pid: int, output: Path) -> Iterator[None]:
     try:
         said = strace.stderr.readline()
         if "attached" not in said:
-            raise NotPossibleError(f"strace cannot attach to the daemon: {said.strip()}")
+            raise NotPossibleError(f"left out: strace cannot attach to the daemon: {said.strip()}")
         yield
     finally:
         strace.terminate()  # detaches; the daemon goes on

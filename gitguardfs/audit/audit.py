@@ -30,6 +30,10 @@ class Audit:
     results: list[Result] = field(default_factory=list)
     work_trees: set[str] = field(default_factory=set)
     """Absolute paths of the directories that hold a ``.git``."""
+    bare: set[str] = field(default_factory=set)
+    """Absolute paths of the bare repositories in the share."""
+    symlinks: dict[str, str] = field(default_factory=dict)
+    """The texts of the symlinks in the share by their absolute paths."""
 
     @property
     def judge(self) -> Judge:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from stat import S_IFDIR, S_IFLNK
 
-from gitguardfs.audit import fixes, hooks, rows
+from gitguardfs.audit import fixes, hooks, rows, trust
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.programs import is_program
 from gitguardfs.audit.walk import (
@@ -20,7 +20,6 @@ from gitguardfs.audit.walk import (
 from gitguardfs.findings import Severity
 from gitguardfs.guard import repository
 
-TRUST_FIX = "git config --global safe.bareRepository explicit"
 INIT = "git init --bare"
 """The command that makes a repository of a directory and keeps the hooks and config there."""
 _GITS = frozenset(map(os.fsdecode, repository.READ_AT_TOP | {b"commondir", b"config.worktree"}))
@@ -43,7 +42,7 @@ def check(audit: Audit, directory: ScannedDirectory) -> None:
         detail = f"{path}{where}: git runs {armed.what}"
         audit.results.append(rows.BARE.finding(detail, armed.fix, severity))
     if audit.trusts_bare:
-        fix = fixes.either(TRUST_FIX, fixes.rule("--protect", os.path.basename(path)))
+        fix = fixes.either(trust.FIX, fixes.rule("--protect", os.path.basename(path)))
         audit.results.append(rows.BARE.finding(f"{path}{where}", fix, Severity.MEDIUM))
     else:
         audit.results.append(
@@ -98,7 +97,7 @@ def _note_unmarked(audit: Audit, directory: ScannedDirectory, waiting: list[Arme
 
 @dataclass(frozen=True)
 class Armed:
-    """One thing that git would run, or read and run, if a directory were a repository."""
+    """One thing that git would run, or a place to run in, if a directory were a repository."""
 
     path: str
     """The hook, the configuration file, or the symlink in place of one."""
@@ -131,6 +130,11 @@ def _armed(audit: Audit, directory: ScannedDirectory) -> list[Armed]:
             for entry in entries
             if is_program(entry) or entry.is_include
         ]
+        for entry in entries:
+            tree = os.path.normpath(os.path.join(directory.path, entry.value or ""))
+            if entry.key == "core.worktree" and not audit.share.holds(tree):
+                what = f"in {tree} ({entry.key}, in {path})"
+                found.append(Armed(path, what, fixes.unset(entry)))
     file_type, path = directory.entries.get("hooks"), os.path.join(directory.path, "hooks")
     if file_type == S_IFLNK:
         found.append(Armed(path, f"{path}, a symlink", fixes.remove(path)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections import Counter
@@ -13,7 +12,7 @@ import click
 
 from gitguardfs import accounts, findings
 from gitguardfs.audit.audit import Audit
-from gitguardfs.audit.git_config import SEARCH_PATH, SETTINGS, VARIABLES, Git, is_setting
+from gitguardfs.audit.git_config import Git
 from gitguardfs.audit.search import search
 from gitguardfs.audit.share import Share
 from gitguardfs.command_line import FAIL_ON, JSON
@@ -143,17 +142,13 @@ def _check_no_view(top: int, directory: str) -> None:
 def _become_owner(top: int) -> dict[str, str]:
     """Switch for good to the directory's owner, if root runs this.
 
-    Returns the environment variables that say what that user's configuration is. Root's own are
+    Returns the environment by which git finds that user's configuration. Root's own are
     not the owner's: after a switch only the owner's home counts. The owner's git can use only files
     that the owner can read. And git, which parses files that the agent wrote, then has few rights.
     """
     st = os.fstat(top)
     if os.geteuid() != 0 or st.st_uid == 0:
-        return {
-            key: value
-            for key, value in os.environ.items()
-            if key in ("PATH", *VARIABLES) or is_setting(key)
-        }
+        return dict(os.environ)
     account = accounts.find(str(st.st_uid))
     groups, gid, home = [st.st_gid], st.st_gid, "/"
     if account.exists:
@@ -167,13 +162,9 @@ def _become_owner(top: int) -> dict[str, str]:
 
 def _git(environment: dict[str, str]) -> Git:
     """Find the git that parses configuration. Raises UserError if there is none."""
-    program = shutil.which("git", path=SEARCH_PATH)
-    if program is None:
+    git = Git.installed(environment)
+    if git is None:
         raise UserError(
             "git is not installed", "install git: the audit uses its parser", Exit.SYSTEM
         )
-    home = environment.get("HOME", "/")
-    settings = {key: value for key, value in environment.items() if SETTINGS.fullmatch(key)}
-    home = home if home.startswith("/") else "/"
-    programs = {key: value for key, value in environment.items() if key in ("PATH", *VARIABLES)}
-    return Git(program, home, environment.get("XDG_CONFIG_HOME"), settings, programs)
+    return git

@@ -49,6 +49,13 @@ def remove_tree(path: str) -> str:
     return shell_printable(["rm", "-rf", "--", path])
 
 
+def copy(path: str) -> str:
+    """Return the command that replaces a file by a copy, which has no other name."""
+    copied = f"{path}.copy"
+    replace = shell_printable(["mv", "-f", "--", copied, path])
+    return f"{shell_printable(['cp', '-p', '--', path, copied])} && {replace}"
+
+
 def chmod(change: str, path: str) -> str:
     """Return the command that changes permissions."""
     return shell_printable(["chmod", change, "--", path])

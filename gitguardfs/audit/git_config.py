@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,11 +57,6 @@ _QUIET = {
 _NO_OTHERS = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
 
 
-def is_setting(name: str) -> bool:
-    """Return whether a variable of the environment says where the user's configuration is."""
-    return name in ("HOME", "XDG_CONFIG_HOME") or SETTINGS.fullmatch(name) is not None
-
-
 @dataclass(frozen=True)
 class ConfigEntry:
     """One value of a configuration."""
@@ -91,6 +87,26 @@ class Git:
     """The user's environment variables that git takes configuration from (``SETTINGS``)."""
     programs: Mapping[str, str] = field(default_factory=dict)
     """The user's environment variables that name programs (``VARIABLES``), and PATH."""
+
+    @classmethod
+    def installed(
+        cls, environment: Mapping[str, str], home: str = "/", search_path: str = SEARCH_PATH
+    ) -> Git | None:
+        """Return the git of a user with this environment; None if git is not installed.
+
+        ``home`` is the user's if the environment does not give it.
+        """
+        program = shutil.which("git", path=search_path)
+        if program is None:
+            return None
+        given = environment.get("HOME", "")
+        return cls(
+            program,
+            given if given.startswith("/") else home,
+            environment.get("XDG_CONFIG_HOME"),
+            {key: value for key, value in environment.items() if SETTINGS.fullmatch(key)},
+            {key: value for key, value in environment.items() if key in ("PATH", *VARIABLES)},
+        )
 
     @property
     def users_files(self) -> tuple[str, ...]:

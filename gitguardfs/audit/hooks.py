@@ -12,7 +12,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from stat import S_IFDIR, S_IFLNK, S_ISREG
 
-from gitguardfs.audit import fixes, rows, work_tree
+from gitguardfs.audit import fixes, hard_links, rows, work_tree
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.config_check import UNFOLLOWED
 from gitguardfs.audit.programs import imports_from_directory, tool_of
@@ -81,8 +81,11 @@ def _is_executable(directory: int, name: str) -> bool:
     return S_ISREG(st.st_mode) and st.st_mode & 0o111 != 0
 
 
-def check(audit: Audit, git_dir: int, path: str, worktree: str) -> set[str]:
-    """Check the hooks of a git directory; return the ``MANAGERS`` that have put some there."""
+def check(audit: Audit, git_dir: int, path: str, worktree: str | None) -> set[str]:
+    """Check the hooks of a git directory; return the ``MANAGERS`` that have put some there.
+
+    Without a work tree (module ``bare`` judges the hooks then) checks only their hard links.
+    """
     managers: set[str] = set()
     hooks = os.path.join(path, "hooks")
     file_type = list_directory(git_dir).get("hooks")
@@ -102,7 +105,7 @@ def check(audit: Audit, git_dir: int, path: str, worktree: str) -> set[str]:
     return managers
 
 
-def check_directory(audit: Audit, path: str, worktree: str) -> set[str]:
+def check_directory(audit: Audit, path: str, worktree: str | None) -> set[str]:
     """Do the same as ``check`` for a hooks directory, by a path without symlinks. OSError."""
     fd = open_directory(path)
     try:
@@ -111,8 +114,11 @@ def check_directory(audit: Audit, path: str, worktree: str) -> set[str]:
         os.close(fd)
 
 
-def _check(audit: Audit, hooks: int, path: str, worktree: str) -> set[str]:
+def _check(audit: Audit, hooks: int, path: str, worktree: str | None) -> set[str]:
     managers: set[str] = set()
+    hard_links.check(audit, hooks, path, sorted(NAMES))  # by another name it can be made executable
+    if worktree is None:
+        return managers
     for name, file_type in active(hooks).items():
         hook = os.path.join(path, name)
         try:
@@ -127,6 +133,8 @@ def _check(audit: Audit, hooks: int, path: str, worktree: str) -> set[str]:
                 opened = directory = open_directory(os.path.dirname(target))
                 base = os.path.basename(target)
             try:
+                if file_type == S_IFLNK:
+                    hard_links.check(audit, directory, os.path.dirname(target), [base])
                 text = read_file(directory, base, _LIMIT, whole=False)
             finally:
                 if opened >= 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from stat import S_IFDIR, S_IFLNK, S_IFREG
 
-from gitguardfs.audit import bare, config_check, fixes, hooks, rows
+from gitguardfs.audit import bare, config_check, fixes, hard_links, hooks, rows
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.git_config import ConfigEntry
 from gitguardfs.audit.walk import (
@@ -153,10 +153,8 @@ def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> se
         every = config_check.check(audit, own, worktree)
         if common is fd:
             _check_others(audit, fd, path, worktree)
-        if worktree is None:
-            return set()
         managers = hooks.check(audit, common, common_path, worktree)
-        return managers | _other_hooks(audit, every, worktree)
+        return managers if worktree is None else managers | _other_hooks(audit, every, worktree)
     finally:
         if common is not fd:
             os.close(common)
@@ -218,8 +216,10 @@ def _entries(
             if audit.share.is_agents(file):
                 return []  # _check_symlinks added a finding
             opened = open_directory(os.path.dirname(target))
+            hard_links.check(audit, opened, os.path.dirname(target), [os.path.basename(target)])
             content = read_file(opened, os.path.basename(target))
         else:
+            hard_links.check(audit, fd, path, [name])
             content = read_file(fd, name)
         return audit.git.entries_of(content, file)
     except FileNotFoundError:

@@ -14,6 +14,11 @@ HOOK = Row(
     "no hook runs files of the work tree",
     "a hook runs what the agent can write",
 )
+LINKED = Row(
+    "git.linked",
+    "no hook or configuration has a second name",
+    "a hook or a configuration has another name, by a hard link",
+)
 DIRECTORY = Row(
     "git.directory",
     "every git directory is a .git, or outside of the share",
@@ -61,8 +66,8 @@ SUBMODULES = Row(
 )
 SYMLINK = Row(
     "tree.symlink",
-    "no symlink leads into a repository or out of the share",
-    "a symlink leads into a repository or out of the share",
+    "no symlink leads into a repository or out of its work tree",
+    "a symlink leads into a repository or out of its work tree",
 )
 SECRET = Row(
     "tree.secret",
@@ -75,7 +80,7 @@ READ = Row(
     "something could not be read",
 )
 ALL = (
-    *(CONFIG, HOOK, DIRECTORY, ALTERNATES, BARE, PREPARED, CREDENTIALS, OWNER, TRUST),
+    *(CONFIG, HOOK, LINKED, DIRECTORY, ALTERNATES, BARE, PREPARED, CREDENTIALS, OWNER, TRUST),
     *(TOOLS, SUBMODULES, SYMLINK, SECRET, READ),
 )
 """All kinds, in the order in which they are printed."""

@@ -6,11 +6,19 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 
-from gitguardfs.audit import bare, config_check, repository, rows, secrets, work_tree
+from gitguardfs.audit import (
+    bare,
+    config_check,
+    repository,
+    rows,
+    secrets,
+    symlinks,
+    trust,
+    work_tree,
+)
 from gitguardfs.audit.audit import Audit
-from gitguardfs.audit.git_config import EXPLICIT
 from gitguardfs.audit.walk import ScannedDirectory, TreeScan, Unread, list_directory, open_directory
-from gitguardfs.findings import Result, Severity
+from gitguardfs.findings import Result, Status
 
 CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """Errors for a directory that was moved, removed or replaced since it was listed."""
@@ -36,6 +44,7 @@ def search(audit: Audit, top: int, say: Callable[[int, str], None]) -> list[Resu
     for directory in walk.directories():
         say(walk.names, directory.path)
         _look(audit, directory)
+    symlinks.check(audit)
     return ordered(audit.results)
 
 
@@ -49,10 +58,9 @@ def _check_user(audit: Audit) -> None:
     except Unread as error:
         audit.unread("the user's configuration", error)
         return
-    audit.trusts_bare = setting != EXPLICIT
-    if audit.trusts_bare:
-        value = f"safe.bareRepository is {setting or 'not set'}"
-        audit.results.append(rows.TRUST.finding(value, bare.TRUST_FIX, Severity.LOW))
+    result = trust.judge(setting)
+    audit.trusts_bare = result.status is Status.FINDING
+    audit.results.append(result)
 
 
 def _around(audit: Audit) -> Iterator[ScannedDirectory]:
@@ -78,6 +86,7 @@ def _look(audit: Audit, directory: ScannedDirectory) -> None:
     try:
         if bare.is_repository(directory.entries):
             directory.enter.clear()
+            audit.bare.add(directory.path)
             bare.check(audit, directory)
             repository.examine_opened(audit, directory.fd, directory.path, None)
             return
@@ -88,6 +97,7 @@ def _look(audit: Audit, directory: ScannedDirectory) -> None:
                 managers |= repository.examine(audit, directory, name)
         directory.enter[:] = [n for n in directory.enter if not repository.is_dotgit(n)]
         bare.check_prepared(audit, directory)
+        symlinks.note(audit, directory)
         work_tree.check(audit, directory, managers)
         secrets.check(audit, directory)
     except (OSError, Unread) as error:

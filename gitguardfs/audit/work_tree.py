@@ -1,17 +1,17 @@
-"""Checks files of the work tree that configure hooks or submodules, and symlinks."""
+"""Checks files of the work tree that configure hooks or submodules."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from stat import S_IFLNK, S_IFREG
+from stat import S_IFREG
 
 from gitguardfs.audit import fixes, rows
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.config_check import hidden, when_allowed
 from gitguardfs.audit.programs import SUBMODULE_URL, external_command
-from gitguardfs.audit.walk import FileTooLong, ScannedDirectory, Unread, read_file, resolved
+from gitguardfs.audit.walk import FileTooLong, ScannedDirectory, Unread, read_file
 from gitguardfs.findings import Severity
 
 TOOLS = {
@@ -48,8 +48,6 @@ def check(audit: Audit, directory: ScannedDirectory, managers: set[str]) -> None
             _check_package(audit, directory, path)
         elif name == ".gitmodules" and file_type == S_IFREG and not _is_kept(audit, path):
             _check_submodules(audit, directory, path)
-        if file_type == S_IFLNK:
-            _check_symlink(audit, directory, name)
 
 
 def _is_kept(audit: Audit, path: str) -> bool:
@@ -103,22 +101,3 @@ def _check_submodules(audit: Audit, directory: ScannedDirectory, path: str) -> N
             continue
         detail = f"{path}: {entry.key} = {hidden(value)}: {when_allowed(entry.key)}"
         audit.results.append(rows.SUBMODULES.finding(detail, fixes.unset(entry), Severity.MEDIUM))
-
-
-def _check_symlink(audit: Audit, directory: ScannedDirectory, name: str) -> None:
-    link = os.path.join(directory.path, name)
-    target = resolved(link)
-    if audit.share.holds(target):
-        if audit.share.is_git(target):
-            audit.results.append(
-                rows.SYMLINK.finding(f"{link} leads to {target}", fixes.remove(link))
-            )
-        return
-    is_directory = os.path.isdir(target)
-    detail = f"{link} leads out of the share, to {target}"
-    if not os.path.lexists(target):
-        detail = f"{detail}, which does not exist"
-        audit.results.append(rows.SYMLINK.finding(detail, fixes.remove(link), Severity.LOW))
-    elif os.access(target, os.W_OK):
-        severity = Severity.MEDIUM if is_directory else Severity.LOW
-        audit.results.append(rows.SYMLINK.finding(detail, fixes.remove(link), severity))

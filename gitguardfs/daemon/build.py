@@ -74,7 +74,7 @@ def surroundings(options: MountOptions, paths: MountPaths, root_fd: int) -> Surr
         descriptor_limit=_descriptor_budget(),
         can_chown=os.geteuid() == 0,
         is_local=is_local,
-        is_ninep=where is not None and where.is_path_based,
+        is_ninep=where is not None and where.is_ninep,
         closes_late=not is_local.all_are(source.st_dev),
         override=_override(options.overrides, root_fd),
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 
-from gitguardfs.doctor import on_repository, planting, search
+from gitguardfs.doctor import link_checks, on_repository, planting, search
 from gitguardfs.doctor.context import Context
 from gitguardfs.doctor.fake_root import run_as_user
 from gitguardfs.doctor.policy_checks import policy_by_reading, report_policy
@@ -46,6 +46,7 @@ TITLES = {
     "P2": "assemble a repository with commondir",
     "P4": "change a bare repository",
     "V4": "leave parts of a repository that git on the host could complete",
+    "G4": "put hooks or a configuration into most of a repository",
     "F1": "plant or alter a .git file",
     "N": "make other spellings of .git",
 }
@@ -63,12 +64,11 @@ UNTRIED = Row("attack.untried", "attacks that were not tried", "attacks that wer
 ON_REQUEST = "all of them, since they write into the project; --attack carries them out"
 RETRY = "check that the disk has room and the mount answers, then run this again"
 MEND = "do not let the agent in; unmount the guard and mount it again. If this stays, report it"
-SWITCHED = {
-    "P1": "mount it without --allow-bare, unless the project needs bare repositories",
-    "P2": "mount it without --allow-bare, unless the project needs bare repositories",
-    "P4": "mount it without --allow-bare, unless the project needs bare repositories",
-    "V4": "mount it without --allow-bare, unless the project needs bare repositories",
-}
+SWITCHED = dict.fromkeys(
+    ("P1", "P2", "P4", "V4", "G4"),
+    "mount it without --allow-bare, unless the project needs bare repositories",
+)
+"""What to do about the threats that an option lets in."""
 
 
 class OutcomeKind(Enum):
@@ -195,6 +195,7 @@ def _all(context: Context, run: AttackRun) -> list[Result]:
     results = [report_policy(context.mountpoint, policy), _ordinary(controls[1:])]
     if policy == "off":
         return results
+    results.append(link_checks.check(context, run.user, run.next_workdir()))
     run.outcomes += [_run_planting(run, attack) for attack in planting.TABLE]
     run.outcomes += [
         _run_on_repository(run, attack)

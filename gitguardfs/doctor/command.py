@@ -17,6 +17,7 @@ from gitguardfs.constants import FSTYPE
 from gitguardfs.doctor import (
     attack_checks,
     host_checks,
+    link_checks,
     mount_checks,
     other_mounts,
     policy_checks,
@@ -180,6 +181,7 @@ def _checked(context: Context, about_git: Check, say: Callable[[str], None]) -> 
         say(f"the mount at {context.mountpoint}")
         about_mount = _tried(mount_checks.check, context) + other_mounts.note_mounts_inside(context)
         results += [*about_mount, other_mounts.check_foreign(context)]
+        results += link_checks.check_option(context)
         usable = any(r.id == "guard.answers" and r.status is Status.OK for r in about_mount)
     checks: dict[str, Check] = {
         "the raw share": share_checks.check,

@@ -6,17 +6,15 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from errno import EIO
 
 from gitguardfs import accounts
-from gitguardfs.audit import bare, rows
-from gitguardfs.audit.git_config import Git, is_setting
+from gitguardfs.audit import rows, trust
+from gitguardfs.audit.git_config import Git
 from gitguardfs.audit.walk import Unread
 from gitguardfs.constants import SELINUX_LABEL, SYSTEM_PATH
-from gitguardfs.findings import Result, Row, Severity
+from gitguardfs.findings import Result, Row
 from gitguardfs.linux import run_as
 from gitguardfs.linux.run_as import NoAnswer, User
 from gitguardfs.render import quote, selinux
@@ -24,7 +22,6 @@ from gitguardfs.render import quote, selinux
 SELINUX = "/sys/fs/selinux/enforce"
 LABELS = frozenset({selinux.LABEL, "svirt_image_t", "virt_content_t", "container_file_t"})
 """Types that a QEMU confined by libvirt may use."""
-BARE = rows.TRUST
 
 
 @dataclass(frozen=True)
@@ -84,27 +81,16 @@ def judge_label(directory: str, enforcing: bool | None, label: str) -> Result:
 
 
 def _bare(context: HostContext) -> Result:
-    program = shutil.which("git", path=context.search_path)
-    if program is None:
-        return BARE.ok("git is not installed")
-    git = _git(program, context.user, os.environ)
+    user = context.user
+    # Another user's environment says nothing of this user's git.
+    environment = os.environ if user.uid == os.geteuid() else {}
+    git = Git.installed(environment, home_of(user), context.search_path)
+    if git is None:
+        return rows.TRUST.ok("git is not installed")
     try:
-        return judge_bare(run_as.run_as(bare_repositories, git, user=context.user))
+        return trust.judge(run_as.run_as(bare_repositories, git, user=user))
     except (NoAnswer, OSError) as error:
-        return BARE.unknown(error, "git config --global --list")
-
-
-def _git(program: str, user: User, environment: Mapping[str, str]) -> Git:
-    """Return the user's git, with what the environment says of its configuration.
-
-    Another user's environment does not count: it says nothing of this user's git.
-    """
-    own = {key: value for key, value in environment.items() if is_setting(key)}
-    if user.uid != os.geteuid():
-        own = {}
-    home = own.pop("HOME", "")
-    config_home = own.pop("XDG_CONFIG_HOME", None)
-    return Git(program, home if home.startswith("/") else home_of(user), config_home, own)
+        return rows.TRUST.unknown(error, "git config --global --list")
 
 
 def home_of(user: User) -> str:
@@ -119,11 +105,3 @@ def bare_repositories(git: Git) -> str:
         return git.bare_repositories()
     except Unread as error:
         raise OSError(EIO, str(error)) from None
-
-
-def judge_bare(value: str) -> Result:
-    """Judge whether git obeys a bare repository inside a project."""
-    if value == "explicit":
-        return BARE.ok("safe.bareRepository = explicit")
-    detail = f"safe.bareRepository is {value or 'not set'}"
-    return BARE.finding(detail, bare.TRUST_FIX, Severity.LOW)

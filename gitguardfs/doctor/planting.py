@@ -187,10 +187,13 @@ def link_open_file(workdir: str) -> None:
 # ------------------------------------------------------------------------ P: fake repositories
 
 
-def assemble(workdir: str, parts: Sequence[str], rename: bool = False) -> None:
+def assemble(
+    workdir: str, parts: Sequence[str], put: Callable[[str, str], object] | None = None
+) -> None:
     """Make the parts of a repository, one after the other; the guard may refuse any of them.
 
-    With ``rename``, the last part is made in another directory and renamed.
+    With ``put`` (os.rename, os.link, os.symlink), the last part is made elsewhere by another name,
+    and put into its place by that.
     """
     trap = at(workdir, "trap")
     with preparing():
@@ -198,23 +201,24 @@ def assemble(workdir: str, parts: Sequence[str], rename: bool = False) -> None:
     *first, last = parts
     for part in first:
         _part(trap, part)
-    if rename:
+    if put is not None:
         with preparing():
-            os.mkdir(at(workdir, "spare"))
-            _part(at(workdir, "spare"), last)
-        os.rename(at(workdir, "spare", last), at(trap, last))
+            _part(workdir, last, "spare")
+        put(at(workdir, "spare"), at(trap, last))
     else:
         _part(trap, last)
 
 
-def _part(directory: str, name: str) -> None:
-    kind = name.lower()
+def _part(directory: str, part: str, name: str = "") -> None:
+    """Make a part of a repository; its name is ``name``, if one is given."""
+    path = at(directory, name or part)
+    kind = part.lower()
     if kind.startswith("re") or kind in ("objects", "hooks"):
-        os.mkdir(at(directory, name))
+        os.mkdir(path)
     elif kind == "head":
-        write(at(directory, name), HEAD_TEXT)
+        write(path, HEAD_TEXT)
     else:
-        write(at(directory, name), "" if kind.startswith("config") else "../common\n")
+        write(path, "" if kind.startswith("config") else "../common\n")
 
 
 def exchange_head_with_refs(workdir: str) -> None:
@@ -312,11 +316,27 @@ TABLE: tuple[PlantingAttack, ...] = (
         )
         for payload in ("config", "config.worktree", "hooks")
     ),
+    *(
+        PlantingAttack(
+            "G4",
+            f"{payload} beside {part} and objects, {how}",
+            partial(assemble, parts=("objects", part, payload), put=put),
+            _REFUSED,
+        )
+        for part in ("HEAD", "refs")
+        for payload in ("config", "config.worktree", "commondir", "hooks")
+        for how, put in (
+            ("made", None),
+            ("renamed", os.rename),
+            ("as a symlink", os.symlink),
+            *((("linked", os.link),) if payload != "hooks" else ()),
+        )
+    ),
     PlantingAttack("V4", "commondir alone", partial(assemble, parts=("commondir",)), _REFUSED),
     PlantingAttack(
         "P1",
         "HEAD renamed beside refs",
-        partial(assemble, parts=("objects", "refs", "HEAD"), rename=True),
+        partial(assemble, parts=("objects", "refs", "HEAD"), put=os.rename),
         _REFUSED,
     ),
     PlantingAttack("P1", "HEAD and refs exchanged", exchange_head_with_refs, _NO_FLAG),

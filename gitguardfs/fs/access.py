@@ -313,7 +313,7 @@ class Access:
         if not self._guard.guards_git or not S_ISDIR(st.st_mode):
             return
         listed = self._source.typed_names(fd)
-        if any(map(self._guard.is_dotgit, listed)):
+        if any(not self._is_plain(entry) and self._guard.is_dotgit(entry) for entry in listed):
             raise self.refused("repository root", ref)
         if not self._guard.checks_fake_repositories:
             return

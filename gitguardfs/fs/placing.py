@@ -48,7 +48,7 @@ class Placing:
 
     def text_to_store(self, ref: NodeRef, text: bytes) -> bytes:
         """Return what is stored for a symlink with ``text`` that is made at ``ref``."""
-        if not self._is_on or self._is_contained(ref, text):
+        if not self._is_on or self._is_contained(ref.parent, text):
             return text
         return links.neutral(text)
 
@@ -57,7 +57,11 @@ class Placing:
 
         Raises OSError(EXDEV): programs then make the symlink anew, and it is stored for its place.
         """
-        if self._is_on and not links.is_neutral(stored) and not self._is_contained(ref, stored):
+        if (
+            self._is_on
+            and not links.is_neutral(stored)
+            and not self._is_contained(ref.parent, stored)
+        ):
             raise os_error(errno.EXDEV)
 
     def check_rename(self, renaming: Renaming) -> None:
@@ -71,7 +75,7 @@ class Placing:
             if S_ISLNK(st.st_mode):
                 self.check_fits(new, self._text_of(renaming, st))
             elif S_ISDIR(st.st_mode) and self._may_lead_out(old.parent, new.parent):
-                self._check_tree(renaming, st)
+                self._check_tree(renaming, st, new.parent)
 
     def _found(self, renaming: Renaming, st: os.stat_result) -> NodeRef:
         """Return where a moved entry is: at its old place, or at its new one after the rename."""
@@ -86,17 +90,19 @@ class Placing:
 
     # Where a text leads
 
-    def _is_contained(self, ref: NodeRef, text: bytes) -> bool:
-        """Return whether a symlink with ``text`` leads strictly below its work tree from ``ref``.
+    def _is_contained(self, directory: Node, text: bytes) -> bool:
+        """Return whether a symlink with ``text`` leads strictly below its directory's work tree."""
+        steps = links.steps_of(text)
+        return steps is not None and self._stays_below(directory, steps)
+
+    def _stays_below(self, directory: Node, steps: links.Steps) -> bool:
+        """Return whether ``steps`` from a directory lead strictly below its work tree.
 
         If something is there now, it must not be guarded, and must hold no ``.git``.
         """
-        steps = links.steps_of(text)
-        if steps is None:
+        if not all(map(self._access.allows, steps.down)):
             return False
-        if steps.up:
-            self._access.revalidation.check_now(ref.parent, steps.up)
-        walk = _Walk(self._access, self._descriptors, self._source, self._root, ref.parent)
+        walk = _Walk(self._access, self._descriptors, self._source, self._root, directory)
         try:
             return walk.stays_below(steps)
         finally:
@@ -122,22 +128,22 @@ class Placing:
     def _holds_dotgit(self, node: Node) -> bool:
         return self._access.dotgit(self._descriptors.of(node)) is not None
 
-    def _check_tree(self, renaming: Renaming, st: os.stat_result) -> None:
-        """Check that no symlink in a moved directory leads out of that directory."""
+    def _check_tree(self, renaming: Renaming, st: os.stat_result, to: Node) -> None:
+        """Check that all symlinks in a directory that is moved to ``to`` are contained there."""
         ref = self._found(renaming, st)
         fd = self._source.open_node(ref.fd, ref.name)
         try:
-            left = self._check_below(fd, 0, MAX_DIRECTORIES)
+            left = self._check_below(fd, 0, to, MAX_DIRECTORIES)
         finally:
             os.close(fd)
         if left < 0:
             raise os_error(errno.EXDEV)
 
-    def _check_below(self, fd: int, depth: int, left: int) -> int:
+    def _check_below(self, fd: int, depth: int, to: Node, left: int) -> int:
         """Search a directory ``depth`` levels below the moved one, and what is below it.
 
-        Returns how many of the ``left`` directories are left; -1 if a symlink leads out of the
-        moved directory, or there are too many directories.
+        Returns how many of the ``left`` directories are left; -1 if a symlink leads out, or there
+        are too many directories.
         """
         left -= 1
         if left < 0 or depth == MAX_DEPTH:
@@ -145,10 +151,10 @@ class Placing:
         for name, (file_type, _) in self._source.typed_names(fd).items():
             try:
                 if file_type == S_IFDIR:
-                    left = self._check_inner(fd, name, depth + 1, left)
+                    left = self._check_inner(fd, name, depth + 1, to, left)
                 elif S_ISLNK(file_type):
                     stored = self._source.readlink_at(fd, name)
-                    if not (links.is_neutral(stored) or links.stays_inside(stored, depth)):
+                    if not (links.is_neutral(stored) or self._fits_below(stored, depth, to)):
                         return -1
             except FileNotFoundError:  # the host has removed it since
                 continue
@@ -156,11 +162,19 @@ class Placing:
                 return -1
         return left
 
-    def _check_inner(self, fd: int, name: bytes, depth: int, left: int) -> int:
+    def _fits_below(self, stored: bytes, depth: int, to: Node) -> bool:
+        """Return whether a symlink ``depth`` levels below a directory in ``to`` is contained."""
+        steps = links.steps_of(stored)
+        if steps is None:
+            return False
+        climbed = steps.up - depth - 1  # from ``to``; it is reached by one step from the directory
+        return climbed < 0 or self._stays_below(to, links.Steps(climbed, steps.down))
+
+    def _check_inner(self, fd: int, name: bytes, depth: int, to: Node, left: int) -> int:
         inner = self._source.open_node(fd, name)
         try:
             if S_ISDIR(self._source.stat(inner).st_mode):
-                return self._check_below(inner, depth, left)
+                return self._check_below(inner, depth, to, left)
             return left
         finally:
             os.close(inner)
@@ -242,6 +256,7 @@ class _Walk:
         if self._below:
             os.close(self._below.pop())
             return True
+        self._access.revalidation.check_now(self._base, 0)  # the host may have moved it
         if self._base.parent is None:
             raise stale()
         self._base = self._base.parent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from stat import S_IFMT, S_ISDIR, S_ISREG
+from stat import S_IFMT, S_ISDIR, S_ISLNK
 
 from gitguardfs.bindfs.change_policy import ChangePolicy
 from gitguardfs.errors import os_error
@@ -76,7 +76,10 @@ class RenameCheck:
             replaced = self._check_end(new, fds, moves=exchange)
             if moved is None or (exchange and replaced is None):
                 raise os_error(errno.ENOENT)
-            renaming = Renaming(old, new, moved, replaced, exchange, fds)
+            moves_links = exchange or S_ISLNK(moved.st_mode)
+            if S_ISDIR(moved.st_mode) and old.parent is not new.parent:
+                moves_links = True
+            renaming = Renaming(old, new, moved, replaced, exchange, moves_links, fds)
             # A plain rename within a directory takes its old name away; an exchange leaves both.
             leaving = old.name if old.parent is new.parent and not exchange else b""
             for ref, st in () if old.is_plain and new.is_plain else renaming.arriving():
@@ -84,7 +87,7 @@ class RenameCheck:
                 # False, whatever its type was: through another guard over the same source, it may
                 # have been exchanged for a file since the check.
                 self._new_names.check_completes_no_repository(ref, False, leaving)
-            if exchange or not S_ISREG(moved.st_mode):
+            if renaming.moves_links:
                 self._placing.check_rename(renaming)
         except BaseException:
             for fd in fds:
@@ -101,7 +104,7 @@ class RenameCheck:
         if not (renaming.old.is_plain and renaming.new.is_plain):
             for ref, _ in renaming.arriving():
                 self._new_names.check_added(ref, False)
-        if renaming.exchange or not S_ISREG(renaming.moved.st_mode):
+        if renaming.moves_links:
             self._placing.check_rename(renaming)
 
     def undoes_failed(self, renaming: Renaming) -> bool:

@@ -20,6 +20,8 @@ class Renaming(NamedTuple):
     target: os.stat_result | None
     """The entry at ``new``; None if there is none."""
     exchange: bool
+    moves_links: bool
+    """Whether a symlink may come to a place from which its text leads elsewhere."""
     fds: list[int]
     """Descriptors to close at the end; the last is of the replaced entry, if there is one."""
 

@@ -144,7 +144,14 @@ class Source:
         Raises OSError.
         """
         with self._descriptors.with_room(lambda: os.scandir(_HERE % fd)) as entries:
-            return {entry.name: (_type_of(entry), entry.inode()) for entry in entries}
+            return {
+                entry.name: (
+                    S_IFREG if entry.is_file(follow_symlinks=False)
+                    else S_IFLNK if entry.is_symlink() else S_IFDIR,
+                    entry.inode(),
+                )
+                for entry in entries
+            }  # fmt: skip
 
     def readlink(self, fd: int) -> bytes:
         """Return the text of a symlink. Raises OSError."""
@@ -285,12 +292,6 @@ class Source:
     def removexattr(self, fd: int, name: bytes) -> None:
         """Remove an extended attribute. Raises OSError."""
         os.removexattr(_HERE % fd, name)
-
-
-def _type_of(entry: os.DirEntry[bytes]) -> int:
-    if entry.is_file(follow_symlinks=False):
-        return S_IFREG
-    return S_IFLNK if entry.is_symlink() else S_IFDIR
 
 
 # Reading and writing open files: descriptors and bytes only, safe on any thread.

@@ -56,15 +56,6 @@ def is_contained(text: bytes, depth: int) -> bool:
     return steps.up < depth or bool(steps.down)
 
 
-def stays_inside(text: bytes, depth: int) -> bool:
-    """Return whether ``text`` leads nowhere above the top of a tree, from ``depth`` levels below.
-
-    Unlike a root, the top itself may be where the text leads.
-    """
-    steps = steps_of(text)
-    return steps is not None and steps.up <= depth
-
-
 def neutral(text: bytes) -> bytes:
     """Return the stored form of ``text`` that leads nowhere on the host."""
     return NEUTRAL + _DOTS.sub(rb"\g<0>.", text)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 import click
 
 from gitguardfs import accounts
+from gitguardfs.audit import trust
 from gitguardfs.command_line import RespelledCommand
 from gitguardfs.constants import UTM_TAG
 from gitguardfs.errors import Exit, UserError
@@ -145,10 +146,11 @@ def command(
 
         if start_guard.start(spec):
             warnings.append(f"the guard was running already at {spec.mountpoint}")
+    git = None if elsewhere else trust.line()
     if as_json:
-        click.echo(json.dumps(share_json.as_object(spec, run, warnings), indent=2))
+        click.echo(json.dumps(share_json.as_object(spec, run, warnings, git), indent=2))
     else:
-        click.echo(share_text.render(spec, running=run), nl=False)
+        click.echo(share_text.render(spec, running=run, git=git), nl=False)
     for text in warnings:
         click.echo(f"gitguard share: {text}", err=True)
     return Exit.OK

@@ -99,7 +99,7 @@ class MountInfo:
         return self.fstype == "9p" and caches <= {"none", "mmap", "5"}
 
     @property
-    def is_path_based(self) -> bool:
+    def is_ninep(self) -> bool:
         """Whether a descriptor leads to whatever is at its path by now, as with QEMU's 9p server.
 
         Its fids hold paths (hw/9pfs/9p.c, V9fsPath), which it updates for its own renames only.

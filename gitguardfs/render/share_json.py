@@ -14,8 +14,10 @@ from gitguardfs.render.share_spec import GuardPlacement, Hypervisor, ShareSpec, 
 FORMAT = 1
 
 
-def as_object(spec: ShareSpec, running: bool, warnings: Sequence[str] = ()) -> dict[str, object]:
-    """Return the share as an object that json can serialise."""
+def as_object(
+    spec: ShareSpec, running: bool, warnings: Sequence[str] = (), git: str | None = None
+) -> dict[str, object]:
+    """Return the share as an object that json can serialise; ``git`` is a line on the host's."""
     return {
         "format": FORMAT,
         "directory": spec.directory,
@@ -30,6 +32,7 @@ def as_object(spec: ShareSpec, running: bool, warnings: Sequence[str] = ()) -> d
         "libvirt": _libvirt(spec) if spec.hypervisor is Hypervisor.LIBVIRT else None,
         "utm": _utm(spec) if spec.hypervisor is Hypervisor.UTM else None,
         "guest": guard_commands.start_in_guest(spec),
+        "git": git,
         "warnings": list(warnings),
     }
 

@@ -41,9 +41,13 @@ class Section:
         return "\n\n".join(parts) + "\n"
 
 
-def render(spec: ShareSpec, running: bool) -> str:
-    """Return all sections, in the order in which the user works through them."""
-    return "\n".join(section.render() for section in _sections(spec, running))
+def render(spec: ShareSpec, running: bool, git: str | None = None) -> str:
+    """Return all sections, in the order in which the user works through them.
+
+    ``git`` is a line on the host's git, which comes last.
+    """
+    sections = [section.render() for section in _sections(spec, running)]
+    return "\n".join([*sections, *([f"{git}\n"] if git else [])])
 
 
 def _sections(spec: ShareSpec, running: bool) -> Iterator[Section]:

@@ -157,6 +157,7 @@ def up(
     **given: Any,
 ) -> int:
     """Start the VM and open a shell in the project; leaving the shell stops the VM."""
+    from gitguardfs.audit import trust
     from gitguardfs.vm import driver, images, secrets, settings, state
 
     driver.refuse_root()
@@ -174,6 +175,8 @@ def up(
     paths = secrets.found(where.project, new.hide)
     if paths:
         click.echo(secrets.warning(paths), err=True)
+    if line := trust.line():
+        click.echo(line, err=True)
     return driver.up(where, driver.UpArguments(new, presets, words, upstream_ca))
 
 

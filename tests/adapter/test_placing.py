@@ -362,13 +362,13 @@ async def test_a_directory_that_stays_as_deep_is_not_searched(
 @pytest.mark.parametrize(
     ("moved", "place", "inside", "outside"),
     [
-        ("r/d/e", "r/e", [b"g", b".", b"/etc", b"h/l"], [b"..", b"../x"]),
+        ("r/d/e", "r/e", [b"g", b".", b"/etc", b"h/l", b"../x"], [b"..", b"../n"]),
         ("x/y/z", "z", [b"g", b"."], [b"..", b"../../x"]),
-        ("x/y", "r/d/y", [b"z"], [b"../w"]),
-        ("r/d", "x/d", [b"e"], [b"../f"]),
-        ("r/d", "x/y/z/d", [b"e"], [b"../f"]),
-        ("r/d", "r/n/d/d", [b"e"], [b"../f"]),
-        ("r/n/d", "r/f/d", [b"."], [b"../x"]),
+        ("x/y/z", "r/z", [b"g", b"../w"], [b"../../w", b".."]),
+        ("x/y", "r/d/y", [b"z", b"../w"], []),
+        ("r/d", "x/y/z/d", [b"e", b"../f"], []),
+        ("r/d", "r/n/d/d", [b"e", b"../f"], []),
+        ("r/n/d", "r/f/d", [b".", b"../x"], []),
     ],
 )
 async def test_one_that_comes_nearer_to_its_root_or_to_another_is_searched(

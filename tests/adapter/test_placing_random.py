@@ -222,7 +222,10 @@ class Tree:
                     return
                 if all(
                     links.is_neutral(text := os.readlink(path))
-                    or links.stays_inside(text, path.count(b"/") - entry.count(b"/") - 1)
+                    or (
+                        (steps := links.steps_of(text)) is not None
+                        and steps.up < path.count(b"/") - entry.count(b"/")
+                    )
                     for path in self.symlinks(entry)
                 ):
                     os.rename(entry, new)

@@ -1,7 +1,7 @@
-"""Attacks on git on the host: while it works, while it makes a repository, and by names that it
-restores later.
+"""Attacks on git and other programs on the host: by links, by halves of repositories, by FIFOs.
 
-Each is first carried out where the guard is off, and has to succeed there.
+Each is first carried out where the guard is off, and has to succeed there. No attack depends on
+who is faster: git on the host waits where the attacker needs it to.
 """
 
 from __future__ import annotations
@@ -9,31 +9,27 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 import stat
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.support import attacks_host_git as attacks
-from tests.support.attacks import HEAD_TEXT
+from tests.support.contained import leading_out
 from tests.support.mounting import LIMIT, Mounted, area, gitguardfs, until
 from tests.support.people import as_user
 from tests.support.raw_calls import MNT_DETACH, umount
 from tests.support.repos import HOST_GID, HOST_UID, MAP, as_host, copy_project, git, git_environment
 from tests.support.siege import mount_memory
 
-FILES = 600
-"""Files of the tracked directory: with so many, git is slow enough to be raced."""
-
-ATTEMPTS = 15
 OFF = ("--git=off", "--allow-bare")
-
-pytestmark = pytest.mark.every_processor
+OF_THE_HOST = ("ext", "meta")
+"""Links in the project that the host has made: the guard leaves them alone."""
 
 
 @dataclass
@@ -47,471 +43,344 @@ class Ground:
     copies: int = 0
 
     def project(self) -> Path:
+        """Make a copy of the project on the source, and a directory outside of it."""
         self.copies += 1
-        return copy_project(self.original, self.guarded.source / str(self.copies))
+        project = copy_project(self.original, self.guarded.source / str(self.copies))
+        with as_host():
+            (self.outside(project) / "new/.git").mkdir(parents=True)
+            for name in ("precious", "new/keep", "new/.git/config"):
+                (self.outside(project) / name).write_text("text\n")
+            (project / "ext").symlink_to(self.outside(project))
+        return project
+
+    def outside(self, project: Path) -> Path:
+        return self.place / f"outside/{project.name}"
 
     def view(self, project: Path, guarded: bool) -> Path:
         return (self.guarded if guarded else self.unguarded).path / project.name
+
+    def mark(self, project: Path) -> Path:
+        return self.place / f"marks/{project.name}"
 
 
 @pytest.fixture(scope="module")
 def ground() -> Iterator[Ground]:
     with area() as place, ExitStack() as mounts:
-        (place / "all").mkdir()
-        (place / "outside").mkdir()
-        if mount_memory(place / "all"):
-            mounts.callback(umount, place / "all", MNT_DETACH)
-        for path in (place / "all", place / "outside"):
-            os.chown(path, HOST_UID, HOST_GID)
-        original = _make_original(place / "original")
+        for name in ("all", "outside", "subsource"):
+            (place / name).mkdir()
+            if name == "all" and mount_memory(place / name):
+                mounts.callback(umount, place / name, MNT_DETACH)
+            os.chown(place / name, HOST_UID, HOST_GID)
+        original = _make_original(place)
         (place / "marks").mkdir(mode=0o777)
         (place / "marks").chmod(0o777)
         with (
             gitguardfs(place / "all", place / "guarded", "--map", MAP) as guarded,
             gitguardfs(place / "all", place / "off", "--map", MAP, *OFF) as unguarded,
         ):
-            guarded.expected.append("git on the host is at work")
             yield Ground(place, guarded, unguarded, original)
 
 
-def _make_original(path: Path) -> Path:
+WAIT = 'touch "$READY"; while ! [ -e "$GO" ]; do sleep 0.01; done; '
+"""What git on the host runs in the middle of its work, so that the attacker has time enough."""
+
+
+def _make_original(place: Path) -> Path:
+    path, subsource = place / "original", place / "subsource"
     path.mkdir()
     os.chown(path, HOST_UID, HOST_GID)
-    git(path, "init", "--quiet", "--template=", "--initial-branch=main")
-    git(path, "init", "--quiet", "--template=", "--bare", "store.git")
+    init = ("init", "--quiet", "--template=", "--initial-branch=main")
+    for repository in (path, subsource):
+        git(repository, *init)
     with as_host():
+        (subsource / "tracked").write_text("text\n")
+        (place / "subsource/.git/upload-pack").write_text(
+            f'#!/bin/sh\n{WAIT}exec git-upload-pack "$@"\n'
+        )
+        (place / "subsource/.git/upload-pack").chmod(0o755)
         (path / "p/d").mkdir(parents=True)
-        for number in range(FILES):
-            (path / f"p/d/a{number:04}").write_text("text\n")
+        for name in ("a", "b"):
+            (path / "p/d" / name).write_text("text\n")
         (path / "p/d/post-checkout").write_text('#!/bin/sh\ntouch "$MARK"\n')
         (path / "p/d/post-checkout").chmod(0o755)
-        (path / ".git/hooks").mkdir()
-        (path / "store.git/hooks").mkdir()
         (path / "meta").symlink_to(".git")
         (path / ".gitignore").write_text("/*\n!/p/\n")
+    git(subsource, "add", ".")
+    git(subsource, "commit", "--quiet", "--message=first")
+    git(path, *init, "--bare", "store.git")
+    local = ("-c", "protocol.file.allow=always")
+    git(path, *local, "submodule", "--quiet", "add", "--force", str(subsource), "libs/sub")
     git(path, "add", "-f", "p")
     git(path, "commit", "--quiet", "--message=first")
+    git(path, "config", "filter.wait.smudge", f"{WAIT}cat")
+    with as_host():
+        for repository in (".git", "store.git"):
+            (path / repository / "hooks").mkdir()
+        (path / ".git/info").mkdir(exist_ok=True)
+        (path / ".git/info/attributes").write_text("/p/d/a filter=wait\n")
     return path
 
 
-def _started(directory: Path, *command: str, **environment: str) -> subprocess.Popen[bytes]:
+def _started(
+    directory: Path, *command: str, stderr: int = subprocess.DEVNULL, **environment: str
+) -> subprocess.Popen[bytes]:
     """Start a command of the host's user with git's environment."""
     return subprocess.Popen(
         command,
         cwd=directory,
         env=git_environment() | environment,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=stderr,
         user=HOST_UID,
         group=HOST_GID,
         extra_groups=[],
     )
 
 
-@contextmanager
-def host_when_ready(project: Path, mark: Path, *command: str) -> Iterator[None]:
-    """Run git on the host as soon as there is a file called ready in the project."""
-    script = 'while ! [ -e ready ]; do sleep 0.01; done; exec git "$@"'
-    process = _started(project, "sh", "-c", script, "sh", *command, MARK=str(mark))
+def _run(directory: Path, *command: str) -> None:
+    """Run a command of the host's, which may fail and waits for nobody."""
+    _started(directory, *command, READY="/dev/null", GO="/").wait(LIMIT)
+
+
+def _tree(top: Path) -> dict[str, str]:
+    """Return all files and directories below ``top``, with their texts."""
+    return {str(it): it.read_text() if it.is_file() else "" for it in top.rglob("*")}
+
+
+def _led_out(ground: Ground, project: Path) -> list[str]:
+    return leading_out(ground.guarded.source / project.name, [project / it for it in OF_THE_HOST])
+
+
+# ------------------------------------------------------- Links in the place of what git uses
+
+Host = Callable[[Ground, Path, Callable[[], None]], None]
+"""What the host does; it lets the agent attack by the function at the end, at the right moment."""
+
+
+def _after(directory: str, *command: str) -> Host:
+    """Run a command once the attack is over."""
+
+    def run(ground: Ground, project: Path, strike: Callable[[], None]) -> None:
+        strike()
+        _run(project / directory, *command)
+
+    return run
+
+
+def clone_and_interrupt(ground: Ground, project: Path, strike: Callable[[], None]) -> None:
+    """Git then removes what it has made, by its path."""
+    repository, mark = ground.place / "subsource", ground.mark(project)
+    ready, go = mark.with_suffix(".ready"), mark.with_suffix(".go")
+    command = ("git", "clone", "-u", f"{repository}/.git/upload-pack", str(repository), "libs/new")
+    ended, held = os.pipe()
+    process = _started(project, *command, stderr=held, READY=str(ready), GO=str(go))
+    os.close(held)
     try:
-        yield
+        until(ready.exists, "git clones")
+        strike()
     finally:
+        process.send_signal(signal.SIGINT)
         process.wait(LIMIT)
+        go.touch()
+        with open(ended, "rb") as rest:
+            rest.read()  # until what it has started has ended too
+
+
+def unpack(ground: Ground, project: Path, strike: Callable[[], None]) -> None:
+    """The archive was made before, and names a file and no directory."""
+    with as_host():
+        (project / "libs/unpacked").touch()
+    _run(project, "tar", "-cf", "archive", "libs/unpacked")
+    strike()
+    _run(project, "tar", "-xf", "archive")
+
+
+PARENT: dict[str, Host] = {
+    "git worktree add": _after("", "git", "worktree", "add", "--detach", "libs/added"),
+    "git clone": clone_and_interrupt,
+    "rsync": _after("", "rsync", "-a", "--delete", "p/d/", "libs/new/"),
+    "cp": _after("", "cp", "-r", "p/d", "libs/"),
+    "tar": unpack,
+}
+"""What the host runs that leads below ``libs``."""
+
+WORK_TREE: dict[str, Host] = {
+    "git checkout": _after("libs2/sub", "git", "checkout", "-f"),
+    "git reset": _after("libs2/sub", "git", "reset", "--hard"),
+    "git clean": _after("libs2/sub", "git", "clean", "-ffdx"),
+}
+"""What the host runs in ``libs/sub``, whose repository has it as core.worktree. The working
+directory of the host's terminal is libs2/sub then: the agent has moved it."""
+
+OUT: dict[str, Callable[[Path, int], str]] = {
+    "an absolute path": lambda outside, depth: str(outside),
+    "a path that climbs": lambda outside, depth: "../" * (depth + 2) + f"outside/{outside.name}",
+    "a link of the host's": lambda outside, depth: "../" * depth + "ext",
+}
+"""Texts of links that lead out, for one in a directory that is so deep in the project."""
+
+ABSOLUTE, CLIMBING, _ = OUT
+Strike = Callable[[Path, str], None]
+LED: list[tuple[str, Host, Strike, str]] = [
+    *((name, host, attacks.lead_parent, ABSOLUTE) for name, host in PARENT.items()),
+    *((name, host, attacks.lead_work_tree, ABSOLUTE) for name, host in WORK_TREE.items()),
+    *(
+        ("git clean", WORK_TREE["git clean"], strike, text)
+        for text in OUT
+        for strike in (
+            attacks.lead_work_tree,
+            attacks.move_up_a_link,
+            attacks.move_up_a_directory_with_a_link,
+        )
+        if (strike, text) != (attacks.lead_work_tree, ABSOLUTE)
+        and (text == CLIMBING or strike is attacks.lead_work_tree)
+    ),
+    ("git clean", WORK_TREE["git clean"], attacks.lead_work_tree_in_two_steps, ABSOLUTE),
+]
+led = pytest.mark.parametrize(
+    ("host", "strike", "text"),
+    [case[1:] for case in LED],
+    ids=[f"{name}-{strike.__name__}-{text}" for name, _, strike, text in LED],
+)
+
+
+def _is_led_out(ground: Ground, host: Host, strike: Strike, text: str, guarded: bool) -> bool:
+    """Attack one program of the host's. Returns whether it has changed anything outside."""
+    project = ground.project()
+    outside, view = ground.outside(project), ground.view(project, guarded)
+    before = _tree(outside)
+    goal = OUT[text](outside, 0 if strike is attacks.lead_parent else 1)
+    refused: list[int | None] = []
+
+    def attack() -> None:
+        try:
+            as_user(strike, view, goal)
+        except OSError as error:
+            refused.append(error.errno)
+
+    host(ground, project, attack)
+    moves = strike in (attacks.move_up_a_link, attacks.move_up_a_directory_with_a_link)
+    assert refused == ([errno.EXDEV] if guarded and moves else [])
+    changed = _tree(outside) != before
+    assert changed or not guarded or _led_out(ground, project) == []
+    return changed
+
+
+@led
+def test_the_host_is_led_out_without_the_guard(
+    ground: Ground, host: Host, strike: Strike, text: str
+) -> None:
+    assert _is_led_out(ground, host, strike, text, guarded=False)
+
+
+@led
+def test_the_host_is_not_led_out(ground: Ground, host: Host, strike: Strike, text: str) -> None:
+    assert not _is_led_out(ground, host, strike, text, guarded=True)
 
 
 # ------------------------------------------------------------------- While git writes
 
-TARGETS: dict[str, Callable[[Path, Path], str]] = {
-    "by its name": lambda project, outside: "../.git/hooks",
-    "by its path on the host": lambda project, outside: f"{project}/.git/hooks",
-    "through a link of the host's": lambda project, outside: "../meta/hooks",
-    "a bare repository": lambda project, outside: "../store.git/hooks",
-    "a bare repository, by its path": lambda project, outside: f"{project}/store.git/hooks",
-    "by a link that comes later": lambda project, outside: "../later/store.git/hooks",
+TARGETS: dict[str, str] = {
+    "by its name": "../.git/hooks",
+    "by its path on the host": "{project}/.git/hooks",
+    "through a link of the host's": "../meta/hooks",
+    "a bare repository": "../store.git/hooks",
+    "a bare repository, by its path": "{project}/store.git/hooks",
+    "by a link that comes later": "../later/store.git/hooks",
+    **{name: "{" + name.replace(" ", "_") + "}" for name in ("out of the share", "by climbing")},
 }
-OUT_OF_THE_SHARE: dict[str, Callable[[Path, Path], str]] = {
-    "an absolute path": lambda project, outside: str(outside),
-    "a path that climbs out": lambda project, outside: f"../../../outside/{outside.name}",
+WRITERS = {
+    "checkout": ("checkout", "."),
+    "without a lock": ("checkout-index", "--all", "--force"),
 }
-CASES = [
-    *((target, text, attacks.by_two_renames) for target, text in TARGETS.items()),
-    *(
-        (target, text, swap)
-        for target, text in OUT_OF_THE_SHARE.items()
+writes = pytest.mark.parametrize(
+    ("target", "swap", "writer"),
+    [
+        (target, swap, writer)
+        for target in TARGETS
         for swap in attacks.SWAPS
-        if swap is attacks.by_two_renames or target == "an absolute path"
-    ),
-]
-cases = pytest.mark.parametrize(
-    ("target", "text", "swap"), CASES, ids=lambda it: getattr(it, "__name__", it)
+        for writer in WRITERS
+        if swap is attacks.by_two_renames or (target == "out of the share" and writer == "checkout")
+    ],
+    ids=lambda it: getattr(it, "__name__", it),
 )
 
 
 def _led_elsewhere(
-    ground: Ground, text: Callable[[Path, Path], str], swap: attacks.Swap, guarded: bool
+    ground: Ground, target: str, swap: attacks.Swap, writer: str, guarded: bool
 ) -> bool:
     """Attack one checkout. Returns whether git wrote or ran what it must not."""
-    project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
-    outside = ground.place / f"outside/{ground.copies}"
-    with as_host():
-        outside.mkdir()
-    with host_when_ready(project, mark, "checkout", "."):
-        as_user(
-            attacks.swap_while_git_writes,
-            ground.view(project, guarded),
-            text(project, outside),
-            swap,
-            LIMIT,
-        )
+    project = ground.project()
+    outside, mark = ground.outside(project), ground.mark(project)
     places = (outside, project / ".git/hooks", project / "store.git/hooks")
-    led = mark.exists() or any(os.listdir(place) for place in places)
-    shutil.rmtree(project)
-    return led
-
-
-@cases
-def test_git_is_led_elsewhere_without_the_guard(
-    ground: Ground, target: str, text: Callable[[Path, Path], str], swap: attacks.Swap
-) -> None:
-    assert any(_led_elsewhere(ground, text, swap, guarded=False) for _ in range(ATTEMPTS))
-
-
-@cases
-def test_git_is_not_led_elsewhere(
-    ground: Ground, target: str, text: Callable[[Path, Path], str], swap: attacks.Swap
-) -> None:
-    assert not any(_led_elsewhere(ground, text, swap, guarded=True) for _ in range(2))
-
-
-def _swap_and_back(view: Path) -> list[int | None]:
-    outcomes: list[int | None] = []
-    os.symlink("/nowhere", view / "link")
-    for step in (
-        lambda: attacks.by_exchange(view / "p/d", view / "link"),
-        lambda: attacks.by_exchange(view / "link", view / "p/d"),
-    ):
-        try:
-            step()
-        except OSError as error:
-            outcomes.append(error.errno)
-        else:
-            outcomes.append(None)
-    return outcomes
-
-
-def test_a_symlink_and_a_directory_are_never_exchanged(ground: Ground) -> None:
-    view = ground.view(ground.project(), guarded=True)
-    assert as_user(_swap_and_back, view) == [errno.EACCES, errno.EACCES]
-
-
-def _link_where_it_was_moved(view: Path) -> int | None:
-    os.chdir(view / "p/d")
-    os.listdir()  # the view keeps it open from now on
-    (view / "ready").touch()
-    while not (view / "moved").exists():
-        os.stat(view)
-    try:
-        os.symlink("../meta/hooks", "link")
-    except OSError as error:
-        return error.errno
-    return None
-
-
-@pytest.mark.parametrize("guarded", [False, True])
-def test_who_stays_in_a_moved_directory_makes_no_link_into_git(
-    ground: Ground, guarded: bool
-) -> None:
-    """From the directory's old place, the link would lead nowhere."""
-    project = ground.project()
-    script = "while ! [ -e ready ]; do sleep 0.01; done; mv p/d elsewhere && touch moved"
-    with as_host():
-        host = subprocess.Popen(["sh", "-c", script], cwd=project)
-    try:
-        told = as_user(_link_where_it_was_moved, ground.view(project, guarded))
-    finally:
-        assert host.wait(LIMIT) == 0
-    assert told == (errno.EACCES if guarded else None)
-    assert (project / "elsewhere/link").is_symlink() is not guarded
-
-
-# ---------------------------------------------------------- While git makes a repository
-
-MAKING = {
-    "init": ("init", "--quiet", "--bare", "new"),
-    "clone": ("clone", "--quiet", "--bare", ".", "new"),
-    "separate": ("init", "--quiet", "--separate-git-dir=new", "tree"),
-}
-
-
-def _template(ground: Ground) -> Path:
-    """A template so large that making a repository is slow enough to be raced."""
-    template = ground.place / "template"
-    if not template.exists():
-        (template / "hooks").mkdir(parents=True)
-        for number in range(300):
-            (template / f"hooks/h{number}.sample").write_text("text\n")
-    return template
-
-
-def _plants_a_hook(ground: Ground, command: tuple[str, ...], guarded: bool) -> bool:
-    """Attack the making of one repository. Returns whether git keeps the agent's hook."""
-    project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
-    command = (command[0], f"--template={_template(ground)}", *command[1:])
-    with host_when_ready(project, mark, *command):
-        as_user(
-            attacks.plant_while_git_makes,
-            ground.view(project, guarded),
-            "new",
-            f"touch {mark}",
-            LIMIT,
-        )
-    assert (project / "new/HEAD").exists()
-    if not (project / "new/hooks/post-update").exists():
-        return False
-    git(project, "push", "--quiet", "./new", "HEAD:refs/heads/pushed")
-    return mark.exists()
-
-
-@pytest.mark.parametrize("way", MAKING)
-def test_a_repository_that_is_made_is_poisoned_without_the_guard(ground: Ground, way: str) -> None:
-    assert any(_plants_a_hook(ground, MAKING[way], guarded=False) for _ in range(ATTEMPTS))
-
-
-@pytest.mark.parametrize("way", MAKING)
-def test_a_repository_that_is_made_is_not_poisoned(ground: Ground, way: str) -> None:
-    assert not any(_plants_a_hook(ground, MAKING[way], guarded=True) for _ in range(2))
-
-
-def _poisons_under_a_reused_number(ground: Ground, guarded: bool) -> bool:
-    """Attack a new directory whose inode number an empty one of the agent's had before.
-
-    Which number it gets is up to the file system. So the host moves the agent's directory there.
-    """
-    project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
-    view = ground.view(project, guarded)
-    as_user(os.mkdir, view / "mine")
-    with as_host():
-        (project / "mine").rename(project / "new")
-    with host_when_ready(project, mark, "init", "--quiet", "--bare", "new"):
-        as_user(attacks.plant_after_a_chmod, view, "new", f"touch {mark}")
-    assert (project / "new/HEAD").exists()
-    git(project, "push", "--quiet", "./new", "HEAD:refs/heads/pushed")
-    return mark.exists()
-
-
-def test_a_chmod_makes_no_directory_the_agent_s(ground: Ground) -> None:
-    assert _poisons_under_a_reused_number(ground, guarded=False)
-    assert not _poisons_under_a_reused_number(ground, guarded=True)
-
-
-ABOVE = (attacks.by_exchange, attacks.by_two_renames)
-
-
-def _goes_on_elsewhere(
-    ground: Ground, swap: attacks.Swap, guarded: bool, others: int = 0
-) -> tuple[bool, int | None]:
-    """Attack the making of ``p/new``. Returns whether git ran the hook, and the agent's errno.
-
-    ``others`` is the number of directories in a directory beside it.
-    """
-    project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
-    with as_host():
-        for number in range(others):
-            (project / f"p/more/{number}").mkdir(parents=True)
-    command = ("init", f"--template={_template(ground)}", "--quiet", "--bare", "p/new")
-    with host_when_ready(project, mark, *command):
-        told = as_user(
-            attacks.swap_above_what_git_makes,
-            ground.view(project, guarded),
-            swap,
-            f"touch {mark}",
-            LIMIT,
-        )
-    if (project / "p/new/HEAD").exists():
-        git(project, "push", "--quiet", "./p/new", "HEAD:refs/heads/pushed")
-    return mark.exists(), told
-
-
-def test_git_goes_on_in_a_prepared_directory_without_the_guard(ground: Ground) -> None:
-    """Only by an exchange: between two renames git mostly finds nothing, and ends."""
-    swap = attacks.by_exchange
-    assert any(_goes_on_elsewhere(ground, swap, guarded=False)[0] for _ in range(ATTEMPTS))
-
-
-@pytest.mark.parametrize("swap", ABOVE)
-def test_what_is_above_a_repository_that_is_made_stays(ground: Ground, swap: attacks.Swap) -> None:
-    for _ in range(2):
-        assert _goes_on_elsewhere(ground, swap, guarded=True) == (False, errno.EACCES)
-
-
-@pytest.mark.parametrize("swap", ABOVE)
-def test_so_it_does_where_there_is_too_much_to_be_looked_through(
-    ground: Ground, swap: attacks.Swap
-) -> None:
-    """It is never exchanged; if it is moved away, the next rename waits for git to end."""
-    poisoned, told = _goes_on_elsewhere(ground, swap, guarded=True, others=1000)
-    assert not poisoned
-    assert told == errno.EACCES or (told is None and swap is attacks.by_two_renames)
-
-
-# ------------------------------------------------------- While git uses a repository by its path
-
-EDITOR = "touch editing; while ! [ -e edited ]; do sleep 0.01; done; echo text >>"
-"""What ``git commit`` starts, in the work tree, while it keeps the path of its repository."""
-
-
-def _runs_a_hook_elsewhere(
-    ground: Ground, swap: Callable[[Path], None], guarded: bool, pads: bool
-) -> tuple[bool, bool]:
-    """Attack a commit in ``tree``, whose repository is ``top/p/x/real``.
-
-    Returns whether git ran the agent's hook, and whether the agent was refused.
-    """
-    project, mark = ground.project(), ground.place / f"marks/{ground.copies}"
-    with as_host():
-        (project / "top/p/x").mkdir(parents=True)
-    git(project, "init", "--quiet", "--template=", "--separate-git-dir=top/p/x/real", "tree")
-    command = ("git", "commit", "--quiet", "--allow-empty")
-    process = _started(project / "tree", *command, GIT_EDITOR=EDITOR)
-    view, refused = ground.view(project, guarded), False
-    try:
-        until(lambda: (project / "tree/editing").exists(), "git starts the editor")
-        as_user(attacks.lead_git_elsewhere, view, swap, f"touch {mark}", pads)
-    except PermissionError:
-        refused = True
-    finally:
-        with as_host():
-            (project / "tree/edited").touch()
-        process.wait(LIMIT)
-    return mark.exists(), refused
-
-
-ways_to_lead = pytest.mark.parametrize("swap", attacks.LEADING, ids=lambda one: one.__name__)
-
-
-@ways_to_lead
-def test_git_is_led_to_hooks_without_the_guard(
-    ground: Ground, swap: Callable[[Path], None]
-) -> None:
-    assert _runs_a_hook_elsewhere(ground, swap, guarded=False, pads=False) == (True, False)
-
-
-@ways_to_lead
-@pytest.mark.parametrize("pads", [False, True], ids=["small", "large"])
-def test_git_is_not_led_to_hooks(ground: Ground, swap: Callable[[Path], None], pads: bool) -> None:
-    """If the directory is too large to be searched, it may move; only the symlink is refused."""
-    assert _runs_a_hook_elsewhere(ground, swap, guarded=True, pads=pads) == (False, True)
-
-
-def test_a_symlink_takes_the_place_of_a_large_directory_without_repository(ground: Ground) -> None:
-    view = ground.view(ground.project(), guarded=True)
-    as_user(attacks.replace_large_by_symlink, view)
-    assert (view / "modules").is_symlink()
-
-
-# ------------------------------------------------------------------ Names that git restores
-
-RESTORED: list[tuple[Callable[[Path, str], None], tuple[str, ...]]] = [
-    (attacks.remove_refs, ("lib/refs/keep",)),
-    (attacks.remove_head, ("lib/HEAD",)),
-    (attacks.remove_head_and_keep_objects, ("lib/HEAD", "lib/objects/keep")),
-    (attacks.move_head_away, ("lib/HEAD", "lib/objects/keep")),
-    (attacks.replace_head_and_remove_it, ("lib/HEAD", "lib/objects/keep")),
-    (attacks.move_the_directory_away, ("lib/HEAD", "lib/objects/keep")),
-    (attacks.move_the_parent_away, ("deep/lib/HEAD", "deep/lib/objects/keep")),
-    (attacks.move_a_prepared_directory_there, ("lib/HEAD", "lib/objects/keep")),
-    (attacks.exchange_it_with_a_prepared_parent, ("deep/lib/HEAD", "deep/lib/objects/keep")),
-    (attacks.move_a_large_prepared_parent_there, ("deep/lib/HEAD", "deep/lib/objects/keep")),
-    (attacks.add_commondir, ("lib/HEAD",)),
-]
-restored = pytest.mark.parametrize(
-    ("strike", "tracked"), RESTORED, ids=[strike.__name__ for strike, _ in RESTORED]
-)
-
-
-def _with_tracked(ground: Ground, tracked: tuple[str, ...]) -> Path:
-    project = ground.project()
-    with as_host():
-        for name in tracked:
-            (project / name).parent.mkdir(parents=True, exist_ok=True)
-            (project / name).write_text(HEAD_TEXT)
-    git(project, "add", "-f", *tracked)
-    git(project, "commit", "--quiet", "--message=more")
-    return project
-
-
-def _restore_and_look(ground: Ground, project: Path, top: str, *restore: str) -> bool:
-    """Let git restore tracked files and run there. Returns whether it ran the agent's command."""
-    git(project, *restore)
-    subprocess.run(
-        ["git", "status"],
-        cwd=project / top,
-        env=git_environment(),
-        capture_output=True,
-        user=HOST_UID,
-        group=HOST_GID,
-        extra_groups=[],
-        timeout=LIMIT,
+    before = [_tree(place) for place in places]
+    text = TARGETS[target].format(
+        project=project, out_of_the_share=outside, by_climbing=f"../../../outside/{outside.name}"
     )
-    return (ground.place / f"marks/{project.name}").exists()
+    with as_host():
+        shutil.rmtree(project / "p/d")
+        (project / "p/d").mkdir()
+    ready, go = mark.with_suffix(".ready"), mark.with_suffix(".go")
+    environment = {"READY": str(ready), "GO": str(go), "MARK": str(mark)}
+    process = _started(project, "git", *WRITERS[writer], **environment)
+    try:
+        until(ready.exists, "git writes")
+        as_user(attacks.lead_by, ground.view(project, guarded), "p/d", text, swap)
+    finally:
+        go.touch()
+        process.wait(LIMIT)
+    changed = mark.exists() or [_tree(place) for place in places] != before
+    assert changed or not guarded or _led_out(ground, project) == []
+    return changed
 
 
-def _top(tracked: tuple[str, ...]) -> str:
-    return tracked[0].partition("lib/")[0] + "lib"
-
-
-@restored
-def test_git_completes_a_repository_without_the_guard(
-    ground: Ground, strike: Callable[[Path, str], None], tracked: tuple[str, ...]
+@writes
+def test_git_is_led_elsewhere_without_the_guard(
+    ground: Ground, target: str, swap: attacks.Swap, writer: str
 ) -> None:
-    project = _with_tracked(ground, tracked)
-    view = ground.view(project, guarded=False)
-    as_user(strike, view, f"touch {ground.place}/marks/{project.name}")
-    assert _restore_and_look(ground, project, _top(tracked), "checkout", ".")
+    assert _led_elsewhere(ground, target, swap, writer, guarded=False)
 
 
-@restored
-def test_nothing_is_left_for_git_to_complete(
-    ground: Ground, strike: Callable[[Path, str], None], tracked: tuple[str, ...]
+@writes
+def test_git_is_not_led_elsewhere(
+    ground: Ground, target: str, swap: attacks.Swap, writer: str
 ) -> None:
-    project = _with_tracked(ground, tracked)
-    view = ground.view(project, guarded=True)
-    with pytest.raises(PermissionError) as refused:
-        as_user(strike, view, f"touch {ground.place}/marks/{project.name}")
-    assert refused.value.errno == errno.EACCES
-    assert not _restore_and_look(ground, project, _top(tracked), "checkout", ".")
+    assert not _led_elsewhere(ground, target, swap, writer, guarded=True)
 
 
+# ------------------------------------------------ Repositories that are not complete yet
+
+PARTS = ("HEAD", "refs", "objects")
+
+
+@pytest.mark.parametrize("last", PARTS[::2])
 @pytest.mark.parametrize("guarded", [False, True])
-def test_what_was_committed_meanwhile_is_restored_as_well(ground: Ground, guarded: bool) -> None:
-    """The attacker made the names, and the host has found nothing wrong with them."""
+def test_what_the_host_copies_is_not_changed_before_it_is_whole(
+    ground: Ground, last: str, guarded: bool
+) -> None:
+    """As soon as there are two of the three parts: HEAD with refs is a repository already."""
     project = ground.project()
-    view = ground.view(project, guarded)
-    as_user(attacks.make_head_and_objects, view)
-    git(project, "add", "-f", "lib")
-    git(project, "commit", "--quiet", "--message=more")
-    command = f"touch {ground.place}/marks/{project.name}"
-    if guarded:
-        with pytest.raises(PermissionError):
-            as_user(attacks.remove_head_and_keep_objects, view, command)
+    git(project, "init", "--quiet", "--bare", "full")
+    with as_host():
+        (project / "full/hooks").mkdir(exist_ok=True)
+        (project / "full/hooks/post-update").write_text("#!/bin/sh\n")
+        shutil.copytree(
+            project / "full", project / "new", ignore=lambda _, names: {last} & {*names}
+        )
+    view, mark = ground.view(project, guarded), ground.mark(project)
+    try:
+        as_user(attacks.plant_payload, view / "new", f"touch {mark}")
+    except PermissionError as error:
+        assert guarded and error.errno == errno.EACCES
     else:
-        as_user(attacks.remove_head_and_keep_objects, view, command)
-    assert _restore_and_look(ground, project, "lib", "checkout", ".") is not guarded
-
-
-@pytest.mark.parametrize("guarded", [False, True])
-def test_another_branch_completes_nothing(ground: Ground, guarded: bool) -> None:
-    project = _with_tracked(ground, ("lib/refs/keep", "lib/objects/keep"))
-    git(project, "switch", "--quiet", "--detach", "HEAD~")
-    view = ground.view(project, guarded)
-    command = f"touch {ground.place}/marks/{project.name}"
-    if guarded:
-        with pytest.raises(PermissionError):
-            as_user(attacks.add_to_another_branch, view, command)
-    else:
-        as_user(attacks.add_to_another_branch, view, command)
-    ran = _restore_and_look(ground, project, "lib", "switch", "--quiet", "main")
-    assert ran is not guarded
+        assert not guarded
+    _run(project, "cp", "-r", f"full/{last}", "new/")
+    _run(project / "new", "git", "status")
+    ran = mark.exists()
+    mark.unlink(missing_ok=True)
+    git(project, "push", "--quiet", "./new", "HEAD:refs/heads/pushed")
+    assert (ran, mark.exists()) == (not guarded, not guarded)
 
 
 # ------------------------------------------------------- Special files that git waits for
@@ -528,6 +397,11 @@ STOPS = [
     (".gitmodules", attacks.by_a_symlink_to_a_fifo),
 ]
 stops = pytest.mark.parametrize(("name", "stop"), STOPS, ids=lambda it: getattr(it, "__name__", it))
+
+
+def _remove_opened(project: Path) -> None:
+    for name in OPENED_BY:
+        (project / name).unlink(missing_ok=True)
 
 
 def _is_stopped(project: Path, name: str) -> bool:
@@ -549,7 +423,7 @@ def test_git_waits_for_ever_without_the_guard(
     ground: Ground, name: str, stop: Callable[[Path], None]
 ) -> None:
     project = ground.project()
-    (project / ".gitignore").unlink()
+    _remove_opened(project)
     as_user(stop, ground.view(project, guarded=False) / name)
     assert _is_stopped(project, name)
 
@@ -557,124 +431,8 @@ def test_git_waits_for_ever_without_the_guard(
 @stops
 def test_git_never_waits(ground: Ground, name: str, stop: Callable[[Path], None]) -> None:
     project = ground.project()
-    (project / ".gitignore").unlink()
+    _remove_opened(project)
     with pytest.raises(PermissionError) as refused:
         as_user(stop, ground.view(project, guarded=True) / name)
     assert refused.value.errno == errno.EACCES
     assert not _is_stopped(project, name)
-
-
-# ---------------------------------------------------------------------- What still works
-
-
-def _links(view: Path) -> None:
-    (view / "node_modules/.bin").mkdir(parents=True)
-    (view / "node_modules/tool/hooks").mkdir(parents=True)
-    (view / "node_modules/tool/cli.js").write_text("")
-    (view / "node_modules/tool/config").write_text("")
-    (view / "node_modules/.bin/tool").symlink_to("../tool/cli.js")
-    (view / "node_modules/linked").symlink_to("../../../../elsewhere/package")
-    store = view / "node_modules/.pnpm/tool@1/node_modules"
-    store.mkdir(parents=True)
-    (store / "tool").symlink_to("../../../tool")
-    os.link(view / "node_modules/tool/cli.js", store / "cli.js")
-    (view / "node_modules/.tool-x1").mkdir()
-    (view / "node_modules/.tool-x1/config").write_text("")
-    (view / "node_modules/.tool-x1").rename(view / "node_modules/renamed")
-    (view / "current").symlink_to("p")
-    for target in ("node_modules", "p/d", "nothing/there"):
-        subprocess.run(["ln", "-sfn", target, view / "current"], check=True)
-    (view / "python").symlink_to("/usr/bin/python3")
-    (view / ".#lock").symlink_to("user@host.1234:56789")
-    os.link(view / "python", view / "python3", follow_symlinks=False)
-    (view / "python3").rename(view / "p/python3")
-    for name in ("api/refs", "api/objects", "src/objects", "src/hooks"):
-        (view / name).mkdir(parents=True)
-    (view / "src/config").write_text("")
-    (view / "src/HEAD.md").write_text("")
-
-
-def test_ordinary_links_and_trees_are_not_hurt(ground: Ground) -> None:
-    as_user(_links, ground.view(ground.project(), guarded=True))
-
-
-def _venv(view: Path) -> None:
-    python = f"/usr/bin/python3.{sys.version_info[1]}"
-    if not os.path.exists(python):
-        python = "/usr/bin/python3"
-    subprocess.run([python, "-m", "venv", "--without-pip", view / "venv"], check=True)
-    subprocess.run([view / "venv/bin/python", "-c", ""], check=True)
-
-
-def test_a_virtual_environment_can_be_made(ground: Ground) -> None:
-    view = ground.view(ground.project(), guarded=True)
-    as_user(_venv, view)
-    assert as_user(os.readlink, view / "venv/lib64") == "lib"
-
-
-def _add_sources(view: Path) -> None:
-    for number in range(20):
-        (view / f"src/new{number}").write_text("")
-        (view / f"src/objects/new{number}").write_text("")
-        (view / f"api/refs/new{number}.json").write_text("")
-
-
-def test_trees_of_the_host_s_that_resemble_a_repository_are_not_hurt(ground: Ground) -> None:
-    project = ground.project()
-    with as_host():
-        for name in ("src/objects", "api/refs", "api/objects"):
-            (project / name).mkdir(parents=True)
-        for name in ("src/main.c", "api/index.html", "src/objects/a.o"):
-            (project / name).write_text("")
-    as_user(_add_sources, ground.view(project, guarded=True))
-
-
-def _build(view: Path, rounds: int) -> None:
-    for number in range(rounds):
-        out = view / f"out{number}"
-        (out / "tmp").mkdir(parents=True)
-        for name in ("a.o", "b.o", "config"):
-            (out / "tmp" / name).write_text("object\n")
-        (out / "tmp").rename(out / "done")
-        (out / "latest").symlink_to("done/a.o")
-        (out / "latest").rename(out / "link")
-
-
-def test_a_build_works_while_the_host_switches_branches(ground: Ground) -> None:
-    project = ground.project()
-    git(project, "switch", "--quiet", "--orphan", "other")
-    with as_host():
-        (project / "p").mkdir(exist_ok=True)
-        (project / "p/config").write_text("other\n")
-    git(project, "add", "-f", "p/config")
-    git(project, "commit", "--quiet", "--message=other")
-    script = "while ! [ -e stop ]; do git switch -q main && git switch -q other || exit 1; done"
-    switching = _started(project, "sh", "-c", script)
-    try:
-        as_user(_build, ground.view(project, guarded=True), 40)
-    finally:
-        (project / "stop").touch()
-        assert switching.wait(LIMIT) == 0
-
-
-def _make_link(view: Path) -> int | None:
-    try:
-        (view / "link").symlink_to("p")
-    except OSError as error:
-        return error.errno
-    return None
-
-
-def test_a_lock_that_is_left_behind_is_named_and_then_fails_at_once(ground: Ground) -> None:
-    project = ground.project()
-    with as_host():
-        (project / ".git/index.lock").touch()
-    view = ground.view(project, guarded=True)
-    assert as_user(_make_link, view) == errno.EBUSY
-    assert as_user(_make_link, view) == errno.EBUSY
-    told = f"the lock of {project.name}/.git is"
-    lines = [line for line in ground.guarded.log.read_text().splitlines() if told in line]
-    assert len(lines) == 1
-    assert f"rm {project.name}/.git/index.lock" in lines[0]
-    (project / ".git/index.lock").unlink()
-    assert as_user(_make_link, view) is None

@@ -111,7 +111,8 @@ def test_a_sound_guard_gives_no_finding_and_is_left_as_it_was(guarded: Mounted) 
     results = examine(guarded.path, attack=True)
     assert findings(results) == []
     assert [r for r in results if r.status is not Status.OK] == []
-    assert {f"attack.{row}" for row in attack_checks.TITLES} <= {r.id for r in results}
+    rows = {f"attack.{row}" for row in (*attack_checks.TITLES, "G6")}
+    assert rows | {"guard.links"} <= {r.id for r in results}
     assert [r for r in results if "not tried" in r.detail] == []
     assert metadata(guarded.source) == before
     assert sorted(os.listdir(guarded.source)) == names
@@ -186,9 +187,30 @@ def test_a_guard_that_is_off_is_found(place: Path) -> None:
 def test_a_guard_without_the_rules_about_bare_repositories_is_found(place: Path) -> None:
     with gitguardfs(place / "hidden/project", place / "other", "--map", MAP, "--allow-bare"):
         results = examine(place / "other", attack=True)
-    assert findings(results) == [f"attack.{row}" for row in ("P1", "P2", "P4", "V4")]
+    assert findings(results) == [f"attack.{row}" for row in ("P1", "P2", "P4", "V4", "G4")]
     assert not left_in(place / "hidden/project")
     check_git_works(place / "hidden/project")
+
+
+def test_a_guard_that_stores_symlinks_as_given_is_found(place: Path) -> None:
+    options = ("--map", MAP, "-o", "links=raw")
+    with gitguardfs(place / "hidden/project", place / "other", *options):
+        assert findings(examine(place / "other")) == ["guard.links"]
+        assert findings(examine(place / "other", attack=True)) == ["guard.links", "attack.G6"]
+    assert not left_in(place / "hidden/project")
+
+
+@pytest.mark.parametrize("links", ["guarded", "raw"])
+def test_where_symlinks_lead_below_a_seal_is_known_by_what_can_be_moved(
+    open_share: Path, links: str
+) -> None:
+    view = open_share / "view"
+    options = ("--map", MAP, "--seal", "--links", links)
+    with gitguardfs(open_share / "raw/share", view, *options):
+        results = examine(view, attack=True)
+    assert findings(results) == (["guard.links", "attack.G6"] if links == "raw" else [])
+    [said] = [result for result in results if result.id == "attack.G6"]
+    assert ("the source is sealed" in said.detail) == (links == "guarded")
 
 
 def test_a_full_share_on_which_nothing_can_be_proved_is_found(place: Path) -> None:

@@ -636,9 +636,7 @@ while not os.path.exists("../stop"):
         with contextlib.suppress(OSError):
             open(f"name{n}", "w").write(str(turn))
     if turn % 2:
-        # Not an empty one: that could be git's first step to a repository, and changes in it wait.
         os.mkdir("next")
-        open("next/own", "w").close()
     else:
         os.mknod("next")
     with contextlib.suppress(OSError):

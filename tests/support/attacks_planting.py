@@ -30,6 +30,9 @@ from tests.support.attacks import (
 )
 from tests.support.raw_calls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 
+_LINK_EARLY = (errno.EPERM,)
+"""fs.protected_hardlinks: for a file that the caller could not write."""
+
 PLANTING: list[Attack] = []
 plant = partial(attack, table=PLANTING)
 
@@ -332,6 +335,77 @@ def read_bare_repository(view: Path, command: str) -> bytes:
     return (view / "attic/bare.git/config").read_bytes()
 
 
+# ------------------------------------------------- P4: what git will read when it is complete
+
+
+def _in_half(name: str, strike: Callable[[Path, Path], object], **more: object) -> None:
+    """Enter an attack on ``half``, which lacks HEAD, and on ``begun``, which lacks refs.
+
+    ``strike`` also gets a directory of the attacker's own, with a file and a directory.
+    """
+    for place in ("half", "begun"):
+
+        def on_place(view: Path, command: str, place: str = place) -> None:
+            with preparing():
+                (view / "own/directory").mkdir(parents=True)
+                write_config(view / "own/file", command)
+            strike(view / place, view / "own")
+
+        plant("P4", name=f"{name} {place}", actors=("agent", "root"), **more)(on_place)  # type: ignore[arg-type]
+
+
+_in_half("write config", lambda half, own: _replace_text(half / "config", "[core]"))
+_in_half("truncate config", lambda half, own: os.truncate(half / "config", 0))
+_in_half("chmod config", lambda half, own: (half / "config").chmod(0o666), early=(errno.EPERM,))
+_in_half("unlink config", lambda half, own: (half / "config").unlink())
+_in_half("move config away", lambda half, own: (half / "config").rename(half / "c"))
+_in_half("replace config", lambda half, own: (own / "file").rename(half / "config"))
+_in_half(
+    "link config", lambda half, own: (own / "c").hardlink_to(half / "config"), early=_LINK_EARLY
+)
+_in_half(
+    "exchange config",
+    lambda half, own: renameat2(own / "file", half / "config", RENAME_EXCHANGE),
+    plain="directory",
+)
+_in_half("write config.worktree", lambda half, own: _replace_text(half / "config.worktree", "["))
+_in_half("make commondir", lambda half, own: (half / "commondir").write_text("../own"))
+_in_half("link commondir", lambda half, own: (half / "commondir").hardlink_to(own / "file"))
+_in_half("make a symlink commondir", lambda half, own: (half / "commondir").symlink_to("../own"))
+_in_half("move hooks away", lambda half, own: (half / "hooks").rename(half / "h"))
+_in_half(
+    "exchange hooks",
+    lambda half, own: renameat2(half / "hooks", own / "directory", RENAME_EXCHANGE),
+    plain="directory",
+)
+_in_half("chmod hooks", lambda half, own: (half / "hooks").chmod(0o700), early=(errno.EPERM,))
+_in_half("plant a hook", lambda half, own: (half / "hooks/pre-commit").write_text("#!/bin/sh\n"))
+_in_half("move a hook there", lambda half, own: (own / "file").rename(half / "hooks/pre-commit"))
+_in_half(
+    "link a hook there", lambda half, own: (half / "hooks/pre-commit").hardlink_to(own / "file")
+)
+_in_half("make a symlink of a hook", lambda half, own: (half / "hooks/x").symlink_to("../../own"))
+_in_half("mkdir in hooks", lambda half, own: (half / "hooks/new").mkdir())
+_in_half("mknod in hooks", lambda half, own: os.mknod(half / "hooks/new", stat.S_IFREG | 0o755))
+_in_half("write a hook", lambda half, own: _replace_text(half / "hooks/post-update", "#!/bin/sh"))
+_in_half(
+    "chmod a hook",
+    lambda half, own: (half / "hooks/post-update").chmod(0o755),
+    early=(errno.EPERM,),
+)
+_in_half(
+    "rename a hook",
+    lambda half, own: (half / "hooks/pre-push.sample").rename(half / "hooks/pre-push"),
+)
+_in_half(
+    "link a hook",
+    lambda half, own: (own / "hook").hardlink_to(half / "hooks/post-update"),
+    early=_LINK_EARLY,
+)
+_in_half("unlink a hook", lambda half, own: (half / "hooks/post-update").unlink())
+_in_half("rmdir in hooks", lambda half, own: (half / "hooks/old").rmdir())
+
+
 # ------------------------------------------------------------------------------ F: .git files
 
 
@@ -420,8 +494,6 @@ def race(view: Path, second: Path, rounds: int) -> tuple[int, int, list[str]]:
         for number in range(rounds):
             for part in ("trap", "a", "b"):
                 (view / f"race/{number}/{part}").mkdir(parents=True)
-            # Through another view it could be one that git is making, which would be waited for.
-            (view / f"race/{number}/trap/README").touch()
             if heads[number % len(heads)] is _exchange_prepared:
                 (view / f"race/{number}/trap/HEAD").mkdir()
                 (view / f"race/{number}/a/file").write_text(HEAD_TEXT)

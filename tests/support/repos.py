@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ MAP = "501/1000:@20/@1000"
 
 SECRET = "ghp-do-not-let-the-agent-read-this"
 """Part of the remote's URL in .git/config, and of every other text that must not be read."""
+
+PAYLOAD = ("config", "config.worktree", "commondir", "hooks")
+"""What git reads in a repository and then may run."""
 
 REPOSITORIES = (".", "nested", "linked", "split")
 """Directories of the project in which git on the host has to keep working."""
@@ -87,6 +91,7 @@ def make_project(path: Path) -> None:
     ``module``              an empty directory, a gitlink in the project's index
     ``attic/bare.git``      a bare repository
     ``deep/pkg/inner``      a repository further down
+    ``half``, ``begun``     two parts of a bare repository each, with hooks and a config
     ======================  =========================================================
     """
     path.mkdir(mode=0o755)
@@ -111,6 +116,7 @@ def make_project(path: Path) -> None:
     git(path, "update-index", "--add", "--cacheinfo", f"160000,{commit},module")
     git(path, "commit", "--quiet", "--message=module")
     git(path, *init, "deep/pkg/inner")
+    _make_halves(path)
     git(path, *init, "nested")
     with as_host():
         (path / "nested/file").write_text("inside\n")
@@ -129,6 +135,18 @@ def make_project(path: Path) -> None:
         (path / ".git/worktrees/linked/gitdir").write_text("../../../linked/.git\n")
     for attribute in (f"user.{SECRET}", "user.known"):
         os.setxattr(path / ".git", attribute, b"value")
+
+
+def _make_halves(path: Path) -> None:
+    """Make directories that the host is about to complete, as ``cp -r`` and ``tar`` do."""
+    for name in ("half", "begun"):
+        git(path, "init", "--quiet", "--template=", "--bare", name)
+        with as_host():
+            (path / name / "hooks/old").mkdir(parents=True)
+            for file in ("hooks/post-update", "hooks/pre-push.sample", "config.worktree"):
+                (path / name / file).write_text("#!/bin/sh\n")
+    (path / "half/HEAD").unlink()
+    shutil.rmtree(path / "begun/refs")
 
 
 def copy_project(original: Path, copy: Path) -> Path:
@@ -163,7 +181,8 @@ def metadata(project: Path) -> dict[str, Recorded]:
     """Record everything git would take for a repository's metadata, below ``project``.
 
     That is each ``.git`` and each directory that holds HEAD beside refs or commondir,
-    with all below it. An object that appears, disappears or changes makes a difference.
+    with all below it; where there are two parts of a repository, what git reads beside them.
+    An object that appears, disappears or changes makes a difference.
     """
     found: dict[str, Recorded] = {}
 
@@ -176,9 +195,10 @@ def metadata(project: Path) -> dict[str, Recorded]:
         )
         if inside:
             record(directory)
+        is_half = len({"HEAD", "refs", "objects"} & {*names}) > 1
         for name in names:
             path = directory / name
-            guarded = inside or name == ".git"
+            guarded = inside or name == ".git" or (is_half and name in PAYLOAD)
             if guarded:
                 record(path)
             if path.is_dir() and not path.is_symlink():

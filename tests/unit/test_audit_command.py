@@ -71,7 +71,7 @@ def test_json_has_what_the_doctors_has(world: World) -> None:
     rows = json.loads(run(world, world.share, "--json").stdout)
     keys = ["id", "status", "severity", "title", "detail", "hint"]
     assert all(list(row) == keys for row in rows)
-    assert len({row["id"] for row in rows}) == 14
+    assert len({row["id"] for row in rows}) == 15
 
 
 def test_a_link_to_the_directory_and_one_within_a_work_tree(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -232,7 +233,7 @@ def test_git_that_gives_no_answer_is_a_finding(
     (world.home / "git").write_text(f"#!/bin/sh\n{script}\n")
     (world.home / "git").chmod(0o755)
     monkeypatch.setattr(git_config, "SECONDS", 0.5)
-    monkeypatch.setattr("gitguardfs.audit.command.SEARCH_PATH", str(world.home))
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: str(world.home / "git"))
     assert [f["detail"].split(": ")[0] for f in world.findings("audit.read")] == [
         f"{world.project}/.git/config", "the user's configuration",
     ]  # fmt: skip

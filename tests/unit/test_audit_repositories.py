@@ -249,6 +249,35 @@ def test_hooks_of_a_bare_repository(world: World) -> None:
     assert not world.has_run()
 
 
+@pytest.mark.parametrize("option", ["--bare", "--separate-git-dir"])
+def test_what_was_put_into_a_repository_while_git_made_it(world: World, option: str) -> None:
+    """The guard cannot hold it: git keeps what is there (docs/security.md)."""
+    store, place = world.share / "store", world.share / "place"
+    world.script(store / "hooks/post-update")
+    (store / "config").write_text(f"{evil_config(world)}\tsshCommand = {world.share}/evil\n")
+    world.git("init", "-q", option, *[store, place][: 1 if option == "--bare" else 2])
+    world.git("push", "-q", store, "HEAD:refs/heads/x")
+    assert world.has_run()
+    for planted in ("hooks/post-update", "core.fsmonitor", "core.sshcommand"):
+        check_fixes(world, "git.bare", "medium", planted)
+    world.git("push", "-q", store, "HEAD:refs/heads/y")
+    assert not world.has_run()
+
+
+def test_a_work_tree_out_of_the_share_that_was_put_into_a_repository(world: World) -> None:
+    store, place, own = world.share / "store", world.share / "place", world.home / "own"
+    own.mkdir()
+    store.mkdir()
+    (store / "config").write_text("[core]\n\tworktree = ../../own\n")
+    (found,) = world.findings("git.prepared")
+    assert f"would run in {own} (core.worktree" in found["detail"]
+    world.git("init", "-q", "--separate-git-dir", store, place)
+    (own / "file").write_text("")
+    world.git("clean", "-qfd", at=place)
+    assert not (own / "file").exists(), "git works there"
+    check_fixes(world, "git.bare", "medium", "core.worktree")
+
+
 def test_a_directory_in_which_a_bare_repository_is_going_to_be_made(world: World) -> None:
     future = world.share / "future.git"
     world.script(future / "hooks/post-update")
@@ -414,6 +443,58 @@ def test_what_is_no_repository_is_none(world: World) -> None:
     (world.share / "text").mkdir()
     (world.share / "text/.git").write_text("text\n")
     assert all(row["status"] != "finding" for row in world.audit())
+
+
+# -------------------------------------------------------------------------------- second names
+
+
+@pytest.mark.parametrize("where", [".git", "outside"])
+def test_a_hook_that_the_agent_had_linked_before_it_became_one(world: World, where: str) -> None:
+    tool, other = world.project / "hook.sh", world.project / "build's/.cache"
+    tool.write_text("#!/bin/sh\n")
+    other.parent.mkdir()
+    other.hardlink_to(tool)
+    hook = world.project / ".git/hooks/post-commit"
+    if where == ".git":
+        tool.rename(hook)
+    else:
+        (world.home / "tools").mkdir()
+        tool.rename(world.home / "tools/hook.sh")
+        hook.symlink_to(world.home / "tools/hook.sh")
+    world.script(other)
+    world.git("commit", "--allow-empty", "-qm", "x")
+    assert world.has_run()
+    other.write_text("#!/bin/sh\n")
+    check_fixes(world, "git.linked", "medium", "has 2 hard links")
+    world.script(other)
+    world.git("commit", "--allow-empty", "-qm", "x")
+    assert not world.has_run()
+
+
+@pytest.mark.parametrize("place", [".git/config", ".git/config.worktree", "../b.git/config",
+                                   "../b.git/hooks/post-update", ".git/modules/sub/config",
+                                   ".git/worktrees/tree/config.worktree"])  # fmt: skip
+def test_a_second_name_of_any_file_that_git_obeys(world: World, place: str) -> None:
+    world.git("init", "-q", "--bare", "../b.git")
+    world.git("init", "-q", "--bare", ".git/modules/sub")
+    world.git("worktree", "add", "-q", world.share / "tree")
+    path = world.project / place
+    path.write_text(path.read_text() if path.exists() else "")
+    assert not world.findings("git.linked")
+    (world.share / "it's $(this)").hardlink_to(path)
+    check_fixes(world, "git.linked", "medium", f"{path.resolve()} has 2 hard links")
+
+
+def test_samples_and_files_of_others_may_have_second_names(world: World) -> None:
+    (world.project / "other").hardlink_to(world.project / ".git/hooks/pre-commit.sample")
+    store = world.home / "store"
+    store.mkdir()
+    world.script(store / "pre-commit")
+    (store / "other").hardlink_to(store / "pre-commit")
+    world.git("config", "--global", "core.hooksPath", store)
+    assert world.findings("git.linked")
+    with patch("gitguardfs.audit.command.os.geteuid", return_value=12345):
+        assert not world.findings("git.linked")
 
 
 # -------------------------------------------------------------------------------- no false alarms

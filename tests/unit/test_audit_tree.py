@@ -8,17 +8,22 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from stat import S_IFLNK
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs.audit import programs, walk
+from gitguardfs.audit import programs, symlinks, walk
+from gitguardfs.audit.audit import Audit
+from gitguardfs.audit.git_config import Git
+from gitguardfs.audit.share import Share
 from gitguardfs.audit.walk import TreeScan, Unread
+from gitguardfs.guard.rules import GuardRules, RuleSet
 from tests.support import audit_world
 from tests.support.audit_world import World, check_fixes
 
@@ -37,14 +42,14 @@ def test_a_symlink_into_a_repository(world: World) -> None:
     world.script(world.project / "link/post-commit")
     world.git("commit", "--allow-empty", "-qm", "x")
     assert world.has_run(), "what is written through it, git runs"
-    check_fixes(world, "tree.symlink", "high", "project/link leads to")
+    check_fixes(world, "tree.symlink", "high", "project/link leads into a repository")
     assert (world.project / ".git/hooks/post-commit").exists()
 
 
 def test_a_symlink_into_a_bare_repository(world: World) -> None:
     world.git("init", "-q", "--bare", world.share / "store")
     (world.project / "link").symlink_to("../store")
-    check_fixes(world, "tree.symlink", "high", "project/link leads to")
+    check_fixes(world, "tree.symlink", "high", "project/link leads into a repository")
 
 
 def test_symlinks_out_of_the_share(world: World) -> None:
@@ -61,12 +66,103 @@ def test_symlinks_out_of_the_share(world: World) -> None:
     check_fixes(world, "tree.symlink", "low", "project/later leads out")
 
 
-def test_symlinks_within_the_share_are_free(world: World) -> None:
+@pytest.mark.parametrize("form", ["directory", "bare", "missing"])
+def test_a_symlink_into_a_repository_elsewhere(world: World, form: str) -> None:
+    other = world.home / "other"
+    world.git("init", "-q", *(["--bare"] if form == "bare" else []), other)
+    place = {"directory": ".git/hooks", "bare": "hooks", "missing": ".git/hooks/new/er"}[form]
+    (world.project / "link").symlink_to(other / place)
+    check_fixes(world, "tree.symlink", "high", f"into a repository, to {other / place}")
+
+
+def test_symlinks_within_a_work_tree_are_free(world: World) -> None:
     (world.project / "a").symlink_to("file")
     (world.project / "b").symlink_to("../project/nothing")
-    (world.project / "c").symlink_to(world.share)
+    (world.project / "c").symlink_to(world.project)
     (world.project / "d").symlink_to("d")
-    assert not world.findings("tree.symlink")
+    (world.project / "usr").symlink_to("/usr/bin/env")
+    (world.share / "e").symlink_to("project/file")
+    assert not [row for row in world.findings("tree.symlink") if "/usr/" not in row["detail"]]
+
+
+@pytest.mark.parametrize("target", ["..", "../other", "../other/nothing", "sub/../../other"])
+def test_symlinks_out_of_a_work_tree_by_which_git_there_goes_elsewhere(
+    world: World, target: str
+) -> None:
+    (world.share / "other").mkdir()
+    (world.project / "sub").mkdir()
+    (world.project / "link").symlink_to(target)
+    check_fixes(world, "tree.symlink", "low", "project/link leads out of its work tree")
+
+
+def test_the_work_tree_of_a_symlink_is_the_nearest_one(world: World) -> None:
+    world.git("init", "-q", world.project / "deep/inner")
+    for name in ("deep/inner/link", "deep/link"):
+        (world.project / name).symlink_to("../file")
+    (found,) = world.findings("tree.symlink")
+    assert found["detail"].startswith(f"{world.project}/deep/inner/link leads out of its work tree")
+
+
+def test_where_a_symlink_leads_over_others(world: World) -> None:
+    (world.project / "a").symlink_to("b/notes")
+    (world.project / "b").symlink_to(world.home / "links")
+    (world.home / "links").symlink_to("x/..")
+    (world.home / "x").symlink_to(world.home / "y/z")
+    (world.home / "y/z").mkdir(parents=True)
+    (world.home / "y/notes").write_text("")
+    details = {row["detail"] for row in world.findings("tree.symlink")}
+    assert details == {f"{world.project}/a leads out of the share, to {world.home}/y/notes",
+                       f"{world.project}/b leads out of the share, to {world.home}/y"}  # fmt: skip
+
+
+def test_symlinks_that_were_made_through_a_view_lead_nowhere(world: World) -> None:
+    for number, text in enumerate([str(world.home), "../../../..", "../.git/hooks"]):
+        (world.project / f"neutral{number}").symlink_to(f"/.gitguardfs-guest/{text}")
+    (world.project / "over").symlink_to("neutral0/x")
+    (said,) = [row for row in world.audit() if row["id"] == "tree.symlink"]
+    assert said["status"] == "note" and said["detail"].startswith("3 begin with")
+
+
+@pytest.mark.parametrize("number", [30, 300])
+def test_many_symlinks_are_one_finding(world: World, number: int) -> None:
+    for one in range(number):
+        (world.project / f"it's {one}").symlink_to(world.home)
+    (found,) = world.findings("tree.symlink")
+    assert f"{number} symlinks in {world.project} lead out of the share" in found["detail"]
+    assert len(found["hint"]) < 4096
+    remove, _, again = audit_world.ways(found)[0][0].partition(" && ")
+    assert bool(again) == (number == 300) and (not again or str(world.share) in again)
+    audit_world.carry_out(world, remove)
+    left = len(list(world.project.glob("it's*")))
+    assert left == 0 if number == 30 else 200 < left < 290
+
+
+def test_symlinks_deep_in_a_tree_cost_no_walk_each(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = world.project.joinpath(*["d"] * 900)
+    deep.mkdir(parents=True)
+    up = "../" * 901
+    with opened(deep) as fd:
+        for number in range(100):
+            os.symlink(f"{up}x", f"out{number}", dir_fd=fd)
+            os.symlink(f"{deep}/out{number}", f"absolute{number}", dir_fd=fd)
+            os.symlink("../" * 899 + "d" * 9, f"inside{number}", dir_fd=fd)
+    asked = 0
+
+    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*arguments: Any, **more: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            return call(*arguments, **more)
+
+        return counting
+
+    for name in ("readlink", "lstat"):
+        monkeypatch.setattr(os, name, counted(getattr(os, name)))
+    (found,) = world.findings("tree.symlink")
+    assert found["detail"].startswith(f"200 symlinks in {world.project} lead out of its work tree")
+    assert asked < 300 + 500, "one for each symlink, and those for the repository"
 
 
 # ------------------------------------------------------------ secrets
@@ -205,6 +301,25 @@ def test_what_changed_meanwhile_is_a_finding(world: World, monkeypatch: pytest.M
     monkeypatch.setattr(walk, "list_directory", exchanging)
     (found,) = world.findings("audit.read")
     assert found["detail"] == f"{world.share}/a/b: it was changed while it was read"
+
+
+def test_a_symlink_that_changed_meanwhile_hides_nothing_beside_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (world.project / "link").symlink_to(world.home)
+    (world.project / "id_rsa").write_text(KEY)
+    real = symlinks.note
+
+    def exchanging(audit: Audit, directory: walk.ScannedDirectory) -> None:
+        if "link" in directory.entries:
+            (world.project / "link").unlink()
+        real(audit, directory)
+
+    monkeypatch.setattr(symlinks, "note", exchanging)
+    assert world.findings("tree.secret")
+    (world.project / "link").symlink_to(world.home)
+    (found,) = world.findings("audit.read")
+    assert found["detail"] == f"{world.project}/link: it was changed while it was read"
 
 
 def test_a_way_back_up_is_walked_once(tmp_path: Path) -> None:
@@ -362,8 +477,8 @@ def test_a_chain_of_symlinks_is_no_end(world: World) -> None:
     (world.project / "0").symlink_to(world.project / ".git")
     for number in range(1, 3000):
         (world.project / str(number)).symlink_to(str(number - 1))
-    found = world.findings("tree.symlink")
-    assert f"{world.project}/0 leads to {world.project}/.git" in {row["detail"] for row in found}
+    (found,) = world.findings("tree.symlink")
+    assert f"{world.project}/0 to {world.project}/.git" in found["detail"]
 
 
 @pytest.mark.parametrize("place", ["sub/.git", ".git/commondir", ".git/objects/info/alternates"])
@@ -402,5 +517,9 @@ def test_a_path_leads_where_the_kernel_goes(links: dict[str, str], path: str) ->
         except (OSError, RuntimeError):
             return
         assert walk.resolved(way) == real
+        texts = {f"{top}/{name}": os.readlink(top / name) for name in links}
+        share = Share(str(top), RuleSet(GuardRules()))
+        audit = Audit(share, Git("git", "/"), 0, symlinks={**texts, f"{top}/way": way})
+        assert symlinks.SymlinkJudge(audit).target(f"{top}/way") == (real, None)
         for link in walk.trail(way)[:-1]:
             assert os.path.islink(link)

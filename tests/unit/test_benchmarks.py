@@ -155,10 +155,10 @@ def test_the_report_has_the_cost_of_a_request() -> None:
 def test_what_could_not_be_counted_is_left_out_of_the_report() -> None:
     found = results()
     found.costs = [Cost("LOOKUP", 22, 12, processor={"bindfs": [10.0], "gitguardfs": [30.0]})]
-    found.costs_left_out = ["system calls: strace is not installed"]
+    found.costs_notes = ["system calls left out: strace is not installed"]
     text = report.render(found)
     assert "| LOOKUP | 22 | 12 | 10.0 µs | 30.0 µs | 3.00 (3.00–3.00) |" in text
-    assert "- left out: system calls: strace is not installed" in text
+    assert "- system calls left out: strace is not installed" in text
 
 
 def test_the_report_has_the_cost_by_depth_of_the_views_that_took_part() -> None:
@@ -377,6 +377,7 @@ def test_system_calls_are_counted_by_request() -> None:
     assert trace.requests == {cost_kinds.LOOKUP: 1, cost_kinds.CREATE: 1}
     assert trace.calls == {cost_kinds.LOOKUP: [1], cost_kinds.CREATE: [2]}
     assert trace.of((cost_kinds.CREATE,)) == 2
+    assert trace.of((cost_kinds.MKDIR,)) is None
 
 
 def test_without_strace_system_calls_are_left_out(

@@ -16,9 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gitguardfs import findings
+from gitguardfs.audit import trust
 from gitguardfs.doctor import (
     attack_checks,
     host_checks,
+    link_checks,
     mount_checks,
     namespace_checks,
     on_repository,
@@ -533,6 +535,75 @@ def test_a_guard_that_is_off_is_a_finding() -> None:
     assert policy_checks.report_policy("/m", "deny").status is Status.OK
 
 
+# -------------------------------------------------------------------------------- symlinks
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [("links=raw", Status.FINDING), ("links=raw,links=guarded", Status.OK), ("ro", Status.OK),
+     ("git=off,links=raw", None)],
+)  # fmt: skip
+def test_a_guard_that_stores_symlinks_as_given_is_a_finding(
+    options: str, status: Status | None
+) -> None:
+    daemon = _daemon(7, 0, ("gitguardfs", "/s", GUARD.path, "-o", options), 40)
+    said = link_checks.check_option(case(GUARD.path, daemon))
+    assert [row.status for row in said] == ([status] if status else [])
+    assert not link_checks.check_option(case(GUARD.path))
+
+
+STORED = dict.fromkeys(link_checks.TEXTS, "/.gitguardfs-guest//etc")
+
+
+def _links(
+    monkeypatch: pytest.MonkeyPatch,
+    source: Path,
+    read: dict[str, str],
+    is_root: bool = True,
+    was_moved: bool = False,
+) -> Result:
+    monkeypatch.setattr(run_as, "run_as", lambda *_, **__: [was_moved, read])
+    daemon = _daemon(7, 0, (), 40, held=(str(source),))
+    context = case(GUARD.path, daemon, is_root=is_root)
+    return link_checks.check(context, AGENT, f"{GUARD.path}/scratch/1")
+
+
+@pytest.mark.parametrize("name", [None, *link_checks.TEXTS])
+def test_a_symlink_that_leads_out_is_seen_in_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
+    (tmp_path / "scratch/1").mkdir(parents=True)
+    raw = {name: link_checks.TEXTS[name]} if name else {}
+    for link, text in (STORED | raw).items():
+        (tmp_path / "scratch/1" / link).symlink_to(text)
+    said = _links(monkeypatch, tmp_path, link_checks.TEXTS)
+    assert said.status is (Status.FINDING if name else Status.OK)
+    assert said.detail.count("is stored as") == (name is not None)
+    unseen = _links(monkeypatch, tmp_path, link_checks.TEXTS, is_root=False)
+    assert unseen.status is Status.OK and "only root" in unseen.detail
+
+
+def test_where_symlinks_lead_below_a_seal_is_known_by_what_can_be_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = _links(monkeypatch, tmp_path, link_checks.TEXTS)
+    assert said.status is Status.OK and "the source is sealed" in said.detail
+    said = _links(monkeypatch, tmp_path, link_checks.TEXTS, was_moved=True)
+    assert said.severity is Severity.HIGH and "can be moved" in said.detail
+
+
+def test_a_symlink_that_reads_otherwise_than_it_was_made_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = _links(monkeypatch, tmp_path, STORED)
+    assert said.severity is Severity.MEDIUM and "/etc reads as /.gitguardfs-guest//" in said.detail
+
+
+def test_without_a_guard_a_symlink_can_be_moved_to_where_it_leads_out(tmp_path: Path) -> None:
+    was_moved, texts = link_checks._make(str(tmp_path / "1"), 3)
+    assert was_moved and texts == link_checks.TEXTS
+
+
 # ----------------------------------------------------------------------------------- the host
 
 
@@ -545,9 +616,9 @@ def test_the_label_of_a_shared_directory_is_judged_only_with_selinux() -> None:
 
 
 def test_a_git_that_trusts_bare_repositories_is_told() -> None:
-    assert host_checks.judge_bare("explicit").status is Status.OK
+    assert trust.judge("explicit").status is Status.OK
     for value in ("all", ""):
-        assert host_checks.judge_bare(value).severity is Severity.LOW
+        assert trust.judge(value).severity is Severity.LOW
 
 
 def test_the_users_own_environment_counts_as_git_takes_it(

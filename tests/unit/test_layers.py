@@ -47,10 +47,10 @@ ALLOWED: dict[str, set[str]] = {
     "audit": {"accounts", "command_line", "findings", "guard", "linux", "render", "secret_names"},
     "egress": {"config_files", "installation"},
     "host": {
-        "accounts", "command_line", "config_files", "guard", "installation", "linux", "options",
-        "render",
+        "accounts", "audit", "command_line", "config_files", "guard", "installation", "linux",
+        "options", "render",
     },
-    "vm": {"config_files", "egress", "host", "installation", "render", "secret_names"},
+    "vm": {"audit", "config_files", "egress", "host", "installation", "render", "secret_names"},
     "vm_mount": {
         "accounts", "command_line", "config_files", "guard", "installation", "linux", "mounting",
         "options", "render",

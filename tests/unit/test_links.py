@@ -49,20 +49,12 @@ def test_contained_from_a_depth_on(text: bytes, least: int) -> None:
 def test_contained_nowhere(text: bytes) -> None:
     assert links.steps_of(text) is None
     assert not any(links.is_contained(text, depth) for depth in range(9))
-    assert not any(links.stays_inside(text, depth) for depth in range(9))
 
 
 @given(TEXTS, DEPTHS)
 def test_what_is_contained_is_so_further_down(text: bytes, depth: int) -> None:
     if links.is_contained(text, depth):
         assert links.is_contained(text, depth + 1)
-
-
-@given(TEXTS, DEPTHS)
-def test_the_top_is_all_that_staying_inside_allows_beside(text: bytes, depth: int) -> None:
-    steps = links.steps_of(text)
-    leads_to_top = steps is not None and steps.up == depth and not steps.down
-    assert links.stays_inside(text, depth) == (links.is_contained(text, depth) or leads_to_top)
 
 
 @given(st.binary())
@@ -101,7 +93,7 @@ def test_a_program_that_resolves_texts_gets_nowhere_either(text: bytes) -> None:
 def test_what_is_neutral_is_contained_nowhere(text: bytes, depth: int) -> None:
     stored = links.neutral(text)
     assert links.steps_of(stored) is None
-    assert not links.is_contained(stored, depth) and not links.stays_inside(stored, depth)
+    assert not links.is_contained(stored, depth)
 
 
 @given(st.binary())
@@ -113,7 +105,7 @@ def test_a_contained_text_is_shown_as_it_is_stored(text: bytes) -> None:
 @pytest.mark.parametrize("name", [name for name in GUARDED if b"/" not in name])
 @pytest.mark.parametrize("form", [b"%s", b"%s/x", b"a/%s", b"../%s", b"./a//%s/.", b"../../%s/b/c"])
 def test_no_spelling_of_git_is_contained(name: bytes, form: bytes) -> None:
-    assert not links.is_contained(form % name, 9) and not links.stays_inside(form % name, 9)
+    assert not links.is_contained(form % name, 9)
 
 
 @pytest.mark.parametrize("name", [name for name in ORDINARY if name not in (b"", b".", b"..")])
@@ -166,8 +158,6 @@ def test_alone_it_ends_below_the_root(text: bytes, depth: int) -> None:
     if links.is_contained(text, depth):
         assert way is not None and way[-1] != ()
         assert not any(b".git" in place for place in way)
-    if links.stays_inside(text, depth):
-        assert way is not None
 
 
 PLACES = st.lists(st.sampled_from([b"a", b"b"]), min_size=1, max_size=4).map(tuple)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -351,7 +352,7 @@ def hostguard_stop(said: dict[str, Any]) -> list[str] | None:
 
 KEYS = {
     "format", "directory", "exported", "tag", "transport", "for", "guard", "selinux", "qemu",
-    "virtiofsd", "libvirt", "utm", "guest", "warnings",
+    "virtiofsd", "libvirt", "utm", "guest", "git", "warnings",
 }  # fmt: skip
 
 
@@ -370,6 +371,35 @@ def test_json_always_has_the_same_keys(
     assert said["guard"] == {
         "on": "guest", "mountpoint": None, "start": [], "stop": None, "running": False,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["explicit", "all", ""])
+def test_whether_git_trusts_bare_repositories_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    (tmp_path / "project").mkdir()
+    (tmp_path / ".gitconfig").write_text(f"[safe]\n\tbareRepository = {value}\n" * bool(value))
+    *_, line = gitguard_share(tmp_path / "project").splitlines()
+    assert f"safe.bareRepository is {value or 'not set'}" in line
+    assert ("(git config --global safe.bareRepository explicit)" in line) == (value != "explicit")
+    said = json.loads(gitguard_share(tmp_path / "project", "--json"))
+    assert said["git"] == line and not said["warnings"]
+    said, _ = json.JSONDecoder().raw_decode(gitguard_share("/home/x/y", "--elsewhere", "--json"))
+    assert said["git"] is None, "that machine has a git of its own"
+
+
+def test_without_git_a_share_is_shown_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = gitguard_share(tmp_path)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    assert before.startswith(gitguard_share(tmp_path)) and "bareRepository" in before
+    (tmp_path / "config").write_text("[")
+    monkeypatch.undo()
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    assert before.startswith(gitguard_share(tmp_path)), "git itself does not work then"
 
 
 def test_a_guard_on_the_host_is_what_is_shared() -> None:

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from gitguardfs.audit import trust
 from gitguardfs.errors import UserError
 from gitguardfs.vm import (
     boot,
@@ -54,6 +56,18 @@ def gitguard(*words: str, cwd: Path | None = None) -> subprocess.CompletedProces
         text=True,
         cwd=cwd,
     )
+
+
+@pytest.mark.parametrize("line", ["git trusts (git config)", None])
+def test_up_says_whether_git_trusts_bare_repositories(
+    world: Path, monkeypatch: pytest.MonkeyPatch, line: str | None
+) -> None:
+    monkeypatch.setattr(trust, "line", lambda: line)
+    monkeypatch.setattr(driver, "refuse_root", lambda: None)
+    monkeypatch.setattr(driver, "up", lambda *_: 0)
+    done = CliRunner().invoke(command.up, ["--project", str(world / "project")])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert done.stderr == (f"{line}\n" if line else "")
 
 
 def test_help_teaches() -> None:
@@ -188,6 +202,7 @@ def test_up_says_that_it_shares_a_directory_above(
 ) -> None:
     monkeypatch.setattr(driver, "up", lambda *_: 0)
     monkeypatch.setattr(driver, "refuse_root", lambda: None)
+    monkeypatch.setattr(trust, "line", lambda: None)
     state = states.state_of(str(world / "project"))
     states.create(state)
     Path(state.disk).touch()

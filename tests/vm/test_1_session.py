@@ -56,7 +56,7 @@ ATTACKS = (
     "cat .git/config",
     "mv .git x",
     "mkdir -p sub/.git",
-    "ln -s .git/config c",
+    "ln -s .git/config s; cat s",
     "ln .git/config c",
     "echo x > .git/hooks/pre-commit",
     "rm -rf .git/HEAD",
@@ -144,7 +144,8 @@ def test_tools_for_the_agents_own_account_are_offered(vm: World) -> None:
 def test_a_second_up_is_one_line(vm: World) -> None:
     done = vm.vm("up", "--", "true")
     assert done.returncode == 3
-    (line,) = [one for one in done.stderr.splitlines() if not one.startswith(("warning", "  "))]
+    others = ("warning", "git uses", "  ")
+    (line,) = [one for one in done.stderr.splitlines() if not one.startswith(others)]
     assert "gitguard vm ssh" in line
 
 

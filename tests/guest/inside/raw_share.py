@@ -48,7 +48,7 @@ def by_listing(raw: Path, view: Path, tag: str, kind: str) -> bytes:
 
 def by_symlink_in_the_view(raw: Path, view: Path, tag: str, kind: str) -> bytes:
     link = view / f"way-{os.getpid()}"
-    link.symlink_to(raw)  # the guard refuses one that names .git
+    link.symlink_to(raw)
     try:
         return (link / CONFIG).read_bytes()
     finally:
