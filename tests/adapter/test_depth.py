@@ -133,7 +133,12 @@ def _to_git(world: World, levels: int) -> None:
     path.rename(path.parent / ".git")
 
 
-HOW = [_into_git, _into_a_repository, _to_git]
+def _and_put_another_in_its_place(world: World, levels: int) -> None:
+    _into_git(world, levels)
+    world.source.joinpath(*NAMES).mkdir(parents=True)
+
+
+HOW = [_into_git, _into_a_repository, _to_git, _and_put_another_in_its_place]
 
 
 def all_files(top: Path) -> list[str]:

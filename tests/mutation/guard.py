@@ -246,7 +246,7 @@ MUTANTS = (
         "access-repository-root-moves",
         "a directory that holds .git can be moved",
         "fs/access.py",
-        "if any(map(self._guard.is_dotgit, listed)):",
+        "if any(not self._is_plain(entry) and self._guard.is_dotgit(entry) for entry in listed):",
         "if False:",
         ACCESS,
     ),
@@ -300,7 +300,7 @@ MUTANTS = (
         "fs/new_name_check.py",
         "if self._is_folded_to(DOTGIT, ref):",
         "if False:",
-        (*ACCESS, *FOLDING),
+        (*HELD, "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer"),
     ),
     Mutant(
         "access-rename-to-folded-git-stays",
@@ -355,7 +355,7 @@ MUTANTS = (
         """\
             if False:
                 raise stale()""",
-        REVALIDATION,
+        DEPTH,
     ),
     Mutant(
         "access-moved-not-classified",
@@ -738,7 +738,7 @@ MUTANTS = (
             return None
 
     def mode_at""",
-        (*ERRORS, "adapter/test_payload.py"),
+        PAYLOAD,
     ),
     Mutant(
         "rules-forget-short-names",
@@ -926,14 +926,6 @@ MUTANTS = (
         (*TEXTS, *PLACING),
     ),
     Mutant(
-        "links-to-the-top-of-a-moved-tree",
-        "a text that leads above a moved directory stays inside",
-        "guard/links.py",
-        "return steps is not None and steps.up <= depth",
-        "return steps is not None and steps.up <= depth + 1",
-        (*TEXTS, *PLACING),
-    ),
-    Mutant(
         "links-dots-go-back",
         "a stored text leads out for programs that resolve paths as text",
         "guard/links.py",
@@ -961,7 +953,7 @@ MUTANTS = (
         "placing-stores-as-given",
         "a symlink leads out of its work tree",
         "fs/placing.py",
-        "        if not self._is_on or self._is_contained(ref, text):",
+        "        if not self._is_on or self._is_contained(ref.parent, text):",
         "        if True:",
         PLACING,
     ),
@@ -969,7 +961,7 @@ MUTANTS = (
         "placing-stores-nothing-as-given",
         "each symlink leads nowhere on the host",
         "fs/placing.py",
-        "        if not self._is_on or self._is_contained(ref, text):",
+        "        if not self._is_on or self._is_contained(ref.parent, text):",
         "        if not self._is_on:",
         PLACING,
     ),
@@ -1010,10 +1002,10 @@ MUTANTS = (
         "a symlink is where it leads out until the rename is undone",
         "fs/rename_check.py",
         """\
-            if exchange or not S_ISREG(moved.st_mode):
+            if renaming.moves_links:
                 self._placing.check_rename(renaming)
-""",
-        "",
+        except""",
+        "        except",
         PLACING,
     ),
     Mutant(
@@ -1021,26 +1013,31 @@ MUTANTS = (
         "the host makes a repository while a symlink is moved",
         "fs/rename_check.py",
         """\
-        if renaming.exchange or not S_ISREG(renaming.moved.st_mode):
+        if renaming.moves_links:
             self._placing.check_rename(renaming)
-""",
-        "",
+
+    def undoes""",
+        """\
+
+    def undoes""",
         PLACING,
     ),
     Mutant(
         "placing-exchange-of-a-file",
         "an exchange with a file brings a symlink anywhere",
         "fs/rename_check.py",
-        "if exchange or not S_ISREG(moved.st_mode):",
-        "if not S_ISREG(moved.st_mode):",
+        "moves_links = exchange or S_ISLNK(moved.st_mode)",
+        "moves_links = S_ISLNK(moved.st_mode)",
         PLACING,
     ),
     Mutant(
         "placing-neutral-stays",
         "a symlink that leads nowhere cannot be moved",
         "fs/placing.py",
-        "if self._is_on and not links.is_neutral(stored) and not self._is_contained(ref, stored):",
-        "if self._is_on and not self._is_contained(ref, stored):",
+        """\
+            and not links.is_neutral(stored)
+""",
+        "",
         PLACING,
     ),
     Mutant(
@@ -1071,16 +1068,48 @@ MUTANTS = (
         "placing-tree-one-level",
         "symlinks further down in a moved directory are not seen",
         "fs/placing.py",
-        "                    left = self._check_inner(fd, name, depth + 1, left)",
+        "                    left = self._check_inner(fd, name, depth + 1, to, left)",
         "                    pass",
         PLACING,
     ),
     Mutant(
-        "placing-tree-counts-from-the-top",
-        "a symlink further down may lead nowhere above its own directory",
+        "placing-tree-leads-out-by-names",
+        "a symlink that comes out of a moved directory may lead to the root, or to a guarded name",
         "fs/placing.py",
-        "links.stays_inside(stored, depth)",
-        "links.stays_inside(stored, 0)",
+        "return climbed < 0 or self._stays_below(to, links.Steps(climbed, steps.down))",
+        "return climbed < 0 or climbed == 0",
+        PLACING,
+    ),
+    Mutant(
+        "placing-tree-never-leaves-the-directory",
+        "a directory does not move up if a symlink leads out of it, to where it may",
+        "fs/placing.py",
+        "return climbed < 0 or self._stays_below(to, links.Steps(climbed, steps.down))",
+        "return climbed < 0",
+        PLACING,
+    ),
+    Mutant(
+        "placing-names-that-a-rule-guards",
+        "a symlink leads to a name that a rule will guard once it is there",
+        "fs/placing.py",
+        "        if not all(map(self._access.allows, steps.down)):\n            return False\n",
+        "",
+        PLACING,
+    ),
+    Mutant(
+        "placing-renamed-directories-are-free",
+        "a directory that moves to another one is not asked for its symlinks",
+        "fs/rename_check.py",
+        "if S_ISDIR(moved.st_mode) and old.parent is not new.parent:",
+        "if False:",
+        PLACING,
+    ),
+    Mutant(
+        "placing-tree-counts-from-the-top",
+        "a symlink further down in a moved directory counts as one at its top",
+        "fs/placing.py",
+        "self._fits_below(stored, depth, to)",
+        "self._fits_below(stored, 0, to)",
         PLACING,
     ),
     Mutant(
@@ -1181,8 +1210,7 @@ MUTANTS = (
         "a text is counted from where the directory was before the host moved it",
         "fs/placing.py",
         """\
-        if steps.up:
-            self._access.revalidation.check_now(ref.parent, steps.up)
+        self._access.revalidation.check_now(self._base, 0)  # the host may have moved it
 """,
         "",
         MOVED,
