@@ -155,6 +155,15 @@ async def test_what_a_rule_guards_is_not_led_to(
     assert await text_of(world, "r/d/l") == text
 
 
+async def test_nor_what_it_will_guard_once_it_is_there(make_world: MakeWorld) -> None:
+    world = planted(make_world(rules=GuardRules(deny=("secret*",))))
+    for number, text in enumerate((b"secret", b"secret.d/x", b"none/Secrets", b"../d/secret")):
+        await symlink(world, f"r/d/l{number}", text)
+        assert stored(world, f"r/d/l{number}") == links.neutral(text)
+    await symlink(world, "r/d/l", b"no-secret")
+    assert stored(world, "r/d/l") == b"no-secret"
+
+
 OFF = [GuardRules(links=LinkMode.RAW), GuardRules(git=GitMode.OFF)]
 
 
@@ -366,6 +375,7 @@ async def test_a_directory_that_stays_as_deep_is_not_searched(
         ("x/y/z", "z", [b"g", b"."], [b"..", b"../../x"]),
         ("x/y/z", "r/z", [b"g", b"../w"], [b"../../w", b".."]),
         ("x/y", "r/d/y", [b"z", b"../w"], []),
+        ("x/y", "r/y", [b"z"], [b"../../q"]),
         ("r/d", "x/y/z/d", [b"e", b"../f"], []),
         ("r/d", "r/n/d/d", [b"e", b"../f"], []),
         ("r/n/d", "r/f/d", [b".", b"../x"], []),
