@@ -344,8 +344,8 @@ def test_the_loops_leave_what_the_next_round_needs(tmp_path: Path) -> None:
     site = cost_kinds.enter(tmp_path, 3)
     for run in ("run0", "run1"):
         for kind in cost_kinds.KINDS:
-            kind.prepare(site, 3, run)
-            kind.run(site, 3, run)
+            kind.prepare(site, range(3), run)
+            kind.run(site, range(3), run)
         assert os.listdir(tmp_path / "changing") == ["other.py"]
         wanted = {"other.py", *(f"tree{number}-{run}" for number in range(3))}
         assert set(os.listdir(tmp_path / "trees")) == wanted
