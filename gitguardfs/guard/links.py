@@ -35,8 +35,11 @@ class Steps(NamedTuple):
 
 
 def steps_of(text: bytes) -> Steps | None:
-    """Return the steps of a symlink's text; None if no directory makes the text contained."""
-    if text.startswith(b"/"):
+    """Return the steps of a symlink's text; None if no directory makes the text contained.
+
+    ``//`` within a text is one of those: for ``a -> a//etc/x`` realpath of Python 3.12 is /etc/x.
+    """
+    if text.startswith(b"/") or b"//" in text:
         return None
     parts = [part for part in text.split(b"/") if part not in (b"", b".")]
     up = 0
