@@ -200,6 +200,10 @@ class NinepSource(Source):
             return st is not None and found is not None
         return not any(means_other(entry) for entry in self.names(dir_fd) if entry != name)
 
+    def arrived(self, dir_fd: int, name: bytes, moved: os.stat_result) -> os.stat_result:
+        """Return ``moved``: a name that was held before shows the number of what was there."""
+        return moved
+
     def check_type(self, dir_fd: int, name: bytes, st: os.stat_result) -> None:
         """Check by a listing that an entry has the type that ``st`` says.
 

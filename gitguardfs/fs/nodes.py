@@ -62,8 +62,8 @@ class Node:
 
     __slots__ = (
         "btime_ns", "classified_at", "dev", "fd", "file_type", "has_other_names", "id", "ino",
-        "is_hashed", "is_pinned", "leased", "lookup_count", "name", "open_fds", "parent",
-        "reported", "restrictions", "rule", "size", "subtree", "unplaced_as", "unsynced",
+        "is_hashed", "is_pinned", "leased", "looked_at", "lookup_count", "name", "open_fds",
+        "parent", "reported", "restrictions", "rule", "size", "subtree", "unplaced_as", "unsynced",
         "variant", "verdict",
     )  # fmt: skip
 
@@ -79,6 +79,8 @@ class Node:
         """The object's birth time in nanoseconds, if a call for it was cheap; otherwise 0."""
         self.classified_at = 0.0
         """When this directory and all above it were last classified: seconds (time.monotonic)."""
+        self.looked_at = 0.0
+        """When this directory alone was last classified again."""
         self.restrictions = 0
         """The table's count of restrictions when this node's verdict was last updated."""
         self.lookup_count = 0

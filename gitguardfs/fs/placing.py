@@ -24,6 +24,12 @@ from gitguardfs.guard.rules import ALLOW
 MAX_DIRECTORIES = 4096
 """Directories that are searched for symlinks when a directory is moved up: some 50 ms locally."""
 
+MAX_ENTRIES = 65_536
+"""Names in these directories: some 100 ms."""
+
+MAX_STEPS = 256
+"""Components of a text, with those of symlinks on its way, that are followed; some 10 ms."""
+
 MAX_DEPTH = 256
 """Directories on the way down in that search, each of which is open meanwhile."""
 
@@ -45,6 +51,8 @@ class Placing:
         self._descriptors = descriptors
         self._source = source
         self._root = root
+        self._entries = 0
+        """Names that the present search has seen."""
 
     def text_to_store(self, ref: NodeRef, text: bytes) -> bytes:
         """Return what is stored for a symlink with ``text`` that is made at ``ref``."""
@@ -133,7 +141,12 @@ class Placing:
         ref = self._found(renaming, st)
         fd = self._source.open_node(ref.fd, ref.name)
         try:
+            self._entries = 0
             left = self._check_below(fd, 0, to, MAX_DIRECTORIES)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            left = -1
         finally:
             os.close(fd)
         if left < 0:
@@ -148,7 +161,11 @@ class Placing:
         left -= 1
         if left < 0 or depth == MAX_DEPTH:
             return -1
-        for name, (file_type, _) in self._source.typed_names(fd).items():
+        listed = self._source.typed_names(fd)
+        self._entries += len(listed)
+        if self._entries > MAX_ENTRIES:
+            return -1
+        for name, (file_type, _) in listed.items():
             try:
                 if file_type == S_IFDIR:
                     left = self._check_inner(fd, name, depth + 1, to, left)
@@ -173,9 +190,10 @@ class Placing:
     def _check_inner(self, fd: int, name: bytes, depth: int, to: Node, left: int) -> int:
         inner = self._source.open_node(fd, name)
         try:
-            if S_ISDIR(self._source.stat(inner).st_mode):
+            mode = self._source.stat(inner).st_mode
+            if S_ISDIR(mode):
                 return self._check_below(inner, depth, to, left)
-            return left
+            return -1 if S_ISLNK(mode) else left  # it was a directory when it was listed
         finally:
             os.close(inner)
 
@@ -210,9 +228,12 @@ class _Walk:
 
     def stays_below(self, steps: links.Steps) -> bool:
         """Return whether the walk stays below each root that it passes. Raises OSError."""
-        followed = 0
+        followed = steps_taken = 0
         rest: list[bytes] = []
         while True:
+            steps_taken += steps.up + len(steps.down)
+            if steps_taken > MAX_STEPS:
+                return False
             for _ in range(steps.up):
                 if not self._go_up():
                     return False

@@ -44,7 +44,7 @@ class RenameCheck:
         self._symlinks = symlinks
 
     def check(self, caller: Caller, old_name: Name, new_name: Name, flags: int) -> Renaming:
-        """Check a rename. The caller closes what is returned.
+        """Check a rename. The caller closes the descriptors of what is returned.
 
         The checks raise in this order:
 

@@ -38,8 +38,3 @@ class Renaming(NamedTuple):
         if self.exchange and self.target is not None:
             return moved, (self.old, self.target)
         return (moved,)
-
-    def close(self) -> None:
-        """Close the descriptors that nobody took over."""
-        while self.fds:
-            os.close(self.fds.pop())

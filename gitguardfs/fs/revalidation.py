@@ -2,8 +2,9 @@
 
 A process can stay in a directory: the kernel then looks up names in it, but never the directory
 itself. So if a directory's verdict is older than VERDICT_TTL, or a rule needs a sure answer, the
-directories above it are checked again: on a local source all of them, over a share the nearest and
-those that were not checked for longest. So a request costs about the same at each depth.
+directories above it are checked again: on a local source all of them at once. Over a share one
+request checks the nearest and those that were not checked for longest, and the next requests check
+the rest. So a request costs about the same at each depth.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import errno
 import os
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from time import monotonic
 
 from gitguardfs.fs.ancestors import walk_up
 from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.nodes import Node, NodeTable, ancestors
+from gitguardfs.fs.nodes import NEVER, Node, NodeTable, ancestors
 from gitguardfs.fs.source import Source
 from gitguardfs.guard.rules import Refused, RuleSet, Verdict
 
@@ -70,17 +72,25 @@ class Revalidation:
             return False
         if not self._guard.has_rules and self._descriptors.holds_objects:
             return False
-        way = []
+        way, due = [], []
         for step in ancestors(directory):
             if now - step.classified_at < VERDICT_TTL:
-                since = step.classified_at
+                since = min(since, step.classified_at)
                 break
             way.append(step)
-        if len(way) > NEAREST + LONGEST_AGO and not self._source.is_local(directory.dev):
-            further = sorted(way[NEAREST:], key=lambda node: node.classified_at)
-            skipped = set(further[LONGEST_AGO:])
-            way = [node for node in way if node not in skipped]
-        self._check(directory, way, since)
+            if now - step.looked_at < VERDICT_TTL and step.classified_at != NEVER:
+                since = min(since, step.looked_at)
+            else:
+                due.append(step)
+        is_whole = len(due) <= NEAREST + LONGEST_AGO or self._source.is_local(directory.dev)
+        if not is_whole:
+            further = sorted(due[NEAREST:], key=lambda node: node.looked_at)
+            left = set(further[LONGEST_AGO:])
+            due = [node for node in due if node not in left]
+        self._check(directory, due)
+        if is_whole and directory.classified_at < since:
+            for node in way:
+                node.classified_at = since
         return True
 
     def check_now(self, directory: Node, levels: int | None = None) -> None:
@@ -89,23 +99,29 @@ class Revalidation:
         ``None`` is all above it. Their places in the node table are then the present ones. Raises
         Refused if the directory is guarded by now, and as ``revalidate`` does.
         """
-        way = list(ancestors(directory))[: None if levels is None else levels + 1]
-        self._check(directory, way, clock())
+        self._check(
+            directory, [*islice(ancestors(directory), None if levels is None else levels + 1)]
+        )
         if directory.verdict is not Verdict.ALLOW:
             raise Refused(directory.rule, partial(self._path, directory))
 
-    def _check(self, directory: Node, way: list[Node], since: float) -> None:
-        """Classify ``way``, which leads up from ``directory``; note that it was done ``since``.
+    def _check(self, directory: Node, way: list[Node]) -> None:
+        """Classify ``way``, which leads up from ``directory``, from its top.
 
         If one was moved, classify ``directory`` where it is now.
         """
         now = clock()
         way = way[::-1]
         self._descriptors.let_go(way)
+        above, lease = None, -1
         try:
             for node in way:
+                before = node.leased
                 self._classify_in_place(node)
-                node.classified_at = since
+                node.looked_at = now
+                if above is not None:
+                    above.leased = lease  # a long way would use up all descriptors
+                above, lease = node, before
         except OSError as error:
             if error.errno != errno.ESTALE or not self._source.is_local(directory.dev):
                 raise

@@ -92,6 +92,14 @@ class Source:
         st = self.find_at(dir_fd, name)
         return st is not None and self.is_at(dir_fd, other, st)
 
+    def arrived(self, dir_fd: int, name: bytes, moved: os.stat_result) -> os.stat_result:
+        """Return the attributes of what a rename of ``moved`` has brought to ``name``.
+
+        It is another object if another guard has put one in the place of ``moved`` before. Raises
+        OSError.
+        """
+        return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+
     def check_is_file(self, dir_fd: int, name: bytes) -> None:
         """Check that an entry at which a file is open is no directory. Raises OSError(ESTALE)."""
 

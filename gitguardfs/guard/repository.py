@@ -72,8 +72,8 @@ def would_complete(name: bytes, is_directory: bool, mode_of: Modes) -> bool:
     """Return whether adding ``name`` would make a directory a repository, or most of one.
 
     A payload is config, config.worktree or hooks: these can make git run a program. Refused are:
-    HEAD with refs, commondir or a payload; refs with objects and a payload; and a commondir that
-    is no directory. Whatever such a set still lacks, git on the host may restore.
+    HEAD with refs, commondir or a payload; objects beside HEAD or refs, and a payload; and a
+    commondir that is no directory. Whatever such a set still lacks, git on the host may restore.
     """
     return any(_completes(part, is_directory, mode_of) for part in parts(name))
 
@@ -95,7 +95,7 @@ def _completes(part: bytes, is_directory: bool, mode_of: Modes) -> bool:
     if part == REFS:
         return is_file(HEAD) or (is_there(OBJECTS) and has_payload())
     if part == OBJECTS:
-        return is_there(REFS) and has_payload()
+        return (is_file(HEAD) or is_there(REFS)) and has_payload()
     if part == COMMONDIR:
         return not is_directory or is_file(HEAD)
     if part != HOOKS and is_directory:

@@ -15,6 +15,7 @@ from gitguardfs.bindfs.change_policy import Deletion
 from gitguardfs.errors import os_error
 from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.mount import Mount
+from gitguardfs.fs.nodes import stale
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.symlinks import LinkTarget, SymlinkResolver
 from gitguardfs.guard.rules import Refused
@@ -35,6 +36,7 @@ class Entries:
         self._access = mount.access
         self._resolver = mount.resolver
         self._source = mount.source
+        self._descriptors = mount.descriptors
         self._renames = mount.renames
         self._policy = mount.policy
         self._symlinks = mount.symlinks
@@ -123,7 +125,8 @@ class Entries:
             self._move(renaming, flags)
             self._resolver.note_renamed(renaming)
         finally:
-            renaming.close()
+            while renaming.fds:
+                os.close(renaming.fds.pop())
 
     def _move(self, renaming: Renaming, flags: int) -> None:
         """Rename, or exchange, and undo that if the new names turn out to be forbidden.
@@ -131,31 +134,36 @@ class Entries:
         A rename(2) that failed may have been done on a server: that is undone as well, where
         RenameCheck says so.
         """
-        old, new = renaming.old, renaming.new
+        old, new, arrived = renaming.old, renaming.new, renaming.moved
         try:
             self._source.rename(old.fd, old.name, new.fd, new.name, flags)
         except OSError:
             if self._renames.undoes_failed(renaming):
-                self._undo(renaming, flags)
+                self._undo(renaming, flags, arrived)
             raise
         try:
+            arrived = self._source.arrived(new.fd, new.name, arrived)
+            if not os.path.samestat(arrived, renaming.moved):
+                raise stale()  # another guard has put another object in its place
             self._renames.check_done(renaming)
         except BaseException:
-            self._undo(renaming, flags)
+            self._undo(renaming, flags, arrived)
             raise
 
-    def _undo(self, renaming: Renaming, flags: int) -> None:
+    def _undo(self, renaming: Renaming, flags: int, arrived: os.stat_result) -> None:
         old, new = renaming.old, renaming.new
 
         def undo() -> None:
-            if not self._source.is_at(new.fd, new.name, renaming.moved):
+            # Not the descriptors in the refs: after a failed check they may be of the root (ninep).
+            old_fd, new_fd = self._descriptors.of(old.parent), self._descriptors.of(new.parent)
+            if not self._source.is_at(new_fd, new.name, arrived):
                 return
             back = flags if renaming.exchange else RENAME_NOREPLACE
             try:
-                self._source.rename(new.fd, new.name, old.fd, old.name, back)
+                self._source.rename(new_fd, new.name, old_fd, old.name, back)
             except OSError as error:  # 9p has no flags
-                if error.errno != errno.EINVAL or self._source.find_at(old.fd, old.name):
+                if error.errno != errno.EINVAL or self._source.find_at(old_fd, old.name):
                     raise
-                self._source.rename(new.fd, new.name, old.fd, old.name, 0)
+                self._source.rename(new_fd, new.name, old_fd, old.name, 0)
 
         undo_or_log(undo, lambda: self._access.path(new.parent, new.name))

@@ -204,7 +204,9 @@ class NewEntries:
         """
 
         def undo() -> None:
-            st = self._source.find_at(ref.fd, ref.name)
+            # Not the descriptor in ``ref``: after a failed check it may be of the root (ninep).
+            dir_fd = self._descriptors.of(ref.parent)
+            st = self._source.find_at(dir_fd, ref.name)
             if st is None:
                 return
             if made >= 0:
@@ -216,7 +218,7 @@ class NewEntries:
                     S_ISREG(st.st_mode) and st.st_size
                 )
             if is_it:
-                self._source.remove(ref.fd, ref.name, S_ISDIR(mode))
+                self._source.remove(dir_fd, ref.name, S_ISDIR(mode))
 
         undo_or_log(undo, lambda: self._access.path(ref.parent, ref.name))
 

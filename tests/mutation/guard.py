@@ -309,7 +309,7 @@ MUTANTS = (
         """\
             self._renames.check_done(renaming)
         except BaseException:
-            self._undo(renaming, flags)
+            self._undo(renaming, flags, arrived)
 """,
         """\
             self._renames.check_done(renaming)
@@ -903,10 +903,11 @@ MUTANTS = (
         "an absolute text is contained",
         "guard/links.py",
         """\
-    if text.startswith(b"/"):
-        return None
+    if text.startswith(b"/") or b"//" in text or b"\\\\" in text:
 """,
-        "",
+        """\
+    if b"//" in text or b"\\\\" in text:
+""",
         (*TEXTS, *PLACING),
     ),
     Mutant(
@@ -1281,32 +1282,32 @@ MUTANTS = (
         "depth-all-above-over-a-share",
         "a request far down asks a server about each directory above",
         "fs/revalidation.py",
-        "if len(way) > NEAREST + LONGEST_AGO and not self._source.is_local(directory.dev):",
-        "if False:",
+        "is_whole = len(due) <= NEAREST + LONGEST_AGO or self._source.is_local(directory.dev)",
+        "is_whole = True",
         DEPTH,
     ),
     Mutant(
         "depth-some-above-on-a-disk",
         "on a local source a directory above has to wait for its turn",
         "fs/revalidation.py",
-        "if len(way) > NEAREST + LONGEST_AGO and not self._source.is_local(directory.dev):",
-        "if len(way) > NEAREST + LONGEST_AGO:",
+        "is_whole = len(due) <= NEAREST + LONGEST_AGO or self._source.is_local(directory.dev)",
+        "is_whole = len(due) <= NEAREST + LONGEST_AGO",
         DEPTH,
     ),
     Mutant(
         "depth-always-the-same",
         "some directories above never have their turn",
         "fs/revalidation.py",
-        "further = sorted(way[NEAREST:], key=lambda node: node.classified_at)",
-        "further = way[NEAREST:]",
+        "further = sorted(due[NEAREST:], key=lambda node: node.looked_at)",
+        "further = due[NEAREST:]",
         DEPTH,
     ),
     Mutant(
         "depth-nearest-wait-as-well",
         "the directory above waits for its turn",
         "fs/revalidation.py",
-        "further = sorted(way[NEAREST:], key=lambda node: node.classified_at)",
-        "further = sorted(way[1:], key=lambda node: node.classified_at)",
+        "further = sorted(due[NEAREST:], key=lambda node: node.looked_at)",
+        "further = sorted(due[1:], key=lambda node: node.looked_at)",
         DEPTH,
     ),
     Mutant(

@@ -109,7 +109,7 @@ SHIFTED = IdMap([(501, 1000)], [(20, 1000)], uid_offset=10, gid_offset=20)
 def test_new_owner(
     policy: ChangePolicy, caller: tuple[int, int], inherits: bool, idmap: IdMap, owner: object
 ) -> None:
-    assert outcome(policy.new_owner, caller, inherits, idmap) == owner
+    assert outcome(policy.new_owner, idmap, *caller, inherits) == owner
 
 
 def test_new_mode() -> None:

@@ -21,7 +21,8 @@ CONTAINED = [
 ]  # fmt: skip
 
 NEVER = [
-    b"/", b"/a", b"//a", b"a//b", b"..//a", b"a//", b"/..", b"a/..", b"a/../b", b"../a/..", b"a/./../../b", b".git", b"a/.git",
+    b"/", b"/a", b"//a", b"a//b", b"..//a", b"a//", b"/..", b"a/..", b"a/../b", b"../a/..",
+    b"a/./../../b", b".git", b"a/.git", b"a\\b", b"..\\a",
     b"../.git", b".git/hooks", b"a/.GIT/config", b"git~1", b"./.git", b".git/", b"a\\.git",
     links.NEUTRAL, links.NEUTRAL + b"a",
 ]  # fmt: skip
@@ -108,8 +109,10 @@ def test_no_spelling_of_git_is_contained(name: bytes, form: bytes) -> None:
     assert not links.is_contained(form % name, 9)
 
 
-@pytest.mark.parametrize("name", [name for name in ORDINARY if name not in (b"", b".", b"..")])
+@pytest.mark.parametrize("name", ORDINARY)
 def test_other_names_are(name: bytes) -> None:
+    if name in (b"", b".", b"..") or b"\\" in name:
+        return
     assert links.is_contained(name, 0) and links.is_contained(b"../a/" + name, 1)
 
 

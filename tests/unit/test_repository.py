@@ -119,7 +119,8 @@ COMPLETES: list[tuple[bytes, bool, dict[bytes, int], bool]] = [
     (b"refs", True, OBJECTS | CONFIG, True),
     (b"refs", True, OBJECTS | {HOOKS: DIRECTORY}, True),
     (b"refs", True, OBJECTS | {b"config": DIRECTORY}, False),
-    (b"objects", True, HEAD | CONFIG, False),  # that pair is refused when it comes about
+    (b"objects", True, HEAD | CONFIG, True),
+    (b"objects", True, HEAD, False),
     (b"objects", True, REFS, False),
     (b"objects", True, REFS | CONFIG, True),
     (b"objects", False, REFS | CONFIG, True),
