@@ -183,7 +183,7 @@ class NodeTable:
         if variant == PLAIN_VARIANT and st.st_dev == self._home:
             node = self.by_id.get(st.st_ino)
             if (
-                node is not None and node.id < FIRST_OWN_ID and node.is_hashed
+                node is not None and node.is_hashed and node.ino == node.id < FIRST_OWN_ID
                 and node.file_type == S_IFMT(st.st_mode) and node.dev == st.st_dev
             ):  # fmt: skip
                 return node
@@ -195,7 +195,7 @@ class NodeTable:
         if parent.subtree is None or not S_ISDIR(st.st_mode):
             node = self.by_id.get(st.st_ino)
             if (
-                node is not None and node.is_hashed and node.ino == node.id
+                node is not None and node.is_hashed and node.ino == node.id < FIRST_OWN_ID
                 and node.dev == st.st_dev and node.file_type == S_IFMT(st.st_mode)
             ):  # fmt: skip
                 return node
@@ -230,7 +230,7 @@ class NodeTable:
             self.restrict_known(st, verdict, rule)
         node = self.by_id.get(st.st_ino) if variant == PLAIN_VARIANT else None
         if node is None or not (
-            node.is_hashed and node.ino == node.id and node.dev == st.st_dev
+            node.is_hashed and node.ino == node.id < FIRST_OWN_ID and node.dev == st.st_dev
             and node.file_type == file_type
         ):  # fmt: skip
             node = self.find(st, variant)

@@ -28,7 +28,7 @@ MAX_ENTRIES = 65_536
 """Names in these directories: some 100 ms."""
 
 MAX_STEPS = 256
-"""Components of a text, with those of symlinks on its way, that are followed; some 10 ms."""
+"""Directories that are entered or climbed from while texts are followed; some 10 ms."""
 
 MAX_DEPTH = 256
 """Directories on the way down in that search, each of which is open meanwhile."""
@@ -231,11 +231,9 @@ class _Walk:
         followed = steps_taken = 0
         rest: list[bytes] = []
         while True:
-            steps_taken += steps.up + len(steps.down)
-            if steps_taken > MAX_STEPS:
-                return False
+            steps_taken += steps.up
             for _ in range(steps.up):
-                if not self._go_up():
+                if steps_taken > MAX_STEPS or not self._go_up():
                     return False
             rest += reversed(steps.down)
             while rest:
@@ -243,6 +241,9 @@ class _Walk:
                 st = self._find(name)
                 if st is None:
                     return True  # nothing is there now
+                steps_taken += 1
+                if steps_taken > MAX_STEPS:
+                    return False
                 ref = NodeRef(self._base, self._fd, name)
                 if self._access.verdict_of(ref, st)[0] is not ALLOW:
                     return False

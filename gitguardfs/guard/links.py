@@ -35,12 +35,8 @@ class Steps(NamedTuple):
 
 
 def steps_of(text: bytes) -> Steps | None:
-    """Return the steps of a symlink's text; None if no directory makes the text contained.
-
-    ``//`` makes it so: for ``a -> a//etc/x`` realpath of Python 3.12 is /etc/x. So does a
-    backslash, which is a slash on Windows.
-    """
-    if text.startswith(b"/") or b"//" in text or b"\\" in text:
+    """Return the steps of a symlink's text; None if no directory makes the text contained."""
+    if text.startswith(b"/"):
         return None
     parts = [part for part in text.split(b"/") if part not in (b"", b".")]
     up = 0

@@ -13,16 +13,16 @@ from tests.unit.test_dotgit import GUARDED, ORDINARY
 
 CONTAINED = [
     # the text, and the least depth below the root at which it is contained
-    (b"a", 0), (b"a/b", 0), (b"a/b/", 0), (b"./a", 0), (b"a/.", 0), (b"...", 0), (b"..a", 0),
+    (b"a", 0), (b"a/b", 0), (b"a//b/", 0), (b"./a", 0), (b"a/.", 0), (b"...", 0), (b"..a", 0),
     (b".", 1), (b"./", 1), (b"", 1), (b"./.", 1),
-    (b"../a", 1), (b"./../a", 1), (b".././a/", 1),
+    (b"../a", 1), (b"./../a", 1), (b".././/a/", 1), (b"..//a", 1),
     (b"..", 2), (b"../", 2), (b".././.", 2), (b"../../a", 2), (b"../..", 3),
     (b"a\xff/\n", 0), (b" ..", 0), (b".gitignore", 0), (b"a/.github/b", 0),
 ]  # fmt: skip
 
 NEVER = [
-    b"/", b"/a", b"//a", b"a//b", b"..//a", b"a//", b"/..", b"a/..", b"a/../b", b"../a/..",
-    b"a/./../../b", b".git", b"a/.git", b"a\\b", b"..\\a",
+    b"/", b"/a", b"//a", b"/..", b"a/..", b"a/../b", b"../a/..",
+    b"a/./../../b", b".git", b"a/.git",
     b"../.git", b".git/hooks", b"a/.GIT/config", b"git~1", b"./.git", b".git/", b"a\\.git",
     links.NEUTRAL, links.NEUTRAL + b"a",
 ]  # fmt: skip
@@ -111,7 +111,7 @@ def test_no_spelling_of_git_is_contained(name: bytes, form: bytes) -> None:
 
 @pytest.mark.parametrize("name", ORDINARY)
 def test_other_names_are(name: bytes) -> None:
-    if name in (b"", b".", b"..") or b"\\" in name:
+    if name in (b"", b".", b".."):
         return
     assert links.is_contained(name, 0) and links.is_contained(b"../a/" + name, 1)
 
