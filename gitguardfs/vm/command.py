@@ -157,8 +157,10 @@ def up(
     **given: Any,
 ) -> int:
     """Start the VM and open a shell in the project; leaving the shell stops the VM."""
+    import shutil
+
     from gitguardfs.audit import trust
-    from gitguardfs.vm import driver, images, secrets, settings, state
+    from gitguardfs.vm import driver, images, secrets, settings, state, trusted_programs
 
     driver.refuse_root()
     where = state.find(project)
@@ -175,6 +177,7 @@ def up(
     paths = secrets.found(where.project, new.hide)
     if paths:
         click.echo(secrets.warning(paths), err=True)
+    trusted_programs.check(where.project, *(["git"] if shutil.which("git") else []))
     if line := trust.line():
         click.echo(line, err=True)
     return driver.up(where, driver.UpArguments(new, presets, words, upstream_ca))

@@ -14,7 +14,7 @@ from gitguardfs import __version__
 from gitguardfs.bindfs.change_policy import ChangePolicy, XattrPolicy
 from gitguardfs.commands import gitguardfs as cli
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.guard.rules import GitMode, GuardRules
+from gitguardfs.guard.rules import GitMode, GuardRules, LinkMode
 from gitguardfs.options.id_maps import IdMapSpec
 from gitguardfs.options.mount_options import MountOptions
 
@@ -164,16 +164,18 @@ def test_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
     by_option = options_of(
         monkeypatch, "--map", "1:2", "--git", "hide", "--deny", "a", "--deny", "b",
         "--protect", "c", "--hide", "d", "--allow-bare", "--allow-suid", "--cache-timeout", "0",
+        "--links", "raw",
         "--xattr", "ro", "--audit-log", "/l", "--seal", "-r", "-f", "-d",
     )  # fmt: skip
     assert by_option == MountOptions(
         "/s", "/m", IdMapSpec(((1, 2),), ((1, 2),)),
-        GuardRules(GitMode.HIDE, True, ("a", "b"), ("c",), ("d",)),
+        GuardRules(GitMode.HIDE, True, LinkMode.RAW, ("a", "b"), ("c",), ("d",)),
         ChangePolicy(xattr=XattrPolicy.RO), allow_suid=True, cache_timeout=0.0, audit_log="/l",
         seal=True, read_only=True, foreground=True, debug=True,
     )  # fmt: skip
     by_o = options_of(
         monkeypatch, "-o", "map=1:2,git=hide,deny=a,deny=b,protect=c,hide=d,allow_bare,allow_suid",
+        "-o", "links=raw",
         "-o", "cache_timeout=0,xattr=ro,audit_log=/l,seal,ro,foreground,debug",
     )  # fmt: skip
     assert by_o == by_option
