@@ -450,6 +450,34 @@ async def test_a_large_directory_is_copied(world: World, monkeypatch: pytest.Mon
     await world.rename("x/y/z", "x/w/z")
 
 
+async def test_a_directory_of_many_names_is_copied(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "MAX_ENTRIES", 4)
+    for name in ("one", "two", "three", "four"):
+        (world.source / "x/y/z" / name).touch()
+    await world.rename("x/y/z", "z")
+    await world.rename("z", "x/y/z")
+    (world.source / "x/y/z/five").touch()
+    await refused(world.rename("x/y/z", "z"), errno.EXDEV)
+
+
+async def test_a_text_through_many_directories_is_stored_neutral(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them takes requests to the source; names that are not there take one."""
+    monkeypatch.setattr(placing, "MAX_STEPS", 4)
+    (world.source / "r/m/m/m/m/m").mkdir(parents=True)
+    for name, text, is_contained in (
+        ("a", b"m/m/m/m", True),
+        ("b", b"m/m/m/m/m", False),
+        ("c", b"/".join([b"none"] * 99), True),
+        ("m/m/m/d", b"../../../m/m", False),
+    ):
+        await symlink(world, f"r/{name}", text)
+        assert stored(world, f"r/{name}") == (text if is_contained else links.neutral(text))
+
+
 @pytest.mark.parametrize("levels", [255, 256])
 async def test_a_deep_directory_is_copied(world: World, levels: int) -> None:
     before = os.getcwd()

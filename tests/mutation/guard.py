@@ -899,6 +899,25 @@ MUTANTS = (
         PAYLOAD,
     ),
     Mutant(
+        "placing-many-names",
+        "a search of a moved tree has no limit for names",
+        "fs/placing.py",
+        "if self._entries > MAX_ENTRIES:",
+        "if False:",
+        PLACING,
+    ),
+    Mutant(
+        "placing-many-steps",
+        "a text is followed through any number of directories",
+        "fs/placing.py",
+        """\
+                if steps_taken > MAX_STEPS:
+                    return False
+""",
+        "",
+        PLACING,
+    ),
+    Mutant(
         "links-absolute-stays",
         "an absolute text is contained",
         "guard/links.py",
