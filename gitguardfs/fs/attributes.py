@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import lru_cache
+from operator import attrgetter
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
 
 from gitguardfs.bindfs.idmap import IdMap
@@ -21,9 +22,13 @@ from gitguardfs.protocol import Attributes, EntryReply, GuestUid, ShareGid, Shar
 WRITE_BITS = 0o222
 
 
+_change_of = attrgetter("st_size", "st_mtime_ns", "st_ctime_ns")
+"""What changes with a file's content."""
+
+
 def change_key(st: os.stat_result) -> int:
     """Return a digest of size, mtime and ctime; it changes with a file's content."""
-    return hash((st.st_size, st.st_mtime_ns, st.st_ctime_ns))
+    return hash(_change_of(st))
 
 
 Override = Callable[[Attributes, int, ShareUid, ShareGid, GuestUid], Attributes]
@@ -102,7 +107,7 @@ class AttributeMapper:
             else:
                 shown = shown._replace(mode=S_IFMT(st.st_mode), uid=0, gid=0)
         elif node.file_type == S_IFREG:
-            node.reported = hash((st.st_size, st.st_mtime_ns, st.st_ctime_ns))
+            node.reported = hash(_change_of(st))  # change_key, without the call
             node.size = st.st_size
         elif node.classified_at == NEVER:
             entry_timeout = 0.0  # the kernel looks the name up at each use

@@ -14,12 +14,13 @@ import errno
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from gitguardfs.errors import os_error
 from gitguardfs.fs.nodes import Node, stale
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 OPEN_NODE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -137,14 +138,14 @@ class DescriptorCache:
                 raise
         return self.with_room(lambda: os.open(name, flags, mode, dir_fd=dir_fd))
 
-    def with_room(self, call: Callable[[], T]) -> T:
-        """Return the result of ``call``; while it fails with EMFILE, close cached descriptors.
+    def with_room(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Return the result of a call; while it fails with EMFILE, close cached descriptors.
 
         Raises OSError(ENFILE) if only leased ones are left, and what ``call`` raises.
         """
         while True:
             try:
-                return call()
+                return call(*args)
             except OSError as error:
                 if error.errno != errno.EMFILE:
                     raise

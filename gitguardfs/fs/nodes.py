@@ -193,12 +193,6 @@ class NodeTable:
     def find_below(self, parent: Node, st: os.stat_result) -> Node | None:
         """Return the unguarded node of ``st``, an entry of ``parent``; None if there is none."""
         if parent.subtree is None or not S_ISDIR(st.st_mode):
-            node = self.by_id.get(st.st_ino)
-            if (
-                node is not None and node.is_hashed and node.ino == node.id < FIRST_OWN_ID
-                and node.dev == st.st_dev and node.file_type == S_IFMT(st.st_mode)
-            ):  # fmt: skip
-                return node
             return self.find(st)
         return self.find(st, parent.subtree.variant)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
+from functools import partial
 from stat import S_IFDIR, S_ISDIR, S_ISLNK
 
 from gitguardfs.constants import MAX_SYMLINKS
@@ -51,8 +53,6 @@ class Placing:
         self._descriptors = descriptors
         self._source = source
         self._root = root
-        self._entries = 0
-        """Names that the present search has seen."""
 
     def text_to_store(self, ref: NodeRef, text: bytes) -> bytes:
         """Return what is stored for a symlink with ``text`` that is made at ``ref``."""
@@ -139,47 +139,20 @@ class Placing:
     def _check_tree(self, renaming: Renaming, st: os.stat_result, to: Node) -> None:
         """Check that all symlinks in a directory that is moved to ``to`` are contained there."""
         ref = self._found(renaming, st)
+        search = _Search(self._source, partial(self._fits_below, to))
         fd = self._source.open_node(ref.fd, ref.name)
         try:
-            self._entries = 0
-            left = self._check_below(fd, 0, to, MAX_DIRECTORIES)
+            fits = search.all_fit(fd)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
-            left = -1
+            fits = False  # each level takes a descriptor
         finally:
             os.close(fd)
-        if left < 0:
+        if not fits:
             raise os_error(errno.EXDEV)
 
-    def _check_below(self, fd: int, depth: int, to: Node, left: int) -> int:
-        """Search a directory ``depth`` levels below the moved one, and what is below it.
-
-        Returns how many of the ``left`` directories are left; -1 if a symlink leads out, or there
-        are too many directories.
-        """
-        left -= 1
-        if left < 0 or depth == MAX_DEPTH:
-            return -1
-        listed = self._source.typed_names(fd)
-        self._entries += len(listed)
-        if self._entries > MAX_ENTRIES:
-            return -1
-        for name, (file_type, _) in listed.items():
-            try:
-                if file_type == S_IFDIR:
-                    left = self._check_inner(fd, name, depth + 1, to, left)
-                elif S_ISLNK(file_type):
-                    stored = self._source.readlink_at(fd, name)
-                    if not (links.is_neutral(stored) or self._fits_below(stored, depth, to)):
-                        return -1
-            except FileNotFoundError:  # the host has removed it since
-                continue
-            if left < 0:
-                return -1
-        return left
-
-    def _fits_below(self, stored: bytes, depth: int, to: Node) -> bool:
+    def _fits_below(self, to: Node, stored: bytes, depth: int) -> bool:
         """Return whether a symlink ``depth`` levels below a directory in ``to`` is contained."""
         steps = links.steps_of(stored)
         if steps is None:
@@ -187,15 +160,52 @@ class Placing:
         climbed = steps.up - depth - 1  # from ``to``; it is reached by one step from the directory
         return climbed < 0 or self._stays_below(to, links.Steps(climbed, steps.down))
 
-    def _check_inner(self, fd: int, name: bytes, depth: int, to: Node, left: int) -> int:
-        inner = self._source.open_node(fd, name)
+
+class _Search:
+    """Searches one tree for symlinks that do not fit."""
+
+    def __init__(self, source: Source, fits: Callable[[bytes, int], bool]) -> None:
+        """Take ``fits``, which judges a stored text by its depth below the top of the tree."""
+        self._source = source
+        self._fits = fits
+        self._directories = self._entries = 0
+
+    def all_fit(self, fd: int, depth: int = 0) -> bool:
+        """Return whether all symlinks fit, of a directory ``depth`` levels down and below it.
+
+        False as well if the tree is larger or deeper than the limits. Raises OSError.
+        """
+        self._directories += 1
+        if self._directories > MAX_DIRECTORIES or depth == MAX_DEPTH:
+            return False
+        listed = self._source.typed_names(fd)
+        self._entries += len(listed)
+        if self._entries > MAX_ENTRIES:
+            return False
+        for name, (file_type, _) in listed.items():
+            try:
+                if file_type == S_IFDIR:
+                    fits = self._directory_fits(fd, name, depth + 1)
+                elif S_ISLNK(file_type):
+                    stored = self._source.readlink_at(fd, name)
+                    fits = links.is_neutral(stored) or self._fits(stored, depth)
+                else:
+                    continue
+            except FileNotFoundError:  # the host has removed it since
+                continue
+            if not fits:
+                return False
+        return True
+
+    def _directory_fits(self, dir_fd: int, name: bytes, depth: int) -> bool:
+        fd = self._source.open_node(dir_fd, name)
         try:
-            mode = self._source.stat(inner).st_mode
+            mode = self._source.stat(fd).st_mode
             if S_ISDIR(mode):
-                return self._check_below(inner, depth, to, left)
-            return -1 if S_ISLNK(mode) else left  # it was a directory when it was listed
+                return self.all_fit(fd, depth)
+            return not S_ISLNK(mode)  # it was no symlink when it was listed
         finally:
-            os.close(inner)
+            os.close(fd)
 
 
 class _Walk:

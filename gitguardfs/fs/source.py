@@ -144,14 +144,14 @@ class Source:
 
     def names(self, fd: int) -> list[bytes]:
         """Return the names in a directory, without ``.`` and ``..``. Raises OSError."""
-        return self._descriptors.with_room(lambda: os.listdir(_HERE % fd))
+        return self._descriptors.with_room(os.listdir, _HERE % fd)
 
     def typed_names(self, fd: int) -> dict[bytes, tuple[int, int]]:
         """Return type (S_IFMT) and inode number by name; S_IFDIR for all but files and symlinks.
 
         Raises OSError.
         """
-        with self._descriptors.with_room(lambda: os.scandir(_HERE % fd)) as entries:
+        with self._descriptors.with_room(os.scandir, _HERE % fd) as entries:
             return {
                 entry.name: (
                     S_IFREG if entry.is_file(follow_symlinks=False)
@@ -184,7 +184,7 @@ class Source:
 
     def duplicate(self, fd: int) -> int:
         """Return another descriptor of an open object. Raises OSError."""
-        return self._descriptors.with_room(lambda: os.dup(fd))
+        return self._descriptors.with_room(os.dup, fd)
 
     def open_file(self, fd: int, flags: int) -> int:
         """Open the regular file behind an O_PATH descriptor, with other flags. Raises OSError."""
@@ -205,14 +205,14 @@ class Source:
 
     def open_parent(self, fd: int) -> int:
         """Open the directory above, with O_PATH. Raises OSError(EXDEV) if a mount is between."""
-        return self._descriptors.with_room(lambda: syscalls.open_parent(fd))
+        return self._descriptors.with_room(syscalls.open_parent, fd)
 
     def name_of(self, dir_fd: int, st: os.stat_result) -> bytes | None:
         """Return the name of the directory of ``st`` in the one above; None if it is not there.
 
         Raises OSError.
         """
-        with self._descriptors.with_room(lambda: os.scandir(_HERE % dir_fd)) as entries:
+        with self._descriptors.with_room(os.scandir, _HERE % dir_fd) as entries:
             alike = [entry.name for entry in entries if entry.inode() == st.st_ino]
         return next((name for name in alike if self.is_at(dir_fd, name, st)), None)
 

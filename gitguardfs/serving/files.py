@@ -249,7 +249,7 @@ class Files:
         copies: list[int] = []
         try:
             for fd in written:
-                copies.append(self._descriptors.with_room(partial(os.dup, fd)))
+                copies.append(self._descriptors.with_room(os.dup, fd))
         except BaseException:
             content.close_all(tuple(copies))
             raise

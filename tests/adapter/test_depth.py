@@ -148,6 +148,22 @@ def all_files(top: Path) -> list[str]:
     return sorted(str(path) for path in top.rglob("*"))
 
 
+async def moved_above(
+    world: World, later: Later, how: Callable[[World, int], None], levels: int
+) -> tuple[int, object]:
+    """Let the host change a directory above one that was looked at; return that one, and all files.
+
+    The second for which a verdict is valid has passed then.
+    """
+    end = await deep(world)
+    later()
+    assert (await world.ops.lookup(end, b"f", world.ctx)).st_ino
+    how(world, levels)
+    before = all_files(world.source)
+    later()
+    return end, before
+
+
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("levels", [0, 1, 2, 3])
 @pytest.mark.parametrize("is_local", [True, False], ids=["local", "share"])
@@ -156,12 +172,7 @@ async def test_what_the_host_moves_into_git_near_by_is_closed_at_once(
     is_local: bool,
 ) -> None:  # fmt: skip
     world = make_world(is_local=is_local)
-    end = await deep(world)
-    later()
-    assert (await world.ops.lookup(end, b"f", world.ctx)).st_ino
-    how(world, levels)
-    before = all_files(world.source)
-    later()
+    end, before = await moved_above(world, later, how, levels)
     await refused(world.create(end, b"new"), errno.EACCES, *([] if is_local else [errno.ESTALE]))
     await refused(world.ops.opendir(end, world.ctx), errno.EACCES, errno.ESTALE)
     assert all_files(world.source) == before
@@ -173,12 +184,7 @@ async def test_on_a_local_source_that_is_so_at_any_depth(
     make_world: MakeWorld, later: Later, how: Callable[[World, int], None], levels: int
 ) -> None:
     world = make_world()
-    end = await deep(world)
-    later()
-    assert (await world.ops.lookup(end, b"f", world.ctx)).st_ino
-    how(world, levels)
-    before = all_files(world.source)
-    later()
+    end, before = await moved_above(world, later, how, levels)
     await refused(world.create(end, b"new"))
     assert all_files(world.source) == before
 

@@ -462,6 +462,52 @@ async def test_a_directory_of_many_names_is_copied(
     await refused(world.rename("x/y/z", "z"), errno.EXDEV)
 
 
+async def test_a_directory_is_copied_if_descriptors_run_out(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (world.source / "x/y/z/inner").mkdir()
+    source = world.state.source
+    open_node = source.open_node
+
+    def full(dir_fd: int, name: bytes) -> int:
+        if name == b"inner":
+            raise OSError(errno.ENFILE, "full")
+        return open_node(dir_fd, name)
+
+    before = open_descriptors()
+    await world.id("x/y/z")
+    monkeypatch.setattr(source, "open_node", full)
+    monkeypatch.setattr(source, "is_repository_at", lambda *_: False)
+    await refused(world.rename("x/y/z", "z"), errno.EXDEV)
+    assert (world.source / "x/y/z/inner").is_dir()
+    world.state.descriptors.request += 1
+    world.state.descriptors.close_unleased()
+    assert len(open_descriptors()) <= len(before)
+
+
+async def test_a_symlink_in_the_place_of_a_listed_directory_is_seen(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the move, which is then undone. Before it, the search after it would see that."""
+    (world.source / "x/y/z/inner").mkdir()
+    inner = world.source / "z/inner"
+    source = world.state.source
+    listing = source.typed_names
+
+    def replacing(fd: int) -> dict[bytes, tuple[int, int]]:
+        found = listing(fd)
+        if b"inner" in found and inner.is_dir():
+            inner.rmdir()
+            inner.symlink_to("../../../out")
+        return found
+
+    monkeypatch.setattr(source, "is_repository_at", lambda *_: False)
+    monkeypatch.setattr(source, "typed_names", replacing)
+    await refused(world.rename("x/y/z", "z"), errno.EXDEV)
+    assert not (world.source / "z").exists()
+    assert (world.source / "x/y/z/inner").is_symlink()
+
+
 async def test_a_text_through_many_directories_is_stored_neutral(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
