@@ -272,7 +272,7 @@ mount_demo() {
 step_mount() {
     step "1. Root mounts the guarded view: the files are $agent's, .git is closed"
     mount_demo
-    allowed root 'ls -la' "$agent .* hello\.c" '^d---------.* root +root .* \.git$'
+    allowed root 'ls -ld hello.c .git' "$agent .* hello\.c" '^d---------.* root +root .* \.git$'
     end_step
 }
 

@@ -18,7 +18,7 @@ EPILOG = """\b
 Examples:
   gitguardfs /mnt/projects ~/projects --map 1000:1000
       what user 1000 of the host owns belongs to user 1000 of the guest;
-      .git can be seen and not used
+      .git is closed, and in no listing
   gitguardfs /mnt/projects ~/projects --map auto
       the owner of /mnt/projects becomes the owner of ~/projects
   gitguardfs /mnt/share /home/me/src --map 501/1000:@20/@1000
@@ -123,8 +123,8 @@ def _fuse_version(ctx: click.Context, _param: click.Parameter, value: bool) -> N
 def command(ctx: click.Context, source: str, mountpoint: str, o: tuple[str, ...]) -> int:
     """Show the directory SOURCE at MOUNTPOINT with mapped owners and .git out of reach.
 
-    Any component that git could take for .git can be seen but not used: not read, changed,
-    replaced, moved or planted, by any user. Run by root it serves all users; run by a user,
+    Any component that git could take for .git is closed: no user can read, change, replace,
+    move or plant it, and listings leave it out. Run by root it serves all users; run by a user,
     that user only. It goes into the background when the mount answers.
     """  # fmt: skip
     if platform.system() != "Linux":

@@ -18,6 +18,7 @@ from gitguardfs.vm_mount.transaction import Step
 
 _POLICIES = {
     GitMode.DENY: "guarded: .git is denied",
+    GitMode.LIST: "guarded: .git is denied, and listed",
     GitMode.READONLY: "guarded: .git can be read, not changed",
     GitMode.HIDE: "guarded: .git is hidden",
     GitMode.OFF: "NOT guarded: .git is open (git=off)",

@@ -50,7 +50,7 @@ async def test_create_and_every_entry_of_a_listing_are_presented(world: World) -
     assert [values(entry)] == world.attributes.presented
     await world.ops.release(info.fh)
     (world.source / "dir").mkdir()
-    (world.source / ".git").mkdir()
+    (world.source / "second").mkdir()
     handle = await world.ops.opendir(ROOT_ID, world.ctx)
     world.attributes.presented.clear()
     token = Token()

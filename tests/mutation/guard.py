@@ -417,7 +417,7 @@ MUTANTS = (
         "access-listing-drops-names",
         "an entry whose lookup fails vanishes from a listing",
         "serving/directories.py",
-        "if not self._access.hides(name):",
+        "if self._is_listed(name):",
         "if False:",
         ERRORS,
     ),
