@@ -20,6 +20,7 @@ DEPTH = ("adapter/test_depth.py",)
 HELD = ("adapter/test_held_names.py",)
 TEXTS = ("unit/test_links.py",)
 NODES = ("unit/test_nodes.py",)
+LISTING = ("adapter/test_listing.py",)
 
 MUTANTS = (
     # Names
@@ -420,6 +421,22 @@ MUTANTS = (
         "if self._is_listed(name):",
         "if False:",
         ERRORS,
+    ),
+    Mutant(
+        "listing-shows-git",
+        "watchers and archivers end at a .git that they find and cannot open",
+        "serving/directories.py",
+        "if node.verdict is not ALLOW and not self._is_listed(name):",
+        "if False:",
+        LISTING,
+    ),
+    Mutant(
+        "listing-counts-lookups-of-git",
+        "each listing leaves a node of .git behind, which the kernel never forgets",
+        "serving/directories.py",
+        "                self._resolver.undo_lookup(node)\n                continue",
+        "                continue",
+        LISTING,
     ),
     Mutant(
         "links-target-rights-ignored",
