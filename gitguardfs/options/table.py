@@ -57,7 +57,7 @@ def _flags(section: str, dest: str, helps: dict[str, str]) -> tuple[Option, ...]
 
 OPTIONS = (
     Option(
-        "git", GUARD, "How .git is guarded: closed, and not in listings (deny, the default), closed "
+        "git", GUARD, "How .git is guarded: closed, and in no listing (deny, the default), closed "
         "and listed, read-only, hidden, or not at all. With off, xattr is rw and set-id bits stay, "
         "as in bindfs.", "deny|list|readonly|hide|off",
     ),

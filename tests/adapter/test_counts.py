@@ -72,6 +72,7 @@ async def test_what_did_not_fit_into_a_listing_was_not_told(world: World) -> Non
 
 
 async def test_a_lookup_of_nothing_counts_nothing(world: World) -> None:
+    (world.source / "f").touch()
     before = len(world.state.nodes)
     await world.ops.lookup(ROOT_ID, b"none", world.ctx)
     assert len(world.state.nodes) == before

@@ -36,9 +36,10 @@ async def test_git_is_found_by_its_name_and_not_listed(
     world = make_world(rules=GuardRules(deny=("secret",)), reports_names_only=names_only)
     for name in (".git", "GIT~1", ".git. .", ".gitignore", "secret"):
         path = world.source / name
-        {"file": path.touch, "directory": path.mkdir, "symlink": lambda p=path: p.symlink_to("x")}[
-            kind
-        ]()
+        if kind == "symlink":
+            path.symlink_to("x")
+        else:
+            (path.touch if kind == "file" else path.mkdir)()
     for _ in range(2):
         assert set(await world.list("")) == {b".gitignore", b"secret"}
     known = {node.name for node in world.state.nodes} - {b""}

@@ -176,9 +176,7 @@ MESSAGES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_a_message_that_is_explained_is_given(
-    desk: Desk, node_modules: Path, message: str
-) -> None:
+def test_a_message_that_is_explained_is_given(desk: Desk, node_modules: Path, message: str) -> None:
     script, options = MESSAGES[message]
     with as_host():
         (desk.host / "hello/.git").mkdir(parents=True)
