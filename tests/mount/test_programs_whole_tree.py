@@ -145,6 +145,11 @@ def test_jest_watches(desk: Desk, node_modules: Path) -> None:
         tells_of_changes(desk, said, again, by_host=False, name="one.test.js")
 
 
+def test_tail_follows_what_the_host_appends(desk: Desk) -> None:
+    with running(desk, needs("tail"), "-f", "README") as said:
+        tells_of_changes(desk, said, r"first\n\n", by_host=True, name="README")
+
+
 # ---------------------------------------------------------------------------- Messages
 
 LIST, XATTR = ("--git=list",), ("--xattr=ro",)
