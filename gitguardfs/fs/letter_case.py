@@ -11,7 +11,6 @@ import os
 from gitguardfs.fs.nodes import Node
 from gitguardfs.fs.source import Source
 
-
 TRIED = 64
 """Names of a directory that are tried at most; nearly all names have letters."""
 

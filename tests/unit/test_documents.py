@@ -38,6 +38,7 @@ OF_OTHER_PROGRAMS = frozenset(
         "--summary",
         "--translate-gid",
         "--translate-uid",
+        "--watch",
         "--userns",
         "--vcs",
     ]
