@@ -41,7 +41,7 @@ def test_one_command_guards_a_share_and_writes_it_down(world: World) -> None:
     text = world.fstab().decode()
     assert text.startswith(FOREIGN.decode() + "\n")
     assert f"projects {world.raw} 9p trans=virtio," in text
-    assert f"{world.raw} {world.view} fuse.gitguardfs map=501/1000:@20/@1000," in text
+    assert f"{world.raw} {world.view} fuse.gitguardfs map=501/1000:1000/501:@20/@1000:@1000/@20," in text
     assert Path(f"{world.system.fstab}{BACKUP_SUFFIX}").read_bytes() == FOREIGN
     assert os.stat(world.area / "shares").st_mode & 0o777 == 0o700
     assert os.stat(world.raw.parent).st_uid == 0
@@ -53,6 +53,16 @@ def test_the_mount_point_that_is_made_is_the_users(world: World) -> None:
     for name in ("a", "a/b"):
         assert os.stat(world.area / "home/me" / name).st_uid == AGENT
     assert world.fstab() == FOREIGN
+
+
+def test_the_guests_user_of_the_owners_number_can_work_there_too(world: World) -> None:
+    """The share is 501's; the guest's own 501 is another user, shown and stored as itself."""
+    world.install()
+    os.chmod(world.view, 0o777)
+    made = world.view / "made"
+    as_user(os.mkdir, made, uid=501)
+    assert os.stat(made).st_uid == 501
+    assert os.stat(world.view).st_uid == AGENT
 
 
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
