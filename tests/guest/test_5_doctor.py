@@ -54,6 +54,13 @@ def test_nothing_is_found_where_nothing_is_wrong(guest: Machine, each: Guard) ->
     assert guest.sh(f"ls -A {each.view}") == before, "it left something behind"
 
 
+def test_the_agent_need_not_be_named_by_the_user_who_has_sudo(guest: Machine) -> None:
+    words = ["env", "SUDO_UID=1001", "gitguard", "doctor", MAIN.view, "--json"]
+    done = guest.run(words, timeout=LIMIT).ok()
+    rows = {row["id"]: row for row in json.loads(done.stdout)}
+    assert rows["run.user"]["status"] == "note" and "agent" in rows["run.user"]["title"]
+
+
 def test_a_share_without_its_seal_is_found(guest: Machine) -> None:
     # Both protections have to be removed: the seal and the private parent.
     # On 9p, access=0 would still protect it.

@@ -28,6 +28,7 @@ from gitguardfs.vm_mount import command as vm_mount
 from gitguardfs.vm_mount import facts, plan_guard
 from tests.support.mounting import LIMIT, unmount
 from tests.support.people import AGENT, as_user
+from tests.support.raw_calls import MS_BIND, mount, umount
 from tests.support.vm_world import FOREIGN, World, is_guarded, mountinfo
 
 READS_OF_NOTHING_TO_DO = 2
@@ -53,6 +54,24 @@ def test_the_mount_point_that_is_made_is_the_users(world: World) -> None:
     for name in ("a", "a/b"):
         assert os.stat(world.area / "home/me" / name).st_uid == AGENT
     assert world.fstab() == FOREIGN
+
+
+@pytest.mark.parametrize("changes", [{}, {"dry_run": True}, {"git_off": True}])
+def test_an_owner_who_can_become_root_is_warned_of(
+    world: World, capsys: pytest.CaptureFixture[str], changes: dict[str, bool]
+) -> None:
+    owner = accounts.find(str(AGENT)).name
+    groups = world.area / "group"
+    groups.write_text(Path("/etc/group").read_text() + f"docker:x:64242:{owner}\n")
+    mount(str(groups), Path("/etc/group"), flags=MS_BIND)
+    try:
+        assert world.install(**changes) == 0
+    finally:
+        umount(Path("/etc/group"))
+    said = capsys.readouterr().out
+    assert ("Warning" in said and "docker" in said) == (not changes.get("git_off")), said
+    assert world.install() == 0
+    assert "Warning" not in capsys.readouterr().out
 
 
 def test_the_guests_user_of_the_owners_number_can_work_there_too(world: World) -> None:
