@@ -42,7 +42,8 @@ def test_one_command_guards_a_share_and_writes_it_down(world: World) -> None:
     text = world.fstab().decode()
     assert text.startswith(FOREIGN.decode() + "\n")
     assert f"projects {world.raw} 9p trans=virtio," in text
-    assert f"{world.raw} {world.view} fuse.gitguardfs map=501/1000:1000/501:@20/@1000:@1000/@20," in text
+    both_ways = "map=501/1000:1000/501:@20/@1000:@1000/@20"
+    assert f"{world.raw} {world.view} fuse.gitguardfs {both_ways}," in text
     assert Path(f"{world.system.fstab}{BACKUP_SUFFIX}").read_bytes() == FOREIGN
     assert os.stat(world.area / "shares").st_mode & 0o777 == 0o700
     assert os.stat(world.raw.parent).st_uid == 0
