@@ -234,8 +234,8 @@ def _guest(spec: ShareSpec) -> Iterator[Section]:
         tuple(quote.shell(words) for words in guard_commands.install_in_guest()),
         (
             "It fetches fuse3, python3-pyfuse3, python3-trio and python3-click. In a guest without",
-            "  a network install these with the system. With one, a clone of gitguardfs does as well,",
-            "  or the Debian package: sudo apt install ./gitguardfs_*_all.deb",
+            "  a network install these with the system. With one, a clone will do as well, or",
+            "  the Debian package: sudo apt install ./gitguardfs_*_all.deb",
         ),
     )
     yield Section(

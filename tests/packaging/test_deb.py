@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -24,3 +25,14 @@ def tree(deb: Path, place: Path) -> Path:
 
 def test_the_links_of_its_documents_lead_to_its_files(tree: Path) -> None:
     assert lost_links(tree) == {}
+
+
+def test_it_is_not_installed_beside_a_checkout(deb: Path, place: Path) -> None:
+    subprocess.run(["dpkg-deb", "--control", deb, place / "deb/control"], check=True)
+    (place / "installed/lib/gitguardfs").mkdir(parents=True)
+    for installed, code in ((place / "installed", 1), (place / "deb", 0)):
+        done = subprocess.run(
+            [place / "deb/control/preinst", "install"],
+            env={**os.environ, "INSTALLED": str(installed)}, check=False,
+        )  # fmt: skip
+        assert done.returncode == code
