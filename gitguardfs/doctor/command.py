@@ -41,10 +41,10 @@ from gitguardfs.render import quote
 
 EPILOG = """\b
 Examples:
-  sudo gitguard doctor                          all guards, as their owners
-  sudo gitguard doctor ~/projects --user agent  one guard, as the user agent
-  sudo gitguard doctor ~/projects --attack      also the attacks on .git
-  gitguard doctor --host ~/projects             the host's side of a share
+  sudo gitguard doctor                        all guards, as their owners
+  sudo gitguard doctor /srv/src --user agent  one guard, as the user agent
+  sudo gitguard doctor /srv/src --attack      also the attacks on .git
+  gitguard doctor --host ~/projects           the host's side of a share
 
 --attack makes a directory in MOUNTPOINT for the attacks and removes it again. On existing
 repositories it tries only attacks that do no harm if they succeed. Polkit is not checked.

@@ -34,9 +34,9 @@ MODULES = (*dict.fromkeys(chain(*TRANSPORT_MODULES.values())), "9p", "fuse")
 
 EPILOG = """\b
 Examples:
-  sudo vm-mount --tag projects --map-mount /home/me/projects
-  sudo vm-mount --tag projects -m /mnt/raw -mm /home/me/src --style fstab
-  sudo vm-mount -mm /home/me/share -o git=readonly,hide=.env
+  sudo vm-mount --tag projects --map-mount /home/agent/projects
+  sudo vm-mount --tag projects -m /mnt/raw -mm /home/agent/src --style fstab
+  sudo vm-mount -mm /home/agent/share -o git=readonly,hide=.env
   sudo vm-mount --remove --tag projects
 
 docs/guest.md of the source says what is written, and what is refused.
@@ -225,7 +225,7 @@ def _request(
     tag = arguments.tag or _ask_tag(state, arguments)
     place = arguments.map_mount or _ask(arguments, "Where should the guarded view be mounted?")
     if place is None:
-        raise UserError("no mount point for the view", "--map-mount /home/USER/projects")
+        raise UserError("no mount point for the view", "--map-mount /home/agent/projects")
     style: Style = "systemd" if state.has_systemd else "fstab"
     if arguments.style is not None:
         style = "systemd" if arguments.style == "systemd" else "fstab"
