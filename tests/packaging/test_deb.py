@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import lost_links
+from gitguardfs import installation
+from tests.packaging.conftest import bundle_by, lost_links
 
 pytestmark = pytest.mark.skipif(
     shutil.which("dh_python3") is None, reason="debhelper is not installed"
@@ -25,6 +26,11 @@ def tree(deb: Path, place: Path) -> Path:
 
 def test_the_links_of_its_documents_lead_to_its_files(tree: Path) -> None:
     assert lost_links(tree) == {}
+
+
+def test_it_packs_for_a_guest_what_a_checkout_packs(tree: Path, place: Path) -> None:
+    packed = bundle_by(tree / "usr/share/gitguardfs", place / "deb")
+    assert packed == installation.bundle()
 
 
 def test_it_is_not_installed_beside_a_checkout(deb: Path, place: Path) -> None:
