@@ -60,10 +60,10 @@ class _Lazy(click.Group):
 
 EPILOG = """\b
 Examples:
-  gitguard share ~/projects --tag projects       on the host
-  sudo gitguard doctor ~/projects --user agent   in the guest
-  gitguard audit ~/projects                      on the host, before git
-  gitguard doctor --help                         the same for each command
+  gitguard share ~/projects --tag projects    on the host
+  sudo gitguard doctor /home/agent/projects   in the guest
+  gitguard audit ~/projects                   on the host, before git
+  gitguard doctor --help                      the same for each command
 
 README.md and docs/ of the source say more.
 

@@ -21,11 +21,11 @@ Examples:
       .git is closed, and in no listing
   gitguardfs /mnt/projects ~/projects --map auto
       the owner of /mnt/projects becomes the owner of ~/projects
-  gitguardfs /mnt/share /home/me/src --map 501/1000:@20/@1000
+  gitguardfs /mnt/share /home/agent/src --map 501/1000:@20/@1000
       a Mac's user 501 and group 20, in the spelling of bindfs
   gitguardfs ~/projects /run/user/1000/guarded --git readonly --hide .env
       on the host, below the export: "git log" works in the guest
-  mount -t fuse.gitguardfs /mnt/projects /home/me/projects -o map=1000:1000
+  mount -t fuse.gitguardfs /mnt/projects /home/agent/projects -o map=1000:1000
   umount ~/projects
 
 In docs/ of the source, bindfs.md compares the options with those of bindfs, and security.md has the

@@ -124,3 +124,10 @@ def login(spec: ShareSpec) -> list[str] | None:
     if spec.network is not MachineNetwork.RESTRICTED:
         return None
     return ["ssh", "-p", str(SSH_PORT), "USER@127.0.0.1"]
+
+
+def copy(spec: ShareSpec, file: str) -> list[str] | None:
+    """Return the command that copies a file into the guest; None where ``login`` is None."""
+    if login(spec) is None:
+        return None
+    return ["scp", "-P", str(SSH_PORT), file, "USER@127.0.0.1:"]

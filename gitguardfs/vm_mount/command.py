@@ -16,7 +16,10 @@ import click
 
 import gitguardfs
 from gitguardfs.command_line import RespelledCommand
+from gitguardfs.doctor import privilege_checks
+from gitguardfs.doctor.context import CheckedSystem, find_user
 from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.guard.rules import GitMode
 from gitguardfs.installation import command as this_gitguardfs
 from gitguardfs.linux.programs import ENVIRONMENT
 from gitguardfs.options.parsing import split_values
@@ -31,9 +34,9 @@ MODULES = (*dict.fromkeys(chain(*TRANSPORT_MODULES.values())), "9p", "fuse")
 
 EPILOG = """\b
 Examples:
-  sudo vm-mount --tag projects --map-mount /home/me/projects
-  sudo vm-mount --tag projects -m /mnt/raw -mm /home/me/src --style fstab
-  sudo vm-mount -mm /home/me/share -o git=readonly,hide=.env
+  sudo vm-mount --tag projects --map-mount /home/agent/projects
+  sudo vm-mount --tag projects -m /mnt/raw -mm /home/agent/src --style fstab
+  sudo vm-mount -mm /home/agent/share -o git=readonly,hide=.env
   sudo vm-mount --remove --tag projects
 
 docs/guest.md of the source says what is written, and what is refused.
@@ -173,7 +176,7 @@ def _install(
         _print(report.preview(state, spec, first, second))
         if arguments.dry_run:
             changed = bool(first or second)
-            _print(report.result(state, request, spec, changed=changed, would=True))
+            _print_result(state, request, spec, changed=changed, would=True)
             return Exit.OK
         _confirm(bool(first or second))
         state = facts.gather(system)  # it may have changed while the user was asked
@@ -187,8 +190,18 @@ def _install(
             second = plan_guard.guard_steps(system, state, request, spec, program)
         _print(report.lost_options(state, spec))
         transaction.apply(second)
-    _print(report.result(state, request, spec, changed=bool(first or second)))
+    _print_result(state, request, spec, changed=bool(first or second))
     return Exit.OK
+
+
+def _print_result(
+    state: Facts, request: MountRequest, spec: GuardedShare, *, changed: bool, would: bool = False
+) -> None:
+    """Print what is mounted and guarded, and how the owner of the view can get round the guard."""
+    _print(report.result(state, request, spec, changed=changed, would=would))
+    if request.policy is not GitMode.OFF:
+        owner = find_user(str(request.user[0]))
+        _print(report.warnings(privilege_checks.ways_to_root(owner, CheckedSystem())))
 
 
 def load_modules() -> None:
@@ -212,7 +225,7 @@ def _request(
     tag = arguments.tag or _ask_tag(state, arguments)
     place = arguments.map_mount or _ask(arguments, "Where should the guarded view be mounted?")
     if place is None:
-        raise UserError("no mount point for the view", "--map-mount /home/USER/projects")
+        raise UserError("no mount point for the view", "--map-mount /home/agent/projects")
     style: Style = "systemd" if state.has_systemd else "fstab"
     if arguments.style is not None:
         style = "systemd" if arguments.style == "systemd" else "fstab"

@@ -28,6 +28,7 @@ from gitguardfs.vm_mount import command as vm_mount
 from gitguardfs.vm_mount import facts, plan_guard
 from tests.support.mounting import LIMIT, unmount
 from tests.support.people import AGENT, as_user
+from tests.support.raw_calls import MS_BIND, mount, umount
 from tests.support.vm_world import FOREIGN, World, is_guarded, mountinfo
 
 READS_OF_NOTHING_TO_DO = 2
@@ -41,7 +42,8 @@ def test_one_command_guards_a_share_and_writes_it_down(world: World) -> None:
     text = world.fstab().decode()
     assert text.startswith(FOREIGN.decode() + "\n")
     assert f"projects {world.raw} 9p trans=virtio," in text
-    assert f"{world.raw} {world.view} fuse.gitguardfs map=501/1000:@20/@1000," in text
+    both_ways = "map=501/1000:1000/501:@20/@1000:@1000/@20"
+    assert f"{world.raw} {world.view} fuse.gitguardfs {both_ways}," in text
     assert Path(f"{world.system.fstab}{BACKUP_SUFFIX}").read_bytes() == FOREIGN
     assert os.stat(world.area / "shares").st_mode & 0o777 == 0o700
     assert os.stat(world.raw.parent).st_uid == 0
@@ -53,6 +55,34 @@ def test_the_mount_point_that_is_made_is_the_users(world: World) -> None:
     for name in ("a", "a/b"):
         assert os.stat(world.area / "home/me" / name).st_uid == AGENT
     assert world.fstab() == FOREIGN
+
+
+@pytest.mark.parametrize("changes", [{}, {"dry_run": True}, {"git_off": True}])
+def test_an_owner_who_can_become_root_is_warned_of(
+    world: World, capsys: pytest.CaptureFixture[str], changes: dict[str, bool]
+) -> None:
+    owner = accounts.find(str(AGENT)).name
+    groups = world.area / "group"
+    groups.write_text(Path("/etc/group").read_text() + f"docker:x:64242:{owner}\n")
+    mount(str(groups), Path("/etc/group"), flags=MS_BIND)
+    try:
+        assert world.install(**changes) == 0
+    finally:
+        umount(Path("/etc/group"))
+    said = capsys.readouterr().out
+    assert ("Warning" in said and "docker" in said) == (not changes.get("git_off")), said
+    assert world.install() == 0
+    assert "Warning" not in capsys.readouterr().out
+
+
+def test_the_guests_user_of_the_owners_number_can_work_there_too(world: World) -> None:
+    """The share is 501's; the guest's own 501 is another user, shown and stored as itself."""
+    world.install()
+    os.chmod(world.view, 0o777)
+    made = world.view / "made"
+    as_user(os.mkdir, made, uid=501)
+    assert os.stat(made).st_uid == 501
+    assert os.stat(world.view).st_uid == AGENT
 
 
 @pytest.mark.parametrize("style", ["fstab", "systemd"])

@@ -52,8 +52,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "vm": {"audit", "config_files", "egress", "host", "installation", "render", "secret_names"},
     "vm_mount": {
-        "accounts", "command_line", "config_files", "guard", "installation", "linux", "mounting",
-        "options", "render",
+        "accounts", "command_line", "config_files", "doctor", "findings", "guard", "installation",
+        "linux", "mounting", "options", "render",
     },
     "doctor": {
         "accounts", "audit", "command_line", "findings", "guard", "linux", "mounting", "render",

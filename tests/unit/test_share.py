@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -352,7 +353,7 @@ def hostguard_stop(said: dict[str, Any]) -> list[str] | None:
 
 KEYS = {
     "format", "directory", "exported", "tag", "transport", "for", "guard", "selinux", "qemu",
-    "virtiofsd", "libvirt", "utm", "guest", "git", "warnings",
+    "virtiofsd", "libvirt", "utm", "bundle", "user", "guest", "git", "warnings",
 }  # fmt: skip
 
 
@@ -439,20 +440,71 @@ def test_a_root_daemon_is_not_offered_for_a_users_guarded_view() -> None:
     assert "Debian 12" not in share_text.render(spec, running=False)
 
 
-def test_the_guest_is_told_the_tag_and_a_place_in_its_home() -> None:
+def test_the_guest_is_told_the_tag_and_a_place_in_the_agents_home() -> None:
     said = share_json.as_object(made("/srv/my code", "work"), running=False)
     expected = "sudo vm-mount --tag work --map-mount"
-    assert said["guest"] == [*expected.split(), "~/my code"]
-    assert f"{expected} ~/'my code'\n" in share_text.render(
+    assert said["guest"] == [*expected.split(), "/home/agent/my code"]
+    assert f"{expected} '/home/agent/my code'\n" in share_text.render(
         made("/srv/my code", "work"), running=False
     )
+
+
+@pytest.mark.parametrize("hypervisor", list(Hypervisor))
+@pytest.mark.parametrize("transport", list(Transport))
+@pytest.mark.parametrize("network", list(MachineNetwork))
+def test_the_whole_way_into_the_guest_is_told(
+    hypervisor: Hypervisor, transport: Transport, network: MachineNetwork
+) -> None:
+    spec = made(hypervisor=hypervisor, transport=transport, network=network)
+    said: Any = share_json.as_object(spec, running=False)
+    text = share_text.render(spec, running=False)
+    steps = [said["bundle"]["make"], *said["bundle"]["install"], said["user"], said["guest"]]
+    places = [text.index(f"    {shlex.join(words)}\n") for words in steps]
+    assert places == sorted(places)
+    assert f"sudo mount -t {transport} " in text, "the second share, where ssh leads nowhere"
+
+
+def test_the_packages_that_a_guest_without_a_network_lacks_are_named() -> None:
+    install = Path(installation.script_directory(), "install.sh").read_text()
+    match = re.search(r"^RUNTIME_DEBIAN=\((.*)\)", install, re.MULTILINE)
+    assert match is not None
+    text = share_text.render(made(), running=False)
+    assert [p for p in match[1].split() if p != "python3" and p not in text] == []
+
+
+# What --bundle writes
+
+
+@pytest.mark.parametrize("more", [["."], ["--json"], [".", "--tag", "x"], ["--for", "qemu"]])
+def test_a_bundle_is_written_alone(tmp_path: Path, more: list[str]) -> None:
+    with pytest.raises(UserError, match="alone"):
+        gitguard_share("--bundle", tmp_path / "b.tar", *more)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_bundle_that_cannot_be_written_is_named() -> None:
+    with pytest.raises(UserError, match=r"^/proc/b\.tar: "):
+        gitguard_share("--bundle", "/proc/b.tar")
+
+
+def test_a_bundle_takes_the_place_of_one_and_of_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(UserError, match="is no tar"):
+        gitguard_share("--bundle", tmp_path / "notes")
+    assert (tmp_path / "notes").read_text() == "mine"
+    for _ in range(2):
+        said = gitguard_share("--bundle", tmp_path / "my b.tar")
+        assert "tar -xf 'my b.tar'" in said
+    (tmp_path / "my b.tar").write_bytes(installation.bundle().replace(b"2026", b"2025"))
+    gitguard_share("--bundle", tmp_path / "my b.tar")
+    assert (tmp_path / "my b.tar").read_bytes() == installation.bundle()
 
 
 @pytest.mark.parametrize(
     ("transport", "shown", "place"),
     [
-        (Transport.P9, "VirtFS", "~/projects"),
-        (Transport.VIRTIOFS, "Use Apple Virtualization: on", "~/share"),
+        (Transport.P9, "VirtFS", "/home/agent/projects"),
+        (Transport.VIRTIOFS, "Use Apple Virtualization: on", "/home/agent/share"),
     ],
 )
 def test_utm_is_told_by_its_own_names(transport: Transport, shown: str, place: str) -> None:
@@ -512,7 +564,7 @@ def test_a_host_with_arm_processors_gets_their_machine() -> None:
         "qemu-system-aarch64", "-machine", "virt", "-bios", "/usr/share/a,b/QEMU_EFI.fd",
     ]  # fmt: skip
     assert "-boot" not in said["qemu"]["install"] and "-cdrom" in said["qemu"]["install"]
-    assert "package" not in share_text.render(made(host=host), running=False)
+    assert "Debian's package" not in share_text.render(made(host=host), running=False)
     text = share_text.render(made(host=replace(host, firmware=None)), running=False)
     assert "-bios edk2-aarch64-code.fd" in text and "qemu-efi-aarch64" in text
 
