@@ -92,10 +92,13 @@ def _command_lines() -> list[tuple[str, ...]]:
 def _make_directories(mountpoint: str) -> None:
     """Make the mount point, in a directory that only this user may enter. Raises UserError."""
     parent = os.path.dirname(mountpoint)
-    with suppress(FileExistsError):
-        os.mkdir(parent, 0o700)
     try:
+        with suppress(FileExistsError):
+            os.mkdir(parent, 0o700)
         fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        hint = "systemd makes it at your login; or set XDG_RUNTIME_DIR to a directory of yours"
+        raise UserError(f"there is no {os.path.dirname(parent)}", hint, Exit.SYSTEM) from None
     except OSError as error:
         raise UserError(f"{parent}: {error.strerror}", "move it away", Exit.SYSTEM) from None
     try:

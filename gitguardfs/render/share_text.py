@@ -104,13 +104,11 @@ def _qemu(spec: ShareSpec) -> Iterator[Section]:
         (quote.shell_lines(qemu.run(spec)),),
         (*_network_notes(spec), *_machine_notes(spec)),
     )
-    login = qemu.login(spec)
-    if login is not None:
-        yield Section(
-            "Log in to the guest",
-            (quote.shell(login),),
-            (f"If QEMU says that port {qemu.SSH_PORT} is taken, choose another in both commands.",),
-        )
+    yield Section(
+        "Log in to the guest, if it has an ssh server",
+        (quote.shell(qemu.login()),),
+        (f"If QEMU says that port {qemu.SSH_PORT} is taken, choose another in both commands.",),
+    )
     yield Section(
         "The share alone, for a command line of your own",
         (quote.shell_lines(qemu.share(spec)),),

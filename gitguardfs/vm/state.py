@@ -150,12 +150,14 @@ def find(project: str | None) -> State:
 
 def existing(project: str | None) -> State:
     """Return the state of an existing VM. Raises UserError if there is none."""
-    state = find(project)
-    if not state.exists:
-        raise UserError(
-            f"{shown(state.project)} has no VM", "gitguard vm up makes one", Exit.SYSTEM
-        )
-    return state
+    directory = os.path.realpath(project or os.getcwd())
+    with suppress(UserError):  # a directory that can have no VM, such as a home, has none
+        state = find(project)
+        directory = state.project
+        if state.exists:
+            return state
+    hint = "gitguard vm up makes one; --project DIR names another directory"
+    raise UserError(f"{shown(directory)} has no VM", hint, Exit.SYSTEM)
 
 
 def create(state: State) -> None:

@@ -16,6 +16,14 @@ from gitguardfs.vm_mount.steps_mount import StartService
 from gitguardfs.vm_mount.transaction import Step
 
 
+def style_of(facts: Facts, map_mount: str) -> Style:
+    """Return the style of the entries for this view; if there are none, the one that suits."""
+    lines = fstab_entries.entries(facts.fstab)
+    if any(line.is_guard and line.is_ours and line.target == map_mount for line in lines):
+        return "fstab"
+    return "systemd" if facts.has_systemd else "fstab"
+
+
 def changes(
     system: SystemPaths, facts: Facts, style: Style, spec: GuardedShare
 ) -> list[FileChange]:
