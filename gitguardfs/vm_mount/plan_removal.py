@@ -31,7 +31,7 @@ class InstalledShare:
 
     def __str__(self) -> str:
         """Return the share's tag and the places that show it, or the place of a guard alone."""
-        return " at ".join([self.tag or "a guard", " and ".join([*self.map_mounts, self.mount])])
+        return " at ".join([self.tag or "a guard", " and ".join([self.mount, *self.map_mounts])])
 
     def is_called(self, tag: str) -> bool:
         """Return whether ``tag`` names this share; its mount point counts if its tag is unknown."""

@@ -337,7 +337,7 @@ def test_a_mount_point_that_is_not_the_users(here: Path) -> None:
 
 MAPS = {
     "1000": "malformed", "1000:": "malformed", ":1000": "malformed", "1:2:3": "malformed",
-    "": "malformed", "1000:1000,": "malformed", "1/2/3": "malformed", "/": "malformed",
+    "": "empty value", "1000:1000,": "malformed", "1/2/3": "malformed", "/": "malformed",
     "@1:2": "@ marks a group", "1:@2": "@ marks a group", "1/2:@3/4": "@ marks a group",
     "@1/2": "@ marks a group",
     "nosuchuser:1000": "no such user: nosuchuser", "1000:nosuchuser": "no such user",
