@@ -24,7 +24,7 @@ PACKAGES: dict[str, Mapping[str, str]] = {
     "fusermount3": {DEBIAN: "fuse3", FEDORA: "fuse3"},
 }
 """By program and family, the package that holds the program, if it has one."""
-_BY_HAND = {"krun": "krun is crun built with libkrun: docs/krun.md of the source"}
+_BY_HAND = {"krun": "krun is crun 1.27 built with libkrun: see docs/krun.md of the source"}
 """By program, what helps where no package has it."""
 
 

@@ -53,7 +53,7 @@ def _is_running(spec: ShareSpec) -> bool:
         return True
     raise UserError(
         f"another guard is mounted at {spec.mountpoint}",
-        f"choose another --tag, or stop it: {quote.shell(guard_commands.stop_on_host(spec))}",
+        f"stop it, or share by another tag: {quote.shell(guard_commands.stop_on_host(spec))}",
         Exit.MOUNT,
     )
 

@@ -69,7 +69,8 @@ def unit_change(system: SystemPaths, facts: Facts, name: str, after: bytes | Non
     before = facts.units.get(name)
     path = os.path.join(system.units, name)
     if before is not None and not systemd.is_ours(before):
-        raise UserError(f"{path} was not written by gitguardfs", "move it away, or --style fstab")
+        hint = "move it away" if after is None else "move it away, or --style fstab"
+        raise UserError(f"{path} was not written by gitguardfs", hint)
     return FileChange(path, before, after)
 
 

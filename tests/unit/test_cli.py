@@ -156,7 +156,7 @@ def test_a_bare_repository_is_no_source(tmp_path: Path) -> None:
     (tmp_path / "src/below").mkdir()
     (tmp_path / "mnt").mkdir()
     for source in (tmp_path / "src", tmp_path / "src/below"):
-        _one_line(run(source, tmp_path / "mnt"), Exit.USAGE, "repository", "--allow-bare")
+        _one_line(run(source, tmp_path / "mnt"), Exit.USAGE, "repository", "allow-bare")
 
 
 @needs_fuse
