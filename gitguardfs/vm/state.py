@@ -25,6 +25,7 @@ import platformdirs
 from gitguardfs.egress.files import make_private_directory
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.paths import is_inside
+from gitguardfs.render import quote
 
 SOCKET_PATH_BYTES = 103
 """The longest path of a Unix socket on macOS, without the final NUL; Linux allows 107."""
@@ -151,12 +152,13 @@ def find(project: str | None) -> State:
 def existing(project: str | None) -> State:
     """Return the state of an existing VM. Raises UserError if there is none."""
     directory = os.path.realpath(project or os.getcwd())
+    hint = "name the project: --project DIR"
     with suppress(UserError):  # a directory that can have no VM, such as a home, has none
         state = find(project)
-        directory = state.project
         if state.exists:
             return state
-    hint = "gitguard vm up makes one; --project DIR names another directory"
+        where = [] if directory == os.path.realpath(os.getcwd()) else ["--project", directory]
+        hint = f"{quote.shell(['gitguard', 'vm', 'up', *where])} makes one"
     raise UserError(f"{shown(directory)} has no VM", hint, Exit.SYSTEM)
 
 

@@ -156,7 +156,7 @@ def test_a_home_has_no_vm(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for words in (["status"], ["stop"], ["proxy"], ["status", "--project", "."]):
         done = gitguard(*words, cwd=world / "project")
         assert done.returncode == 3
-        assert f"{world}/project has no VM (gitguard vm up makes one" in done.stderr
+        assert f"{world}/project has no VM (name the project: --project DIR)" in done.stderr
 
 
 def test_status_counts_and_says_where_the_guard_is(state: State) -> None:
