@@ -144,7 +144,10 @@ def command(
         host=this_host(),
         **stated,  # type: ignore[arg-type]
     )
-    warnings = list(_warnings(spec, elsewhere))
+    warnings = list(_warnings(real, elsewhere))
+    if spec.uses_runtime and not (elsewhere or os.path.isdir(spec.host.runtime)):
+        runtime = f"{spec.host.runtime} does not exist yet"
+        warnings.append(f"warning: {runtime}: log in as this user, or set {RUNTIME}")
     if run:
         from gitguardfs.host import start_guard  # not importable on macOS
 
@@ -160,17 +163,13 @@ def command(
     return Exit.OK
 
 
-def _warnings(spec: ShareSpec, elsewhere: bool) -> Iterator[str]:
-    """Yield warnings about a directory that may be shared, and where mounts and sockets go."""
-    directory, runtime = spec.directory, spec.host.runtime
+def _warnings(directory: str, elsewhere: bool) -> Iterator[str]:
+    """Yield warnings about a directory that may be shared."""
     if elsewhere:
         yield f"{directory} was not checked, and the programs are those of this machine"
-        return
-    if secrets := secrets_in(directory):
+    elif secrets := secrets_in(directory):
         listed = ", ".join(secrets)
         yield f"warning: {directory} holds {listed}: the guest can read and change what is there"
-    if spec.uses_runtime and not os.path.isdir(runtime):
-        yield f"warning: {runtime} does not exist yet: log in as this user, or set {RUNTIME}"
 
 
 def this_host() -> Host:
