@@ -173,7 +173,11 @@ def _run(options: MountOptions) -> int:
     except ImportError as error:
         from gitguardfs.mounting import seal
 
-        missing = UserError(str(error), "install python3-pyfuse3 and python3-trio", Exit.SYSTEM)
+        hint = (
+            "guest-setup/install.sh of the source installs what is missing;"
+            " Debian's packages: python3-pyfuse3 python3-trio"
+        )
+        missing = UserError(str(error), hint, Exit.SYSTEM)
         raise seal.fail_closed(options.source, options.seal, missing) from None
     return mount.run(options, os.environ.get("NOTIFY_SOCKET"), new_session)
 
