@@ -186,7 +186,10 @@ def _write_bundle(file: str) -> int:
     change = config_files.plan(file, installation.bundle())
     if change.before and not change.before[TAR_MAGIC].startswith(b"ustar"):
         raise UserError(f"{file} exists and is no tar", "choose another FILE")
-    config_files.write(change)
+    try:
+        config_files.write(change)
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}", code=Exit.SYSTEM) from None
     click.echo(f"{file}: copy it into the guest, and there")
     for words in guard_commands.install_in_guest(os.path.basename(file)):
         click.echo(share_text.INDENT + quote.shell(words))

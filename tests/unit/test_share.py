@@ -486,6 +486,11 @@ def test_a_bundle_is_written_alone(tmp_path: Path, more: list[str]) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_a_bundle_that_cannot_be_written_is_named() -> None:
+    with pytest.raises(UserError, match=r"^/proc/b\.tar: "):
+        gitguard_share("--bundle", "/proc/b.tar")
+
+
 def test_a_bundle_takes_the_place_of_one_and_of_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     with pytest.raises(UserError, match="is no tar"):
