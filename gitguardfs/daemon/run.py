@@ -300,7 +300,7 @@ def _seal(paths: preflight.MountPaths) -> seal.Seal:
     except OSError as error:
         raise UserError(
             f"cannot seal {paths.source}: {error.strerror}",
-            "--no-seal leaves it open",
+            "the option no-seal leaves it open",
             Exit.MOUNT,
         ) from None
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import click
 
 from gitguardfs import findings
-from gitguardfs.command_line import FAIL_ON, JSON
+from gitguardfs.command_line import FAIL_ON, JSON, Command
 from gitguardfs.constants import FSTYPE
 from gitguardfs.doctor import (
     attack_checks,
@@ -62,7 +62,7 @@ TRIED = Row(
 )
 
 
-@click.command(epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.command(cls=Command, epilog=EPILOG, context_settings={"max_content_width": 100})
 @click.argument("place", metavar="[MOUNTPOINT]", required=False)
 @click.option(
     "--user",
@@ -85,8 +85,6 @@ def command(
     Checks the mount, tries to reach the raw share, and checks whether the user can become root.
     With --attack it also carries out the known attacks on .git.
     """
-    if place == "":
-        raise UserError("the directory's name is empty")
     if attack and host:
         raise click.UsageError("--attack is for a guard; with --host there is none to attack")
     leave = Leaving()

@@ -16,6 +16,7 @@ from gitguardfs.audit import trust
 from gitguardfs.command_line import RespelledCommand
 from gitguardfs.constants import UTM_TAG
 from gitguardfs.errors import Exit, UserError
+from gitguardfs.host import packages
 from gitguardfs.host.directory import directory_elsewhere, existing_directory, secrets_in
 from gitguardfs.render import guard_commands, qemu, quote, share_json, share_text, virtiofsd
 from gitguardfs.render.share_spec import (
@@ -52,6 +53,11 @@ TAR_MAGIC = slice(257, 265)
 """Where a tar says that it is one (tar(5))."""
 COMMAND_LIMIT = 10.0
 """Seconds for a program that only reports a setting: it needs a fraction of one."""
+
+RUNTIME = "XDG_RUNTIME_DIR"
+"""Names the user's directory that a reboot empties; systemd makes /run/user/UID at a login."""
+OTHERWISE = "; --elsewhere if another machine has it"
+"""What else this command can do about a directory that does not exist."""
 
 
 @click.command(cls=RespelledCommand, epilog=EPILOG, context_settings={"max_content_width": 100})
@@ -136,8 +142,6 @@ def command(
         return _write_bundle(bundle)
     if directory is None:
         raise click.UsageError("Missing argument 'DIRECTORY'.")
-    if disk == "":
-        raise UserError("the disk's path is empty", "--disk PATH, or leave it out")
     disk = disk and os.path.realpath(disk)
     machine = {"memory": memory, "cpus": cpus, "disk": disk, "network": network}
     stated = {name: value for name, value in machine.items() if value is not None}
@@ -149,7 +153,7 @@ def command(
         raise UserError("--run starts the guard here", "leave --elsewhere out")
     if network is not None:
         stated["network"] = MachineNetwork(network)
-    real = directory_elsewhere(directory) if elsewhere else existing_directory(directory)
+    real = directory_elsewhere(directory) if elsewhere else existing_directory(directory, OTHERWISE)
     spec = ShareSpec(
         directory=real,
         tag=tag,
@@ -160,6 +164,9 @@ def command(
         **stated,  # type: ignore[arg-type]
     )
     warnings = list(_warnings(real, elsewhere))
+    if spec.uses_runtime and not (elsewhere or os.path.isdir(spec.host.runtime)):
+        runtime = f"{spec.host.runtime} does not exist yet"
+        warnings.append(f"warning: {runtime}: log in as this user, or set {RUNTIME}")
     if run:
         from gitguardfs.host import start_guard  # not importable on macOS
 
@@ -205,8 +212,8 @@ def this_host() -> Host:
         uid=uid,
         gid=gid,
         group=accounts.group_name(gid),
-        runtime="/run" if uid == 0 else os.environ.get("XDG_RUNTIME_DIR"),
-        selinux=needs_label(_os_release(), _getenforce()),
+        runtime="/run" if uid == 0 else os.environ.get(RUNTIME) or f"/run/user/{uid}",
+        selinux=needs_label(packages.os_release(), _getenforce()),
         is_arm=qemu.is_arm(platform.machine()),
         is_mac=platform.system() == "Darwin",
         firmware=first_of(qemu.FIRMWARE_PLACES),
@@ -221,15 +228,7 @@ def first_of(paths: tuple[str, ...]) -> str | None:
 
 def needs_label(os_release: Mapping[str, str], getenforce: str | None) -> bool:
     """Return whether this is Fedora or a derivative (os-release(5)) with SELinux on."""
-    kin = {os_release.get("ID", ""), *os_release.get("ID_LIKE", "").split()}
-    return "fedora" in kin and getenforce != "Disabled"
-
-
-def _os_release() -> Mapping[str, str]:
-    try:
-        return platform.freedesktop_os_release()
-    except OSError:
-        return {}
+    return packages.FEDORA in packages.kin(os_release) and getenforce != "Disabled"
 
 
 def _getenforce() -> str | None:

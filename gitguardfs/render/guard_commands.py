@@ -45,10 +45,10 @@ def pack(file: str = BUNDLE) -> list[str]:
     return ["gitguard", "share", "--bundle", file]
 
 
-def copy_to_guest(spec: ShareSpec) -> list[str] | None:
-    """Return the command that copies the packed gitguardfs; None if no ssh leads into the guest."""
+def copy_to_guest(spec: ShareSpec) -> list[str]:
+    """Return the command that copies the packed gitguardfs into a guest with an ssh server."""
     if spec.hypervisor is Hypervisor.QEMU:
-        return qemu.copy(spec, BUNDLE)
+        return qemu.copy(BUNDLE)
     return ["scp", BUNDLE, "USER@GUEST:"]
 
 

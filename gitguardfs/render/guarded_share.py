@@ -184,7 +184,7 @@ def check_guard_options(options: tuple[str, ...]) -> None:
     if "map" in found:
         raise UserError(
             "the option map cannot be given with -o",
-            "--user names the owner to show; gitguard units also has --map",
+            "leave it out: owners are mapped without it, or by --map of gitguard units",
         )
     if "mountpoint" in found:
         raise UserError("the option mountpoint cannot be given with -o", "leave it out")

@@ -61,7 +61,7 @@ def _qemu(spec: ShareSpec) -> dict[str, object]:
         "run": qemu.run(spec),
         "arguments": qemu.share(spec),
         "network": spec.network.value,
-        "login": qemu.login(spec),
+        "login": qemu.login(),
     }
 
 

@@ -107,13 +107,11 @@ def _qemu(spec: ShareSpec) -> Iterator[Section]:
         (quote.shell_lines(qemu.run(spec)),),
         (*_network_notes(spec), *_machine_notes(spec)),
     )
-    login = qemu.login(spec)
-    if login is not None:
-        yield Section(
-            "Log in to the guest",
-            (quote.shell(login),),
-            (f"If QEMU says that port {qemu.SSH_PORT} is taken, choose another in both commands.",),
-        )
+    yield Section(
+        "Log in to the guest, if it has an ssh server",
+        (quote.shell(qemu.login()),),
+        (f"If QEMU says that port {qemu.SSH_PORT} is taken, choose another in both commands.",),
+    )
     yield Section(
         "The share alone, for a command line of your own",
         (quote.shell_lines(qemu.share(spec)),),
@@ -223,11 +221,13 @@ def _utm(spec: ShareSpec) -> Iterator[Section]:
 
 
 def _guest(spec: ShareSpec) -> Iterator[Section]:
-    copy = guard_commands.copy_to_guest(spec)
     yield Section(
         "gitguardfs itself, for the guest: once, here",
-        tuple(quote.shell(words) for words in (guard_commands.pack(), copy) if words),
-        _second_share(spec, "Then" if copy is None else "Without ssh"),
+        (
+            quote.shell(guard_commands.pack()),
+            quote.shell(guard_commands.copy_to_guest(spec)),
+        ),
+        _second_share(spec),
     )
     yield Section(
         "In the guest, once: install it",
@@ -258,16 +258,16 @@ def _guest(spec: ShareSpec) -> Iterator[Section]:
     )
 
 
-def _second_share(spec: ShareSpec, when: str) -> tuple[str, ...]:
+def _second_share(spec: ShareSpec) -> tuple[str, ...]:
     """Return how the packed gitguardfs gets into a guest that ssh does not lead into."""
     if spec.hypervisor is Hypervisor.UTM:
         return (
-            f"{when}: put it into a directory of its own, share that before the project, and in",
-            f"  the guest {_mount(spec, UTM_TAG)}",
+            "Without ssh: put it into a directory of its own, share that before the project, and",
+            f"  in the guest {_mount(spec, UTM_TAG)}",
         )
     return (
-        f"{when}: put it into a directory of its own, share that too, with --tag {SETUP_TAG}, and",
-        f"  in the guest {_mount(spec, SETUP_TAG)}",
+        f"Without ssh: put it into a directory of its own, share that too, with --tag {SETUP_TAG},",
+        f"  and in the guest {_mount(spec, SETUP_TAG)}",
     )
 
 

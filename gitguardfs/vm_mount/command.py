@@ -25,7 +25,15 @@ from gitguardfs.linux.programs import ENVIRONMENT
 from gitguardfs.options.parsing import split_values
 from gitguardfs.render.guarded_share import MODULES as TRANSPORT_MODULES
 from gitguardfs.render.guarded_share import GuardedShare, owner_map
-from gitguardfs.vm_mount import facts, mountpoint, plan_guard, plan_removal, plan_share, report
+from gitguardfs.vm_mount import (
+    facts,
+    mountpoint,
+    plan_boot,
+    plan_guard,
+    plan_removal,
+    plan_share,
+    report,
+)
 from gitguardfs.vm_mount.facts import Facts, SystemPaths
 from gitguardfs.vm_mount.plan_share import MountRequest, Style
 from gitguardfs.vm_mount.transaction import Step, Transaction
@@ -55,7 +63,7 @@ class Arguments:
     mount: str | None = None
     map_mount: str | None = None
     transport: str | None = None
-    style: str | None = None
+    style: Style | None = None
     user: str | None = None
     options: tuple[str, ...] = ()
     persist: bool = True
@@ -94,7 +102,8 @@ class Arguments:
 @click.option(
     "--style",
     type=click.Choice(["fstab", "systemd"]),
-    help="What mounts it at boot.  [default: systemd if it runs here, otherwise fstab]",
+    help="What mounts it at boot.  [default: what does so already; otherwise systemd if it runs"
+    " here, or else fstab]",
 )
 @click.option(
     "--user",
@@ -226,14 +235,9 @@ def _request(
     place = arguments.map_mount or _ask(arguments, "Where should the guarded view be mounted?")
     if place is None:
         raise UserError("no mount point for the view", "--map-mount /home/agent/projects")
-    style: Style = "systemd" if state.has_systemd else "fstab"
-    if arguments.style is not None:
-        style = "systemd" if arguments.style == "systemd" else "fstab"
-    if style == "systemd" and arguments.persist and not state.has_systemd:
+    if arguments.style == "systemd" and arguments.persist and not state.has_systemd:
         raise UserError("systemd does not run here", "--style fstab")
-    if not arguments.persist:
-        style = "none"
-    elif not is_installed:
+    if arguments.persist and not is_installed:
         raise UserError(
             "gitguardfs is not installed, so nothing could mount the view at boot",
             "guest-setup/install.sh, or --no-persist",
@@ -241,12 +245,14 @@ def _request(
         )
     paths = arguments.mount or _mount_of(system, state, tag), place
     mount, map_mount = mountpoint.resolve_all(paths, state.mounts)
+    plan_share.check_not_of_the_system(map_mount.path)  # a home itself lies in no home
+    style = arguments.style or plan_boot.style_of(state, map_mount.path)
     return MountRequest(
         tag=tag,
         mount=mount,
         map_mount=map_mount,
         user=facts.owner_of_view(map_mount.path, arguments.user),
-        style=style,
+        style=style if arguments.persist else "none",
         transport=arguments.transport,
         options=("git=off", *arguments.options) if arguments.git_off else arguments.options,
         cover=arguments.cover,
@@ -307,7 +313,8 @@ def remove(system: SystemPaths, arguments: Arguments) -> int:
         [] if found is None else plan_removal.remove_steps(system, state, found, _program(system))
     )
     if found is None or not steps:
-        print_progress("Nothing to remove.")
+        there = ", ".join(map(str, plan_removal.everything(state)))
+        print_progress(f"Nothing to remove{f': there is only {there}' if there else ''}.")
         return Exit.OK
     if arguments.dry_run or arguments.asks:
         _print(report.steps(steps))

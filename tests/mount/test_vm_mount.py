@@ -124,6 +124,28 @@ def test_removal_leaves_what_was_there_before(
     assert capsys.readouterr().out == "Nothing to remove.\n"
 
 
+def test_a_removal_that_matches_nothing_names_what_there_is(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.install()
+    before = world.state()
+    capsys.readouterr()
+    assert world.remove(tag="nosuch") == 0
+    said = capsys.readouterr().out
+    assert said == f"Nothing to remove: there is only projects at {world.raw} and {world.view}.\n"
+    assert world.state() == before
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_a_second_run_keeps_what_mounts_the_view_at_boot(systemd_world: World, style: str) -> None:
+    world = systemd_world
+    world.install(style=style)
+    world.install(style=None, options=("git=hide",))
+    assert (b"git=hide" in world.fstab()) == (style == "fstab")
+    units = [p for p in (world.area / "units").rglob("*") if not p.is_dir()]
+    assert bool(units) == (style == "systemd")
+
+
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
 def test_a_changed_option_replaces_entry_and_view(systemd_world: World, style: str) -> None:
     world = systemd_world

@@ -153,14 +153,23 @@ def test_a_socket_path_too_long_for_the_kernel_is_refused() -> None:
     assert made(host=host, transport=Transport.P9)
 
 
-def test_without_a_runtime_directory_only_what_needs_one_is_refused() -> None:
-    host = Host(uid=1000, gid=1000, group="me", runtime=None)
-    assert share_text.render(made(host=host), running=False)
-    assert share_json.as_object(made(host=host), running=False)["exported"]
-    with pytest.raises(UserError, match="XDG_RUNTIME_DIR"):
-        made(host=host, guard=GuardPlacement.HOST)
-    with pytest.raises(UserError, match="XDG_RUNTIME_DIR"):
-        made(host=host, transport=Transport.VIRTIOFS)
+def test_without_a_runtime_directory_all_is_printed_and_only_a_start_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    monkeypatch.setattr(share, "secrets_in", lambda _: [])
+    warning = "/run/user/54321 does not exist yet: log in as this user, or set XDG_RUNTIME_DIR"
+    for options, place in (
+        (("--transport", "virtiofs"), "/run/user/54321/gitguardfs-share.sock"),
+        (("--guard", "host"), "/run/user/54321/gitguardfs/share"),
+    ):
+        said = gitguard_share(tmp_path, *options)
+        assert place in said and warning in said
+    for options in ((), ("--transport", "virtiofs", "--for", "libvirt")):
+        assert warning not in gitguard_share(tmp_path, *options)
+    with pytest.raises(UserError, match=r"there is no /run/user/54321 .*at your login"):
+        gitguard_share(tmp_path, "--guard", "host", "--run")
 
 
 @pytest.mark.parametrize(
@@ -172,11 +181,6 @@ def test_options_of_a_machine_are_refused_where_qemu_is_not_started(
 ) -> None:
     with pytest.raises(UserError, match="--for qemu"):
         gitguard_share(tmp_path, "--for", hypervisor, *option)
-
-
-def test_an_empty_disk_is_refused_and_not_taken_for_the_default(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="empty"):
-        gitguard_share(tmp_path, "--disk", "")
 
 
 def test_a_wrong_option_is_answered_with_the_help_of_the_subcommand(
@@ -525,7 +529,7 @@ def test_the_text_says_what_the_open_network_opens_and_how_to_close_it() -> None
     for word in ("10.0.2.2", "127.0.0.1", "the internet", "--network restricted"):
         assert word in text
     said: Any = share_json.as_object(made(), running=False)
-    assert (said["qemu"]["network"], said["qemu"]["login"]) == ("open", None)
+    assert said["qemu"]["network"] == "open"
 
 
 def test_a_restricted_network_has_one_way_in_and_none_out() -> None:
@@ -533,10 +537,17 @@ def test_a_restricted_network_has_one_way_in_and_none_out() -> None:
     said: Any = share_json.as_object(spec, running=False)
     (nic,) = [words for words in said["qemu"]["run"] if words.startswith("user,")]
     assert nic.split(",")[2:] == ["restrict=on", "ipv6=off", "hostfwd=tcp:127.0.0.1:2222-:22"]
-    assert said["qemu"]["login"] == ["ssh", "-p", "2222", "USER@127.0.0.1"]
     assert "restrict=on" not in " ".join(said["qemu"]["install"])  # the installer fetches packages
     text = share_text.render(spec, running=False)
     assert "reaches nothing" in text and "let the agent in only now" in text
+
+
+@pytest.mark.parametrize("network", list(MachineNetwork))
+def test_ssh_leads_into_every_machine_that_is_printed(network: MachineNetwork) -> None:
+    said: Any = share_json.as_object(made(network=network), running=False)
+    assert "hostfwd=tcp:127.0.0.1:2222-:22" in " ".join(said["qemu"]["run"])
+    assert said["qemu"]["login"] == ["ssh", "-p", "2222", "USER@127.0.0.1"]
+    assert "ssh -p 2222" in share_text.render(made(network=network), running=False)
 
 
 def test_the_option_restricts_the_network(tmp_path: Path) -> None:
