@@ -54,8 +54,9 @@ guarded_source() {
     findmnt -rn -t fuse.gitguardfs -o SOURCE --mountpoint "$1" 2>/dev/null | tail -n 1
 }
 
-is_sealed() {
-    findmnt -rn -o SOURCE --mountpoint "$1" 2>/dev/null | grep -qx gitguardfs-seal
+# Succeeds if nobody reaches the directory $1 past the view at $2.
+is_closed() {
+    [[ "$1" -ef "$2" || "$(findmnt -rn -o SOURCE --mountpoint "$1")" == *gitguardfs-seal ]]
 }
 
 # By descriptors, as gitguardfs does everywhere: a user who may write to a directory on the path
@@ -93,7 +94,7 @@ guard_share() {
     [[ "$status" -eq 0 && "$dry_run" == no ]] || return "$status"
     heading "$source is guarded at $mountpoint."
     echo "Work there; every .git below it is out of reach."
-    is_sealed "$source" ||
+    is_closed "$source" "$mountpoint" ||
         warn "$source is not sealed: whoever may enter it reaches .git there; --seal closes it"
     echo "To check it: sudo gitguard doctor $(quoted "$mountpoint") --attack"
     echo "To unmount: sudo umount $(quoted "$mountpoint")"

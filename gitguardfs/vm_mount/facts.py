@@ -242,19 +242,19 @@ def owner_of_view(map_mount: str, user: str | None) -> Ids:
 
 def _without_owner(map_mount: str) -> UserError:
     """Return the error for a view that is in no user's home, with what is likely to help."""
+    hint = "name the owner to show: --user NAME"
     user = accounts.named_by_home(map_mount)
     if user is not None:
+        what = f"{user.home} is the home of {user.name}"
         path = shlex.quote(user.home)
         if map_mount == user.home:
             return UserError(
-                f"{map_mount} is the home of {user.name}, which a mount would hide",
-                f"choose a directory in it: {path}/projects",
+                f"{what}, which a mount would hide", f"choose a directory in it: {path}/projects"
             )
-        return UserError(
-            f"{user.home} is the home of {user.name}, but is missing or another user's",
-            f"sudo install -d -o {user.uid} -g {user.gid} -m 700 {path}; or --user NAME",
-        )
-    hint = "name the owner to show: --user NAME"
+        if os.path.lexists(user.home):
+            return UserError(f"{what}, but does not belong to {user.name}", hint)
+        make = f"sudo install -d -o {user.uid} -g {user.gid} -m 700 {path}"
+        return UserError(f"{what}, but does not exist", f"{make}; or {hint}")
     if below_home := re.match("/(?:var/)?home/([a-z_][a-z0-9_-]*)/", map_mount):
         name = below_home[1]
         return UserError(

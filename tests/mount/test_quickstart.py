@@ -61,3 +61,9 @@ def test_a_source_that_stays_open_is_not_called_closed(here: Path, options: list
     is_open = os.path.exists(here / "source/.git")
     assert is_open == (options == [])
     assert ("is not sealed: whoever may enter it reaches .git" in done.stderr) == is_open
+
+
+def test_a_view_over_its_own_source_closes_it(here: Path) -> None:
+    (here / "view").mkdir()
+    done = guard(here, here / "view", here / "view")
+    assert (done.returncode, done.stderr) == (0, "")

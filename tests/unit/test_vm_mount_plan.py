@@ -878,8 +878,8 @@ def test_a_view_without_an_owner_is_answered_with_what_is_missing(
     assert facts.owner_of_view(f"{homes['me']}/src", None) == (1000, 9)
     for view, said in {
         str(homes["me"]): f"is the home of me.*choose a directory in it: {homes['me']}/projects",
-        f"{homes['gone']}/src": f"gone.*missing.*install -d -o 1001 -g 9 -m 700 {homes['gone']};",
-        f"{homes['taken']}/src": "taken.*another user's",
+        f"{homes['gone']}/src": f"not exist .sudo install -d -o 1001 -g 9 -m 700 {homes['gone']};",
+        f"{homes['taken']}/src": "the home of taken, but does not belong to taken .*--user",
         "/home/no-such-user/src": "no user no-such-user .sudo useradd --create-home no-such-user;",
         "/srv/src": "in no user's home .*--user",
     }.items():
