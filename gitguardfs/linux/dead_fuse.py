@@ -57,7 +57,7 @@ def _is_dead(directory: int) -> bool:
 
 def _is_closed(directory: int) -> bool:
     try:
-        os.stat(".", dir_fd=directory)
+        os.close(os.open(".", os.O_PATH | os.O_CLOEXEC, dir_fd=directory))  # nothing but the step
     except OSError as error:
         return error.errno in DEAD
     return False

@@ -15,7 +15,7 @@ import pytest
 
 from gitguardfs.errors import UserError
 from gitguardfs.linux import mountinfo
-from gitguardfs.mounting import seal
+from gitguardfs.mounting import lid, seal
 from tests.support.errorfs import ROOT, Fault, Share, errorfs
 from tests.support.mounting import LIMIT, area, unmount, until
 

@@ -385,7 +385,7 @@ def test_a_signal_in_the_last_moment_is_no_error(here: Path) -> None:
         daemon.send_signal(signal.SIGTERM)
         assert "wakeup fd" not in daemon.communicate(timeout=LIMIT)[1]
     assert daemon.returncode == 0
-    assert _mounts_at(here / "view") == []
+    assert not any(kind == "fuse.gitguardfs" for kind, _ in _mounts_at(here / "view"))
 
 
 BROKEN = """
