@@ -58,6 +58,8 @@ class MountOptions:
     """Start although processes hold files or directories of the source from before the seal."""
     source_owner: int | None = None
     """The user whose FUSE file system the source may be in."""
+    nonempty: bool = False
+    """Mount over a directory that is not empty."""
     read_only: bool = False
     read_rate: float | None = None
     """In bytes per second, as ``write_rate``; None for no limit."""
@@ -105,6 +107,7 @@ def build(source: str, mountpoint: str, given: RawOptions) -> MountOptions:
         seal=given.get("seal"),  # type: ignore[arg-type]  # a flag's value or nothing
         allow_holders=values.flag("allow_holders"),
         source_owner=values.read("source_owner", user_id),
+        nonempty=values.flag("nonempty"),
         read_only=values.flag("read_only"),
         read_rate=values.read("read_rate", _rate),
         write_rate=values.read("write_rate", _rate),

@@ -25,7 +25,7 @@ _TOLERATED = {
     "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "group", "owner",
     "suid", "nosuid", "dev", "nodev", "exec", "async", "atime", "diratime", "nodiratime",
     "relatime", "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime",
-    "silent", "loud", "default_permissions", "nonempty", "nomand", "noiversion", "symfollow",
+    "silent", "loud", "default_permissions", "nomand", "noiversion", "symfollow",
     "use_ino", "readdir_ino", "big_writes", "large_read", "hard_remove", "kernel_cache",
     "auto_cache", "async_read", "sync_read", "noforget", "intr", "splice_read", "splice_write",
     "splice_move", "no_splice_read", "no_splice_write", "no_splice_move",

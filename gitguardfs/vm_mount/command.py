@@ -69,7 +69,6 @@ class Arguments:
     persist: bool = True
     interactive: bool = False
     yes: bool = False
-    cover: bool = False
     git_off: bool = False
     dry_run: bool = False
 
@@ -116,7 +115,6 @@ class Arguments:
     "--interactive", is_flag=True, help="Ask for what is missing, and before changing anything."
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before changing anything.")
-@click.option("--cover", is_flag=True, help="Mount over a directory that is not empty.")
 @click.option("--git-off", is_flag=True, help="Guard nothing: leave .git open to the agent.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 @click.option(
@@ -255,7 +253,6 @@ def _request(
         style=style if arguments.persist else "none",
         transport=arguments.transport,
         options=("git=off", *arguments.options) if arguments.git_off else arguments.options,
-        cover=arguments.cover,
         git_off=arguments.git_off,
     )
 

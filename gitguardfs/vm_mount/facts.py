@@ -16,7 +16,7 @@ from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import kernel_log, mountinfo, safe_open, selinux
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.programs import ENVIRONMENT, Ids
-from gitguardfs.mounting import guards, seal
+from gitguardfs.mounting import guards, lid, seal
 from gitguardfs.render import systemd
 
 WITHOUT_ACCOUNT = "a user without an account: UID:GID"
@@ -112,6 +112,10 @@ class Facts:
     def guards(self) -> list[MountInfo]:
         """Return every gitguardfs mount of root."""
         return [m for m in self.mounts if guards.is_guard(m)]
+
+    def has_lid(self, path: str) -> bool:
+        """Return whether a lid is mounted at ``path``, with or without a view on it."""
+        return any(lid.is_lid(m) and m.path == path for m in self.mounts)
 
     def is_sealed(self, path: str) -> bool:
         """Return whether a seal is on top of the mounts at ``path``."""

@@ -14,7 +14,7 @@ from gitguardfs.vm_mount.facts import Facts, SystemPaths
 from gitguardfs.vm_mount.plan_boot import disable, unit_change, unit_names, write_steps
 from gitguardfs.vm_mount.plan_guard import stop
 from gitguardfs.vm_mount.steps_files import RemoveDirectory
-from gitguardfs.vm_mount.steps_mount import UnmountDead, UnmountShare, Unseal
+from gitguardfs.vm_mount.steps_mount import RemoveLid, UnmountDead, UnmountShare, Unseal
 from gitguardfs.vm_mount.transaction import Step
 
 
@@ -91,6 +91,8 @@ def remove_steps(
             found_steps.append(stop(system, facts, found.mount, path, program))
         elif (dead := facts.any_guard_at(path)) is not None:
             found_steps.append(UnmountDead(path, dead))
+        if facts.has_lid(path):
+            found_steps.append(RemoveLid(path))
     share = facts.share_at(found.mount)
     if share is not None:
         plan_share.check_not_covered(facts, share)

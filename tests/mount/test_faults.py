@@ -133,11 +133,13 @@ def test_a_source_that_is_a_bare_repository(here: Path, below: str) -> None:
     _refused(here, USAGE, "git repository itself.*allow-bare", bare / below, here / "view")
 
 
-def test_a_mount_point_need_not_be_empty(here: Path) -> None:
+def test_a_mount_point_that_is_not_empty_is_covered_on_demand_alone(here: Path) -> None:
     (here / "view/covered").touch()
-    with gitguardfs(here / "source", here / "view") as mounted:
-        assert os.listdir(mounted.path) == ["file"]
-    assert os.listdir(here / "view") == ["covered"]
+    _refused(here, USAGE, "is not empty.*-o nonempty", here / "source", here / "view")
+    for option in (("--nonempty",), ("-o", "nonempty")):
+        with gitguardfs(here / "source", here / "view", *option) as mounted:
+            assert os.listdir(mounted.path) == ["file"]
+        assert os.listdir(here / "view") == ["covered"]
 
 
 def test_a_place_that_is_guarded_already(here: Path) -> None:
@@ -172,11 +174,11 @@ def _to_be_killed(here: Path, *options: str) -> Iterator[Mounted]:
 
 def test_a_dead_guard_at_the_mount_point_is_cleared_away(here: Path) -> None:
     (here / "view/bare").touch()
-    with _to_be_killed(here) as first:
+    with _to_be_killed(here, "--nonempty") as first:
         _killed(first)
         with _started_again(here):
             assert (here / "view/file").read_text() == "text"
-            assert _mounts_at(here / "view") == ["fuse.gitguardfs"]
+            assert _mounts_at(here / "view") == ["ramfs", "fuse.gitguardfs"]
         assert _mounts_at(here / "view") == []
         assert os.listdir(here / "view") == ["bare"]
 

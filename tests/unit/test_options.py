@@ -124,7 +124,7 @@ GENERIC: list[tuple[str, dict[str, Any]]] = [
     ("async,atime,diratime,relatime,norelatime,strictatime,nostrictatime", {}),
     ("lazytime,nolazytime,silent,loud", {}),
     ("nomand,noiversion,symfollow", {}),
-    ("default_permissions", {}), ("nonempty", {}),
+    ("default_permissions", {}), ("nonempty", {"nonempty": True}),
     ("noatime", {"kernel": ["noatime"]}),
     ("nodiratime,sync,dirsync,noexec", {"kernel": ["sync", "dirsync", "noexec"]}),
     ("allow_other", {"kernel": ["allow_other"]}),

@@ -285,12 +285,12 @@ FREE = [
 
 
 @pytest.mark.parametrize("path", [*OF_THE_SYSTEM, *HOMES])
-@pytest.mark.parametrize("cover", [True, False])
-def test_a_directory_of_the_system_is_never_covered(path: str, cover: bool) -> None:
+@pytest.mark.parametrize("options", [("nonempty",), ()])
+def test_a_directory_of_the_system_is_never_covered(path: str, options: tuple[str, ...]) -> None:
     said = f"^{path} is a {'home directory' if path in HOMES else 'directory of the system'}"
     with pytest.raises(UserError, match=said):
-        request(map_mount=way(path, exists=True), cover=cover)
-    asked = request(mount=way(path, exists=True), cover=cover)
+        request(map_mount=way(path, exists=True), options=options)
+    asked = request(mount=way(path, exists=True), options=options)
     with pytest.raises(UserError, match=said):
         share_plan(Facts(tags=TAGS), asked)
 
@@ -303,13 +303,13 @@ def test_directories_of_users_and_for_mounts_are_free(path: str) -> None:
 
 def test_a_directory_with_something_in_it_is_covered_on_demand_alone() -> None:
     full = replace(way(VIEW, exists=True, users_from=2), is_empty=False)
-    with pytest.raises(UserError, match=r"not empty.*--cover"):
+    with pytest.raises(UserError, match=r"not empty.*-o nonempty"):
         guard_plan(Facts(), request(map_mount=full))
-    assert guard_plan(Facts(), request(map_mount=full, cover=True))
+    assert guard_plan(Facts(), request(map_mount=full, options=("nonempty",)))
     full = replace(way("/mnt/raw", exists=True), is_empty=False)
-    with pytest.raises(UserError, match=r"not empty.*--cover"):
+    with pytest.raises(UserError, match=r"not empty.*-o nonempty"):
         share_plan(Facts(tags=TAGS), request(mount=full))
-    assert share_plan(Facts(tags=TAGS), request(mount=full, cover=True))
+    assert share_plan(Facts(tags=TAGS), request(mount=full, options=("nonempty",)))
 
 
 def test_a_mount_point_of_a_users_is_no_place_for_a_raw_share() -> None:
