@@ -64,19 +64,14 @@ def check_prepared(audit: Audit, directory: ScannedDirectory, is_git: bool = Fal
     nearly = is_head or ("refs" in entries and "objects" in entries)
     has_part = "refs" in entries or "objects" in entries
     is_called_git = is_git or directory.path.endswith(".git")
-    waiting = _armed(audit, directory)
     if not (nearly or has_part or is_called_git or entries.keys() <= _GITS):
-        _note_unmarked(audit, directory, waiting)
+        _note_unmarked(audit, directory, _armed(audit, directory))
         return
     named = is_called_git or len(entries) > 1
-    for armed in waiting:
+    for armed in _armed(audit, directory):
         severity = Severity.HIGH if nearly else Severity.MEDIUM if named else Severity.LOW
         detail = f"{directory.path}: git would run {armed.what}"
         audit.results.append(rows.PREPARED.finding(detail, armed.fix, severity))
-    if nearly and not waiting:
-        fix = fixes.remove_tree(directory.path)
-        detail = f"{directory.path} is almost a repository"
-        audit.results.append(rows.PREPARED.finding(detail, fix, Severity.MEDIUM))
 
 
 def _note_unmarked(audit: Audit, directory: ScannedDirectory, waiting: list[Armed]) -> None:

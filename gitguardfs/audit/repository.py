@@ -34,11 +34,8 @@ _NEWLINES = b"\r\n"
 """The only characters that git strips from the end of a path in a file; blanks stay."""
 
 
-def examine(audit: Audit, directory: ScannedDirectory, name: str) -> set[str]:
-    """Check the ``.git`` of a directory, which is spelled ``name`` there.
-
-    Returns the programs (``hooks.MANAGERS``) that have put hooks into it.
-    """
+def examine(audit: Audit, directory: ScannedDirectory, name: str) -> None:
+    """Check the ``.git`` of a directory, which is spelled ``name`` there."""
     place = os.path.join(directory.path, name)
     file_type = directory.entries[name]
     try:
@@ -48,19 +45,18 @@ def examine(audit: Audit, directory: ScannedDirectory, name: str) -> set[str]:
         else:
             target = _target(directory, name, file_type)
             if target is None or not _may_be_there(audit, place, target, file_type == S_IFLNK):
-                return set()
+                return
             path = resolved(os.path.join(directory.path, target))
             try:
                 fd = open_directory(path)
             except (FileNotFoundError, NotADirectoryError):
-                return set()  # it leads nowhere
+                return  # it leads nowhere
         try:
-            return examine_opened(audit, fd, path, directory.path)
+            examine_opened(audit, fd, path, directory.path)
         finally:
             os.close(fd)
     except (OSError, Unread) as error:
         audit.unread(place, error)
-        return set()
 
 
 def _target(directory: ScannedDirectory, name: str, file_type: int) -> str | None:
@@ -118,15 +114,12 @@ def _note_unnamed(audit: Audit, place: str, real: str) -> None:
     audit.results.append(rows.DIRECTORY.finding(detail, fix, Severity.MEDIUM))
 
 
-def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> set[str]:
-    """Check a git directory; ``worktree`` is None for a bare repository. Raises OSError, Unread.
-
-    Returns the programs that have put hooks into it.
-    """
+def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> None:
+    """Check a git directory; ``worktree`` is None for a bare repository. Raises OSError, Unread."""
     entries = list_directory(fd)
     if "HEAD" not in entries:
         bare.check_prepared(audit, ScannedDirectory(path, fd, entries, []), is_git=True)
-        return set()
+        return
     _check_owner(audit, fd, path)
     common, common_path = fd, path
     if "commondir" in entries:
@@ -137,7 +130,7 @@ def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> se
             detail = f"{path}/commondir leads to {common_path}"
             fix = fixes.remove(os.path.join(path, "commondir"))
             audit.results.append(rows.DIRECTORY.finding(detail, fix))
-            return set()
+            return
         common = open_directory(common_path)
     try:
         _check_symlinks(audit, path, entries)
@@ -153,8 +146,9 @@ def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> se
         every = config_check.check(audit, own, worktree)
         if common is fd:
             _check_others(audit, fd, path, worktree)
-        managers = hooks.check(audit, common, common_path, worktree)
-        return managers if worktree is None else managers | _other_hooks(audit, every, worktree)
+        hooks.check(audit, common, common_path, worktree)
+        if worktree is not None:
+            _other_hooks(audit, every, worktree)
     finally:
         if common is not fd:
             os.close(common)
@@ -274,12 +268,8 @@ def _alternates(content: bytes, objects: str) -> list[str]:
     return [os.path.join(objects, name) for name in named]
 
 
-def _other_hooks(audit: Audit, entries: list[ConfigEntry], worktree: str) -> set[str]:
-    """Check the hooks in each core.hooksPath directory that the agent cannot write.
-
-    Returns the programs that have put hooks there.
-    """
-    managers: set[str] = set()
+def _other_hooks(audit: Audit, entries: list[ConfigEntry], worktree: str) -> None:
+    """Check the hooks in each core.hooksPath directory that the agent cannot write."""
     for entry in [*audit.user_entries, *entries]:
         if entry.key != "core.hookspath" or not entry.value:
             continue
@@ -288,10 +278,9 @@ def _other_hooks(audit: Audit, entries: list[ConfigEntry], worktree: str) -> set
         if audit.share.is_agents(named) or not os.path.isdir(path):
             continue
         try:
-            managers |= hooks.check_directory(audit, path, worktree)
+            hooks.check_directory(audit, path, worktree)
         except OSError as error:
             audit.unread(path, error)
-    return managers
 
 
 def is_dotgit(name: str) -> bool:

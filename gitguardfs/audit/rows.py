@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gitguardfs.findings import Row
 
+SCOPE = Row("audit.scope", "this was audited", "nothing was audited")
 CONFIG = Row(
     "git.config",
     "no configuration makes git read or run what the agent can write",
@@ -59,6 +60,11 @@ TOOLS = Row(
     "no file of the work tree configures hooks",
     "a file of the work tree configures hooks",
 )
+OTHERS = Row(
+    "tree.other",
+    "no repository of another program lies open",
+    "a repository of another program can be written by the agent",
+)
 SUBMODULES = Row(
     "tree.submodules",
     "no file of the work tree sets the addresses of submodules",
@@ -66,8 +72,8 @@ SUBMODULES = Row(
 )
 SYMLINK = Row(
     "tree.symlink",
-    "no symlink leads into a repository or out of its work tree",
-    "a symlink leads into a repository or out of its work tree",
+    "no symlink leads into a repository or out of the share",
+    "a symlink leads into a repository or out of the share",
 )
 SECRET = Row(
     "tree.secret",
@@ -79,8 +85,22 @@ READ = Row(
     "everything could be read",
     "something could not be read",
 )
+OF_REPOSITORIES = (HOOK, LINKED, DIRECTORY, ALTERNATES, OWNER)
+"""Those that say nothing if there is no repository."""
 ALL = (
-    *(CONFIG, HOOK, LINKED, DIRECTORY, ALTERNATES, BARE, PREPARED, CREDENTIALS, OWNER, TRUST),
-    *(TOOLS, SUBMODULES, SYMLINK, SECRET, READ),
+    *(
+        SCOPE,
+        CONFIG,
+        HOOK,
+        LINKED,
+        DIRECTORY,
+        ALTERNATES,
+        BARE,
+        PREPARED,
+        CREDENTIALS,
+        OWNER,
+        TRUST,
+    ),
+    *(TOOLS, OTHERS, SUBMODULES, SYMLINK, SECRET, READ),
 )
 """All kinds, in the order in which they are printed."""

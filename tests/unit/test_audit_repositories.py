@@ -204,7 +204,7 @@ def test_objects_from_another_repository_are_free(world: World) -> None:
 def test_a_repository_that_is_moved_away_meanwhile_is_a_finding(world: World) -> None:
     real = repository.examine
 
-    def moving(audit: Audit, directory: ScannedDirectory, name: str) -> set[str]:
+    def moving(audit: Audit, directory: ScannedDirectory, name: str) -> None:
         (world.project / ".git").rename(world.home / "away")
         return real(audit, directory, name)
 
