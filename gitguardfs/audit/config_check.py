@@ -5,16 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gitguardfs.audit import fixes, rows
+from gitguardfs.audit import fixes, programs, rows
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.git_config import FILES, VARIABLES, ConfigEntry
-from gitguardfs.audit.programs import (
-    ADDRESSES,
-    SUBMODULE_URL,
-    TRUSTED,
-    UNFOLLOWED,
-    external_command,
-)
 from gitguardfs.audit.walk import Unread, read_path, resolved
 from gitguardfs.findings import Severity
 
@@ -29,7 +22,7 @@ TOKEN = re.compile(
 """Tokens of services that give theirs a prefix by which they can be recognised."""
 _URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]{0,40}://)(?P<who>[^/\s]+)@(?P<rest>.*)", re.DOTALL)
 _NAMES_URL = re.compile(
-    rf"{ADDRESSES.pattern}|remote\..+\.proxy|lfs\.(push)?url|http\.(.+\.)?proxy", re.DOTALL
+    rf"{programs.ADDRESSES.pattern}|remote\..+\.proxy|lfs\.(push)?url|http\.(.+\.)?proxy", re.DOTALL
 )
 _HEADER = re.compile(r"http\.(.+\.)?extraheader", re.DOTALL)
 
@@ -44,19 +37,20 @@ def check(audit: Audit, own: Sequence[ConfigEntry], worktree: str | None) -> lis
         entries = audit.git.with_included(own, audit.share.is_agents)
     except Unread as error:
         audit.unread(own[0].origin if own else "", error)
-    for origin in audit.judge.origins(entries):
-        audit.results.append(rows.CONFIG.finding(f"git reads {origin}", fixes.remove(origin)))
+    for origin in dict.fromkeys(entry.origin for entry in entries):
+        if origin and audit.share.is_agents(origin):
+            audit.results.append(rows.CONFIG.finding(f"git reads {origin}", fixes.remove(origin)))
     for entry in entries:
         severity = audit.judge.severity(entry, worktree)
         if severity is not None:
             where = entry.origin or "the environment"
             detail = f"{entry.key} = {hidden(entry.value or '')} (in {where})"
-            if external_command(entry.key, entry.value or "") is not None:
+            if programs.external_command(entry.key, entry.value or "") is not None:
                 detail += f": {when_allowed(entry.key)}"
-            elif entry.key in TRUSTED:
+            elif entry.key in programs.TRUSTED:
                 detail += ": it says which signatures are good"
             elif severity is Severity.MEDIUM:
-                detail += f" {UNFOLLOWED}"
+                detail += f" {programs.UNFOLLOWED}"
             audit.results.append(rows.CONFIG.finding(detail, _fix(audit, entry), severity))
         if audit.share.holds(entry.origin):
             _check_credentials(audit, entry)
@@ -100,18 +94,18 @@ def _has_entries(audit: Audit, path: str) -> bool:
 
 def when_allowed(key: str) -> str:
     """Return under which setting git runs the command of an ``ext::`` address in a key."""
-    needed = "always" if SUBMODULE_URL.fullmatch(key) else "user or always"
+    needed = "always" if programs.SUBMODULE_URL.fullmatch(key) else "user or always"
     return f"git runs it only if protocol.ext.allow, or protocol.allow, is {needed}"
 
 
 def _fix(audit: Audit, entry: ConfigEntry) -> str:
     """Return the fix for an entry that leads to a file that the agent can write."""
     unset = fixes.unset(entry)
-    if external_command(entry.key, entry.value or "") is not None:
+    if programs.external_command(entry.key, entry.value or "") is not None:
         return unset
     words = (entry.value or "").removeprefix("!").split()
     is_hooks = entry.key == "core.hookspath"
-    if len(words) != 1 or not (is_hooks or entry.key in TRUSTED or "/" in words[0]):
+    if len(words) != 1 or not (is_hooks or entry.key in programs.TRUSTED or "/" in words[0]):
         return unset
     if words[0].startswith(("/", "~")) and not audit.share.holds(audit.git.path(words[0], "/")):
         return unset  # a symlink that the agent can change leads there

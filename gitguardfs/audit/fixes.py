@@ -57,9 +57,9 @@ def set_value(entry: ConfigEntry, value: str) -> str:
     return shell_printable(words)
 
 
-def remove(path: str) -> str:
-    """Return the command that removes a file or a symlink."""
-    return shell_printable(["rm", "-f", "--", path])
+def remove(*paths: str) -> str:
+    """Return the command that removes files or symlinks."""
+    return shell_printable(["rm", "-f", "--", *paths])
 
 
 def remove_tree(path: str) -> str:

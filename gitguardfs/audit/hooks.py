@@ -13,14 +13,7 @@ from stat import S_IFDIR, S_IFLNK, S_ISREG
 from gitguardfs.audit import fixes, hard_links, rows, work_tree
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.runs import Runs
-from gitguardfs.audit.walk import (
-    DIRECTORY_FLAGS,
-    Unread,
-    list_directory,
-    open_directory,
-    read_file,
-    resolved,
-)
+from gitguardfs.audit.walk import Unread, list_directory, opened, read_file, resolved
 
 NAMES = frozenset(
     {"applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", "pre-merge-commit",
@@ -64,20 +57,14 @@ def check(audit: Audit, git_dir: int, path: str, worktree: str | None) -> None:
         elif os.path.isdir(target):
             check_directory(audit, target, worktree)
     elif file_type == S_IFDIR:
-        fd = os.open("hooks", DIRECTORY_FLAGS, dir_fd=git_dir)
-        try:
+        with opened("hooks", git_dir) as fd:
             _check(audit, fd, hooks, worktree)
-        finally:
-            os.close(fd)
 
 
 def check_directory(audit: Audit, path: str, worktree: str | None) -> None:
     """Do the same as ``check`` for a hooks directory, by a path without symlinks. OSError."""
-    fd = open_directory(path)
-    try:
+    with opened(path) as fd:
         _check(audit, fd, path, worktree)
-    finally:
-        os.close(fd)
 
 
 def _check(audit: Audit, hooks: int, path: str, worktree: str | None) -> None:
@@ -87,23 +74,18 @@ def _check(audit: Audit, hooks: int, path: str, worktree: str | None) -> None:
     for name, file_type in active(hooks).items():
         hook = os.path.join(path, name)
         try:
-            directory, base = hooks, name
-            opened = -1
             if file_type == S_IFLNK:
                 target = resolved(hook)
                 if places := audit.share.agents_places(hook):
                     fix = fixes.either(fixes.remove(hook), fixes.protect(*places))
                     audit.results.append(rows.HOOK.finding(f"{hook} leads to {target}", fix))
                     continue
-                opened = directory = open_directory(os.path.dirname(target))
-                base = os.path.basename(target)
-            try:
-                if file_type == S_IFLNK:
+                with opened(os.path.dirname(target)) as directory:
+                    base = os.path.basename(target)
                     hard_links.check(audit, directory, os.path.dirname(target), [base])
-                text = read_file(directory, base)
-            finally:
-                if opened >= 0:
-                    os.close(opened)
+                    text = read_file(directory, base)
+            else:
+                text = read_file(hooks, name)
         except FileNotFoundError:
             continue  # a symlink that leads nowhere
         except (OSError, Unread) as error:
@@ -115,7 +97,7 @@ def _check(audit: Audit, hooks: int, path: str, worktree: str | None) -> None:
 def _judge(audit: Audit, hook: str, text: str, worktree: str) -> None:
     """Add a finding for a hook that runs what the agent can write, or perhaps does."""
     stop = fixes.chmod("a-x", hook)
-    managers = {n: one for n, one in work_tree.MANAGERS.items() if one.mark.search(text)}
+    managers = {n: one for n, one in work_tree.MANAGERS.items() if re.search(one.mark, text)}
     for name, manager in managers.items():
         if agents := [file for file in manager.files if not audit.share.is_kept([file])]:
             fix = fixes.either(stop, manager.rule or fixes.protect(*agents))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gitguardfs.audit.git_config import ConfigEntry, Git
@@ -54,16 +53,14 @@ _REWRITES = re.compile(r"url\.(.+)\.(insteadof|pushinsteadof)", re.DOTALL)
 _BOOLEAN = re.compile(r"(?i)(true|false|yes|no|on|off|\d+)?")
 
 
-def is_program(entry: ConfigEntry) -> bool:
-    """Return whether an entry makes git run a program, wherever that program is."""
+def command_of(entry: ConfigEntry) -> str | None:
+    """Return the command of a shell that an entry makes git run; None if it is none."""
     value = entry.value or ""
-    if entry.key == "core.hookspath":
-        return value != ""
-    if external_command(entry.key, value) is not None:
-        return True
-    if not PROGRAMS.fullmatch(entry.key) or _BOOLEAN.fullmatch(value):
-        return False
-    return value.startswith("!") or not COMMANDS_AFTER_MARK.fullmatch(entry.key)
+    command = external_command(entry.key, value)
+    if command is not None or not PROGRAMS.fullmatch(entry.key) or _BOOLEAN.fullmatch(value):
+        return command
+    is_command = value.startswith("!") or not COMMANDS_AFTER_MARK.fullmatch(entry.key)
+    return value.removeprefix("!") if is_command else None
 
 
 def external_command(key: str, value: str) -> str | None:
@@ -91,12 +88,6 @@ class Judge:
     git: Git
     share: Share
 
-    def origins(self, entries: Sequence[ConfigEntry]) -> Iterator[str]:
-        """Yield the files of these entries that the agent can write."""
-        for origin in dict.fromkeys(entry.origin for entry in entries if entry.origin):
-            if self.share.is_agents(origin):
-                yield origin
-
     def severity(self, entry: ConfigEntry, worktree: str | None) -> Severity | None:
         """Return how bad an entry is; None if it does not lead to the agent's files.
 
@@ -110,15 +101,12 @@ class Judge:
             if value == "" or not self.places(value, worktree):
                 return None
             return Severity.MEDIUM if entry.key in TRUSTED else HIGH
-        command = external_command(entry.key, value)
+        command = command_of(entry)
         if command is not None and SUBMODULE_URL.fullmatch(entry.key):
             return Severity.MEDIUM  # git submodule init and sync copy it from .gitmodules
         is_typed = entry.key.startswith("alias.")
-        if command is None and PROGRAMS.fullmatch(entry.key) and not _BOOLEAN.fullmatch(value):
-            if value.startswith("!") or not COMMANDS_AFTER_MARK.fullmatch(entry.key):
-                command = value.removeprefix("!")
-            elif is_typed:
-                command = f"git {value}"
+        if is_typed and command is None:
+            command = f"git {value}"
         if command is None:
             return None
         runs = Runs().read(command)

@@ -19,6 +19,7 @@ from gitguardfs.audit.walk import (
     Unread,
     list_directory,
     open_directory,
+    opened,
     read_file,
     read_path,
     resolved,
@@ -203,46 +204,37 @@ def _entries(
 ) -> list[ConfigEntry]:
     """Return the entries of a configuration file; add a finding if it cannot be read."""
     file = os.path.join(path, name)
-    opened = -1
     try:
         if entries.get(name) == S_IFLNK:
-            target = resolved(file)
             if audit.share.is_agents(file):
                 return []  # _check_symlinks added a finding
-            opened = open_directory(os.path.dirname(target))
-            hard_links.check(audit, opened, os.path.dirname(target), [os.path.basename(target)])
-            content = read_file(opened, os.path.basename(target))
+            parent, base = os.path.split(resolved(file))
+            with opened(parent) as above:
+                hard_links.check(audit, above, parent, [base])
+                content = read_file(above, base)
         else:
             hard_links.check(audit, fd, path, [name])
             content = read_file(fd, name)
         return audit.git.entries_of(content, file)
     except FileNotFoundError:
-        return []
+        pass
     except (OSError, Unread) as error:
         audit.unread(file, error)
-        return []
-    finally:
-        if opened >= 0:
-            os.close(opened)
+    return []
 
 
 def _check_alternates(audit: Audit, common: int, path: str) -> None:
     """Add findings for alternates that the agent can write, followed through other repositories."""
     objects = os.path.join(path, "objects")
     file = os.path.join(objects, ALTERNATES)
-    opened = [common]
     try:
-        for name in ("objects", "info"):
-            opened.append(os.open(name, DIRECTORY_FLAGS, dir_fd=opened[-1]))
-        places = _alternates(read_file(opened[-1], "alternates"), objects)
+        with opened("objects", common) as above, opened("info", above) as info:
+            places = _alternates(read_file(info, "alternates"), objects)
     except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, Unread) as error:
         audit.unread(file, error)
         return
-    finally:
-        for fd in opened[1:]:
-            os.close(fd)
     for place in places:  # grows meanwhile: those may name others
         if audit.share.is_agents(place):
             detail = f"{path} takes objects from {os.path.normpath(place)}"

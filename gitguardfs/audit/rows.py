@@ -11,9 +11,7 @@ CONFIG = Row(
     "git reads or runs what the agent can write",
 )
 HOOK = Row(
-    "git.hook",
-    "no hook runs files of the work tree",
-    "a hook runs what the agent can write",
+    "git.hook", "no hook runs files of the work tree", "a hook runs what the agent can write"
 )
 LINKED = Row(
     "git.linked",
@@ -30,11 +28,7 @@ ALTERNATES = Row(
     "no repository takes objects from where the agent can write",
     "a repository takes objects from where the agent can write",
 )
-BARE = Row(
-    "git.bare",
-    "no bare repository is in the share",
-    "a bare repository is in the share",
-)
+BARE = Row("git.bare", "no bare repository is in the share", "a bare repository is in the share")
 PREPARED = Row(
     "git.prepared",
     "no directory is prepared to become a repository",
@@ -46,9 +40,7 @@ CREDENTIALS = Row(
     "a password or token is in git's configuration",
 )
 OWNER = Row(
-    "git.owner",
-    "every repository belongs to the user",
-    "a repository belongs to another user",
+    "git.owner", "every repository belongs to the user", "a repository belongs to another user"
 )
 TRUST = Row(
     "host.bare",
@@ -76,15 +68,9 @@ SYMLINK = Row(
     "a symlink leads into a repository or out of the share",
 )
 SECRET = Row(
-    "tree.secret",
-    "no file looks like a secret",
-    "a file that looks like a secret is in the share",
+    "tree.secret", "no file looks like a secret", "a file that looks like a secret is in the share"
 )
-READ = Row(
-    "audit.read",
-    "everything could be read",
-    "something could not be read",
-)
+READ = Row("audit.read", "everything could be read", "something could not be read")
 OF_REPOSITORIES = (HOOK, LINKED, DIRECTORY, ALTERNATES, OWNER)
 """Those that say nothing if there is no repository."""
 ALL = (

@@ -47,12 +47,23 @@ _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"})
 _PYTHON = re.compile(r"(python|pypy)[\d.]*")
 _INTERPRETERS = frozenset({"perl", "ruby", "node", "nodejs", "php", "lua", "luajit", "tsx", "java",
                            "ts-node", "osascript", "tclsh", "guile", "swift"})  # fmt: skip
+_OWN_CODE = {
+    "sed": re.compile(r"(?m)^(-\w*f|--file)"),
+    **dict.fromkeys(
+        ("awk", "gawk", "mawk", "nawk"),
+        re.compile(r"(?m)system|getline|@|(?<!^-F)\|(?!\Z)|^(-[fEil]|--(file|exec|include|load))"),
+    ),
+}
+"""Programs with a language of their own, and where that can run others or comes from a file."""
 _WRAPPERS = frozenset(
     {"exec", "command", "builtin", "env", "time", "timeout", "nice", "ionice", "nohup", "setsid",
      "stdbuf", "xargs", "sudo", "doas", "flock", "unshare", "setarch", "fakeroot", "strace",
      "chronic", "caffeinate", "busybox", "xvfb-run"}
 )  # fmt: skip
 """Commands after which another one follows."""
+_KNOWN = HARMLESS | RUNNERS | _SHELLS | _INTERPRETERS | _WRAPPERS | _OWN_CODE.keys() | {
+    ".", "source", "eval", "git", "find", "python", "python3", UNKNOWN
+}  # fmt: skip
 _DECLARES = frozenset({"export", "local", "readonly", "declare", "typeset"})
 _OPTIONS = re.compile(
     r"(PERL5|RUBY|NODE_|_?JAVA_|JDK_JAVA_).*|GIT_CONFIG(_.*)?"
@@ -79,7 +90,6 @@ _IN_GIT = re.compile(r"\.git/|/hooks\b")
 _WRITERS = frozenset({"cp", "mv", "ln", "install", "tee"})
 _MANY = 20
 """How many commands may stand in each other's words: nobody writes that."""
-_SSH_STARTS = re.compile(r"(?i)(proxy|local|knownhosts)command|include")
 
 
 @dataclass
@@ -162,10 +172,9 @@ class _Reader:
             self._python(arguments)
         elif name in _INTERPRETERS:
             self._script(arguments)
-        elif name in ("awk", "gawk", "mawk", "nawk"):
-            self._awk(arguments)
-        elif name == "sed" and re.search(r"(^| )(-\w*f|--file)", " ".join(arguments)):
-            self._unfollowed()
+        elif name in _OWN_CODE:
+            if _OWN_CODE[name].search("\n".join(arguments).replace("||", "")):
+                self._unfollowed()
         elif name == "find":
             self._find(arguments)
         elif name == "run-parts":
@@ -181,8 +190,6 @@ class _Reader:
                     self._assign(*assigned.groups())
                 elif UNKNOWN in word:
                     self._unfollowed()
-        elif name in ("ssh", "scp", "sftp"):
-            self._ssh(arguments)
         elif name in RUNNERS:
             self._runs.tools.append(name)
         elif name not in HARMLESS:
@@ -192,13 +199,16 @@ class _Reader:
         elif name in _WRITERS and any(map(_IN_GIT.search, arguments)):
             self._unfollowed()
 
-    def _unfollowed(self) -> None:
+    def _said(self) -> str:
         command = " ".join(self._command.words).replace(UNKNOWN, "…")
-        self._runs.unfollowed.append(f"line {self._command.line}: {command[:60]}")
+        return f"line {self._command.line}: {command[:60]}"
 
-    def _other(self, arguments: list[str]) -> None:
-        command = " ".join(self._command.words).replace(UNKNOWN, "…")
-        self._runs.others.append(f"line {self._command.line}: {command[:60]}")
+    def _unfollowed(self) -> None:
+        self._runs.unfollowed.append(self._said())
+
+    def _other(self, arguments: Sequence[str] = ()) -> None:
+        """Add a program that is not known, and paths that it is given."""
+        self._runs.others.append(self._said())
         for before, word in zip(["", *arguments], arguments, strict=False):
             value = word.rpartition("=")[2]
             if value.startswith(("./", "../", "/", "~")) or _FILE_OPTION.fullmatch(before):
@@ -212,7 +222,7 @@ class _Reader:
                 return
             self._runs.files.append(word)
             if word.startswith("../") or ".git/" in word or (is_script and word[:1] in ("/", "~")):
-                self._other([])  # it is not read
+                self._other()  # it is not read
         else:
             self._unfollowed()
             known = word[: _VARIES.search(word).start()]  # type: ignore[union-attr]
@@ -280,37 +290,18 @@ class _Reader:
             self._file(arguments[0])
 
     def _python(self, arguments: list[str]) -> None:
-        is_isolated, stop = False, None
-        rest = list(arguments)
-        while rest and re.match(r"-\w", rest[0]):
-            letters = rest.pop(0)
-            stop = re.match(r"-[^\WcmWX]*([cmWX]?)(.*)", letters)
-            assert stop is not None
-            is_isolated |= re.search("[IP]", letters[: stop.start(1)]) is not None
-            if stop[1] in ("W", "X") and stop[1] and not stop[2]:
-                rest[:1] = []
-            if stop[1] in ("c", "m") and stop[1]:
-                break
-        else:
-            if rest and rest[0] != "-":
-                return self._file(rest[0])
-        if is_isolated and stop is not None and stop[1] == "m":
-            self._other([])
+        text = " ".join(arguments)
+        found = re.match(r"((?:-[XW] ?\S+ |-[^\WcmXW]+ )*)(-[^\WcmXW]*[cm]|-(?!\S)|$)?", text)
+        assert found is not None
+        if found[2] is None:
+            return self._script(text[found.end() :].split(" "))
+        is_isolated = re.search(r"-\w*[IP]", re.sub(r"-[XW] ?\S+", "", found[0]))
+        if is_isolated and found[0].endswith("m"):
+            self._other()
         elif is_isolated or self._command.is_moved:
             self._unfollowed()
         else:
             self._runs.imports = True
-
-    def _awk(self, arguments: list[str]) -> None:
-        rest = list(arguments)
-        while rest and rest[0].startswith("-"):
-            option = rest.pop(0)
-            if option.startswith(("-f", "--file", "-E", "-i", "-l")):
-                return self._unfollowed() if len(option) > 2 else self._file("".join(rest[:1]))
-            if option in ("-F", "-v"):
-                rest[:1] = []
-        if re.search(rf"system|getline|[|@{UNKNOWN}]", "".join(rest[:1]).replace("||", "")):
-            self._unfollowed()
         return None
 
     def _find(self, arguments: list[str]) -> None:
@@ -331,26 +322,14 @@ class _Reader:
                 return self._unfollowed()
             is_optional = True
             rest.pop(0)
-        while is_optional and len(rest) > 1 and not self._is_program(rest[0]):
+        while (
+            is_optional
+            and len(rest) > 1
+            and not (rest[0] in _KNOWN or rest[0] in self._functions or re.search(r"[/=]", rest[0]))
+        ):
             rest.pop(0)  # perhaps the value of an option
         if rest:
             self.run([*rest, UNKNOWN] if name == "xargs" else rest)
-
-    def _is_program(self, word: str) -> bool:
-        known = HARMLESS | RUNNERS | _SHELLS | _INTERPRETERS | _WRAPPERS | self._functions | {
-            ".", "git", "find", "awk", "eval", "source", "ssh"
-        }  # fmt: skip
-        return (
-            "/" in word or word in known or _ASSIGNMENT.fullmatch(word) is not None
-            or _VARIES.search(word) is not None or _PYTHON.fullmatch(word) is not None
-        )  # fmt: skip
-
-    def _ssh(self, arguments: list[str]) -> None:
-        for before, word in zip(["", *arguments], arguments, strict=False):
-            if before == "-F" or (word.startswith("-F") and len(word) > 2):
-                self._file(word.removeprefix("-F"))
-            elif _SSH_STARTS.search(word):
-                self._unfollowed()
 
     def _git(self, arguments: list[str]) -> None:
         rest = list(arguments)

@@ -17,7 +17,7 @@ from gitguardfs.audit import (
     work_tree,
 )
 from gitguardfs.audit.audit import Audit
-from gitguardfs.audit.walk import ScannedDirectory, TreeScan, Unread, list_directory, open_directory
+from gitguardfs.audit.walk import ScannedDirectory, TreeScan, Unread, list_directory, opened
 from gitguardfs.findings import Result, Status
 
 CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
@@ -86,14 +86,10 @@ def _around(audit: Audit) -> Iterator[ScannedDirectory]:
         if not os.path.lexists(os.path.join(path, ".git")):
             continue
         try:
-            fd = open_directory(path)
+            with opened(path) as fd:
+                yield ScannedDirectory(path, fd, list_directory(fd), [])
         except OSError as error:
             audit.unread(path, error)
-            continue
-        try:
-            yield ScannedDirectory(path, fd, list_directory(fd), [])
-        finally:
-            os.close(fd)
 
 
 def _look(audit: Audit, directory: ScannedDirectory) -> None:

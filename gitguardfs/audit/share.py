@@ -65,16 +65,13 @@ class Share:
             directory = os.path.join(directory, part)
         return self._is_repository(directory)
 
-    def is_kept(self, parts: list[str]) -> bool:
+    def is_kept(self, parts: list[str], limit: Verdict = Verdict.READONLY) -> bool:
         """Return whether one of the components is ``.git``, or read-only or stricter by a rule."""
-        return any(
-            self.guard.verdict_of_name(os.fsencode(part))[0] >= Verdict.READONLY for part in parts
-        )
+        return any(self.guard.verdict_of_name(os.fsencode(part))[0] >= limit for part in parts)
 
     def is_unreadable(self, path: str) -> bool:
         """Return whether a rule keeps the agent from reading a file of the share."""
-        verdicts = (self.guard.verdict_of_name(os.fsencode(part))[0] for part in self.parts(path))
-        return any(verdict >= Verdict.DENY for verdict in verdicts)
+        return self.is_kept(self.parts(path), Verdict.DENY)
 
 
 def looks_like_repository(path: str) -> bool:

@@ -71,13 +71,12 @@ class _Reader:
         self._text = text
         self._at = 0
         self._line: int = 1 if outer is None else outer._line
-        self._depth: int = 0 if outer is None else outer._depth + 1
+        self._depth: int = 0 if outer is None else outer._depth
         self._is_moved: bool = outer is not None and outer._is_moved
         self._waiting: list[tuple[Command, str, bool, bool]] = []
         """Here-documents whose text begins after the line."""
         self.commands: list[Command] = [] if outer is None else outer.commands
         self.functions: set[str] = set() if outer is None else outer.functions
-        self._check_depth()
 
     def script(self, end: str) -> None:
         """Read commands up to the character ``end``, and pass that."""
@@ -103,7 +102,8 @@ class _Reader:
                     self.functions.add(command.words[-1])
                     command, self._at = self._new(), self._at + 2
                 elif command.words in ([], ["for"]) and self._text.startswith("((", self._at):
-                    self._arithmetic()
+                    self._at += 1
+                    self._pass(")")
                 else:
                     command, self._at = self._finish(command), self._at + 1
                     with self._inside():
@@ -118,7 +118,7 @@ class _Reader:
                 if command.words[0] in _RESERVED and len(command.words) == 1:
                     command = self._new()
                 elif command.words == ["[["]:
-                    self._condition()
+                    self._pass("]]")
                 elif command.words[:1] == ["case"] and command.words[2:] == ["in"]:
                     command, cases = self._new(), cases + 1
                     cases -= self._pattern()
@@ -158,18 +158,13 @@ class _Reader:
         self._at += 1
         self._line += 1
         for command, end, is_indented, is_plain in self._waiting:
-            lines = []
-            while self._at < len(self._text):
-                line, _, _ = self._text[self._at :].partition("\n")
-                self._at += len(line) + 1
-                self._line += 1
-                line = line.lstrip("\t") if is_indented else line
-                if line == end:
-                    break
-                lines.append(line)
-            command.text = "\n".join(lines)
-            if not is_plain:
-                command.text = _Reader(command.text, self)._quoted("")
+            tabs = r"\t*" if is_indented else ""
+            ending = re.compile(rf"(?m)^{tabs}{re.escape(end)}$\n?").search(self._text, self._at)
+            stop, after = ending.span() if ending else [len(self._text)] * 2
+            text = self._text[self._at : stop]
+            self._line += self._text.count("\n", self._at, after)
+            self._at = after
+            command.text = text if is_plain else _Reader(text, self)._quoted("")
         self._waiting.clear()
 
     def _redirect(self, command: Command, operator: str) -> None:
@@ -193,59 +188,43 @@ class _Reader:
         word = self._word()
         if self._peek() == "(" and _ARRAY.fullmatch(self._text[start : self._at]):
             self._at += 1
-            while self._words_until(")"):
-                pass
+            self._pass(")")
             word += UNKNOWN
         if self._at == start:
             raise NotUnderstood(f"line {self._line}: {self._peek()}")
         command.words.append(word)
 
-    def _words_until(self, end: str) -> bool:
-        """Pass one word or one other character; return whether ``end`` is still to come."""
-        self._skip_blanks()
-        c = self._peek()
-        if c == "":
-            raise NotUnderstood(f"line {self._line}: no {end}")
-        if c in "\n;&|()<>":
-            self._line += c == "\n"
-            self._at += 1
-            return c != end
-        return self._word() != end
-
-    def _condition(self) -> None:
-        """Pass what stands between ``[[`` and ``]]``."""
-        while self._words_until("]]"):
-            pass
-
-    def _pattern(self) -> int:
-        """Pass a pattern of ``case`` up to its ``)``; return 1 if ``esac`` stands there instead."""
-        while self._peek() in (" ", "\t", "\n", "\r", "\\", "#") and self._peek():
-            self._skip_blanks()
-            if self._peek() == "\n":
-                self._end_line()
-        if re.compile(r"esac(?=[\s;&|)]|$)").match(self._text, self._at):
-            self._at += len("esac")
-            return 1
-        if self._peek() == "(":
-            self._at += 1
-        while self._words_until(")"):
-            pass
-        return 0
-
-    def _arithmetic(self) -> None:
-        depth = 0
+    def _pass(self, end: str) -> None:
+        """Pass words and operators up to ``end``, and read what the words substitute."""
         while True:
+            self._skip_blanks()
             c = self._peek()
-            depth += (c == "(") - (c == ")")
             if c == "":
-                raise NotUnderstood(f"line {self._line}: no ))")
-            if c in '$`"':
-                self._part()
+                raise NotUnderstood(f"line {self._line}: no {end}")
+            if c not in "\n;&|()<>" or self._peek(2) in ("<(", ">("):
+                if self._word() == end:
+                    return
                 continue
             self._line += c == "\n"
             self._at += 1
-            if depth == 0:
+            if c == end:
                 return
+            if c == "(":
+                with self._inside():
+                    self._pass(")")
+
+    def _pattern(self) -> int:
+        """Pass a pattern of ``case`` up to its ``)``; return 1 if ``esac`` stands there instead."""
+        blanks = re.compile(r"(?:\s|\\\n|#.*)*").match(self._text, self._at)
+        assert blanks is not None
+        self._line += blanks[0].count("\n")
+        self._at = blanks.end()
+        if re.compile(r"esac\b").match(self._text, self._at):
+            self._at += len("esac")
+            return 1
+        self._at += self._peek() == "("
+        self._pass(")")
+        return 0
 
     def _word(self) -> str:
         """Return a word; empty if there is none."""
@@ -301,7 +280,8 @@ class _Reader:
         if code is None:
             raise NotUnderstood(f"line {self._line}: no `")
         self._at = code.end()
-        _Reader(re.sub(r"\\([$`\\])", r"\1", code[1]), self).script("")
+        with self._inside():
+            _Reader(re.sub(r"\\([$`\\])", r"\1", code[1]), self).script("")
         self._line += code[1].count("\n")
         return TOP if _TOP.fullmatch(code[1]) else UNKNOWN
 
@@ -312,7 +292,8 @@ class _Reader:
             text = self._part()
             return UNKNOWN if "\\" in text else text
         if self._peek(2) == "((":
-            self._arithmetic()
+            self._at += 1
+            self._pass(")")
             return UNKNOWN
         if c == "(":
             self._at += 1
@@ -342,12 +323,9 @@ class _Reader:
         """Read a deeper level, where ``cd`` holds until its end."""
         is_moved, waiting = self._is_moved, self._waiting
         self._depth += 1
-        self._check_depth()
+        if self._depth > _MANY:
+            raise NotUnderstood(f"line {self._line}: nested too deeply")
         self._waiting = []
         yield
         self._depth -= 1
         self._is_moved, self._waiting = is_moved, waiting
-
-    def _check_depth(self) -> None:
-        if self._depth > _MANY:
-            raise NotUnderstood(f"line {self._line}: nested too deeply")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from functools import lru_cache
+from itertools import accumulate
 from stat import S_IFLNK
 
 from gitguardfs.audit import fixes, rows
@@ -55,7 +56,9 @@ def check(audit: Audit) -> None:
         if len(found) > GROUPED:
             link, target = found[0]
             detail = f"{len(found)} symlinks lead {where}: {link} to {target}, and so on"
-            fix = _remove_all(audit, [link for link, _ in found])
+            lengths = accumulate(len(shell_printable([one])) + 1 for one, _ in found)
+            fits = sum(length < PASTED for length in lengths)
+            fix = fixes.remove(*(one for one, _ in found[: max(1, fits)]))
             audit.results.append(rows.SYMLINK.finding(detail, fix, severity))
             continue
         for link, target in found:
@@ -65,18 +68,6 @@ def check(audit: Audit) -> None:
         detail = f"{len(neutral)} begin with {NEUTRAL}, for instance {neutral[0]}"
         title = "symlinks that were made through a view lead nowhere on this machine"
         audit.results.append(rows.SYMLINK.note(detail, title=title))
-
-
-def _remove_all(audit: Audit, paths: list[str]) -> str:
-    """Return the command that removes symlinks; if they are too many, some, and audits again."""
-    words, length = ["rm", "-f", "--"], 0
-    for link in paths:
-        length += len(shell_printable([link])) + 1
-        if length > PASTED and len(words) > 3:
-            again = shell_printable(["gitguard", "audit", audit.share.path])
-            return f"{shell_printable(words)} && {again}"
-        words.append(link)
-    return shell_printable(words)
 
 
 class SymlinkJudge:
@@ -135,10 +126,7 @@ class SymlinkJudge:
 
 def _is_python(link: str, target: str) -> bool:
     """Return whether a symlink is the interpreter of a virtual environment (PEP 405)."""
-    environment = os.path.dirname(os.path.dirname(link))
-    return (
-        re.fullmatch(r"(python|pypy)[\d.]*", os.path.basename(target)) is not None
-        and re.fullmatch(r"(python|pypy)[\d.]*", os.path.basename(link)) is not None
-        and os.path.isfile(target)
-        and os.path.lexists(os.path.join(environment, "pyvenv.cfg"))
-    )
+    names = f"{os.path.basename(link)} {os.path.basename(target)}"
+    marker = os.path.join(os.path.dirname(os.path.dirname(link)), "pyvenv.cfg")
+    is_named = re.fullmatch(r"(python|pypy)[\d.]* (python|pypy)[\d.]*", names) is not None
+    return is_named and os.path.isfile(target) and os.path.lexists(marker)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from stat import S_IFDIR, S_IFLNK, S_IFREG, S_ISREG
 
@@ -196,6 +197,22 @@ def open_directory(path: str) -> int:
     return fd
 
 
+@contextmanager
+def opened(path: str, directory: int | None = None) -> Iterator[int]:
+    """Open a directory by its name in another, or by a path as ``open_directory`` does; close it.
+
+    Raises OSError.
+    """
+    if directory is None:
+        fd = open_directory(path)
+    else:
+        fd = os.open(path, DIRECTORY_FLAGS, dir_fd=directory)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def read_file(directory: int, name: str, limit: int = MAX_FILE, whole: bool = True) -> bytes:
     """Return the first ``limit`` bytes of a regular file.
 
@@ -216,11 +233,8 @@ def read_file(directory: int, name: str, limit: int = MAX_FILE, whole: bool = Tr
 
 def read_path(path: str) -> bytes:
     """Return the content of a regular file by a path without symlinks. Raises as ``read_file``."""
-    parent = open_directory(os.path.dirname(path))
-    try:
+    with opened(os.path.dirname(path)) as parent:
         return read_file(parent, os.path.basename(path))
-    finally:
-        os.close(parent)
 
 
 def _open_regular(directory: int, name: str) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
 from stat import S_IFREG
+from typing import NamedTuple
 
 from gitguardfs.audit import fixes, rows
 from gitguardfs.audit.audit import Audit
@@ -16,38 +16,33 @@ from gitguardfs.audit.walk import FileTooLong, ScannedDirectory, Unread, read_fi
 from gitguardfs.findings import Severity
 
 
-@dataclass(frozen=True)
-class Manager:
+class Manager(NamedTuple):
     """A program that puts hooks into repositories."""
 
-    mark: re.Pattern[str]
-    """How to recognise its hooks."""
+    mark: str
+    """How to recognise its hooks: a regular expression."""
     files: tuple[str, ...]
     """What it obeys, at the top of the work tree."""
     rule: str = ""
-    """The rule of the guard that protects all of them, if not one for each."""
-
-
-def _manager(mark: str, *files: str, rule: str = "") -> Manager:
-    return Manager(re.compile(mark), files, f"guard it with {rule}" if rule else "")
+    """The advice to protect all of them, if not with a rule for each."""
 
 
 MANAGERS = {
-    "prek": _manager(r"\bprek\b", ".pre-commit-config.yaml", ".pre-commit-config.yml",
-                     "prek.toml", ".prek.toml"),
-    "pre-commit": _manager(r"hook-impl --config|pre[-_]commit(\s+run|\.com)",
-                           ".pre-commit-config.yaml"),
-    "lefthook": _manager(
+    "prek": Manager(r"\bprek\b", (".pre-commit-config.yaml", ".pre-commit-config.yml", "prek.toml",
+                                  ".prek.toml")),
+    "pre-commit": Manager(r"hook-impl --config|pre[-_]commit(\s+run|\.com)",
+                          (".pre-commit-config.yaml",)),
+    "lefthook": Manager(
         r"\blefthook\b",
-        *(f"{dot}lefthook{local}.{end}" for local in ("", "-local") for dot in ("", ".")
-          for end in ("yml", "yaml", "toml", "json")),
-        rule="--protect='*lefthook*'"),
-    "husky": _manager(r"\bhusky\b", ".husky", ".huskyrc"),
-    "hk": _manager(r"\bhk\s+run\b", "hk.pkl"),
-    "overcommit": _manager(r"(?i)\bovercommit\b", ".overcommit.yml"),
-    "captainhook": _manager(r"(?i)captainhook", "captainhook.json"),
-    "rusty-hook": _manager(r"rusty[-_]hook", ".rusty-hook.toml", "rusty-hook.toml"),
-    "simple-git-hooks": _manager(r"(?i)simple[-_]git[-_]hooks", ".simple-git-hooks.json"),
+        tuple(f"{dot}lefthook{local}.{end}" for local in ("", "-local") for dot in ("", ".")
+              for end in ("yml", "yaml", "toml", "json")),
+        "guard it with --protect='*lefthook*'"),
+    "husky": Manager(r"\bhusky\b", (".husky", ".huskyrc")),
+    "hk": Manager(r"\bhk\s+run\b", ("hk.pkl",)),
+    "overcommit": Manager(r"(?i)\bovercommit\b", (".overcommit.yml",)),
+    "captainhook": Manager(r"(?i)captainhook", ("captainhook.json",)),
+    "rusty-hook": Manager(r"rusty[-_]hook", (".rusty-hook.toml", "rusty-hook.toml")),
+    "simple-git-hooks": Manager(r"(?i)simple[-_]git[-_]hooks", (".simple-git-hooks.json",)),
 }  # fmt: skip
 TOOLS = {file: name for name, one in reversed(MANAGERS.items()) for file in one.files} | {
     ".githooks": "a core.hooksPath that is set by convention"

@@ -110,7 +110,7 @@ def test_a_configuration_of_ssh_in_the_work_tree(world: World) -> None:
     (world.project / "ssh_config").write_text(f"ProxyCommand touch '{world.ran}'\n")
     world.git("ls-remote", "ssh://host.invalid/x", check=False)
     assert world.has_run()
-    check_fixes(world, "git.config", "high", "core.sshcommand")
+    check_fixes(world, "git.config", "medium", "core.sshcommand")
 
 
 @pytest.mark.parametrize("where", ["repository", "user"])
