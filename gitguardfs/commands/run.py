@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import sys
 import traceback
@@ -34,6 +35,9 @@ def call(
     function: Callable[[], object], name: str, code_of: Callable[[Exit], int] = int
 ) -> NoReturn:
     """Call ``function`` as ``run`` runs a command, for a program that reads its own arguments."""
+    for stream in (sys.stdout, sys.stderr):  # names of files need not be in its encoding
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = function()
     except UserError as error:
