@@ -25,6 +25,7 @@ from gitguardfs.egress import addresses, blocked, requests, urls
 from gitguardfs.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.egress.blocked import BlockedLog
 from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients
+from gitguardfs.egress.faults import close_on_fault
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.limited_reader import MAX_KEPT, MAX_WHOLE, LimitedReader
 from gitguardfs.egress.reports import allow_command, error_text, query_note
@@ -71,7 +72,7 @@ class AllowlistAddon:
         self._files = files
         self._connections = connections
         self._log = BlockedLog(files.blocked)
-        self._clients = Clients(self._close)
+        self._clients = Clients(self.close)
         self._readers: dict[str, LimitedReader] = {}
         self._approvals: dict[str, Approval] = {}
         self._tunnels: dict[str, tuple[str, int]] = {}
@@ -85,10 +86,12 @@ class AllowlistAddon:
             client.error = "too many connections at a time"
             log.warning("refused a connection: there are %d already", MAX_CONNECTIONS)
             return
-        io = self._connections[client.id].transports[client]
+        handler = self._connections[client.id]
+        io = handler.transports[client]
         assert isinstance(io.reader, asyncio.StreamReader)
         self._readers[client.id] = LimitedReader(io.reader)
         io.reader = self._readers[client.id]  # type: ignore[assignment]  # only read() is called
+        close_on_fault(handler, partial(self.close, client.id))
 
     def client_disconnected(self, client: Client) -> None:
         """Forget a client. What mitmproxy has kept of it is in cycles, until a collection."""
@@ -102,12 +105,16 @@ class AllowlistAddon:
         self._tunnels.pop(client.id, None)
         self._private.pop(client.id, None)
 
-    def _close(self, client: str) -> None:
-        """Close a client's connection in the way of mitmproxy's own time limit, which is longer."""
+    def close(self, client: str) -> None:
+        """Close a client's connection, and those to servers that it uses.
+
+        It does so in the way of mitmproxy's own time limit, which is longer.
+        """
+        self._clients.remove(client)
         handler = self._connections.get(client)
         io = handler.transports.get(handler.client) if handler else None
         if io is not None and io.handler is not None:
-            io.handler.cancel("idle")
+            io.handler.cancel("closed by the addon")
         elif io is not None and io.writer is not None:  # mitmproxy does not read from it yet
             io.writer.close()
 
@@ -238,6 +245,7 @@ class AllowlistAddon:
             log.info("no connection for %s: %s", approval.url, server.error)
             return
         server.sni = approval.host
+        server.alpn_offers = (b"http/1.1",)  # else those of the client, any text
         server.error = None
 
     async def _resolve(self, approval: Approval, client: str) -> ResolvedHost:
@@ -279,7 +287,7 @@ class AllowlistAddon:
         response = flow.response
         if response is None or _APPROVED not in flow.metadata:
             return
-        if response.status_code < 200:
+        if response.status_code < 200:  # the others of these are dropped
             log.info("%s answers %d: closed", flow.request.host, response.status_code)
             flow.kill()
         else:

@@ -187,15 +187,17 @@ async def _serve(files: StateFiles, options: dict[str, Any], is_output_to_log: b
     from mitmproxy.master import Master
     from mitmproxy.options import Options
 
+    from gitguardfs.egress import faults, http1
     from gitguardfs.egress.addon import AllowlistAddon
 
+    http1.install()
     master = Master(Options())
     server = Proxyserver()
+    allowlist = AllowlistAddon(files, server.connections)
+    faults.close_on_hook_fault(master, allowlist.close)
     announcer = _Announcer(files, master, server, options["listen_port"], is_output_to_log)
     # Ours first: the other addons may still stop a request that it allows.
-    master.addons.add(
-        AllowlistAddon(files, server.connections), server, NextLayer(), TlsConfig(), announcer
-    )
+    master.addons.add(allowlist, server, NextLayer(), TlsConfig(), announcer)
     if "store_streamed_bodies" in master.options:  # since mitmproxy 12
         options["store_streamed_bodies"] = False
     master.options.update(**options)

@@ -237,6 +237,7 @@ MUTANTS = (
         "        if _APPROVED not in flow.metadata and flow.response is None and flow.killable:",
         "        if False:",
         ("egress/test_refusals.py::test_an_exception_denies_where_a_connection_is_open_already",),
+        survives="the fault has closed the connection: the second of two safeguards",
     ),
     Mutant(
         "addon-connects-unapproved",
@@ -245,6 +246,30 @@ MUTANTS = (
         '        server.error = "the proxy has approved no request for this connection"\n',
         "",
         ("egress/test_refusals.py::test_an_exception_in_the_addon_denies",),
+    ),
+    Mutant(
+        "addon-alpn-of-the-client",
+        "the client's list of protocols, any text, reaches the server in clear",
+        "egress/addon.py",
+        '        server.alpn_offers = (b"http/1.1",)  # else those of the client, any text\n',
+        "",
+        ("egress/test_messages.py::test_no_server_learns_which_protocols_a_client_offers",),
+    ),
+    Mutant(
+        "proxy-fault-in-handling-leaves-both-waiting",
+        "an exception of mitmproxy's leaves client and server waiting, and the place taken",
+        "egress/faults.py",
+        "        except Exception:\n            self._close()\n",
+        "        except Exception:\n",
+        ("egress/test_messages.py::test_a_message_that_the_proxy_cannot_handle_closes_both_sides",),
+    ),
+    Mutant(
+        "proxy-fault-in-a-hook-goes-on",
+        "a request goes on after an exception in a hook",
+        "egress/faults.py",
+        "                self._close_client(client.id)\n",
+        "                client.id\n",
+        ("egress/test_messages.py::test_an_exception_in_any_hook_closes_both_sides",),
     ),
     Mutant(
         "addon-approval-stays",
