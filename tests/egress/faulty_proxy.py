@@ -35,7 +35,7 @@ def main() -> int:
     elif fault == "server_connect":
         addon.AllowlistAddon.server_connect = broken  # type: ignore[assignment, method-assign]
     elif fault == "impatient":
-        clients.FIRST_REQUEST_LIMIT, clients.IDLE_LIMIT = 2.0, 4.0
+        clients.FIRST_REQUEST_LIMIT, clients.IDLE_LIMIT, clients.STALL_LIMIT = 2.0, 4.0, 2.0
     elif fault == "no automatic collection":
         gc.disable()
     elif fault == "trailers":
