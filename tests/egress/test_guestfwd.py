@@ -21,7 +21,8 @@ from gitguardfs.render import qemu
 from gitguardfs.vm import qemu_command, relay
 from gitguardfs.vm.state import State
 from tests.egress.bypasses import head
-from tests.egress.world import LIMIT, World
+from tests.egress.upstream import PUBLIC
+from tests.egress.world import LIMIT, SLOW, SLOW_PORT, World
 from tests.unit.test_vm_qemu import MACHINE, values
 
 KERNEL_MEMORY = 256 << 20
@@ -125,3 +126,18 @@ def test_a_guest_that_takes_nothing_costs_the_host_little(guestfwd: Guestfwd) ->
         assert guestfwd.kernel_memory() < KERNEL_MEMORY, f"{guestfwd.kernel_memory() >> 20} MiB"
     world.wait_until(lambda: guestfwd.relays() == [])
     assert guestfwd.answer().endswith(b"\r\n\r\nxx")
+
+
+def test_uploads_that_no_server_takes_cost_the_host_little(guestfwd: Guestfwd) -> None:
+    world = guestfwd.world
+    world.allow(f"POST http://{SLOW}/*")
+    request = head(f"POST http://{SLOW}/up", "Content-Length: 900000000", host=SLOW)
+    count = MAX_CONNECTIONS // 4
+    with socket.create_server((PUBLIC, SLOW_PORT)), contextlib.ExitStack() as stack:
+        for _ in range(count):
+            peer = stack.enter_context(guestfwd.connection())
+            peer.settimeout(0.1)
+            with contextlib.suppress(TimeoutError):
+                peer.sendall(request + bytes(64 << 20))
+        used = guestfwd.kernel_memory()
+    assert used < KERNEL_MEMORY // 4, f"{used >> 20} MiB"
