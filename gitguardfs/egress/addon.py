@@ -24,7 +24,7 @@ from mitmproxy.proxy.server import ConnectionHandler
 from gitguardfs.egress import addresses, blocked, requests, urls
 from gitguardfs.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.egress.blocked import BlockedLog
-from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients, limit_buffers
+from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients, limit_client
 from gitguardfs.egress.faults import close_on_fault
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.limited_reader import MAX_KEPT, MAX_WHOLE, LimitedReader
@@ -90,7 +90,7 @@ class AllowlistAddon:
         io = handler.transports[client]
         assert isinstance(io.reader, asyncio.StreamReader)
         assert isinstance(io.writer, asyncio.StreamWriter)
-        limit_buffers(io.writer.get_extra_info("socket"))
+        limit_client(io.writer.get_extra_info("socket"))
         self._readers[client.id] = LimitedReader(io.reader)
         io.reader = self._readers[client.id]  # type: ignore[assignment]  # only read() is called
         close_on_fault(handler, partial(self.close, client.id))

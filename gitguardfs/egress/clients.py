@@ -31,11 +31,13 @@ BUFFER = 64 * 1024
 6 MiB for each, which a client fills by taking nothing of a download."""
 SERVER_WINDOW = 1024 * 1024
 """Bytes that a server may send ahead. They are read only when the client has taken what came."""
+SERVER_UNSENT = 256 * 1024
+"""Bytes that wait in the kernel until a server takes them."""
 STALL_LIMIT = 300.0
 """Seconds for which a client may take nothing of what was sent to it."""
 
 
-def limit_buffers(client: socket.socket | TransportSocket) -> None:
+def limit_client(client: socket.socket | TransportSocket) -> None:
     """Limit what the kernel keeps for a client, and how long. Raises OSError."""
     for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         client.setsockopt(socket.SOL_SOCKET, buffer, BUFFER)
@@ -44,8 +46,9 @@ def limit_buffers(client: socket.socket | TransportSocket) -> None:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
-def limit_window(server: socket.socket) -> None:
-    """Limit what a server may send ahead; before connecting to it. Raises OSError."""
+def limit_server(server: socket.socket) -> None:
+    """Limit what the kernel keeps for a server; before connecting to it. Raises OSError."""
+    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, SERVER_UNSENT)
     if sys.platform == "linux":
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, SERVER_WINDOW)
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gitguardfs.egress import blocked
-from gitguardfs.egress.clients import limit_window
+from gitguardfs.egress.clients import limit_server
 from gitguardfs.egress.files import StateFiles, create_files, make_private_directory
 from gitguardfs.egress.start import LISTENING, RunningProxy, start_proxy
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
@@ -141,7 +141,7 @@ class _ApprovedAddressLoop(asyncio.SelectorEventLoop):
         found = _resolved(None)
         if address[:2] not in [answer[4][:2] for answer in found]:
             raise OSError(f"{address[0]}: no connection to it was approved")
-        limit_window(sock)
+        limit_server(sock)
         await super().sock_connect(sock, address)
 
 

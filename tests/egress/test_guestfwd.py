@@ -25,8 +25,9 @@ from tests.egress.upstream import PUBLIC
 from tests.egress.world import LIMIT, SLOW, SLOW_PORT, World
 from tests.unit.test_vm_qemu import MACHINE, values
 
-KERNEL_MEMORY = 256 << 20
-"""Bytes that docs/vm.md says are enough for the buffers of all connections."""
+DOWNLOAD, UPLOAD = 2 << 20, 6 << 20
+"""Bytes of the kernel's buffers that are enough for a connection; of an upload, QEMU's own take
+most of them. docs/vm.md names the second."""
 RELAY_MEMORY = 6 << 20
 """Bytes that it says are enough for one relay."""
 QEMU = qemu.program(qemu.is_arm(platform.machine()))
@@ -123,7 +124,8 @@ def test_a_guest_that_takes_nothing_costs_the_host_little(guestfwd: Guestfwd) ->
         world.wait_until(lambda: "refused a connection" in world.log)
         world.wait_until(lambda: len(guestfwd.relays()) <= relay.MAX_RELAYS)
         assert guestfwd.relay_memory() < RELAY_MEMORY, f"{guestfwd.relay_memory() >> 20} MiB"
-        assert guestfwd.kernel_memory() < KERNEL_MEMORY, f"{guestfwd.kernel_memory() >> 20} MiB"
+        used = guestfwd.kernel_memory()
+        assert used < DOWNLOAD * relay.MAX_RELAYS, f"{used >> 20} MiB"
     world.wait_until(lambda: guestfwd.relays() == [])
     assert guestfwd.answer().endswith(b"\r\n\r\nxx")
 
@@ -140,4 +142,4 @@ def test_uploads_that_no_server_takes_cost_the_host_little(guestfwd: Guestfwd) -
             with contextlib.suppress(TimeoutError):
                 peer.sendall(request + bytes(64 << 20))
         used = guestfwd.kernel_memory()
-    assert used < KERNEL_MEMORY // 4, f"{used >> 20} MiB"
+    assert used < UPLOAD * count, f"{used >> 20} MiB"
