@@ -21,7 +21,7 @@ from mitmproxy.connection import Client
 from mitmproxy.proxy import server_hooks
 from mitmproxy.proxy.server import ConnectionHandler
 
-from gitguardfs.egress import addresses, blocked, requests, urls
+from gitguardfs.egress import addresses, blocked, interfaces, requests, urls
 from gitguardfs.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.egress.blocked import BlockedLog
 from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients, limit_client
@@ -262,21 +262,22 @@ class AllowlistAddon:
             )
         except OSError as error:
             raise OSError(f"cannot find the address of {host}: {error.strerror}") from None
+        own = interfaces.networks()
         usable = []
         blocked_addresses = []
         kind = BlockKind.REQUEST
         for answer in answers:
             address = addresses.parsed(str(answer[4][0]))
             why = "no address" if address is None else addresses.why_blocked(
-                address, host, approval.is_private_allowed
+                address, host, approval.is_private_allowed, own
             )  # fmt: skip
             if why:
                 blocked_addresses.append(f"{host} has the address {answer[4][0]}: {why}")
-                if address is not None and not addresses.why_blocked(address, host, True):
+                if address is not None and not addresses.why_blocked(address, host, True, own):
                     kind = BlockKind.ADDRESS
             else:
                 usable.append((*answer[:4], answer[4]))
-                if address is not None and addresses.why_blocked(address, host, False):
+                if address is not None and addresses.why_blocked(address, host, False, own):
                     self._private.setdefault(client, set()).add((host, port))
         if not usable:
             reason = blocked_addresses[0] if blocked_addresses else f"{host} has no address"

@@ -296,6 +296,14 @@ MUTANTS = (
         ("unit/test_vm_relay.py::test_the_kernel_keeps_little_of_what_the_guest_does_not_take",),
     ),
     Mutant(
+        "addresses-own-are-public",
+        "a name leads to this machine's own public address, or to its neighbours",
+        "egress/addon.py",
+        "        own = interfaces.networks()\n",
+        "        own = interfaces.networks()[:0]\n",
+        ("egress/test_let_out.py::test_addresses_of_this_machine_and_its_networks_are_not_public",),
+    ),
+    Mutant(
         "addon-approval-stays",
         "what was approved for a client stays so for its next request",
         "egress/addon.py",

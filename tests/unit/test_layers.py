@@ -70,7 +70,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "command_line.py", "commands/", "host/", "audit/command.py", "doctor/command.py",
         "vm/command.py", "vm/fetching.py", "vm_mount/command.py",
     ),
-    "ctypes": ("linux/syscalls.py", "sessions/pyfuse3_session/"),
+    "ctypes": ("linux/syscalls.py", "sessions/pyfuse3_session/", "egress/interfaces.py"),
     "pwd": ("accounts.py",),
     "grp": ("accounts.py",),
     "mitmproxy": tuple(f"egress/{name}.py" for name in ("addon", "faults", "http1", "proxy")),

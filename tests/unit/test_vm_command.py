@@ -117,6 +117,20 @@ def test_a_vm_that_was_reset_can_be_reset_again(monkeypatch: pytest.MonkeyPatch)
             assert ("has no VM" in done.stderr) != made
 
 
+def test_no_control_character_of_a_path_reaches_the_terminal_in_a_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="vm-") as short:
+        monkeypatch.setenv("XDG_STATE_HOME", f"{short}/s")
+        project = f"{short}/a\x1b]0;b\x07"
+        os.mkdir(project)
+        states.create(states.state_of(project))
+        done = CliRunner().invoke(command.reset, ["--project", project], input="n\n")
+        assert "Delete the VM of" in done.stderr
+        assert states.state_of(project).exists
+    assert all(character.isprintable() or character == "\n" for character in done.output)
+
+
 def test_root_is_refused(
     world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
