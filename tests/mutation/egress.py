@@ -176,8 +176,8 @@ MUTANTS = (
         "addresses-private",
         "a host with a private address needs no word in its line",
         "egress/addresses.py",
-        "    is_public = meant.is_global and address.is_global and _is_in_public_network(address)\n",
-        "    is_public = True\n",
+        "    is_public = meant.is_global and address.is_global",
+        "    is_public = True or address.is_global",
         REQUESTS,
     ),
     Mutant(

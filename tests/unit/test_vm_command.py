@@ -35,6 +35,7 @@ from gitguardfs.vm.qemu_command import Machine
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
 from tests.support.mounting import until
+from tests.support.trees import nested
 
 # Started where the agent can write, as users will start it.
 GITGUARD = "import sys; from gitguardfs.commands.gitguard import main; main()"
@@ -315,6 +316,12 @@ def test_secrets_are_named_with_the_option_that_keeps_them_out(tmp_path: Path) -
     assert ".env, certs/dev.key, src/.ENV.local" in said
     assert "--hide .ENV.local --hide .env --hide dev.key" in said
     assert secrets.found(str(tmp_path), (".env", "*.key", ".env.*")) == []
+
+
+def test_secrets_are_found_in_a_deep_tree(tmp_path: Path) -> None:
+    with nested(tmp_path, 1_200) as fd:
+        os.close(os.open(".env", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+        assert secrets.found(str(tmp_path)) == ["d/" * 1_200 + ".env"]
 
 
 def test_the_printed_options_are_ones_that_hide(tmp_path: Path) -> None:
