@@ -476,6 +476,24 @@ def test_a_panic_ends_the_waiting(state: State) -> None:
         qemu.kill()
 
 
+def test_a_process_of_that_name_is_no_panic(state: State) -> None:
+    Path(state.console).write_text("Kernel panic[812]: segfault at 0 ip 0 sp 0 error 4\n")
+    assert not boot.has_panicked(state)
+
+
+def test_only_the_end_of_what_a_guest_says_is_kept(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "for _ in range(3000): print('x' * 100_000)\nraise SystemExit('the end')"
+    monkeypatch.setattr(boot, "command", lambda *_, **__: [sys.executable, "-c", script])
+    guest = ssh_command.SshGuest(keys.Keys("/keys"), 1, "/view")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
+        with pytest.raises(UserError, match=r"the end") as error:
+            boot.Boot(state, qemu, boot.BootProgress()).await_ready(guest)
+        qemu.kill()
+    assert len(str(error.value)) < 10_000
+
+
 def test_a_qemu_that_ends_while_ssh_fails_at_once_is_noticed(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
