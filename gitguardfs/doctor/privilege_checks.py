@@ -364,14 +364,24 @@ def writable_among(paths: list[str], limit: int = FILES) -> tuple[list[str], lis
 
 
 def _below(path: str) -> Iterator[str]:
-    for directory, directories, files in os.walk(path, onerror=_check_closed):
-        for name in (*directories, *files):
-            yield os.path.join(directory, name)
+    left = [path]  # os.walk() of Python 3.11 calls itself, and fails in a deep tree
+    while left:
+        try:
+            with os.scandir(left.pop()) as listing:
+                entries = list(listing)
+        except OSError as error:
+            _check_closed(error)
+            continue
+        for entry in entries:
+            yield entry.path
+            if entry.is_dir(follow_symlinks=False):
+                left.append(entry.path)
 
 
 def _check_closed(error: OSError) -> None:
-    """Raise ``error`` unless it is a lack of permission, or the object is gone."""
-    if error.errno not in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR):
+    """Raise ``error`` unless it is a lack of permission, or the object is gone or too deep."""
+    closed = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+    if error.errno not in closed:
         raise error
 
 

@@ -252,7 +252,8 @@ def reset(project: str | None, yes: bool) -> None:
         return
     if not yes:
         click.confirm(
-            f"Delete the VM of {where.project}, with its allowlist and every login made in it?",
+            f"Delete the VM of {shown(where.project)}, with its allowlist and every login made in"
+            " it?",
             abort=True, err=True,
         )  # fmt: skip
     running.reset(where)

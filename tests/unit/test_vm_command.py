@@ -38,6 +38,7 @@ from gitguardfs.vm.qemu_command import Machine
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
 from tests.support.mounting import until
+from tests.support.trees import nested
 
 # Started where the agent can write, as users will start it.
 GITGUARD = "import sys; from gitguardfs.commands.gitguard import main; main()"
@@ -118,6 +119,20 @@ def test_a_vm_that_was_reset_can_be_reset_again(monkeypatch: pytest.MonkeyPatch)
             done = gitguard("reset", "-y", "--project", f"{short}/project")
             assert done.returncode == 0
             assert ("has no VM" in done.stderr) != made
+
+
+def test_no_control_character_of_a_path_reaches_the_terminal_in_a_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="vm-") as short:
+        monkeypatch.setenv("XDG_STATE_HOME", f"{short}/s")
+        project = f"{short}/a\x1b]0;b\x07"
+        os.mkdir(project)
+        states.create(states.state_of(project))
+        done = CliRunner().invoke(command.reset, ["--project", project], input="n\n")
+        assert "Delete the VM of" in done.stderr
+        assert states.state_of(project).exists
+    assert all(character.isprintable() or character == "\n" for character in done.output)
 
 
 def test_root_is_refused(
@@ -330,6 +345,12 @@ def test_secrets_are_named_with_the_option_that_keeps_them_out(tmp_path: Path) -
     assert secrets.found(str(tmp_path), (".env", "*.key", ".env.*")) == []
 
 
+def test_secrets_are_found_in_a_deep_tree(tmp_path: Path) -> None:
+    with nested(tmp_path, 1_200) as fd:
+        os.close(os.open(".env", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+        assert secrets.found(str(tmp_path)) == ["d/" * 1_200 + ".env"]
+
+
 def test_the_printed_options_are_ones_that_hide(tmp_path: Path) -> None:
     """The printed options can be pasted: a shell turns them into settings that hide all secrets."""
     import shlex
@@ -480,6 +501,24 @@ def test_a_panic_ends_the_waiting(state: State) -> None:
         with pytest.raises(boot.BootError, match=r"panicked"):
             boot.Boot(state, qemu, boot.BootProgress()).await_monitor()
         qemu.kill()
+
+
+def test_a_process_of_that_name_is_no_panic(state: State) -> None:
+    Path(state.console).write_text("Kernel panic[812]: segfault at 0 ip 0 sp 0 error 4\n")
+    assert not boot.has_panicked(state)
+
+
+def test_only_the_end_of_what_a_guest_says_is_kept(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "for _ in range(3000): print('x' * 100_000)\nraise SystemExit('the end')"
+    monkeypatch.setattr(boot, "command", lambda *_, **__: [sys.executable, "-c", script])
+    guest = ssh_command.SshGuest(keys.Keys("/keys"), 1, "/view")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
+        with pytest.raises(UserError, match=r"the end") as error:
+            boot.Boot(state, qemu, boot.BootProgress()).await_ready(guest)
+        qemu.kill()
+    assert len(str(error.value)) < 10_000
 
 
 def test_a_qemu_that_ends_while_ssh_fails_at_once_is_noticed(

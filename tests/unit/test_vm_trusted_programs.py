@@ -41,6 +41,39 @@ def test_an_installation_elsewhere_is_taken(project: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SSL_CERT_FILE", "PROJECT/ca.pem"), ("SSL_CERT_DIR", "/etc/ssl/certs:certs"),
+        ("LD_PRELOAD", "/lib/a.so PROJECT/b.so"), ("LD_LIBRARY_PATH", "/usr/lib:"),
+        ("LD_AUDIT", "./audit.so"), ("PYTHONPYCACHEPREFIX", "LINK/cache"), ("PYTHONPATH", "src"),
+        ("PYTHONHOME", "PROJECT"), ("OPENSSL_CONF", "PROJECT/openssl.cnf"),
+    ],
+)  # fmt: skip
+def test_no_variable_may_lead_into_the_project(
+    project: str, name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = Path(project).parent / "link"
+    link.symlink_to(project)
+    monkeypatch.chdir(project)
+    monkeypatch.setenv(name, value.replace("PROJECT", project).replace("LINK", str(link)))
+    with pytest.raises(UserError, match=rf"{name} leads into the project .*unset {name}"):
+        trusted_programs.check(project)
+
+
+def test_variables_that_lead_elsewhere_or_nowhere_are_taken(
+    project: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    for name, value in (
+        ("SSL_CERT_FILE", "/etc/ssl/cert.pem"), ("LD_BIND_NOW", "1"), ("PYTHONUNBUFFERED", "1"),
+        ("PYTHONIOENCODING", "utf-8"), ("LD_LIBRARY_PATH", ""), ("LD_PRELOAD", "libm.so.6"),
+        ("VIRTUAL_ENV", f"{project}/.venv"),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    trusted_programs.check(project)
+
+
+@pytest.mark.parametrize(
     ("where", "name"),
     [(installation, "PACKAGE_PARENT"), (sys, "executable"), (sys, "prefix"), (sys, "base_prefix")],
     ids=lambda value: getattr(value, "__name__", value),
