@@ -92,7 +92,9 @@ class GuardRules:
 
 def check_glob(glob: str, option: str = "") -> None:
     """Raise UserError for a pattern that no name can match."""
-    if not glob or "/" in glob:
+    if not glob:
+        raise UserError(f"{option}'' is an empty name, which no file has", "leave it out")
+    if "/" in glob:
         raise UserError(
             f"{option}{glob!r} is not a pattern for one path component", "leave out the /"
         )

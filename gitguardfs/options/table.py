@@ -168,6 +168,8 @@ OPTIONS = (
     Option("no-allow-other", MOUNT, "Let only the mounting user use the mount.", short="-n"),
     Option("read-only", MOUNT, "Allow no changes at all.", short="-r", aliases=("ro",)),
     Option("rw", MOUNT, "", dest="read-only", const=False, in_o_only=True),
+    Option("nonempty", MOUNT, "Mount over a directory that is not empty; its files are hidden "
+           "meanwhile."),
     Option("source-owner", MOUNT, "SOURCE may be in a FUSE file system that USER has mounted "
            "(sshfs, gocryptfs). USER can unmount it, and with it a seal.", "USER"),
     Option("foreground", MOUNT, "Stay in the foreground; notify systemd (NOTIFY_SOCKET) when "
