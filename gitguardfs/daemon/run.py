@@ -26,6 +26,7 @@ from gitguardfs.daemon.drain import Drain, close_device
 from gitguardfs.errors import Exit, UserError, shown, warn
 from gitguardfs.fs.mount import Mount
 from gitguardfs.linux import mountinfo, safe_open
+from gitguardfs.linux.rotating_file import RotatingFile
 from gitguardfs.mounting import covers, fstab_check, lid, preflight, seal, seal_bypasses, utab
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.serving.audit_log import AuditLog
@@ -130,9 +131,8 @@ def _warn(options: MountOptions, paths: preflight.MountPaths, is_root: bool, sea
 def _open_audit(path: str | None) -> AuditLog:
     if path is None:
         return AuditLog(None)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     try:
-        return AuditLog(safe_open.open_file(path, os.geteuid() == 0, flags))
+        return AuditLog(RotatingFile(path, os.geteuid() == 0))
     except OSError as error:
         raise UserError(
             f"cannot write the audit log {path}: {error.strerror}", code=Exit.SYSTEM
@@ -357,7 +357,7 @@ def _seal(paths: preflight.MountPaths) -> seal.Seal:
     except OSError as error:
         raise UserError(
             f"cannot seal {paths.source}: {error.strerror}",
-            "--no-seal leaves it open",
+            "the option no-seal leaves it open",
             Exit.MOUNT,
         ) from None
 

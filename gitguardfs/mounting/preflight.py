@@ -277,5 +277,5 @@ def check_no_repository(name: str, path: str, rules: GuardRules) -> None:
     if repository.is_repository(mode_of):
         raise UserError(
             f"{name} looks like a git repository itself (it holds HEAD and refs)",
-            "give a directory above it, or --allow-bare",
+            "give a directory above it, or the option allow-bare",
         )

@@ -260,7 +260,11 @@ def _symlinks(values: _Values) -> SymlinkPolicy | None:
 
 
 def _check_supported(given: RawOptions) -> None:
-    """Raise UserError for options of bindfs that cannot be supported and are unsafe to ignore."""
+    """Raise UserError for an empty value, and for options of bindfs that are unsafe to ignore."""
+    for key, value in given.items():
+        if value == "" or (isinstance(value, list) and "" in value):
+            name = key.removeprefix("old_").replace("_", "-")
+            raise UserError(f"{name} has an empty value", "give one, or leave the option out")
     if given.get("lock_forwarding"):
         raise UserError(
             "locks cannot be forwarded: the host's programs would not see them",

@@ -57,9 +57,9 @@ def _flags(section: str, dest: str, helps: dict[str, str]) -> tuple[Option, ...]
 
 OPTIONS = (
     Option(
-        "git", GUARD, "How .git is guarded: visible but not usable (deny, the default), read-only, "
-        "hidden, or not at all. With off, xattr is rw and set-id bits stay, as in bindfs.",
-        "deny|readonly|hide|off",
+        "git", GUARD, "How .git is guarded: closed, and in no listing (deny, the default), closed "
+        "and listed, read-only, hidden, or not at all. With off, xattr is rw and set-id bits stay, "
+        "as in bindfs.", "deny|list|readonly|hide|off",
     ),
     Option("deny", GUARD, "Deny names that match GLOB too: one path component, any case. "
            "Repeatable.", "GLOB", multiple=True),

@@ -29,6 +29,10 @@ class InstalledShare:
     mount: str
     map_mounts: tuple[str, ...]
 
+    def __str__(self) -> str:
+        """Return the share's tag and the places that show it, or the place of a guard alone."""
+        return " at ".join([self.tag or "a guard", " and ".join([self.mount, *self.map_mounts])])
+
     def is_called(self, tag: str) -> bool:
         """Return whether ``tag`` names this share; its mount point counts if its tag is unknown."""
         if self.tag is None:
@@ -48,7 +52,7 @@ def find(
         and (map_mount is None or map_mount in one.map_mounts)
     ]
     if len(matching) > 1:
-        names = ", ".join(f"{one.tag or 'a guard'} at {one.mount}" for one in matching)
+        names = ", ".join(map(str, matching))
         raise UserError(f"which share? There are: {names}", "--tag TAG, or --mount PATH")
     return matching[0] if matching else None
 

@@ -99,16 +99,22 @@ class MountRequest:
             preflight.check_empty(place.path, place.is_empty)
 
 
+_HOME = re.compile(r"/(var/)?home/[^/]+", re.DOTALL)  # Silverblue has its homes in /var
 _SYSTEM = re.compile(
     r"/([^/]+)?"  # / and its direct children
     r"|/(etc|usr|bin|sbin|lib[^/]*|boot|dev|proc|sys|run)/.*"
-    r"|/(var/)?home/[^/]+|/var/[^/]+",  # Silverblue has its homes in /var
+    r"|/var/[^/]+",
     re.DOTALL,
 )
 
 
 def check_not_of_the_system(path: str) -> None:
     """Raise UserError for a directory that the system needs: /, /etc/..., a home."""
+    if _HOME.fullmatch(path):
+        raise UserError(
+            f"{path} is a home directory, which a mount would hide",
+            f"choose a directory in it: {shlex.quote(path)}/projects",
+        )
     if _SYSTEM.fullmatch(path):
         raise UserError(
             f"{path} is a directory of the system, which a mount would hide",
