@@ -22,6 +22,9 @@ _SOMETIMES = re.compile(
     r"|settings\.local\.json",
     re.IGNORECASE,
 )
+_SETTINGS = re.compile(
+    r".+\.(json|ya?ml|toml|ini|cfg|conf|config|properties)|\..+rc", re.IGNORECASE
+)
 DEPENDENCIES = frozenset({"node_modules", "site-packages", "dist-packages", ".venv", "vendor"})
 """Directories of published packages; the keys in their test data are no secrets."""
 
@@ -44,6 +47,11 @@ def is_usually_secret(name: str) -> bool:
 def may_hold_secret(name: str) -> bool:
     """Return whether a file of this name sometimes holds a secret; includes all of the above."""
     return is_usually_secret(name) or _matches(_SOMETIMES, name)
+
+
+def is_settings(name: str) -> bool:
+    """Return whether a file of this name holds settings of a program, perhaps with tokens."""
+    return _matches(_SETTINGS, name)
 
 
 def _matches(pattern: re.Pattern[str], name: str) -> bool:

@@ -9,12 +9,12 @@ from stat import S_IFDIR, S_IFLNK
 
 from gitguardfs.audit import fixes, hooks, rows, trust
 from gitguardfs.audit.audit import Audit
-from gitguardfs.audit.programs import is_program
+from gitguardfs.audit.programs import command_of
 from gitguardfs.audit.walk import (
-    DIRECTORY_FLAGS,
     FileTooLong,
     ScannedDirectory,
     Unread,
+    opened,
     read_file,
 )
 from gitguardfs.findings import Severity
@@ -64,35 +64,18 @@ def check_prepared(audit: Audit, directory: ScannedDirectory, is_git: bool = Fal
     nearly = is_head or ("refs" in entries and "objects" in entries)
     has_part = "refs" in entries or "objects" in entries
     is_called_git = is_git or directory.path.endswith(".git")
-    waiting = _armed(audit, directory)
-    if not (nearly or has_part or is_called_git or entries.keys() <= _GITS):
-        _note_unmarked(audit, directory, waiting)
-        return
-    named = is_called_git or len(entries) > 1
-    for armed in waiting:
-        severity = Severity.HIGH if nearly else Severity.MEDIUM if named else Severity.LOW
+    is_marked = nearly or has_part or is_called_git or entries.keys() <= _GITS
+    is_named = is_called_git or (is_marked and len(entries) > 1)
+    told = set()
+    for armed in _armed(audit, directory):
+        severity = Severity.HIGH if nearly else Severity.MEDIUM if is_named else Severity.LOW
         detail = f"{directory.path}: git would run {armed.what}"
+        if not is_marked:  # one finding for each file is enough
+            if armed.path in told or audit.share.is_kept(audit.share.parts(armed.path)):
+                continue
+            detail = f"{directory.path}: after {INIT} here git would run {armed.what}"
+        told.add(armed.path)
         audit.results.append(rows.PREPARED.finding(detail, armed.fix, severity))
-    if nearly and not waiting:
-        fix = fixes.remove_tree(directory.path)
-        detail = f"{directory.path} is almost a repository"
-        audit.results.append(rows.PREPARED.finding(detail, fix, Severity.MEDIUM))
-
-
-def _note_unmarked(audit: Audit, directory: ScannedDirectory, waiting: list[Armed]) -> None:
-    """Add one finding of low severity for each hook and each configuration file."""
-    by_file: dict[str, list[Armed]] = {}
-    for armed in waiting:
-        if not audit.share.is_kept(audit.share.parts(armed.path)):
-            by_file.setdefault(armed.path, []).append(armed)
-    for path, own in by_file.items():
-        what, fix = own[0].what, own[0].fix
-        if len(own) > 1:
-            what, fix = f"{what} and {len(own) - 1} more in that file", fixes.edit(path)
-        if os.path.basename(path) in hooks.NAMES:
-            fix = fixes.either(fix, fixes.rule("--protect", os.path.basename(path)))
-        detail = f"{directory.path}: after {INIT} here git would run {what}"
-        audit.results.append(rows.PREPARED.finding(detail, fix, Severity.LOW))
 
 
 @dataclass(frozen=True)
@@ -128,7 +111,9 @@ def _armed(audit: Audit, directory: ScannedDirectory) -> list[Armed]:
         found += [
             Armed(path, f"{entry.key} = {entry.value} (in {path})", fixes.unset(entry))
             for entry in entries
-            if is_program(entry) or entry.is_include
+            if command_of(entry) is not None
+            or entry.is_include
+            or (entry.key == "core.hookspath" and entry.value)
         ]
         for entry in entries:
             tree = os.path.normpath(os.path.join(directory.path, entry.value or ""))
@@ -140,13 +125,9 @@ def _armed(audit: Audit, directory: ScannedDirectory) -> list[Armed]:
         found.append(Armed(path, f"{path}, a symlink", fixes.remove(path)))
     elif file_type == S_IFDIR:
         try:
-            fd = os.open("hooks", DIRECTORY_FLAGS, dir_fd=directory.fd)
+            with opened("hooks", directory.fd) as fd:
+                places = [os.path.join(path, name) for name in hooks.active(fd)]
         except OSError:
             return found  # the walk adds a finding
-        try:
-            for name in hooks.active(fd):
-                hook = os.path.join(path, name)
-                found.append(Armed(hook, hook, fixes.remove(hook)))
-        finally:
-            os.close(fd)
+        found += [Armed(hook, hook, fixes.remove(hook)) for hook in places]
     return found

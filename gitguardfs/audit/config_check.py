@@ -5,24 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gitguardfs.audit import fixes, rows
+from gitguardfs.audit import fixes, programs, rows
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.git_config import FILES, VARIABLES, ConfigEntry
-from gitguardfs.audit.programs import ADDRESSES, SUBMODULE_URL, TRUSTED, external_command
 from gitguardfs.audit.walk import Unread, read_path, resolved
 from gitguardfs.findings import Severity
 
 NOT_HOME = "share a directory of projects, not the one with your configuration"
 KEEP_OUT = "keep directories of the share, and relative ones, out of PATH"
-UNFOLLOWED = "runs a file that this could not follow: read it yourself"
 TOKEN = re.compile(
-    r"gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
-    r"|(AKIA|ASIA)[0-9A-Z]{16}|sk-[\w-]{20,}|npm_\w{30,}|pypi-[\w-]{30,}|AIza[\w-]{30,}"
+    r"(?<![\w-])(gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
+    r"|(AKIA|ASIA)[0-9A-Z]{16}|sk-(?=[\w-]*\d)[\w-]{20,}|npm_\w{30,}|pypi-[\w-]{30,}"
+    r"|AIza[\w-]{30,}|[rs]k_live_\w{20,}|hf_\w{30,}|dckr_pat_[\w-]{20,}|shpat_\w{30,}"
+    r"|AGE-SECRET-KEY-1\w{50,}|SG\.[\w-]{20,}\.[\w-]{20,})"
 )
 """Tokens of services that give theirs a prefix by which they can be recognised."""
 _URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]{0,40}://)(?P<who>[^/\s]+)@(?P<rest>.*)", re.DOTALL)
 _NAMES_URL = re.compile(
-    rf"{ADDRESSES.pattern}|remote\..+\.proxy|lfs\.(push)?url|http\.(.+\.)?proxy", re.DOTALL
+    rf"{programs.ADDRESSES.pattern}|remote\..+\.proxy|lfs\.(push)?url|http\.(.+\.)?proxy", re.DOTALL
 )
 _HEADER = re.compile(r"http\.(.+\.)?extraheader", re.DOTALL)
 
@@ -37,25 +37,21 @@ def check(audit: Audit, own: Sequence[ConfigEntry], worktree: str | None) -> lis
         entries = audit.git.with_included(own, audit.share.is_agents)
     except Unread as error:
         audit.unread(own[0].origin if own else "", error)
-    for origin in audit.judge.origins(entries):
-        audit.results.append(rows.CONFIG.finding(f"git reads {origin}", fixes.remove(origin)))
-    problems = list(audit.judge.problems(entries, worktree))
-    for entry in problems:
-        where = entry.origin or "the environment"
-        detail = f"{entry.key} = {hidden(entry.value or '')} (in {where})"
-        severity = Severity.HIGH
-        if external_command(entry.key, entry.value or "") is not None:
-            detail += f": {when_allowed(entry.key)}"
-            severity = Severity.MEDIUM if SUBMODULE_URL.fullmatch(entry.key) else severity
-        if entry.key in TRUSTED:
-            detail += ": it says which signatures are good"
-            severity = Severity.MEDIUM
-        audit.results.append(rows.CONFIG.finding(detail, _fix(audit, entry), severity))
+    for origin in dict.fromkeys(entry.origin for entry in entries):
+        if origin and audit.share.is_agents(origin):
+            audit.results.append(rows.CONFIG.finding(f"git reads {origin}", fixes.remove(origin)))
     for entry in entries:
-        if entry not in problems and audit.judge.is_unfollowed(entry):
+        severity = audit.judge.severity(entry, worktree)
+        if severity is not None:
             where = entry.origin or "the environment"
-            detail = f"{entry.key} = {hidden(entry.value or '')} (in {where}) {UNFOLLOWED}"
-            audit.results.append(rows.CONFIG.finding(detail, _fix(audit, entry), Severity.LOW))
+            detail = f"{entry.key} = {hidden(entry.value or '')} (in {where})"
+            if programs.external_command(entry.key, entry.value or "") is not None:
+                detail += f": {when_allowed(entry.key)}"
+            elif entry.key in programs.TRUSTED:
+                detail += ": it says which signatures are good"
+            elif severity is Severity.MEDIUM:
+                detail += f" {programs.UNFOLLOWED}"
+            audit.results.append(rows.CONFIG.finding(detail, _fix(audit, entry), severity))
         if audit.share.holds(entry.origin):
             _check_credentials(audit, entry)
     return entries
@@ -72,10 +68,10 @@ def check_environment(audit: Audit) -> None:
             audit.results.append(rows.CONFIG.finding(detail, NOT_HOME))
     for name, value in audit.git.programs.items():
         if name == "PATH":
-            if audit.judge.is_searched(value):
+            if any(audit.judge.places(path or ".", None) for path in value.split(":")):
                 detail = f"{name}={value}: git looks for programs where the agent can write"
                 audit.results.append(rows.CONFIG.finding(detail, KEEP_OUT))
-        elif any(audit.judge.problems([ConfigEntry("", VARIABLES[name], value)], None)):
+        elif audit.judge.severity(ConfigEntry("", VARIABLES[name], value), None) is Severity.HIGH:
             detail = f"{name}={hidden(value)}: git runs what the agent can write"
             audit.results.append(rows.CONFIG.finding(detail, f"unset {name}"))
     for name in FILES:
@@ -98,27 +94,25 @@ def _has_entries(audit: Audit, path: str) -> bool:
 
 def when_allowed(key: str) -> str:
     """Return under which setting git runs the command of an ``ext::`` address in a key."""
-    needed = "always" if SUBMODULE_URL.fullmatch(key) else "user or always"
+    needed = "always" if programs.SUBMODULE_URL.fullmatch(key) else "user or always"
     return f"git runs it only if protocol.ext.allow, or protocol.allow, is {needed}"
 
 
 def _fix(audit: Audit, entry: ConfigEntry) -> str:
     """Return the fix for an entry that leads to a file that the agent can write."""
     unset = fixes.unset(entry)
-    if external_command(entry.key, entry.value or "") is not None:
+    if programs.external_command(entry.key, entry.value or "") is not None:
         return unset
     words = (entry.value or "").removeprefix("!").split()
     is_hooks = entry.key == "core.hookspath"
-    if len(words) != 1 or not (is_hooks or entry.key in TRUSTED or "/" in words[0]):
+    if len(words) != 1 or not (is_hooks or entry.key in programs.TRUSTED or "/" in words[0]):
         return unset
     if words[0].startswith(("/", "~")) and not audit.share.holds(audit.git.path(words[0], "/")):
         return unset  # a symlink that the agent can change leads there
     names = [part for part in words[0].split("/") if part not in ("", ".", "..", "~")]
-    if not names:
-        return unset
     # For .husky/_ protect .husky, which holds the hooks themselves.
-    kept = next((name for name in names if is_hooks and name.startswith(".")), names[-1])
-    return fixes.either(unset, fixes.rule("--protect", kept))
+    kept = [name for name in names if is_hooks and name.startswith(".")][:1] or names[-1:]
+    return fixes.either(unset, fixes.protect(*kept))
 
 
 def hidden(text: str) -> str:

@@ -6,10 +6,15 @@ Each text has printable characters alone, so that it can be copied from a termin
 from __future__ import annotations
 
 import glob
+import os
+import re
 
+from gitguardfs import secret_names
 from gitguardfs.audit.git_config import ConfigEntry
 from gitguardfs.render.quote import shell_printable
 
+_COMMON = re.compile(r"python[\d.]*|node|(package|settings|config)\.json|src|bin|lib|index\.js")
+"""Names that a guard should not make read-only everywhere: the agent's own work needs them."""
 OR = "; or: "
 """Stands between two alternative fixes."""
 
@@ -18,6 +23,19 @@ def rule(option: str, *names: str) -> str:
     """Return the advice to give the guard a rule (--protect, --hide) for each of these names."""
     words = [f"{option}={glob.escape(name)}" for name in dict.fromkeys(names)]
     return f"guard it with {shell_printable(words)}"
+
+
+def protect(*paths: str) -> str:
+    """Return the advice to protect these files; empty if a rule would also cover ordinary ones."""
+    names = [os.path.basename(path) for path in paths]
+    if not names or any(map(_COMMON.fullmatch, names)) or any(map(is_published, paths)):
+        return ""
+    return rule("--protect", *names)
+
+
+def is_published(path: str) -> bool:
+    """Return whether a path lies in a directory of published packages."""
+    return not secret_names.DEPENDENCIES.isdisjoint(path.split("/"))
 
 
 def unset(entry: ConfigEntry) -> str:
@@ -39,9 +57,9 @@ def set_value(entry: ConfigEntry, value: str) -> str:
     return shell_printable(words)
 
 
-def remove(path: str) -> str:
-    """Return the command that removes a file or a symlink."""
-    return shell_printable(["rm", "-f", "--", path])
+def remove(*paths: str) -> str:
+    """Return the command that removes files or symlinks."""
+    return shell_printable(["rm", "-f", "--", *paths])
 
 
 def remove_tree(path: str) -> str:
@@ -73,8 +91,8 @@ def move_in(git_directory: str, place: str) -> str:
 
 
 def either(*fixes: str) -> str:
-    """Return alternative fixes as one text."""
-    return OR.join(fixes)
+    """Return alternative fixes as one text, without the empty ones."""
+    return OR.join(filter(None, fixes))
 
 
 def edit(origin: str) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gitguardfs.audit.git_config import ConfigEntry, Git
+from gitguardfs.audit.runs import Runs
 from gitguardfs.audit.share import Share
-from gitguardfs.audit.shell import Reader
-from gitguardfs.audit.shell_words import SEPARATOR, command_words, file_run_by
+from gitguardfs.audit.shell import TOP
+from gitguardfs.findings import Severity
+
+HIGH = Severity.HIGH
 
 PROGRAMS = re.compile(
     r"core\.(fsmonitor|sshcommand|editor|pager|askpass|gitproxy|alternaterefscommand)"
@@ -28,6 +30,11 @@ PROGRAMS = re.compile(
 """Keys whose value is a command (git-config(1)); sections and names are in lower case."""
 DIRECTORIES = frozenset({"core.hookspath", "init.templatedir", "gitflow.path.hooks"})
 """Keys whose value is a directory with hooks."""
+PYTHON = (
+    "runs python, which looks for modules in the work tree first (-m, -c);"
+    " it does not with -I, or with -P since Python 3.11"
+)
+UNFOLLOWED = "runs commands that audit cannot follow: read it"
 TRUSTED = frozenset({"gpg.ssh.allowedsignersfile", "gpg.ssh.revocationfile"})
 """Keys whose value is a file that says which signatures are good."""
 COMMANDS_AFTER_MARK = re.compile(r"alias\..+|submodule\..+\.update", re.DOTALL)
@@ -43,46 +50,17 @@ ADDRESSES = re.compile(
 """Keys whose value is an address, or may be one instead of a remote's name."""
 _REWRITES = re.compile(r"url\.(.+)\.(insteadof|pushinsteadof)", re.DOTALL)
 """Keys with an address in them, which replaces the start of others."""
-TOOLS = frozenset(
-    {"make", "gmake", "just", "task", "rake", "bundle", "npm", "npx", "yarn", "pnpm", "bun",
-     "bunx", "deno", "composer", "cargo", "tox", "nox", "pytest", "poetry", "pipenv", "uv",
-     "gradle", "mvn", "sbt", "dotnet", "go", "overcommit", "yorkie", "simple-git-hooks",
-     "lint-staged", "commitlint", "eslint", "prettier", "stylelint", "jest", "vitest", "turbo",
-     "nx", "lerna", "gulp", "grunt", "pre-commit", "mypy", "pylint", "flake8", "hatch", "pdm",
-     "rubocop", "rspec", "phpstan", "phpunit", "mix", "Rscript", "cmake", "ninja", "meson", "ant",
-     "bazel", "docker-compose", "nix", "nix-shell", "direnv", "mise"}
-)  # fmt: skip
-"""Programs that run what files of the work tree define."""
-_PYTHON = re.compile(
-    r"(?i)(?:python|pypy)[\w.]*((?:\s+-[XW]\s*[\w:=.]+|\s+-[A-Z]\S*)*(?:\s+-(?=\s|$)|\s*<)?)"
-)
-"""Python, also by the name of a variable, and its options, without quotes."""
 _BOOLEAN = re.compile(r"(?i)(true|false|yes|no|on|off|\d+)?")
-_STARTED_BY_GIT = re.compile(
-    r"(?:^|\s)(?:-x|-O|--(?:exec|extcmd|open-files-in-pager|upload-pack|receive-pack)|run|foreach)"
-    r"[\s=]*[\"']?([^\"'\s]+)"
-)
-"""In an alias: an option of one of git's commands, and the program that the command starts."""
-_PASSED = re.compile(
-    r"""-c\s*(?:'([\w.-]{1,250})=([^']*)'|"([\w.-]{1,250})=([^"]*)"
-        |([\w.-]{1,250})=(?:'([^']*)'|"([^"]*)"|([^\s"']*)))""",
-    re.VERBOSE,
-)
-"""A setting for one run of git."""
-_SEARCHED = re.compile(r"\bPATH=[\"']?([^\"'\s]*)")
-_FROM_TOP = re.compile(r"--show-(toplevel|prefix)|\$\(?pwd|\$\{?(PWD|GIT_PREFIX|GIT_WORK_TREE)")
 
 
-def is_program(entry: ConfigEntry) -> bool:
-    """Return whether an entry makes git run a program, wherever that program is."""
+def command_of(entry: ConfigEntry) -> str | None:
+    """Return the command of a shell that an entry makes git run; None if it is none."""
     value = entry.value or ""
-    if entry.key == "core.hookspath":
-        return value != ""
-    if external_command(entry.key, value) is not None:
-        return True
-    if not PROGRAMS.fullmatch(entry.key) or _BOOLEAN.fullmatch(value):
-        return False
-    return value.startswith("!") or not COMMANDS_AFTER_MARK.fullmatch(entry.key)
+    command = external_command(entry.key, value)
+    if command is not None or not PROGRAMS.fullmatch(entry.key) or _BOOLEAN.fullmatch(value):
+        return command
+    is_command = value.startswith("!") or not COMMANDS_AFTER_MARK.fullmatch(entry.key)
+    return value.removeprefix("!") if is_command else None
 
 
 def external_command(key: str, value: str) -> str | None:
@@ -92,167 +70,81 @@ def external_command(key: str, value: str) -> str | None:
     return address.removeprefix(EXTERNAL) if address.startswith(EXTERNAL) else None
 
 
-def imports_from_directory(command: str) -> bool:
-    """Return whether a command makes Python look for modules in the working directory first.
+@dataclass(frozen=True)
+class Harm:
+    """What leads to the agent's files."""
 
-    It does so with -m, -c or a program from standard input, unless -I or -P comes before that.
-    """
-    for found in _PYTHON.finditer(re.sub(r"[\"'`,{}]", " ", command)):
-        for option in found[1].split():
-            if option in ("-", "<"):
-                return True
-            letters = re.match(r"-[^\WIPmcXW]*([IPmc])", option)
-            if letters is not None and letters[1] in "mc":
-                return True
-            if letters is not None:
-                break
-    return False
-
-
-def tool_of(command: str) -> str | None:
-    """Return the first of TOOLS that a shell command runs; None if it runs none."""
-    for part in SEPARATOR.split(re.sub(r"\s-(exec|ok)(dir)?\s", ";", command)):  # find -exec
-        words = command_words(part)
-        if words and words[0] in TOOLS:
-            return words[0]
-    return None
+    what: str
+    """The end of a sentence that begins with the name of a hook or a setting."""
+    places: list[str] = field(default_factory=list)
+    """The files and symlinks that would have to be protected."""
+    severity: Severity = HIGH
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Finds the entries of a configuration that lead to files that the agent can write."""
+    """Finds what leads git to files that the agent can write; a file may yet be to be made."""
 
     git: Git
     share: Share
 
-    def origins(self, entries: Sequence[ConfigEntry]) -> Iterator[str]:
-        """Yield the files of these entries that the agent can write."""
-        for origin in dict.fromkeys(entry.origin for entry in entries if entry.origin):
-            if self.share.is_agents(origin):
-                yield origin
-
-    def problems(
-        self, entries: Sequence[ConfigEntry], worktree: str | None
-    ) -> Iterator[ConfigEntry]:
-        """Yield the entries that lead git to files that the agent can write.
+    def severity(self, entry: ConfigEntry, worktree: str | None) -> Severity | None:
+        """Return how bad an entry is; None if it does not lead to the agent's files.
 
         ``worktree`` is the repository's work tree; None for a bare repository, and for entries
-        that hold in every repository.
+        that hold in every repository. MEDIUM for a command that is not wholly understood.
         """
-        for entry in entries:
-            if self._leads_there(entry, entry.value or "", worktree):
-                yield entry
-
-    def _leads_there(self, entry: ConfigEntry, value: str, worktree: str | None) -> bool:
+        value = entry.value or ""
         if entry.is_include:
-            return self.share.is_agents(self.git.path(value, entry.origin))
-        if entry.key in DIRECTORIES:
-            return value != "" and self._is_reached(value, worktree)
-        if entry.key in TRUSTED:
-            return value != "" and self._is_reached(value, worktree)
-        external = external_command(entry.key, value)
-        if external is not None:
-            # git submodule init and sync copy the address from .gitmodules, which the agent writes.
-            is_copied = SUBMODULE_URL.fullmatch(entry.key) is not None
-            return is_copied or self._runs(external, worktree)
-        if not PROGRAMS.fullmatch(entry.key) or _BOOLEAN.fullmatch(value):
-            return False
-        if COMMANDS_AFTER_MARK.fullmatch(entry.key) and not value.startswith("!"):
-            return self._is_configured(value, worktree)
-        command = value.removeprefix("!")
-        # A user who types an alias for make knows what make does.
+            return HIGH if self.share.is_agents(self.git.path(value, entry.origin)) else None
+        if entry.key in DIRECTORIES or entry.key in TRUSTED:
+            if value == "" or not self.places(value, worktree):
+                return None
+            return Severity.MEDIUM if entry.key in TRUSTED else HIGH
+        command = command_of(entry)
+        if command is not None and SUBMODULE_URL.fullmatch(entry.key):
+            return Severity.MEDIUM  # git submodule init and sync copy it from .gitmodules
         is_typed = entry.key.startswith("alias.")
-        return self._runs(command, worktree) or (
-            not is_typed and (tool_of(command) is not None or self._is_given(command, worktree))
-        )
+        if is_typed and command is None:
+            command = f"git {value}"
+        if command is None:
+            return None
+        runs = Runs().read(command)
+        if is_typed:  # a user who types an alias for make knows what make does
+            runs.tools.clear()
+        runs.others.clear()
+        harm = self.harm(runs, worktree)
+        return harm.severity if harm is not None else None
 
-    def _is_configured(self, words: str, worktree: str | None) -> bool:
-        """Return whether an alias passes git such a value (-c KEY=VALUE), or such a program."""
-        started = _STARTED_BY_GIT.findall(words)
-        return (
-            any(self._runs(program, worktree) for program in started)
-            or self.configured(words, worktree) is not None
-        )
+    def harm(self, runs: Runs, worktree: str | None) -> Harm | None:
+        """Return the first thing in a command or script that leads to the agent's files.
 
-    def configured(self, command: str, worktree: str | None) -> str | None:
-        """Return the key of a setting that leads to the agent's files, in ``git -c KEY=VALUE``.
-
-        Returns None if the command passes git no such setting.
+        If there is none, but something that is not understood, returns that: MEDIUM.
         """
-        for found in _PASSED.finditer(command):
-            key, value, *_ = [part for part in found.groups() if part] + [""]
-            key = key.lower()
-            if self._leads_there(ConfigEntry("", key, None), value, worktree):
-                return key
+        for what, paths in (("runs", runs.files), ("runs files of", runs.directories)):
+            for path in paths:
+                if places := self.places(path, worktree):
+                    return Harm(f"{what} {self.git.path(path, f'{worktree or TOP}/x')}", places)
+        for key, value in runs.settings:
+            entry = ConfigEntry(f"{worktree}/.git/config", key, value)
+            severity = self.severity(entry, worktree)
+            if severity is HIGH:
+                return Harm(f"sets {key} for git to what the agent can write")
+            if severity is not None:
+                runs.unfollowed.append(key)
+        if runs.imports and self.places(TOP, worktree):
+            return Harm(PYTHON)
+        if runs.tools:
+            return Harm(f"runs {runs.tools[0]}, which obeys files of the work tree")
+        given = [path for path in runs.arguments if self.places(path, worktree)]
+        for what in [*runs.unfollowed, *runs.others, *given]:
+            return Harm(f"{UNFOLLOWED} ({what})", severity=Severity.MEDIUM)
         return None
 
-    def is_unfollowed(self, entry: ConfigEntry) -> bool:
-        """Return whether an entry makes a shell run a file, and it is not known which."""
-        value = entry.value or ""
-        if not is_program(entry) or entry.key in DIRECTORIES:
-            return False
-        return any(run.path is None for run in Reader().read(value.removeprefix("!")))
-
-    def _runs(self, command: str, worktree: str | None) -> bool:
-        """Return whether a shell command runs a file by a relative path, or one in the share.
-
-        Each word counts that could be a program or a script: a false finding is better than none.
-        """
-        if _FROM_TOP.search(command):
-            return True
-        if imports_from_directory(command) and self._is_reached(".", worktree):
-            return True
-        if any(self.is_searched(path, worktree) for path in _SEARCHED.findall(command)):
-            return True
-        if self.configured(command, worktree) is not None or any(
-            run.path is not None and self._is_reached(run.path, worktree)
-            for run in Reader().read(command)
-        ):
-            return True
-        for part in SEPARATOR.split(command):
-            words = [re.sub(r"^\w+=", "", word) for word in part.split()]
-            if any(self._is_named(word, worktree) for word in words):
-                return True
-            file = file_run_by(part)
-            if not file.startswith(("/", "~", "$")) and not self.share.is_kept(file.split("/")):
-                return True
-        return False
-
-    def _is_given(self, command: str, worktree: str | None) -> bool:
-        """Return whether an argument of a command is a file of the work tree.
-
-        It may be a configuration that names programs, as with ``ssh -F FILE``.
-        """
+    def places(self, path: str, worktree: str | None) -> list[str]:
+        """Return what the agent can write on a path, given absolute or by the work tree."""
+        if path.startswith(("/", "~")):
+            return self.share.agents_places(self.git.path(path, "/"))
         if worktree is None:
-            return False
-        arguments = [word for part in SEPARATOR.split(command) for word in part.split()[1:]]
-        arguments += [word[2:] for word in arguments if word.startswith("-")]
-        arguments += [word.rpartition("=")[2] for word in arguments]
-        paths = [os.path.join(worktree, word) for word in arguments if word]
-        return any(os.path.isfile(path) and self.share.is_agents(path) for path in paths)
-
-    def is_searched(self, directories: str, worktree: str | None = None) -> bool:
-        """Return whether the agent can write one of the directories of a PATH."""
-        return any(
-            not path.startswith("$") and self._is_reached(path or ".", worktree)
-            for path in directories.split(":")
-        )
-
-    def _is_named(self, word: str, worktree: str | None) -> bool:
-        """Return whether a word of a command is a path that the agent can write."""
-        if word.startswith(("./", "../")):
-            return not self.share.is_kept(word.split("/"))
-        if word.startswith(("/", "~")):
-            return self.share.is_agents(self.git.path(word, "/"))
-        if "/" not in word or worktree is None:
-            return False
-        path = os.path.join(worktree, word)
-        return os.path.isfile(path) and self.share.is_agents(path)
-
-    def _is_reached(self, directory: str, worktree: str | None) -> bool:
-        """Return whether the agent can write a directory, given absolute or by the work tree."""
-        if directory.startswith(("/", "~")):
-            return self.share.is_agents(self.git.path(directory, "/"))
-        if worktree is None:
-            return not self.share.is_kept(directory.split("/"))
-        return self.share.is_agents(os.path.join(worktree, directory))
+            return [] if self.share.is_kept(path.split("/")) else [path]
+        return self.share.agents_places(os.path.normpath(os.path.join(worktree, path)))

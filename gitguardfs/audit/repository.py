@@ -19,6 +19,7 @@ from gitguardfs.audit.walk import (
     Unread,
     list_directory,
     open_directory,
+    opened,
     read_file,
     read_path,
     resolved,
@@ -34,11 +35,8 @@ _NEWLINES = b"\r\n"
 """The only characters that git strips from the end of a path in a file; blanks stay."""
 
 
-def examine(audit: Audit, directory: ScannedDirectory, name: str) -> set[str]:
-    """Check the ``.git`` of a directory, which is spelled ``name`` there.
-
-    Returns the programs (``hooks.MANAGERS``) that have put hooks into it.
-    """
+def examine(audit: Audit, directory: ScannedDirectory, name: str) -> None:
+    """Check the ``.git`` of a directory, which is spelled ``name`` there."""
     place = os.path.join(directory.path, name)
     file_type = directory.entries[name]
     try:
@@ -48,19 +46,18 @@ def examine(audit: Audit, directory: ScannedDirectory, name: str) -> set[str]:
         else:
             target = _target(directory, name, file_type)
             if target is None or not _may_be_there(audit, place, target, file_type == S_IFLNK):
-                return set()
+                return
             path = resolved(os.path.join(directory.path, target))
             try:
                 fd = open_directory(path)
             except (FileNotFoundError, NotADirectoryError):
-                return set()  # it leads nowhere
+                return  # it leads nowhere
         try:
-            return examine_opened(audit, fd, path, directory.path)
+            examine_opened(audit, fd, path, directory.path)
         finally:
             os.close(fd)
     except (OSError, Unread) as error:
         audit.unread(place, error)
-        return set()
 
 
 def _target(directory: ScannedDirectory, name: str, file_type: int) -> str | None:
@@ -118,15 +115,12 @@ def _note_unnamed(audit: Audit, place: str, real: str) -> None:
     audit.results.append(rows.DIRECTORY.finding(detail, fix, Severity.MEDIUM))
 
 
-def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> set[str]:
-    """Check a git directory; ``worktree`` is None for a bare repository. Raises OSError, Unread.
-
-    Returns the programs that have put hooks into it.
-    """
+def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> None:
+    """Check a git directory; ``worktree`` is None for a bare repository. Raises OSError, Unread."""
     entries = list_directory(fd)
     if "HEAD" not in entries:
         bare.check_prepared(audit, ScannedDirectory(path, fd, entries, []), is_git=True)
-        return set()
+        return
     _check_owner(audit, fd, path)
     common, common_path = fd, path
     if "commondir" in entries:
@@ -137,7 +131,7 @@ def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> se
             detail = f"{path}/commondir leads to {common_path}"
             fix = fixes.remove(os.path.join(path, "commondir"))
             audit.results.append(rows.DIRECTORY.finding(detail, fix))
-            return set()
+            return
         common = open_directory(common_path)
     try:
         _check_symlinks(audit, path, entries)
@@ -153,8 +147,9 @@ def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> se
         every = config_check.check(audit, own, worktree)
         if common is fd:
             _check_others(audit, fd, path, worktree)
-        managers = hooks.check(audit, common, common_path, worktree)
-        return managers if worktree is None else managers | _other_hooks(audit, every, worktree)
+        hooks.check(audit, common, common_path, worktree)
+        if worktree is not None:
+            _other_hooks(audit, every, worktree)
     finally:
         if common is not fd:
             os.close(common)
@@ -209,46 +204,37 @@ def _entries(
 ) -> list[ConfigEntry]:
     """Return the entries of a configuration file; add a finding if it cannot be read."""
     file = os.path.join(path, name)
-    opened = -1
     try:
         if entries.get(name) == S_IFLNK:
-            target = resolved(file)
             if audit.share.is_agents(file):
                 return []  # _check_symlinks added a finding
-            opened = open_directory(os.path.dirname(target))
-            hard_links.check(audit, opened, os.path.dirname(target), [os.path.basename(target)])
-            content = read_file(opened, os.path.basename(target))
+            parent, base = os.path.split(resolved(file))
+            with opened(parent) as above:
+                hard_links.check(audit, above, parent, [base])
+                content = read_file(above, base)
         else:
             hard_links.check(audit, fd, path, [name])
             content = read_file(fd, name)
         return audit.git.entries_of(content, file)
     except FileNotFoundError:
-        return []
+        pass
     except (OSError, Unread) as error:
         audit.unread(file, error)
-        return []
-    finally:
-        if opened >= 0:
-            os.close(opened)
+    return []
 
 
 def _check_alternates(audit: Audit, common: int, path: str) -> None:
     """Add findings for alternates that the agent can write, followed through other repositories."""
     objects = os.path.join(path, "objects")
     file = os.path.join(objects, ALTERNATES)
-    opened = [common]
     try:
-        for name in ("objects", "info"):
-            opened.append(os.open(name, DIRECTORY_FLAGS, dir_fd=opened[-1]))
-        places = _alternates(read_file(opened[-1], "alternates"), objects)
+        with opened("objects", common) as above, opened("info", above) as info:
+            places = _alternates(read_file(info, "alternates"), objects)
     except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, Unread) as error:
         audit.unread(file, error)
         return
-    finally:
-        for fd in opened[1:]:
-            os.close(fd)
     for place in places:  # grows meanwhile: those may name others
         if audit.share.is_agents(place):
             detail = f"{path} takes objects from {os.path.normpath(place)}"
@@ -274,12 +260,8 @@ def _alternates(content: bytes, objects: str) -> list[str]:
     return [os.path.join(objects, name) for name in named]
 
 
-def _other_hooks(audit: Audit, entries: list[ConfigEntry], worktree: str) -> set[str]:
-    """Check the hooks in each core.hooksPath directory that the agent cannot write.
-
-    Returns the programs that have put hooks there.
-    """
-    managers: set[str] = set()
+def _other_hooks(audit: Audit, entries: list[ConfigEntry], worktree: str) -> None:
+    """Check the hooks in each core.hooksPath directory that the agent cannot write."""
     for entry in [*audit.user_entries, *entries]:
         if entry.key != "core.hookspath" or not entry.value:
             continue
@@ -288,10 +270,9 @@ def _other_hooks(audit: Audit, entries: list[ConfigEntry], worktree: str) -> set
         if audit.share.is_agents(named) or not os.path.isdir(path):
             continue
         try:
-            managers |= hooks.check_directory(audit, path, worktree)
+            hooks.check_directory(audit, path, worktree)
         except OSError as error:
             audit.unread(path, error)
-    return managers
 
 
 def is_dotgit(name: str) -> bool:

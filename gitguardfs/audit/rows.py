@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from gitguardfs.findings import Row
 
+SCOPE = Row("audit.scope", "this was audited", "nothing was audited")
 CONFIG = Row(
     "git.config",
     "no configuration makes git read or run what the agent can write",
     "git reads or runs what the agent can write",
 )
 HOOK = Row(
-    "git.hook",
-    "no hook runs files of the work tree",
-    "a hook runs what the agent can write",
+    "git.hook", "no hook runs files of the work tree", "a hook runs what the agent can write"
 )
 LINKED = Row(
     "git.linked",
@@ -29,11 +28,7 @@ ALTERNATES = Row(
     "no repository takes objects from where the agent can write",
     "a repository takes objects from where the agent can write",
 )
-BARE = Row(
-    "git.bare",
-    "no bare repository is in the share",
-    "a bare repository is in the share",
-)
+BARE = Row("git.bare", "no bare repository is in the share", "a bare repository is in the share")
 PREPARED = Row(
     "git.prepared",
     "no directory is prepared to become a repository",
@@ -45,9 +40,7 @@ CREDENTIALS = Row(
     "a password or token is in git's configuration",
 )
 OWNER = Row(
-    "git.owner",
-    "every repository belongs to the user",
-    "a repository belongs to another user",
+    "git.owner", "every repository belongs to the user", "a repository belongs to another user"
 )
 TRUST = Row(
     "host.bare",
@@ -59,6 +52,11 @@ TOOLS = Row(
     "no file of the work tree configures hooks",
     "a file of the work tree configures hooks",
 )
+OTHERS = Row(
+    "tree.other",
+    "no repository of another program lies open",
+    "a repository of another program can be written by the agent",
+)
 SUBMODULES = Row(
     "tree.submodules",
     "no file of the work tree sets the addresses of submodules",
@@ -66,21 +64,29 @@ SUBMODULES = Row(
 )
 SYMLINK = Row(
     "tree.symlink",
-    "no symlink leads into a repository or out of its work tree",
-    "a symlink leads into a repository or out of its work tree",
+    "no symlink leads into a repository or out of the share",
+    "a symlink leads into a repository or out of the share",
 )
 SECRET = Row(
-    "tree.secret",
-    "no file looks like a secret",
-    "a file that looks like a secret is in the share",
+    "tree.secret", "no file looks like a secret", "a file that looks like a secret is in the share"
 )
-READ = Row(
-    "audit.read",
-    "everything could be read",
-    "something could not be read",
-)
+READ = Row("audit.read", "everything could be read", "something could not be read")
+OF_REPOSITORIES = (HOOK, LINKED, DIRECTORY, ALTERNATES, OWNER)
+"""Those that say nothing if there is no repository."""
 ALL = (
-    *(CONFIG, HOOK, LINKED, DIRECTORY, ALTERNATES, BARE, PREPARED, CREDENTIALS, OWNER, TRUST),
-    *(TOOLS, SUBMODULES, SYMLINK, SECRET, READ),
+    *(
+        SCOPE,
+        CONFIG,
+        HOOK,
+        LINKED,
+        DIRECTORY,
+        ALTERNATES,
+        BARE,
+        PREPARED,
+        CREDENTIALS,
+        OWNER,
+        TRUST,
+    ),
+    *(TOOLS, OTHERS, SUBMODULES, SYMLINK, SECRET, READ),
 )
 """All kinds, in the order in which they are printed."""

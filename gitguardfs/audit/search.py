@@ -17,7 +17,7 @@ from gitguardfs.audit import (
     work_tree,
 )
 from gitguardfs.audit.audit import Audit
-from gitguardfs.audit.walk import ScannedDirectory, TreeScan, Unread, list_directory, open_directory
+from gitguardfs.audit.walk import ScannedDirectory, TreeScan, Unread, list_directory, opened
 from gitguardfs.findings import Result, Status
 
 CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
@@ -31,7 +31,9 @@ def search(audit: Audit, top: int, say: Callable[[int, str], None]) -> list[Resu
     and the directory. Changes nothing and runs nothing of what it finds.
     """
     _check_user(audit)
+    around = []
     for directory in _around(audit):
+        around.append(directory.path)
         repository.examine(audit, directory, ".git")
 
     def failed(path: str, error: OSError) -> None:
@@ -45,7 +47,20 @@ def search(audit: Audit, top: int, say: Callable[[int, str], None]) -> list[Resu
         say(walk.names, directory.path)
         _look(audit, directory)
     symlinks.check(audit)
-    return ordered(audit.results)
+    scope = _scope(audit, around)
+    return ordered([scope, *audit.results], has_repository=scope.status is Status.OK)
+
+
+def _scope(audit: Audit, around: list[str]) -> Result:
+    """Return what was audited, in words."""
+    path, number = audit.share.path, len(audit.work_trees) + len(audit.bare)
+    detail = f"{number} {'repository' if number == 1 else 'repositories'} in {path}"
+    if around:
+        detail += f"; {path} lies in the repository {around[0]}"
+    if around or number:
+        return rows.SCOPE.ok(detail)
+    hint = "name a directory that holds your repositories"
+    return rows.SCOPE.note(detail, hint, title="there is no repository")
 
 
 def _check_user(audit: Audit) -> None:
@@ -71,14 +86,10 @@ def _around(audit: Audit) -> Iterator[ScannedDirectory]:
         if not os.path.lexists(os.path.join(path, ".git")):
             continue
         try:
-            fd = open_directory(path)
+            with opened(path) as fd:
+                yield ScannedDirectory(path, fd, list_directory(fd), [])
         except OSError as error:
             audit.unread(path, error)
-            continue
-        try:
-            yield ScannedDirectory(path, fd, list_directory(fd), [])
-        finally:
-            os.close(fd)
 
 
 def _look(audit: Audit, directory: ScannedDirectory) -> None:
@@ -90,24 +101,28 @@ def _look(audit: Audit, directory: ScannedDirectory) -> None:
             bare.check(audit, directory)
             repository.examine_opened(audit, directory.fd, directory.path, None)
             return
-        managers: set[str] = set()
         for name in directory.entries:
             if repository.is_dotgit(name):
                 audit.work_trees.add(directory.path)
-                managers |= repository.examine(audit, directory, name)
+                repository.examine(audit, directory, name)
         directory.enter[:] = [n for n in directory.enter if not repository.is_dotgit(n)]
         bare.check_prepared(audit, directory)
         symlinks.note(audit, directory)
-        work_tree.check(audit, directory, managers)
+        work_tree.check(audit, directory)
         secrets.check(audit, directory)
     except (OSError, Unread) as error:
         audit.unread(directory.path, error)
 
 
-def ordered(results: list[Result]) -> list[Result]:
-    """Return each result once, in the order of the kinds; a kind without findings gives "ok"."""
+def ordered(results: list[Result], has_repository: bool) -> list[Result]:
+    """Return each result once, in the order of the kinds.
+
+    A kind without findings gives "ok", or a note if it says nothing without a repository.
+    """
     found: list[Result] = []
     for row in rows.ALL:
+        is_checked = has_repository or row not in rows.OF_REPOSITORIES
+        ok = row.ok() if is_checked else row.not_checked("there is no repository")
         own = [result for result in dict.fromkeys(results) if result.id == row.id]
-        found += sorted(own, key=lambda r: (-(r.severity or 0), r.detail)) or [row.ok()]
+        found += sorted(own, key=lambda r: (-(r.severity or 0), r.detail)) or [ok]
     return found

@@ -15,10 +15,16 @@ from gitguardfs.findings import Severity
 
 READ = 1 << 16
 """Bytes of a file that are searched: files of keys and tokens are short."""
+READ_OF_ANY = 1 << 12
+"""The same for a file whose name says nothing: a key begins at the start of its file."""
 # [ \t]* stays within a line: over n empty lines, \s* would take time in the order of n squared.
-_KEY = re.compile(
-    r"-----BEGIN ([A-Z0-9 ]+ )?PRIVATE KEY( BLOCK)?-----"
-    r"|(_authToken|npmAuthToken|_password|\"auth\")[\"']?[ \t]*[=:][ \t]*[\"']?[\w+/=.-]{8,}"
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN ([A-Z0-9 ]{1,40} )?PRIVATE KEY( BLOCK)?-----"
+    r"(\\[rn]|\s){1,9}([\w-]{1,40}: [^\n]{0,200}\s{1,9}){0,5}[A-Za-z0-9+/=]{40}"
+)
+"""A private key with the begin of its body; in JSON, a newline is ``\\n``."""
+_PASSWORD = re.compile(
+    r"(_authToken|npmAuthToken|_password|\"auth\")[\"']?[ \t]*[=:][ \t]*[\"']?[\w+/=.-]{8,}"
     r"|^[ \t]*(password|aws_secret_access_key|secret_key)[ \t]*[=:][ \t]*\S{8,}",
     re.MULTILINE,
 )
@@ -31,13 +37,11 @@ def check(audit: Audit, directory: ScannedDirectory) -> None:
     if not secret_names.DEPENDENCIES.isdisjoint(inside):
         return
     for name, file_type in directory.entries.items():
-        if file_type != S_IFREG or not secret_names.may_hold_secret(name):
+        if file_type != S_IFREG:
             continue
         path = os.path.join(directory.path, name)
-        if audit.share.is_unreadable(path):
-            continue
         try:
-            if _holds_secret(directory, name):
+            if _holds_secret(directory, name) and not audit.share.is_unreadable(path):
                 _note(audit, directory, name, path)
         except FileNotFoundError:
             continue
@@ -50,10 +54,14 @@ def check(audit: Audit, directory: ScannedDirectory) -> None:
 def _holds_secret(directory: ScannedDirectory, name: str) -> bool:
     if secret_names.is_secret(name):
         return True
-    text = read_file(directory.fd, name, READ, whole=False).decode(errors="replace")
+    is_named = secret_names.may_hold_secret(name)
+    is_read = is_named or secret_names.is_settings(name)
+    limit = READ if is_read else READ_OF_ANY
+    text = read_file(directory.fd, name, limit, whole=False).decode(errors="replace")
     if secret_names.holds_assignments(name):
         return _ASSIGNED.search(text) is not None
-    return _KEY.search(text) is not None or TOKEN.search(text) is not None
+    patterns = [_PRIVATE_KEY] + is_read * [TOKEN] + is_named * [_PASSWORD]
+    return any(pattern.search(text) for pattern in patterns)
 
 
 def _note(audit: Audit, directory: ScannedDirectory, name: str, path: str) -> None:

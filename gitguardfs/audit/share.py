@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, lru_cache, partial
 
-from gitguardfs.audit.walk import trail
+from gitguardfs.audit.walk import readlink, trail
 from gitguardfs.guard import dotgit, repository
 from gitguardfs.guard.rules import RuleSet, Verdict
 from gitguardfs.paths import mode_at
+
+CACHED = 1 << 14
+"""How many paths are remembered: more than configurations and symlinks usually lead along."""
 
 
 @dataclass(frozen=True)
@@ -20,13 +24,22 @@ class Share:
     """Its absolute path, without symlinks."""
     guard: RuleSet
 
+    @cached_property
+    def _readlink(self) -> Callable[[str], str | None]:
+        """Read a symlink; in a deep tree most of a path was asked for before."""
+        return lru_cache(CACHED)(readlink)
+
+    @cached_property
+    def _is_repository(self) -> Callable[[str], bool]:
+        return lru_cache(CACHED)(looks_like_repository)
+
     def is_agents(self, path: str) -> bool:
         """Return whether the agent can write or create a file, or a symlink on its path."""
         return self.agents_places(path) != []
 
     def agents_places(self, path: str) -> list[str]:
         """Return the symlinks on a path, and its end, as far as the agent can write them."""
-        places = dict.fromkeys((os.path.normpath(path), *trail(path)))
+        places = dict.fromkeys((os.path.normpath(path), *trail(path, self._readlink)))
         return [one for one in places if self.holds(one) and not self.is_guarded(one)]
 
     def holds(self, path: str) -> bool:
@@ -47,21 +60,18 @@ class Share:
         """Return whether a path in the share is a git directory or lies in one."""
         directory = self.path
         for part in self.parts(path):
-            if looks_like_repository(directory) or dotgit.is_dotgit(os.fsencode(part)):
+            if self._is_repository(directory) or dotgit.is_dotgit(os.fsencode(part)):
                 return True
             directory = os.path.join(directory, part)
-        return looks_like_repository(directory)
+        return self._is_repository(directory)
 
-    def is_kept(self, parts: list[str]) -> bool:
+    def is_kept(self, parts: list[str], limit: Verdict = Verdict.READONLY) -> bool:
         """Return whether one of the components is ``.git``, or read-only or stricter by a rule."""
-        return any(
-            self.guard.verdict_of_name(os.fsencode(part))[0] >= Verdict.READONLY for part in parts
-        )
+        return any(self.guard.verdict_of_name(os.fsencode(part))[0] >= limit for part in parts)
 
     def is_unreadable(self, path: str) -> bool:
         """Return whether a rule keeps the agent from reading a file of the share."""
-        verdicts = (self.guard.verdict_of_name(os.fsencode(part))[0] for part in self.parts(path))
-        return any(verdict >= Verdict.DENY for verdict in verdicts)
+        return self.is_kept(self.parts(path), Verdict.DENY)
 
 
 def looks_like_repository(path: str) -> bool:

@@ -1,292 +1,331 @@
-"""Reads text of a shell and finds the files that its commands run. Pure.
+"""Splits text of a shell into simple commands. Pure.
 
-It knows a few rules, not the language: variables that are set to a path, ``cd``, and the ways in
-which an interpreter is given a file. A file that no rule can name is a ``Run`` without a path.
+It knows words, quotes and the language's own words, but no values: each part of a word that only
+the shell would know is ``UNKNOWN``. Commands in functions, conditions and substitutions count too.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-from gitguardfs.audit.shell_words import (
-    BEFORE_PROGRAMS,
-    Command,
-    command_words,
-    file_run_by,
-    is_started,
-    runs_input,
-    split_commands,
-    substituted,
-    takes_code,
-    unquoted,
-)
-
-RELATIVE = re.compile(r"(?!refs/|git-[\w-]+$)[\w.@+-]+(/[\w.@+-]+)*")
-"""A relative path without variables and wildcards; neither a reference nor a script of git's."""
-_READERS = frozenset({"cat", "tac", "head", "tail", "zcat", "bzcat", "xzcat", "base64", "sort"})
-"""Programs that print files, which all their arguments name."""
-_FILTERS = frozenset({"sed", "awk", "gawk", "grep", "egrep", "fgrep", "jq", "yq", "perl"})
-"""Programs that print parts of files; their first argument is a pattern or a program."""
-_PRINTERS = frozenset({"echo", "printf", ":"})
-_DECLARES = frozenset({"export", "local", "readonly", "declare", "typeset"})
-_EXECS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
-"""Options of find(1) that a command follows."""
-_XARGS_VALUE = re.compile(r"-[IJnPLsdaE]")
-"""An option of xargs(1) whose value is the next word."""
-_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+|0%/\*)\})")
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_TOP = re.compile(
-    r"\$\(\s*git\b[^()`]*--show-(?:toplevel|cdup)[^()`]*\)"
-    r"|`\s*git\b[^()`]*--show-(?:toplevel|cdup)[^()`]*`"
-)
-_HERE = re.compile(
-    r"(?:\$\(|`)\s*dirname\s+(?:--\s+)?[\"']?\$(?:0|\{0\}|\{?BASH_SOURCE(?:\[0\])?\}?)[\"']?\s*[)`]"
-)
-_WORKING = re.compile(r"\$\(\s*pwd\b[^()`]*\)|`\s*pwd\b[^()`]*`")
-_ABSOLUTE = re.compile(r"\$\(\s*cd\s+(?:--\s+)?[\"']?([^\s\"'();&|]+)[\"']?[^()]*\bpwd\b[^()]*\)")
-_IN_TREE, _BESIDE_SCRIPT = "\0", "\1"
-"""Stand for the top of the work tree, and for the script's directory, at the start of a path."""
-_UNKNOWN_PART = re.compile(r"[*?\[$`]")
-"""Where a path has a wildcard or a variable whose value is not known."""
-_LONG = 4096
-"""No path is longer (PATH_MAX)."""
-_MANY = 64
-"""The most values of a variable, and the deepest nesting of commands, that are followed."""
+UNKNOWN = "\0"
+"""Stands in a word for what is not known: a variable, or the output of a command."""
+TOP = "."
+"""Stands for the top of the work tree, where git starts hooks and commands."""
+SEARCHED = frozenset(
+    {"PATH", "PYTHONPATH", "NODE_PATH", "PERL5LIB", "PERLLIB", "RUBYLIB", "CLASSPATH", "LUA_PATH",
+     "LD_LIBRARY_PATH", "LD_PRELOAD", "DYLD_LIBRARY_PATH", "DYLD_INSERT_LIBRARIES", "BASH_ENV",
+     "ENV", "PYTHONHOME", "PYTHONSTARTUP", "GIT_EXEC_PATH", "GIT_DIR", "GIT_COMMON_DIR",
+     "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_TEMPLATE_DIR"}
+)  # fmt: skip
+"""Variables with files that programs run or obey, or with directories that they search for such."""
+_VALUES = {"PWD": TOP, "GIT_WORK_TREE": TOP, "HOME": "~", "PATH": "/usr/bin"}
+"""What variables stand for; PATH before the text sets it is judged elsewhere."""
+_TOP = re.compile(r"\s*(git\s+rev-parse\s+--show-(toplevel|cdup)|pwd(\s+-[LP])?)\s*")
+_RESERVED = frozenset({"then", "do", "else", "if", "elif", "while", "until", "!", "{", "}", "fi",
+                       "done", "coproc"})  # fmt: skip
+_REDIRECTION = re.compile(r"\d*(<<<|<<-?|<>|>>|>\||>&|<&|&>>?|<(?!\()|>(?!\())")
+_NAME = re.compile(r"\w+|[@*#?$!-]")
+_ARRAY = re.compile(r"\w+(\[[^]]*\])?\+?=")
+_MANY = 40
+"""The deepest nesting that is followed: nobody writes that, and each level takes stack."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """A file that a command runs."""
-
-    path: str | None
-    """Relative to the top of the work tree, absolute, or with ``~``; None if it is not known."""
-    word: str = ""
-    """How the command names it, with the values of variables put in."""
-    is_directory: bool = False
-    """Whether the path is a directory, and the command runs files in it."""
+class NotUnderstood(Exception):  # noqa: N818  # what happened
+    """The text is not in the language, or nested too deeply."""
 
 
-_UNKNOWN = Run(None)
+@dataclass
+class Command:
+    """A simple command: its words without quotes, operators and redirections."""
+
+    line: int
+    words: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    """The files that it writes."""
+    input: str | None = None
+    """The file that is its standard input, or None."""
+    text: str | None = None
+    """Its here-document or here-string, or None."""
+    is_moved: bool = False
+    """Whether ``cd`` has led elsewhere before, so that relative paths are not known."""
 
 
-class Reader:
-    """Reads the lines of one script in their order."""
+def commands(text: str) -> tuple[list[Command], set[str]]:
+    """Return the commands in a text, and the names of the functions that it defines.
 
-    def __init__(self, here: str | None = None) -> None:
-        self.directory = "."
-        """Where a relative path starts, seen from the top of the work tree."""
-        self._values = {"GIT_WORK_TREE": [_IN_TREE], "HOME": ["~"]}
-        self._places = {_IN_TREE: "."}
-        if here is not None:
-            self._values["0%/*"] = [_BESIDE_SCRIPT]
-            self._places[_BESIDE_SCRIPT] = here
-        self._contents: dict[str, list[Run]] = {}
-        """The files whose content a variable holds."""
+    Raises NotUnderstood.
+    """
+    reader = _Reader(text)
+    reader.script("")
+    return reader.commands, reader.functions
 
-    def read(self, line: str) -> list[Run]:
-        """Return what the commands of a line run.
 
-        ``cd`` holds until the end of its line or subshell. At the very start of a line, it holds
-        for the following lines too, if it leads to a directory of the work tree.
-        """
-        start = self.directory
-        line = _WORKING.sub("$PWD", _HERE.sub("${0%/*}", _TOP.sub("$GIT_WORK_TREE", line)))
-        found = self._read(_ABSOLUTE.sub(r"\1", line), 0)
-        if not line.startswith("cd ") or self.directory.startswith(("/", "~", "..")):
-            self.directory = "." if line.startswith("cd ") else start
-        return found
+class _Reader:
+    """Reads one text from its start to its end."""
 
-    def _read(self, text: str, depth: int) -> list[Run]:
-        found: list[Run] = []
-        outer: list[str] = []
-        for command in split_commands(text):
-            if command == "(":
-                outer.append(self.directory)
-            elif command == ")":
-                self.directory = outer.pop() if outer else self.directory
-            elif isinstance(command, Command) and depth < _MANY:
-                found += self._run(command, depth + 1)
-        return found
+    def __init__(self, text: str, outer: _Reader | None = None) -> None:
+        self._text = text
+        self._at = 0
+        self._line: int = 1 if outer is None else outer._line
+        self._depth: int = 0 if outer is None else outer._depth
+        self._is_moved: bool = outer is not None and outer._is_moved
+        self._waiting: list[tuple[Command, str, bool, bool]] = []
+        """Here-documents whose text begins after the line."""
+        self.commands: list[Command] = [] if outer is None else outer.commands
+        self.functions: set[str] = set() if outer is None else outer.functions
 
-    def _run(self, command: Command, depth: int) -> list[Run]:
-        """Return what a command runs; note the variables that it sets, and ``cd``."""
-        words = [unquoted(word) for word in command.words]
-        found = [
-            run for word in command.words for code in substituted(word)
-            for run in self._inside(code, depth)
-        ]  # fmt: skip
-        self._learn(command.words)
-        program, *arguments = command_words(words) or [""]
-        if "xargs" in itertools.takewhile(lambda word: word != program, words):
-            return found + self._run_by_xargs(command, words, depth)
-        named = [word for word in arguments if not word.startswith("-")]
-        if program == "cd":
-            self.directory = next(map(self._joined, self._expanded((named or ["~"])[0])), ".")
-        elif program == "run-parts":
-            found += self._at(named[-1], is_directory=True) if named else []
-        elif program == "find":
-            found += self._run_by_find(command.words, depth)
-        elif program == "eval":
-            found += self._fed(" ".join(arguments), depth)
-        elif takes_code(program, arguments):
-            found += self._fed((named or [""])[0], depth)
-        elif runs_input(program, arguments):
-            found += self._contents_of(command)
-        elif program and program not in _PRINTERS:
-            found += self._file(file_run_by([program, *arguments]))
-        return found
-
-    def _inside(self, code: str, depth: int) -> list[Run]:
-        directory = self.directory
-        found = self._read(code, depth)
-        self.directory = directory
-        return found
-
-    def _learn(self, words: Sequence[str]) -> None:
-        """Note the values that a command gives to variables."""
-        words = list(itertools.dropwhile(BEFORE_PROGRAMS.__contains__, words))
-        if words[:1] == ["for"] and words[2:3] == ["in"]:
-            for word in words[3:]:
-                self._set(words[1], word)
-            return
-        is_declared = words[:1] != [] and words[0] in _DECLARES
-        for word in words[1:] if is_declared else words:
-            assigned = _ASSIGNMENT.fullmatch(word)
-            if assigned is not None:
-                self._set(assigned[1], assigned[2])
-            elif not is_declared:
-                return
-
-    def _set(self, name: str, word: str) -> None:
-        """Add a value of a variable; which one holds at a later line is not looked at."""
-        values = self._values.setdefault(name, [])
-        values += [one for one in self._expanded(word) if one not in values][: _MANY - len(values)]
-        contents = self._contents.setdefault(name, [])
-        contents += [run for run in self._outputs(word) if run not in contents]
-
-    def _expanded(self, word: str) -> list[str]:
-        """Return what a word may stand for; nothing if its start is not known."""
-        found, end = [""], 0
-        word = unquoted(word)
-        for variable in _VARIABLE.finditer(word):
-            name = variable[1] or variable[2]
-            values = self._values.get(name, [])
-            if name == "PWD":
-                is_inside = not self.directory.startswith(("/", "~"))
-                values = [f"{_IN_TREE}/{self.directory}" if is_inside else self.directory]
-            before = word[end : variable.start()]
-            found = [a + before + b for a in found for b in values or [variable[0]]]
-            found = [one for one in found if len(one) < _LONG][:_MANY]
-            end = variable.end()
-        return [one + word[end:] for one in found if not (one + word[end:]).startswith(("$", "`"))]
-
-    def _joined(self, path: str) -> str:
-        if path[:1] in self._places:
-            return os.path.normpath(self._places[path[0]] + path[1:])
-        if path.startswith("~"):
-            return path
-        if self.directory.startswith("~"):
-            return f"{self.directory}/{path}"
-        return os.path.normpath(os.path.join(self.directory, path))
-
-    def _at(self, word: str, *, is_directory: bool = False) -> list[Run]:
-        """Return a file that a word names, or that it is not known.
-
-        For a path that is known only in part, this is the directory up to there.
-        """
-        found = []
-        for value in self._expanded(word):
-            known = _UNKNOWN_PART.split(value)[0]
-            if known == value:
-                found.append(Run(self._joined(value), value, is_directory))
+    def script(self, end: str) -> None:
+        """Read commands up to the character ``end``, and pass that."""
+        cases = 0
+        command = self._new()
+        while True:
+            self._skip_blanks()
+            c = self._peek()
+            if c in (end, ""):
+                break
+            if c == "\n":
+                command = self._finish(command)
+                self._end_line()
+            elif c in ";&|" and not self._text.startswith("&>", self._at):
+                command = self._finish(command)
+                operator = re.compile(r";;&|;[;&]?|&&?|\|[|&]?").match(self._text, self._at)
+                assert operator is not None
+                self._at = operator.end()
+                if cases and operator[0] in (";;", ";&", ";;&"):
+                    cases -= self._pattern()
+            elif c == "(":
+                if command.words and self._text.startswith("()", self._at):
+                    self.functions.add(command.words[-1])
+                    command, self._at = self._new(), self._at + 2
+                elif command.words in ([], ["for"]) and self._text.startswith("((", self._at):
+                    self._at += 1
+                    self._pass(")")
+                else:
+                    command, self._at = self._finish(command), self._at + 1
+                    with self._inside():
+                        self.script(")")
+            elif c == ")":
+                raise NotUnderstood(f"line {self._line}: )")
+            elif redirection := _REDIRECTION.match(self._text, self._at):
+                self._at = redirection.end()
+                self._redirect(command, redirection[1])
             else:
-                directory = known.rpartition("/")[0] or "."
-                found.append(Run(self._joined(directory), value, is_directory=True))
-        return found or [_UNKNOWN]
+                self._add_word(command)
+                if command.words[0] in _RESERVED and len(command.words) == 1:
+                    command = self._new()
+                elif command.words == ["[["]:
+                    self._pass("]]")
+                elif command.words[:1] == ["case"] and command.words[2:] == ["in"]:
+                    command, cases = self._new(), cases + 1
+                    cases -= self._pattern()
+                elif command.words == ["esac"]:
+                    command, cases = self._new(), max(0, cases - 1)
+        self._finish(command)
+        if c != end:
+            raise NotUnderstood(f"line {self._line}: no {end}")
+        self._at += len(end)
 
-    def _file(self, word: str) -> list[Run]:
-        """Return the file that is run by its name, if the start of its path is known."""
-        if word == "/":
-            return []
-        if word.startswith(("$", "./", "../", "~/")):
-            return [run for run in self._at(word) if run.path is not None and "/" in run.word]
-        start = _UNKNOWN_PART.split(word)[0].rstrip("/")
-        return self._at(word) if RELATIVE.fullmatch(start) else []
+    def _new(self) -> Command:
+        return Command(self._line, is_moved=self._is_moved)
 
-    def _run_by_find(self, words: Sequence[str], depth: int) -> list[Run]:
-        arguments = [unquoted(word) for word in words]
-        arguments = arguments[arguments.index("find") + 1 :]
-        found: list[Run] = []
-        rest = list(words[len(words) - len(arguments) :])
-        while rest:
-            if rest.pop(0) not in _EXECS:
+    def _finish(self, command: Command) -> Command:
+        """Note a command if it has words, and return the next."""
+        words = command.words
+        if words[:1] == ["function"]:
+            self.functions.update(words[1:2])
+            words[:2] = []
+        if words or command.text is not None:
+            self.commands.append(command)
+        if words[:1] in (["cd"], ["pushd"]) and {*words[1:]} - {TOP, "--", "./", "./."}:
+            self._is_moved = True
+        return self._new()
+
+    def _peek(self, number: int = 1) -> str:
+        return self._text[self._at : self._at + number]
+
+    def _skip_blanks(self) -> None:
+        blanks = re.compile(r"(?:[ \t\r]|\\\n)*(#[^\n]*)?").match(self._text, self._at)
+        assert blanks is not None
+        self._line += blanks[0].count("\n")
+        self._at = blanks.end()
+
+    def _end_line(self) -> None:
+        """Pass a newline, and the here-documents that begin after it."""
+        self._at += 1
+        self._line += 1
+        for command, end, is_indented, is_plain in self._waiting:
+            tabs = r"\t*" if is_indented else ""
+            ending = re.compile(rf"(?m)^{tabs}{re.escape(end)}$\n?").search(self._text, self._at)
+            stop, after = ending.span() if ending else [len(self._text)] * 2
+            text = self._text[self._at : stop]
+            self._line += self._text.count("\n", self._at, after)
+            self._at = after
+            command.text = text if is_plain else _Reader(text, self)._quoted("")
+        self._waiting.clear()
+
+    def _redirect(self, command: Command, operator: str) -> None:
+        self._skip_blanks()
+        start = self._at
+        word = self._word()
+        if operator in ("<<", "<<-"):
+            is_plain = bool(re.search(r"['\"\\]", self._text[start : self._at]))
+            self._waiting.append((command, word, operator == "<<-", is_plain))
+            command.text = ""
+        elif operator == "<<<":
+            command.text = word
+        elif operator == "<":
+            command.input = word
+        elif ">" in operator:
+            command.outputs.append(word)
+
+    def _add_word(self, command: Command) -> None:
+        start = self._at
+        command.line = command.line if command.words else self._line
+        word = self._word()
+        if self._peek() == "(" and _ARRAY.fullmatch(self._text[start : self._at]):
+            self._at += 1
+            self._pass(")")
+            word += UNKNOWN
+        if self._at == start:
+            raise NotUnderstood(f"line {self._line}: {self._peek()}")
+        command.words.append(word)
+
+    def _pass(self, end: str) -> None:
+        """Pass words and operators up to ``end``, and read what the words substitute."""
+        while True:
+            self._skip_blanks()
+            c = self._peek()
+            if c == "":
+                raise NotUnderstood(f"line {self._line}: no {end}")
+            if c not in "\n;&|()<>" or self._peek(2) in ("<(", ">("):
+                if self._word() == end:
+                    return
                 continue
-            ends = (index for index, word in enumerate(rest) if unquoted(word) in (";", "+"))
-            end = next(ends, len(rest))
-            started, rest = rest[:end], rest[end:]
-            if is_started([unquoted(word) for word in started], "{}"):
-                found += self._roots(arguments)
-            elif depth < _MANY:
-                found += self._run(Command(started), depth + 1)
-        return found
+            self._line += c == "\n"
+            self._at += 1
+            if c == end:
+                return
+            if c == "(":
+                with self._inside():
+                    self._pass(")")
 
-    def _roots(self, arguments: Sequence[str]) -> list[Run]:
-        """Return the directories in which find(1) looks."""
-        ends = (n for n, word in enumerate(arguments) if word[:1] in ("-", "(", "!"))
-        roots = arguments[: next(ends, len(arguments))]
-        return [run for root in roots or ["."] for run in self._at(root, is_directory=True)]
+    def _pattern(self) -> int:
+        """Pass a pattern of ``case`` up to its ``)``; return 1 if ``esac`` stands there instead."""
+        blanks = re.compile(r"(?:\s|\\\n|#.*)*").match(self._text, self._at)
+        assert blanks is not None
+        self._line += blanks[0].count("\n")
+        self._at = blanks.end()
+        if re.compile(r"esac\b").match(self._text, self._at):
+            self._at += len("esac")
+            return 1
+        self._at += self._peek() == "("
+        self._pass(")")
+        return 0
 
-    def _run_by_xargs(self, command: Command, words: Sequence[str], depth: int) -> list[Run]:
-        start = words.index("xargs") + 1
-        replaced = ""
-        while start < len(words) and words[start].startswith("-"):
-            if words[start].startswith("-I"):
-                replaced = words[start][2:] or "".join(words[start + 1 : start + 2])
-            start += 2 if _XARGS_VALUE.fullmatch(words[start]) else 1
-        if not is_started(words[start:], replaced):
-            inner = Command(command.words[start:])
-            return self._run(inner, depth + 1) if inner.words and depth < _MANY else []
-        source = command.before
-        while source is not None and source.before is not None:
-            source = source.before
-        names = [unquoted(word) for word in source.words] if source is not None else []
-        return self._roots(names[1:]) if names[:1] == ["find"] else [_UNKNOWN]
+    def _word(self) -> str:
+        """Return a word; empty if there is none."""
+        found = []
+        while (c := self._peek()) and (c not in " \t\r\n;&|()<>" or self._peek(2) in ("<(", ">(")):
+            found.append(self._part())
+        return "".join(found)
 
-    def _fed(self, code: str, depth: int) -> list[Run]:
-        """Return what a text runs that a shell reads as commands."""
-        return self._inside(code, depth) + self._outputs(code)
+    def _part(self) -> str:
+        """Return what a character stands for, or what begins with it."""
+        c = self._peek()
+        self._at += 1
+        if c == "\\":
+            c = self._peek()
+            self._at += 1
+            self._line += c == "\n"
+            return "" if c == "\n" else c
+        if c == "'":
+            start, end = self._at, self._text.find("'", self._at)
+            if end < 0:
+                raise NotUnderstood(f"line {self._line}: no '")
+            self._at = end + 1
+            self._line += self._text.count("\n", start, end)
+            return self._text[start:end]
+        if c == '"':
+            return self._quoted('"')
+        if c == "`":
+            return self._backquoted()
+        if c in "<>":
+            self._at += 1
+            with self._inside():
+                self.script(")")
+            return UNKNOWN
+        return self._expansion() if c == "$" else c
 
-    def _outputs(self, text: str) -> list[Run]:
-        """Return the files whose content is put into a text."""
-        found = [run for name in _VARIABLE.findall(text) for run in self._contents.get(name[0], [])]
-        for code in substituted(text):
-            commands = [one for one in split_commands(code) if isinstance(one, Command)]
-            found += self._printed(commands[-1]) if commands else []
-        return found
+    def _quoted(self, end: str) -> str:
+        """Return a text in which only ``$``, backquotes and backslashes mean something."""
+        found = []
+        while (c := self._peek()) != end:
+            if c == "":
+                raise NotUnderstood(f"line {self._line}: no {end}")
+            self._line += c == "\n"
+            if c in "$`" or (c == "\\" and self._peek(2)[1:] in ("$", "`", '"', "\\", "\n")):
+                found.append(self._part())
+            else:
+                found.append(c)
+                self._at += 1
+        self._at += len(end)
+        return "".join(found)
 
-    def _contents_of(self, command: Command) -> list[Run]:
-        """Return the files whose content is the input of a command, or its here-string."""
-        found = self._outputs(command.text)
-        for word in command.words:
-            found += self._outputs(word) if word.startswith("<(") else []
-        if command.input is not None:
-            return found + self._at(command.input)
-        return found + (self._printed(command.before) if command.before is not None else [])
+    def _backquoted(self) -> str:
+        code = re.compile(r"((?:[^`\\]|\\.)*)`", re.DOTALL).match(self._text, self._at)
+        if code is None:
+            raise NotUnderstood(f"line {self._line}: no `")
+        self._at = code.end()
+        with self._inside():
+            _Reader(re.sub(r"\\([$`\\])", r"\1", code[1]), self).script("")
+        self._line += code[1].count("\n")
+        return TOP if _TOP.fullmatch(code[1]) else UNKNOWN
 
-    def _printed(self, command: Command) -> list[Run]:
-        """Return the files from which a pipe's output comes, up to this command."""
-        program, *arguments = command_words([unquoted(word) for word in command.words]) or [""]
-        named = [word for word in arguments if not re.match(r"[-+]|\d+$", word)]
-        found: list[Run] = []
-        if program in _PRINTERS:
-            found += self._outputs(" ".join(command.words))
-        elif program in _READERS or program in _FILTERS:
-            for word in named[1:] if program in _FILTERS else named:
-                found += self._at(word)
-        if command.input is not None and (program == "" or program not in _PRINTERS):
-            found += self._at(command.input)
-        return found + (self._printed(command.before) if command.before is not None else [])
+    def _expansion(self) -> str:
+        """Return what stands for ``$`` and what comes after it."""
+        c = self._peek()
+        if c == "'":
+            text = self._part()
+            return UNKNOWN if "\\" in text else text
+        if self._peek(2) == "((":
+            self._at += 1
+            self._pass(")")
+            return UNKNOWN
+        if c == "(":
+            self._at += 1
+            start = self._at
+            with self._inside():
+                self.script(")")
+            return TOP if _TOP.fullmatch(self._text[start : self._at - 1]) else UNKNOWN
+        if c == "{":
+            self._at += 1
+            start = self._at
+            with self._inside():
+                while (c := self._peek()) != "}":
+                    if c == "":
+                        raise NotUnderstood(f"line {self._line}: no }}")
+                    self._line += c == "\n"
+                    self._part()
+            self._at += 1
+            return _VALUES.get(self._text[start : self._at - 1], UNKNOWN)
+        name = _NAME.match(self._text, self._at)
+        if name is None:
+            return "$"
+        self._at = name.end()
+        return _VALUES.get(name[0], UNKNOWN)
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Read a deeper level, where ``cd`` holds until its end."""
+        is_moved, waiting = self._is_moved, self._waiting
+        self._depth += 1
+        if self._depth > _MANY:
+            raise NotUnderstood(f"line {self._line}: nested too deeply")
+        self._waiting = []
+        yield
+        self._depth -= 1
+        self._is_moved, self._waiting = is_moved, waiting

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from stat import S_IFDIR, S_IFLNK, S_IFREG, S_ISREG
 
@@ -131,31 +132,44 @@ def list_directory(fd: int) -> dict[str, int]:
     return entries
 
 
-def trail(path: str) -> list[str]:
-    """Return the symlinks that are followed on an absolute path, in order, and where it ends.
+def readlink(path: str) -> str | None:
+    """Return the text of a symlink; None for anything else, and for nothing."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
 
-    A loop, or more than ``MAX_SYMLINKS`` symlinks, ends at the first one that is not followed.
+
+def steps(
+    path: str, read: Callable[[str], str | None] = readlink, place: str = "/"
+) -> Iterator[tuple[str, str | None, list[str]]]:
+    """Yield each place that the kernel passes on a path from a directory without symlinks.
+
+    With it comes its text, if it is a symlink, and the names after it, the last one first. Ends at
+    the first symlink that is not followed because of a loop, or of ``MAX_SYMLINKS`` before it.
     """
-    links: list[str] = []
-    place, rest = "/", path.split("/")[::-1]
+    rest, followed = path.split("/")[::-1], 0
     while rest:
         name = rest.pop()
-        if name in ("", "."):
-            continue
-        if name == "..":
-            place = os.path.dirname(place)
+        if name in ("", ".", ".."):
+            place = os.path.dirname(place) if name == ".." else place
             continue
         place = os.path.join(place, name)
-        if len(links) == MAX_SYMLINKS:
-            break
-        try:
-            target = os.readlink(place)
-        except OSError:
-            continue  # not a symlink, or missing
-        links.append(place)
-        place = "/" if target.startswith("/") else os.path.dirname(place)
-        rest += target.split("/")[::-1]
-    return [*links, place]
+        text = read(place)
+        yield place, text, rest
+        if text is not None:
+            followed += 1
+            if followed > MAX_SYMLINKS:
+                return
+            place = "/" if text.startswith("/") else os.path.dirname(place)
+            rest += text.split("/")[::-1]
+    yield place.rstrip("/") or "/", None, rest
+
+
+def trail(path: str, read: Callable[[str], str | None] = readlink) -> list[str]:
+    """Return the symlinks on an absolute path, in order, and where it ends."""
+    passed = list(steps(path, read))
+    return [*(place for place, text, _ in passed if text is not None), passed[-1][0]]
 
 
 def resolved(path: str) -> str:
@@ -183,6 +197,22 @@ def open_directory(path: str) -> int:
     return fd
 
 
+@contextmanager
+def opened(path: str, directory: int | None = None) -> Iterator[int]:
+    """Open a directory by its name in another, or by a path as ``open_directory`` does; close it.
+
+    Raises OSError.
+    """
+    if directory is None:
+        fd = open_directory(path)
+    else:
+        fd = os.open(path, DIRECTORY_FLAGS, dir_fd=directory)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def read_file(directory: int, name: str, limit: int = MAX_FILE, whole: bool = True) -> bytes:
     """Return the first ``limit`` bytes of a regular file.
 
@@ -203,11 +233,8 @@ def read_file(directory: int, name: str, limit: int = MAX_FILE, whole: bool = Tr
 
 def read_path(path: str) -> bytes:
     """Return the content of a regular file by a path without symlinks. Raises as ``read_file``."""
-    parent = open_directory(os.path.dirname(path))
-    try:
+    with opened(os.path.dirname(path)) as parent:
         return read_file(parent, os.path.basename(path))
-    finally:
-        os.close(parent)
 
 
 def _open_regular(directory: int, name: str) -> int:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from stat import S_IFREG
+from typing import NamedTuple
 
 from gitguardfs.audit import fixes, rows
 from gitguardfs.audit.audit import Audit
@@ -14,54 +15,66 @@ from gitguardfs.audit.programs import SUBMODULE_URL, external_command
 from gitguardfs.audit.walk import FileTooLong, ScannedDirectory, Unread, read_file
 from gitguardfs.findings import Severity
 
-TOOLS = {
-    ".pre-commit-config.yaml": "pre-commit",
-    ".pre-commit-config.yml": "pre-commit",
-    **{
-        f"{dot}lefthook{local}.{suffix}": "lefthook"
-        for dot in ("", ".")
-        for local in ("", "-local")
-        for suffix in ("yml", "yaml", "toml", "json")
-    },
-    ".husky": "husky",
-    ".huskyrc": "husky",
-    ".githooks": "a core.hooksPath that is set by convention",
-    ".overcommit.yml": "overcommit",
-    ".simple-git-hooks.json": "simple-git-hooks",
-}
+
+class Manager(NamedTuple):
+    """A program that puts hooks into repositories."""
+
+    mark: str
+    """How to recognise its hooks: a regular expression."""
+    files: tuple[str, ...]
+    """What it obeys, at the top of the work tree."""
+    rule: str = ""
+    """The advice to protect all of them, if not with a rule for each."""
+
+
+MANAGERS = {
+    "prek": Manager(r"\bprek\b", (".pre-commit-config.yaml", ".pre-commit-config.yml", "prek.toml",
+                                  ".prek.toml")),
+    "pre-commit": Manager(r"hook-impl --config|pre[-_]commit(\s+run|\.com)",
+                          (".pre-commit-config.yaml",)),
+    "lefthook": Manager(
+        r"\blefthook\b",
+        tuple(f"{dot}lefthook{local}.{end}" for local in ("", "-local") for dot in ("", ".")
+              for end in ("yml", "yaml", "toml", "json")),
+        "guard it with --protect='*lefthook*'"),
+    "husky": Manager(r"\bhusky\b", (".husky", ".huskyrc")),
+    "hk": Manager(r"\bhk\s+run\b", ("hk.pkl",)),
+    "overcommit": Manager(r"(?i)\bovercommit\b", (".overcommit.yml",)),
+    "captainhook": Manager(r"(?i)captainhook", ("captainhook.json",)),
+    "rusty-hook": Manager(r"rusty[-_]hook", (".rusty-hook.toml", "rusty-hook.toml")),
+    "simple-git-hooks": Manager(r"(?i)simple[-_]git[-_]hooks", (".simple-git-hooks.json",)),
+}  # fmt: skip
+TOOLS = {file: name for name, one in reversed(MANAGERS.items()) for file in one.files} | {
+    ".githooks": "a core.hooksPath that is set by convention"
+}  # fmt: skip
 """Files that define what hooks do, and the program that reads each."""
+OTHERS = {".hg": "Mercurial", ".jj": "Jujutsu", ".sl": "Sapling", ".repo": "repo"}
+"""Repositories of other programs, which no guard of ``.git`` protects."""
 _SCRIPTS = ("preinstall", "install", "postinstall", "prepare")
 """The "scripts" of package.json that npm runs at an install in the work tree."""
+IGNORE_SCRIPTS = "npm config set ignore-scripts true"
 _INSTALLS_HOOKS = re.compile(r"husky|lefthook|git-?hooks|hookspath|pre-commit", re.IGNORECASE)
 
 
-def check(audit: Audit, directory: ScannedDirectory, managers: set[str]) -> None:
-    """Add findings for a directory of the work tree.
-
-    ``managers`` are the programs that have put hooks into its repository.
-    """
+def check(audit: Audit, directory: ScannedDirectory) -> None:
+    """Add findings for a directory of the work tree; published packages install no hooks here."""
+    if fixes.is_published(directory.path):
+        return
     for name, file_type in directory.entries.items():
         path = os.path.join(directory.path, name)
-        if name in TOOLS and (places := audit.share.agents_places(path)):
-            _note_tool(audit, path, TOOLS[name], places, is_installed=TOOLS[name] in managers)
-        elif name == "package.json" and file_type == S_IFREG and not _is_kept(audit, path):
+        if audit.share.is_kept(audit.share.parts(path)):
+            continue
+        if name in TOOLS:
+            detail = f"{path}: {TOOLS[name]} obeys this file once it is installed"
+            fix = fixes.protect(path)
+            audit.results.append(rows.TOOLS.finding(detail, fix, Severity.LOW))
+        elif name in OTHERS:
+            detail = f"{path} can name programs that {OTHERS[name]} runs"
+            audit.results.append(rows.OTHERS.finding(detail, fixes.protect(path), Severity.MEDIUM))
+        elif name == "package.json" and file_type == S_IFREG:
             _check_package(audit, directory, path)
-        elif name == ".gitmodules" and file_type == S_IFREG and not _is_kept(audit, path):
+        elif name == ".gitmodules" and file_type == S_IFREG:
             _check_submodules(audit, directory, path)
-
-
-def _is_kept(audit: Audit, path: str) -> bool:
-    return audit.share.is_kept(audit.share.parts(path))
-
-
-def _note_tool(audit: Audit, path: str, reader: str, places: list[str], is_installed: bool) -> None:
-    fix = fixes.rule("--protect", *map(os.path.basename, places))
-    if is_installed:
-        detail = f"{path}: git runs {reader}, which obeys this file"
-        audit.results.append(rows.TOOLS.finding(detail, fix))
-    else:
-        detail = f"{path}: {reader} obeys this file once it is installed"
-        audit.results.append(rows.TOOLS.finding(detail, fix, Severity.LOW))
 
 
 def _check_package(audit: Audit, directory: ScannedDirectory, path: str) -> None:
@@ -78,8 +91,7 @@ def _check_package(audit: Audit, directory: ScannedDirectory, path: str) -> None
         return  # npm reads no such file either
     if installing:
         detail = f'{path}: npm install runs "{installing[0]}", which puts hooks into the repository'
-        fix = fixes.rule("--protect", "package.json")
-        audit.results.append(rows.TOOLS.finding(detail, fix, Severity.LOW))
+        audit.results.append(rows.TOOLS.finding(detail, IGNORE_SCRIPTS, Severity.LOW))
 
 
 def _check_submodules(audit: Audit, directory: ScannedDirectory, path: str) -> None:

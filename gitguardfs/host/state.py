@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import suppress
 from stat import S_ISDIR
 
@@ -34,7 +35,7 @@ def made(path: str) -> str:
         if not S_ISDIR(st.st_mode) or st.st_uid != os.geteuid() or st.st_mode & 0o022:
             raise UserError(
                 f"{step} is not a directory that you alone can change",
-                f"chmod go-w {step}, or move it away",
+                f"chmod go-w {shlex.quote(step)}, or move it away",
                 Exit.SYSTEM,
             )
     return path

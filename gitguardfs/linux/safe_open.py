@@ -261,27 +261,29 @@ def _result(
     return ResolvedPath(path, fd, tuple(reversed(found)), tuple(rest))
 
 
-def open_file(path: str, is_root: bool, flags: int, mode: int = 0o600) -> int:
-    """Return a descriptor of the file ``path``, opened with ``flags`` and made with ``mode``.
+def open_file(path: str, is_root: bool, flags: int) -> int:
+    """Return a descriptor of the file ``path``. Raises what ``open_file_in`` raises."""
+    parent = open_directory(os.path.dirname(path) or ".", is_root)
+    try:
+        return open_file_in(parent, os.path.basename(path), is_root, flags)
+    finally:
+        os.close(parent)
+
+
+def open_file_in(parent: int, name: str, is_root: bool, flags: int) -> int:
+    """Return a descriptor of a file in the directory ``parent``; a new one gets the mode 0600.
 
     Root opens only a file that no other user can have put there: it is root's, has one link, and
     only root may write it. Raises OSError, and UserError for any other file.
     """
     # O_NONBLOCK: opening a FIFO without a reader fails, and does not wait.
     flags |= os.O_CLOEXEC | os.O_NONBLOCK
-    if not is_root:
-        fd = os.open(path, flags, mode)
-        os.set_blocking(fd, True)
-        return fd
-    parent = open_directory(os.path.dirname(path) or ".", True)
-    try:
-        fd = os.open(os.path.basename(path), flags | os.O_NOFOLLOW, mode, dir_fd=parent)
-    finally:
-        os.close(parent)
+    fd = os.open(name, flags | (os.O_NOFOLLOW if is_root else 0), 0o600, dir_fd=parent)
     st = os.fstat(fd)
-    if st.st_uid == 0 and st.st_nlink == 1 and not st.st_mode & 0o022:
+    if not is_root or (st.st_uid == 0 and st.st_nlink == 1 and not st.st_mode & 0o022):
         os.set_blocking(fd, True)
         return fd
+    path = os.path.join(path_of(parent), name)
     os.close(fd)
     raise UserError(
         f"{path} must belong to root, have one link, and be writable by root alone",

@@ -7,40 +7,51 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections import Counter
-from typing import Any
+from typing import Any, Protocol
 
+from gitguardfs.errors import UserError
 from gitguardfs.guard.rules import Refused
 from gitguardfs.spool import Spool
 
-LINES_PER_SECOND = 50
-"""Lines that one mount writes at most, so that an agent cannot fill the disk. The next line that
+BYTES_PER_SECOND = 16 << 10
+"""Bytes that one mount writes at most, so that an agent cannot fill the disk. The next line that
 is written has the count of those that were dropped."""
-BURST = 200
-"""Lines that may be written at once, after a time with few refusals."""
+BURST = 64 << 10
+"""Bytes that may be written at once, after a time with few refusals. A line that begins below the
+limit is written whole, and what it has too much delays the next."""
 QUEUE_LENGTH = 1000
 """Lines that may wait for a slow disk; further ones are counted as dropped."""
 
 log = logging.getLogger(__name__)
 
 
+class LogFile(Protocol):
+    """What lines are appended to."""
+
+    def write(self, line: bytes) -> None:
+        """Append a line. Raises OSError and UserError."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
 class AuditLog:
     """Counts refusals and hands lines to a thread that writes them."""
 
-    def __init__(self, fd: int | None) -> None:
-        """Own ``fd``, a file open for appending, which is closed at the end; None only counts."""
+    def __init__(self, file: LogFile | None) -> None:
+        """Own ``file``, which is closed at the end; None only counts."""
         self.refused: Counter[str] = Counter()
         self._allowance = float(BURST)
         self._refilled = time.monotonic()
         self._dropped = 0
-        self._spool: Spool[dict[str, Any]] | None = None
-        self._fd = -1 if fd is None else fd
+        self._spool: Spool[bytes] | None = None
+        self._file = file
 
     def start(self) -> None:
         """Start the writing thread. Call this after fork(2), which threads do not survive."""
-        if self._fd >= 0:
+        if self._file is not None:
             self._spool = Spool("audit", self._write, QUEUE_LENGTH)
 
     def refuse(self, operation: str, refused: Refused, uid: int, pid: int) -> None:
@@ -51,7 +62,7 @@ class AuditLog:
         if not self._may_write():
             self._dropped += 1
             return
-        line = {
+        line: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "operation": operation,
             "path": refused.where().decode(errors="backslashreplace"),
@@ -62,23 +73,25 @@ class AuditLog:
         }
         if self._dropped:
             line["dropped"] = self._dropped
-        self._dropped = 0 if self._spool.put(line) else self._dropped + 1
+        text = json.dumps(line).encode() + b"\n"
+        self._allowance -= len(text)
+        self._dropped = 0 if self._spool.put(text) else self._dropped + 1
 
     def _may_write(self) -> bool:
         now = time.monotonic()
-        self._allowance += (now - self._refilled) * LINES_PER_SECOND
+        self._allowance += (now - self._refilled) * BYTES_PER_SECOND
         self._allowance = min(self._allowance, BURST)
         self._refilled = now
-        if self._allowance < 1:
-            return False
-        self._allowance -= 1
-        return True
+        return self._allowance > 0
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _write(self, line: bytes) -> None:
+        assert self._file is not None
         try:
-            os.write(self._fd, json.dumps(line).encode() + b"\n")
+            self._file.write(line)
         except OSError as error:
             log.error("audit log: %s", error.strerror)
+        except UserError as error:
+            log.error("audit log: %s", error)
 
     def close(self) -> None:
         """Write the lines that wait, close the file, and log how many requests were refused."""
@@ -86,9 +99,9 @@ class AuditLog:
             if self._dropped:
                 log.warning("the audit log is short of %d refusals", self._dropped)
             self._spool.close(queue_limit=1, write_limit=5)
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self._file is not None:
+            self._file.close()
+            self._file = None
         if self.refused:
             counts = ", ".join(f"{rule}: {times}" for rule, times in self.refused.most_common())
             log.info("refused %d requests (%s)", self.refused.total(), counts)

@@ -15,11 +15,12 @@ import sys
 import gitguardfs
 from gitguardfs import installation
 from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.host.packages import not_installed
 from gitguardfs.paths import is_inside
 
 SSH, SSH_KEYGEN, QEMU_IMG = "ssh", "ssh-keygen", "qemu-img"
-PACKAGES = {QEMU_IMG: "qemu-utils", SSH: "openssh-client", SSH_KEYGEN: "openssh-client"}
-"""Programs that are needed besides QEMU, with their Debian packages."""
+PROGRAMS = (QEMU_IMG, SSH, SSH_KEYGEN)
+"""Programs that are needed besides QEMU."""
 _EDITABLE_HOOK = ".__path_hook__"
 """The end of the entry that setuptools adds for an editable install, which is not a directory."""
 INSTALL = "install gitguardfs outside of the project: pipx install '.[vm]' in a checkout"
@@ -29,7 +30,7 @@ def path_of(name: str) -> str:
     """Return the absolute path of the program ``name``, looked up once. Raises UserError."""
     found = _found(name, os.environ.get("PATH", os.defpath))
     if found is None:
-        raise UserError(f"{name} is not installed", code=Exit.SYSTEM)
+        raise not_installed(name)
     return found
 
 

@@ -58,10 +58,20 @@ class World:
         assert not check or done.returncode == 0, (arguments, done.stderr)
         return done.stdout
 
+    def sh(self, command: str, at: Path) -> None:
+        """Run a command of a shell as the developer does."""
+        subprocess.run(
+            ["bash", "-ec", command],
+            cwd=at,
+            env=self.environment(),
+            check=True,
+            capture_output=True,
+        )
+
     def script(self, path: Path, more: str = "") -> Path:
         """Write a program of the agent's to ``path``."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"#!/bin/sh\ntouch {shlex.quote(str(self.ran))}\n{more}")
+        path.write_text(f"#!/bin/sh\n: > {shlex.quote(str(self.ran))}\n{more}")
         path.chmod(0o755)
         return path
 

@@ -71,7 +71,7 @@ def test_json_has_what_the_doctors_has(world: World) -> None:
     rows = json.loads(run(world, world.share, "--json").stdout)
     keys = ["id", "status", "severity", "title", "detail", "hint"]
     assert all(list(row) == keys for row in rows)
-    assert len({row["id"] for row in rows}) == 15
+    assert len({row["id"] for row in rows}) == 17
 
 
 def test_a_link_to_the_directory_and_one_within_a_work_tree(world: World) -> None:
@@ -113,7 +113,7 @@ def test_root_becomes_the_owner_and_what_the_owner_cannot_read_is_a_finding(worl
 def test_of_many_findings_the_first_are_printed() -> None:
     row = Row("git.config", "fine", "bad")
     found = [row.finding(f"{number:03}", "mend it") for number in range(SHOWN + 5)]
-    lines = as_text(ordered(found)).splitlines()
+    lines = as_text(ordered(found, has_repository=True)).splitlines()
     assert sum(line.startswith("finding") for line in lines) == SHOWN
     assert lines[-2] == "not shown: 5 of git.config (--json has them all)"
     assert f"{SHOWN + 5} findings" in lines[-1]
@@ -122,9 +122,46 @@ def test_of_many_findings_the_first_are_printed() -> None:
 def test_results_come_once_and_the_worst_first() -> None:
     row = Row("git.config", "fine", "bad")
     low, high = row.finding("a", "", Severity.LOW), row.finding("b", "")
-    found = [one for one in ordered([low, high, low]) if one.id == "git.config"]
+    found = [one for one in ordered([low, high, low], True) if one.id == "git.config"]
     assert found == [high, low]
-    assert {one.status for one in ordered([])} == {Status.OK}
+    assert {one.status for one in ordered([], has_repository=True)} == {Status.OK}
+
+
+def test_it_says_what_it_looked_at(world: World) -> None:
+    def scope(at: Path) -> tuple[str, str]:
+        (found,) = [row for row in world.audit(at=at) if row["id"] == "audit.scope"]
+        return found["status"], found["detail"]
+
+    sub, empty = world.project / "sub", world.home / "empty"
+    sub.mkdir()
+    empty.mkdir()
+    assert scope(world.share) == ("ok", f"1 repository in {world.share}")
+    world.git("init", "-q", "--bare", world.share / "bare")
+    assert scope(world.share) == ("ok", f"2 repositories in {world.share}")
+    said = f"0 repositories in {sub}; {sub} lies in the repository {world.project}"
+    assert scope(sub) == ("ok", said)
+    assert scope(empty) == ("note", f"0 repositories in {empty}")
+    notes = {row["id"] for row in world.audit(at=empty) if row["status"] == "note"}
+    assert {"git.owner", "git.hook", "git.directory"} <= notes
+    assert world.audit(at=empty)[0]["hint"]
+
+
+@pytest.mark.parametrize("command", [["audit"], ["audit", "--json"], ["share"], ["doctor"],
+                                     ["vm", "status"]])  # fmt: skip
+def test_names_that_the_terminal_cannot_show(world: World, command: list[str]) -> None:
+    place = world.share / "日本"
+    world.git("init", "-q", place)
+    world.git("config", "core.pager", "./語", at=place)
+    code = "from gitguardfs.commands.gitguard import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command, str(place)], capture_output=True, timeout=60,
+        cwd=place, env={**world.environment(), "PYTHONIOENCODING": "latin-1",
+                        "XDG_RUNTIME_DIR": str(world.home)},
+    )  # fmt: skip
+    assert b"Traceback" not in done.stderr and b"Unicode" not in done.stderr
+    assert done.returncode in (0, 1, 2, 3)
+    if command == ["audit"]:
+        assert b"\\u65e5\\u672c" in done.stdout and done.returncode == 1
 
 
 def test_progress_is_told_now_and_then_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

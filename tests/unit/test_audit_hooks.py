@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -63,8 +62,7 @@ def commit_runs(world: World) -> bool:
     "line",
     ["./tools/x", "tools/x || exit 1", "sh tools/x", ". tools/x", 'exec sh "tools/x" "$@"',
      '"$(git rev-parse --show-toplevel)/tools/x"', '"$PWD"/tools/x', "{share}/project/tools/x",
-     'top=$(git rev-parse --show-toplevel); "$top/tools/x"',
-     '"$(dirname "$0")/../../tools/x"', "A=1 env B=2 tools/x | cat"],
+     "A=1 env B=2 tools/x | cat"],
 )  # fmt: skip
 def test_a_hook_that_runs_a_file_of_the_work_tree(world: World, line: str) -> None:
     world.script(world.project / "tools/x")
@@ -101,23 +99,23 @@ def module(world: World, name: str) -> None:
     ["exec {python} -m tool", '"{python}" -mtool "$@"', "{python} -E -s -m tool",
      "{python} -W ignore -Xdev -bm tool", "{python} -c 'import tool'",
      "echo import tool | {python} -", "{python} <<END\nimport tool\nEND",
-     "PYTHON={python}\n$PYTHON -m tool", "{python} -m this"],
+     "{python} -m this"],
 )  # fmt: skip
 def test_python_that_looks_for_modules_in_the_work_tree(world: World, line: str) -> None:
     module(world, "tool")
     module(world, "this")  # takes the place of a module of Python's own
     hook(world, f"#!/bin/sh\n{line.format(python=sys.executable)}\n")
     assert commit_runs(world)
-    check_fixes(world, "git.hook", "medium", "runs python")
+    check_fixes(world, "git.hook", "high", "runs python")
     assert not commit_runs(world)
 
 
 @pytest.mark.parametrize("options", ["-I -m tool", "-Im tool", "-IE -c 'import tool'"])
-def test_python_that_does_not_is_free(world: World, options: str) -> None:
+def test_python_that_does_not_is_only_not_followed(world: World, options: str) -> None:
     module(world, "tool")
     hook(world, f"#!/bin/sh\n{sys.executable} {options}\n")
     assert not commit_runs(world)
-    assert not world.findings("git.hook")
+    check_fixes(world, "git.hook", "medium", "cannot follow")
 
 
 def test_pre_commit_itself_may_be_a_module_of_the_agents(world: World) -> None:
@@ -126,7 +124,7 @@ def test_pre_commit_itself_may_be_a_module_of_the_agents(world: World) -> None:
     path = hook(world, PRE_COMMIT.format(python=sys.executable), "pre-commit")
     assert commit_runs(world)
     (found,) = world.findings("git.hook", "--protect", ".pre-commit-config.yaml")
-    assert found["detail"].startswith(f"{path} runs python")
+    assert found["detail"].startswith(f"{path} runs commands that audit cannot follow: read it")
 
 
 def test_a_program_of_the_work_tree_as_interpreter(world: World) -> None:
@@ -141,7 +139,7 @@ def test_a_tool_that_obeys_the_work_tree(world: World) -> None:
     (world.project / "Makefile").write_text("true\n")
     hook(world, "#!/bin/sh\nset -e\nexec make lint\n")
     assert commit_runs(world)
-    check_fixes(world, "git.hook", "medium", "runs make")
+    check_fixes(world, "git.hook", "high", "runs make")
 
 
 @pytest.mark.parametrize("link", ["file", "directory", "other"])
@@ -229,10 +227,10 @@ def test_hooks_that_run_nothing_of_the_work_tree_are_free(world: World) -> None:
     for name, text in {
         "post-commit": LFS,
         "pre-commit": "#!/bin/sh\necho see docs/hooks.md\nexec /usr/bin/true\n",
-        "pre-push": '#!/usr/bin/env bash\n. "$HOME/.profile"\nexec git fetch origin main\n',
+        "pre-push": "#!/usr/bin/env bash\nexec git fetch origin main\n",
         "pre-rebase": "#!/bin/sh\ncd ./docs && grep -r x ./docs\n",
         "pre-receive": "#!/bin/sh\ncase $1 in\nrefs/heads/a) true ;;\ndocs/a) true ;;\nesac\n",
-        "commit-msg": "#!/bin/sh\nfind . -name '*.c' | perl -ne 'print'\nsh -c \"true\"\n",
+        "commit-msg": "#!/bin/sh\nfind . -name '*.c' | sort -u\nsh -c \"true\"\n",
         "applypatch-msg": "#!/bin/sh\n. git-sh-setup\ncat >&2 <<'END'\nand/or this\nEND\n",
         "pre-applypatch": '#!/bin/sh\ntrue || { echo "docs/x of $1"; printf docs/y; exit 1; }\n',
         "push-to-checkout": "#!/bin/sh\nexit\n<<\\END\n`next`. This\nEND\n",
@@ -242,10 +240,9 @@ def test_hooks_that_run_nothing_of_the_work_tree_are_free(world: World) -> None:
     }.items():
         hook(world, text, name)
     hook(world, "#!/bin/sh\n./x\n", "post-merge").chmod(0o644)
-    hook(world, "\x7fELF", "update")
     assert not world.findings("git.hook")
-    (world.project / ".git/hooks/update").write_text("#!/bin/sh\n./x\n")
-    assert world.findings("git.hook")
+    hook(world, "\x7fELF\0", "update")
+    check_fixes(world, "git.hook", "medium", "cannot follow: read it (it is no script of a shell)")
 
 
 # ----------------------------------------------------------------------- helpers that put hooks in
@@ -263,20 +260,7 @@ def test_pre_commit_does_what_the_work_tree_says_once_it_is_installed(world: Wor
     )
     config.write_text(f"repos:\n- repo: local\n  hooks:\n  - entry: touch {world.ran}\n")
     assert commit_runs(world)
-    check_fixes(world, "tree.hooks", "high", "pre-commit-config.yaml")
-    assert not but_python(world.findings("git.hook"))
-
-
-def but_python(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out that pre-commit's hook starts Python with -m."""
-    return [row for row in findings if " runs python, which looks for modules" not in row["detail"]]
-
-
-def test_pre_commit_of_a_virtual_environment_in_the_share(world: World) -> None:
-    python = world.script(world.project / ".venv/bin/python3")
-    hook(world, PRE_COMMIT.format(python=python), "pre-commit")
-    assert commit_runs(world)
-    check_fixes(world, "git.hook", "high", ".venv/bin/python3")
+    check_fixes(world, "git.hook", "high", "runs pre-commit, which obeys .pre-commit-config.yaml")
 
 
 def test_husky_puts_hooks_where_the_agent_writes(world: World) -> None:
@@ -295,8 +279,8 @@ def test_husky_puts_hooks_where_the_agent_writes(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("lefthook.yml", ""), (".lefthook-local.toml", ""), (".githooks", None),
-     (".overcommit.yml", ""), ("package.json", '{"scripts": {"postinstall": "lefthook install"}}')],
+    [("lefthook.yml", ""), (".lefthook-local.toml", ""), (".githooks", None), ("prek.toml", ""),
+     (".overcommit.yml", ""), ("hk.pkl", ""), ("captainhook.json", "")],
 )  # fmt: skip
 def test_other_helpers_are_named(world: World, name: str, text: str | None) -> None:
     if text is None:
@@ -306,30 +290,60 @@ def test_other_helpers_are_named(world: World, name: str, text: str | None) -> N
     check_fixes(world, "tree.hooks", "low", name)
 
 
-def test_an_installed_lefthook(world: World) -> None:
-    (world.project / "lefthook.yml").write_text("")
-    hook(world, '#!/bin/sh\ncall_lefthook()\n{\n  lefthook "$@"\n}\ncall_lefthook run "x"\n')
-    check_fixes(world, "tree.hooks", "high", "lefthook.yml")
+def test_a_package_that_puts_hooks_in(world: World) -> None:
+    text = '{"scripts": {"postinstall": "lefthook install"}}'
+    (world.project / "package.json").write_text(text)
+    for place in ("node_modules/x", "packages/x/node_modules/@y/z"):
+        (world.project / place).mkdir(parents=True)
+        (world.project / place / "package.json").write_text(text)
+        (world.project / place / "lefthook.yml").write_text("")
+    (found,) = world.findings("tree.hooks")
+    assert found["detail"].startswith(f"{world.project}/package.json: npm install runs")
+    assert found["severity"] == "low" and "ignore-scripts" in found["hint"]
+    assert not world.findings("tree.hooks", "--protect", "package.json")
 
 
 HUSKY_4 = '#!/bin/sh\n# husky\n. "$(dirname "$0")/husky.sh"\n'
+PREK = 'PREK="/usr/bin/prek"\nexec "$PREK" hook-impl --hook-dir "$HERE" --hook-type=pre-commit\n'
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [(PRE_COMMIT.format(python="/nowhere/python"), (".pre-commit-config.yaml",)),
+     ('#!/bin/sh\nlefthook run "x"\n', ("*lefthook*",)), (HUSKY_4, (".husky", ".huskyrc")),
+     (PREK, ("prek.toml", ".prek.toml", ".pre-commit-config.yaml", ".pre-commit-config.yml"))],
+)  # fmt: skip
+def test_what_an_installed_helper_obeys_is_the_agents_also_before_it_is_there(
+    world: World, text: str, names: tuple[str, ...], is_there: bool
+) -> None:
+    hook(world, text)
+    if is_there:
+        for name in names:
+            (world.project / name.replace("*", "")).write_text("")
+    kept = [word for name in names for word in ("--protect", name)]
+    if len(names) > 1:
+        assert ", which obeys " in str(world.findings("git.hook", *kept[2:]))
+    assert ", which obeys " not in str(world.findings("git.hook", *kept))
+    check_fixes(world, "git.hook", "high", ", which obeys ")
 
 
 @pytest.mark.parametrize(
-    ("text", "name"),
-    [(PRE_COMMIT.format(python="/nowhere/python"), ".pre-commit-config.yaml"),
-     ('#!/bin/sh\nlefthook run "x"\n', "lefthook.yml"), (HUSKY_4, ".huskyrc")],
-)  # fmt: skip
-def test_what_an_installed_helper_obeys_the_agent_may_yet_make(
-    world: World, text: str, name: str
+    ("place", "fix"), [("tools/x", True), (".venv/bin/python3", False), ("bin/python3", False)]
+)
+def test_no_rule_for_a_name_that_the_agent_itself_needs(
+    world: World, place: str, fix: bool
 ) -> None:
-    hook(world, text)
-    assert not but_python(world.findings("git.hook", "--protect", name))
-    (world.project / name).symlink_to("file")
-    assert not but_python(world.findings("git.hook"))
-    check_fixes(world, "tree.hooks", "high", name)
-    (world.project / name).unlink()
-    check_fixes(world, "git.hook", "high", "the agent can make that file")
+    hook(world, f"#!/bin/sh\n{place} --version\n")
+    (found,) = world.findings("git.hook")
+    assert found["severity"] == "high" and ("--protect" in found["hint"]) is fix
+    check_fixes(world, "git.hook", "high", place)
+
+
+@pytest.mark.parametrize("name", [".hg", ".jj", ".sl", ".repo"])
+def test_a_repository_of_another_program(world: World, name: str) -> None:
+    (world.project / name).mkdir()
+    check_fixes(world, "tree.other", "medium", f"project/{name} can name programs")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"scripts": 3}', '{"scripts": {"prepare": "x"}}',

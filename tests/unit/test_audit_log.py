@@ -19,17 +19,17 @@ from hypothesis import strategies as st
 
 from gitguardfs.errors import UserError
 from gitguardfs.guard.rules import Refused
-from gitguardfs.linux import safe_open
+from gitguardfs.linux import rotating_file
+from gitguardfs.linux.rotating_file import RotatingFile
 from gitguardfs.serving import audit_log as audit
 from gitguardfs.serving.audit_log import AuditLog
 
-FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
 PROMPT = 0.5
 """Seconds in which a thousand refusals have to be noted, even if the log's reader hangs."""
 
 
-def opened(path: Path) -> int:
-    return safe_open.open_file(str(path), os.geteuid() == 0, FLAGS)
+def opened(path: Path) -> RotatingFile:
+    return RotatingFile(str(path), os.geteuid() == 0)
 
 
 def refused(rule: str, path: bytes) -> Refused:
@@ -88,41 +88,96 @@ def test_lines_are_appended(tmp_path: Path) -> None:
     assert len(lines(tmp_path / "log")) == 2
 
 
+class _Lines:
+    def __init__(self, written: list[bytes]) -> None:
+        self.write = written.append
+
+    def close(self) -> None:
+        pass
+
+
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=5))
 def test_any_path_is_valid_json_on_one_line(paths: list[bytes]) -> None:
-    readable, writable = os.pipe()
-    log = AuditLog(None)
-    log._fd = writable
+    written: list[bytes] = []
+    log = AuditLog(_Lines(written))
     log.start()
     for path in paths:
         log.refuse("open", refused("git", path), 0, 0)
     log.close()
-    with os.fdopen(readable, "rb") as pipe:
-        found = [json.loads(line.decode("ascii")) for line in pipe.read().splitlines()]
+    assert all(line.index(b"\n") == len(line) - 1 for line in written)
+    found = [json.loads(line.decode("ascii")) for line in written]
     assert [line["path"] for line in found] == [p.decode(errors="backslashreplace") for p in paths]
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    found = [100.0]
+    monkeypatch.setattr("gitguardfs.serving.audit_log.time.monotonic", lambda: found[0])
+    return found
+
+
 def test_a_flood_is_cut_and_the_rest_is_told_as_a_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clock: list[float], written: tuple[AuditLog, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = [100.0]
-    monkeypatch.setattr("gitguardfs.serving.audit_log.time.monotonic", lambda: clock[0])
-    log = AuditLog(opened(tmp_path / "log"))
-    log.start()
-    for _ in range(audit.BURST + 500):
-        log.refuse("open", refused("git", b".git"), 0, 0)
-    clock[0] += 2.0
-    for _ in range(500):
-        log.refuse("open", refused("git", b".git"), 0, 0)
+    monkeypatch.setattr(audit, "BURST", 10**6)
+    log, path = written
+    log._allowance = 0.0
+    flood = 20_000
+    for wait in (10.0, 2.0):
+        clock[0] += wait
+        for _ in range(flood):
+            log.refuse("open", refused("git", b".git"), 0, 0)
     clock[0] += 1000.0
     log.refuse("open", refused("git", b".git"), 0, 0)
     log.close()
-    found = lines(tmp_path / "log")
-    assert len(found) == audit.BURST + 2 * audit.LINES_PER_SECOND + 1
-    assert found[audit.BURST]["dropped"] == 500
-    assert found[-1]["dropped"] == 500 - 2 * audit.LINES_PER_SECOND
+    found = lines(path)
+    size = path.stat().st_size
+    assert size == pytest.approx(12 * audit.BYTES_PER_SECOND, abs=1000)
+    assert sum(line.get("dropped", 0) for line in found) + len(found) == 2 * flood + 1
     assert sum("dropped" in line for line in found) == 2
-    assert log.refused["git"] == audit.BURST + 1001
+    assert log.refused["git"] == 2 * flood + 1
+
+
+def test_names_that_take_many_bytes_are_cut_as_well(
+    clock: list[float], written: tuple[AuditLog, Path]
+) -> None:
+    log, path = written
+    longest = b"/".join([b"\xff" * 255] * 40)
+    for _ in range(100):
+        log.refuse("open", refused("git", longest), 0, 0)
+        clock[0] += 0.01
+    log.close()
+    assert 1 <= len(lines(path)) <= 3
+    assert lines(path)[0]["path"] == longest.decode(errors="backslashreplace")
+
+
+def test_a_full_file_is_kept_once_beside_the_new_one(
+    written: tuple[AuditLog, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rotating_file, "SIZE", 1000)
+    log, path = written
+    for number in range(100):
+        log.refuse("open", refused("git", b"%d" % number), 0, 0)
+    log.close()
+    kept = lines(path.with_name("log.1")) + lines(path)
+    assert [int(line["path"]) for line in kept] == list(range(100 - len(kept), 100))
+    assert sorted(each.name for each in path.parent.iterdir()) == ["log", "log.1"]
+    assert all(each.stat().st_size < 1300 for each in path.parent.iterdir())
+    assert all(each.stat().st_mode & 0o777 == 0o600 for each in path.parent.iterdir())
+
+
+def test_a_file_that_cannot_be_renamed_grows_no_further(
+    written: tuple[AuditLog, Path], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(rotating_file, "SIZE", 1000)
+    log, path = written
+    path.with_name("log.1").mkdir()
+    with caplog.at_level(logging.ERROR):
+        for _ in range(100):
+            log.refuse("open", refused("git", b".git"), 0, 0)
+        log.close()
+    assert path.stat().st_size < 1300
+    assert "audit log: Is a directory" in caplog.text
 
 
 def _never_read_fifo(tmp_path: Path) -> tuple[Path, int]:
@@ -135,7 +190,7 @@ def _never_read_fifo(tmp_path: Path) -> tuple[Path, int]:
 def test_a_disk_that_hangs_holds_up_nobody_and_all_is_told_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "BURST", 10**6)
+    monkeypatch.setattr(audit, "BURST", 10**8)
     monkeypatch.setattr(audit, "QUEUE_LENGTH", 50)
     fifo, reader = _never_read_fifo(tmp_path)
     log = AuditLog(opened(fifo))
@@ -181,8 +236,8 @@ def test_a_reader_that_goes_away_is_no_end(
 def test_a_fifo_without_a_reader_does_not_hang_the_start(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     code = (
-        "import os, sys; from gitguardfs.linux.safe_open import open_file;"
-        "open_file(sys.argv[1], os.geteuid() == 0, os.O_WRONLY)"
+        "import os, sys; from gitguardfs.linux.rotating_file import RotatingFile;"
+        "RotatingFile(sys.argv[1], os.geteuid() == 0)"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "fifo")], stderr=subprocess.PIPE
@@ -207,7 +262,7 @@ def test_what_cannot_be_appended_to_is_an_error_at_once(tmp_path: Path, make: st
 def test_root_opens_no_file_that_another_user_may_have_placed(tmp_path: Path, fault: str) -> None:
     path = tmp_path / "log"
     path.touch(mode=0o600)
-    assert safe_open.open_file(str(path), True, FLAGS) >= 0
+    RotatingFile(str(path), True).close()
     if fault == "owner":
         os.chown(path, 1000, 0)
     elif fault == "links":
@@ -216,23 +271,20 @@ def test_root_opens_no_file_that_another_user_may_have_placed(tmp_path: Path, fa
         path.chmod(0o602 if fault == "mode" else 0o620)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(UserError):
-        safe_open.open_file(str(path), True, FLAGS)
+        RotatingFile(str(path), True)
     assert os.listdir("/proc/self/fd") == before
-    assert safe_open.open_file(str(path), False, FLAGS) >= 0
+    RotatingFile(str(path), False).close()
 
 
 def test_a_long_silence_allows_no_more_than_one_burst(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clock: list[float], written: tuple[AuditLog, Path]
 ) -> None:
-    clock = [100.0]
-    monkeypatch.setattr("gitguardfs.serving.audit_log.time.monotonic", lambda: clock[0])
-    log = AuditLog(opened(tmp_path / "log"))
-    log.start()
+    log, path = written
     clock[0] += 10**6
-    for _ in range(audit.BURST + 100):
+    for _ in range(2000):
         log.refuse("open", refused("git", b".git"), 0, 0)
     log.close()
-    assert len(lines(tmp_path / "log")) == audit.BURST
+    assert path.stat().st_size == pytest.approx(audit.BURST, abs=500)
 
 
 def test_the_counts_are_logged_at_the_end(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,11 +6,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gitguardfs.audit.shell import Reader, Run
-from tests.support import audit_world
+from gitguardfs.audit.runs import Runs
+from gitguardfs.audit.shell import commands
+from tests.support import audit_ways, audit_world
+from tests.support.audit_precision import DOCUMENT, FILE, filled, judged, table
 from tests.support.audit_world import World, check_fixes
-from tests.unit.test_audit_hooks import LFS, PRE_COMMIT, but_python, commit_runs, hook
+from tests.unit.test_audit_hooks import LFS, PRE_COMMIT, commit_runs, hook
 
 
 @pytest.fixture
@@ -18,62 +22,57 @@ def world(tmp_path: Path) -> World:
     return audit_world.new(tmp_path / "home")
 
 
+# ------------------------------------------------------------------- planted ways and clean ones
+
+
+@pytest.mark.parametrize("kind", audit_ways.RUN_BY_GIT)
+def test_git_runs_what_the_agent_writes(world: World, kind: str) -> None:
+    """The ways in the table are real: a commit runs the agent's file."""
+    world.git("tag", "start")
+    (world.project / "file").write_text("two\n")
+    world.git("commit", "-qam", "two")
+    for text in audit_ways.RUN_BY_GIT[kind]:
+        world.script(world.project / FILE)
+        words = {"project": str(world.project), "file": FILE, "name": "project"}
+        once = '[ -z "$ONCE" ] || exit 0\nexport ONCE=1'
+        hook(world, f"#!/bin/bash\n{once}\n{filled(text, words)}\n")
+        assert commit_runs(world), text
+
+
+def test_the_table_in_the_document_is_what_an_audit_finds(world: World) -> None:
+    results = judged(world)
+    planted = [found for way, found in results if not way.is_clean]
+    clean = [(way, found) for way, found in results if way.is_clean]
+    assert len(planted) >= 150 and len(clean) >= 30
+    assert [way for way, found in clean if found in ("high", "medium")] == []
+    assert table(results) in DOCUMENT.read_text(), "python -m tests.support.audit_precision"
+
+
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('root=$(git rev-parse --show-toplevel); exec "$root/tools/x"', "tools/x"),
-        ('root="$(git rev-parse --show-toplevel)"\nif true; then\n  sh "${root}/tools/x"\nfi',
-         "tools/x"),
-        ('root=`git rev-parse --show-toplevel`\ntools="$root/tools"\n"$tools"/x a', "tools/x"),
-        ("export d=tools\n$d/x", "tools/x"),
-        ('top="$(cd "$(dirname "$0")/../.." && pwd)"\n"$top/tools/x"', "tools/x"),
-        ('d="$(pwd)"; . "$d/tools/x"', "tools/x"),
-        ("for x in tools/*; do sh $x; done", "files of {project}/tools"),
-        ('exec "$(git rev-parse --show-toplevel)"/"tools/$(basename x)"',
-         "files of {project}/tools"),
-        ('"tools/$(basename x)"', "files of {project}/tools"),
-        ("find . -name 'x*' -exec sh {} \\;", "files of {project}"),
-        ("find tools -type f -exec {} ';'", "files of {project}/tools"),
-        ("find / -maxdepth 0 -exec sh tools/x {} +", "tools/x"),
-        ("find tools -type f | xargs -n 1 sh", "files of {project}/tools"),
-        ("find tools -type f | xargs -I % sh %", "files of {project}/tools"),
-        ("run-parts tools", "files of {project}/tools"),
-        ('run-parts --regex x -- "$(git rev-parse --show-toplevel)/tools"',
-         "project/tools"),
-        ('eval "$(cat tools/x)"', "tools/x"),
-        ('eval "`cat tools/x`"', "tools/x"),
-        ('sh -c "$(grep -v nothing tools/x)"', "tools/x"),
-        ('code=$(cat tools/x); eval "$code"', "tools/x"),
-        ('code=$(cat tools/x)\necho "$code" | sh', "tools/x"),
-        ("eval '. tools/x'", "tools/x"),
-        ("cat tools/x | sh", "tools/x"),
-        ("cat tools/x |\n  sed s/a/a/ |\n  sh -s a", "tools/x"),
-        ("sed s/a/a/ tools/x | exec sh", "tools/x"),
-        ("sh < tools/x", "tools/x"),
-        ("sh < x", "project/x"),
-        ("cat x | sh", "project/x"),
-        ("sed s/a/a/ < tools/x | sh", "tools/x"),
-        ("bash <(cat tools/x)", "tools/x"),
-        ('bash <<< "$(cat tools/x)"', "tools/x"),
-        ("source /dev/stdin < tools/x", "tools/x"),
-        ("cd tools && ./x", "project/tools/x"),
-        ("cd tools\n./x", "project/tools/x"),
-        ("cd tools || exit\nsh x", "project/tools/x"),
-        ("(cd / && true); tools/x", "project/tools/x"),
-    ],
+    ("text", "command"),
+    [('X=tools/x\n"$X" a', "line 3: … a"), ("true\nunknown a b", "line 3: unknown a b"),
+     ('cat a |\n  sh', "line 3: sh"),
+     ("x=`\ny\n`; sh $x", "line 4: sh …"),
+     ("cat <<E\na\nE\n$x", "line 5: …"),
+     ("echo 'x\n", "line 2: no '"), ("echo )", "line 2: )"), ("perl -e 1", "line 2: perl -e 1"),
+     ("if (", "line 3: no )"), ("sh /opt/x", "line 2: sh /opt/x"), ("a; b; $c; $d", "line 2: …")],
 )  # fmt: skip
-def test_a_hook_that_runs_a_file_of_the_work_tree_in_a_roundabout_way(
-    world: World, text: str, said: str
+def test_a_hook_that_is_not_wholly_understood_is_one_finding(
+    world: World, text: str, command: str
 ) -> None:
-    hook(world, f"#!/bin/bash\n{text}\n")
-    check_fixes(world, "git.hook", "high", f"runs {said}".format(project=world.project) if
-                said.startswith("files") else said)  # fmt: skip
-    hook(world, f"#!/bin/bash\n{text}\n")
-    world.script(world.project / "tools/x")
-    world.script(world.project / "x")
-    assert commit_runs(world)
-    check_fixes(world, "git.hook", "high", said.format(project=world.project))
-    assert not commit_runs(world)
+    path = hook(world, f"#!/bin/sh\n{text}\n")
+    (found,) = world.findings("git.hook")
+    said = "runs commands that audit cannot follow: read it"
+    assert found["detail"] == f"{path} {said} ({command})"
+    check_fixes(world, "git.hook", "medium", "cannot follow")
+
+
+def test_what_is_understood_comes_first(world: World) -> None:
+    path = hook(world, '#!/bin/sh\n"$X"\ntools/x\n')
+    (found,) = world.findings("git.hook")
+    assert found["detail"] == f"{path} runs {world.project}/tools/x"
+    (found,) = world.findings("git.hook", "--protect", "x")
+    assert found["severity"] == "medium"
 
 
 def test_a_tool_that_find_starts(world: World) -> None:
@@ -81,12 +80,12 @@ def test_a_tool_that_find_starts(world: World) -> None:
     (world.project / "Makefile").write_text("true\n")
     hook(world, "#!/bin/sh\nfind Makefile -execdir make \\;\n")
     assert commit_runs(world)
-    check_fixes(world, "git.hook", "medium", "runs make")
+    check_fixes(world, "git.hook", "high", "runs make")
 
 
 @pytest.mark.parametrize(
     "setting",
-    ["alias.x='!./evil' x", "'alias.x=!sh evil' x", 'alias.x="!cat evil | sh" x',
+    ["alias.x='!./evil' x", "'alias.x=!sh evil' x",
      "core.hooksPath=hooks commit --allow-empty -m y", "core.fsmonitor=./evil status"],
 )  # fmt: skip
 def test_a_hook_that_passes_git_a_setting(world: World, setting: str) -> None:
@@ -96,53 +95,6 @@ def test_a_hook_that_passes_git_a_setting(world: World, setting: str) -> None:
     world.script(world.project / "evil")
     world.script(world.project / "hooks/post-commit")
     assert commit_runs(world)
-
-
-@pytest.mark.parametrize(
-    "line",
-    ['cat "$FILE" | sh', "sh < $FILE", 'eval "$(cat $FILE)"', "ls tools/* | xargs sh",
-     'run-parts "$(dirname "$FILE")"'],
-)  # fmt: skip
-def test_a_hook_that_runs_a_file_of_unknown_name(world: World, line: str) -> None:
-    evil = world.script(world.project / "tools/x")
-    text = f'#!/bin/sh\n: "${{FILE:={evil}}}"\n\n{line}\n'
-    hook(world, text)
-    assert commit_runs(world)
-    path = world.project / ".git/hooks/post-commit"
-    (found,) = world.findings("git.hook")
-    assert found["detail"] == (
-        f"{path}, line 4, runs a file that this could not follow: read it yourself"
-    )
-    check_fixes(world, "git.hook", "low", "could not follow")
-    assert not commit_runs(world)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["cd /tmp && ./x", "cd kept\n./x", "cat /etc/profile | sh", ". <(true)",
-     'cat "$1" | sort | uniq -c', 'python3 -Ic "x" < "$1"', "perl -ne print < a",
-     "cat a | node -e 1",
-     'eval "$(ssh-agent -s)"', "curl -s https://example.org | sh", "while read a; do b; done < a",
-     "find . -name a -exec grep b {} +", "find . -exec sh -c 'grep b \"$1\"' _ {} \\;",
-     "git ls-files | xargs grep a", "git diff --name-only | xargs -n 1 sh -c 'wc -l $0'",
-     "run-parts /etc/hooks.d", "run-parts kept",
-     'top=$(git rev-parse --show-toplevel)\ncp a "$top/b"',
-     'top=$(git rev-parse --show-toplevel)\ncd "$top" || exit 1', "sh <<'END'\ntrue\nEND",
-     "git -c core.hooksPath=/dev/null commit", "git -c color.ui=always log", "echo 'cat a | sh'",
-     'for x in a b; do echo "$x/y"; done', "x=a/b\necho $x", 'cat <<END\ncat a | sh\nEND',
-     "cat kept | sh", 'root=$(git rev-parse --show-toplevel); exec "$root/kept"',
-     'dir=$(git rev-parse --git-dir); exec "$dir/hooks/own"', "sed -i s/a/b/ x; sort x | tee y",
-     'exec "$(dirname "$0")/own"', 'here="$(cd "$(dirname "$0")" && pwd)"; "$here/own"',
-     'exec < /dev/tty', "npm_config_x=a/b true", "alias x='cat a'"],
-)  # fmt: skip
-def test_hooks_that_only_look_like_these(world: World, text: str) -> None:
-    hook(world, f"#!/bin/bash\n{text}\n")
-    assert not world.findings("git.hook", "--protect", "kept")
-
-
-def test_a_script_of_another_language_is_not_read_as_a_shells(world: World) -> None:
-    hook(world, "#!/usr/bin/env node\nx(`sh < a`)\n")
-    assert not world.findings("git.hook")
 
 
 LEFTHOOK = """#!/bin/sh
@@ -171,36 +123,40 @@ HUSKY = '#!/usr/bin/env sh\n. "$(dirname "$0")/h"\n'
 HUSKY_9 = '#!/usr/bin/env sh\n. "${0%/*}/h"\n'
 
 
-def test_gits_own_samples_are_free(world: World) -> None:
+def test_of_gits_own_samples_those_are_free_that_run_nothing_unknown(world: World) -> None:
     samples = sorted((world.project / ".git/hooks").glob("*.sample"))
     assert len(samples) > 9
     for sample in samples:
         sample.rename(sample.with_suffix(""))
         sample.with_suffix("").chmod(0o755)
-    assert not world.findings("git.hook")
+    found = world.findings("git.hook")
+    assert {row["severity"] for row in found} == {"medium"} and len(found) < len(samples) / 1.5
+    for name in ("pre-commit", "pre-push", "update", "commit-msg", "push-to-checkout"):
+        assert f"/{name} " not in str(found)
 
 
 @pytest.mark.parametrize(
-    ("text", "config"),
-    [(LEFTHOOK, "lefthook.yml"), (PRE_COMMIT.format(python="/nowhere/python"),
-     ".pre-commit-config.yaml"), (LFS, "x")],
+    ("text", "rule", "is_followed"),
+    [(LEFTHOOK, "*lefthook*", False), (LFS, "x", True),
+     (PRE_COMMIT.format(python="/nowhere/python"), ".pre-commit-config.yaml", False)],
 )  # fmt: skip
-def test_hooks_of_well_known_helpers_are_free(world: World, text: str, config: str) -> None:
-    (world.project / config).write_text("")
-    (world.project / "node_modules").mkdir()
-    for name in ("pre-commit", "post-checkout", "post-merge"):
-        hook(world, text, name)
-    assert not but_python(world.findings("git.hook"))
+def test_hooks_of_well_known_helpers_once_their_files_are_protected(
+    world: World, text: str, rule: str, is_followed: bool
+) -> None:
+    hook(world, text)
+    found = world.findings("git.hook", "--protect", rule)
+    assert [row["severity"] for row in found] == ([] if is_followed else ["medium"])
 
 
 @pytest.mark.parametrize("text", [HUSKY, HUSKY_9])
-def test_hooks_of_husky_are_free_once_they_are_protected(world: World, text: str) -> None:
+def test_hooks_of_husky_once_they_are_protected(world: World, text: str) -> None:
     own = world.project / ".husky/_/pre-commit"
     own.parent.mkdir(parents=True)
     own.write_text(text)
     own.chmod(0o755)
     world.git("config", "core.hooksPath", ".husky/_")
-    assert not world.findings("git.hook", "--protect", ".husky")
+    (found,) = world.findings("git.hook", "--protect", ".husky")
+    assert found["severity"] == "medium", "they run what package.json says"
     assert not world.findings("git.config", "--protect", ".husky")
 
 
@@ -209,9 +165,8 @@ def test_hooks_of_husky_are_free_once_they_are_protected(world: World, text: str
 
 @pytest.mark.parametrize(
     "value",
-    ['!root=$(git rev-parse --show-toplevel); "$root/x"', "!find . -name x -exec sh {} \\;",
-     "!run-parts .", '!eval "$(cat x)"', "!cat x | sh", "!sh < x", "!git -c alias.y='!sh x' y",
-     "!cd . && ./x", "-c alias.y='!./x' y", "!find . -name x | xargs sh"],
+    ['!"$(git rev-parse --show-toplevel)/x"', "!find . -name x -exec sh x \\;",
+     "!run-parts .", "!sh < x", "!git -c alias.y='!sh x' y", "!cd . && ./x", "-c alias.y='!./x' y"],
 )  # fmt: skip
 def test_an_alias_that_runs_a_file_of_the_work_tree(world: World, value: str) -> None:
     world.script(world.project / "x")
@@ -227,7 +182,7 @@ def test_a_filter_that_runs_a_file_of_the_work_tree(world: World) -> None:
     world.script(world.project / "x")
     (world.project / ".gitattributes").write_text("a.txt filter=f\n")
     (world.project / "a.txt").write_text("")
-    world.git("config", "filter.f.clean", "cat >&2; sed s/a/a/ x | sh")
+    world.git("config", "filter.f.clean", "cat >&2; sh < x")
     world.git("add", "a.txt")
     assert world.has_run()
     check_fixes(world, "git.config", "high", "filter.f.clean")
@@ -238,8 +193,8 @@ def test_an_alias_that_runs_a_file_of_unknown_name(world: World) -> None:
     world.git("config", "alias.run", '!f() { cat "$1" | sh; }; f')
     world.git("run", "x")
     assert world.has_run()
-    check_fixes(world, "git.config", "low", "could not follow: read it yourself")
-    for value in ('!git log "$1" | cat', "!cat /etc/profile | sh", '!eval "$(ssh-agent)"'):
+    check_fixes(world, "git.config", "medium", "cannot follow: read it")
+    for value in ('!git log "$1" | cat', "!f() { git log $1; }; f"):
         world.git("config", "alias.run", value)
         assert not world.findings("git.config")
 
@@ -272,39 +227,33 @@ def test_signers_that_the_agent_can_add_itself_to(world: World, name: str) -> No
 # ------------------------------------------------------------------------------------- the reader
 
 
-def test_a_variable_stands_for_each_of_its_values() -> None:
-    reader = Reader("/hooks")
-    assert reader.read("x=a/b; x=/c") == []
-    assert {run.path for run in reader.read("$x/d")} == {"a/b/d", "/c/d"}
-    assert [run.path for run in reader.read('"${0%/*}/own" && ~/own; $HOME/own; "$UNKNOWN/x"')] == [
-        "/hooks/own", "~/own", "~/own"
-    ]  # fmt: skip
+def test_words_stand_for_what_the_shell_makes_of_them() -> None:
+    text = r"""a'b c'"d$x"\ e ~/$HOME "$PWD"/x `pwd` $(git rev-parse --show-cdup)/y $((1 + 2))"""
+    (command,) = [one for one in commands(text)[0] if one.words[0] not in ("pwd", "git")]
+    assert command.words == ["ab cd\0 e", "~/~", "./x", ".", "./y", "\0"]
 
 
 def test_cd_holds_where_a_shell_would_let_it_hold() -> None:
-    reader = Reader()
-    assert [run.path for run in reader.read("(cd a && ./x); ./x; cd b; ./x")] == ["a/x", "x", "b/x"]
-    assert [run.path for run in reader.read("./x")] == ["x"]
-    reader.read("cd a")
-    assert [run.path for run in reader.read('./x; "$PWD/y"; cd .. && ./x')] == ["a/x", "a/y", "x"]
-    reader.read("cd /")
-    assert [run.path for run in reader.read("./x")] == ["x"]
+    text = "a; (cd x; b); c; cd .; d; e=$(cd y && f); g; cd z\nh"
+    found, _ = commands(text)
+    assert {one.words[0]: one.is_moved for one in found if len(one.words[0]) == 1} == {
+        "a": False, "b": True, "c": False, "d": False, "f": True, "g": False, "h": True,
+    }  # fmt: skip
 
 
-def test_text_without_end_is_read_to_its_end() -> None:
-    assert Run("x", "./x") in Reader().read('"a $(./x')
-    for text in (
-        "$(" * 5000,
-        "'" * 5001,
-        "eval " * 5000,
-        "x=a " + "x=$x$x$x$x " * 14,
-        "find -exec " * 900,
-    ):
-        Reader().read(text)
+@pytest.mark.parametrize(
+    "text",
+    ["$(" * 5000, "'" * 5001, "eval " * 5000, "find -exec " * 900, "`" * 5001, "((" * 9000,
+     "{ " * 9000,
+     "case x in " * 9000, "<<E " * 3000, "a <<E\n" + "x\n" * 99999, "${" * 9000, "env " * 900,
+     "(" * 9000,
+     "a=(" * 9000, "[[ " * 9000, "\\" * 9001, '"' * 9001, "sh -c " * 900, "git -c " * 9000],
+)  # fmt: skip
+def test_text_without_end_is_read_to_its_end(text: str) -> None:
+    Runs().read(text)
+    assert "./x" in Runs().read(f"./x; {'true ' * 9}").files
 
 
-def test_a_variable_longer_than_any_path_is_not_followed() -> None:
-    reader = Reader()
-    reader.read("x0=a " + " ".join(f"x{n + 1}=$x{n}$x{n}$x{n}$x{n}" for n in range(9)))
-    assert reader.read("$x1/y") == [Run("aaaa/y", "aaaa/y")]
-    assert reader.read("$x9/y") == []
+@given(st.text("ab/.$(){}<>|&;\"'`\\ \n#=[]x!-~", max_size=60))
+def test_any_text_is_read(text: str) -> None:
+    Runs().read(text)

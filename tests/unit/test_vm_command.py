@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 
 from gitguardfs.audit import trust
 from gitguardfs.errors import UserError
+from gitguardfs.host import packages
 from gitguardfs.vm import (
     boot,
     command,
@@ -26,6 +28,7 @@ from gitguardfs.vm import (
     logs,
     provision,
     qemu_command,
+    report,
     secrets,
     settings,
 )
@@ -90,7 +93,7 @@ def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pipx install --force '.[vm]'" in str(error.value)
 
 
-@pytest.mark.parametrize("words", [["ssh"], ["stop"], ["logs"], ["status"],
+@pytest.mark.parametrize("words", [["ssh"], ["stop"], ["logs"], ["status"], ["proxy"],
                                    ["blocked"], ["allow", "GET https://a/"], ["forward", "80"],
                                    ["ssh-config"]], ids=lambda words: words[0])  # fmt: skip
 def test_without_a_vm_each_says_what_to_do(
@@ -141,21 +144,45 @@ def test_root_is_refused(
     assert not states.state_of(str(world / "project")).exists
 
 
-def test_a_program_that_is_missing_is_named_with_its_package(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_all_programs_that_are_missing_are_named_at_once(
+    world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match=r"qemu-system-\w+ is not installed .apt install qemu"):
-        driver.check_programs()
+    monkeypatch.setattr(packages, "family", lambda: packages.FEDORA)
+    monkeypatch.setenv("PATH", str(world))
+    state = states.state_of(str(world / "project"))
+    with pytest.raises(UserError) as error:
+        driver.up(state, driver.UpArguments(Settings(state.project)))
+    names = r"qemu-system-\w+, qemu-img, ssh and ssh-keygen are not installed"
+    hint = r"sudo dnf install qemu-system-\w+ qemu-img openssh-clients"
+    assert re.fullmatch(rf"{names} \({hint}\)", str(error.value))
+    assert not state.exists
 
 
-def test_a_project_that_is_gone_is_one_line(world: Path) -> None:
+def test_a_project_that_is_gone_is_one_line_about_an_option_of_this_command(world: Path) -> None:
     gone = states.state_of(str(world / "gone"))
-    if shutil.which("qemu-system-x86_64") is None:
-        pytest.skip("not installed: qemu-system-x86_64")
-    with pytest.raises(UserError, match=r"no such directory"):
+    with pytest.raises(UserError, match=r"no such directory: .*gone \(create it first\)$"):
         driver.up(gone, driver.UpArguments(Settings(gone.project)))
     assert not gone.exists
+
+
+def test_a_home_has_no_vm(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the state of all VMs, so it can have none."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(world / "project/.local/state"))
+    for words in (["status"], ["stop"], ["proxy"], ["status", "--project", "."]):
+        done = gitguard(*words, cwd=world / "project")
+        assert done.returncode == 3
+        assert f"{world}/project has no VM (name the project: --project DIR)" in done.stderr
+
+
+def test_status_counts_and_says_where_the_guard_is(state: State) -> None:
+    for guard, place in (("guest", "in the guest"), ("host", "on the host")):
+        settings.save(state, Settings("/srv/p", cpus=1, guard=guard))
+        said = report.status(state)
+        assert re.search(rf"(?m)^guard +{place}, .git: deny$", said)
+        assert re.search(r"(?m)^machine +1 processor, 8192 MiB$", said)
+    assert "none yet: its first start did not finish" in said
+    Path(state.disk).touch()
+    assert re.search(r"(?m)^VM +not running$", report.status(state))
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def test_modules_are_not_taken_from_the_project(
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", [*trusted_programs.PACKAGES, "qemu-system-x86_64"])
+@pytest.mark.parametrize("name", [*trusted_programs.PROGRAMS, "qemu-system-x86_64"])
 @pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="no qemu-system-x86_64")
 def test_no_program_is_taken_from_the_project(
     project: str, name: str, monkeypatch: pytest.MonkeyPatch
@@ -144,15 +144,15 @@ def test_what_the_agent_puts_into_path_later_is_not_run(
 ) -> None:
     inside = Path(project) / "bin"
     monkeypatch.setenv("PATH", f"{inside}:{os.environ['PATH']}")
-    trusted_programs.check(project, *trusted_programs.PACKAGES)
-    for name in trusted_programs.PACKAGES:
+    trusted_programs.check(project, *trusted_programs.PROGRAMS)
+    for name in trusted_programs.PROGRAMS:
         program_at(inside / name)
     guest = ssh.SshGuest(keys.Keys("/none"), 1, "/v")
     subprocess.run([*ssh.command(guest, keys.AGENT), "-V"], capture_output=True)
     state = states.state_of(project)
     states.create(state)
     keys.ensure(state)
-    assert sorted(os.listdir(inside)) == sorted(trusted_programs.PACKAGES)
+    assert sorted(os.listdir(inside)) == sorted(trusted_programs.PROGRAMS)
 
 
 def test_a_relative_directory_of_path_is_made_absolute(
